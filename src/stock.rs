@@ -1,0 +1,24 @@
+//! The domain: names, quantities, levels, movements, and what a deduction may answer.
+//!
+//! Values are built only by parsing, so whoever holds one need not check it again. Nothing here
+//! does I/O, knows a driver, or knows HTTP.
+
+mod audit;
+mod change;
+mod deduction;
+mod error;
+mod idempotency;
+mod level;
+mod movement;
+mod name;
+mod quantity;
+
+pub use audit::Audit;
+pub use change::{Adjustment, LevelChange, Precondition, Reason, Reference};
+pub use deduction::{Deducted, Deduction, Durability, OperationId};
+pub use error::StockError;
+pub use idempotency::{Caller, Idempotency, IdempotencyKey, RequestHash};
+pub use level::{Home, LevelCursor, Revision, StockLevel};
+pub use movement::{Movement, MovementFilter, MovementKind};
+pub use name::{InvalidName, Sku, Warehouse};
+pub use quantity::{InvalidQuantity, Quantity};

@@ -1,0 +1,120 @@
+//! What a warehouse has of a SKU, and the revision that a caller may insist on.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{Sku, Warehouse};
+
+/// Where a SKU's stock is decided; fixed when the SKU is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Home {
+    /// The SQL database.
+    #[default]
+    Sql,
+    /// Redis, with the SQL ledger behind it.
+    Redis,
+}
+
+impl Home {
+    /// The name at every edge: `sql` or `redis`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sql => "sql",
+            Self::Redis => "redis",
+        }
+    }
+}
+
+/// One row of stock, as read at one instant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StockLevel {
+    /// What is stocked.
+    pub sku: Sku,
+    /// Where.
+    pub warehouse: Warehouse,
+    /// Units on the shelf; below zero by at most `backorder_limit`.
+    pub on_hand: i64,
+    /// Units promised to somebody, not yet taken.
+    pub held: i64,
+    /// Units that may be sold beyond what is there.
+    pub backorder_limit: i64,
+    /// Grows by at least one with every change of the row.
+    pub version: i64,
+    /// Where the counter lives.
+    pub home: Home,
+}
+
+impl StockLevel {
+    /// Units that may still be deducted: `on_hand - held + backorder_limit`.
+    #[must_use]
+    pub fn available(&self) -> i64 {
+        self.on_hand - self.held + self.backorder_limit
+    }
+}
+
+/// The state of all of a SKU's levels, for `ETag` and `If-Match`: two equal revisions mean that
+/// nothing changed in between, in any warehouse.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revision(String);
+
+impl Revision {
+    /// The revision of `levels`, which must be all the levels of one SKU in warehouse order.
+    #[must_use]
+    pub fn of(levels: &[StockLevel]) -> Self {
+        let mut hash = Sha256::new();
+        for level in levels {
+            hash.update(level.warehouse.as_str());
+            hash.update([0]);
+            hash.update(level.version.to_be_bytes());
+        }
+        Self(
+            hash.finalize()[..8]
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+        )
+    }
+
+    /// A revision as a caller sent it back.
+    #[must_use]
+    pub fn from_text(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The last level of a page; the next page starts after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LevelCursor {
+    /// Its SKU.
+    pub sku: Sku,
+    /// Its warehouse.
+    pub warehouse: Warehouse,
+}
+
+impl LevelCursor {
+    /// Parses what [`fmt::Display`] wrote; `None` for anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (sku, warehouse) = text.split_once('/')?;
+        Some(Self {
+            sku: Sku::parse(sku).ok()?,
+            warehouse: Warehouse::parse(warehouse).ok()?,
+        })
+    }
+}
+
+impl fmt::Display for LevelCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.sku, self.warehouse)
+    }
+}

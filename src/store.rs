@@ -1,0 +1,231 @@
+//! The stores: where levels and movements live.
+//!
+//! [`StockStore`] is the one door. Each method is one whole operation: a statement, or a
+//! transaction from begin to commit. No connection and no transaction crosses it, so no strategy
+//! can hold one across something else. `SQLite`, MariaDB/`MySQL` and `PostgreSQL` implement it in
+//! three plain files with the same order of statements, so that a diff of two is the dialect; one
+//! contract suite (`tests/it/store_contract.rs`) runs on all.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::stock::{
+    Adjustment, Audit, Deduction, LevelChange, LevelCursor, Movement, MovementFilter, Sku,
+    StockError, StockLevel, Warehouse,
+};
+
+mod driver_error;
+
+/// What came of one attempt to deduct; every arm but [`Attempt::Deducted`] left no trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempt {
+    /// Level and movement are committed; so many units remain available.
+    Deducted {
+        /// Units available right after it.
+        remaining: i64,
+    },
+    /// There were fewer units than asked for.
+    Insufficient {
+        /// How many there were.
+        available: i64,
+    },
+    /// No such SKU in that warehouse.
+    UnknownSku,
+    /// The level is no longer the one that was read.
+    Stale,
+    /// The ledger has this operation, or this idempotency key, already.
+    Duplicate,
+}
+
+/// A movement found by operation or key: the first answer, to be given again.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// The movement itself.
+    pub movement: Movement,
+    /// Whether it is this very operation (an attempt whose commit was in doubt), rather than an
+    /// earlier request under the same key.
+    pub same_operation: bool,
+}
+
+/// What came of a change of a level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It is committed; this is the level now, and whether it was created.
+    Done {
+        /// The level after the change.
+        level: StockLevel,
+        /// Whether there was none before.
+        created: bool,
+    },
+    /// No such SKU in that warehouse.
+    UnknownSku,
+    /// The caller's precondition does not hold.
+    PreconditionFailed,
+    /// The SKU's stock lives elsewhere.
+    WrongHome(crate::stock::Home),
+    /// It would break `on_hand - held >= -backorder_limit`; so many units are available.
+    BelowLimit {
+        /// Units that could be taken.
+        available: i64,
+    },
+    /// The counter would overflow.
+    TooLarge,
+    /// The ledger has this operation, or this idempotency key, already.
+    Duplicate,
+}
+
+/// Why a store could not carry an operation out, sorted by what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Deadlock, serialization failure, or a connection lost before COMMIT was sent: nothing
+    /// happened, try the whole transaction again.
+    #[error("the transaction was rolled back, and may be tried again")]
+    Conflict(#[source] DriverError),
+    /// Waited as long as allowed for a row or for the single writer: nothing happened.
+    #[error("a lock was not granted within the wait limit")]
+    LockWait(#[source] DriverError),
+    /// Waited as long as allowed for another transaction that is recording the same key.
+    #[error("the same idempotency key is being recorded by a transaction that is still open")]
+    KeyInFlight(#[source] DriverError),
+    /// All connections of the pool stayed busy for the wait limit: nothing happened.
+    #[error("every database connection is busy")]
+    Exhausted,
+    /// The database does not answer, or refuses to work: nothing happened.
+    #[error("the database is not available")]
+    Unavailable(#[source] DriverError),
+    /// The connection was lost while COMMIT was under way: it may or may not have happened.
+    #[error("the connection was lost in COMMIT")]
+    OutcomeUnknown(#[source] DriverError),
+    /// A statement, a row or a constraint that should not be possible: a defect.
+    #[error("the store met something that should not be possible")]
+    Bug(#[source] DriverError),
+}
+
+/// A driver's error, opaque to everything outside the stores.
+pub type DriverError = Box<dyn Error + Send + Sync>;
+
+/// A store of levels and movements.
+///
+/// # Cancel safety
+/// Dropping a returned future never leaves a transaction open nor half of an operation committed,
+/// but it leaves the caller ignorant of the outcome. Deductions are therefore run in a task of
+/// their own (see [`crate::strategy::Deductor`]).
+#[async_trait]
+pub trait StockStore: Send + Sync + fmt::Debug {
+    /// The back end's name: `sqlite`, `mysql`, `postgres`.
+    fn backend(&self) -> &'static str;
+
+    /// One cheap round trip.
+    async fn ping(&self) -> Result<(), StoreError>;
+
+    /// Settings of the server under which a promise of ours does not hold, a sentence for each
+    /// that says what to set.
+    async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError>;
+
+    /// Reads one level outside any transaction.
+    async fn level(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+    ) -> Result<Option<StockLevel>, StoreError>;
+
+    /// Takes the units by one guarded `UPDATE`, which itself refuses when there are too few.
+    async fn deduct_if_available(&self, deduction: &Deduction) -> Result<Attempt, StoreError>;
+
+    /// Locks the row, reads it, decides, writes.
+    async fn deduct_under_row_lock(&self, deduction: &Deduction) -> Result<Attempt, StoreError>;
+
+    /// Writes what follows from `read`, if the row still has the version that was read.
+    async fn deduct_if_version(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+    ) -> Result<Attempt, StoreError>;
+
+    /// Writes what follows from `read`, whatever the row is by now: **not safe**, on purpose.
+    async fn overwrite(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+    ) -> Result<Attempt, StoreError>;
+
+    /// The deduction that the ledger holds under this operation, or under this key.
+    async fn recorded(&self, deduction: &Deduction) -> Result<Option<Recorded>, StoreError>;
+
+    /// Sets a level, recording the difference as a movement.
+    async fn set_level(&self, change: &LevelChange) -> Result<Change, StoreError>;
+
+    /// Adds to or takes from a level.
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<Change, StoreError>;
+
+    /// The adjustment that the ledger holds under this operation, or under this key.
+    async fn recorded_adjustment(
+        &self,
+        adjustment: &Adjustment,
+    ) -> Result<Option<Recorded>, StoreError>;
+
+    /// All levels of one SKU, in warehouse order.
+    async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError>;
+
+    /// Levels of all SKUs in (SKU, warehouse) order, from after `after`, at most `limit`.
+    async fn levels(
+        &self,
+        after: Option<&LevelCursor>,
+        limit: u32,
+    ) -> Result<Vec<StockLevel>, StoreError>;
+
+    /// The ledger of one SKU, newest operation first.
+    async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError>;
+
+    /// Counter against ledger, for each warehouse of the SKU, from one consistent snapshot.
+    async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError>;
+
+    /// Closes every connection; operations under way end first.
+    async fn close(&self);
+}
+
+/// How to reach a database, and how long to wait for it.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// The most connections that the pool may open.
+    pub pool_size: u32,
+    /// How long an operation may wait for a connection, for a row lock, or for the single writer.
+    pub wait_limit: Duration,
+}
+
+/// Opens the store that the URL's scheme names.
+///
+/// # Errors
+/// A sentence that says what is wrong with the URL, without its password.
+pub async fn connect(url: &str, _options: &StoreOptions) -> Result<Arc<dyn StockStore>, String> {
+    Err(format!("not built yet: {url}"))
+}
+
+impl From<StoreError> for StockError {
+    /// What is left to say once retrying is over, or was never called for.
+    fn from(error: StoreError) -> Self {
+        const WHAT: &str = "the database";
+        match error {
+            StoreError::Conflict(source) | StoreError::Unavailable(source) => Self::Unavailable {
+                what: WHAT,
+                source: Some(source),
+            },
+            StoreError::LockWait(_) => Self::Contended {
+                attempts: 1,
+                waited: Duration::ZERO,
+            },
+            StoreError::KeyInFlight(_) => Self::RequestInFlight,
+            StoreError::Exhausted => Self::Overloaded {
+                what: "every database connection is busy",
+            },
+            StoreError::OutcomeUnknown(_) => Self::OutcomeUnknown,
+            StoreError::Bug(source) => Self::Internal {
+                what: source.to_string(),
+            },
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The one table from driver errors to what is to be done about them.

@@ -1,0 +1,34 @@
+//! `optimistic`: read with version, write only if the version is still the same, else again.
+//!
+//! *Guarantees*: never oversells: a write that follows from an outdated read changes no row.
+//! *Costs*: one read and one transaction per attempt; under contention most attempts are thrown away.
+//! *Fails when*: never by overselling; on a hot row it may give up as contended (503) while others succeed.
+//! *Use when*: conflicts are rare, or the reader thinks for long and must not hold a lock meanwhile.
+
+use std::ops::ControlFlow;
+
+use crate::stock::Deduction;
+use crate::store::{Attempt, StockStore, StoreError};
+
+use super::read_check::read_and_check;
+use super::{Card, Tier};
+
+pub(super) const CARD: Card = Card {
+    name: "optimistic",
+    tier: Tier::Safe,
+    home: "sql",
+    needs: &[],
+    unavailable: None,
+    source: include_str!("optimistic.rs"),
+};
+
+/// One read and one conditional write; [`Attempt::Stale`] asks for another attempt.
+pub(super) async fn attempt(
+    store: &dyn StockStore,
+    deduction: &Deduction,
+) -> Result<Attempt, StoreError> {
+    match read_and_check(store, deduction).await? {
+        ControlFlow::Continue(level) => store.deduct_if_version(deduction, &level).await,
+        ControlFlow::Break(settled) => Ok(settled),
+    }
+}
