@@ -11,3 +11,6 @@ pub mod store;
 
 pub mod metrics;
 pub mod retry;
+
+pub mod change;
+mod settle;

@@ -14,11 +14,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::stock::{
-    Adjustment, Audit, Deduction, LevelChange, LevelCursor, Movement, MovementFilter, Sku,
-    StockError, StockLevel, Warehouse,
+    Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
+    OperationId, Sku, StockError, StockLevel, Warehouse,
 };
 
 mod driver_error;
+mod level_change;
+mod pool;
+mod record;
+mod rows;
+mod sqlite;
+
+pub use driver_error::{Verdict, classify};
 
 /// What came of one attempt to deduct; every arm but [`Attempt::Deducted`] left no trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,16 +46,6 @@ pub enum Attempt {
     Stale,
     /// The ledger has this operation, or this idempotency key, already.
     Duplicate,
-}
-
-/// A movement found by operation or key: the first answer, to be given again.
-#[derive(Debug, Clone)]
-pub struct Recorded {
-    /// The movement itself.
-    pub movement: Movement,
-    /// Whether it is this very operation (an attempt whose commit was in doubt), rather than an
-    /// earlier request under the same key.
-    pub same_operation: bool,
 }
 
 /// What came of a change of a level.
@@ -153,20 +150,18 @@ pub trait StockStore: Send + Sync + fmt::Debug {
         read: &StockLevel,
     ) -> Result<Attempt, StoreError>;
 
-    /// The deduction that the ledger holds under this operation, or under this key.
-    async fn recorded(&self, deduction: &Deduction) -> Result<Option<Recorded>, StoreError>;
+    /// The movement that the ledger holds under this operation, or else under this key.
+    async fn recorded(
+        &self,
+        operation: OperationId,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Option<Movement>, StoreError>;
 
     /// Sets a level, recording the difference as a movement.
     async fn set_level(&self, change: &LevelChange) -> Result<Change, StoreError>;
 
     /// Adds to or takes from a level.
     async fn adjust(&self, adjustment: &Adjustment) -> Result<Change, StoreError>;
-
-    /// The adjustment that the ledger holds under this operation, or under this key.
-    async fn recorded_adjustment(
-        &self,
-        adjustment: &Adjustment,
-    ) -> Result<Option<Recorded>, StoreError>;
 
     /// All levels of one SKU, in warehouse order.
     async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError>;
@@ -197,12 +192,35 @@ pub struct StoreOptions {
     pub wait_limit: Duration,
 }
 
-/// Opens the store that the URL's scheme names.
+/// Opens the store that the URL's scheme names: `sqlite:`, `mysql:`, `mariadb:`, `postgres:` or
+/// `postgresql:`. Connections are opened when first needed.
 ///
 /// # Errors
 /// A sentence that says what is wrong with the URL, without its password.
-pub async fn connect(url: &str, _options: &StoreOptions) -> Result<Arc<dyn StockStore>, String> {
-    Err(format!("not built yet: {url}"))
+pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn StockStore>, String> {
+    match scheme(url) {
+        "sqlite" => Ok(Arc::new(sqlite::SqliteStore::open(url, options)?)),
+        other => Err(unknown_scheme(other)),
+    }
+}
+
+/// Brings the schema of the database at `url` up to date; several processes may do so at once.
+///
+/// # Errors
+/// A sentence that says what failed, without the URL's password.
+pub async fn migrate(url: &str) -> Result<(), String> {
+    match scheme(url) {
+        "sqlite" => sqlite::migrate(url).await,
+        other => Err(unknown_scheme(other)),
+    }
+}
+
+fn scheme(url: &str) -> &str {
+    url.split_once(':').map_or("", |(scheme, _)| scheme)
+}
+
+fn unknown_scheme(scheme: &str) -> String {
+    format!("`{scheme}:` is no database known here; use sqlite:, mysql:, mariadb: or postgres:")
 }
 
 impl From<StoreError> for StockError {

@@ -2,8 +2,8 @@
 //!
 //! One file per way under `strategy/`, each opening with the four lines *Guarantees, Costs, Fails
 //! when, Use when*; those lines are also what `GET /strategies` answers. `attempt` is the one
-//! `match`. `settle` turns attempts into an answer (retries, replays, unknown commits), and the
-//! [`Deductor`] runs it in a task of its own, so that nobody's disconnect can cut it short.
+//! `match`. [`Protection`] turns attempts into an answer (retries, replays, unknown commits), and
+//! the [`Deductor`] runs it in a task of its own, so that nobody's disconnect can cut it short.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,14 +18,14 @@ mod local_mutex;
 mod no_lock;
 mod optimistic;
 mod planned;
+mod protection;
 mod read_check;
-mod settle;
 mod single_sql;
 
 pub use card::Card;
 pub use deductor::{DeductOrder, Deductor, DeductorLimits};
 pub use local_mutex::LocalMutexes;
-pub use settle::{Protection, settle};
+pub use protection::Protection;
 
 /// A way to protect a deduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -200,7 +200,7 @@ async fn attempt(
         | Strategy::ZookeeperLock
         | Strategy::SqlLock
         | Strategy::RedisWatch
-        | Strategy::RedisLua => unreachable!("`settle` refuses what is not available"),
+        | Strategy::RedisLua => unreachable!("`Protection` refuses what is not available"),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::stock::{
 };
 use crate::store::StockStore;
 
-use super::{LocalMutexes, Protection, Strategy, settle};
+use super::{LocalMutexes, Protection, Strategy};
 
 /// What the caller asks for.
 #[derive(Debug, Clone)]
@@ -77,7 +77,7 @@ impl Deductor {
     /// Deducts under `strategy`, and answers at the deadline at the latest.
     ///
     /// # Errors
-    /// As [`settle`]; [`StockError::Overloaded`] when too many are under way;
+    /// As [`Protection::deduct`]; [`StockError::Overloaded`] when too many are under way;
     /// [`StockError::OutcomeUnknown`] when the deadline passes first.
     ///
     /// # Cancel safety
@@ -142,7 +142,7 @@ impl Deductor {
             mutexes: &self.mutexes,
             policy: &self.policy,
         };
-        let result = settle(strategy, &protection, &deduction).await;
+        let result = protection.deduct(strategy, &deduction).await;
         // Counted here, so that a sale whose buyer has left counts as well.
         self.metrics
             .deduction(strategy_name, outcome(&result), started.elapsed());

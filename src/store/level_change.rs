@@ -1,0 +1,76 @@
+//! What setting a level amounts to, decided on the rows that the transaction has locked.
+
+use crate::stock::{LevelChange, Precondition, Revision, StockLevel};
+
+use super::Change;
+
+/// The most units that a counter may show, either way: far from where 64 bits, or the integers
+/// that JSON readers can represent, end.
+pub(super) const MAX_UNITS: i64 = 1_000_000_000_000;
+
+/// The level to be written.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) level: StockLevel,
+    /// What was on hand before; zero where there was no level.
+    pub(super) before: i64,
+    pub(super) created: bool,
+}
+
+/// Decides what `change` makes of a SKU whose levels, all of them, are `existing`.
+pub(super) fn plan(change: &LevelChange, existing: &[StockLevel]) -> Result<Planned, Change> {
+    check_precondition(change.precondition.as_ref(), existing)?;
+    let sku_home = existing.first().map(|level| level.home);
+    if let (Some(home), Some(asked)) = (sku_home, change.home)
+        && home != asked
+    {
+        return Err(Change::WrongHome(home));
+    }
+    let old = existing
+        .iter()
+        .find(|level| level.warehouse == change.warehouse);
+    let level = StockLevel {
+        sku: change.sku.clone(),
+        warehouse: change.warehouse.clone(),
+        on_hand: change.on_hand,
+        held: old.map_or(0, |old| old.held),
+        backorder_limit: change
+            .backorder_limit
+            .unwrap_or_else(|| old.map_or(0, |old| old.backorder_limit)),
+        version: old.map_or(1, |old| old.version + 1),
+        home: sku_home.or(change.home).unwrap_or_default(),
+    };
+    if level.on_hand.abs() > MAX_UNITS || level.backorder_limit > MAX_UNITS {
+        return Err(Change::TooLarge);
+    }
+    if level.available() < 0 {
+        return Err(Change::BelowLimit {
+            available: old.map_or(0, StockLevel::available),
+        });
+    }
+    let before = old.map_or(0, |old| old.on_hand);
+    Ok(Planned {
+        level,
+        before,
+        created: old.is_none(),
+    })
+}
+
+fn check_precondition(
+    precondition: Option<&Precondition>,
+    existing: &[StockLevel],
+) -> Result<(), Change> {
+    let holds = match precondition {
+        None => true,
+        Some(Precondition::Exists) => !existing.is_empty(),
+        Some(Precondition::Absent) => existing.is_empty(),
+        Some(Precondition::OneOf(revisions)) => {
+            !existing.is_empty() && revisions.contains(&Revision::of(existing))
+        }
+    };
+    if holds {
+        Ok(())
+    } else {
+        Err(Change::PreconditionFailed)
+    }
+}

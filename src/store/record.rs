@@ -1,0 +1,116 @@
+//! A movement on its way into the ledger: the values that all SQL back ends bind, in one order.
+
+use uuid::Uuid;
+
+use crate::stock::{
+    Adjustment, Deduction, Durability, Idempotency, LevelChange, MovementKind, StockLevel,
+};
+
+/// One row to insert, borrowed from the operation that it records.
+#[derive(Debug)]
+pub(super) struct Record<'a> {
+    pub(super) operation: Uuid,
+    pub(super) sku: &'a str,
+    pub(super) warehouse: &'a str,
+    pub(super) kind: MovementKind,
+    pub(super) delta: i64,
+    pub(super) available_after: i64,
+    pub(super) read_version: Option<i64>,
+    pub(super) strategy: Option<&'static str>,
+    pub(super) durability: Durability,
+    pub(super) idempotency: Option<&'a Idempotency>,
+    pub(super) reason: Option<&'a str>,
+    pub(super) reference: Option<&'a str>,
+}
+
+impl<'a> Record<'a> {
+    /// A sale that left `available_after` units; `read` is the level that it was computed from,
+    /// where it was computed outside the statement that wrote it.
+    pub(super) fn of_deduction(
+        deduction: &'a Deduction,
+        available_after: i64,
+        read: Option<&StockLevel>,
+    ) -> Self {
+        Self {
+            operation: deduction.operation.0,
+            sku: deduction.sku.as_str(),
+            warehouse: deduction.warehouse.as_str(),
+            kind: MovementKind::Deducted,
+            delta: -deduction.quantity.units(),
+            available_after,
+            read_version: read.map(|level| level.version),
+            strategy: Some(deduction.strategy),
+            durability: Durability::Committed,
+            idempotency: deduction.idempotency.as_ref(),
+            reason: None,
+            reference: None,
+        }
+    }
+
+    /// A level that was set from `before` to `after`.
+    pub(super) fn of_level_change(
+        change: &'a LevelChange,
+        before: i64,
+        after: &StockLevel,
+    ) -> Self {
+        let delta = after.on_hand - before;
+        Self {
+            operation: change.operation.0,
+            sku: change.sku.as_str(),
+            warehouse: change.warehouse.as_str(),
+            kind: kind_of_change(delta),
+            delta,
+            available_after: after.available(),
+            read_version: None,
+            strategy: None,
+            durability: Durability::Committed,
+            idempotency: None,
+            reason: change.reason.as_ref().map(|reason| reason.as_str()),
+            reference: None,
+        }
+    }
+
+    /// An adjustment that led to the level `after`.
+    pub(super) fn of_adjustment(adjustment: &'a Adjustment, after: &StockLevel) -> Self {
+        Self {
+            operation: adjustment.operation.0,
+            sku: adjustment.sku.as_str(),
+            warehouse: adjustment.warehouse.as_str(),
+            kind: kind_of_change(adjustment.delta),
+            delta: adjustment.delta,
+            available_after: after.available(),
+            read_version: None,
+            strategy: None,
+            durability: Durability::Committed,
+            idempotency: adjustment.idempotency.as_ref(),
+            reason: Some(adjustment.reason.as_str()),
+            reference: adjustment
+                .reference
+                .as_ref()
+                .map(|reference| reference.as_str()),
+        }
+    }
+
+    /// The caller whose key it carries, or nobody in particular.
+    pub(super) fn caller(&self) -> &str {
+        self.idempotency
+            .map_or("anonymous", |idempotency| idempotency.caller.as_str())
+    }
+
+    pub(super) fn key(&self) -> Option<&str> {
+        self.idempotency.map(|idempotency| idempotency.key.as_str())
+    }
+
+    pub(super) fn hash(&self) -> Option<&[u8]> {
+        self.idempotency.map(|idempotency| &idempotency.hash.0[..])
+    }
+}
+
+/// What was gained was received; what was lost, or stayed, was corrected.
+fn kind_of_change(delta: i64) -> MovementKind {
+    if delta > 0 {
+        MovementKind::Received
+    } else {
+        MovementKind::Adjusted
+    }
+}
