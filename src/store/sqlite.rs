@@ -20,7 +20,7 @@ use super::record::Record;
 use super::{Attempt, Change, StockStore, StoreError, StoreOptions, pool, rows};
 use crate::stock::{
     Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
-    OperationId, Sku, StockLevel, Warehouse,
+    MovementKind, OperationId, Sku, StockLevel, Warehouse,
 };
 
 const LEVEL: &str = "SELECT sku, warehouse, on_hand, held, backorder_limit, version, home
@@ -462,7 +462,7 @@ impl StockStore for SqliteStore {
         let found = sqlx::query_as(MOVEMENTS)
             .bind(filter.sku.as_str())
             .bind(filter.warehouse.as_ref().map(Warehouse::as_str))
-            .bind(filter.kind.map(|kind| kind.as_str()))
+            .bind(filter.kind.map(MovementKind::as_str))
             .bind(filter.reference.as_deref())
             .bind(filter.before.map(|operation| operation.0))
             .bind(filter.limit)
