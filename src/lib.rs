@@ -11,3 +11,5 @@ pub mod store;
 
 pub mod metrics;
 pub mod retry;
+
+pub mod lab;
