@@ -59,7 +59,7 @@ pub enum RaceError {
     #[error("{target} is not in lab mode, start it with `stocklock lab`: {detail}")]
     NotLab {
         /// Which target.
-        target: Target,
+        target: String,
         /// What it says.
         detail: String,
     },
@@ -67,17 +67,17 @@ pub enum RaceError {
     #[error("{target} does not know what was put in stock at {first}: do they share a database?")]
     NotShared {
         /// The target that does not know.
-        target: Target,
+        target: String,
         /// Where it was put in stock.
-        first: Target,
+        first: String,
     },
     /// A target does not answer.
-    #[error("{target} does not answer: {source}")]
+    #[error("{target} does not answer: {reason}")]
     Unreachable {
         /// Which one.
-        target: Target,
+        target: String,
         /// What happened instead.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        reason: String,
     },
     /// A target answers something else than a race can go on with.
     #[error("{call} was answered with {status} {problem}")]
@@ -90,12 +90,12 @@ pub enum RaceError {
         problem: String,
     },
     /// A target's answer does not have the form that it should have.
-    #[error("{call} was answered in a form that is not understood: {source}")]
+    #[error("{call} was answered in a form that is not understood: {reason}")]
     Answer {
         /// Method and URL.
         call: String,
         /// What is wrong with it.
-        source: serde_json::Error,
+        reason: String,
     },
 }
 
@@ -166,7 +166,7 @@ async fn audit(
 ) -> Result<Audit, RaceError> {
     let audit = service.audit(sku).await?;
     audit.ok_or_else(|| RaceError::NotShared {
-        target: target.clone(),
-        first: first.clone(),
+        target: target.to_string(),
+        first: first.to_string(),
     })
 }

@@ -20,16 +20,18 @@ use tokio::net::TcpListener;
 use super::Target;
 
 /// How the fake behaves.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Behaviour {
-    /// Not in lab mode.
-    pub(super) production: bool,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Behaviour {
+    /// As it should.
+    Sound,
     /// Four in seven deductions end otherwise than they should: 503 twice, 504, a broken answer.
-    pub(super) faults: bool,
-    /// Idempotency keys are not looked at.
-    pub(super) forgetful: bool,
+    Faulty,
+    /// The same, and idempotency keys are not looked at.
+    Forgetful,
     /// Every deduction ends with 500.
-    pub(super) defective: bool,
+    Defective,
+    /// Not in lab mode.
+    Production,
 }
 
 #[derive(Default)]
@@ -113,20 +115,21 @@ async fn deduct(
     headers: HeaderMap,
     Json(body): Json<Value>,
 ) -> Response {
-    if fake.behaviour.production {
+    if fake.behaviour == Behaviour::Production {
         return problem(422, "invalid");
     }
     let sku = body["sku"].as_str().unwrap();
     if !fake.shelf.lock().unwrap().contains_key(sku) {
         return problem(404, "unknown-sku");
     }
-    if fake.behaviour.defective {
+    if fake.behaviour == Behaviour::Defective {
         return problem(500, "internal");
     }
     let key = headers["idempotency-key"].to_str().unwrap();
     let lossy = query["strategy"] == "no-lock";
     let turn = fake.deductions.fetch_add(1, Ordering::Relaxed) % 7;
-    match (fake.behaviour.faults, turn) {
+    let faulty = matches!(fake.behaviour, Behaviour::Faulty | Behaviour::Forgetful);
+    match (faulty, turn) {
         (true, 1) => problem(503, "contended"),
         (true, 2) => problem(503, "overloaded"),
         (true, 3) => {
@@ -144,7 +147,7 @@ async fn deduct(
 
 impl Fake {
     async fn sell(&self, sku: &str, key: &str, lossy: bool) -> Response {
-        if !self.behaviour.forgetful
+        if self.behaviour != Behaviour::Forgetful
             && let Some(remaining) = self.shelf.lock().unwrap()[sku].keys.get(key)
         {
             let body = Json(json!({"remaining": remaining}));
@@ -160,14 +163,14 @@ impl Fake {
     }
 
     fn read(&self, sku: &str) -> (i64, i64) {
-        let shelf = self.shelf.lock().unwrap();
-        (shelf[sku].on_hand, shelf[sku].version)
+        let stocks = self.shelf.lock().unwrap();
+        (stocks[sku].on_hand, stocks[sku].version)
     }
 
     /// Checks and writes in one step; from what was read earlier, if anything was.
     fn write(&self, sku: &str, key: &str, earlier: Option<(i64, i64)>) -> Response {
-        let mut shelf = self.shelf.lock().unwrap();
-        let stock = shelf.get_mut(sku).unwrap();
+        let mut stocks = self.shelf.lock().unwrap();
+        let stock = stocks.get_mut(sku).unwrap();
         let (read, version) = earlier.unwrap_or((stock.on_hand, stock.version));
         if read < 1 {
             return problem(409, "insufficient-stock");

@@ -77,7 +77,7 @@ impl RacePlan {
             buyers,
             orders,
             connections: buyers,
-            deadline: Duration::from_secs(120),
+            deadline: Duration::from_mins(2),
         }
     }
 

@@ -156,9 +156,9 @@ fn findings(plan: &RacePlan, tally: &Tally, audit: &Audit) -> Vec<String> {
     let expected = plan.expected_sales();
     let acknowledged = signed(tally.acknowledged);
     let excess = audit.sold - acknowledged;
-    let untold = excess - signed(tally.unknown);
-    // Orders that failed leave stock unsold; that alone is no contradiction.
-    let unsold = tally.failed == 0 && acknowledged < expected;
+    let beyond_told = excess - signed(tally.unknown);
+    // Orders that failed leave stock refused_early; that alone is no contradiction.
+    let refused_early = tally.failed == 0 && acknowledged < expected;
     let checks = [
         (
             audit.oversold != 0,
@@ -176,8 +176,8 @@ fn findings(plan: &RacePlan, tally: &Tally, audit: &Audit) -> Vec<String> {
             "units acknowledged, but not in the ledger",
         ),
         (
-            untold > 0,
-            untold,
+            beyond_told > 0,
+            beyond_told,
             "units in the ledger of which no buyer was told",
         ),
         (
@@ -186,7 +186,7 @@ fn findings(plan: &RacePlan, tally: &Tally, audit: &Audit) -> Vec<String> {
             "orders acknowledged beyond the stock",
         ),
         (
-            unsold,
+            refused_early,
             expected - acknowledged,
             "orders refused although there was stock",
         ),
@@ -232,7 +232,9 @@ mod tests {
     /// A run of 4 orders for 3 in stock.
     fn row(strategy: Strategy, settled: [Settled; 4], ledger_sold: i64, left: i64) -> Row {
         let mut tally = Tally::default();
-        settled.into_iter().for_each(|one| tally.settle(one));
+        for one in settled {
+            tally.settle(one);
+        }
         let audit = Audit {
             warehouse: "main".to_owned(),
             received: 3,

@@ -104,7 +104,7 @@ impl Service {
         match answer.status {
             StatusCode::NOT_FOUND => Ok(()),
             StatusCode::UNPROCESSABLE_ENTITY => Err(RaceError::NotLab {
-                target: self.connection.target().clone(),
+                target: self.connection.target().to_string(),
                 detail: Problem::of(&answer).detail,
             }),
             _ => Err(self.unexpected(&Method::POST, &path, &answer)),
@@ -172,9 +172,9 @@ impl Service {
         if answer.status != StatusCode::OK {
             return Err(self.unexpected(&Method::GET, path, answer));
         }
-        serde_json::from_slice(&answer.body).map_err(|source| RaceError::Answer {
+        serde_json::from_slice(&answer.body).map_err(|error| RaceError::Answer {
             call: format!("GET {}{path}", self.connection.target()),
-            source,
+            reason: error.to_string(),
         })
     }
 
@@ -194,9 +194,9 @@ impl Service {
                 Err(_) => true,
             };
             if !passing || attempt == MAX_ATTEMPTS {
-                return outcome.map_err(|source| RaceError::Unreachable {
-                    target: self.connection.target().clone(),
-                    source: source.into(),
+                return outcome.map_err(|error| RaceError::Unreachable {
+                    target: self.connection.target().to_string(),
+                    reason: error.to_string(),
                 });
             }
             sleep(pause(attempt, None)).await;

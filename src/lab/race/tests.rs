@@ -23,7 +23,7 @@ async fn race(strategy: Strategy, behaviour: Behaviour) -> Report {
 
 #[tokio::test]
 async fn an_exact_strategy_is_called_exact() {
-    let report = race(Strategy::SingleSql, Behaviour::default()).await;
+    let report = race(Strategy::SingleSql, Behaviour::Sound).await;
     let row = &report.rows[0];
     assert_eq!(row.verdict, Verdict::Exact, "{row:?}");
     assert_eq!((row.sold, row.refused, row.retried), (50, 30, 0));
@@ -34,7 +34,7 @@ async fn an_exact_strategy_is_called_exact() {
 
 #[tokio::test]
 async fn a_lossy_strategy_is_caught_with_evidence() {
-    let report = race(Strategy::NoLock, Behaviour::default()).await;
+    let report = race(Strategy::NoLock, Behaviour::Sound).await;
     let row = &report.rows[0];
     assert_eq!(row.verdict, Verdict::Caught, "{row:?}");
     assert!(row.drift > 0 && row.oversold > 0);
@@ -48,15 +48,7 @@ async fn a_lossy_strategy_is_caught_with_evidence() {
 
 #[tokio::test]
 async fn faults_are_retried_with_the_same_key() {
-    let faults = true;
-    let report = race(
-        Strategy::SingleSql,
-        Behaviour {
-            faults,
-            ..Behaviour::default()
-        },
-    )
-    .await;
+    let report = race(Strategy::SingleSql, Behaviour::Faulty).await;
     let row = &report.rows[0];
     assert_eq!(row.verdict, Verdict::Exact, "{row:?}");
     assert_eq!((row.sold, row.refused, row.failed), (50, 30, 0));
@@ -65,12 +57,7 @@ async fn faults_are_retried_with_the_same_key() {
 
 #[tokio::test]
 async fn a_service_that_forgets_keys_sells_twice_and_is_found_out() {
-    let forgetful = Behaviour {
-        faults: true,
-        forgetful: true,
-        ..Behaviour::default()
-    };
-    let report = race(Strategy::SingleSql, forgetful).await;
+    let report = race(Strategy::SingleSql, Behaviour::Forgetful).await;
     let row = &report.rows[0];
     assert_eq!(row.verdict, Verdict::Broken, "{row:?}");
     assert!(row.duplicated > 0 && report.broken());
@@ -79,11 +66,7 @@ async fn a_service_that_forgets_keys_sells_twice_and_is_found_out() {
 
 #[tokio::test]
 async fn orders_that_fail_leave_the_promise_unproven() {
-    let defective = Behaviour {
-        defective: true,
-        ..Behaviour::default()
-    };
-    let report = race(Strategy::SingleSql, defective).await;
+    let report = race(Strategy::SingleSql, Behaviour::Defective).await;
     let row = &report.rows[0];
     assert_eq!((row.verdict, row.failed), (Verdict::NotProven, 80));
     assert_eq!(row.failures, ["500 internal: the fake says internal"]);
@@ -92,7 +75,7 @@ async fn orders_that_fail_leave_the_promise_unproven() {
 
 #[tokio::test]
 async fn the_deadline_ends_a_run_and_what_was_not_placed_has_failed() {
-    let targets = start(Behaviour::default(), 1).await;
+    let targets = start(Behaviour::Sound, 1).await;
     let plan = RacePlan {
         deadline: Duration::ZERO,
         ..plan(Strategy::SingleSql)
@@ -105,7 +88,7 @@ async fn the_deadline_ends_a_run_and_what_was_not_placed_has_failed() {
 
 #[tokio::test]
 async fn all_skips_what_a_target_cannot_run_and_says_so() {
-    let targets = start(Behaviour::default(), 1).await;
+    let targets = start(Behaviour::Sound, 1).await;
     let everyone = RacePlan {
         strategies: Entrants::Everyone,
         ..plan(Strategy::NoLock)
@@ -131,17 +114,13 @@ async fn what_cannot_be_raced_is_refused_with_the_reason() {
         let report = run(&plan(strategy), &targets, Progress::Silent).await;
         report.unwrap_err()
     };
-    let lab = Behaviour::default();
+    let lab = Behaviour::Sound;
     let named = refusal(Strategy::RedisLock, lab, 1).await;
     assert_eq!(
         named.to_string(),
         "strategy redis-lock cannot run: set REDIS_URL"
     );
-    let production = Behaviour {
-        production: true,
-        ..lab
-    };
-    let error = refusal(Strategy::SingleSql, production, 1).await;
+    let error = refusal(Strategy::SingleSql, Behaviour::Production, 1).await;
     assert!(matches!(error, RaceError::NotLab { .. }), "{error}");
     let error = refusal(Strategy::SingleSql, lab, 0).await;
     assert!(matches!(error, RaceError::NoTarget), "{error}");
@@ -149,8 +128,8 @@ async fn what_cannot_be_raced_is_refused_with_the_reason() {
 
 #[tokio::test]
 async fn targets_that_do_not_share_their_stock_are_told_apart() {
-    let mut targets = start(Behaviour::default(), 1).await;
-    targets.extend(start(Behaviour::default(), 1).await);
+    let mut targets = start(Behaviour::Sound, 1).await;
+    targets.extend(start(Behaviour::Sound, 1).await);
     let error = run(&plan(Strategy::SingleSql), &targets, Progress::Silent)
         .await
         .unwrap_err();
