@@ -42,10 +42,10 @@ impl Replica {
         config.validate(mode)?;
         let limits = config.limits.clone();
         let options = StoreOptions {
-            pool_size: config.database_pool_size,
+            pool_size: config.database.database_pool_size,
             wait_limit: limits.wait_limit_ms,
         };
-        let store = connect(config.database_url(), &options)
+        let store = connect(config.database.url(), &options)
             .map_err(|problem| format!("DATABASE_URL: {problem}"))?;
         let policy = RetryPolicy::new(limits.max_attempts, limits.wait_limit_ms);
         let metrics = Arc::new(Metrics::new());
@@ -68,11 +68,11 @@ impl Replica {
             tasks.clone(),
         );
         let api = Arc::new(Api {
-            replica: config.replica_id.clone().unwrap_or_else(replica_id),
+            replica: config.service.replica_id.clone().unwrap_or_else(replica_id),
             deductor: Arc::new(deductor),
             changes,
             store: Arc::clone(&store),
-            strategy: config.strategy,
+            strategy: config.service.strategy,
             lab: (mode == Mode::Lab).then(|| Lab {
                 default_sku: lab_sku(),
             }),

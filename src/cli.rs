@@ -1,4 +1,4 @@
-//! The commands: `stocklock serve | lab | migrate | openapi`.
+//! The commands: `stocklock serve | lab | race | migrate | openapi`.
 
 use std::process::ExitCode;
 
@@ -7,8 +7,10 @@ use clap::{CommandFactory, Parser, Subcommand};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+mod race;
+
 use crate::app::Replica;
-use crate::config::{Config, Mode};
+use crate::config::{Config, DatabaseConfig, LogConfig, Mode};
 use crate::{http, store, telemetry};
 
 /// An inventory service that never oversells, and shows why.
@@ -33,10 +35,23 @@ pub enum Command {
     Serve(Config),
     /// Serve the laboratory: seeded stock, a start page, and ?strategy= on each request
     Lab(Config),
+    /// Sell a SKU out with every strategy in turn, and tell who oversold
+    Race(race::RaceArgs),
     /// Bring the database's schema up to date, and end
-    Migrate(Config),
+    Migrate(MigrateArgs),
     /// Print the OpenAPI document
     Openapi,
+}
+
+/// What `migrate` needs to know.
+#[derive(Debug, clap::Args)]
+pub struct MigrateArgs {
+    /// Which database.
+    #[command(flatten)]
+    database: DatabaseConfig,
+    /// What is logged.
+    #[command(flatten)]
+    log: LogConfig,
 }
 
 /// Wrong configuration: nothing was started.
@@ -93,6 +108,9 @@ pub enum Failure {
     /// The configuration is right, but something else is not.
     #[error("{0}")]
     Other(String),
+    /// The command did its work, and what it found must not pass; it has said so already.
+    #[error("a promise was broken")]
+    PromiseBroken,
 }
 
 impl Failure {
@@ -101,7 +119,7 @@ impl Failure {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Setting(_) => ExitCode::from(EXIT_CONFIGURATION),
-            Self::Other(_) => ExitCode::FAILURE,
+            Self::Other(_) | Self::PromiseBroken => ExitCode::FAILURE,
         }
     }
 }
@@ -115,9 +133,10 @@ impl Cli {
         match self.command {
             Command::Serve(config) => serve(&config, Mode::Serve).await,
             Command::Lab(config) => serve(&config, Mode::Lab).await,
-            Command::Migrate(config) => {
-                start_logging(&config)?;
-                migrate(&config).await
+            Command::Race(args) => race::race(args).await,
+            Command::Migrate(MigrateArgs { database, log }) => {
+                start_logging(&log)?;
+                migrate(&database).await
             }
             Command::Openapi => {
                 println!("{:#}", http::document(true));
@@ -127,19 +146,19 @@ impl Cli {
     }
 }
 
-fn start_logging(config: &Config) -> Result<(), Failure> {
-    telemetry::init(&config.log, config.log_format).map_err(Failure::Setting)
+fn start_logging(log: &LogConfig) -> Result<(), Failure> {
+    telemetry::init(&log.filter, log.format).map_err(Failure::Setting)
 }
 
-async fn migrate(config: &Config) -> Result<(), Failure> {
-    let migrated = store::migrate(config.database_url()).await;
+async fn migrate(database: &DatabaseConfig) -> Result<(), Failure> {
+    let migrated = store::migrate(database.url()).await;
     migrated.map_err(|problem| Failure::Other(format!("cannot migrate the database: {problem}")))
 }
 
 async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
-    start_logging(config)?;
+    start_logging(&config.log)?;
     let replica = Replica::build(config, mode).map_err(Failure::Setting)?;
-    migrate(config).await?;
+    migrate(&config.database).await?;
     replica.warn_of_unsafe_settings().await;
     match mode {
         Mode::Serve => tracing::warn!(
@@ -165,7 +184,7 @@ fn announce(config: &Config, mode: Mode, listener: &TcpListener) {
     let address = listener
         .local_addr()
         .map_or_else(|_| String::new(), |addr| addr.to_string());
-    let strategy = config.strategy.name();
+    let strategy = config.service.strategy.name();
     tracing::info!(%address, strategy, mode = ?mode, "listening");
     if mode == Mode::Lab {
         tracing::info!("try: curl -X POST http://{address}/stock/deduct");

@@ -33,16 +33,23 @@ pub enum LogFormat {
 /// All settings of a replica.
 #[derive(Debug, Clone, Args)]
 pub struct Config {
-    /// Where the stock is kept: `sqlite://FILE`, `mysql://…`, `mariadb://…` or `postgres://…`
-    /// [default: `sqlite://stocklock.db`; for a race, a temporary SQLite file]
-    #[arg(long, env, hide_env_values = true, value_name = "URL", value_parser = secret)]
-    pub database_url: Option<SecretString>,
+    /// What it serves, and where.
+    #[command(flatten)]
+    pub service: ServiceConfig,
+    /// Where the stock is.
+    #[command(flatten)]
+    pub database: DatabaseConfig,
+    /// Its bounds.
+    #[command(flatten)]
+    pub limits: Limits,
+    /// What it logs.
+    #[command(flatten)]
+    pub log: LogConfig,
+}
 
-    /// The most database connections of this replica
-    #[arg(long, env, value_name = "N", default_value_t = 16,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub database_pool_size: u32,
-
+/// What a replica serves, and where.
+#[derive(Debug, Clone, Args)]
+pub struct ServiceConfig {
     /// What protects a deduction; see GET /strategies
     #[arg(long, env, value_name = "NAME", default_value = "single-sql")]
     pub strategy: Strategy,
@@ -59,18 +66,50 @@ pub struct Config {
     /// Name of this replica in X-Replica [default: the host's name and the process id]
     #[arg(long, env, value_name = "NAME", value_parser = replica_id)]
     pub replica_id: Option<String>,
+}
 
-    /// Bounds.
-    #[command(flatten)]
-    pub limits: Limits,
+/// Where the stock is kept.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Database")]
+pub struct DatabaseConfig {
+    /// Where the stock is kept: `sqlite://FILE`, `mysql://…`, `mariadb://…` or `postgres://…`
+    /// [default: `sqlite://stocklock.db`; for a race, a temporary SQLite file]
+    #[arg(long, env, hide_env_values = true, value_name = "URL", value_parser = secret)]
+    pub database_url: Option<SecretString>,
 
-    /// Which log lines to print, by level and module: `info`, `stocklock=debug`, …
-    #[arg(long, env, value_name = "FILTER", default_value = "info")]
-    pub log: String,
+    /// The most database connections of a replica
+    #[arg(long, env, value_name = "N", default_value_t = 16,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub database_pool_size: u32,
+}
 
-    /// How log lines look
-    #[arg(long, env, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub log_format: LogFormat,
+impl DatabaseConfig {
+    /// The database's URL, password and all.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.database_url
+            .as_ref()
+            .map_or("sqlite://stocklock.db", |url| url.expose_secret())
+    }
+}
+
+/// What is logged, to stderr.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Logging")]
+pub struct LogConfig {
+    /// Which lines to print, by level and module: `info`, `stocklock=debug`, …
+    #[arg(
+        long = "log",
+        env = "LOG",
+        value_name = "FILTER",
+        default_value = "info"
+    )]
+    pub filter: String,
+
+    /// How they look
+    #[arg(long = "log-format", env = "LOG_FORMAT", value_name = "FORMAT", value_enum,
+          default_value_t = LogFormat::Text)]
+    pub format: LogFormat,
 }
 
 /// The bounds of a replica; nothing in it grows or waits without one.
@@ -128,18 +167,10 @@ pub struct Limits {
 }
 
 impl Config {
-    /// The database's URL, password and all.
-    #[must_use]
-    pub fn database_url(&self) -> &str {
-        self.database_url
-            .as_ref()
-            .map_or("sqlite://stocklock.db", |url| url.expose_secret())
-    }
-
     /// The address to listen on: the lab keeps to this machine unless told otherwise.
     #[must_use]
     pub fn listen(&self, mode: Mode) -> SocketAddr {
-        self.listen.unwrap_or_else(|| match mode {
+        self.service.listen.unwrap_or_else(|| match mode {
             Mode::Serve => (Ipv4Addr::UNSPECIFIED, 8080).into(),
             Mode::Lab => (Ipv4Addr::LOCALHOST, 8080).into(),
         })
@@ -151,12 +182,13 @@ impl Config {
     /// One line that names the variable to change.
     pub fn validate(&self, mode: Mode) -> Result<(), String> {
         let Self {
-            strategy, limits, ..
+            service, limits, ..
         } = self;
+        let strategy = service.strategy;
         if let Some(reason) = strategy.unavailable() {
             return Err(format!("STRATEGY: {strategy} is {reason}"));
         }
-        if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !self.allow_unsafe {
+        if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !service.allow_unsafe {
             return Err(format!(
                 "STRATEGY: {strategy} oversells; choose a safe one such as single-sql, or set \
                  ALLOW_UNSAFE=true if that is what you want"

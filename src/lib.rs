@@ -8,7 +8,9 @@
 //! 3. [`change`]: changes of a level that are not sales.
 //! 4. [`store`]: where levels and movements live; one trait, three databases.
 //! 5. [`http`], [`server`]: the edge.
-//! 6. [`app`], [`config`], [`cli`]: how it is put together and started.
+//! 6. [`app`], [`config`]: how a replica is put together.
+//! 7. [`lab`]: the race, which shows who oversells.
+//! 8. [`cli`]: the commands.
 //!
 //! What always holds: a level and its movement commit together or not at all; a 2xx follows that
 //! commit; the ledger takes an operation, and an idempotency key, once.
@@ -28,6 +30,9 @@ pub mod http;
 pub mod server;
 
 pub mod app;
-pub mod cli;
 pub mod config;
 pub mod telemetry;
+
+pub mod lab;
+
+pub mod cli;
