@@ -20,7 +20,10 @@ use crate::stock::{
 
 mod driver_error;
 mod level_change;
+mod migration;
+mod mysql;
 mod pool;
+mod postgres;
 mod record;
 mod rows;
 mod sqlite;
@@ -46,6 +49,15 @@ pub enum Attempt {
     Stale,
     /// The ledger has this operation, or this idempotency key, already.
     Duplicate,
+}
+
+impl Attempt {
+    /// The refusal that follows from `level`, which has too little.
+    fn without_stock(level: Option<StockLevel>) -> Self {
+        level.map_or(Self::UnknownSku, |level| Self::Insufficient {
+            available: level.available(),
+        })
+    }
 }
 
 /// What came of a change of a level.
@@ -200,6 +212,8 @@ pub struct StoreOptions {
 pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn StockStore>, String> {
     match scheme(url) {
         "sqlite" => Ok(Arc::new(sqlite::SqliteStore::open(url, options)?)),
+        "mysql" | "mariadb" => Ok(Arc::new(mysql::MySqlStore::open(url, options)?)),
+        "postgres" | "postgresql" => Ok(Arc::new(postgres::PostgresStore::open(url, options)?)),
         other => Err(unknown_scheme(other)),
     }
 }
@@ -211,6 +225,8 @@ pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn StockStore>,
 pub async fn migrate(url: &str) -> Result<(), String> {
     match scheme(url) {
         "sqlite" => sqlite::migrate(url).await,
+        "mysql" | "mariadb" => mysql::migrate(url).await,
+        "postgres" | "postgresql" => postgres::migrate(url).await,
         other => Err(unknown_scheme(other)),
     }
 }

@@ -4,17 +4,20 @@
 //! abandoned; what is then acknowledged on it is never committed
 //! (<https://github.com/transact-rs/sqlx/issues/4385>). So every pool rolls back on release.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sqlx::migrate::MigrateError;
-use sqlx::{Database, Executor, Pool, SqliteConnection, Transaction};
+use sqlx::pool::{PoolConnection, PoolOptions};
+use sqlx::{Connection, Database, Executor, Pool, Transaction};
+use sqlx::{MySqlConnection, PgConnection, SqliteConnection};
 use tokio::time::Instant;
 
-use super::StoreError;
-use super::driver_error::{Verdict, classify};
+use super::driver_error::{Phase, Verdict, classify, store_error};
+use super::{StoreError, StoreOptions};
 
-/// How long bringing the schema up to date may take, other processes' turns included.
-pub(super) const MIGRATION_LIMIT: Duration = Duration::from_secs(30);
+/// A connection that was idle for longer is asked whether it still lives before it is used.
+const TRUSTED_IDLE: Duration = Duration::from_secs(10);
 
 /// Whether every connection that the pool may open is open and in use.
 pub(super) fn is_busy<DB: Database>(pool: &Pool<DB>) -> bool {
@@ -38,6 +41,159 @@ pub(super) async fn roll_back_sqlite(connection: &mut SqliteConnection) -> sqlx:
     }
 }
 
+/// On release, `MySQL`: `ROLLBACK` is welcome even where there is nothing to roll back.
+pub(super) async fn roll_back_mysql(connection: &mut MySqlConnection) -> sqlx::Result<()> {
+    connection.execute("ROLLBACK").await.map(drop)
+}
+
+/// On release, `PostgreSQL`: where there is nothing to roll back, a `ROLLBACK` alone would be
+/// answered by a WARNING, in the server's log too, for every request.
+pub(super) async fn roll_back_postgres(connection: &mut PgConnection) -> sqlx::Result<()> {
+    match connection.execute("BEGIN; ROLLBACK").await {
+        Ok(_) => Ok(()),
+        // In a transaction that has failed, even `BEGIN` is refused.
+        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("25P02") => {
+            connection.execute("ROLLBACK").await.map(drop)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// How long a server may take for a statement before it has itself given up: the wait limit in
+/// the unit of the coarsest server, whole seconds rounded up, and a second for the work.
+pub(super) fn patience(wait_limit: Duration) -> Duration {
+    Duration::from_secs(lock_wait_seconds(wait_limit) + 1)
+}
+
+/// The wait limit in whole seconds, rounded up, at least one: a server takes zero for "never".
+pub(super) fn lock_wait_seconds(wait_limit: Duration) -> u64 {
+    let seconds = wait_limit.as_secs() + u64::from(wait_limit.subsec_nanos() > 0);
+    seconds.max(1)
+}
+
+/// The database's last sign of life: when a connection was opened, or came back and answered.
+///
+/// The pool itself cannot tell connections that are busy from connections that nobody answers.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    started: Instant,
+    /// Milliseconds since `started`, plus one; zero while there was none.
+    last: AtomicU64,
+    patience: Duration,
+}
+
+impl Pulse {
+    pub(super) fn new(wait_limit: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            started: Instant::now(),
+            last: AtomicU64::new(0),
+            patience: patience(wait_limit),
+        })
+    }
+
+    pub(super) fn beat(&self) {
+        self.last.store(self.now(), Ordering::Relaxed);
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).map_or(u64::MAX, |ms| ms + 1)
+    }
+
+    /// Whether there was one within the time that any statement of ours may take.
+    fn is_recent(&self) -> bool {
+        let last = self.last.load(Ordering::Relaxed);
+        let age = Duration::from_millis(self.now().saturating_sub(last));
+        last > 0 && age <= self.patience
+    }
+
+    /// On release: whether the connection may be used again. One that does not answer, or answers
+    /// anything but what was asked (an abandoned statement may leave it out of step), may not.
+    pub(super) async fn after_release(
+        &self,
+        roll_back: impl Future<Output = sqlx::Result<()>>,
+    ) -> sqlx::Result<bool> {
+        match tokio::time::timeout(self.patience, roll_back).await {
+            Ok(Ok(())) => {
+                self.beat();
+                return Ok(true);
+            }
+            Ok(Err(error)) => tracing::debug!(%error, "a connection is dropped"),
+            Err(_elapsed) => tracing::debug!("a connection that does not answer is dropped"),
+        }
+        Ok(false)
+    }
+}
+
+/// What the pools of the servers have in common; each adds its hooks.
+pub(super) fn server_pool<DB: Database>(options: &StoreOptions) -> PoolOptions<DB> {
+    PoolOptions::new()
+        .max_connections(options.pool_size)
+        .acquire_timeout(options.wait_limit)
+        // It would cost each request a round trip.
+        .test_before_acquire(false)
+        .before_acquire(|connection: &mut DB::Connection, idle| {
+            Box::pin(
+                async move { Ok(idle.idle_for < TRUSTED_IDLE || connection.ping().await.is_ok()) },
+            )
+        })
+}
+
+/// A connection, or why there is none: all busy, or the database away.
+pub(super) async fn acquire<DB: Database>(
+    pool: &Pool<DB>,
+    pulse: &Pulse,
+) -> Result<PoolConnection<DB>, StoreError> {
+    pool.acquire()
+        .await
+        .map_err(|error| match classify(&error) {
+            Verdict::PoolTimedOut if is_busy(pool) && pulse.is_recent() => StoreError::Exhausted,
+            // Whatever it is, the server did not let us in.
+            _ => StoreError::Unavailable(Box::new(error)),
+        })
+}
+
+/// Begins a transaction on a connection of the pool, by `statement` or plainly.
+pub(super) async fn begin<DB: Database>(
+    pool: &Pool<DB>,
+    pulse: &Pulse,
+    statement: Option<&'static str>,
+) -> Result<Transaction<'static, DB>, StoreError> {
+    use sqlx::SqlSafeStr;
+    let connection = acquire(pool, pulse).await?;
+    Transaction::begin(connection, statement.map(SqlSafeStr::into_sql_str))
+        .await
+        .map_err(failed)
+}
+
+/// What an error before COMMIT means, where it is neither a duplicate nor a violated CHECK.
+pub(super) fn failed(error: sqlx::Error) -> StoreError {
+    store_error(error, Phase::Body, false)
+}
+
+pub(super) async fn commit<DB: Database>(tx: Transaction<'static, DB>) -> Result<(), StoreError> {
+    tx.commit()
+        .await
+        .map_err(|error| store_error(error, Phase::Commit, false))
+}
+
+/// What the ledger's answer to an `INSERT` means: whether the movement is new to it.
+///
+/// A lock that was waited for in vain there, with a key present, is that of another transaction
+/// that is recording the same key.
+pub(super) fn recorded(
+    inserted: Result<(), sqlx::Error>,
+    with_key: bool,
+) -> Result<bool, StoreError> {
+    let Err(error) = inserted else {
+        return Ok(true);
+    };
+    match classify(&error) {
+        Verdict::Duplicate => Ok(false),
+        Verdict::RollBackThenRetry if with_key => Err(StoreError::KeyInFlight(Box::new(error))),
+        _ => Err(failed(error)),
+    }
+}
+
 /// A row that was absent when it was read and is there now: another transaction was faster.
 pub(super) fn conflict_if_duplicate(
     error: sqlx::Error,
@@ -47,29 +203,4 @@ pub(super) fn conflict_if_duplicate(
         return StoreError::Conflict(Box::new(error));
     }
     otherwise(error)
-}
-
-/// Runs a migration again until it succeeds or the limit has passed.
-pub(super) async fn migrate_until_settled<F>(migrate: impl Fn() -> F) -> Result<(), String>
-where
-    F: Future<Output = Result<(), MigrateError>>,
-{
-    let started = Instant::now();
-    loop {
-        match migrate().await {
-            Ok(()) => return Ok(()),
-            Err(error) if started.elapsed() > MIGRATION_LIMIT || !may_pass(&error) => {
-                return Err(error.to_string());
-            }
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-        }
-    }
-}
-
-/// Whether another attempt may succeed: not where the schema is of another version's making.
-fn may_pass(error: &MigrateError) -> bool {
-    matches!(
-        error,
-        MigrateError::Execute(_) | MigrateError::ExecuteMigration(..)
-    )
 }

@@ -112,3 +112,26 @@ fn kind_of_change(delta: i64) -> MovementKind {
         MovementKind::Adjusted
     }
 }
+
+/// Binds a record's values to an `INSERT_MOVEMENT`: a macro, for the three drivers' query types
+/// have no common one that could be named in a line.
+macro_rules! bind_record {
+    ($query:expr, $record:expr) => {
+        $query
+            .bind($record.operation)
+            .bind($record.sku)
+            .bind($record.warehouse)
+            .bind($record.kind.as_str())
+            .bind($record.delta)
+            .bind($record.available_after)
+            .bind($record.read_version)
+            .bind($record.strategy)
+            .bind($record.durability.as_str())
+            .bind($record.caller())
+            .bind($record.key())
+            .bind($record.hash())
+            .bind($record.reason)
+            .bind($record.reference)
+    };
+}
+pub(super) use bind_record;

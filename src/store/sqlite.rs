@@ -6,85 +6,26 @@
 //! milliseconds until the wait limit. Deliberately not here: retries of whole operations
 //! ([`crate::settle`]).
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::SqlitePoolOptions;
 use sqlx::{Sqlite, SqlitePool, Transaction};
 use tokio::time::Instant;
 
 use super::driver_error::{Phase, Verdict, classify, store_error};
 use super::level_change::{MAX_UNITS, plan};
-use super::record::Record;
+use super::record::{Record, bind_record};
 use super::{Attempt, Change, StockStore, StoreError, StoreOptions, pool, rows};
 use crate::stock::{
     Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
     MovementKind, OperationId, Sku, StockLevel, Warehouse,
 };
 
-const LEVEL: &str = "SELECT sku, warehouse, on_hand, held, backorder_limit, version, home
-    FROM stock WHERE sku = ?1 AND warehouse = ?2";
+mod connect;
+mod sql;
 
-const LEVELS_OF_SKU: &str = "SELECT sku, warehouse, on_hand, held, backorder_limit, version, home
-    FROM stock WHERE sku = ?1 ORDER BY warehouse";
-
-const LEVELS: &str = "SELECT sku, warehouse, on_hand, held, backorder_limit, version, home
-    FROM stock WHERE (sku, warehouse) > (?1, ?2) ORDER BY sku, warehouse LIMIT ?3";
-
-const DEDUCT_IF_AVAILABLE: &str = "UPDATE stock
-    SET on_hand = on_hand - ?3, version = version + 1
-    WHERE sku = ?1 AND warehouse = ?2 AND on_hand - held >= ?3 - backorder_limit
-    RETURNING on_hand - held + backorder_limit";
-
-const DEDUCT: &str = "UPDATE stock
-    SET on_hand = on_hand - ?3, version = version + 1
-    WHERE sku = ?1 AND warehouse = ?2";
-
-const DEDUCT_IF_VERSION: &str = "UPDATE stock
-    SET on_hand = ?3, version = version + 1
-    WHERE sku = ?1 AND warehouse = ?2 AND version = ?4";
-
-const OVERWRITE: &str = "UPDATE stock
-    SET on_hand = ?3, version = version + 1
-    WHERE sku = ?1 AND warehouse = ?2";
-
-const ADJUST: &str = "UPDATE stock
-    SET on_hand = on_hand + ?3, version = version + 1
-    WHERE sku = ?1 AND warehouse = ?2
-    RETURNING sku, warehouse, on_hand, held, backorder_limit, version, home";
-
-const INSERT_LEVEL: &str = "INSERT INTO stock
-    (sku, warehouse, on_hand, backorder_limit, version, home) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-
-const UPDATE_LEVEL: &str = "UPDATE stock SET on_hand = ?3, backorder_limit = ?4, version = ?5
-    WHERE sku = ?1 AND warehouse = ?2";
-
-const INSERT_MOVEMENT: &str = "INSERT INTO movement
-    (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
-     durability, caller, idempotency_key, request_hash, reason, reference)
-    VALUES (?1, 0, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
-
-const RECORDED: &str = "SELECT operation_id, sku, warehouse, kind, delta, available_after,
-        read_version, strategy, durability, request_hash, reason, reference, created_at
-    FROM movement
-    WHERE operation_id = ?1 AND line = 0 OR caller = ?2 AND idempotency_key = ?3
-    ORDER BY operation_id = ?1 DESC LIMIT 1";
-
-const MOVEMENTS: &str = "SELECT operation_id, sku, warehouse, kind, delta, available_after,
-        read_version, strategy, durability, request_hash, reason, reference, created_at
-    FROM movement
-    WHERE sku = ?1 AND (?2 IS NULL OR warehouse = ?2) AND (?3 IS NULL OR kind = ?3)
-        AND (?4 IS NULL OR reference = ?4) AND (?5 IS NULL OR operation_id < ?5)
-    ORDER BY operation_id DESC, line DESC LIMIT ?6";
-
-const AUDIT: &str = "SELECT s.warehouse,
-        coalesce(sum(CASE WHEN m.kind <> 'deducted' THEN m.delta END), 0),
-        coalesce(sum(CASE WHEN m.kind = 'deducted' THEN -m.delta END), 0),
-        s.on_hand, s.held, s.backorder_limit
-    FROM stock s LEFT JOIN movement m ON m.sku = s.sku AND m.warehouse = s.warehouse
-    WHERE s.sku = ?1
-    GROUP BY s.warehouse ORDER BY s.warehouse";
+pub(super) use connect::migrate;
 
 /// The longest pause between two attempts to become the writer.
 const WRITER_PAUSE: Duration = Duration::from_millis(5);
@@ -100,7 +41,7 @@ pub(super) struct SqliteStore {
 
 impl SqliteStore {
     pub(super) fn open(url: &str, options: &StoreOptions) -> Result<Self, String> {
-        let connect = connect_options(url)?;
+        let connect = connect::options(url)?;
         let pool = || {
             SqlitePoolOptions::new()
                 .acquire_timeout(options.wait_limit)
@@ -139,40 +80,17 @@ impl SqliteStore {
         }
     }
 
-    async fn commit(&self, tx: Transaction<'static, Sqlite>) -> Result<(), StoreError> {
-        tx.commit()
-            .await
-            .map_err(|error| store_error(error, Phase::Commit, false))
-    }
-
     /// Inserts the movement; answers whether it is new to the ledger.
     async fn insert(
         &self,
         tx: &mut Transaction<'static, Sqlite>,
         record: &Record<'_>,
     ) -> Result<bool, StoreError> {
-        let inserted = sqlx::query(INSERT_MOVEMENT)
-            .bind(record.operation)
-            .bind(record.sku)
-            .bind(record.warehouse)
-            .bind(record.kind.as_str())
-            .bind(record.delta)
-            .bind(record.available_after)
-            .bind(record.read_version)
-            .bind(record.strategy)
-            .bind(record.durability.as_str())
-            .bind(record.caller())
-            .bind(record.key())
-            .bind(record.hash())
-            .bind(record.reason)
-            .bind(record.reference)
+        let inserted = bind_record!(sqlx::query(sql::INSERT_MOVEMENT), record)
             .execute(&mut **tx)
             .await;
-        match inserted {
-            Ok(_) => Ok(true),
-            Err(error) if classify(&error) == Verdict::Duplicate => Ok(false),
-            Err(error) => Err(self.error(error)),
-        }
+        // No key can be in flight here: whoever is recording one is the only writer.
+        pool::recorded(inserted.map(drop), false)
     }
 
     /// Records a deduction in the transaction that wrote the level, and commits both.
@@ -190,20 +108,14 @@ impl SqliteStore {
             pool::roll_back(tx).await;
             return Ok(Attempt::Duplicate);
         }
-        self.commit(tx).await?;
+        pool::commit(tx).await?;
         Ok(Attempt::Deducted { remaining })
     }
 
     /// What to answer where the guarded statement changed nothing.
     async fn refused(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
-        Ok(
-            match self.level(&deduction.sku, &deduction.warehouse).await? {
-                Some(level) => Attempt::Insufficient {
-                    available: level.available(),
-                },
-                None => Attempt::UnknownSku,
-            },
-        )
+        let level = self.level(&deduction.sku, &deduction.warehouse).await?;
+        Ok(Attempt::without_stock(level))
     }
 }
 
@@ -230,10 +142,9 @@ impl StockStore for SqliteStore {
         sku: &Sku,
         warehouse: &Warehouse,
     ) -> Result<Option<StockLevel>, StoreError> {
-        let row = sqlx::query_as(LEVEL)
+        let row = sqlx::query_as(sql::LEVEL)
             .bind(sku.as_str())
-            .bind(warehouse.as_str());
-        let row = row
+            .bind(warehouse.as_str())
             .fetch_optional(&self.readers)
             .await
             .map_err(|error| self.error(error))?;
@@ -242,7 +153,7 @@ impl StockStore for SqliteStore {
 
     async fn deduct_if_available(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
         let mut tx = self.begin().await?;
-        let remaining = sqlx::query_scalar(DEDUCT_IF_AVAILABLE)
+        let remaining = sqlx::query_scalar(sql::DEDUCT_IF_AVAILABLE)
             .bind(deduction.sku.as_str())
             .bind(deduction.warehouse.as_str())
             .bind(deduction.quantity.units())
@@ -259,7 +170,7 @@ impl StockStore for SqliteStore {
     async fn deduct_under_row_lock(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
         // BEGIN IMMEDIATE has locked every row already.
         let mut tx = self.begin().await?;
-        let row = sqlx::query_as(LEVEL)
+        let row = sqlx::query_as(sql::LEVEL)
             .bind(deduction.sku.as_str())
             .bind(deduction.warehouse.as_str())
             .fetch_optional(&mut *tx)
@@ -276,7 +187,7 @@ impl StockStore for SqliteStore {
                 available: level.available(),
             });
         }
-        sqlx::query(DEDUCT)
+        sqlx::query(sql::DEDUCT)
             .bind(deduction.sku.as_str())
             .bind(deduction.warehouse.as_str())
             .bind(deduction.quantity.units())
@@ -292,7 +203,7 @@ impl StockStore for SqliteStore {
         read: &StockLevel,
     ) -> Result<Attempt, StoreError> {
         let mut tx = self.begin().await?;
-        let written = sqlx::query(DEDUCT_IF_VERSION)
+        let written = sqlx::query(sql::DEDUCT_IF_VERSION)
             .bind(deduction.sku.as_str())
             .bind(deduction.warehouse.as_str())
             .bind(read.on_hand - deduction.quantity.units())
@@ -314,7 +225,7 @@ impl StockStore for SqliteStore {
         read: &StockLevel,
     ) -> Result<Attempt, StoreError> {
         let mut tx = self.begin().await?;
-        let written = sqlx::query(OVERWRITE)
+        let written = sqlx::query(sql::OVERWRITE)
             .bind(deduction.sku.as_str())
             .bind(deduction.warehouse.as_str())
             .bind(read.on_hand - deduction.quantity.units())
@@ -338,7 +249,7 @@ impl StockStore for SqliteStore {
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {
-        let row = sqlx::query_as(RECORDED)
+        let row = sqlx::query_as(sql::RECORDED)
             .bind(operation.0)
             .bind(idempotency.map(|idempotency| idempotency.caller.as_str()))
             .bind(idempotency.map(|idempotency| idempotency.key.as_str()))
@@ -350,7 +261,7 @@ impl StockStore for SqliteStore {
 
     async fn set_level(&self, change: &LevelChange) -> Result<Change, StoreError> {
         let mut tx = self.begin().await?;
-        let existing = sqlx::query_as(LEVELS_OF_SKU)
+        let existing = sqlx::query_as(sql::LEVELS_OF_SKU)
             .bind(change.sku.as_str())
             .fetch_all(&mut *tx)
             .await
@@ -364,7 +275,7 @@ impl StockStore for SqliteStore {
         };
         let level = &planned.level;
         let written = if planned.created {
-            sqlx::query(INSERT_LEVEL)
+            sqlx::query(sql::INSERT_LEVEL)
                 .bind(level.sku.as_str())
                 .bind(level.warehouse.as_str())
                 .bind(level.on_hand)
@@ -374,7 +285,7 @@ impl StockStore for SqliteStore {
                 .execute(&mut *tx)
                 .await
         } else {
-            sqlx::query(UPDATE_LEVEL)
+            sqlx::query(sql::UPDATE_LEVEL)
                 .bind(level.sku.as_str())
                 .bind(level.warehouse.as_str())
                 .bind(level.on_hand)
@@ -389,7 +300,7 @@ impl StockStore for SqliteStore {
             pool::roll_back(tx).await;
             return Ok(Change::Duplicate);
         }
-        self.commit(tx).await?;
+        pool::commit(tx).await?;
         Ok(Change::Done {
             level: planned.level,
             created: planned.created,
@@ -398,7 +309,7 @@ impl StockStore for SqliteStore {
 
     async fn adjust(&self, adjustment: &Adjustment) -> Result<Change, StoreError> {
         let mut tx = self.begin().await?;
-        let row = sqlx::query_as(ADJUST)
+        let row = sqlx::query_as(sql::ADJUST)
             .bind(adjustment.sku.as_str())
             .bind(adjustment.warehouse.as_str())
             .bind(adjustment.delta)
@@ -429,7 +340,7 @@ impl StockStore for SqliteStore {
             pool::roll_back(tx).await;
             return Ok(Change::Duplicate);
         }
-        self.commit(tx).await?;
+        pool::commit(tx).await?;
         Ok(Change::Done {
             level,
             created: false,
@@ -437,7 +348,7 @@ impl StockStore for SqliteStore {
     }
 
     async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError> {
-        let found = sqlx::query_as(LEVELS_OF_SKU)
+        let found = sqlx::query_as(sql::LEVELS_OF_SKU)
             .bind(sku.as_str())
             .fetch_all(&self.readers)
             .await;
@@ -449,7 +360,7 @@ impl StockStore for SqliteStore {
         after: Option<&LevelCursor>,
         limit: u32,
     ) -> Result<Vec<StockLevel>, StoreError> {
-        let found = sqlx::query_as(LEVELS)
+        let found = sqlx::query_as(sql::LEVELS)
             .bind(after.map_or("", |cursor| cursor.sku.as_str()))
             .bind(after.map_or("", |cursor| cursor.warehouse.as_str()))
             .bind(limit)
@@ -459,7 +370,7 @@ impl StockStore for SqliteStore {
     }
 
     async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError> {
-        let found = sqlx::query_as(MOVEMENTS)
+        let found = sqlx::query_as(sql::MOVEMENTS)
             .bind(filter.sku.as_str())
             .bind(filter.warehouse.as_ref().map(Warehouse::as_str))
             .bind(filter.kind.map(MovementKind::as_str))
@@ -473,7 +384,7 @@ impl StockStore for SqliteStore {
     }
 
     async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
-        let found = sqlx::query_as(AUDIT)
+        let found = sqlx::query_as(sql::AUDIT)
             .bind(sku.as_str())
             .fetch_all(&self.readers)
             .await;
@@ -488,32 +399,4 @@ impl StockStore for SqliteStore {
         self.writer.close().await;
         self.readers.close().await;
     }
-}
-
-fn connect_options(url: &str) -> Result<SqliteConnectOptions, String> {
-    Ok(SqliteConnectOptions::from_str(url)
-        .map_err(|error| error.to_string())?
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full))
-}
-
-/// Creates the file if need be and brings its schema up to date.
-///
-/// `SQLite` has no lock that outlives a transaction, so of two processes that start at once one may
-/// fail; by its next attempt the other one is done.
-pub(super) async fn migrate(url: &str) -> Result<(), String> {
-    let options = connect_options(url)?.busy_timeout(pool::MIGRATION_LIMIT);
-    pool::migrate_until_settled(|| {
-        let options = options.clone();
-        async move {
-            use sqlx::ConnectOptions;
-            let mut connection = options.connect().await?;
-            sqlx::migrate!("migrations/sqlite")
-                .run(&mut connection)
-                .await?;
-            Ok(())
-        }
-    })
-    .await
 }

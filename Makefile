@@ -1,0 +1,29 @@
+# What there is to do with a working copy; `make` alone lists it.
+
+CARGO ?= cargo
+
+.DEFAULT_GOAL := help
+.PHONY: help run test services check audit
+
+help: ## list these targets
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
+		while IFS='|' read -r target text; do printf '%-16s %s\n' "$$target" "$$text"; done
+
+run: ## build the service and run it in lab mode, on an embedded database
+	$(CARGO) run --release --locked -- lab
+
+test: services ## run every test, against real servers that the tests start themselves
+	$(CARGO) test --workspace --locked
+
+services: ## make sure that the servers' programs are installed, and install them where allowed
+	@scripts/services.sh
+
+check: ## check format, lints and documentation
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
+
+audit: ## check licences and origins of the dependencies (needs cargo-deny)
+	@$(CARGO) deny --version >/dev/null 2>&1 || \
+		{ echo 'audit: cargo-deny is missing: cargo install --locked cargo-deny' >&2; exit 1; }
+	$(CARGO) deny --workspace --locked check bans licenses sources

@@ -1,0 +1,92 @@
+//! Bringing a schema up to date: again while that may help, within a bound, with one clear
+//! sentence in the end.
+
+use std::io;
+use std::time::Duration;
+
+use sqlx::migrate::MigrateError;
+use tokio::time::Instant;
+
+use super::driver_error::{Verdict, classify};
+
+/// How long bringing the schema up to date may take, other processes' turns included.
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
+
+/// Runs a migration again until it succeeds, fails for good, or the limit has passed.
+pub(super) async fn until_settled<F>(
+    may_pass: impl Fn(&MigrateError) -> bool,
+    migrate: impl Fn() -> F,
+) -> Result<(), MigrateError>
+where
+    F: Future<Output = Result<(), MigrateError>>,
+{
+    let started = Instant::now();
+    loop {
+        let left = LIMIT.saturating_sub(started.elapsed());
+        let Ok(result) = tokio::time::timeout(left, migrate()).await else {
+            return Err(MigrateError::Execute(sqlx::Error::PoolTimedOut));
+        };
+        match result {
+            Err(error) if may_pass(&error) && started.elapsed() < LIMIT => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            settled => return settled,
+        }
+    }
+}
+
+/// Whether a server may answer otherwise soon: it starts, it is full, others held a lock.
+pub(super) fn may_pass_on_a_server(error: &MigrateError) -> bool {
+    driver_error(error).is_some_and(|error| {
+        matches!(
+            classify(error),
+            Verdict::RetryTransaction | Verdict::RollBackThenRetry | Verdict::Unavailable
+        )
+    })
+}
+
+/// One sentence on what failed at `server`, without anybody's password.
+pub(super) fn explain(error: &MigrateError, server: &str, create_database: &str) -> String {
+    let Some(cause) = driver_error(error) else {
+        return error.to_string();
+    };
+    match cause {
+        sqlx::Error::Io(io) if io.kind() == io::ErrorKind::ConnectionRefused => {
+            format!("nothing listens at {server} (connection refused): is the database started?")
+        }
+        sqlx::Error::Io(io) => format!("{server} does not answer: {io}"),
+        sqlx::Error::PoolTimedOut => format!(
+            "{server} did not bring the schema up to date within {} s; another process may be \
+             at it, or hold a lock on its tables",
+            LIMIT.as_secs()
+        ),
+        sqlx::Error::Database(database) => match database.code().as_deref() {
+            // MySQL's SQLSTATE, PostgreSQL's.
+            Some("42000" | "3D000") if is_unknown_database(cause) => format!(
+                "{}; create it by `{create_database}`",
+                database.message().trim_end_matches('.')
+            ),
+            Some("28000" | "28P01") => format!("{server} denies access: {}", database.message()),
+            _ => error.to_string(),
+        },
+        _ => error.to_string(),
+    }
+}
+
+fn is_unknown_database(error: &sqlx::Error) -> bool {
+    use sqlx::mysql::MySqlDatabaseError;
+    let Some(database) = error.as_database_error() else {
+        return false;
+    };
+    match database.try_downcast_ref::<MySqlDatabaseError>() {
+        Some(mysql) => mysql.number() == 1049,
+        None => database.code().as_deref() == Some("3D000"),
+    }
+}
+
+fn driver_error(error: &MigrateError) -> Option<&sqlx::Error> {
+    match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => Some(error),
+        _ => None,
+    }
+}

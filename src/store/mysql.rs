@@ -1,0 +1,396 @@
+//! MariaDB and `MySQL`.
+//!
+//! Guarantees: READ COMMITTED, set for every session, so that nothing is decided by a snapshot that
+//! is older than the locks; locks and, on MariaDB, idle transactions are bounded by the server
+//! itself. A lock that was waited for in vain undoes the statement only: every error path rolls
+//! back. Deliberately not here: retries of whole operations ([`crate::settle`]).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sqlx::pool::PoolConnection;
+use sqlx::{MySql, MySqlPool, Transaction};
+
+use super::driver_error::{Verdict, classify};
+use super::level_change::{MAX_UNITS, plan};
+use super::pool::{Pulse, failed};
+use super::record::{Record, bind_record};
+use super::{Attempt, Change, StockStore, StoreError, StoreOptions, pool, rows};
+use crate::stock::{
+    Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
+    MovementKind, OperationId, Sku, StockLevel, Warehouse,
+};
+
+mod connect;
+mod sql;
+
+pub(super) use connect::migrate;
+
+/// Stock in MariaDB or `MySQL`.
+#[derive(Debug)]
+pub(super) struct MySqlStore {
+    pool: MySqlPool,
+    pulse: Arc<Pulse>,
+}
+
+impl MySqlStore {
+    pub(super) fn open(url: &str, options: &StoreOptions) -> Result<Self, String> {
+        let pulse = Pulse::new(options.wait_limit);
+        let pool = connect::pool(url, options, &pulse)?;
+        Ok(Self { pool, pulse })
+    }
+
+    async fn connection(&self) -> Result<PoolConnection<MySql>, StoreError> {
+        pool::acquire(&self.pool, &self.pulse).await
+    }
+
+    async fn begin(&self) -> Result<Transaction<'static, MySql>, StoreError> {
+        pool::begin(&self.pool, &self.pulse, None).await
+    }
+
+    /// Inserts the movement; answers whether it is new to the ledger.
+    async fn insert(
+        &self,
+        tx: &mut Transaction<'static, MySql>,
+        record: &Record<'_>,
+    ) -> Result<bool, StoreError> {
+        let inserted = bind_record!(sqlx::query(sql::INSERT_MOVEMENT), record)
+            .execute(&mut **tx)
+            .await;
+        pool::recorded(inserted.map(drop), record.idempotency.is_some())
+    }
+
+    /// Records a deduction in the transaction that wrote the level, and commits both.
+    async fn record(
+        &self,
+        mut tx: Transaction<'static, MySql>,
+        deduction: &Deduction,
+        remaining: i64,
+        read: Option<&StockLevel>,
+    ) -> Result<Attempt, StoreError> {
+        if !self
+            .insert(&mut tx, &Record::of_deduction(deduction, remaining, read))
+            .await?
+        {
+            pool::roll_back(tx).await;
+            return Ok(Attempt::Duplicate);
+        }
+        pool::commit(tx).await?;
+        Ok(Attempt::Deducted { remaining })
+    }
+
+    /// What to answer where the guarded statement changed nothing.
+    async fn refused(
+        &self,
+        mut tx: Transaction<'static, MySql>,
+        deduction: &Deduction,
+    ) -> Result<Attempt, StoreError> {
+        let row = sqlx::query_as(sql::LEVEL)
+            .bind(deduction.sku.as_str())
+            .bind(deduction.warehouse.as_str())
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(failed)?;
+        pool::roll_back(tx).await;
+        Ok(Attempt::without_stock(row.map(rows::level).transpose()?))
+    }
+}
+
+#[async_trait]
+impl StockStore for MySqlStore {
+    fn backend(&self) -> &'static str {
+        "mysql"
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        sqlx::query("SELECT 1")
+            .execute(&mut *self.connection().await?)
+            .await
+            .map_err(failed)?;
+        Ok(())
+    }
+
+    async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
+        connect::unsafe_settings(&mut *self.connection().await?).await
+    }
+
+    async fn level(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+    ) -> Result<Option<StockLevel>, StoreError> {
+        let row = sqlx::query_as(sql::LEVEL)
+            .bind(sku.as_str())
+            .bind(warehouse.as_str())
+            .fetch_optional(&mut *self.connection().await?)
+            .await
+            .map_err(failed)?;
+        row.map(rows::level).transpose()
+    }
+
+    async fn deduct_if_available(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
+        let mut tx = self.begin().await?;
+        let units = deduction.quantity.units();
+        let written = sqlx::query(sql::DEDUCT_IF_AVAILABLE)
+            .bind(units)
+            .bind(units)
+            .bind(deduction.sku.as_str())
+            .bind(deduction.warehouse.as_str())
+            .bind(units)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed)?;
+        if written.rows_affected() == 0 {
+            return self.refused(tx, deduction).await;
+        }
+        let remaining = written.last_insert_id().cast_signed();
+        self.record(tx, deduction, remaining, None).await
+    }
+
+    async fn deduct_under_row_lock(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
+        let mut tx = self.begin().await?;
+        let row = sqlx::query_as(sql::LEVEL_LOCKED)
+            .bind(deduction.sku.as_str())
+            .bind(deduction.warehouse.as_str())
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(failed)?;
+        let Some(level) = row.map(rows::level).transpose()? else {
+            pool::roll_back(tx).await;
+            return Ok(Attempt::UnknownSku);
+        };
+        let remaining = level.available() - deduction.quantity.units();
+        if remaining < 0 {
+            pool::roll_back(tx).await;
+            return Ok(Attempt::Insufficient {
+                available: level.available(),
+            });
+        }
+        sqlx::query(sql::DEDUCT)
+            .bind(deduction.quantity.units())
+            .bind(deduction.sku.as_str())
+            .bind(deduction.warehouse.as_str())
+            .execute(&mut *tx)
+            .await
+            .map_err(failed)?;
+        self.record(tx, deduction, remaining, None).await
+    }
+
+    async fn deduct_if_version(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+    ) -> Result<Attempt, StoreError> {
+        let mut tx = self.begin().await?;
+        let written = sqlx::query(sql::DEDUCT_IF_VERSION)
+            .bind(read.on_hand - deduction.quantity.units())
+            .bind(deduction.sku.as_str())
+            .bind(deduction.warehouse.as_str())
+            .bind(read.version)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed)?;
+        if written.rows_affected() == 0 {
+            pool::roll_back(tx).await;
+            return Ok(Attempt::Stale);
+        }
+        let remaining = read.available() - deduction.quantity.units();
+        self.record(tx, deduction, remaining, Some(read)).await
+    }
+
+    async fn overwrite(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+    ) -> Result<Attempt, StoreError> {
+        let mut tx = self.begin().await?;
+        let written = sqlx::query(sql::OVERWRITE)
+            .bind(read.on_hand - deduction.quantity.units())
+            .bind(deduction.sku.as_str())
+            .bind(deduction.warehouse.as_str())
+            .execute(&mut *tx)
+            .await;
+        match written {
+            Ok(_) => {}
+            // Somebody lowered the limit since it was read.
+            Err(error) if classify(&error) == Verdict::CheckViolated => {
+                return self.refused(tx, deduction).await;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        let remaining = read.available() - deduction.quantity.units();
+        self.record(tx, deduction, remaining, Some(read)).await
+    }
+
+    async fn recorded(
+        &self,
+        operation: OperationId,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Option<Movement>, StoreError> {
+        let row = sqlx::query_as(sql::RECORDED)
+            .bind(operation.0)
+            .bind(idempotency.map(|idempotency| idempotency.caller.as_str()))
+            .bind(idempotency.map(|idempotency| idempotency.key.as_str()))
+            .bind(operation.0)
+            .fetch_optional(&mut *self.connection().await?)
+            .await
+            .map_err(failed)?;
+        row.map(rows::movement).transpose()
+    }
+
+    async fn set_level(&self, change: &LevelChange) -> Result<Change, StoreError> {
+        let begin = Some(sql::BEGIN_WITH_GAPS_LOCKED);
+        let mut tx = pool::begin(&self.pool, &self.pulse, begin).await?;
+        let existing = sqlx::query_as(sql::LEVELS_OF_SKU_LOCKED)
+            .bind(change.sku.as_str())
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(failed)?;
+        let planned = match plan(change, &rows::levels(existing)?) {
+            Ok(planned) => planned,
+            Err(refused) => {
+                pool::roll_back(tx).await;
+                return Ok(refused);
+            }
+        };
+        let level = &planned.level;
+        let written = if planned.created {
+            sqlx::query(sql::INSERT_LEVEL)
+                .bind(level.sku.as_str())
+                .bind(level.warehouse.as_str())
+                .bind(level.on_hand)
+                .bind(level.backorder_limit)
+                .bind(level.version)
+                .bind(level.home.as_str())
+                .execute(&mut *tx)
+                .await
+        } else {
+            sqlx::query(sql::UPDATE_LEVEL)
+                .bind(level.on_hand)
+                .bind(level.backorder_limit)
+                .bind(level.version)
+                .bind(level.sku.as_str())
+                .bind(level.warehouse.as_str())
+                .execute(&mut *tx)
+                .await
+        };
+        written.map_err(|error| pool::conflict_if_duplicate(error, failed))?;
+        let record = Record::of_level_change(change, planned.before, level);
+        if !self.insert(&mut tx, &record).await? {
+            pool::roll_back(tx).await;
+            return Ok(Change::Duplicate);
+        }
+        pool::commit(tx).await?;
+        Ok(Change::Done {
+            level: planned.level,
+            created: planned.created,
+        })
+    }
+
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<Change, StoreError> {
+        let mut tx = self.begin().await?;
+        let written = sqlx::query(sql::ADJUST)
+            .bind(adjustment.delta)
+            .bind(adjustment.sku.as_str())
+            .bind(adjustment.warehouse.as_str())
+            .execute(&mut *tx)
+            .await;
+        let row = match written {
+            Ok(_) => sqlx::query_as(sql::LEVEL)
+                .bind(adjustment.sku.as_str())
+                .bind(adjustment.warehouse.as_str())
+                .fetch_optional(&mut *tx)
+                .await
+                .map_err(failed)?,
+            Err(error) if classify(&error) == Verdict::CheckViolated => {
+                pool::roll_back(tx).await;
+                let level = self.level(&adjustment.sku, &adjustment.warehouse).await?;
+                let available = level.map_or(0, |level| level.available());
+                return Ok(Change::BelowLimit { available });
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let Some(level) = row.map(rows::level).transpose()? else {
+            pool::roll_back(tx).await;
+            return Ok(Change::UnknownSku);
+        };
+        if level.on_hand.abs() > MAX_UNITS {
+            pool::roll_back(tx).await;
+            return Ok(Change::TooLarge);
+        }
+        if !self
+            .insert(&mut tx, &Record::of_adjustment(adjustment, &level))
+            .await?
+        {
+            pool::roll_back(tx).await;
+            return Ok(Change::Duplicate);
+        }
+        pool::commit(tx).await?;
+        Ok(Change::Done {
+            level,
+            created: false,
+        })
+    }
+
+    async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError> {
+        let found = sqlx::query_as(sql::LEVELS_OF_SKU)
+            .bind(sku.as_str())
+            .fetch_all(&mut *self.connection().await?)
+            .await;
+        rows::levels(found.map_err(failed)?)
+    }
+
+    async fn levels(
+        &self,
+        after: Option<&LevelCursor>,
+        limit: u32,
+    ) -> Result<Vec<StockLevel>, StoreError> {
+        let after_sku = after.map_or("", |cursor| cursor.sku.as_str());
+        let found = sqlx::query_as(sql::LEVELS)
+            .bind(after_sku)
+            .bind(after_sku)
+            .bind(after.map_or("", |cursor| cursor.warehouse.as_str()))
+            .bind(limit)
+            .fetch_all(&mut *self.connection().await?)
+            .await;
+        rows::levels(found.map_err(failed)?)
+    }
+
+    async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError> {
+        let warehouse = filter.warehouse.as_ref().map(Warehouse::as_str);
+        let kind = filter.kind.map(MovementKind::as_str);
+        let reference = filter.reference.as_deref();
+        let before = filter.before.map(|operation| operation.0);
+        let found = sqlx::query_as(sql::MOVEMENTS)
+            .bind(filter.sku.as_str())
+            .bind(warehouse)
+            .bind(warehouse)
+            .bind(kind)
+            .bind(kind)
+            .bind(reference)
+            .bind(reference)
+            .bind(before)
+            .bind(before)
+            .bind(filter.limit)
+            .fetch_all(&mut *self.connection().await?)
+            .await
+            .map_err(failed)?;
+        found.into_iter().map(rows::movement).collect()
+    }
+
+    async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
+        let found = sqlx::query_as(sql::AUDIT)
+            .bind(sku.as_str())
+            .fetch_all(&mut *self.connection().await?)
+            .await;
+        found
+            .map_err(failed)?
+            .into_iter()
+            .map(rows::audit)
+            .collect()
+    }
+
+    async fn close(&self) {
+        self.pool.close().await;
+    }
+}

@@ -1,0 +1,131 @@
+//! MariaDB and `MySQL`: how to connect, what each session is set to, and what the server must be
+//! set to.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use sqlx::migrate::MigrateError;
+use sqlx::mysql::MySqlConnectOptions;
+use sqlx::{ConnectOptions, Connection, Executor, MySqlConnection, MySqlPool};
+
+use super::sql;
+use crate::store::pool::{self, Pulse};
+use crate::store::{StoreError, StoreOptions, migration};
+
+/// The settings of every session but a migration's; the time zone is sqlx's doing. Strict, or the
+/// server would clip what does not fit. What stands in `/*M! */` is read by MariaDB only: how many
+/// seconds a transaction may be idle before the server ends it and frees its rows. (We never pause
+/// inside of one, so whoever does is gone. `idle_write_transaction_timeout` would spare those that
+/// have only locked rows so far.)
+const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'
+        /*M! , idle_transaction_timeout = 10 */";
+
+const LOCK_WAIT: &str = "SET SESSION innodb_lock_wait_timeout = ?";
+
+/// Locks held by a session are released when it ends, however it ends. `MIGRATION_LOCK` is ours
+/// because sqlx asks MariaDB for its own with a negative time-out, is refused, and does not notice.
+const MIGRATION_LOCK: &str = "SELECT get_lock(concat('stocklock.', md5(database())), ?)";
+
+const FORGET_UNFINISHED: &str = "DELETE FROM _sqlx_migrations WHERE version = ? AND NOT success";
+
+fn options(url: &str) -> Result<MySqlConnectOptions, String> {
+    let options = MySqlConnectOptions::from_str(url).map_err(|error| error.to_string())?;
+    if options.get_database().is_none() {
+        return Err("the URL names no database: mysql://user@host/database".to_owned());
+    }
+    Ok(options)
+}
+
+/// A pool that opens its connections when they are first needed.
+pub(super) fn pool(
+    url: &str,
+    store: &StoreOptions,
+    pulse: &Arc<Pulse>,
+) -> Result<MySqlPool, String> {
+    let lock_wait = pool::lock_wait_seconds(store.wait_limit);
+    let opened = Arc::clone(pulse);
+    let released = Arc::clone(pulse);
+    Ok(pool::server_pool(store)
+        .after_connect(move |connection: &mut MySqlConnection, _| {
+            let pulse = Arc::clone(&opened);
+            Box::pin(async move {
+                connection.execute(SESSION).await?;
+                sqlx::query(LOCK_WAIT)
+                    .bind(lock_wait)
+                    .execute(connection)
+                    .await?;
+                pulse.beat();
+                Ok(())
+            })
+        })
+        .after_release(move |connection, _| {
+            let pulse = Arc::clone(&released);
+            Box::pin(async move {
+                let roll_back = pool::roll_back_mysql(connection);
+                pulse.after_release(roll_back).await
+            })
+        })
+        .connect_lazy_with(options(url)?))
+}
+
+/// Settings under which an acknowledged sale can be lost.
+pub(super) async fn unsafe_settings(
+    connection: &mut MySqlConnection,
+) -> Result<Vec<String>, StoreError> {
+    let (flush, binary_log, sync_binary_log): (i64, i64, i64) = sqlx::query_as(sql::SETTINGS)
+        .fetch_one(connection)
+        .await
+        .map_err(pool::failed)?;
+    let mut found = Vec::new();
+    if flush != 1 {
+        found.push(format!(
+            "innodb_flush_log_at_trx_commit is {flush}: a crash loses sales that were \
+             acknowledged; set innodb_flush_log_at_trx_commit = 1"
+        ));
+    }
+    if binary_log != 0 && sync_binary_log != 1 {
+        found.push(format!(
+            "sync_binlog is {sync_binary_log}: after a power cut the replicas may lack sales that \
+             were acknowledged; set sync_binlog = 1"
+        ));
+    }
+    Ok(found)
+}
+
+/// Brings the schema up to date. Processes that do so at once take turns.
+pub(in crate::store) async fn migrate(url: &str) -> Result<(), String> {
+    let options = options(url)?;
+    let server = format!("{}:{}", options.get_host(), options.get_port());
+    let database = options.get_database().unwrap_or_default();
+    let create_database = format!("CREATE DATABASE `{database}` CHARACTER SET utf8mb4");
+    migration::until_settled(migration::may_pass_on_a_server, || async {
+        let mut connection = options.connect().await?;
+        migrate_alone(&mut connection).await?;
+        Ok(connection.close().await?)
+    })
+    .await
+    .map_err(|error| migration::explain(&error, &server, &create_database))
+}
+
+async fn migrate_alone(connection: &mut MySqlConnection) -> Result<(), MigrateError> {
+    // Longer than the migration may take as a whole, so the caller's bound is the one that counts.
+    sqlx::query(MIGRATION_LOCK)
+        .bind(2 * migration::LIMIT.as_secs())
+        .execute(&mut *connection)
+        .await?;
+    let mut migrator = sqlx::migrate!("migrations/mysql");
+    migrator.set_locking(false);
+    match migrator.run(&mut *connection).await {
+        // Data definitions commit as they go, so whoever was killed amid a migration leaves it
+        // half done. Ours are written to be repeatable, and nobody is at it while we hold the lock.
+        Err(MigrateError::Dirty(version)) => {
+            sqlx::query(FORGET_UNFINISHED)
+                .bind(version)
+                .execute(&mut *connection)
+                .await?;
+            migrator.run(connection).await
+        }
+        settled => settled,
+    }
+}

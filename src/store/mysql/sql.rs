@@ -1,0 +1,91 @@
+//! Every statement of the MariaDB and `MySQL` store, in the same order as the other back ends'.
+
+pub(super) const LEVEL: &str =
+    "SELECT sku, warehouse, on_hand, held, backorder_limit, version, home
+    FROM stock WHERE sku = ? AND warehouse = ?";
+
+pub(super) const LEVEL_LOCKED: &str =
+    "SELECT sku, warehouse, on_hand, held, backorder_limit, version, home
+    FROM stock WHERE sku = ? AND warehouse = ? FOR UPDATE";
+
+pub(super) const LEVELS_OF_SKU: &str =
+    "SELECT sku, warehouse, on_hand, held, backorder_limit, version, home
+    FROM stock WHERE sku = ? ORDER BY warehouse";
+
+pub(super) const LEVELS_OF_SKU_LOCKED: &str =
+    "SELECT sku, warehouse, on_hand, held, backorder_limit, version, home
+    FROM stock WHERE sku = ? ORDER BY warehouse FOR UPDATE";
+
+/// At READ COMMITTED row locks do not cover rows that are yet to come. At REPEATABLE READ the
+/// locking read locks the gaps as well, so that of two transactions that find a SKU absent one
+/// only can create it: else they could give it two homes. Holds for this one transaction.
+pub(super) const BEGIN_WITH_GAPS_LOCKED: &str =
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; BEGIN";
+
+/// Not `(sku, warehouse) > (?, ?)`, for which the server would read the index from its start.
+pub(super) const LEVELS: &str =
+    "SELECT sku, warehouse, on_hand, held, backorder_limit, version, home
+    FROM stock WHERE sku >= ? AND (sku > ? OR warehouse > ?) ORDER BY sku, warehouse LIMIT ?";
+
+/// `last_insert_id(…)` puts its argument, the units that remain, into the answer to the `UPDATE`;
+/// there is no `RETURNING`. It comes first, for the columns further to the right would be read
+/// as already assigned, or not, depending on the server's `sql_mode`.
+pub(super) const DEDUCT_IF_AVAILABLE: &str = "UPDATE stock
+    SET version = version + 1 + 0 * last_insert_id(on_hand - held + backorder_limit - ?),
+        on_hand = on_hand - ?
+    WHERE sku = ? AND warehouse = ? AND on_hand - held >= ? - backorder_limit";
+
+pub(super) const DEDUCT: &str = "UPDATE stock
+    SET on_hand = on_hand - ?, version = version + 1
+    WHERE sku = ? AND warehouse = ?";
+
+pub(super) const DEDUCT_IF_VERSION: &str = "UPDATE stock
+    SET on_hand = ?, version = version + 1
+    WHERE sku = ? AND warehouse = ? AND version = ?";
+
+pub(super) const OVERWRITE: &str = "UPDATE stock
+    SET on_hand = ?, version = version + 1
+    WHERE sku = ? AND warehouse = ?";
+
+pub(super) const ADJUST: &str = "UPDATE stock
+    SET on_hand = on_hand + ?, version = version + 1
+    WHERE sku = ? AND warehouse = ?";
+
+pub(super) const INSERT_LEVEL: &str = "INSERT INTO stock
+    (sku, warehouse, on_hand, backorder_limit, version, home) VALUES (?, ?, ?, ?, ?, ?)";
+
+pub(super) const UPDATE_LEVEL: &str =
+    "UPDATE stock SET on_hand = ?, backorder_limit = ?, version = ?
+    WHERE sku = ? AND warehouse = ?";
+
+pub(super) const INSERT_MOVEMENT: &str = "INSERT INTO movement
+    (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
+     durability, caller, idempotency_key, request_hash, reason, reference)
+    VALUES (?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+
+pub(super) const RECORDED: &str = "SELECT operation_id, sku, warehouse, kind, delta,
+        available_after, read_version, strategy, durability, request_hash, reason, reference,
+        date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')
+    FROM movement
+    WHERE operation_id = ? AND line = 0 OR caller = ? AND idempotency_key = ?
+    ORDER BY operation_id = ? DESC LIMIT 1";
+
+pub(super) const MOVEMENTS: &str = "SELECT operation_id, sku, warehouse, kind, delta,
+        available_after, read_version, strategy, durability, request_hash, reason, reference,
+        date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')
+    FROM movement
+    WHERE sku = ? AND (? IS NULL OR warehouse = ?) AND (? IS NULL OR kind = ?)
+        AND (? IS NULL OR reference = ?) AND (? IS NULL OR operation_id < ?)
+    ORDER BY operation_id DESC, line DESC LIMIT ?";
+
+/// One statement, therefore one snapshot. The sums of `bigint` are `decimal` until they are cast.
+pub(super) const AUDIT: &str = "SELECT s.warehouse,
+        cast(coalesce(sum(CASE WHEN m.kind <> 'deducted' THEN m.delta END), 0) AS signed),
+        cast(coalesce(sum(CASE WHEN m.kind = 'deducted' THEN -m.delta END), 0) AS signed),
+        s.on_hand, s.held, s.backorder_limit
+    FROM stock s LEFT JOIN movement m ON m.sku = s.sku AND m.warehouse = s.warehouse
+    WHERE s.sku = ?
+    GROUP BY s.warehouse, s.on_hand, s.held, s.backorder_limit ORDER BY s.warehouse";
+
+pub(super) const SETTINGS: &str = "SELECT cast(@@innodb_flush_log_at_trx_commit AS signed),
+        cast(@@log_bin AS signed), cast(@@sync_binlog AS signed)";

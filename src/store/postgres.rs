@@ -1,0 +1,380 @@
+//! `PostgreSQL`.
+//!
+//! Guarantees: READ COMMITTED, set for every session, so that a statement that waited for a row
+//! decides by what the row has become; locks, statements and idle transactions are bounded by the
+//! server itself. Deliberately not here: retries of whole operations ([`crate::settle`]).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sqlx::pool::PoolConnection;
+use sqlx::{PgPool, Postgres, Transaction};
+
+use super::driver_error::{Verdict, classify};
+use super::level_change::{MAX_UNITS, plan};
+use super::pool::{Pulse, failed};
+use super::record::{Record, bind_record};
+use super::{Attempt, Change, StockStore, StoreError, StoreOptions, pool, rows};
+use crate::stock::{
+    Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
+    MovementKind, OperationId, Sku, StockLevel, Warehouse,
+};
+
+mod connect;
+mod sql;
+
+pub(super) use connect::migrate;
+
+/// Stock in `PostgreSQL`.
+#[derive(Debug)]
+pub(super) struct PostgresStore {
+    pool: PgPool,
+    pulse: Arc<Pulse>,
+}
+
+impl PostgresStore {
+    pub(super) fn open(url: &str, options: &StoreOptions) -> Result<Self, String> {
+        let pulse = Pulse::new(options.wait_limit);
+        let pool = connect::pool(url, options, &pulse)?;
+        Ok(Self { pool, pulse })
+    }
+
+    async fn connection(&self) -> Result<PoolConnection<Postgres>, StoreError> {
+        pool::acquire(&self.pool, &self.pulse).await
+    }
+
+    async fn begin(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
+        pool::begin(&self.pool, &self.pulse, None).await
+    }
+
+    /// Inserts the movement; answers whether it is new to the ledger.
+    async fn insert(
+        &self,
+        tx: &mut Transaction<'static, Postgres>,
+        record: &Record<'_>,
+    ) -> Result<bool, StoreError> {
+        let inserted = bind_record!(sqlx::query(sql::INSERT_MOVEMENT), record)
+            .execute(&mut **tx)
+            .await;
+        pool::recorded(inserted.map(drop), record.idempotency.is_some())
+    }
+
+    /// Records a deduction in the transaction that wrote the level, and commits both.
+    async fn record(
+        &self,
+        mut tx: Transaction<'static, Postgres>,
+        deduction: &Deduction,
+        remaining: i64,
+        read: Option<&StockLevel>,
+    ) -> Result<Attempt, StoreError> {
+        if !self
+            .insert(&mut tx, &Record::of_deduction(deduction, remaining, read))
+            .await?
+        {
+            pool::roll_back(tx).await;
+            return Ok(Attempt::Duplicate);
+        }
+        pool::commit(tx).await?;
+        Ok(Attempt::Deducted { remaining })
+    }
+
+    /// What to answer where the guarded statement changed nothing.
+    async fn refused(
+        &self,
+        mut tx: Transaction<'static, Postgres>,
+        deduction: &Deduction,
+    ) -> Result<Attempt, StoreError> {
+        let row = sqlx::query_as(sql::LEVEL)
+            .bind(deduction.sku.as_str())
+            .bind(deduction.warehouse.as_str())
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(failed)?;
+        pool::roll_back(tx).await;
+        Ok(Attempt::without_stock(row.map(rows::level).transpose()?))
+    }
+}
+
+#[async_trait]
+impl StockStore for PostgresStore {
+    fn backend(&self) -> &'static str {
+        "postgres"
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        sqlx::query("SELECT 1")
+            .execute(&mut *self.connection().await?)
+            .await
+            .map_err(failed)?;
+        Ok(())
+    }
+
+    async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
+        connect::unsafe_settings(&mut *self.connection().await?).await
+    }
+
+    async fn level(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+    ) -> Result<Option<StockLevel>, StoreError> {
+        let row = sqlx::query_as(sql::LEVEL)
+            .bind(sku.as_str())
+            .bind(warehouse.as_str())
+            .fetch_optional(&mut *self.connection().await?)
+            .await
+            .map_err(failed)?;
+        row.map(rows::level).transpose()
+    }
+
+    async fn deduct_if_available(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
+        let mut tx = self.begin().await?;
+        let remaining = sqlx::query_scalar(sql::DEDUCT_IF_AVAILABLE)
+            .bind(deduction.sku.as_str())
+            .bind(deduction.warehouse.as_str())
+            .bind(deduction.quantity.units())
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(failed)?;
+        let Some(remaining) = remaining else {
+            return self.refused(tx, deduction).await;
+        };
+        self.record(tx, deduction, remaining, None).await
+    }
+
+    async fn deduct_under_row_lock(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
+        let mut tx = self.begin().await?;
+        let row = sqlx::query_as(sql::LEVEL_LOCKED)
+            .bind(deduction.sku.as_str())
+            .bind(deduction.warehouse.as_str())
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(failed)?;
+        let Some(level) = row.map(rows::level).transpose()? else {
+            pool::roll_back(tx).await;
+            return Ok(Attempt::UnknownSku);
+        };
+        let remaining = level.available() - deduction.quantity.units();
+        if remaining < 0 {
+            pool::roll_back(tx).await;
+            return Ok(Attempt::Insufficient {
+                available: level.available(),
+            });
+        }
+        sqlx::query(sql::DEDUCT)
+            .bind(deduction.sku.as_str())
+            .bind(deduction.warehouse.as_str())
+            .bind(deduction.quantity.units())
+            .execute(&mut *tx)
+            .await
+            .map_err(failed)?;
+        self.record(tx, deduction, remaining, None).await
+    }
+
+    async fn deduct_if_version(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+    ) -> Result<Attempt, StoreError> {
+        let mut tx = self.begin().await?;
+        let written = sqlx::query(sql::DEDUCT_IF_VERSION)
+            .bind(deduction.sku.as_str())
+            .bind(deduction.warehouse.as_str())
+            .bind(read.on_hand - deduction.quantity.units())
+            .bind(read.version)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed)?;
+        if written.rows_affected() == 0 {
+            pool::roll_back(tx).await;
+            return Ok(Attempt::Stale);
+        }
+        let remaining = read.available() - deduction.quantity.units();
+        self.record(tx, deduction, remaining, Some(read)).await
+    }
+
+    async fn overwrite(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+    ) -> Result<Attempt, StoreError> {
+        let mut tx = self.begin().await?;
+        let written = sqlx::query(sql::OVERWRITE)
+            .bind(deduction.sku.as_str())
+            .bind(deduction.warehouse.as_str())
+            .bind(read.on_hand - deduction.quantity.units())
+            .execute(&mut *tx)
+            .await;
+        match written {
+            Ok(_) => {}
+            // Somebody lowered the limit since it was read.
+            Err(error) if classify(&error) == Verdict::CheckViolated => {
+                pool::roll_back(tx).await; // It has failed: nothing can be read in it.
+                return self.refused(self.begin().await?, deduction).await;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        let remaining = read.available() - deduction.quantity.units();
+        self.record(tx, deduction, remaining, Some(read)).await
+    }
+
+    async fn recorded(
+        &self,
+        operation: OperationId,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Option<Movement>, StoreError> {
+        let row = sqlx::query_as(sql::RECORDED)
+            .bind(operation.0)
+            .bind(idempotency.map(|idempotency| idempotency.caller.as_str()))
+            .bind(idempotency.map(|idempotency| idempotency.key.as_str()))
+            .fetch_optional(&mut *self.connection().await?)
+            .await
+            .map_err(failed)?;
+        row.map(rows::movement).transpose()
+    }
+
+    async fn set_level(&self, change: &LevelChange) -> Result<Change, StoreError> {
+        let mut tx = self.begin().await?;
+        sqlx::query(sql::LOCK_SKU)
+            .bind(change.sku.as_str())
+            .execute(&mut *tx)
+            .await
+            .map_err(failed)?;
+        let existing = sqlx::query_as(sql::LEVELS_OF_SKU_LOCKED)
+            .bind(change.sku.as_str())
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(failed)?;
+        let planned = match plan(change, &rows::levels(existing)?) {
+            Ok(planned) => planned,
+            Err(refused) => {
+                pool::roll_back(tx).await;
+                return Ok(refused);
+            }
+        };
+        let level = &planned.level;
+        let written = if planned.created {
+            sqlx::query(sql::INSERT_LEVEL)
+                .bind(level.sku.as_str())
+                .bind(level.warehouse.as_str())
+                .bind(level.on_hand)
+                .bind(level.backorder_limit)
+                .bind(level.version)
+                .bind(level.home.as_str())
+                .execute(&mut *tx)
+                .await
+        } else {
+            sqlx::query(sql::UPDATE_LEVEL)
+                .bind(level.sku.as_str())
+                .bind(level.warehouse.as_str())
+                .bind(level.on_hand)
+                .bind(level.backorder_limit)
+                .bind(level.version)
+                .execute(&mut *tx)
+                .await
+        };
+        written.map_err(|error| pool::conflict_if_duplicate(error, failed))?;
+        let record = Record::of_level_change(change, planned.before, level);
+        if !self.insert(&mut tx, &record).await? {
+            pool::roll_back(tx).await;
+            return Ok(Change::Duplicate);
+        }
+        pool::commit(tx).await?;
+        Ok(Change::Done {
+            level: planned.level,
+            created: planned.created,
+        })
+    }
+
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<Change, StoreError> {
+        let mut tx = self.begin().await?;
+        let row = sqlx::query_as(sql::ADJUST)
+            .bind(adjustment.sku.as_str())
+            .bind(adjustment.warehouse.as_str())
+            .bind(adjustment.delta)
+            .fetch_optional(&mut *tx)
+            .await;
+        let level = match row {
+            Ok(Some(row)) => rows::level(row)?,
+            Ok(None) => {
+                pool::roll_back(tx).await;
+                return Ok(Change::UnknownSku);
+            }
+            Err(error) if classify(&error) == Verdict::CheckViolated => {
+                pool::roll_back(tx).await;
+                let level = self.level(&adjustment.sku, &adjustment.warehouse).await?;
+                let available = level.map_or(0, |level| level.available());
+                return Ok(Change::BelowLimit { available });
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        if level.on_hand.abs() > MAX_UNITS {
+            pool::roll_back(tx).await;
+            return Ok(Change::TooLarge);
+        }
+        if !self
+            .insert(&mut tx, &Record::of_adjustment(adjustment, &level))
+            .await?
+        {
+            pool::roll_back(tx).await;
+            return Ok(Change::Duplicate);
+        }
+        pool::commit(tx).await?;
+        Ok(Change::Done {
+            level,
+            created: false,
+        })
+    }
+
+    async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError> {
+        let found = sqlx::query_as(sql::LEVELS_OF_SKU)
+            .bind(sku.as_str())
+            .fetch_all(&mut *self.connection().await?)
+            .await;
+        rows::levels(found.map_err(failed)?)
+    }
+
+    async fn levels(
+        &self,
+        after: Option<&LevelCursor>,
+        limit: u32,
+    ) -> Result<Vec<StockLevel>, StoreError> {
+        let found = sqlx::query_as(sql::LEVELS)
+            .bind(after.map_or("", |cursor| cursor.sku.as_str()))
+            .bind(after.map_or("", |cursor| cursor.warehouse.as_str()))
+            .bind(i64::from(limit))
+            .fetch_all(&mut *self.connection().await?)
+            .await;
+        rows::levels(found.map_err(failed)?)
+    }
+
+    async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError> {
+        let found = sqlx::query_as(sql::MOVEMENTS)
+            .bind(filter.sku.as_str())
+            .bind(filter.warehouse.as_ref().map(Warehouse::as_str))
+            .bind(filter.kind.map(MovementKind::as_str))
+            .bind(filter.reference.as_deref())
+            .bind(filter.before.map(|operation| operation.0))
+            .bind(i64::from(filter.limit))
+            .fetch_all(&mut *self.connection().await?)
+            .await
+            .map_err(failed)?;
+        found.into_iter().map(rows::movement).collect()
+    }
+
+    async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
+        let found = sqlx::query_as(sql::AUDIT)
+            .bind(sku.as_str())
+            .fetch_all(&mut *self.connection().await?)
+            .await;
+        found
+            .map_err(failed)?
+            .into_iter()
+            .map(rows::audit)
+            .collect()
+    }
+
+    async fn close(&self) {
+        self.pool.close().await;
+    }
+}

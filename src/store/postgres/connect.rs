@@ -1,0 +1,114 @@
+//! `PostgreSQL`: how to connect, what each session is set to, and what the server must be set to.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
+
+use super::sql;
+use crate::store::pool::{self, Pulse};
+use crate::store::{StoreError, StoreOptions, migration};
+
+/// How long a transaction of ours may be idle before the server ends it and frees its rows: we
+/// never pause inside of one, so whoever does is gone.
+const IDLE_TRANSACTION_LIMIT: Duration = Duration::from_secs(10);
+
+fn options(url: &str) -> Result<PgConnectOptions, String> {
+    let options = PgConnectOptions::from_str(url).map_err(|error| error.to_string())?;
+    Ok(match options.get_application_name() {
+        Some(_) => options,
+        None => options.application_name("stocklock"),
+    })
+}
+
+/// A pool that opens its connections when they are first needed.
+pub(super) fn pool(url: &str, store: &StoreOptions, pulse: &Arc<Pulse>) -> Result<PgPool, String> {
+    let opened = Arc::clone(pulse);
+    let released = Arc::clone(pulse);
+    Ok(pool::server_pool(store)
+        .after_connect(move |_, _| {
+            opened.beat();
+            Box::pin(async { Ok(()) })
+        })
+        .after_release(move |connection, _| {
+            let pulse = Arc::clone(&released);
+            Box::pin(async move {
+                let roll_back = pool::roll_back_postgres(connection);
+                pulse.after_release(roll_back).await
+            })
+        })
+        .connect_lazy_with(options(url)?.options(session(store.wait_limit))))
+}
+
+/// The settings of every session but a migration's. `synchronous_commit` is the server's to
+/// decide, and is checked at start.
+fn session(wait_limit: Duration) -> [(&'static str, String); 4] {
+    let milliseconds = |limit: Duration| limit.as_millis().max(1).to_string(); // Zero is "never".
+    [
+        ("default_transaction_isolation", "read committed".to_owned()),
+        ("lock_timeout", milliseconds(wait_limit)),
+        // A backstop for everything that is not a lock.
+        (
+            "statement_timeout",
+            milliseconds(wait_limit + Duration::from_secs(1)),
+        ),
+        (
+            "idle_in_transaction_session_timeout",
+            milliseconds(IDLE_TRANSACTION_LIMIT),
+        ),
+    ]
+}
+
+/// Settings under which an acknowledged sale can be lost.
+pub(super) async fn unsafe_settings(
+    connection: &mut PgConnection,
+) -> Result<Vec<String>, StoreError> {
+    let (commit, standbys, fsync, full_pages): (String, String, String, String) =
+        sqlx::query_as(sql::SETTINGS)
+            .fetch_one(connection)
+            .await
+            .map_err(pool::failed)?;
+    let mut found = Vec::new();
+    if commit == "off" {
+        found.push(
+            "synchronous_commit is off: a crash loses sales that were acknowledged; set \
+             synchronous_commit = on"
+                .to_owned(),
+        );
+    } else if !standbys.is_empty() && matches!(commit.as_str(), "local" | "remote_write") {
+        found.push(format!(
+            "synchronous_commit is {commit}: a sale is acknowledged before the standby has it on \
+             disk, so a failover may lose it; set synchronous_commit = on"
+        ));
+    }
+    if fsync == "off" {
+        found.push("fsync is off: a power cut may destroy the database; set fsync = on".to_owned());
+    }
+    if full_pages == "off" {
+        found.push(
+            "full_page_writes is off: a power cut may leave half-written pages; set \
+             full_page_writes = on"
+                .to_owned(),
+        );
+    }
+    Ok(found)
+}
+
+/// Brings the schema up to date. Processes that do so at once take turns by sqlx's advisory lock.
+pub(in crate::store) async fn migrate(url: &str) -> Result<(), String> {
+    let options = options(url)?;
+    let server = format!("{}:{}", options.get_host(), options.get_port());
+    let database = options.get_database().unwrap_or(options.get_username());
+    let create_database = format!("CREATE DATABASE \"{database}\"");
+    migration::until_settled(migration::may_pass_on_a_server, || async {
+        let mut connection = options.connect().await?;
+        sqlx::migrate!("migrations/postgres")
+            .run(&mut connection)
+            .await?;
+        Ok(connection.close().await?)
+    })
+    .await
+    .map_err(|error| migration::explain(&error, &server, &create_database))
+}

@@ -1,0 +1,4 @@
+//! The integration tests: one binary, so that it is linked once and its servers start once.
+
+mod support;
+mod support_self_test;

@@ -1,0 +1,191 @@
+//! A directory of the system's temp dir and at most one server in it, both gone when their owner is.
+//!
+//! Statics are not dropped in Rust, and a test process can be killed. So each server is the child
+//! of a small shell that reads orders from a pipe: the pipe closes with the test process, whatever
+//! ended it, and the shell then stops the server and removes the directory.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+const SUPERVISE: &str = include_str!("supervise.sh");
+
+/// Creates an empty directory that the server's user owns.
+pub(super) fn create_directory(name: &str) -> Result<PathBuf> {
+    let directory = tempfile::Builder::new()
+        .prefix(&format!("stocklock-{name}-"))
+        .tempdir()
+        .context("cannot create a temporary directory")?
+        .keep();
+    if let Some(user) = Unprivileged::needed() {
+        chown(&directory, Some(user.id), Some(user.group))?;
+    }
+    Ok(directory.canonicalize()?)
+}
+
+/// The shell that owns a directory, and what it was told to run there.
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    directory: PathBuf,
+    shell: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    server: Option<u32>,
+}
+
+impl Supervisor {
+    /// Takes `directory` over; `server` is the command to run there, `stop` the signal that ends it
+    /// at last. Nothing runs before [`Self::start`].
+    pub(super) fn new(directory: PathBuf, stop: &str, server: &[OsString]) -> Result<Self> {
+        let mut shell = Command::new("sh")
+            .args(["-c", SUPERVISE, "supervise"])
+            .arg(&directory)
+            .arg(stop)
+            .args(server)
+            .current_dir(&directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            // Ctrl-C in a terminal reaches the whole group of the tests; the shell must survive it
+            // to clean up.
+            .process_group(0)
+            .spawn()
+            .context("cannot run sh")?;
+        let orders = shell.stdin.take();
+        let answers = BufReader::new(shell.stdout.take().context("sh without an output")?);
+        Ok(Self {
+            directory,
+            shell,
+            orders,
+            answers,
+            server: None,
+        })
+    }
+
+    /// The directory that it owns.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Starts the server.
+    pub(super) fn start(&mut self) -> Result<()> {
+        let id = self.order("start")?;
+        self.server = Some(id.parse().context("not a process id")?);
+        Ok(())
+    }
+
+    /// Ends the server and all of its processes at once, as a loss of power would.
+    pub(super) fn kill9(&mut self) -> Result<()> {
+        self.order("kill9")?;
+        self.server = None;
+        Ok(())
+    }
+
+    /// The id of the server's own process.
+    pub(super) fn server(&self) -> Option<u32> {
+        self.server
+    }
+
+    /// Whether the server ended by itself; the shell has not reaped it yet.
+    pub(super) fn has_ended(&self) -> bool {
+        self.server.is_some_and(|id| {
+            fs::read_to_string(format!("/proc/{id}/status"))
+                .is_ok_and(|status| status.contains("State:\tZ"))
+        })
+    }
+
+    /// The end of what the server has written.
+    pub(super) fn log_tail(&self) -> String {
+        let log = fs::read(self.directory.join("log")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    fn order(&mut self, order: &str) -> Result<String> {
+        let orders = self.orders.as_mut().context("the supervisor is gone")?;
+        writeln!(orders, "{order}").context("the supervisor is gone")?;
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer)?;
+        ensure!(!answer.is_empty(), "the supervisor ended");
+        Ok(answer.trim_end().to_owned())
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.orders = None;
+        // Waited for, so that the port is free and the directory gone once this returns.
+        if let Err(error) = self.shell.wait() {
+            eprintln!("the supervisor of {}: {error}", self.directory.display());
+        }
+    }
+}
+
+/// The user whom servers run as when the tests run as root, which MariaDB and PostgreSQL refuse.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unprivileged {
+    id: u32,
+    group: u32,
+}
+
+impl Unprivileged {
+    /// Nobody, or nothing where the tests are unprivileged themselves.
+    pub(super) fn needed() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        let users = fs::read_to_string("/etc/passwd").expect("/etc/passwd can be read");
+        let field = |index: usize| {
+            users
+                .lines()
+                .find(|line| line.starts_with("nobody:"))
+                .and_then(|line| line.split(':').nth(index)?.parse().ok())
+                .expect("/etc/passwd has the user nobody")
+        };
+        Some(Self {
+            id: field(2),
+            group: field(3),
+        })
+    }
+}
+
+/// The beginning of a command line that runs `program` without privileges.
+pub(super) fn unprivileged(program: PathBuf) -> Vec<OsString> {
+    let mut line = Vec::new();
+    if let Some(Unprivileged { id, group }) = Unprivileged::needed() {
+        line.extend([
+            "setpriv".into(),
+            format!("--reuid={id}").into(),
+            format!("--regid={group}").into(),
+            "--clear-groups".into(),
+            "--".into(),
+        ]);
+    }
+    line.push(program.into());
+    line
+}
+
+/// Runs a command line to its end, and tells what it said if it failed.
+pub(super) fn run(line: &[OsString], directory: &Path) -> Result<()> {
+    let output = Command::new(&line[0])
+        .args(&line[1..])
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run {}", line[0].display()))?;
+    ensure!(
+        output.status.success(),
+        "{line:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    Ok(())
+}
