@@ -1,4 +1,5 @@
 //! The integration tests: one binary, so that it is linked once and its servers start once.
 
+mod store_contract;
 mod support;
 mod support_self_test;
