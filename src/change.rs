@@ -1,7 +1,12 @@
 //! Changes of a level that are not sales, from the first attempt to the answer.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
+
 use crate::retry::RetryPolicy;
-use crate::settle::{Step, until_settled};
+use crate::settle::{Step, detached, until_settled};
 use crate::stock::{
     Adjustment, Idempotency, LevelChange, Movement, OperationId, StockError, StockLevel,
 };
@@ -29,19 +34,68 @@ pub struct Adjusted {
     pub replayed: bool,
 }
 
-/// Sets a level, creating it where there is none.
-///
-/// # Errors
-/// Everything but [`StockError::OutcomeUnknown`] means that nothing was changed.
-///
-/// # Cancel safety
-/// Dropping the future leaves the outcome open.
-pub async fn set_level(
-    store: &dyn StockStore,
-    policy: &RetryPolicy,
-    change: &LevelChange,
-) -> Result<LevelSet, StockError> {
-    until_settled(policy, |in_doubt| set_level_once(store, change, in_doubt)).await
+/// Makes changes of levels, each in a task of its own.
+#[derive(Debug, Clone)]
+pub struct LevelChanges {
+    store: Arc<dyn StockStore>,
+    policy: RetryPolicy,
+    deadline: Duration,
+    tasks: TaskTracker,
+}
+
+impl LevelChanges {
+    /// `deadline` is the longest that a caller waits; `tasks` is where the tasks are tracked for
+    /// shutdown.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn StockStore>,
+        policy: RetryPolicy,
+        deadline: Duration,
+        tasks: TaskTracker,
+    ) -> Self {
+        Self {
+            store,
+            policy,
+            deadline,
+            tasks,
+        }
+    }
+
+    /// Sets a level, creating it where there is none.
+    ///
+    /// # Errors
+    /// Everything but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the change.
+    pub async fn set_level(&self, change: LevelChange) -> Result<LevelSet, StockError> {
+        let Self { store, policy, .. } = self.clone();
+        detached(&self.tasks, self.deadline, async move {
+            until_settled(&policy, |in_doubt| {
+                set_level_once(&*store, &change, in_doubt)
+            })
+            .await
+        })
+        .await
+    }
+
+    /// Adds to or takes from a level.
+    ///
+    /// # Errors
+    /// Everything but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the adjustment.
+    pub async fn adjust(&self, adjustment: Adjustment) -> Result<Adjusted, StockError> {
+        let Self { store, policy, .. } = self.clone();
+        detached(&self.tasks, self.deadline, async move {
+            until_settled(&policy, |in_doubt| {
+                adjust_once(&*store, &adjustment, in_doubt)
+            })
+            .await
+        })
+        .await
+    }
 }
 
 async fn set_level_once(
@@ -64,22 +118,7 @@ async fn set_level_once(
             })));
         }
     }
-    Ok(refusal(outcome, 0))
-}
-
-/// Adds to or takes from a level.
-///
-/// # Errors
-/// Everything but [`StockError::OutcomeUnknown`] means that nothing was changed.
-///
-/// # Cancel safety
-/// Dropping the future leaves the outcome open.
-pub async fn adjust(
-    store: &dyn StockStore,
-    policy: &RetryPolicy,
-    adjustment: &Adjustment,
-) -> Result<Adjusted, StockError> {
-    until_settled(policy, |in_doubt| adjust_once(store, adjustment, in_doubt)).await
+    Ok(refusal(&outcome, 0))
 }
 
 async fn adjust_once(
@@ -111,7 +150,7 @@ async fn adjust_once(
     };
     Ok(match recorded {
         Some(movement) => Step::Final(replay(operation, idempotency.as_ref(), &movement)),
-        None => refusal(outcome, -delta),
+        None => refusal(&outcome, -delta),
     })
 }
 
@@ -132,8 +171,8 @@ fn replay(
 }
 
 /// What a change that was not made is answered with; `requested` units were to be taken.
-fn refusal<T>(outcome: Change, requested: i64) -> Step<T> {
-    Step::Final(Err(match outcome {
+fn refusal<T>(outcome: &Change, requested: i64) -> Step<T> {
+    Step::Final(Err(match *outcome {
         Change::Done { .. } | Change::Duplicate => return Step::Again,
         Change::UnknownSku => StockError::UnknownSku,
         Change::PreconditionFailed => StockError::PreconditionFailed,

@@ -117,7 +117,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn attempts_are_bounded() {
-        let policy = RetryPolicy::new(3, Duration::from_secs(60));
+        let policy = RetryPolicy::new(3, Duration::from_mins(1));
         let mut retry = policy.start();
         assert!(retry.again().await && retry.again().await);
         assert!(!retry.again().await);

@@ -5,8 +5,14 @@
 //! did happen, or is still happening, the index says so. (A look-up could not: the first
 //! transaction may still be open.)
 //!
-//! Neither spawns nor reads a clock of its own: all pauses go through the policy's sleep, so that
-//! the tests can explore every interleaving.
+//! [`until_settled`] neither spawns nor sleeps by a clock of its own: all pauses go through the
+//! policy's sleep, so that the tests can explore every interleaving. [`detached`] is what keeps a
+//! disconnect or a deadline from cutting it short.
+
+use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use crate::retry::{Retry, RetryPolicy};
 use crate::stock::StockError;
@@ -56,5 +62,28 @@ fn contended(retry: &Retry<'_>) -> StockError {
     StockError::Contended {
         attempts: retry.attempts(),
         waited: retry.waited(),
+    }
+}
+
+/// Runs `operation` in a task of its own, and waits for it until the deadline.
+///
+/// # Errors
+/// The operation's own, and [`StockError::OutcomeUnknown`] when the deadline passes first: the
+/// task goes on.
+///
+/// # Cancel safety
+/// Dropping the future does not stop the operation; the tracker waits for it at shutdown.
+pub(crate) async fn detached<T: Send + 'static>(
+    tasks: &TaskTracker,
+    deadline: Duration,
+    operation: impl Future<Output = Result<T, StockError>> + Send + 'static,
+) -> Result<T, StockError> {
+    let task = tasks.spawn(operation.in_current_span());
+    match tokio::time::timeout(deadline, task).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(join_error)) => Err(StockError::Internal {
+            what: join_error.to_string(),
+        }),
+        Err(_deadline) => Err(StockError::OutcomeUnknown),
     }
 }

@@ -71,12 +71,12 @@ impl Revision {
             hash.update([0]);
             hash.update(level.version.to_be_bytes());
         }
-        Self(
-            hash.finalize()[..8]
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
-        )
+        let digest = hash.finalize();
+        let first_half = digest
+            .iter()
+            .take(8)
+            .fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+        Self(format!("{first_half:016x}"))
     }
 
     /// A revision as a caller sent it back.

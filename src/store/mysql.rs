@@ -18,7 +18,7 @@ use super::record::{Record, bind_record};
 use super::{Attempt, Change, StockStore, StoreError, StoreOptions, pool, rows};
 use crate::stock::{
     Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
-    OperationId, Sku, StockLevel, Warehouse,
+    MovementKind, OperationId, Sku, StockLevel, Warehouse,
 };
 
 mod connect;
@@ -358,7 +358,7 @@ impl StockStore for MySqlStore {
 
     async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError> {
         let warehouse = filter.warehouse.as_ref().map(Warehouse::as_str);
-        let kind = filter.kind.map(|kind| kind.as_str());
+        let kind = filter.kind.map(MovementKind::as_str);
         let reference = filter.reference.as_deref();
         let before = filter.before.map(|operation| operation.0);
         let found = sqlx::query_as(sql::MOVEMENTS)

@@ -17,7 +17,7 @@ use super::record::{Record, bind_record};
 use super::{Attempt, Change, StockStore, StoreError, StoreOptions, pool, rows};
 use crate::stock::{
     Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
-    OperationId, Sku, StockLevel, Warehouse,
+    MovementKind, OperationId, Sku, StockLevel, Warehouse,
 };
 
 mod connect;
@@ -352,7 +352,7 @@ impl StockStore for PostgresStore {
         let found = sqlx::query_as(sql::MOVEMENTS)
             .bind(filter.sku.as_str())
             .bind(filter.warehouse.as_ref().map(Warehouse::as_str))
-            .bind(filter.kind.map(|kind| kind.as_str()))
+            .bind(filter.kind.map(MovementKind::as_str))
             .bind(filter.reference.as_deref())
             .bind(filter.before.map(|operation| operation.0))
             .bind(i64::from(filter.limit))

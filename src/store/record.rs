@@ -3,7 +3,8 @@
 use uuid::Uuid;
 
 use crate::stock::{
-    Adjustment, Deduction, Durability, Idempotency, LevelChange, MovementKind, StockLevel,
+    Adjustment, Deduction, Durability, Idempotency, LevelChange, MovementKind, Reason, Reference,
+    StockLevel,
 };
 
 /// One row to insert, borrowed from the operation that it records.
@@ -65,7 +66,7 @@ impl<'a> Record<'a> {
             strategy: None,
             durability: Durability::Committed,
             idempotency: None,
-            reason: change.reason.as_ref().map(|reason| reason.as_str()),
+            reason: change.reason.as_ref().map(Reason::as_str),
             reference: None,
         }
     }
@@ -84,10 +85,7 @@ impl<'a> Record<'a> {
             durability: Durability::Committed,
             idempotency: adjustment.idempotency.as_ref(),
             reason: Some(adjustment.reason.as_str()),
-            reference: adjustment
-                .reference
-                .as_ref()
-                .map(|reference| reference.as_str()),
+            reference: adjustment.reference.as_ref().map(Reference::as_str),
         }
     }
 

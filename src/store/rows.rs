@@ -3,6 +3,8 @@
 //! Tuples, because sqlx decodes a tuple for every driver alike; each is read by the columns of
 //! the constant beside it in a back end's file, in that order.
 
+use std::fmt;
+
 use uuid::Uuid;
 
 use crate::stock::{
@@ -117,6 +119,6 @@ pub(super) fn audit(row: AuditRow) -> Result<Audit, StoreError> {
 }
 
 /// A row that this service cannot have written.
-fn corrupt(what: impl ToString) -> StoreError {
-    StoreError::Bug(format!("the database holds {}", what.to_string()).into())
+fn corrupt(what: impl fmt::Display) -> StoreError {
+    StoreError::Bug(format!("the database holds {what}").into())
 }

@@ -50,12 +50,11 @@ impl Card {
     fn line(&self, heading: &str) -> &'static str {
         self.source
             .lines()
-            .filter_map(|line| {
+            .find_map(|line| {
                 line.strip_prefix("//! *")?
                     .strip_prefix(heading)?
                     .strip_prefix("*: ")
             })
-            .next()
             .unwrap_or_default()
             .trim_end()
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
-use tracing::Instrument;
 
 use crate::metrics::Metrics;
 use crate::retry::RetryPolicy;
+use crate::settle::detached;
 use crate::stock::{
     Deducted, Deduction, Idempotency, OperationId, Quantity, Sku, StockError, Warehouse,
 };
@@ -93,17 +93,8 @@ impl Deductor {
             self.metrics
                 .deduction(strategy.name(), error.code(), started.elapsed());
         })?;
-        let run = Arc::clone(self)
-            .run(strategy, order, permit)
-            .in_current_span();
-        let task = self.tasks.spawn(run);
-        match tokio::time::timeout(self.limits.deadline, task).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(join_error)) => Err(StockError::Internal {
-                what: join_error.to_string(),
-            }),
-            Err(_deadline) => Err(StockError::OutcomeUnknown),
-        }
+        let run = Arc::clone(self).run(strategy, order, permit);
+        detached(&self.tasks, self.limits.deadline, run).await
     }
 
     fn admit(&self) -> Result<OwnedSemaphorePermit, StockError> {

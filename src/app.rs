@@ -1,0 +1,178 @@
+//! The composition root: from configuration to a replica that serves.
+
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::change::LevelChanges;
+use crate::config::{Config, Limits, Mode};
+use crate::http::{Api, BodyLimits, Lab, router};
+use crate::metrics::Metrics;
+use crate::retry::RetryPolicy;
+use crate::server::{ServerLimits, serve};
+use crate::stock::{LevelChange, OperationId, Precondition, Reason, Sku, StockError, Warehouse};
+use crate::store::{StockStore, StoreOptions, connect};
+use crate::strategy::{Deductor, DeductorLimits};
+
+/// The SKU that the lab seeds, and deducts where none is named.
+const LAB_SKU: &str = "1001";
+
+/// How many units of it the lab seeds.
+const LAB_STOCK: i64 = 5_000;
+
+/// One replica of the service: everything but the socket.
+#[derive(Debug)]
+pub struct Replica {
+    api: Arc<Api>,
+    store: Arc<dyn StockStore>,
+    limits: Limits,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+impl Replica {
+    /// Puts a replica together. Nothing is connected to yet: a database that is away makes it not
+    /// ready, not dead.
+    ///
+    /// # Errors
+    /// One line that names the setting to change.
+    pub fn build(config: &Config, mode: Mode) -> Result<Self, String> {
+        config.validate(mode)?;
+        let limits = config.limits.clone();
+        let options = StoreOptions {
+            pool_size: config.database.database_pool_size,
+            wait_limit: limits.wait_limit_ms,
+        };
+        let store = connect(config.database.url(), &options)
+            .map_err(|problem| format!("DATABASE_URL: {problem}"))?;
+        let policy = RetryPolicy::new(limits.max_attempts, limits.wait_limit_ms);
+        let metrics = Arc::new(Metrics::new());
+        let tasks = TaskTracker::new();
+        let shutdown = CancellationToken::new();
+        let deductor = Deductor::new(
+            Arc::clone(&store),
+            policy.clone(),
+            DeductorLimits {
+                max_in_flight: limits.max_in_flight as usize,
+                deadline: limits.request_deadline_ms,
+            },
+            tasks.clone(),
+            Arc::clone(&metrics),
+        );
+        let changes = LevelChanges::new(
+            Arc::clone(&store),
+            policy,
+            limits.request_deadline_ms,
+            tasks.clone(),
+        );
+        let api = Arc::new(Api {
+            replica: config.service.replica_id.clone().unwrap_or_else(replica_id),
+            deductor: Arc::new(deductor),
+            changes,
+            store: Arc::clone(&store),
+            strategy: config.service.strategy,
+            lab: (mode == Mode::Lab).then(|| Lab {
+                default_sku: lab_sku(),
+            }),
+            body: BodyLimits {
+                bytes: limits.max_body_bytes as usize,
+                time: limits.body_timeout_ms,
+            },
+            metrics,
+            shutdown: shutdown.clone(),
+        });
+        Ok(Self {
+            api,
+            store,
+            limits,
+            tasks,
+            shutdown,
+        })
+    }
+
+    /// Warns of server settings under which a promise does not hold.
+    pub async fn warn_of_unsafe_settings(&self) {
+        match self.store.unsafe_settings().await {
+            Ok(problems) => problems
+                .iter()
+                .for_each(|problem| tracing::warn!("{problem}")),
+            Err(error) => tracing::warn!(%error, "the database's settings could not be checked"),
+        }
+    }
+
+    /// Gives the lab's SKU its stock, where there is none yet.
+    ///
+    /// # Errors
+    /// Whatever keeps the level from being set.
+    pub async fn seed_lab(&self) -> Result<(), StockError> {
+        let change = LevelChange {
+            operation: OperationId::mint(),
+            sku: lab_sku(),
+            warehouse: Warehouse::default(),
+            on_hand: LAB_STOCK,
+            backorder_limit: None,
+            home: None,
+            reason: Reason::parse("seeded by the lab").ok(),
+            precondition: Some(Precondition::Absent),
+        };
+        match self.api.changes.set_level(change).await {
+            Ok(_) | Err(StockError::PreconditionFailed) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Cancel it to make [`Replica::run`] end.
+    #[must_use]
+    pub fn shutdown_token(&self) -> CancellationToken {
+        self.shutdown.clone()
+    }
+
+    /// Serves on `listener` until the token is cancelled; then refuses readiness, lets what is
+    /// under way finish within the drain limit, and closes the database.
+    pub async fn run(self, listener: TcpListener) {
+        let limits = ServerLimits {
+            max_connections: self.limits.max_connections as usize,
+            first_byte: self.limits.first_byte_timeout_ms,
+            header: self.limits.header_timeout_ms,
+            idle: self.limits.idle_timeout_ms,
+            drain: self.limits.drain_limit_ms,
+        };
+        serve(
+            listener,
+            router(Arc::clone(&self.api)),
+            limits,
+            self.shutdown,
+        )
+        .await;
+        self.tasks.close();
+        if tokio::time::timeout(limits.drain, self.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                open = self.tasks.len(),
+                "operations still under way at the drain limit"
+            );
+        }
+        self.store.close().await;
+    }
+}
+
+fn lab_sku() -> Sku {
+    Sku::parse(LAB_SKU).expect("the lab's SKU is a SKU")
+}
+
+/// The host's name and the process id: unique enough to tell replicas apart in headers and logs.
+fn replica_id() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host
+        .trim()
+        .chars()
+        .filter(char::is_ascii_graphic)
+        .take(48)
+        .collect();
+    let host = if host.is_empty() { "replica" } else { &host };
+    format!("{host}-{}", std::process::id())
+}

@@ -1,0 +1,209 @@
+//! The commands: `stocklock serve | lab | race | migrate | openapi`.
+
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory, Parser, Subcommand};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+mod race;
+
+use crate::app::Replica;
+use crate::config::{Config, DatabaseConfig, LogConfig, Mode};
+use crate::{http, store, telemetry};
+
+/// An inventory service that never oversells, and shows why.
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 100, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Every setting is a flag and an environment variable; a .env file is read as well. Start with
+
+  stocklock lab
+  curl -X POST localhost:8080/stock/deduct";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve in production: one strategy, no lab routes
+    Serve(Config),
+    /// Serve the laboratory: seeded stock, a start page, and ?strategy= on each request
+    Lab(Config),
+    /// Sell a SKU out with every strategy in turn, and tell who oversold
+    Race(race::RaceArgs),
+    /// Bring the database's schema up to date, and end
+    Migrate(MigrateArgs),
+    /// Print the OpenAPI document
+    Openapi,
+}
+
+/// What `migrate` needs to know.
+#[derive(Debug, clap::Args)]
+pub struct MigrateArgs {
+    /// Which database.
+    #[command(flatten)]
+    database: DatabaseConfig,
+    /// What is logged.
+    #[command(flatten)]
+    log: LogConfig,
+}
+
+/// Wrong configuration: nothing was started.
+const EXIT_CONFIGURATION: u8 = 2;
+
+/// Parses the command line. What is wrong with a setting is said in one line that names the
+/// variable.
+///
+/// # Errors
+/// The exit code, once the message is printed.
+pub fn parse() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| {
+        match setting_problem(&error) {
+            Some(line) => eprintln!("stocklock: {line}"),
+            None => drop(error.print()),
+        }
+        if error.use_stderr() {
+            ExitCode::from(EXIT_CONFIGURATION)
+        } else {
+            ExitCode::SUCCESS
+        }
+    })
+}
+
+/// `VARIABLE (--flag): value: why`, for an error in a setting's value.
+fn setting_problem(error: &clap::Error) -> Option<String> {
+    let ContextValue::String(flag) = error.get(ContextKind::InvalidArg)? else {
+        return None;
+    };
+    let long = flag.strip_prefix("--")?.split([' ', '=']).next()?;
+    let command = Cli::command();
+    let argument = command
+        .get_subcommands()
+        .flat_map(clap::Command::get_arguments)
+        .find(|argument| argument.get_long() == Some(long))?;
+    let variable = argument.get_env()?.to_string_lossy();
+    let value = match error.get(ContextKind::InvalidValue) {
+        Some(ContextValue::String(value)) => format!("`{value}`: "),
+        _ => String::new(),
+    };
+    let why = std::error::Error::source(error).map_or_else(
+        || "not one of the values that --help lists".to_owned(),
+        ToString::to_string,
+    );
+    Some(format!("{variable} (--{long}): {value}{why}"))
+}
+
+/// Why a command was not carried out, for people.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Wrong configuration; nothing was started.
+    #[error("{0}")]
+    Setting(String),
+    /// The configuration is right, but something else is not.
+    #[error("{0}")]
+    Other(String),
+    /// The command did its work, and what it found must not pass; it has said so already.
+    #[error("a promise was broken")]
+    PromiseBroken,
+}
+
+impl Failure {
+    /// 2 for wrong configuration, 1 for everything else.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Setting(_) => ExitCode::from(EXIT_CONFIGURATION),
+            Self::Other(_) | Self::PromiseBroken => ExitCode::FAILURE,
+        }
+    }
+}
+
+impl Cli {
+    /// Carries the command out.
+    ///
+    /// # Errors
+    /// What keeps it from being carried out.
+    pub async fn run(self) -> Result<(), Failure> {
+        match self.command {
+            Command::Serve(config) => serve(&config, Mode::Serve).await,
+            Command::Lab(config) => serve(&config, Mode::Lab).await,
+            Command::Race(args) => race::race(args).await,
+            Command::Migrate(MigrateArgs { database, log }) => {
+                start_logging(&log)?;
+                migrate(&database).await
+            }
+            Command::Openapi => {
+                println!("{:#}", http::document(true));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn start_logging(log: &LogConfig) -> Result<(), Failure> {
+    telemetry::init(&log.filter, log.format).map_err(Failure::Setting)
+}
+
+async fn migrate(database: &DatabaseConfig) -> Result<(), Failure> {
+    let migrated = store::migrate(database.url()).await;
+    migrated.map_err(|problem| Failure::Other(format!("cannot migrate the database: {problem}")))
+}
+
+async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
+    start_logging(&config.log)?;
+    let replica = Replica::build(config, mode).map_err(Failure::Setting)?;
+    migrate(&config.database).await?;
+    replica.warn_of_unsafe_settings().await;
+    match mode {
+        Mode::Serve => tracing::warn!(
+            "there are no API keys yet: let only callers that you trust reach this service"
+        ),
+        Mode::Lab => replica
+            .seed_lab()
+            .await
+            .map_err(|error| Failure::Other(format!("cannot seed the lab's stock: {error}")))?,
+    }
+    let address = config.listen(mode);
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        Failure::Setting(format!("LISTEN: cannot listen on {address}: {error}"))
+    })?;
+    announce(config, mode, &listener);
+    stop_on_signal(&replica)?;
+    replica.run(listener).await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn announce(config: &Config, mode: Mode, listener: &TcpListener) {
+    let address = listener
+        .local_addr()
+        .map_or_else(|_| String::new(), |addr| addr.to_string());
+    let strategy = config.service.strategy.name();
+    tracing::info!(%address, strategy, mode = ?mode, "listening");
+    if mode == Mode::Lab {
+        tracing::info!("try: curl -X POST http://{address}/stock/deduct");
+    }
+}
+
+/// SIGTERM and SIGINT end the replica gracefully.
+fn stop_on_signal(replica: &Replica) -> Result<(), Failure> {
+    let listen = |kind| signal(kind).map_err(|error| Failure::Other(error.to_string()));
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let shutdown = replica.shutdown_token();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping: finishing what is under way");
+        shutdown.cancel();
+    });
+    Ok(())
+}

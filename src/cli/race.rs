@@ -1,0 +1,158 @@
+//! `stocklock race`: from flags to a plan, from a report to an exit code.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use secrecy::SecretString;
+use tempfile::TempDir;
+
+use super::{Failure, migrate, start_logging};
+use crate::config::{DatabaseConfig, Limits, LogConfig};
+use crate::lab::race::{Entrants, Progress, RacePlan, Report, Target, run};
+use crate::lab::replicas::Replicas;
+
+/// Sells a fresh SKU out with every strategy in turn over real HTTP, and tells who oversold.
+///
+/// Without --target, it starts the replicas itself, on the database that `DATABASE_URL` names, or on
+/// a temporary SQLite. Exits 1 if a strategy broke its promise; those that promise nothing are
+/// expected to oversell.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct RaceArgs {
+    /// `all`, or names separated by commas; see GET /strategies
+    #[arg(long, value_name = "NAMES", default_value = "all")]
+    strategy: Entrants,
+
+    /// A known race instead of --stock, --buyers, --orders and --connections
+    #[arg(long, value_enum, conflicts_with_all = ["stock", "buyers", "orders", "connections"])]
+    case: Option<Case>,
+
+    /// Units in stock before each run
+    #[arg(long, value_name = "N", default_value_t = 5000,
+          value_parser = clap::value_parser!(i64).range(1..=1_000_000_000))]
+    stock: i64,
+
+    /// Buyers who order at the same time
+    #[arg(long, value_name = "N", default_value_t = 100,
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    buyers: u32,
+
+    /// Orders of each buyer, one after the other, of one unit each
+    #[arg(long, value_name = "N", default_value_t = 60,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    orders: u32,
+
+    /// Connections over which the buyers are spread [default: one each]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    connections: Option<u32>,
+
+    /// Replicas to start in this process
+    #[arg(long, value_name = "N", default_value_t = 2, conflicts_with = "target",
+          value_parser = clap::value_parser!(u32).range(1..=16))]
+    replicas: u32,
+
+    /// Replicas that run already, in lab mode, on one database: `http://host:port`, repeatable
+    #[arg(long, value_name = "URL")]
+    target: Vec<Target>,
+
+    /// Write everything that was measured to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Where the stock is.
+    #[command(flatten)]
+    database: DatabaseConfig,
+
+    /// Bounds of the replicas.
+    #[command(flatten)]
+    limits: Limits,
+
+    /// What the replicas log.
+    #[command(flatten)]
+    log: LogConfig,
+}
+
+/// Races that others know as well.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Case {
+    /// 100 in stock, 10,000 buyers over 256 connections, one order each
+    Seckill,
+    /// 5,000 in stock, 100 buyers with 50 orders each: all can be served
+    Jmeter,
+}
+
+impl RaceArgs {
+    fn plan(&self) -> RacePlan {
+        let mut plan = match self.case {
+            Some(Case::Seckill) => RacePlan::seckill(),
+            Some(Case::Jmeter) => RacePlan::jmeter(),
+            None => RacePlan::new(self.stock, self.buyers as usize, self.orders as usize),
+        };
+        if let Some(connections) = self.connections {
+            plan.connections = connections as usize;
+        }
+        plan.strategies = self.strategy.clone();
+        plan
+    }
+}
+
+/// Runs the race and prints what came of it.
+pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
+    start_logging(&args.log)?;
+    let report = tokio::select! {
+        report = run_plan(&args) => report?,
+        _ = tokio::signal::ctrl_c() => return Err(Failure::Other("stopped".to_owned())),
+    };
+    print!("{}", report.table());
+    if let Some(file) = &args.json {
+        write_json(&report, file)?;
+    }
+    if report.broken() {
+        Err(Failure::PromiseBroken)
+    } else {
+        Ok(())
+    }
+}
+
+async fn run_plan(args: &RaceArgs) -> Result<Report, Failure> {
+    if !args.target.is_empty() {
+        return race_on(args, &args.target).await;
+    }
+    let (database, _temporary) = database(&args.database)?;
+    migrate(&database).await?;
+    let replicas = Replicas::start(&database, &args.limits, args.replicas)
+        .await
+        .map_err(Failure::Setting)?;
+    let report = race_on(args, replicas.targets()).await;
+    replicas.stop().await;
+    report
+}
+
+async fn race_on(args: &RaceArgs, targets: &[Target]) -> Result<Report, Failure> {
+    let report = run(&args.plan(), targets, Progress::for_stderr()).await;
+    report.map_err(|error| Failure::Other(error.to_string()))
+}
+
+/// The configured database, or a temporary one that is gone when the guard is dropped.
+fn database(configured: &DatabaseConfig) -> Result<(DatabaseConfig, Option<TempDir>), Failure> {
+    if configured.database_url.is_some() {
+        return Ok((configured.clone(), None));
+    }
+    let directory = TempDir::with_prefix("stocklock-race-")
+        .map_err(|error| Failure::Other(format!("no temporary directory: {error}")))?;
+    let url = format!("sqlite://{}", directory.path().join("race.db").display());
+    let database_url = Some(SecretString::from(url));
+    Ok((
+        DatabaseConfig {
+            database_url,
+            ..configured.clone()
+        },
+        Some(directory),
+    ))
+}
+
+fn write_json(report: &Report, file: &Path) -> Result<(), Failure> {
+    std::fs::write(file, format!("{:#}\n", report.json())).map_err(|error| {
+        Failure::Other(format!("--json: cannot write {}: {error}", file.display()))
+    })
+}

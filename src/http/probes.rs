@@ -1,0 +1,55 @@
+//! `/healthz`, `/readyz`, `/metrics`: for whoever runs the service.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::error::ApiError;
+use super::{Api, openapi};
+
+/// The longest that readiness may take to find out.
+const READY_LIMIT: Duration = Duration::from_millis(500);
+
+/// A probe's answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ProbeBody {
+    /// `ok` or `ready`.
+    status: &'static str,
+}
+
+/// Is the process alive? Touches nothing
+#[utoipa::path(get, path = "/healthz", tag = "operation",
+    responses((status = 200, body = ProbeBody)))]
+pub(super) async fn healthz() -> Json<ProbeBody> {
+    Json(ProbeBody { status: "ok" })
+}
+
+/// Can it take requests? Asks the database, for at most 500 ms
+#[utoipa::path(get, path = "/readyz", tag = "operation",
+    responses((status = 200, body = ProbeBody), (status = 503, response = openapi::Unavailable)))]
+pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<ProbeBody>, ApiError> {
+    let not_ready =
+        |detail: &str| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", detail);
+    if api.shutdown.is_cancelled() {
+        return Err(not_ready("this replica is about to stop"));
+    }
+    match tokio::time::timeout(READY_LIMIT, api.store.ping()).await {
+        Ok(Ok(())) => Ok(Json(ProbeBody { status: "ready" })),
+        Ok(Err(_)) => Err(not_ready("the database refuses")),
+        Err(_elapsed) => Err(not_ready("the database does not answer within 500 ms")),
+    }
+}
+
+/// Counters and histograms in the `OpenMetrics` text format
+#[utoipa::path(get, path = "/metrics", tag = "operation",
+    responses((status = 200, content_type = "application/openmetrics-text", body = String)))]
+pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
+    const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], api.metrics.render())
+}

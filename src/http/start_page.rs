@@ -1,0 +1,10 @@
+//! `/` in the lab: what to try first.
+
+use axum::response::Html;
+
+/// What to try first
+#[utoipa::path(get, path = "/", tag = "operation",
+    responses((status = 200, content_type = "text/html", body = String)))]
+pub(super) async fn start_page() -> Html<&'static str> {
+    Html(include_str!("start_page.html"))
+}

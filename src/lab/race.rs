@@ -1,0 +1,172 @@
+//! The race: sells a fresh SKU out with every strategy in turn over real HTTP, and tells who
+//! oversold.
+//!
+//! It knows the service by its HTTP contract alone, so that its verdict is an outsider's: what
+//! buyers were told is held against what the ledger says. Starting replicas and reading flags is
+//! the caller's. The targets must be replicas of one service, in lab mode.
+
+mod buyers;
+mod connection;
+mod evidence;
+mod lineup;
+mod order;
+mod plan;
+mod progress;
+mod report;
+mod row;
+mod service;
+mod tally;
+mod target;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
+pub use evidence::{Evidence, Sale};
+pub use lineup::Skipped;
+pub use plan::{Entrants, RacePlan};
+pub use progress::Progress;
+pub use report::Report;
+pub use row::{Row, Verdict};
+pub use target::{InvalidTarget, Target};
+
+use crate::strategy::Strategy;
+
+use self::service::{Audit, Service};
+
+/// Why a race was not run to its end. What a strategy does wrong is no error but a [`Verdict`].
+#[derive(Debug, thiserror::Error)]
+pub enum RaceError {
+    /// The plan cannot be run.
+    #[error("the race cannot be run: {0}")]
+    Plan(&'static str),
+    /// There is nowhere to run it.
+    #[error("the race needs at least one target")]
+    NoTarget,
+    /// A strategy was named that a target does not have.
+    #[error("strategy {strategy} cannot run: {reason}")]
+    Unavailable {
+        /// Which one.
+        strategy: Strategy,
+        /// What the target says.
+        reason: String,
+    },
+    /// No strategy is left.
+    #[error("no strategy can run on these targets")]
+    NobodyRuns,
+    /// The target does not let a request choose its strategy.
+    #[error("{target} is not in lab mode, start it with `stocklock lab`: {detail}")]
+    NotLab {
+        /// Which target.
+        target: String,
+        /// What it says.
+        detail: String,
+    },
+    /// The targets do not share their stock.
+    #[error("{target} does not know what was put in stock at {first}: do they share a database?")]
+    NotShared {
+        /// The target that does not know.
+        target: String,
+        /// Where it was put in stock.
+        first: String,
+    },
+    /// A target does not answer.
+    #[error("{target} does not answer: {reason}")]
+    Unreachable {
+        /// Which one.
+        target: String,
+        /// What happened instead.
+        reason: String,
+    },
+    /// A target answers something else than a race can go on with.
+    #[error("{call} was answered with {status} {problem}")]
+    Refused {
+        /// Method and URL.
+        call: String,
+        /// The status.
+        status: u16,
+        /// Code and detail, where the answer has them.
+        problem: String,
+    },
+    /// A target's answer does not have the form that it should have.
+    #[error("{call} was answered in a form that is not understood: {reason}")]
+    Answer {
+        /// Method and URL.
+        call: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Runs the race on `targets`, one strategy after the other.
+///
+/// Takes at most the plan's deadline for each strategy, and some seconds around it.
+///
+/// # Errors
+/// When the plan is no plan, a target does not answer, or is not in lab mode, or has not the
+/// strategies that were named.
+///
+/// # Cancel safety
+/// Dropping the future stops all buyers; the SKU of the run that was under way stays half sold.
+pub async fn run(
+    plan: &RacePlan,
+    targets: &[Target],
+    progress: Progress,
+) -> Result<Report, RaceError> {
+    plan.check()?;
+    if targets.is_empty() {
+        return Err(RaceError::NoTarget);
+    }
+    let lineup = lineup::draw_up(&plan.strategies, targets).await?;
+    let mut rows = Vec::with_capacity(lineup.running.len());
+    for strategy in lineup.running {
+        rows.push(run_one(plan, targets, strategy, progress).await?);
+    }
+    Ok(Report {
+        plan: plan.clone(),
+        targets: targets.to_vec(),
+        rows,
+        skipped: lineup.skipped,
+    })
+}
+
+async fn run_one(
+    plan: &RacePlan,
+    targets: &[Target],
+    strategy: Strategy,
+    progress: Progress,
+) -> Result<Row, RaceError> {
+    let sku = format!("race-{:08x}-{strategy}", fastrand::u32(..));
+    let first = &targets[0];
+    let mut service = Service::new(first);
+    service.stock_up(&sku, plan.stock).await?;
+    for target in &targets[1..] {
+        audit(&mut Service::new(target), &sku, target, first).await?;
+    }
+    let track = progress.begin(strategy, plan.total_orders());
+    let counted = buyers::sell_out(plan, targets, strategy, &sku, &track).await;
+    let audit = audit(&mut service, &sku, first, first).await?;
+    let mut row = Row::new(plan, strategy, sku, counted, &audit);
+    if row.lost_units() {
+        // More rows than orders there cannot be, but for a defect that must not hang the race.
+        let most = plan.total_orders().saturating_mul(2);
+        let ledger = service.movements(&row.sku, most).await?;
+        row.evidence = Some(evidence::find(&ledger));
+    }
+    track.finish(&row);
+    Ok(row)
+}
+
+async fn audit(
+    service: &mut Service,
+    sku: &str,
+    target: &Target,
+    first: &Target,
+) -> Result<Audit, RaceError> {
+    let audit = service.audit(sku).await?;
+    audit.ok_or_else(|| RaceError::NotShared {
+        target: target.to_string(),
+        first: first.to_string(),
+    })
+}

@@ -1,0 +1,137 @@
+//! Whole races against the fake: what is exact is called so, what is not is caught.
+
+use std::time::Duration;
+
+use super::fake::{Behaviour, start};
+use super::*;
+
+fn plan(strategy: Strategy) -> RacePlan {
+    RacePlan {
+        strategies: Entrants::Only(vec![strategy]),
+        connections: 8,
+        deadline: Duration::from_secs(30),
+        ..RacePlan::new(50, 16, 5)
+    }
+}
+
+async fn race(strategy: Strategy, behaviour: Behaviour) -> Report {
+    let targets = start(behaviour, 2).await;
+    run(&plan(strategy), &targets, Progress::Silent)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn an_exact_strategy_is_called_exact() {
+    let report = race(Strategy::SingleSql, Behaviour::Sound).await;
+    let row = &report.rows[0];
+    assert_eq!(row.verdict, Verdict::Exact, "{row:?}");
+    assert_eq!((row.sold, row.refused, row.retried), (50, 30, 0));
+    assert_eq!((row.ledger_sold, row.left, row.failed), (50, 0, 0));
+    assert!(row.requests_per_second > 0.0 && row.p50_ms <= row.p99_ms);
+    assert!(!report.broken() && row.evidence.is_none());
+}
+
+#[tokio::test]
+async fn a_lossy_strategy_is_caught_with_evidence() {
+    let report = race(Strategy::NoLock, Behaviour::Sound).await;
+    let row = &report.rows[0];
+    assert_eq!(row.verdict, Verdict::Caught, "{row:?}");
+    assert!(row.drift > 0 && row.oversold > 0);
+    match row.evidence.as_ref().unwrap() {
+        Evidence::LostUpdate { read, first, .. } => assert_eq!(first.wrote, read - 1),
+        nothing @ Evidence::Nothing { .. } => panic!("{nothing}"),
+    }
+    assert!(report.table().contains(" both read version "));
+    assert!(!report.broken(), "an unsafe strategy never fails the race");
+}
+
+#[tokio::test]
+async fn faults_are_retried_with_the_same_key() {
+    let report = race(Strategy::SingleSql, Behaviour::Faulty).await;
+    let row = &report.rows[0];
+    assert_eq!(row.verdict, Verdict::Exact, "{row:?}");
+    assert_eq!((row.sold, row.refused, row.failed), (50, 30, 0));
+    assert!(row.retried > 0 && row.replayed > 0, "{row:?}");
+}
+
+#[tokio::test]
+async fn a_service_that_forgets_keys_sells_twice_and_is_found_out() {
+    let report = race(Strategy::SingleSql, Behaviour::Forgetful).await;
+    let row = &report.rows[0];
+    assert_eq!(row.verdict, Verdict::Broken, "{row:?}");
+    assert!(row.duplicated > 0 && report.broken());
+    assert!(report.table().contains("PROMISE BROKEN by single-sql"));
+}
+
+#[tokio::test]
+async fn orders_that_fail_leave_the_promise_unproven() {
+    let report = race(Strategy::SingleSql, Behaviour::Defective).await;
+    let row = &report.rows[0];
+    assert_eq!((row.verdict, row.failed), (Verdict::NotProven, 80));
+    assert_eq!(row.failures, ["500 internal: the fake says internal"]);
+    assert!(report.broken());
+}
+
+#[tokio::test]
+async fn the_deadline_ends_a_run_and_what_was_not_placed_has_failed() {
+    let targets = start(Behaviour::Sound, 1).await;
+    let plan = RacePlan {
+        deadline: Duration::ZERO,
+        ..plan(Strategy::SingleSql)
+    };
+    let report = run(&plan, &targets, Progress::Silent).await.unwrap();
+    let row = &report.rows[0];
+    assert_eq!((row.verdict, row.failed), (Verdict::NotProven, 80));
+    assert_eq!(row.failures, ["80 orders not placed within 0 s"]);
+}
+
+#[tokio::test]
+async fn all_skips_what_a_target_cannot_run_and_says_so() {
+    let targets = start(Behaviour::Sound, 1).await;
+    let everyone = RacePlan {
+        strategies: Entrants::Everyone,
+        ..plan(Strategy::NoLock)
+    };
+    let report = run(&everyone, &targets, Progress::Silent).await.unwrap();
+    let ran: Vec<Strategy> = report.rows.iter().map(|row| row.strategy).collect();
+    assert_eq!(ran, [Strategy::NoLock, Strategy::SingleSql]);
+    let table = report.table();
+    assert!(
+        table.contains("skipped redis-lock: set REDIS_URL"),
+        "{table}"
+    );
+    let json = report.json();
+    assert_eq!(json["plan"]["strategies"], "all");
+    assert_eq!(json["rows"][1]["strategy"], "single-sql");
+    assert_eq!(json["rows"][0]["evidence"]["found"], "lost-update");
+}
+
+#[tokio::test]
+async fn what_cannot_be_raced_is_refused_with_the_reason() {
+    let refusal = |strategy, behaviour, replicas| async move {
+        let targets = start(behaviour, replicas).await;
+        let report = run(&plan(strategy), &targets, Progress::Silent).await;
+        report.unwrap_err()
+    };
+    let lab = Behaviour::Sound;
+    let named = refusal(Strategy::RedisLock, lab, 1).await;
+    assert_eq!(
+        named.to_string(),
+        "strategy redis-lock cannot run: set REDIS_URL"
+    );
+    let error = refusal(Strategy::SingleSql, Behaviour::Production, 1).await;
+    assert!(matches!(error, RaceError::NotLab { .. }), "{error}");
+    let error = refusal(Strategy::SingleSql, lab, 0).await;
+    assert!(matches!(error, RaceError::NoTarget), "{error}");
+}
+
+#[tokio::test]
+async fn targets_that_do_not_share_their_stock_are_told_apart() {
+    let mut targets = start(Behaviour::Sound, 1).await;
+    targets.extend(start(Behaviour::Sound, 1).await);
+    let error = run(&plan(Strategy::SingleSql), &targets, Progress::Silent)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, RaceError::NotShared { .. }), "{error}");
+}

@@ -1,0 +1,99 @@
+//! Several replicas in one process, each on a port, a pool and a mutex of its own: for the race
+//! and for the tests. They share nothing but the database, as replicas on several machines do.
+
+use std::net::Ipv4Addr;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::race::Target;
+use crate::app::Replica;
+use crate::config::{Config, DatabaseConfig, Limits, LogConfig, LogFormat, Mode, ServiceConfig};
+use crate::strategy::Strategy;
+
+/// How often to look for a free port.
+const PORT_ATTEMPTS: usize = 100;
+
+/// Running replicas in lab mode; dropping them ends them abruptly.
+#[derive(Debug)]
+pub struct Replicas {
+    targets: Vec<Target>,
+    running: JoinSet<()>,
+    shutdowns: Vec<CancellationToken>,
+}
+
+impl Replicas {
+    /// Starts `count` replicas on loopback, on a database whose schema is up to date.
+    ///
+    /// # Errors
+    /// One line that names the setting to change.
+    pub async fn start(
+        database: &DatabaseConfig,
+        limits: &Limits,
+        count: u32,
+    ) -> Result<Self, String> {
+        let mut replicas = Self {
+            targets: Vec::new(),
+            running: JoinSet::new(),
+            shutdowns: Vec::new(),
+        };
+        for number in 1..=count {
+            let config = config(database, limits, number);
+            let replica = Replica::build(&config, Mode::Lab)?;
+            if number == 1 {
+                replica.warn_of_unsafe_settings().await;
+            }
+            let listener = listen().await?;
+            let address = listener.local_addr().map_err(|error| error.to_string())?;
+            let target = format!("http://{address}").parse();
+            replicas
+                .targets
+                .push(target.map_err(|error| format!("{error}"))?);
+            replicas.shutdowns.push(replica.shutdown_token());
+            replicas.running.spawn(replica.run(listener));
+        }
+        Ok(replicas)
+    }
+
+    /// Where they are reached.
+    #[must_use]
+    pub fn targets(&self) -> &[Target] {
+        &self.targets
+    }
+
+    /// Stops them gracefully.
+    pub async fn stop(mut self) {
+        self.shutdowns.iter().for_each(CancellationToken::cancel);
+        while self.running.join_next().await.is_some() {}
+    }
+}
+
+fn config(database: &DatabaseConfig, limits: &Limits, number: u32) -> Config {
+    Config {
+        service: ServiceConfig {
+            strategy: Strategy::SingleSql,
+            allow_unsafe: false,
+            listen: None,
+            replica_id: Some(format!("replica-{number}")),
+        },
+        database: database.clone(),
+        limits: limits.clone(),
+        log: LogConfig {
+            filter: "info".to_owned(),
+            format: LogFormat::Text,
+        },
+    }
+}
+
+/// A free port below the ephemeral range, where it might be taken by a client's own end.
+async fn listen() -> Result<TcpListener, String> {
+    let mut last_error = String::new();
+    for _ in 0..PORT_ATTEMPTS {
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, fastrand::u16(20_000..32_000))).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last_error = error.to_string(),
+        }
+    }
+    Err(format!("no free port on loopback: {last_error}"))
+}

@@ -1,0 +1,146 @@
+//! The accept loop: HTTP/1.1 with a bound on connections and on every wait, and a graceful drain.
+//!
+//! Ours rather than `axum::serve`, which at 0.8 waits for a request's header for ever.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
+
+mod timed_io;
+
+use timed_io::{Phase, TimedIo};
+
+/// The bounds of a server's connections.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerLimits {
+    /// The most connections at once; further ones wait in the kernel's queue.
+    pub max_connections: usize,
+    /// Longest silence before a new connection's first byte.
+    pub first_byte: Duration,
+    /// Longest time from a request's first byte to the end of its header; also the longest that a
+    /// client may leave an answer unread.
+    pub header: Duration,
+    /// Longest silence between two requests.
+    pub idle: Duration,
+    /// Longest time for open connections to end once `shutdown` is cancelled.
+    pub drain: Duration,
+}
+
+/// How long to wait when the system has no file descriptor left for a new connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until `shutdown` is cancelled, then lets requests under way finish.
+///
+/// Idle connections are closed at once; the others as soon as their request is answered, and at
+/// the drain limit in any case.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: ServerLimits,
+    shutdown: CancellationToken,
+) {
+    let slots = Arc::new(Semaphore::new(limits.max_connections));
+    let connections = TaskTracker::new();
+    let accepting = async {
+        loop {
+            let slot = Arc::clone(&slots)
+                .acquire_owned()
+                .await
+                .expect("the semaphore stays open");
+            let stream = accept(&listener).await;
+            let serving = serve_connection(stream, router.clone(), limits, shutdown.clone());
+            connections.spawn(async move {
+                serving.await;
+                drop(slot);
+            });
+        }
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = accepting => {}
+    }
+    drop(listener);
+    connections.close();
+    if tokio::time::timeout(limits.drain, connections.wait())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            open = connections.len(),
+            "connections still open at the drain limit"
+        );
+    }
+}
+
+/// The next connection. Errors here are the connection's own, or a shortage that passes.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) if is_connection_error(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept connections");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn is_connection_error(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+    )
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    router: Router,
+    limits: ServerLimits,
+    shutdown: CancellationToken,
+) {
+    // Answers are small and complete: waiting to fill a packet would only delay them.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY");
+    }
+    let phase = Arc::new(Phase::default());
+    let io = TokioIo::new(TimedIo::new(stream, Arc::clone(&phase), limits));
+    let service = service_fn(move |request: Request<Incoming>| {
+        phase.serving();
+        let answer = router.clone().oneshot(request.map(Body::new));
+        let phase = Arc::clone(&phase);
+        async move {
+            let response = answer.await;
+            phase.idle();
+            response.map_err(|never: Infallible| never)
+        }
+    });
+    let mut connection = pin!(http1::Builder::new().serve_connection(io, service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
+    }
+}
