@@ -1,0 +1,304 @@
+//! The four ways to deduct: what they change, what they refuse, and what they leave behind.
+
+use rstest::rstest;
+use stocklock::stock::{Deduction, Home, LevelChange, MovementKind, Warehouse};
+use stocklock::store::{Attempt, StoreError};
+
+use super::fixture::{Fixture, deduction, deduction_with_key, level_change, name, place};
+use crate::support::services::Backend;
+use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
+
+type Outcome = Result<Attempt, StoreError>;
+
+/// A way to deduct, as a strategy would use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Guarded,
+    RowLock,
+    Version,
+    Overwrite,
+}
+
+impl Way {
+    const ALL: [Self; 4] = [Self::Guarded, Self::RowLock, Self::Version, Self::Overwrite];
+
+    /// Deducts once; where a level is read first, it is read now.
+    async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Outcome {
+        let store = &fixture.store;
+        let read = store.level(&deduction.sku, &deduction.warehouse).await?;
+        let read = || read.as_ref().expect("the level exists");
+        match self {
+            Self::Guarded => store.deduct_if_available(deduction).await,
+            Self::RowLock => store.deduct_under_row_lock(deduction).await,
+            Self::Version => store.deduct_if_version(deduction, read()).await,
+            Self::Overwrite => store.overwrite(deduction, read()).await,
+        }
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn every_way_takes_the_units_and_records_them(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    for way in Way::ALL {
+        let sku = format!("{way:?}");
+        let before = fixture.put(&sku, 10).await;
+        let deduction = deduction_with_key(&sku, 3, &sku);
+
+        let attempt = way.deduct(&fixture, &deduction).await.unwrap();
+
+        assert_eq!(attempt, Attempt::Deducted { remaining: 7 }, "{way:?}");
+        let after = fixture.level(&sku).await;
+        assert_eq!((after.on_hand, after.version), (7, before.version + 1));
+        let movements = fixture.movements(&sku).await;
+        let [movement, received] = &movements[..] else {
+            panic!("one receipt, one sale: {movements:?}");
+        };
+        assert_eq!(received.kind, MovementKind::Received);
+        assert_eq!(movement.operation, deduction.operation);
+        assert_eq!(movement.kind, MovementKind::Deducted);
+        assert_eq!((movement.delta, movement.available_after), (-3, 7));
+        assert_eq!(movement.strategy.as_deref(), Some("single-sql"));
+        let hash = deduction.idempotency.as_ref().map(|key| key.hash);
+        assert_eq!(movement.request_hash, hash);
+        let read_before = matches!(way, Way::Version | Way::Overwrite);
+        assert_eq!(
+            movement.read_version,
+            read_before.then_some(before.version),
+            "{way:?}"
+        );
+        assert!(fixture.audit(&sku).await.consistent());
+    }
+}
+
+#[rstest]
+#[case::guarded(Way::Guarded)]
+#[case::under_a_row_lock(Way::RowLock)]
+#[tokio::test]
+async fn stock_can_be_sold_to_zero_and_then_is_refused(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[case] way: Way,
+) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 5).await;
+    for (quantity, expected) in [
+        (2, Attempt::Deducted { remaining: 3 }),
+        (4, Attempt::Insufficient { available: 3 }),
+        (3, Attempt::Deducted { remaining: 0 }),
+        (1, Attempt::Insufficient { available: 0 }),
+    ] {
+        let attempt = way.deduct(&fixture, &deduction("a", quantity)).await;
+        assert_eq!(attempt.unwrap(), expected, "{quantity}");
+    }
+    let audit = fixture.audit("a").await;
+    assert_eq!((audit.received, audit.sold, audit.on_hand), (5, 5, 0));
+    assert_eq!(fixture.movements("a").await.len(), 3, "refusals leave none");
+}
+
+#[rstest]
+#[case::guarded(Way::Guarded)]
+#[case::under_a_row_lock(Way::RowLock)]
+#[tokio::test]
+async fn the_backorder_limit_may_be_sold_too_and_no_unit_more(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[case] way: Way,
+) {
+    let fixture = Fixture::new(backend).await;
+    let backorder_limit = Some(2);
+    fixture
+        .set(LevelChange {
+            backorder_limit,
+            ..level_change("a", 1)
+        })
+        .await;
+    for (quantity, expected) in [
+        (2, Attempt::Deducted { remaining: 1 }),
+        (2, Attempt::Insufficient { available: 1 }),
+        (1, Attempt::Deducted { remaining: 0 }),
+        (1, Attempt::Insufficient { available: 0 }),
+    ] {
+        let attempt = way.deduct(&fixture, &deduction("a", quantity)).await;
+        assert_eq!(attempt.unwrap(), expected, "{quantity}");
+    }
+    assert_eq!(fixture.level("a").await.on_hand, -2);
+    assert!(fixture.audit("a").await.consistent());
+}
+
+#[rstest]
+#[tokio::test]
+async fn units_held_are_not_for_sale(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 5).await;
+    let mut raw = super::fixture::Raw::connect(backend, &fixture.url).await;
+    raw.run("UPDATE stock SET held = 3").await.unwrap();
+    for way in [Way::Guarded, Way::RowLock] {
+        let refused = way.deduct(&fixture, &deduction("a", 3)).await.unwrap();
+        assert_eq!(refused, Attempt::Insufficient { available: 2 }, "{way:?}");
+    }
+    let sold = Way::Guarded.deduct(&fixture, &deduction("a", 1)).await;
+    assert_eq!(sold.unwrap(), Attempt::Deducted { remaining: 1 });
+    let sold = Way::RowLock.deduct(&fixture, &deduction("a", 1)).await;
+    assert_eq!(sold.unwrap(), Attempt::Deducted { remaining: 0 });
+}
+
+#[rstest]
+#[tokio::test]
+async fn what_does_not_exist_is_unknown(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 5).await;
+    let elsewhere = Deduction {
+        warehouse: place("east"),
+        ..deduction("a", 1)
+    };
+    for unknown in [deduction("b", 1), elsewhere] {
+        let store = &fixture.store;
+        let guarded = store.deduct_if_available(&unknown).await.unwrap();
+        assert_eq!(guarded, Attempt::UnknownSku);
+        let locked = store.deduct_under_row_lock(&unknown).await.unwrap();
+        assert_eq!(locked, Attempt::UnknownSku);
+        let level = store.level(&unknown.sku, &unknown.warehouse).await.unwrap();
+        assert_eq!(level, None);
+    }
+    assert!(fixture.movements("b").await.is_empty());
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_version_that_is_no_longer_current_is_stale(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    let read = fixture.put("a", 10).await;
+    // Back to the same quantity: only the version tells.
+    fixture.put("a", 9).await;
+    fixture.put("a", 10).await;
+
+    let attempt = fixture
+        .store
+        .deduct_if_version(&deduction("a", 1), &read)
+        .await;
+
+    assert_eq!(attempt.unwrap(), Attempt::Stale);
+    assert_eq!(fixture.level("a").await.on_hand, 10);
+    assert_eq!(fixture.movements("a").await.len(), 3);
+}
+
+#[rstest]
+#[tokio::test]
+async fn overwriting_loses_an_update_and_the_ledger_proves_it(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    let read = fixture.put("a", 10).await;
+    for _ in 0..2 {
+        let attempt = fixture.store.overwrite(&deduction("a", 1), &read).await;
+        assert_eq!(attempt.unwrap(), Attempt::Deducted { remaining: 9 });
+    }
+    assert_eq!(fixture.level("a").await.on_hand, 9);
+    let movements = fixture.movements("a").await;
+    assert_eq!(movements[0].read_version, Some(read.version));
+    assert_eq!(movements[1].read_version, Some(read.version));
+    let audit = fixture.audit("a").await;
+    assert_eq!((audit.sold, audit.drift(), audit.oversold()), (2, 1, 0));
+}
+
+#[rstest]
+#[tokio::test]
+async fn overwriting_with_too_little_is_refused_by_the_constraint(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    let with_limit = |backorder_limit, on_hand| LevelChange {
+        backorder_limit: Some(backorder_limit),
+        ..level_change("a", on_hand)
+    };
+    let read = fixture.set(with_limit(2, 0)).await;
+    fixture.set(with_limit(0, 0)).await;
+
+    let attempt = fixture.store.overwrite(&deduction("a", 1), &read).await;
+
+    assert_eq!(attempt.unwrap(), Attempt::Insufficient { available: 0 });
+    assert_eq!(fixture.level("a").await.on_hand, 0);
+}
+
+#[rstest]
+#[tokio::test]
+async fn the_ledger_takes_an_operation_and_a_key_once_only(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    for way in Way::ALL {
+        let sku = format!("{way:?}");
+        fixture.put(&sku, 10).await;
+        let first = deduction_with_key(&sku, 2, &sku);
+        let done = way.deduct(&fixture, &first).await.unwrap();
+        assert_eq!(done, Attempt::Deducted { remaining: 8 });
+
+        let same_operation = Deduction {
+            idempotency: None,
+            ..first.clone()
+        };
+        let same_key = deduction_with_key(&sku, 5, &sku);
+        for repeat in [&same_operation, &same_key] {
+            let attempt = way.deduct(&fixture, repeat).await.unwrap();
+            assert_eq!(attempt, Attempt::Duplicate, "{way:?}");
+        }
+
+        let after = fixture.level(&sku).await;
+        assert_eq!(after.on_hand, 8, "{way:?}: duplicates change nothing");
+        assert!(fixture.audit(&sku).await.consistent());
+        let recorded = |deduction: &Deduction| {
+            let store = fixture.store.clone();
+            let key = deduction.idempotency.clone();
+            let operation = deduction.operation;
+            async move { store.recorded(operation, key.as_ref()).await.unwrap() }
+        };
+        for repeat in [&same_operation, &same_key, &first] {
+            let movement = recorded(repeat).await.expect("recorded");
+            assert_eq!(movement.operation, first.operation);
+        }
+        assert_eq!(recorded(&deduction(&sku, 1)).await, None);
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn names_and_keys_differ_by_case_and_may_be_in_any_script(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    for (sku, on_hand) in [("abc", 1), ("ABC", 2), ("äbc", 3)] {
+        fixture.put(sku, on_hand).await;
+    }
+    fixture
+        .set(LevelChange {
+            warehouse: place("上海仓"),
+            home: Some(Home::Sql),
+            ..level_change("abc", 4)
+        })
+        .await;
+
+    for (sku, key) in [("abc", "k"), ("ABC", "K")] {
+        let deduction = deduction_with_key(sku, 1, key);
+        let attempt = fixture.store.deduct_if_available(&deduction).await;
+        assert!(
+            matches!(attempt, Ok(Attempt::Deducted { .. })),
+            "{attempt:?}"
+        );
+    }
+    let in_shanghai = Deduction {
+        warehouse: place("上海仓"),
+        ..deduction("abc", 1)
+    };
+    let attempt = fixture.store.deduct_under_row_lock(&in_shanghai).await;
+    assert_eq!(attempt.unwrap(), Attempt::Deducted { remaining: 3 });
+
+    for (sku, on_hand) in [("abc", 0), ("ABC", 1), ("äbc", 3)] {
+        assert_eq!(fixture.level(sku).await.on_hand, on_hand, "{sku}");
+    }
+    let levels = fixture.store.levels_of(&name("abc")).await.unwrap();
+    let places: Vec<&Warehouse> = levels.iter().map(|level| &level.warehouse).collect();
+    assert_eq!(places, [&Warehouse::default(), &place("上海仓")]);
+}
