@@ -73,6 +73,9 @@ impl Engine {
                 line = unprivileged(find("mariadb-install-db")?);
                 line.push("--no-defaults".into());
                 line.push(option("--datadir=", &directory.join("data")));
+                // Not the shared one: a server that starts removes the temporary tables that it
+                // finds there, of whichever server they are.
+                line.push(option("--tmpdir=", directory));
                 line.push("--auth-root-authentication-method=normal".into());
                 line.push("--skip-test-db".into());
                 line.push(MARIADB_LOG.into());
@@ -107,8 +110,8 @@ impl Engine {
                 // Without TLS, so that the proxy can read what passes.
                 "--bind-address=127.0.0.1 --skip-name-resolve --skip-ssl --skip-log-bin \
                  --innodb-flush-log-at-trx-commit=1 --max-connections=400 \
-                 --innodb-buffer-pool-size=64M \
-                 --innodb-use-native-aio=OFF --performance-schema=OFF"
+                 --innodb-buffer-pool-size=64M --innodb-use-native-aio=OFF \
+                 --performance-schema=OFF"
             }
             Self::PostgreSql => {
                 line = unprivileged(find("postgres")?);
