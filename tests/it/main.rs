@@ -1,5 +1,8 @@
 //! The integration tests: one binary, so that it is linked once and its servers start once.
 
+mod bad_input;
+mod config;
 mod oversell;
 mod support;
 mod support_self_test;
+mod tidy;
