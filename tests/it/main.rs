@@ -2,6 +2,8 @@
 
 mod bad_input;
 mod config;
+mod connections;
+mod idempotency;
 mod oversell;
 mod support;
 mod support_self_test;
