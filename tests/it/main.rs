@@ -1,6 +1,11 @@
 //! The integration tests: one binary, so that it is linked once and its servers start once.
 
+mod bad_input;
+mod config;
+mod connections;
+mod idempotency;
 mod oversell;
 mod store_contract;
 mod support;
 mod support_self_test;
+mod tidy;

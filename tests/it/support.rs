@@ -2,5 +2,7 @@
 
 pub(crate) mod app;
 pub(crate) mod ports;
+pub(crate) mod process;
 pub(crate) mod proxy;
+pub(crate) mod rival;
 pub(crate) mod services;
