@@ -16,7 +16,10 @@ use crate::support::app::TestApp;
 use crate::support::proxy::{Proxy, Trigger};
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
+mod database_killed;
+mod disconnect;
 mod level_changes;
+mod session;
 mod unknown_commit;
 
 /// A bound for what takes milliseconds on an idle machine.
