@@ -4,6 +4,7 @@ mod bad_input;
 mod config;
 mod connections;
 mod idempotency;
+mod faults;
 mod oversell;
 mod store_contract;
 mod support;
