@@ -6,6 +6,9 @@
 //! same whenever the same is decided: no clock, no randomness, no thread. It stops only when all
 //! schedules have been seen; more than the bound are a failure, as is a schedule that ends with
 //! futures that nobody will ever wake.
+//!
+//! Futures yield before each of their steps. What they do before their first yield is therefore
+//! nothing that another could see, and no decision: all arrive, in their order, then it begins.
 
 use std::fmt;
 use std::pin::Pin;
@@ -246,10 +249,7 @@ impl Running {
 }
 
 /// Runs the tasks, and those that they spawn, to the end.
-fn run<T: Send + 'static>(
-    decisions: &Decisions,
-    tasks: Vec<Task<T>>,
-) -> Result<Vec<T>, Failure> {
+fn run<T: Send + 'static>(decisions: &Decisions, tasks: Vec<Task<T>>) -> Result<Vec<T>, Failure> {
     let outputs: Vec<_> = tasks.iter().map(|_| Arc::new(Mutex::new(None))).collect();
     let mut running: Vec<_> = tasks
         .into_iter()
@@ -261,6 +261,10 @@ fn run<T: Send + 'static>(
             }))
         })
         .collect();
+    for (task, arriving) in running.iter_mut().enumerate() {
+        decisions.run().current = task;
+        arriving.poll();
+    }
     loop {
         let spawned = std::mem::take(&mut decisions.run().spawned);
         running.extend(spawned.into_iter().map(Running::new));

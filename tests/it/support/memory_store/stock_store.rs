@@ -57,7 +57,9 @@ impl StockStore for MemoryStore {
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
-        Ok(vec!["this store keeps nothing beyond its process".to_owned()])
+        Ok(vec![
+            "this store keeps nothing beyond its process".to_owned(),
+        ])
     }
 
     async fn level(
@@ -89,7 +91,10 @@ impl StockStore for MemoryStore {
         let Some(_) = locked.as_ref().filter(|level| level.available() >= units) else {
             return Ok(refusal(locked.as_ref()));
         };
-        match tx.update(row, |_| true, |level| level.on_hand -= units).await {
+        match tx
+            .update(row, |_| true, |level| level.on_hand -= units)
+            .await
+        {
             Some(after) => self.record(tx, deduction, &after, None).await,
             None => Err(StoreError::Bug("a locked row has gone".into())),
         }
@@ -240,9 +245,8 @@ impl StockStore for MemoryStore {
     ) -> Result<Vec<StockLevel>, StoreError> {
         self.step("SELECT a page of levels").await;
         let mut page = self.levels_where(|level| {
-            after.is_none_or(|after| {
-                (&level.sku, &level.warehouse) > (&after.sku, &after.warehouse)
-            })
+            after
+                .is_none_or(|after| (&level.sku, &level.warehouse) > (&after.sku, &after.warehouse))
         });
         page.truncate(limit as usize);
         Ok(page)
