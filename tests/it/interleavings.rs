@@ -76,7 +76,7 @@ fn local_mutex_never_oversells_in_one_process(#[case] stock: i64) {
 
 #[rstest]
 #[case::one_last_unit(1, 6_798, 6_510)]
-#[case::two_units(2, 0, 0)]
+#[case::two_units(2, 16_344, 15_786)]
 fn local_mutex_oversells_with_two_processes(
     #[case] stock: i64,
     #[case] schedules: u64,
@@ -179,7 +179,7 @@ fn local_mutex_oversells_after_a_commit_in_doubt() {
         ..Scenario::new(Strategy::LocalMutex, 1, 2)
     };
     let tally = scenario.explore();
-    assert_eq!((tally.schedules, tally.oversold), (0, 0));
+    assert_eq!((tally.schedules, tally.oversold), (654, 146));
 }
 
 /// Levels that are set and adjusted while they are sold still agree with their ledger.

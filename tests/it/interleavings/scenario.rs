@@ -108,7 +108,6 @@ impl Scenario {
             },
         );
         tally.schedules = explored.unwrap_or_else(|failure| panic!("{self:?}: {failure}"));
-        println!("{} {self:?}: {tally:?}", self.strategy);
         tally
     }
 
