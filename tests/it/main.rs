@@ -5,6 +5,8 @@ mod config;
 mod connections;
 mod idempotency;
 mod faults;
+mod explorer_self_test;
+mod interleavings;
 mod oversell;
 mod store_contract;
 mod support;
