@@ -102,12 +102,15 @@ pub(in crate::store) async fn migrate(url: &str) -> Result<(), String> {
     let server = format!("{}:{}", options.get_host(), options.get_port());
     let database = options.get_database().unwrap_or(options.get_username());
     let create_database = format!("CREATE DATABASE \"{database}\"");
-    migration::until_settled(migration::may_pass_on_a_server, || async {
-        let mut connection = options.connect().await?;
-        sqlx::migrate!("migrations/postgres")
-            .run(&mut connection)
-            .await?;
-        Ok(connection.close().await?)
+    migration::until_settled(migration::may_pass_on_a_server, || {
+        let options = options.clone();
+        async move {
+            let mut connection = options.connect().await?;
+            sqlx::migrate!("migrations/postgres")
+                .run_direct(None, &mut connection, false)
+                .await?;
+            Ok(connection.close().await?)
+        }
     })
     .await
     .map_err(|error| migration::explain(&error, &server, &create_database))
