@@ -180,30 +180,19 @@ async fn is_waiting(backend: Backend, fixture: &Fixture) {
     let mut observer = Raw::connect(backend, &fixture.url).await;
     let waiting = match backend {
         Sqlite => unreachable!("it has no sessions"),
+        // What InnoDB itself tells of its waits is a copy that is renewed only where nobody has
+        // looked at it for a while.
         Mysql => {
-            "SELECT trx_isolation_level FROM information_schema.innodb_trx t
-             JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
-             WHERE trx_state = 'LOCK WAIT' AND p.db = database()"
+            "SELECT info FROM information_schema.processlist WHERE db = database()
+             AND command = 'Execute' AND time_ms > 100 AND id <> connection_id()"
         }
         Postgres => {
-            "SELECT application_name FROM pg_stat_activity
+            "SELECT query FROM pg_stat_activity
              WHERE wait_event_type = 'Lock' AND datname = current_database()"
         }
     };
-    let found = async {
-        loop {
-            if let Some(found) = observer.text(waiting).await {
-                return found;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let found = timeout(SOON, found).await.expect("somebody waits");
-    let expected = match backend {
-        Mysql => "READ COMMITTED",
-        _ => "stocklock",
-    };
-    assert_eq!(found, expected);
+    let seen = async { while observer.text(waiting).await.is_none() {} };
+    timeout(SOON, seen).await.expect("somebody waits");
 }
 
 /// A statement that waited for a row decides by what the row has become, even where the server's
