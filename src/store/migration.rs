@@ -13,6 +13,9 @@ use super::driver_error::{Verdict, classify};
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs a migration again until it succeeds, fails for good, or the limit has passed.
+///
+/// Migrators are run by `run_direct`: with `run`, the compiler cannot see that the future is
+/// `Send`, as callers need it to be.
 pub(super) async fn until_settled<F>(
     may_pass: impl Fn(&MigrateError) -> bool,
     migrate: impl Fn() -> F,

@@ -99,10 +99,13 @@ pub(in crate::store) async fn migrate(url: &str) -> Result<(), String> {
     let server = format!("{}:{}", options.get_host(), options.get_port());
     let database = options.get_database().unwrap_or_default();
     let create_database = format!("CREATE DATABASE `{database}` CHARACTER SET utf8mb4");
-    migration::until_settled(migration::may_pass_on_a_server, || async {
-        let mut connection = options.connect().await?;
-        migrate_alone(&mut connection).await?;
-        Ok(connection.close().await?)
+    migration::until_settled(migration::may_pass_on_a_server, || {
+        let options = options.clone();
+        async move {
+            let mut connection = options.connect().await?;
+            migrate_alone(&mut connection).await?;
+            Ok(connection.close().await?)
+        }
     })
     .await
     .map_err(|error| migration::explain(&error, &server, &create_database))
@@ -116,7 +119,7 @@ async fn migrate_alone(connection: &mut MySqlConnection) -> Result<(), MigrateEr
         .await?;
     let mut migrator = sqlx::migrate!("migrations/mysql");
     migrator.set_locking(false);
-    match migrator.run(&mut *connection).await {
+    match migrator.run_direct(None, &mut *connection, false).await {
         // Data definitions commit as they go, so whoever was killed amid a migration leaves it
         // half done. Ours are written to be repeatable, and nobody is at it while we hold the lock.
         Err(MigrateError::Dirty(version)) => {
@@ -124,7 +127,7 @@ async fn migrate_alone(connection: &mut MySqlConnection) -> Result<(), MigrateEr
                 .bind(version)
                 .execute(&mut *connection)
                 .await?;
-            migrator.run(connection).await
+            migrator.run_direct(None, connection, false).await
         }
         settled => settled,
     }

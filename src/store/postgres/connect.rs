@@ -70,6 +70,11 @@ pub(super) async fn unsafe_settings(
             .fetch_one(connection)
             .await
             .map_err(pool::failed)?;
+    Ok(complaints(&commit, &standbys, &fsync, &full_pages))
+}
+
+/// One sentence for each setting that is unsafe.
+fn complaints(commit: &str, standbys: &str, fsync: &str, full_pages: &str) -> Vec<String> {
     let mut found = Vec::new();
     if commit == "off" {
         found.push(
@@ -77,7 +82,7 @@ pub(super) async fn unsafe_settings(
              synchronous_commit = on"
                 .to_owned(),
         );
-    } else if !standbys.is_empty() && matches!(commit.as_str(), "local" | "remote_write") {
+    } else if !standbys.is_empty() && matches!(commit, "local" | "remote_write") {
         found.push(format!(
             "synchronous_commit is {commit}: a sale is acknowledged before the standby has it on \
              disk, so a failover may lose it; set synchronous_commit = on"
@@ -93,7 +98,7 @@ pub(super) async fn unsafe_settings(
                 .to_owned(),
         );
     }
-    Ok(found)
+    found
 }
 
 /// Brings the schema up to date. Processes that do so at once take turns by sqlx's advisory lock.
@@ -102,13 +107,55 @@ pub(in crate::store) async fn migrate(url: &str) -> Result<(), String> {
     let server = format!("{}:{}", options.get_host(), options.get_port());
     let database = options.get_database().unwrap_or(options.get_username());
     let create_database = format!("CREATE DATABASE \"{database}\"");
-    migration::until_settled(migration::may_pass_on_a_server, || async {
-        let mut connection = options.connect().await?;
-        sqlx::migrate!("migrations/postgres")
-            .run(&mut connection)
-            .await?;
-        Ok(connection.close().await?)
+    migration::until_settled(migration::may_pass_on_a_server, || {
+        let options = options.clone();
+        async move {
+            let mut connection = options.connect().await?;
+            sqlx::migrate!("migrations/postgres")
+                .run_direct(None, &mut connection, false)
+                .await?;
+            Ok(connection.close().await?)
+        }
     })
     .await
     .map_err(|error| migration::explain(&error, &server, &create_database))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_unsafe_setting_is_told_with_what_to_set() {
+        for (settings, told) in [
+            (("on", "", "on", "on"), &[][..]),
+            (("local", "", "on", "on"), &[]),
+            (("remote_apply", "standby", "on", "on"), &[]),
+            (("off", "", "on", "on"), &["synchronous_commit = on"]),
+            (("local", "s", "on", "on"), &["synchronous_commit = on"]),
+            (("on", "", "off", "on"), &["fsync = on"]),
+            (
+                ("off", "", "off", "off"),
+                &[
+                    "synchronous_commit = on",
+                    "fsync = on",
+                    "full_page_writes = on",
+                ],
+            ),
+        ] {
+            let (commit, standbys, fsync, full_pages) = settings;
+            let found = complaints(commit, standbys, fsync, full_pages);
+            assert_eq!(found.len(), told.len(), "{settings:?}: {found:?}");
+            for (found, set) in found.iter().zip(told) {
+                assert!(found.ends_with(&format!("set {set}")), "{found}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_limit_of_a_session_is_ever_zero_which_would_be_none() {
+        for (name, value) in session(Duration::ZERO) {
+            assert_ne!(value, "0", "{name}");
+        }
+    }
 }

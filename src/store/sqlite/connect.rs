@@ -22,12 +22,15 @@ pub(super) fn options(url: &str) -> Result<SqliteConnectOptions, String> {
 /// fail; by its next attempt the other one is done.
 pub(in crate::store) async fn migrate(url: &str) -> Result<(), String> {
     let options = options(url)?.busy_timeout(migration::LIMIT);
-    migration::until_settled(may_pass, || async {
-        let mut connection = options.connect().await?;
-        sqlx::migrate!("migrations/sqlite")
-            .run(&mut connection)
-            .await?;
-        Ok(())
+    migration::until_settled(may_pass, || {
+        let options = options.clone();
+        async move {
+            let mut connection = options.connect().await?;
+            sqlx::migrate!("migrations/sqlite")
+                .run_direct(None, &mut connection, false)
+                .await?;
+            Ok(())
+        }
     })
     .await
     .map_err(|error| error.to_string())
