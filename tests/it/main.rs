@@ -3,9 +3,9 @@
 mod bad_input;
 mod config;
 mod connections;
-mod idempotency;
-mod faults;
 mod explorer_self_test;
+mod faults;
+mod idempotency;
 mod interleavings;
 mod oversell;
 mod store_contract;
