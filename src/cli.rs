@@ -109,7 +109,7 @@ pub enum Failure {
     #[error("{0}")]
     Other(String),
     /// The command did its work, and what it found must not pass; it has said so already.
-    #[error("a promise was broken")]
+    #[error("a promise was broken, or is not proven")]
     PromiseBroken,
 }
 
