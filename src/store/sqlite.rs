@@ -126,11 +126,8 @@ impl StockStore for SqliteStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        sqlx::query("SELECT 1")
-            .execute(&self.readers)
-            .await
-            .map_err(|e| self.error(e))?;
-        Ok(())
+        let answer = sqlx::query("SELECT 1").execute(&self.readers).await;
+        answer.map(drop).map_err(|error| self.error(error))
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
