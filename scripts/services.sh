@@ -15,14 +15,6 @@ needed=(
     "PostgreSQL|postgres initdb|postgresql|TEST_POSTGRES_URL"
 )
 
-# Debian keeps servers in sbin and PostgreSQL's in a directory for each version, so neither is in
-# everybody's search path.
-shopt -s nullglob
-search_path=$PATH:/usr/local/sbin:/usr/sbin
-for bin in /usr/lib/postgresql/*/bin; do
-    search_path+=:$bin
-done
-
 say() { printf 'services: %s\n' "$*"; }
 
 fail() {
@@ -30,9 +22,13 @@ fail() {
     exit 1
 }
 
-# Prints where the programs are; fails if one of them is nowhere.
+# Prints where the programs are; fails if one of them is nowhere. Debian keeps servers in sbin and
+# PostgreSQL's in a directory for each version, so neither is in everybody's search path.
 locate() {
-    local program found=()
+    local bin program found=() search_path=$PATH:/usr/local/sbin:/usr/sbin
+    for bin in /usr/lib/postgresql/*/bin; do
+        search_path+=:$bin
+    done
     for program in $1; do
         found+=("$(PATH=$search_path type -P "$program")") || return 1
     done

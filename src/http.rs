@@ -1,7 +1,7 @@
 //! The HTTP edge: routes, their documentation, and errors in one form.
 //!
 //! Handlers extract, make one call, and answer; one file per noun. Every answer, those of the
-//! framework included, passes [`finish`], which names the replica and the request and gives errors
+//! framework included, passes `finish.rs`, which names the replica and the request and gives errors
 //! their body.
 
 use std::sync::Arc;

@@ -53,8 +53,11 @@ pub(super) fn json<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Res
         ));
     }
     // serde would take an array for the fields in their order.
-    if first_char(body) != Some(b'{') && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
-        return Err(ApiError::invalid("the body must be a JSON object"));
+    if first_char(body) != Some(b'{') {
+        return Err(match serde_json::from_slice::<IgnoredAny>(body) {
+            Ok(_) => ApiError::invalid("the body must be a JSON object"),
+            Err(error) => not_json(&error),
+        });
     }
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {

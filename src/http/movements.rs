@@ -13,7 +13,7 @@ use super::extract::{self, present};
 use super::levels::{bad_cursor, cut_page, known_sku, page_limit};
 use super::{Api, openapi};
 use crate::stock::{
-    Movement, MovementFilter, MovementKind, OperationId, Sku, StockError, Warehouse,
+    Movement, MovementFilter, MovementKind, OperationId, Reference, Sku, StockError, Warehouse,
 };
 
 /// The most movements on one page.
@@ -101,17 +101,16 @@ impl MovementQuery {
     fn filter(self, sku: Sku, limit: u32) -> Result<MovementFilter, ApiError> {
         let cursor = self.cursor.as_deref().map(Uuid::parse_str).transpose();
         let before = cursor.map_err(|_| bad_cursor())?.map(OperationId);
+        let reference = self.reference.map(Reference::parse).transpose();
+        let reference = reference.map_err(ApiError::invalid)?;
         let Self {
-            warehouse,
-            kind,
-            reference,
-            ..
+            warehouse, kind, ..
         } = self;
         Ok(MovementFilter {
             sku,
             warehouse,
             kind,
-            reference,
+            reference: reference.map(|reference| reference.as_str().to_owned()),
             before,
             limit,
         })

@@ -82,7 +82,8 @@ impl TimedIo {
         Poll::Ready(Err(ErrorKind::TimedOut.into()))
     }
 
-    /// A write that went through ends the wait for the client to take the answer.
+    /// A write that went through is a sign of life: whatever is waited for next, the wait begins
+    /// anew.
     fn poll_written<T>(
         &mut self,
         written: Poll<io::Result<T>>,
@@ -91,9 +92,7 @@ impl TimedIo {
         if written.is_pending() {
             return self.poll_limit(WRITING, cx);
         }
-        if self.timed == Some(WRITING) {
-            self.timed = None;
-        }
+        self.timed = None;
         written
     }
 }
@@ -150,7 +149,15 @@ impl AsyncWrite for TimedIo {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+        let this = self.get_mut();
+        ready!(Pin::new(&mut this.stream).poll_flush(cx))?;
+        // The last that hyper does with an answer. It reads again only if it did not try to while
+        // the answer was being made, so the wait for the next request is timed from here; when it
+        // is over, hyper is woken, reads, and is told.
+        if this.phase.get() == IDLE {
+            let _ = this.poll_limit::<()>(IDLE, cx);
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

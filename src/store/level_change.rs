@@ -40,7 +40,8 @@ pub(super) fn plan(change: &LevelChange, existing: &[StockLevel]) -> Result<Plan
         version: old.map_or(1, |old| old.version + 1),
         home: sku_home.or(change.home).unwrap_or_default(),
     };
-    if level.on_hand.abs() > MAX_UNITS || level.backorder_limit > MAX_UNITS {
+    let fits = |units: i64| units.unsigned_abs() <= MAX_UNITS.unsigned_abs();
+    if !fits(level.on_hand) || !fits(level.backorder_limit) {
         return Err(Change::TooLarge);
     }
     if level.available() < 0 {

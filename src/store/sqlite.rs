@@ -126,8 +126,8 @@ impl StockStore for SqliteStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        let answer = sqlx::query("SELECT 1").execute(&self.readers).await;
-        answer.map(drop).map_err(|error| self.error(error))
+        let pinged = sqlx::query("SELECT 1").execute(&self.readers).await;
+        pinged.map(drop).map_err(|error| self.error(error))
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {

@@ -1,6 +1,6 @@
 //! `local-mutex`: a mutex in this process around the same read, check, write as `no-lock`.
 //!
-//! *Guarantees*: exact while one single process sells; nothing once there are two.
+//! *Guarantees*: exact while one single process sells and no commit is in doubt; nothing once there are two.
 //! *Costs*: one read and one transaction under the mutex; deductions of one SKU in one process take turns.
 //! *Fails when*: a second replica runs: each holds its own mutex, and both read the same level.
 //! *Use when*: you want to see why a lock that others cannot see protects nothing; never with real stock.

@@ -1,7 +1,15 @@
 //! The integration tests: one binary, so that it is linked once and its servers start once.
 
 mod abandoned_transaction;
+mod bad_input;
+mod config;
+mod connections;
+mod explorer_self_test;
+mod faults;
+mod idempotency;
+mod interleavings;
 mod oversell;
 mod store_contract;
 mod support;
 mod support_self_test;
+mod tidy;

@@ -14,6 +14,8 @@ use super::services::{Backend, TestDatabase, fresh_database};
 pub(crate) struct TestApp {
     replicas: Replicas,
     pub(crate) client: reqwest::Client,
+    /// The database, for who wants to get in the service's way there.
+    pub(crate) database_url: String,
     /// Kept because dropping it may drop the database.
     _database: Option<TestDatabase>,
 }
@@ -70,6 +72,7 @@ impl TestApp {
         Self {
             replicas,
             client,
+            database_url: url.to_owned(),
             _database: None,
         }
     }

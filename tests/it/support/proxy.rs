@@ -35,6 +35,9 @@ pub(crate) enum Mode {
     /// Connections stay open and nothing passes, as if the cable were out; what is on its way
     /// arrives when another mode is set.
     Blackhole,
+    /// Connections that are open now are dead from now on, for ever and without a sign to either
+    /// side; new ones pass.
+    Strand,
     /// It passes, each piece so much later in each direction.
     Delay(Duration),
 }
@@ -61,6 +64,15 @@ impl Trigger {
     /// How many connections it has closed.
     pub(crate) fn fired(&self) -> u32 {
         self.fired.load(Ordering::SeqCst)
+    }
+
+    /// Closes no connection any more.
+    pub(crate) fn disarm(&self) {
+        self.left.store(0, Ordering::SeqCst);
+    }
+
+    fn is_spent(&self) -> bool {
+        self.left.load(Ordering::SeqCst) == 0
     }
 
     /// Whether the pattern ends in the last `new` bytes of `seen`, and the trigger is still armed.
@@ -105,6 +117,7 @@ impl Proxy {
             address,
             upstream: upstream.into(),
             mode: watch::Sender::new(Mode::Pass),
+            stranded: Vec::new(),
             triggers: Arc::clone(&triggers),
             connections: JoinSet::new(),
         };
@@ -167,7 +180,10 @@ impl Proxy {
             left: AtomicU32::new(times),
             fired: AtomicU32::new(0),
         });
-        lock(&self.triggers).push(Arc::clone(&trigger));
+        let mut triggers = lock(&self.triggers);
+        triggers.retain(|trigger| !trigger.is_spent());
+        triggers.push(Arc::clone(&trigger));
+        drop(triggers);
         trigger
     }
 }
@@ -181,6 +197,8 @@ struct Acceptor {
     address: SocketAddr,
     upstream: String,
     mode: watch::Sender<Mode>,
+    /// What dead connections wait for in vain.
+    stranded: Vec<watch::Sender<Mode>>,
     triggers: Arc<Triggers>,
     connections: JoinSet<()>,
 }
@@ -199,6 +217,10 @@ impl Acceptor {
                 order = orders.recv() => {
                     let Some((mode, done)) = order else { return };
                     self.mode.send_replace(mode);
+                    if mode == Mode::Strand {
+                        let passes = watch::Sender::new(Mode::Pass);
+                        self.stranded.push(std::mem::replace(&mut self.mode, passes));
+                    }
                     if mode == Mode::Refuse {
                         listener = None;
                         self.connections.shutdown().await;
@@ -324,8 +346,8 @@ async fn passing(mode: &mut watch::Receiver<Mode>) {
         match now {
             Mode::Pass => return,
             Mode::Delay(by) => return tokio::time::sleep(by).await,
-            // In a blackhole until it ends; refused, until the acceptor ends this task.
-            Mode::Blackhole | Mode::Refuse => {
+            // In a blackhole until it ends; else until the acceptor ends this task.
+            Mode::Blackhole | Mode::Strand | Mode::Refuse => {
                 if mode.changed().await.is_err() {
                     return;
                 }

@@ -13,6 +13,9 @@ use sqlx::{Connection, Executor, MySqlConnection, PgConnection};
 
 use super::supervisor::{run, unprivileged};
 
+/// The same at initialisation, or the first start would write the log anew.
+const MARIADB_LOG: &str = "--innodb-log-file-size=32M";
+
 /// A database server that the tests can start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Engine {
@@ -70,8 +73,12 @@ impl Engine {
                 line = unprivileged(find("mariadb-install-db")?);
                 line.push("--no-defaults".into());
                 line.push(option("--datadir=", &directory.join("data")));
+                // Not the shared one: a server that starts removes the temporary tables that it
+                // finds there, of whichever server they are.
+                line.push(option("--tmpdir=", directory));
                 line.push("--auth-root-authentication-method=normal".into());
                 line.push("--skip-test-db".into());
+                line.push(MARIADB_LOG.into());
             }
             Self::PostgreSql => {
                 line = unprivileged(find("initdb")?);
@@ -99,11 +106,12 @@ impl Engine {
                 line.push(option("--socket=", &directory.join("socket")));
                 line.push(option("--pid-file=", &directory.join("pid")));
                 line.push(format!("--port={port}").into());
+                line.push(MARIADB_LOG.into());
                 // Without TLS, so that the proxy can read what passes.
                 "--bind-address=127.0.0.1 --skip-name-resolve --skip-ssl --skip-log-bin \
                  --innodb-flush-log-at-trx-commit=1 --max-connections=400 \
-                 --innodb-buffer-pool-size=64M --innodb-log-file-size=32M \
-                 --innodb-use-native-aio=OFF --performance-schema=OFF"
+                 --innodb-buffer-pool-size=64M --innodb-use-native-aio=OFF \
+                 --performance-schema=OFF"
             }
             Self::PostgreSql => {
                 line = unprivileged(find("postgres")?);

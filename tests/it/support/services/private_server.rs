@@ -34,7 +34,12 @@ impl PrivateServer {
     /// When it does not start; [`Backend::Sqlite`] has no server.
     pub(crate) async fn start(backend: Backend) -> Self {
         let engine = backend.engine().expect("SQLite has no server");
-        Self::try_start(engine)
+        let started = async {
+            let started = Self::try_start(engine).await?;
+            started.server.create_database(DATABASE).await?;
+            Ok::<_, anyhow::Error>(started)
+        };
+        started
             .await
             .unwrap_or_else(|error| panic!("a private {}: {error:#}", engine.name()))
     }
@@ -58,7 +63,6 @@ impl PrivateServer {
             };
             started.supervisor.start()?;
             if started.becomes_ready().await? {
-                started.server.create_database(DATABASE).await?;
                 return Ok(started);
             }
             if !started.supervisor.log_tail().contains("in use") {

@@ -189,3 +189,19 @@ pub(super) fn run(line: &[OsString], directory: &Path) -> Result<()> {
     );
     Ok(())
 }
+
+#[tokio::test]
+async fn a_server_that_ends_at_once_is_noticed_and_leaves_nothing() {
+    let directory = create_directory("ends").unwrap();
+    let server = ["sh", "-c", "echo 'address in use'; exit 1"].map(OsString::from);
+    let mut supervisor = Supervisor::new(directory.clone(), "KILL", &server).unwrap();
+    supervisor.start().unwrap();
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !supervisor.has_ended() {
+        assert!(tokio::time::Instant::now() < deadline);
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(supervisor.log_tail(), "address in use");
+    drop(supervisor);
+    assert!(!directory.exists());
+}

@@ -1,0 +1,144 @@
+//! The database killed in the middle of a race, and started again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::{KEY, Ledger, SOON, new_key, send, until};
+use crate::support::app::TestApp;
+use crate::support::services::{Backend, PrivateServer};
+
+/// How many buy at once, for each strategy.
+const BUYERS: usize = 12;
+const STRATEGIES: [&str; 3] = ["single-sql", "for-update", "optimistic"];
+const STOCK: i64 = 100_000;
+/// What must be sold before, between and after the kills.
+const SALES: usize = 60;
+/// How often the server is killed.
+const KILLS: usize = 2;
+/// The service's own default, from its command line.
+const WAIT_LIMIT: Duration = Duration::from_secs(2);
+
+/// What the buyers share.
+#[derive(Debug, Default)]
+struct Race {
+    sold: AtomicUsize,
+    over: AtomicBool,
+}
+
+/// Buys until the race is over, each unit under a key of its own, which is repeated for as long as
+/// the outcome is not clear. Answers the operations that were acknowledged.
+async fn buyer(order: RequestBuilder, race: Arc<Race>) -> Vec<String> {
+    let mut acknowledged = Vec::new();
+    while !race.over.load(Ordering::SeqCst) {
+        let id = buy(&order, &new_key()).await;
+        acknowledged.push(id);
+        race.sold.fetch_add(1, Ordering::SeqCst);
+    }
+    acknowledged
+}
+
+async fn buy(order: &RequestBuilder, key: &str) -> String {
+    let started = Instant::now();
+    loop {
+        let copy = order.try_clone().expect("the body is in memory");
+        let answer = send(copy.header(KEY, key)).await;
+        let answer = answer.expect("a replica always answers");
+        if answer.status == 200 {
+            return answer.id;
+        }
+        assert!(answer.asks_for_retry(), "{answer:?}");
+        assert!(started.elapsed() < 2 * SOON, "still {answer:?}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Goal: what was acknowledged is there once and nothing else is; nobody is told of a defect; the
+/// service itself stays up, says that it is not ready, and works again without being restarted.
+///
+/// Method: 36 buyers under three strategies at two replicas; `kill -9` of every process of the
+/// server while they buy, twice.
+#[rstest::rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_or_sold_twice_when_the_database_is_killed(
+    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let mut server = PrivateServer::start(backend).await;
+    let app = TestApp::on(server.url(), 2, &[]).await;
+    app.set_level("cold", STOCK).await;
+    let race = Arc::new(Race::default());
+    let mut buyers: Vec<JoinSet<Vec<String>>> = Vec::new();
+    for strategy in STRATEGIES {
+        app.set_level(strategy, STOCK).await;
+        let order = json!({ "sku": strategy });
+        buyers.push(
+            (0..BUYERS)
+                .map(|number| buyer(app.deduct(number, strategy, &order), Arc::clone(&race)))
+                .collect(),
+        );
+    }
+    for _ in 0..KILLS {
+        more_is_sold(&race).await;
+        server.kill9();
+        up_but_not_ready(&app).await;
+        server.restart().await;
+        until("the service is ready again", SOON, || async {
+            app.get("/readyz").await.status() == 200
+        })
+        .await;
+    }
+    more_is_sold(&race).await;
+    race.over.store(true, Ordering::SeqCst);
+
+    let ledger = Ledger::at(server.url());
+    for (strategy, buyers) in STRATEGIES.into_iter().zip(buyers) {
+        let acknowledged = buyers.join_all().await.concat();
+        let once: BTreeSet<_> = acknowledged.iter().cloned().collect();
+        assert_eq!(once.len(), acknowledged.len(), "{strategy}: answered twice");
+        let recorded: BTreeSet<_> = ledger.sales(strategy).await.into_iter().collect();
+        assert_eq!(recorded, once, "{strategy}");
+        let audit = ledger.audit(strategy).await;
+        assert!(audit.consistent(), "{strategy}: {audit:?}");
+        assert_eq!(audit.on_hand, STOCK - audit.sold, "{strategy}");
+    }
+    app.stop().await;
+}
+
+async fn more_is_sold(race: &Race) {
+    let before = race.sold.load(Ordering::SeqCst);
+    until("buyers buy", 2 * SOON, || async {
+        race.sold.load(Ordering::SeqCst) >= before + SALES
+    })
+    .await;
+}
+
+/// While the database is away: alive, not ready, and honest to who buys, at each replica.
+async fn up_but_not_ready(app: &TestApp) {
+    for replica in 0..2 {
+        let started = Instant::now();
+        let healthy = app.request(replica, Method::GET, "/healthz");
+        assert_eq!(send(healthy).await.unwrap().status, 200);
+        assert!(started.elapsed() < Duration::from_secs(1), "{started:?}");
+
+        let started = Instant::now();
+        let ready = app.request(replica, Method::GET, "/readyz");
+        assert_eq!(send(ready).await.unwrap().status, 503);
+        assert!(started.elapsed() < Duration::from_secs(1), "{started:?}");
+    }
+    for replica in 0..2 {
+        let started = Instant::now();
+        let order = app.deduct(replica, "single-sql", &json!({"sku": "cold"}));
+        let answer = send(order).await.unwrap();
+        assert_eq!(answer.status, 503, "{answer:?}");
+        assert_eq!(answer.code, "unavailable", "{answer:?}");
+        assert!(answer.retry_after, "{answer:?}");
+        let took = started.elapsed();
+        assert!(took < WAIT_LIMIT + Duration::from_secs(1), "{took:?}");
+    }
+}
