@@ -103,11 +103,9 @@ impl StockStore for MySqlStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        sqlx::query("SELECT 1")
-            .execute(&mut *self.connection().await?)
-            .await
-            .map_err(failed)?;
-        Ok(())
+        let mut connection = self.connection().await?;
+        let answer = sqlx::query("SELECT 1").execute(&mut *connection).await;
+        answer.map(drop).map_err(failed)
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {

@@ -1,5 +1,6 @@
 //! The integration tests: one binary, so that it is linked once and its servers start once.
 
+mod abandoned_transaction;
 mod bad_input;
 mod config;
 mod connections;

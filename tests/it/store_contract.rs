@@ -6,7 +6,7 @@
 mod changes;
 mod contention;
 mod deductions;
-mod fixture;
+pub(crate) mod fixture;
 mod ledger;
 mod migrations;
 mod servers;

@@ -96,6 +96,22 @@ async fn connections_that_are_all_busy_are_not_a_server_that_is_down(
     );
 }
 
+#[rstest]
+#[tokio::test]
+async fn a_server_that_does_not_let_us_in_is_unavailable(
+    #[values(Mysql, Postgres)] backend: Backend,
+) {
+    let database = fresh_database(backend).await;
+    let mut url = reqwest::Url::parse(&database.url).unwrap();
+    url.set_path("nowhere");
+    let store = open(url.as_str(), 1);
+    let answer = store.deduct_if_available(&deduction("a", 1)).await;
+    assert!(
+        matches!(answer, Err(StoreError::Unavailable(_))),
+        "{answer:?}"
+    );
+}
+
 /// As a readiness check asks: each question is dropped after a moment, and none of them may cost
 /// the pool a connection for good.
 #[rstest]
