@@ -22,6 +22,7 @@ mod driver_error;
 mod level_change;
 mod migration;
 mod mysql;
+mod patient;
 mod pool;
 mod postgres;
 mod record;
@@ -29,6 +30,8 @@ mod rows;
 mod sqlite;
 
 pub use driver_error::{Verdict, classify};
+use patient::Patient;
+use pool::Pulse;
 
 /// What came of one attempt to deduct; every arm but [`Attempt::Deducted`] left no trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,8 +215,16 @@ pub struct StoreOptions {
 pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn StockStore>, String> {
     match scheme(url) {
         "sqlite" => Ok(Arc::new(sqlite::SqliteStore::open(url, options)?)),
-        "mysql" | "mariadb" => Ok(Arc::new(mysql::MySqlStore::open(url, options)?)),
-        "postgres" | "postgresql" => Ok(Arc::new(postgres::PostgresStore::open(url, options)?)),
+        "mysql" | "mariadb" => {
+            let pulse = Pulse::new(options.wait_limit);
+            let store = mysql::MySqlStore::open(url, options, Arc::clone(&pulse))?;
+            Ok(Arc::new(Patient::new(store, pulse)))
+        }
+        "postgres" | "postgresql" => {
+            let pulse = Pulse::new(options.wait_limit);
+            let store = postgres::PostgresStore::open(url, options, Arc::clone(&pulse))?;
+            Ok(Arc::new(Patient::new(store, pulse)))
+        }
         other => Err(unknown_scheme(other)),
     }
 }

@@ -18,6 +18,7 @@ use crate::support::services::{Backend, TestDatabase, fresh_database};
 
 mod database_killed;
 mod disconnect;
+mod half_open;
 mod level_changes;
 mod session;
 mod unknown_commit;
