@@ -18,8 +18,10 @@ use crate::support::services::{Backend, TestDatabase, fresh_database};
 
 mod database_killed;
 mod disconnect;
+mod drain;
 mod half_open;
 mod level_changes;
+mod memory;
 mod session;
 mod unknown_commit;
 

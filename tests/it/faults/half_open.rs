@@ -8,8 +8,8 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::session::Session;
-use super::{Proxied, SOON, keyed, send, settle};
+use super::session::{self, Session};
+use super::{Proxied, keyed, send, settle};
 use crate::support::app::TestApp;
 use crate::support::proxy::Mode;
 use crate::support::services::Backend;
@@ -48,7 +48,7 @@ async fn a_silent_client_costs_its_row_ten_seconds_and_the_others_nothing(
     );
     let repeat = order.try_clone().expect("the body is in memory");
     let asked = tokio::spawn(timeout(DEADLINE, send(order)));
-    wait_for_waiter(&subject).await;
+    session::somebody_waits(backend, &subject.database.url).await;
     subject.proxy.set(Mode::Strand).await;
     holder.unlock().await;
 
@@ -90,15 +90,6 @@ async fn fill_pool(app: &TestApp) {
             .iter()
             .all(|answer| answer.status == 200)
     );
-}
-
-async fn wait_for_waiter(subject: &Proxied) {
-    let mut watcher = Session::open(subject.backend, &subject.database.url).await;
-    let deadline = Instant::now() + SOON;
-    while watcher.waiting().await == 0 {
-        assert!(Instant::now() < deadline, "nobody waits for the row");
-        sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// Answers how long the row stayed locked, while others sold what is beside it.
