@@ -93,10 +93,12 @@ pub enum Change {
 /// Why a store could not carry an operation out, sorted by what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Deadlock, serialization failure, or a connection lost before COMMIT was sent: nothing
-    /// happened, try the whole transaction again.
+    /// Deadlock or serialization failure: nothing happened, try the whole transaction again.
     #[error("the transaction was rolled back, and may be tried again")]
     Conflict(#[source] DriverError),
+    /// The connection was lost before COMMIT was sent: nothing happened, try again on another one.
+    #[error("the connection was lost")]
+    ConnectionLost(#[source] DriverError),
     /// Waited as long as allowed for a row or for the single writer: nothing happened.
     #[error("a lock was not granted within the wait limit")]
     LockWait(#[source] DriverError),
@@ -255,7 +257,9 @@ impl From<StoreError> for StockError {
     fn from(error: StoreError) -> Self {
         const WHAT: &str = "the database";
         match error {
-            StoreError::Conflict(source) | StoreError::Unavailable(source) => Self::Unavailable {
+            StoreError::Conflict(source)
+            | StoreError::ConnectionLost(source)
+            | StoreError::Unavailable(source) => Self::Unavailable {
                 what: WHAT,
                 source: Some(source),
             },

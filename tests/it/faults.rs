@@ -16,6 +16,7 @@ use crate::support::app::TestApp;
 use crate::support::proxy::{Proxy, Trigger};
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
+mod database_away;
 mod database_killed;
 mod disconnect;
 mod drain;
@@ -128,6 +129,8 @@ struct Proxied {
     backend: Backend,
     app: TestApp,
     proxy: Proxy,
+    /// The database through the proxy.
+    url: String,
     ledger: Ledger,
     database: TestDatabase,
 }
@@ -140,6 +143,7 @@ impl Proxied {
             backend,
             app: TestApp::on(&url, replicas, flags).await,
             proxy,
+            url,
             ledger: Ledger::at(&database.url),
             database,
         }
