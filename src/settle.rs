@@ -41,18 +41,20 @@ where
     let mut retry = policy.start();
     let mut in_doubt = false;
     loop {
+        let mut lost = None;
         match attempt(in_doubt).await {
             Ok(Step::Final(answer)) => return answer,
             Ok(Step::Again) | Err(StoreError::Conflict(_) | StoreError::LockWait(_)) => {}
             Err(StoreError::OutcomeUnknown(_)) => in_doubt = true,
+            Err(error @ StoreError::ConnectionLost(_)) => lost = Some(error),
             Err(_) if in_doubt => {}
             Err(error) => return Err(error.into()),
         }
         if !retry.again().await {
-            return Err(if in_doubt {
-                StockError::OutcomeUnknown
-            } else {
-                contended(&retry)
+            return Err(match lost {
+                _ if in_doubt => StockError::OutcomeUnknown,
+                Some(error) => error.into(),
+                None => contended(&retry),
             });
         }
     }

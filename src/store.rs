@@ -22,6 +22,7 @@ mod driver_error;
 mod level_change;
 mod migration;
 mod mysql;
+mod patient;
 mod pool;
 mod postgres;
 mod record;
@@ -29,6 +30,8 @@ mod rows;
 mod sqlite;
 
 pub use driver_error::{Verdict, classify};
+use patient::Patient;
+use pool::Pulse;
 
 /// What came of one attempt to deduct; every arm but [`Attempt::Deducted`] left no trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,10 +93,12 @@ pub enum Change {
 /// Why a store could not carry an operation out, sorted by what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Deadlock, serialization failure, or a connection lost before COMMIT was sent: nothing
-    /// happened, try the whole transaction again.
+    /// Deadlock or serialization failure: nothing happened, try the whole transaction again.
     #[error("the transaction was rolled back, and may be tried again")]
     Conflict(#[source] DriverError),
+    /// The connection was lost before COMMIT was sent: nothing happened, try again on another one.
+    #[error("the connection was lost")]
+    ConnectionLost(#[source] DriverError),
     /// Waited as long as allowed for a row or for the single writer: nothing happened.
     #[error("a lock was not granted within the wait limit")]
     LockWait(#[source] DriverError),
@@ -212,8 +217,16 @@ pub struct StoreOptions {
 pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn StockStore>, String> {
     match scheme(url) {
         "sqlite" => Ok(Arc::new(sqlite::SqliteStore::open(url, options)?)),
-        "mysql" | "mariadb" => Ok(Arc::new(mysql::MySqlStore::open(url, options)?)),
-        "postgres" | "postgresql" => Ok(Arc::new(postgres::PostgresStore::open(url, options)?)),
+        "mysql" | "mariadb" => {
+            let pulse = Pulse::new(options.wait_limit);
+            let store = mysql::MySqlStore::open(url, options, Arc::clone(&pulse))?;
+            Ok(Arc::new(Patient::new(store, pulse)))
+        }
+        "postgres" | "postgresql" => {
+            let pulse = Pulse::new(options.wait_limit);
+            let store = postgres::PostgresStore::open(url, options, Arc::clone(&pulse))?;
+            Ok(Arc::new(Patient::new(store, pulse)))
+        }
         other => Err(unknown_scheme(other)),
     }
 }
@@ -244,7 +257,9 @@ impl From<StoreError> for StockError {
     fn from(error: StoreError) -> Self {
         const WHAT: &str = "the database";
         match error {
-            StoreError::Conflict(source) | StoreError::Unavailable(source) => Self::Unavailable {
+            StoreError::Conflict(source)
+            | StoreError::ConnectionLost(source)
+            | StoreError::Unavailable(source) => Self::Unavailable {
                 what: WHAT,
                 source: Some(source),
             },

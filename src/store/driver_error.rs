@@ -130,9 +130,8 @@ pub(super) fn store_error(error: sqlx::Error, phase: Phase, busy: bool) -> Store
     let verdict = classify(&error);
     let source = Box::new(error);
     match (verdict, phase) {
-        (Verdict::RetryTransaction, _) | (Verdict::ConnectionLost, Phase::Body) => {
-            StoreError::Conflict(source)
-        }
+        (Verdict::RetryTransaction, _) => StoreError::Conflict(source),
+        (Verdict::ConnectionLost, Phase::Body) => StoreError::ConnectionLost(source),
         (Verdict::RollBackThenRetry, _) => StoreError::LockWait(source),
         // A worker that died in COMMIT is as silent as a connection that was cut there.
         (Verdict::ConnectionLost, Phase::Commit) => StoreError::OutcomeUnknown(source),
@@ -219,7 +218,7 @@ mod tests {
         let lost = || sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into());
         assert!(matches!(
             store_error(lost(), Phase::Body, false),
-            StoreError::Conflict(_)
+            StoreError::ConnectionLost(_)
         ));
         assert!(matches!(
             store_error(lost(), Phase::Commit, false),

@@ -19,6 +19,10 @@ use super::{StoreError, StoreOptions};
 /// A connection that was idle for longer is asked whether it still lives before it is used.
 const TRUSTED_IDLE: Duration = Duration::from_secs(10);
 
+/// How long it may take to answer that. Far more than a round trip, and far less than a request
+/// waits for a connection: behind one that is dead there may be more.
+const ALIVE_WITHIN: Duration = Duration::from_millis(250);
+
 /// Whether every connection that the pool may open is open and in use.
 pub(super) fn is_busy<DB: Database>(pool: &Pool<DB>) -> bool {
     pool.size() >= pool.options().get_max_connections()
@@ -71,7 +75,13 @@ pub(super) fn lock_wait_seconds(wait_limit: Duration) -> u64 {
     seconds.max(1)
 }
 
-/// The database's last sign of life: when a connection was opened, or came back and answered.
+/// Nobody answers.
+#[derive(Debug, thiserror::Error)]
+#[error("the database has not answered for {0:?}")]
+pub(super) struct Silence(Duration);
+
+/// The database's last sign of life, when a connection was opened, or came back and answered; and
+/// when one last failed to.
 ///
 /// The pool itself cannot tell connections that are busy from connections that nobody answers.
 #[derive(Debug)]
@@ -79,7 +89,12 @@ pub(super) struct Pulse {
     started: Instant,
     /// Milliseconds since `started`, plus one; zero while there was none.
     last: AtomicU64,
+    /// The same of the last connection that turned out to be dead.
+    missed: AtomicU64,
     patience: Duration,
+    /// The longest that an operation takes while the database lives: the wait for a connection,
+    /// and a statement.
+    limit: Duration,
 }
 
 impl Pulse {
@@ -87,12 +102,35 @@ impl Pulse {
         Arc::new(Self {
             started: Instant::now(),
             last: AtomicU64::new(0),
+            missed: AtomicU64::new(0),
             patience: patience(wait_limit),
+            limit: wait_limit + patience(wait_limit),
         })
     }
 
     pub(super) fn beat(&self) {
         self.last.store(self.now(), Ordering::Relaxed);
+    }
+
+    fn miss(&self) {
+        self.missed.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// Waits for an operation, but no longer than a database that lives could take.
+    pub(super) async fn listen<T>(&self, operation: impl Future<Output = T>) -> Result<T, Silence> {
+        let heard = tokio::time::timeout(self.limit, operation).await;
+        heard.map_err(|_elapsed| {
+            self.miss();
+            Silence(self.limit)
+        })
+    }
+
+    /// Whether a connection may be used without being asked first. None may that was idle already
+    /// when another one turned out to be dead, for both may have died of the same.
+    fn trusts(&self, idle: Duration) -> bool {
+        let idle_ms = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
+        let idle_since = self.now().saturating_sub(idle_ms);
+        idle < TRUSTED_IDLE && idle_since > self.missed.load(Ordering::Relaxed)
     }
 
     fn now(&self) -> u64 {
@@ -103,7 +141,7 @@ impl Pulse {
     fn is_recent(&self) -> bool {
         let last = self.last.load(Ordering::Relaxed);
         let age = Duration::from_millis(self.now().saturating_sub(last));
-        last > 0 && age <= self.patience
+        last > self.missed.load(Ordering::Relaxed) && age <= self.patience
     }
 
     /// On release: whether the connection may be used again. One that does not answer, or answers
@@ -120,21 +158,31 @@ impl Pulse {
             Ok(Err(error)) => tracing::debug!(%error, "a connection is dropped"),
             Err(_elapsed) => tracing::debug!("a connection that does not answer is dropped"),
         }
+        self.miss();
         Ok(false)
     }
 }
 
 /// What the pools of the servers have in common; each adds its hooks.
-pub(super) fn server_pool<DB: Database>(options: &StoreOptions) -> PoolOptions<DB> {
+pub(super) fn server_pool<DB: Database>(
+    options: &StoreOptions,
+    pulse: &Arc<Pulse>,
+) -> PoolOptions<DB> {
+    let pulse = Arc::clone(pulse);
     PoolOptions::new()
         .max_connections(options.pool_size)
         .acquire_timeout(options.wait_limit)
         // It would cost each request a round trip.
         .test_before_acquire(false)
-        .before_acquire(|connection: &mut DB::Connection, idle| {
-            Box::pin(
-                async move { Ok(idle.idle_for < TRUSTED_IDLE || connection.ping().await.is_ok()) },
-            )
+        .before_acquire(move |connection: &mut DB::Connection, idle| {
+            let trusted = pulse.trusts(idle.idle_for);
+            Box::pin(async move {
+                if trusted {
+                    return Ok(true);
+                }
+                let answer = tokio::time::timeout(ALIVE_WITHIN, connection.ping()).await;
+                Ok(matches!(answer, Ok(Ok(()))))
+            })
         })
 }
 

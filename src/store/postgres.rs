@@ -33,8 +33,11 @@ pub(super) struct PostgresStore {
 }
 
 impl PostgresStore {
-    pub(super) fn open(url: &str, options: &StoreOptions) -> Result<Self, String> {
-        let pulse = Pulse::new(options.wait_limit);
+    pub(super) fn open(
+        url: &str,
+        options: &StoreOptions,
+        pulse: Arc<Pulse>,
+    ) -> Result<Self, String> {
         let pool = connect::pool(url, options, &pulse)?;
         Ok(Self { pool, pulse })
     }

@@ -16,9 +16,13 @@ use crate::support::app::TestApp;
 use crate::support::proxy::{Proxy, Trigger};
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
+mod database_away;
 mod database_killed;
 mod disconnect;
+mod drain;
+mod half_open;
 mod level_changes;
+mod memory;
 mod session;
 mod unknown_commit;
 
@@ -125,6 +129,8 @@ struct Proxied {
     backend: Backend,
     app: TestApp,
     proxy: Proxy,
+    /// The database through the proxy.
+    url: String,
     ledger: Ledger,
     database: TestDatabase,
 }
@@ -137,6 +143,7 @@ impl Proxied {
             backend,
             app: TestApp::on(&url, replicas, flags).await,
             proxy,
+            url,
             ledger: Ledger::at(&database.url),
             database,
         }

@@ -46,7 +46,7 @@ pub(super) fn pool(
     let lock_wait = pool::lock_wait_seconds(store.wait_limit);
     let opened = Arc::clone(pulse);
     let released = Arc::clone(pulse);
-    Ok(pool::server_pool(store)
+    Ok(pool::server_pool(store, pulse)
         .after_connect(move |connection: &mut MySqlConnection, _| {
             let pulse = Arc::clone(&opened);
             Box::pin(async move {

@@ -27,7 +27,7 @@ fn options(url: &str) -> Result<PgConnectOptions, String> {
 pub(super) fn pool(url: &str, store: &StoreOptions, pulse: &Arc<Pulse>) -> Result<PgPool, String> {
     let opened = Arc::clone(pulse);
     let released = Arc::clone(pulse);
-    Ok(pool::server_pool(store)
+    Ok(pool::server_pool(store, pulse)
         .after_connect(move |_, _| {
             opened.beat();
             Box::pin(async { Ok(()) })

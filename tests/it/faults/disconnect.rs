@@ -6,9 +6,9 @@ use std::time::Duration;
 use stocklock::strategy::{Strategy, Tier};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::session::Session;
+use super::session::{self, Session};
 use super::{Ledger, SOON, until};
 use crate::support::app::TestApp;
 use crate::support::services::{Backend, fresh_database};
@@ -89,7 +89,7 @@ async fn clients_that_leave_in_the_middle_leave_nothing_half_done(
 
 /// Every transaction ends by itself, and then every row can be locked at once.
 async fn nothing_stays_open(session: &mut Session) {
-    let deadline = tokio::time::Instant::now() + SOON;
+    let deadline = Instant::now() + SOON;
     loop {
         let open = session.open_transactions().await;
         let free = session.try_lock().await;
@@ -98,7 +98,7 @@ async fn nothing_stays_open(session: &mut Session) {
             return;
         }
         assert!(
-            tokio::time::Instant::now() < deadline,
+            Instant::now() < deadline,
             "{open} transactions stay open, and the rows are {}",
             if free { "free" } else { "locked" }
         );
@@ -120,21 +120,13 @@ async fn a_sale_goes_through_although_its_buyer_has_left(
     let app = TestApp::on(&database.url, 1, &limits).await;
     let ledger = Ledger::at(&database.url);
     let mut holder = Session::open(backend, &database.url).await;
-    let mut watcher = Session::open(backend, &database.url).await;
     app.set_level("hot", STOCK).await;
     for (number, strategy) in Strategy::available().enumerate() {
         assert!(holder.try_lock_hot().await, "{strategy}: the row is free");
         let mut client = connect(&app).await;
         let order = order(strategy, "hot");
         client.write_all(order.as_bytes()).await.unwrap();
-        let deadline = tokio::time::Instant::now() + SOON;
-        while watcher.waiting().await == 0 {
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "{strategy}: nobody waits"
-            );
-            sleep(Duration::from_millis(20)).await;
-        }
+        session::somebody_waits(backend, &database.url).await;
         client.shutdown().await.unwrap();
         let unanswered = timeout(SOON, client.read(&mut [0; 1])).await;
         assert!(

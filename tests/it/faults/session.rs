@@ -8,7 +8,9 @@ use std::time::Duration;
 use sqlx::{Connection, Executor, MySqlConnection, PgConnection, SqliteConnection};
 
 use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
 
+use super::SOON;
 use crate::support::services::Backend;
 
 /// What `InnoDB` has open for others in this database.
@@ -65,7 +67,7 @@ impl Session {
             Self::Sqlite(_) => return 0,
             Self::Mysql(connection) => {
                 let _alone = MYSQL_READER.lock().await;
-                tokio::time::sleep(MYSQL_REFRESHES_AFTER).await;
+                sleep(MYSQL_REFRESHES_AFTER).await;
                 sqlx::query_scalar(MYSQL_OPEN).fetch_one(connection).await
             }
             Self::Postgres(connection) => {
@@ -77,9 +79,9 @@ impl Session {
         .expect("the server can be asked")
     }
 
-    /// How many sessions wait for a lock. Not to be asked while this one holds any: what a
-    /// transaction sees of others may stay as it was.
-    pub(super) async fn waiting(&mut self) -> i64 {
+    /// How many sessions wait for a lock. Asked outside of a transaction: what that sees of others
+    /// may stay as it was.
+    async fn waiting(&mut self) -> i64 {
         match self {
             Self::Sqlite(_) => panic!("a file does not tell who waits"),
             Self::Mysql(connection) => {
@@ -127,5 +129,18 @@ impl Session {
     pub(super) async fn unlock(&mut self) {
         // Where the lock on a file was refused there is no transaction to end.
         let _ = self.run("ROLLBACK").await;
+    }
+}
+
+/// Returns when somebody waits for a lock in the database at `url`.
+///
+/// # Panics
+/// When nobody does within a bound.
+pub(super) async fn somebody_waits(backend: Backend, url: &str) {
+    let mut watcher = Session::open(backend, url).await;
+    let deadline = Instant::now() + SOON;
+    while watcher.waiting().await == 0 {
+        assert!(Instant::now() < deadline, "nobody waits");
+        sleep(Duration::from_millis(20)).await;
     }
 }

@@ -1,0 +1,137 @@
+//! An end to every operation, also where the server has fallen silent.
+//!
+//! A server that is there ends by itself whatever takes too long. A connection over which nothing
+//! passes any more ends nothing: whoever waits on it would wait for ever, with a connection of the
+//! pool in hand. Dropping the operation gives the connection back, and the pool closes it when it
+//! does not answer (see [`Pulse::after_release`]). Deliberately not here: `SQLite`, which is no
+//! server.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::pool::Pulse;
+use super::{Attempt, Change, StockStore, StoreError};
+use crate::stock::{
+    Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
+    OperationId, Sku, StockLevel, Warehouse,
+};
+
+/// A store on a server, waited for only so long.
+#[derive(Debug)]
+pub(super) struct Patient<S> {
+    store: S,
+    pulse: Arc<Pulse>,
+}
+
+impl<S: StockStore> Patient<S> {
+    pub(super) fn new(store: S, pulse: Arc<Pulse>) -> Self {
+        Self { store, pulse }
+    }
+
+    async fn read<T>(
+        &self,
+        reading: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let read = self.pulse.listen(reading).await;
+        read.unwrap_or_else(|silence| Err(StoreError::Unavailable(silence.into())))
+    }
+
+    /// COMMIT may have been sent when the silence began.
+    async fn write<T>(
+        &self,
+        writing: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let written = self.pulse.listen(writing).await;
+        written.unwrap_or_else(|silence| Err(StoreError::OutcomeUnknown(silence.into())))
+    }
+}
+
+#[async_trait]
+impl<S: StockStore> StockStore for Patient<S> {
+    fn backend(&self) -> &'static str {
+        self.store.backend()
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.read(self.store.ping()).await
+    }
+
+    async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
+        self.read(self.store.unsafe_settings()).await
+    }
+
+    async fn level(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+    ) -> Result<Option<StockLevel>, StoreError> {
+        self.read(self.store.level(sku, warehouse)).await
+    }
+
+    async fn deduct_if_available(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
+        self.write(self.store.deduct_if_available(deduction)).await
+    }
+
+    async fn deduct_under_row_lock(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
+        self.write(self.store.deduct_under_row_lock(deduction))
+            .await
+    }
+
+    async fn deduct_if_version(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+    ) -> Result<Attempt, StoreError> {
+        self.write(self.store.deduct_if_version(deduction, read))
+            .await
+    }
+
+    async fn overwrite(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+    ) -> Result<Attempt, StoreError> {
+        self.write(self.store.overwrite(deduction, read)).await
+    }
+
+    async fn recorded(
+        &self,
+        operation: OperationId,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Option<Movement>, StoreError> {
+        self.read(self.store.recorded(operation, idempotency)).await
+    }
+
+    async fn set_level(&self, change: &LevelChange) -> Result<Change, StoreError> {
+        self.write(self.store.set_level(change)).await
+    }
+
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<Change, StoreError> {
+        self.write(self.store.adjust(adjustment)).await
+    }
+
+    async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError> {
+        self.read(self.store.levels_of(sku)).await
+    }
+
+    async fn levels(
+        &self,
+        after: Option<&LevelCursor>,
+        limit: u32,
+    ) -> Result<Vec<StockLevel>, StoreError> {
+        self.read(self.store.levels(after, limit)).await
+    }
+
+    async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError> {
+        self.read(self.store.movements(filter)).await
+    }
+
+    async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
+        self.read(self.store.audit(sku)).await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}

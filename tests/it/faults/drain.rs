@@ -1,0 +1,119 @@
+//! Replicas that are asked to stop while they are busy.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use super::session::{self, Session};
+use super::{Ledger, SOON, send, until};
+use crate::support::app::TestApp;
+use crate::support::services::{Backend, fresh_database};
+
+/// How many buy at once, for each strategy.
+const BUYERS: usize = 8;
+const STRATEGIES: [&str; 3] = ["single-sql", "for-update", "optimistic"];
+const STOCK: i64 = 100_000;
+/// What must be sold before the replicas are stopped.
+const SALES: usize = 100;
+/// The service's own default for the end of all that is under way.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Buys until the replica does not answer any more. Answers what was acknowledged.
+async fn buyer(order: RequestBuilder, sold: Arc<AtomicUsize>) -> Vec<String> {
+    let mut acknowledged = Vec::new();
+    loop {
+        let copy = order.try_clone().expect("the body is in memory");
+        let Ok(answer) = send(copy).await else {
+            return acknowledged;
+        };
+        match answer.status {
+            200 => acknowledged.push(answer.id),
+            // The optimistic one on a hot row: nothing was taken.
+            503 => {}
+            _ => panic!("{answer:?}"),
+        }
+        sold.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Goal: a request is answered, or else it did nothing; even without a key the client knows.
+///
+/// Method: two replicas are stopped under load. Requests that get no answer at all, because their
+/// connection was closed or refused, must not be in the ledger: it holds what was acknowledged.
+#[rstest::rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_stops_answers_what_it_has_begun(
+    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let database = fresh_database(backend).await;
+    let app = TestApp::on(&database.url, 2, &[]).await;
+    let sold = Arc::new(AtomicUsize::new(0));
+    let mut buyers: Vec<JoinSet<Vec<String>>> = Vec::new();
+    for strategy in STRATEGIES {
+        app.set_level(strategy, STOCK).await;
+        let order = json!({ "sku": strategy });
+        let buying = |number| buyer(app.deduct(number, strategy, &order), Arc::clone(&sold));
+        buyers.push((0..BUYERS).map(buying).collect());
+    }
+    until("buyers buy", SOON, || async {
+        sold.load(Ordering::SeqCst) >= SALES
+    })
+    .await;
+    let stopping = Instant::now();
+    app.stop().await;
+    assert!(stopping.elapsed() < DRAIN_LIMIT, "{:?}", stopping.elapsed());
+
+    let ledger = Ledger::at(&database.url);
+    for (strategy, buyers) in STRATEGIES.into_iter().zip(buyers) {
+        let acknowledged: BTreeSet<_> = buyers.join_all().await.concat().into_iter().collect();
+        let recorded: BTreeSet<_> = ledger.sales(strategy).await.into_iter().collect();
+        assert_eq!(recorded, acknowledged, "{strategy}");
+        let audit = ledger.audit(strategy).await;
+        assert!(audit.consistent(), "{strategy}: {audit:?}");
+    }
+}
+
+/// Goal: what waits when the replica is asked to stop is finished, while nobody new is let in.
+///
+/// Method: the row is locked by the test until the deduction waits for it, and let go only when
+/// the replica has refused a new connection.
+#[rstest::rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deduction_that_waits_is_finished_before_the_replica_ends(
+    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let database = fresh_database(backend).await;
+    let limits = ["--wait-limit-ms=15000", "--request-deadline-ms=20000"];
+    let app = TestApp::on(&database.url, 1, &limits).await;
+    app.set_level("hot", STOCK).await;
+    let mut holder = Session::open(backend, &database.url).await;
+    assert!(holder.try_lock_hot().await, "the row is free");
+    let waiting = tokio::spawn(send(app.deduct(0, "single-sql", &json!({"sku": "hot"}))));
+    session::somebody_waits(backend, &database.url).await;
+
+    // A client of its own, so that every request is a new connection.
+    let client = reqwest::Client::builder()
+        .no_proxy()
+        .pool_max_idle_per_host(0);
+    let newcomer = client.build().expect("a client without TLS can be built");
+    let newcomer = newcomer.request(Method::GET, format!("{}/healthz", app.base(0)));
+    let stopping = tokio::spawn(app.stop());
+    until("new connections are refused", SOON, || async {
+        let newcomer = newcomer.try_clone().expect("there is no body");
+        newcomer.send().await.is_err_and(|error| error.is_connect())
+    })
+    .await;
+    assert!(!waiting.is_finished() && !stopping.is_finished());
+    holder.unlock().await;
+    let answer = waiting.await.unwrap().expect("it is answered");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    timeout(SOON, stopping).await.expect("it ends").unwrap();
+    let ledger = Ledger::at(&database.url);
+    assert_eq!(ledger.sales("hot").await, [answer.id]);
+}
