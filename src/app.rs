@@ -130,33 +130,32 @@ impl Replica {
     }
 
     /// Serves on `listener` until the token is cancelled; then refuses readiness, lets what is
-    /// under way finish within the drain limit, and closes the database.
+    /// under way finish, and closes the database, all within the drain limit.
     pub async fn run(self, listener: TcpListener) {
         let limits = ServerLimits {
             max_connections: self.limits.max_connections as usize,
             first_byte: self.limits.first_byte_timeout_ms,
             header: self.limits.header_timeout_ms,
             idle: self.limits.idle_timeout_ms,
-            drain: self.limits.drain_limit_ms,
         };
-        serve(
-            listener,
-            router(Arc::clone(&self.api)),
-            limits,
-            self.shutdown,
-        )
-        .await;
-        self.tasks.close();
-        if tokio::time::timeout(limits.drain, self.tasks.wait())
-            .await
-            .is_err()
-        {
-            tracing::warn!(
-                open = self.tasks.len(),
-                "operations still under way at the drain limit"
-            );
+        let router = router(Arc::clone(&self.api));
+        let to_the_end = async {
+            serve(listener, router, limits, self.shutdown.clone()).await;
+            self.tasks.close();
+            self.tasks.wait().await;
+            self.store.close().await;
+        };
+        let drain_limit = async {
+            self.shutdown.cancelled().await;
+            tokio::time::sleep(self.limits.drain_limit_ms).await;
+        };
+        tokio::select! {
+            () = to_the_end => {}
+            () = drain_limit => tracing::warn!(
+                operations = self.tasks.len(),
+                "connections or operations still open at the drain limit"
+            ),
         }
-        self.store.close().await;
     }
 }
 

@@ -159,6 +159,10 @@ async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
     start_logging(&config.log)?;
     let replica = Replica::build(config, mode).map_err(Failure::Setting)?;
     migrate(&config.database).await?;
+    let address = config.listen(mode);
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        Failure::Setting(format!("LISTEN: cannot listen on {address}: {error}"))
+    })?;
     replica.warn_of_unsafe_settings().await;
     match mode {
         Mode::Serve => tracing::warn!(
@@ -169,10 +173,6 @@ async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
             .await
             .map_err(|error| Failure::Other(format!("cannot seed the lab's stock: {error}")))?,
     }
-    let address = config.listen(mode);
-    let listener = TcpListener::bind(address).await.map_err(|error| {
-        Failure::Setting(format!("LISTEN: cannot listen on {address}: {error}"))
-    })?;
     announce(config, mode, &listener);
     stop_on_signal(&replica)?;
     replica.run(listener).await;

@@ -37,8 +37,6 @@ pub struct ServerLimits {
     pub header: Duration,
     /// Longest silence between two requests.
     pub idle: Duration,
-    /// Longest time for open connections to end once `shutdown` is cancelled.
-    pub drain: Duration,
 }
 
 /// How long to wait when the system has no file descriptor left for a new connection.
@@ -46,8 +44,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `shutdown` is cancelled, then lets requests under way finish.
 ///
-/// Idle connections are closed at once; the others as soon as their request is answered, and at
-/// the drain limit in any case.
+/// Idle connections are closed at once, the others as soon as their request is answered; for how
+/// long is the caller's to bound.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -76,15 +74,7 @@ pub async fn serve(
     }
     drop(listener);
     connections.close();
-    if tokio::time::timeout(limits.drain, connections.wait())
-        .await
-        .is_err()
-    {
-        tracing::warn!(
-            open = connections.len(),
-            "connections still open at the drain limit"
-        );
-    }
+    connections.wait().await;
 }
 
 /// The next connection. Errors here are the connection's own, or a shortage that passes.

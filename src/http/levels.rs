@@ -161,10 +161,7 @@ pub(super) async fn of_sku(
         return Err(StockError::UnknownSku.into());
     }
     let etag = format!("\"{}\"", Revision::of(&levels));
-    if headers
-        .get(header::IF_NONE_MATCH)
-        .is_some_and(|seen| seen.as_bytes() == etag.as_bytes())
-    {
+    if is_seen(&headers, &etag) {
         return Ok(with_etag(StatusCode::NOT_MODIFIED, &etag));
     }
     let warehouses = levels.into_iter().map(LevelBody::from).collect();
@@ -185,6 +182,15 @@ pub(super) fn known_sku(sku: String) -> Result<Sku, ApiError> {
 /// The SKU of a path that writes.
 pub(super) fn new_sku(sku: String) -> Result<Sku, ApiError> {
     Sku::parse(sku).map_err(|error| ApiError::invalid(error.to_string()))
+}
+
+/// Whether `If-None-Match` names `etag`, be it as weak, which a proxy that compresses makes of it.
+fn is_seen(headers: &HeaderMap, etag: &str) -> bool {
+    let seen = headers.get_all(header::IF_NONE_MATCH).iter();
+    seen.filter_map(|tags| tags.to_str().ok())
+        .flat_map(|tags| tags.split(','))
+        .map(|tag| tag.trim().trim_start_matches("W/"))
+        .any(|tag| tag == "*" || tag == etag)
 }
 
 fn with_etag(response: impl IntoResponse, etag: &str) -> Response {

@@ -2,8 +2,10 @@
 
 mod abandoned_transaction;
 mod bad_input;
+mod commands;
 mod config;
 mod connections;
+mod drain;
 mod explorer_self_test;
 mod faults;
 mod idempotency;

@@ -1,7 +1,6 @@
 //! The service as a process of its own: the built program, ended when its guard is dropped.
 
 use std::fs::{self, File};
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -17,13 +16,26 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A running `stocklock`, in an empty directory and an empty environment of its own.
 pub(crate) struct Process {
-    child: Child,
+    child: Guard,
     directory: TempDir,
     port: u16,
 }
 
+/// Ends its process when it is dropped.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// What a process left behind.
 pub(crate) struct Ended {
+    /// Its working directory.
+    pub(crate) directory: TempDir,
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
@@ -47,7 +59,7 @@ impl Process {
             .spawn()
             .expect("the program can be started");
         Self {
-            child,
+            child: Guard(child),
             directory,
             port,
         }
@@ -75,7 +87,7 @@ impl Process {
             {
                 return;
             }
-            let ended = self.child.try_wait().expect("the process can be asked");
+            let ended = self.child.0.try_wait().expect("the process can be asked");
             assert!(
                 ended.is_none() && begin.elapsed() < PATIENCE,
                 "not ready ({ended:?}): {}",
@@ -85,25 +97,25 @@ impl Process {
         }
     }
 
+    /// `host:port`.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// Its working directory.
-    pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
-    }
-
     /// Asks it to end.
     pub(crate) fn terminate(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
+        kill_process(Pid::from_child(&self.child.0), Signal::TERM).expect("it runs");
     }
 
     /// Waits for its end.
     pub(crate) async fn ended(mut self) -> Ended {
         let begin = Instant::now();
         let status: ExitStatus = loop {
-            if let Some(status) = self.child.try_wait().expect("the process can be asked") {
+            if let Some(status) = self.child.0.try_wait().expect("the process can be asked") {
                 break status;
             }
             assert!(
@@ -117,18 +129,11 @@ impl Process {
             code: status.code(),
             stdout: self.output("stdout"),
             stderr: self.output("stderr"),
+            directory: self.directory,
         }
     }
 
     fn output(&self, name: &str) -> String {
         fs::read_to_string(self.directory.path().join(name)).expect("its output is text")
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
