@@ -3,8 +3,9 @@
 //! [`StockStore`] is the one door. Each method is one whole operation: a statement, or a
 //! transaction from begin to commit. No connection and no transaction crosses it, so no strategy
 //! can hold one across something else. `SQLite`, MariaDB/`MySQL` and `PostgreSQL` implement it in
-//! three plain files with the same order of statements, so that a diff of two is the dialect; one
-//! contract suite (`tests/it/store_contract.rs`) runs on all.
+//! a file each, with its statements and its settings in two files beside it, all in the same order,
+//! so that a diff of two back ends is the dialect; one contract suite (`tests/it/store_contract.rs`)
+//! runs on all.
 
 use std::error::Error;
 use std::fmt;
