@@ -32,5 +32,5 @@ CREATE TABLE IF NOT EXISTS movement (
     created_at      timestamp(6) NOT NULL DEFAULT current_timestamp(6),
     PRIMARY KEY (operation_id, line),
     UNIQUE KEY movement_once_per_key (caller, idempotency_key),
-    KEY movement_of_sku (sku, warehouse, operation_id)
+    KEY movement_of_sku (sku, operation_id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -33,4 +33,4 @@ CREATE TABLE movement (
     CONSTRAINT movement_once_per_key UNIQUE (caller, idempotency_key)
 );
 
-CREATE INDEX movement_of_sku ON movement (sku, warehouse, operation_id);
+CREATE INDEX movement_of_sku ON movement (sku, operation_id);

@@ -32,4 +32,4 @@ CREATE TABLE movement (
     CONSTRAINT movement_once_per_key UNIQUE (caller, idempotency_key)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX movement_of_sku ON movement (sku, warehouse, operation_id);
+CREATE INDEX movement_of_sku ON movement (sku, operation_id);

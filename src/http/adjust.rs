@@ -59,7 +59,7 @@ pub(super) struct AdjustAnswer {
     params(openapi::SkuPath, openapi::IdempotencyKeyHeader),
     request_body = AdjustBody,
     responses(
-        (status = 200, body = AdjustAnswer),
+        (status = 200, description = "Adjusted", body = AdjustAnswer),
         openapi::ReadErrors, openapi::WriteErrors,
         (status = 404, response = openapi::NotFound),
         (status = 409, response = openapi::Conflict),

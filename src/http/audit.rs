@@ -64,7 +64,7 @@ pub(super) struct SkuAudit {
 #[utoipa::path(
     get, path = "/stock/{sku}/audit", tag = "stock", params(openapi::SkuPath),
     responses(
-        (status = 200, body = SkuAudit),
+        (status = 200, description = "The audit", body = SkuAudit),
         openapi::ReadErrors, (status = 404, response = openapi::NotFound),
     )
 )]

@@ -85,7 +85,7 @@ pub(super) struct DeductAnswer {
     params(DeductQuery, openapi::IdempotencyKeyHeader),
     request_body(content = DeductBody, description = "Or the same fields in the query"),
     responses(
-        (status = 200, body = DeductAnswer, headers(
+        (status = 200, description = "Taken, and committed", body = DeductAnswer, headers(
             ("Idempotent-Replayed" = String, description = "`true` where this was answered before"))),
         openapi::ReadErrors, openapi::WriteErrors,
         (status = 404, response = openapi::NotFound),

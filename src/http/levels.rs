@@ -77,7 +77,7 @@ pub(super) struct PageQuery {
 /// All levels, page by page
 #[utoipa::path(
     get, path = "/stock", tag = "stock", params(PageQuery),
-    responses((status = 200, body = LevelPage), openapi::ReadErrors)
+    responses((status = 200, description = "A page", body = LevelPage), openapi::ReadErrors)
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
@@ -145,7 +145,7 @@ pub(super) struct SkuLevels {
 #[utoipa::path(
     get, path = "/stock/{sku}", tag = "stock", params(openapi::SkuPath),
     responses(
-        (status = 200, body = SkuLevels, headers(("ETag" = String))),
+        (status = 200, description = "Its levels", body = SkuLevels, headers(("ETag" = String))),
         (status = 304, description = "Not modified (If-None-Match)"),
         openapi::ReadErrors, (status = 404, response = openapi::NotFound),
     )

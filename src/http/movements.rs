@@ -122,7 +122,7 @@ impl MovementQuery {
     get, path = "/stock/{sku}/movements", tag = "stock",
     params(openapi::SkuPath, MovementQuery),
     responses(
-        (status = 200, body = MovementPage),
+        (status = 200, description = "A page", body = MovementPage),
         openapi::ReadErrors, (status = 404, response = openapi::NotFound),
     )
 )]

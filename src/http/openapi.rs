@@ -1,10 +1,10 @@
 //! The API's documentation: its head, and the parts that several routes share.
 
 use serde_json::Value;
-use utoipa::openapi::{InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder};
+use utoipa::openapi::{ComponentsBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder};
 use utoipa::{IntoParams, IntoResponses, ToResponse, ToSchema};
 
-/// Title, version and licence; routes add themselves.
+/// Title, version and licence, and what routes refer to; the routes add themselves.
 pub(super) fn head() -> OpenApi {
     OpenApiBuilder::new()
         .info(
@@ -22,6 +22,15 @@ pub(super) fn head() -> OpenApi {
                 ))
                 .build(),
         )
+        .components(Some(
+            ComponentsBuilder::new()
+                .schema_from::<Problem>()
+                .response_from::<NotFound>()
+                .response_from::<Conflict>()
+                .response_from::<PreconditionFailed>()
+                .response_from::<Unavailable>()
+                .build(),
+        ))
         .build()
 }
 
@@ -77,10 +86,12 @@ problem_response!(Unavailable, "`not-ready`");
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "a description only")]
 pub(super) enum ReadErrors {
-    /// `invalid-request`: parseable, but wrong
+    /// `invalid-request`: parseable, but wrong; where they apply also `invalid-idempotency-key`,
+    /// `idempotency-key-reused`, `unknown-strategy`, `strategy-fixed`, `level-too-large`
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
-    /// `unavailable`, `overloaded`: nothing was changed; see Retry-After
+    /// `unavailable`, `overloaded`, and for writes `contended`, `strategy-unavailable`: nothing was
+    /// changed; see Retry-After
     #[response(status = 503, content_type = "application/problem+json")]
     Unavailable(Problem),
 }
@@ -89,7 +100,7 @@ pub(super) enum ReadErrors {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "a description only")]
 pub(super) enum WriteErrors {
-    /// `not-json`, `body-incomplete`
+    /// `not-json`, `body-incomplete`, `bad-request`
     #[response(status = 400, content_type = "application/problem+json")]
     NotParseable(Problem),
     /// `request-timeout`: the body did not arrive in time

@@ -25,14 +25,17 @@ pub(super) struct ProbeBody {
 
 /// Is the process alive? Touches nothing
 #[utoipa::path(get, path = "/healthz", tag = "operation",
-    responses((status = 200, body = ProbeBody)))]
+    responses((status = 200, description = "It is", body = ProbeBody)))]
 pub(super) async fn healthz() -> Json<ProbeBody> {
     Json(ProbeBody { status: "ok" })
 }
 
 /// Can it take requests? Asks the database, for at most 500 ms
 #[utoipa::path(get, path = "/readyz", tag = "operation",
-    responses((status = 200, body = ProbeBody), (status = 503, response = openapi::Unavailable)))]
+    responses(
+        (status = 200, description = "It can", body = ProbeBody),
+        (status = 503, response = openapi::Unavailable),
+    ))]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<ProbeBody>, ApiError> {
     let not_ready =
         |detail: &str| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", detail);
@@ -48,7 +51,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<ProbeBody
 
 /// Counters and histograms in the `OpenMetrics` text format
 #[utoipa::path(get, path = "/metrics", tag = "operation",
-    responses((status = 200, content_type = "application/openmetrics-text", body = String)))]
+    responses((status = 200, description = "All of them", content_type = "application/openmetrics-text", body = String)))]
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
     const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], api.metrics.render())

@@ -50,7 +50,8 @@ pub(super) struct LevelOrder {
     params(openapi::SkuPath, openapi::PreconditionHeaders),
     request_body = LevelOrder,
     responses(
-        (status = 200, body = LevelBody), (status = 201, body = LevelBody),
+        (status = 200, description = "Set", body = LevelBody),
+        (status = 201, description = "Created", body = LevelBody),
         openapi::ReadErrors, openapi::WriteErrors,
         (status = 409, response = openapi::Conflict),
         (status = 412, response = openapi::PreconditionFailed),

@@ -58,7 +58,7 @@ pub(super) struct StrategyList {
 
 /// Every strategy, and what it is worth
 #[utoipa::path(get, path = "/strategies", tag = "strategies",
-    responses((status = 200, body = StrategyList)))]
+    responses((status = 200, description = "All of them", body = StrategyList)))]
 pub(super) async fn strategies() -> Json<StrategyList> {
     let strategies = Strategy::ALL.into_iter().map(StrategyBody::from).collect();
     Json(StrategyList { strategies })

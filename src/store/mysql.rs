@@ -382,6 +382,7 @@ impl StockStore for MySqlStore {
     async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
         let found = sqlx::query_as(sql::AUDIT)
             .bind(sku.as_str())
+            .bind(sku.as_str())
             .fetch_all(&mut *self.connection().await?)
             .await;
         found

@@ -211,6 +211,11 @@ fn levels() -> Vec<Bad> {
         put("/stock/a%2Fb", r#"{"on_hand": 1}"#, 422, INVALID),
         put("/stock/%00", r#"{"on_hand": 1}"#, 422, INVALID),
         put("/stock/%FF", r#"{"on_hand": 1}"#, 400, "bad-request"),
+    ]
+}
+
+fn adjustments() -> Vec<Bad> {
+    vec![
         adjust(r#"{"delta": 0, "reason": "x"}"#, 422, INVALID),
         adjust(r#"{"delta": 1}"#, 422, INVALID),
         adjust(r#"{"delta": 1, "reason": ""}"#, 422, INVALID),
@@ -343,57 +348,13 @@ async fn bad_input_is_refused_by_a_problem_and_changes_nothing(
         before.push(app.get_json(page).await);
     }
     let mut complaints = Vec::new();
-    let requests = deductions().into_iter().chain(levels());
-    for bad in requests.chain(reads_and_routes()) {
+    let tables = [deductions(), levels(), adjustments(), reads_and_routes()];
+    for bad in tables.into_iter().flatten() {
         complaints.extend(complaint(&app, bad).await);
     }
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
     for (page, before) in pages.iter().zip(before) {
         assert_eq!(app.get_json(page).await, before, "{page}");
     }
-    app.stop().await;
-}
-
-#[tokio::test]
-async fn a_refused_method_is_told_which_ones_there_are() {
-    let app = TestApp::with_flags(Backend::Sqlite, 1, &[]).await;
-    for (path, allowed) in [
-        ("/stock/deduct", "POST"),
-        ("/stock/real", "GET,HEAD,PUT"),
-        ("/stock", "GET,HEAD"),
-    ] {
-        let response = app.request(0, Method::DELETE, path).send().await;
-        let response = response.expect("an answer");
-        assert_eq!(header(response.headers(), "allow"), allowed, "{path}");
-    }
-    app.stop().await;
-}
-
-#[tokio::test]
-async fn a_harmless_request_id_is_kept_and_another_is_replaced() {
-    let app = TestApp::with_flags(Backend::Sqlite, 1, &[]).await;
-    let too_long = "x".repeat(129);
-    for (given, kept) in [("order-4711", true), ("a b", false), (&too_long, false)] {
-        let request = app.request(0, Method::GET, "/nowhere");
-        let response = request.header("X-Request-Id", given).send().await;
-        let response = response.expect("an answer");
-        let id = header(response.headers(), "x-request-id").to_owned();
-        assert_eq!(id == given, kept, "{given}: {id}");
-        let problem: Value = response.json().await.expect("a problem");
-        assert_eq!(problem["request_id"], id);
-    }
-    app.stop().await;
-}
-
-#[tokio::test]
-async fn two_idempotency_keys_at_once_are_refused() {
-    let app = TestApp::with_flags(Backend::Sqlite, 1, &[]).await;
-    app.set_level("real", 10).await;
-    let request = app.request(0, Method::POST, "/stock/deduct?sku=real");
-    let request = request.header("Idempotency-Key", "a");
-    let response = request.header("Idempotency-Key", "b").send().await;
-    let response = response.expect("an answer");
-    assert_eq!(response.status(), StatusCode::UNPROCESSABLE_ENTITY);
-    assert_eq!(app.audit("real").await["sold"], 0);
     app.stop().await;
 }

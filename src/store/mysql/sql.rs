@@ -79,13 +79,15 @@ pub(super) const MOVEMENTS: &str = "SELECT operation_id, sku, warehouse, kind, d
     ORDER BY operation_id DESC, line DESC LIMIT ?";
 
 /// One statement, therefore one snapshot. The sums of `bigint` are `decimal` until they are cast.
-pub(super) const AUDIT: &str = "SELECT s.warehouse,
-        cast(coalesce(sum(CASE WHEN m.kind <> 'deducted' THEN m.delta END), 0) AS signed),
-        cast(coalesce(sum(CASE WHEN m.kind = 'deducted' THEN -m.delta END), 0) AS signed),
+pub(super) const AUDIT: &str = "SELECT s.warehouse, coalesce(m.received, 0), coalesce(m.sold, 0),
         s.on_hand, s.held, s.backorder_limit
-    FROM stock s LEFT JOIN movement m ON m.sku = s.sku AND m.warehouse = s.warehouse
-    WHERE s.sku = ?
-    GROUP BY s.warehouse, s.on_hand, s.held, s.backorder_limit ORDER BY s.warehouse";
+    FROM stock s LEFT JOIN (
+        SELECT warehouse,
+            cast(sum(CASE WHEN kind <> 'deducted' THEN delta ELSE 0 END) AS signed) AS received,
+            cast(sum(CASE WHEN kind = 'deducted' THEN -delta ELSE 0 END) AS signed) AS sold
+        FROM movement WHERE sku = ? GROUP BY warehouse
+    ) m ON m.warehouse = s.warehouse
+    WHERE s.sku = ? ORDER BY s.warehouse";
 
 pub(super) const SETTINGS: &str = "SELECT cast(@@innodb_flush_log_at_trx_commit AS signed),
         cast(@@log_bin AS signed), cast(@@sync_binlog AS signed)";

@@ -74,13 +74,15 @@ pub(super) const MOVEMENTS: &str = r#"SELECT operation_id, sku, warehouse, kind,
     ORDER BY operation_id DESC, line DESC LIMIT $6"#;
 
 /// One statement, therefore one snapshot. The sums of `bigint` are `numeric` until they are cast.
-pub(super) const AUDIT: &str = "SELECT s.warehouse,
-        coalesce(sum(CASE WHEN m.kind <> 'deducted' THEN m.delta END), 0)::bigint,
-        coalesce(sum(CASE WHEN m.kind = 'deducted' THEN -m.delta END), 0)::bigint,
+pub(super) const AUDIT: &str = "SELECT s.warehouse, coalesce(m.received, 0), coalesce(m.sold, 0),
         s.on_hand, s.held, s.backorder_limit
-    FROM stock s LEFT JOIN movement m ON m.sku = s.sku AND m.warehouse = s.warehouse
-    WHERE s.sku = $1
-    GROUP BY s.warehouse, s.on_hand, s.held, s.backorder_limit ORDER BY s.warehouse";
+    FROM stock s LEFT JOIN (
+        SELECT warehouse,
+            sum(CASE WHEN kind <> 'deducted' THEN delta ELSE 0 END)::bigint AS received,
+            sum(CASE WHEN kind = 'deducted' THEN -delta ELSE 0 END)::bigint AS sold
+        FROM movement WHERE sku = $1 GROUP BY warehouse
+    ) m ON m.warehouse = s.warehouse
+    WHERE s.sku = $1 ORDER BY s.warehouse";
 
 pub(super) const SETTINGS: &str = "SELECT current_setting('synchronous_commit'),
         current_setting('synchronous_standby_names'),

@@ -61,10 +61,12 @@ pub(super) const MOVEMENTS: &str =
         AND (?4 IS NULL OR reference = ?4) AND (?5 IS NULL OR operation_id < ?5)
     ORDER BY operation_id DESC, line DESC LIMIT ?6";
 
-pub(super) const AUDIT: &str = "SELECT s.warehouse,
-        coalesce(sum(CASE WHEN m.kind <> 'deducted' THEN m.delta END), 0),
-        coalesce(sum(CASE WHEN m.kind = 'deducted' THEN -m.delta END), 0),
+pub(super) const AUDIT: &str = "SELECT s.warehouse, coalesce(m.received, 0), coalesce(m.sold, 0),
         s.on_hand, s.held, s.backorder_limit
-    FROM stock s LEFT JOIN movement m ON m.sku = s.sku AND m.warehouse = s.warehouse
-    WHERE s.sku = ?1
-    GROUP BY s.warehouse ORDER BY s.warehouse";
+    FROM stock s LEFT JOIN (
+        SELECT warehouse,
+            sum(CASE WHEN kind <> 'deducted' THEN delta ELSE 0 END) AS received,
+            sum(CASE WHEN kind = 'deducted' THEN -delta ELSE 0 END) AS sold
+        FROM movement WHERE sku = ?1 GROUP BY warehouse
+    ) m ON m.warehouse = s.warehouse
+    WHERE s.sku = ?1 ORDER BY s.warehouse";

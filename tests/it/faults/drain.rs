@@ -8,8 +8,9 @@ use std::time::Duration;
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
+use super::child::Lab;
 use super::session::{self, Session};
 use super::{Ledger, SOON, send, until};
 use crate::support::app::TestApp;
@@ -79,41 +80,39 @@ async fn a_replica_that_stops_answers_what_it_has_begun(
     }
 }
 
-/// Goal: what waits when the replica is asked to stop is finished, while nobody new is let in.
+/// Goal: what waits when the process is told to terminate is finished and answered, while nobody
+/// new is let in.
 ///
 /// Method: the row is locked by the test until the deduction waits for it, and let go only when
-/// the replica has refused a new connection.
+/// the process has refused a new connection.
 #[rstest::rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deduction_that_waits_is_finished_before_the_replica_ends(
+async fn a_deduction_that_waits_is_answered_before_the_process_ends(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
     let database = fresh_database(backend).await;
-    let limits = ["--wait-limit-ms=15000", "--request-deadline-ms=20000"];
-    let app = TestApp::on(&database.url, 1, &limits).await;
-    app.set_level("hot", STOCK).await;
+    let settings = [("WAIT_LIMIT_MS", "15000"), ("REQUEST_DEADLINE_MS", "20000")];
+    let mut lab = Lab::start(&database.url, &settings).await;
+    lab.set_level("hot", STOCK).await;
     let mut holder = Session::open(backend, &database.url).await;
     assert!(holder.try_lock_hot().await, "the row is free");
-    let waiting = tokio::spawn(send(app.deduct(0, "single-sql", &json!({"sku": "hot"}))));
+    let order = lab.request(Method::POST, "/stock/deduct?sku=hot");
+    let waiting = tokio::spawn(send(order));
     session::somebody_waits(backend, &database.url).await;
 
-    // A client of its own, so that every request is a new connection.
-    let client = reqwest::Client::builder()
-        .no_proxy()
-        .pool_max_idle_per_host(0);
-    let newcomer = client.build().expect("a client without TLS can be built");
-    let newcomer = newcomer.request(Method::GET, format!("{}/healthz", app.base(0)));
-    let stopping = tokio::spawn(app.stop());
+    lab.terminate();
     until("new connections are refused", SOON, || async {
-        let newcomer = newcomer.try_clone().expect("there is no body");
-        newcomer.send().await.is_err_and(|error| error.is_connect())
+        let newcomer = lab.request(Method::GET, "/healthz").send().await;
+        newcomer.is_err_and(|error| error.is_connect())
     })
     .await;
-    assert!(!waiting.is_finished() && !stopping.is_finished());
+    assert_eq!(lab.ended(), None);
+    assert!(!waiting.is_finished());
     holder.unlock().await;
     let answer = waiting.await.unwrap().expect("it is answered");
     assert_eq!(answer.status, 200, "{answer:?}");
-    timeout(SOON, stopping).await.expect("it ends").unwrap();
+    let ended = lab.end().await;
+    assert!(ended.success(), "{ended}");
     let ledger = Ledger::at(&database.url);
     assert_eq!(ledger.sales("hot").await, [answer.id]);
 }

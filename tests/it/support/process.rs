@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::ports::free_port;
 
 /// How long a process may take to do what a test waits for; on an idle machine it is a moment.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A running `stocklock`, in an empty directory and an empty environment of its own.

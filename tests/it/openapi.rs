@@ -1,0 +1,171 @@
+//! The API's documentation: complete, true of what is served, and changed on purpose only.
+
+use reqwest::Method;
+use serde_json::Value;
+use stocklock::http::document;
+
+use crate::support::app::TestApp;
+use crate::support::services::Backend;
+
+/// Every operation: path, method, description.
+fn operations(document: &Value) -> Vec<(&str, &str, &Value)> {
+    let paths = document["paths"].as_object().expect("paths");
+    let operations = paths.iter().flat_map(|(path, item)| {
+        let item = item.as_object().expect("a path's operations");
+        item.iter()
+            .map(|(method, it)| (path.as_str(), method.as_str(), it))
+    });
+    operations.collect()
+}
+
+/// What a `$ref` refers to, or the value itself.
+fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
+    match value["$ref"].as_str() {
+        Some(reference) => document
+            .pointer(reference.trim_start_matches('#'))
+            .unwrap_or_else(|| panic!("{reference} leads nowhere")),
+        None => value,
+    }
+}
+
+#[test]
+fn the_document_is_changed_on_purpose_only() {
+    let mut document = document(true);
+    document["info"]["version"] = "[version]".into();
+    insta::assert_json_snapshot!(document);
+}
+
+#[test]
+fn every_operation_says_how_it_succeeds_and_how_it_fails() {
+    let document = document(true);
+    assert!(
+        document["openapi"]
+            .as_str()
+            .is_some_and(|v| v.starts_with("3.1."))
+    );
+    for (path, method, operation) in operations(&document) {
+        let what = format!("{method} {path}");
+        assert!(operation["summary"].is_string(), "{what} has no summary");
+        let responses = operation["responses"].as_object().expect("responses");
+        assert!(responses.keys().any(|it| it.starts_with('2')), "{what}");
+        for (status, response) in responses {
+            let description = resolved(&document, response)["description"].as_str();
+            assert!(
+                description.is_some_and(|it| !it.is_empty()),
+                "{what} {status}"
+            );
+        }
+        let errors = responses
+            .iter()
+            .filter(|(status, _)| *status >= &"400".to_owned());
+        for (status, response) in errors {
+            let response = resolved(&document, response);
+            let body = &response["content"]["application/problem+json"];
+            let schema = resolved(&document, &body["schema"]);
+            assert!(
+                schema["properties"]["code"].is_object(),
+                "{what} {status}: {response}"
+            );
+            let description = response["description"].as_str().unwrap_or_default();
+            assert!(description.contains('`'), "{what} {status} names no code");
+        }
+    }
+}
+
+#[test]
+fn every_code_that_a_caller_may_meet_is_named() {
+    let document = document(true).to_string();
+    for code in [
+        "bad-request",
+        "below-limit",
+        "body-incomplete",
+        "body-too-large",
+        "contended",
+        "idempotency-key-reused",
+        "insufficient-stock",
+        "invalid-idempotency-key",
+        "invalid-request",
+        "level-too-large",
+        "not-json",
+        "not-ready",
+        "outcome-unknown",
+        "overloaded",
+        "precondition-failed",
+        "request-in-flight",
+        "request-timeout",
+        "strategy-fixed",
+        "strategy-unavailable",
+        "unavailable",
+        "unknown-sku",
+        "unknown-strategy",
+        "unsupported-media-type",
+        "wrong-home",
+    ] {
+        assert!(document.contains(&format!("`{code}`")), "{code}");
+    }
+}
+
+#[test]
+fn every_reference_leads_somewhere() {
+    fn visit(document: &Value, value: &Value) {
+        match value {
+            Value::Object(object) => {
+                resolved(document, value);
+                object.values().for_each(|inner| visit(document, inner));
+            }
+            Value::Array(array) => array.iter().for_each(|inner| visit(document, inner)),
+            _ => {}
+        }
+    }
+    let document = document(true);
+    visit(&document, &document);
+}
+
+#[tokio::test]
+async fn every_documented_route_is_served() {
+    let app = TestApp::with_flags(Backend::Sqlite, 1, &[]).await;
+    app.set_level("a", 1).await;
+    let document = app.get_json("/openapi.json").await;
+    assert_eq!(document, stocklock::http::document(true));
+    for (path, method, _) in operations(&document) {
+        let method: Method = method.to_uppercase().parse().expect("a method");
+        let request = app.request(0, method.clone(), &path.replace("{sku}", "a"));
+        let answer = request.send().await.expect("an answer").text().await;
+        let answer = answer.expect("a body");
+        for absent in ["no-such-route", "method-not-allowed", "internal"] {
+            assert!(!answer.contains(absent), "{method} {path}: {answer}");
+        }
+    }
+    app.stop().await;
+}
+
+#[test]
+fn production_documents_all_but_the_labs_page() {
+    let (lab, production) = (document(true), document(false));
+    let mut paths: Vec<_> = operations(&lab);
+    paths.retain(|(path, ..)| *path != "/");
+    assert!(paths.len() < operations(&lab).len());
+    assert_eq!(operations(&production), paths);
+}
+
+#[tokio::test]
+async fn the_browsable_page_needs_nothing_from_elsewhere() {
+    let app = TestApp::with_flags(Backend::Sqlite, 1, &[]).await;
+    let page = app.get("/docs/").await;
+    assert_eq!(page.status(), 200);
+    let page = page.text().await.expect("a page");
+    let quoted: Vec<_> = page.split('"').collect();
+    let sources = quoted
+        .windows(2)
+        .filter(|it| it[0].ends_with("src=") || it[0].ends_with("href="))
+        .map(|it| it[1]);
+    let mut count = 0;
+    for source in sources {
+        assert!(!source.contains("//"), "{source} is elsewhere");
+        let path = format!("/docs/{}", source.trim_start_matches("./"));
+        assert_eq!(app.get(&path).await.status(), 200, "{path}");
+        count += 1;
+    }
+    assert!(count >= 3, "{page}");
+    app.stop().await;
+}
