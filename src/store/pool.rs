@@ -252,3 +252,40 @@ pub(super) fn conflict_if_duplicate(
     }
     otherwise(error)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn one_dead_connection_makes_those_suspect_that_were_idle_beside_it() {
+        let pulse = Pulse::new(2 * SECOND);
+        tokio::time::advance(5 * SECOND).await;
+        assert!(pulse.trusts(SECOND));
+        assert!(!pulse.trusts(TRUSTED_IDLE));
+
+        let silence = pulse.listen(std::future::pending::<()>()).await;
+        silence.expect_err("nobody answers");
+        tokio::time::advance(SECOND).await;
+        assert!(!pulse.trusts(2 * SECOND), "it was idle before");
+        assert!(pulse.trusts(SECOND / 2), "it has been used since");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dead_connection_ends_what_was_known_of_life() {
+        let pulse = Pulse::new(2 * SECOND);
+        assert!(!pulse.is_recent());
+        tokio::time::advance(SECOND).await;
+        pulse.beat();
+        assert!(pulse.is_recent());
+        tokio::time::advance(SECOND).await;
+        let dead = async { Err(sqlx::Error::WorkerCrashed) };
+        assert!(!pulse.after_release(dead).await.unwrap());
+        assert!(!pulse.is_recent());
+        tokio::time::advance(SECOND).await;
+        pulse.beat();
+        assert!(pulse.is_recent());
+    }
+}

@@ -259,6 +259,22 @@ async fn a_blackhole_is_silent_and_gives_everything_back_when_it_ends() {
 }
 
 #[tokio::test]
+async fn a_stranded_connection_stays_silent_while_a_new_one_passes() {
+    let proxy = echo().await;
+    let mut stranded = TcpStream::connect(proxy.address()).await.unwrap();
+    send_and_receive(&mut stranded, b"there").await.unwrap();
+
+    proxy.set(Mode::Strand).await;
+    let mut new = TcpStream::connect(proxy.address()).await.unwrap();
+    send_and_receive(&mut new, b"there").await.unwrap();
+    proxy.set(Mode::Pass).await;
+    stranded.write_all(b"lost").await.unwrap();
+    timeout(SILENCE, stranded.read(&mut [0; 4]))
+        .await
+        .expect_err("nothing passes, not even an end");
+}
+
+#[tokio::test]
 async fn a_delay_holds_each_direction_up() {
     let proxy = echo().await;
     let delay = Duration::from_millis(30);

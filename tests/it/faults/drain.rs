@@ -8,7 +8,7 @@ use std::time::Duration;
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::child::Lab;
 use super::session::{self, Session};
@@ -24,6 +24,9 @@ const STOCK: i64 = 100_000;
 const SALES: usize = 100;
 /// The service's own default for the end of all that is under way.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a deduction keeps a process that was told to end.
+const HELD: Duration = Duration::from_millis(500);
 
 /// Buys until the replica does not answer any more. Answers what was acknowledged.
 async fn buyer(order: RequestBuilder, sold: Arc<AtomicUsize>) -> Vec<String> {
@@ -84,7 +87,7 @@ async fn a_replica_that_stops_answers_what_it_has_begun(
 /// new is let in.
 ///
 /// Method: the row is locked by the test until the deduction waits for it, and let go only when
-/// the process has refused a new connection.
+/// the process has refused a new connection, and some time after that.
 #[rstest::rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deduction_that_waits_is_answered_before_the_process_ends(
@@ -106,6 +109,8 @@ async fn a_deduction_that_waits_is_answered_before_the_process_ends(
         newcomer.is_err_and(|error| error.is_connect())
     })
     .await;
+    // Time enough to end for a process that does not wait.
+    sleep(HELD).await;
     assert_eq!(lab.ended(), None);
     assert!(!waiting.is_finished());
     holder.unlock().await;
