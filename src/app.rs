@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::change::LevelChanges;
 use crate::config::{Config, Limits, Mode};
 use crate::http::{Api, BodyLimits, Lab, router};
 use crate::metrics::Metrics;
+use crate::operations::Operations;
 use crate::retry::RetryPolicy;
 use crate::server::{ServerLimits, serve};
 use crate::stock::{LevelChange, OperationId, Precondition, Reason, Sku, StockError, Warehouse};
 use crate::store::{StockStore, StoreOptions, connect};
-use crate::strategy::{Deductor, DeductorLimits};
+use crate::strategy::Deductor;
 
 /// The SKU that the lab seeds, and deducts where none is named.
 const LAB_SKU: &str = "1001";
@@ -28,7 +28,7 @@ pub struct Replica {
     api: Arc<Api>,
     store: Arc<dyn StockStore>,
     limits: Limits,
-    tasks: TaskTracker,
+    operations: Operations,
     shutdown: CancellationToken,
 }
 
@@ -47,26 +47,21 @@ impl Replica {
         };
         let store = connect(config.database.url(), &options)
             .map_err(|problem| format!("DATABASE_URL: {problem}"))?;
-        let policy = RetryPolicy::new(limits.max_attempts, limits.wait_limit_ms);
+        let policy = RetryPolicy::new(
+            limits.max_attempts,
+            limits.wait_limit_ms,
+            limits.request_deadline_ms,
+        );
         let metrics = Arc::new(Metrics::new());
-        let tasks = TaskTracker::new();
+        let operations = Operations::new(limits.max_in_flight as usize, limits.request_deadline_ms);
         let shutdown = CancellationToken::new();
         let deductor = Deductor::new(
             Arc::clone(&store),
             policy.clone(),
-            DeductorLimits {
-                max_in_flight: limits.max_in_flight as usize,
-                deadline: limits.request_deadline_ms,
-            },
-            tasks.clone(),
+            operations.clone(),
             Arc::clone(&metrics),
         );
-        let changes = LevelChanges::new(
-            Arc::clone(&store),
-            policy,
-            limits.request_deadline_ms,
-            tasks.clone(),
-        );
+        let changes = LevelChanges::new(Arc::clone(&store), policy, operations.clone());
         let api = Arc::new(Api {
             replica: config.service.replica_id.clone().unwrap_or_else(replica_id),
             deductor: Arc::new(deductor),
@@ -87,7 +82,7 @@ impl Replica {
             api,
             store,
             limits,
-            tasks,
+            operations,
             shutdown,
         })
     }
@@ -141,8 +136,7 @@ impl Replica {
         let router = router(Arc::clone(&self.api));
         let to_the_end = async {
             serve(listener, router, limits, self.shutdown.clone()).await;
-            self.tasks.close();
-            self.tasks.wait().await;
+            self.operations.drained().await;
             self.store.close().await;
         };
         let drain_limit = async {
@@ -152,7 +146,7 @@ impl Replica {
         tokio::select! {
             () = to_the_end => {}
             () = drain_limit => tracing::warn!(
-                operations = self.tasks.len(),
+                operations = self.operations.under_way(),
                 "connections or operations still open at the drain limit"
             ),
         }

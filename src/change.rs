@@ -1,12 +1,10 @@
 //! Changes of a level that are not sales, from the first attempt to the answer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio_util::task::TaskTracker;
-
+use crate::operations::Operations;
 use crate::retry::RetryPolicy;
-use crate::settle::{Step, detached, until_settled};
+use crate::settle::{Step, until_settled};
 use crate::stock::{
     Adjustment, Idempotency, LevelChange, Movement, OperationId, StockError, StockLevel,
 };
@@ -39,25 +37,17 @@ pub struct Adjusted {
 pub struct LevelChanges {
     store: Arc<dyn StockStore>,
     policy: RetryPolicy,
-    deadline: Duration,
-    tasks: TaskTracker,
+    operations: Operations,
 }
 
 impl LevelChanges {
-    /// `deadline` is the longest that a caller waits; `tasks` is where the tasks are tracked for
-    /// shutdown.
+    /// Changes that count among `operations`.
     #[must_use]
-    pub fn new(
-        store: Arc<dyn StockStore>,
-        policy: RetryPolicy,
-        deadline: Duration,
-        tasks: TaskTracker,
-    ) -> Self {
+    pub fn new(store: Arc<dyn StockStore>, policy: RetryPolicy, operations: Operations) -> Self {
         Self {
             store,
             policy,
-            deadline,
-            tasks,
+            operations,
         }
     }
 
@@ -69,14 +59,20 @@ impl LevelChanges {
     /// # Cancel safety
     /// Dropping the future does not stop the change.
     pub async fn set_level(&self, change: LevelChange) -> Result<LevelSet, StockError> {
-        let Self { store, policy, .. } = self.clone();
-        detached(&self.tasks, self.deadline, async move {
-            until_settled(&policy, |in_doubt| {
-                set_level_once(&*store, &change, in_doubt)
+        let Self {
+            store,
+            policy,
+            operations,
+        } = self.clone();
+        let slot = operations.admit()?;
+        operations
+            .run(slot, async move {
+                until_settled(&policy, |in_doubt| {
+                    set_level_once(&*store, &change, in_doubt)
+                })
+                .await
             })
             .await
-        })
-        .await
     }
 
     /// Adds to or takes from a level.
@@ -87,14 +83,20 @@ impl LevelChanges {
     /// # Cancel safety
     /// Dropping the future does not stop the adjustment.
     pub async fn adjust(&self, adjustment: Adjustment) -> Result<Adjusted, StockError> {
-        let Self { store, policy, .. } = self.clone();
-        detached(&self.tasks, self.deadline, async move {
-            until_settled(&policy, |in_doubt| {
-                adjust_once(&*store, &adjustment, in_doubt)
+        let Self {
+            store,
+            policy,
+            operations,
+        } = self.clone();
+        let slot = operations.admit()?;
+        operations
+            .run(slot, async move {
+                until_settled(&policy, |in_doubt| {
+                    adjust_once(&*store, &adjustment, in_doubt)
+                })
+                .await
             })
             .await
-        })
-        .await
     }
 }
 

@@ -11,6 +11,7 @@ mod race;
 
 use crate::app::Replica;
 use crate::config::{Config, DatabaseConfig, LogConfig, Mode};
+use crate::descriptors::allow_connections;
 use crate::{http, store, telemetry};
 
 /// An inventory service that never oversells, and shows why.
@@ -157,6 +158,7 @@ async fn migrate(database: &DatabaseConfig) -> Result<(), Failure> {
 
 async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
     start_logging(&config.log)?;
+    allow_connections(config.connections());
     let replica = Replica::build(config, mode).map_err(Failure::Setting)?;
     migrate(&config.database).await?;
     let address = config.listen(mode);

@@ -84,6 +84,16 @@ pub struct DatabaseConfig {
 }
 
 impl DatabaseConfig {
+    /// Which database, for people: the URL without user, password and parameters.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let url = self.url().split('?').next().unwrap_or_default();
+        match (url.split_once("://"), url.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, place))) => format!("{scheme}://{place}"),
+            _ => url.to_owned(),
+        }
+    }
+
     /// The database's URL, password and all.
     #[must_use]
     pub fn url(&self) -> &str {
@@ -167,6 +177,12 @@ pub struct Limits {
 }
 
 impl Config {
+    /// The most connections that the replica may have open, clients' and database's together.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        u64::from(self.limits.max_connections) + u64::from(self.database.database_pool_size)
+    }
+
     /// The address to listen on: the lab keeps to this machine unless told otherwise.
     #[must_use]
     pub fn listen(&self, mode: Mode) -> SocketAddr {

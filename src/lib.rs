@@ -19,6 +19,7 @@ pub mod stock;
 pub mod strategy;
 
 pub mod change;
+pub mod operations;
 mod settle;
 
 pub mod store;
@@ -31,6 +32,7 @@ pub mod server;
 
 pub mod app;
 pub mod config;
+pub mod descriptors;
 pub mod telemetry;
 
 pub mod lab;

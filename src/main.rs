@@ -10,7 +10,8 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     // Before any thread is started, since it sets environment variables.
-    match dotenvy::dotenv() {
+    // Of this directory only: one further up may name somebody else's database.
+    match dotenvy::from_path(".env") {
         Err(error) if !error.not_found() => {
             return fail(&Failure::Setting(format!(".env: {error}")));
         }

@@ -35,6 +35,9 @@ pub struct RetryPolicy {
     pub max_attempts: u32,
     /// No attempt starts later than this after the first one.
     pub wait_limit: Duration,
+    /// Once a commit is in doubt, attempts to find out start until this long after the first one:
+    /// an answer that is not known costs the caller more than one that comes late.
+    pub doubt_limit: Duration,
     /// The first pause is drawn from zero to this; each later one from zero to twice as much.
     pub base_pause: Duration,
     /// The longest pause.
@@ -46,10 +49,11 @@ pub struct RetryPolicy {
 impl RetryPolicy {
     /// A policy for contended rows: pauses start near a commit's duration.
     #[must_use]
-    pub fn new(max_attempts: u32, wait_limit: Duration) -> Self {
+    pub fn new(max_attempts: u32, wait_limit: Duration, doubt_limit: Duration) -> Self {
         Self {
             max_attempts,
             wait_limit,
+            doubt_limit,
             base_pause: Duration::from_millis(2),
             max_pause: Duration::from_millis(100),
             sleep: Arc::new(TokioSleep),
@@ -63,6 +67,8 @@ impl RetryPolicy {
             policy: self,
             started: Instant::now(),
             attempts: 1,
+            max_attempts: self.max_attempts,
+            limit: self.wait_limit,
         }
     }
 }
@@ -73,6 +79,8 @@ pub struct Retry<'a> {
     policy: &'a RetryPolicy,
     started: Instant,
     attempts: u32,
+    max_attempts: u32,
+    limit: Duration,
 }
 
 impl Retry<'_> {
@@ -88,12 +96,19 @@ impl Retry<'_> {
         self.started.elapsed()
     }
 
+    /// A commit is in doubt: grants as many attempts again, the doubt limit instead of the wait
+    /// limit, and in any case time for one.
+    pub fn allow_for_doubt(&mut self) {
+        self.max_attempts = self.attempts.saturating_add(self.policy.max_attempts);
+        self.limit = (self.waited() + self.policy.max_pause).max(self.policy.doubt_limit);
+    }
+
     /// Pauses, then answers whether another attempt may begin.
     pub async fn again(&mut self) -> bool {
-        if self.attempts >= self.policy.max_attempts {
+        if self.attempts >= self.max_attempts {
             return false;
         }
-        let left = self.policy.wait_limit.saturating_sub(self.waited());
+        let left = self.limit.saturating_sub(self.waited());
         let pause = self.next_pause();
         if left.is_zero() || pause >= left {
             return false;
@@ -117,7 +132,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn attempts_are_bounded() {
-        let policy = RetryPolicy::new(3, Duration::from_mins(1));
+        let policy = RetryPolicy::new(3, Duration::from_mins(1), Duration::from_mins(1));
         let mut retry = policy.start();
         assert!(retry.again().await && retry.again().await);
         assert!(!retry.again().await);
@@ -126,7 +141,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn time_is_bounded() {
-        let policy = RetryPolicy::new(u32::MAX, Duration::from_secs(2));
+        let policy = RetryPolicy::new(u32::MAX, Duration::from_secs(2), Duration::from_secs(5));
         let mut retry = policy.start();
         while retry.again().await {}
         assert!(
@@ -135,5 +150,16 @@ mod tests {
             retry.waited()
         );
         assert!(retry.attempts() > 20, "{}", retry.attempts());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn doubt_grants_another_attempt_however_late_it_comes() {
+        let policy = RetryPolicy::new(1, Duration::from_secs(2), Duration::from_secs(5));
+        let mut retry = policy.start();
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert!(!retry.again().await);
+        retry.allow_for_doubt();
+        assert!(retry.again().await);
+        assert!(!retry.again().await);
     }
 }

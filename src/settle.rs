@@ -5,14 +5,9 @@
 //! did happen, or is still happening, the index says so. (A look-up could not: the first
 //! transaction may still be open.)
 //!
-//! [`until_settled`] neither spawns nor sleeps by a clock of its own: all pauses go through the
-//! policy's sleep, so that the tests can explore every interleaving. [`detached`] is what keeps a
-//! disconnect or a deadline from cutting it short.
-
-use std::time::Duration;
-
-use tokio_util::task::TaskTracker;
-use tracing::Instrument;
+//! Neither spawns nor sleeps by a clock of its own: all pauses go through the policy's sleep, so
+//! that the tests can explore every interleaving. What keeps a disconnect or a deadline from
+//! cutting it short is [`crate::operations`].
 
 use crate::retry::{Retry, RetryPolicy};
 use crate::stock::StockError;
@@ -45,7 +40,12 @@ where
         match attempt(in_doubt).await {
             Ok(Step::Final(answer)) => return answer,
             Ok(Step::Again) | Err(StoreError::Conflict(_) | StoreError::LockWait(_)) => {}
-            Err(StoreError::OutcomeUnknown(_)) => in_doubt = true,
+            Err(StoreError::OutcomeUnknown(_)) => {
+                if !in_doubt {
+                    retry.allow_for_doubt();
+                }
+                in_doubt = true;
+            }
             Err(error @ StoreError::ConnectionLost(_)) => lost = Some(error),
             Err(_) if in_doubt => {}
             Err(error) => return Err(error.into()),
@@ -64,28 +64,5 @@ fn contended(retry: &Retry<'_>) -> StockError {
     StockError::Contended {
         attempts: retry.attempts(),
         waited: retry.waited(),
-    }
-}
-
-/// Runs `operation` in a task of its own, and waits for it until the deadline.
-///
-/// # Errors
-/// The operation's own, and [`StockError::OutcomeUnknown`] when the deadline passes first: the
-/// task goes on.
-///
-/// # Cancel safety
-/// Dropping the future does not stop the operation; the tracker waits for it at shutdown.
-pub(crate) async fn detached<T: Send + 'static>(
-    tasks: &TaskTracker,
-    deadline: Duration,
-    operation: impl Future<Output = Result<T, StockError>> + Send + 'static,
-) -> Result<T, StockError> {
-    let task = tasks.spawn(operation.in_current_span());
-    match tokio::time::timeout(deadline, task).await {
-        Ok(Ok(result)) => result,
-        Ok(Err(join_error)) => Err(StockError::Internal {
-            what: join_error.to_string(),
-        }),
-        Err(_deadline) => Err(StockError::OutcomeUnknown),
     }
 }

@@ -23,7 +23,7 @@ mod read_check;
 mod single_sql;
 
 pub use card::Card;
-pub use deductor::{DeductOrder, Deductor, DeductorLimits};
+pub use deductor::{DeductOrder, Deductor};
 pub use local_mutex::LocalMutexes;
 pub use protection::Protection;
 

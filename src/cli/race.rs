@@ -8,14 +8,16 @@ use tempfile::TempDir;
 
 use super::{Failure, migrate, start_logging};
 use crate::config::{DatabaseConfig, Limits, LogConfig};
+use crate::descriptors::allow_connections;
 use crate::lab::race::{Entrants, Progress, RacePlan, Report, Target, run};
 use crate::lab::replicas::Replicas;
 
 /// Sells a fresh SKU out with every strategy in turn over real HTTP, and tells who oversold.
 ///
 /// Without --target, it starts the replicas itself, on the database that `DATABASE_URL` names, or on
-/// a temporary SQLite. Exits 1 if a strategy broke its promise; those that promise nothing are
-/// expected to oversell.
+/// a temporary SQLite. The SKUs that it sold, `race-…`, and their ledger stay in that database.
+/// Exits 1 if a strategy broke its promise, or could not prove it because orders failed; those
+/// that promise nothing are expected to oversell.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct RaceArgs {
@@ -82,6 +84,17 @@ enum Case {
 }
 
 impl RaceArgs {
+    /// Where the stock of the race is, for people.
+    fn place(&self) -> String {
+        if !self.target.is_empty() {
+            return "the targets' database".to_owned();
+        }
+        match self.database.database_url {
+            Some(_) => format!("{} (DATABASE_URL)", self.database.place()),
+            None => "a temporary SQLite file".to_owned(),
+        }
+    }
+
     fn plan(&self) -> RacePlan {
         let mut plan = match self.case {
             Some(Case::Seckill) => RacePlan::seckill(),
@@ -99,13 +112,16 @@ impl RaceArgs {
 /// Runs the race and prints what came of it.
 pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
     start_logging(&args.log)?;
+    // Both ends of each buyer's connection are in this process, and so are the pools.
+    let pools = args.replicas * args.database.database_pool_size;
+    allow_connections(2 * args.plan().connections as u64 + u64::from(pools));
     let report = tokio::select! {
         report = run_plan(&args) => report?,
         _ = tokio::signal::ctrl_c() => return Err(Failure::Other("stopped".to_owned())),
     };
     print!("{}", report.table());
     if let Some(file) = &args.json {
-        write_json(&report, file)?;
+        write_json(&report, &args.place(), file)?;
     }
     if report.broken() {
         Err(Failure::PromiseBroken)
@@ -115,6 +131,7 @@ pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
 }
 
 async fn run_plan(args: &RaceArgs) -> Result<Report, Failure> {
+    eprintln!("racing on {}", args.place());
     if !args.target.is_empty() {
         return race_on(args, &args.target).await;
     }
@@ -151,8 +168,10 @@ fn database(configured: &DatabaseConfig) -> Result<(DatabaseConfig, Option<TempD
     ))
 }
 
-fn write_json(report: &Report, file: &Path) -> Result<(), Failure> {
-    std::fs::write(file, format!("{:#}\n", report.json())).map_err(|error| {
+fn write_json(report: &Report, place: &str, file: &Path) -> Result<(), Failure> {
+    let mut measured = report.json();
+    measured["place"] = place.into();
+    std::fs::write(file, format!("{measured:#}\n")).map_err(|error| {
         Failure::Other(format!("--json: cannot write {}: {error}", file.display()))
     })
 }

@@ -1,15 +1,12 @@
-//! Runs deductions: bounded in number and time, each in a task of its own.
+//! Runs deductions, each in a task of its own, and counts them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
-use tokio_util::task::TaskTracker;
 
 use crate::metrics::Metrics;
+use crate::operations::Operations;
 use crate::retry::RetryPolicy;
-use crate::settle::detached;
 use crate::stock::{
     Deducted, Deduction, Idempotency, OperationId, Quantity, Sku, StockError, Warehouse,
 };
@@ -30,46 +27,31 @@ pub struct DeductOrder {
     pub idempotency: Option<Idempotency>,
 }
 
-/// The bounds of one replica's deductions.
-#[derive(Debug, Clone)]
-pub struct DeductorLimits {
-    /// The most deductions under way at once; more are refused as overloaded.
-    pub max_in_flight: usize,
-    /// The longest that a caller waits for an answer.
-    pub deadline: Duration,
-}
-
 /// Runs deductions against one store.
 #[derive(Debug)]
 pub struct Deductor {
     store: Arc<dyn StockStore>,
     mutexes: LocalMutexes,
     policy: RetryPolicy,
-    limits: DeductorLimits,
-    in_flight: Arc<Semaphore>,
-    tasks: TaskTracker,
+    operations: Operations,
     metrics: Arc<Metrics>,
 }
 
 impl Deductor {
-    /// A deductor with nothing under way. `tasks` is where its tasks are tracked for shutdown.
+    /// A deductor whose deductions count among `operations`.
     #[must_use]
     pub fn new(
         store: Arc<dyn StockStore>,
         policy: RetryPolicy,
-        limits: DeductorLimits,
-        tasks: TaskTracker,
+        operations: Operations,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let in_flight = Arc::new(Semaphore::new(limits.max_in_flight));
         let mutexes = LocalMutexes::new();
         Self {
             store,
             mutexes,
             policy,
-            limits,
-            in_flight,
-            tasks,
+            operations,
             metrics,
         }
     }
@@ -81,35 +63,26 @@ impl Deductor {
     /// [`StockError::OutcomeUnknown`] when the deadline passes first.
     ///
     /// # Cancel safety
-    /// Dropping the future does not stop the deduction: it runs in a task of its own, which the
-    /// tracker waits for at shutdown.
+    /// Dropping the future does not stop the deduction: it runs in a task of its own, which is
+    /// waited for at shutdown.
     pub async fn deduct(
         self: &Arc<Self>,
         strategy: Strategy,
         order: DeductOrder,
     ) -> Result<Deducted, StockError> {
         let started = Instant::now();
-        let permit = self.admit().inspect_err(|error| {
+        let slot = self.operations.admit().inspect_err(|error| {
             self.metrics
                 .deduction(strategy.name(), error.code(), started.elapsed());
         })?;
-        let run = Arc::clone(self).run(strategy, order, permit);
-        detached(&self.tasks, self.limits.deadline, run).await
-    }
-
-    fn admit(&self) -> Result<OwnedSemaphorePermit, StockError> {
-        Arc::clone(&self.in_flight)
-            .try_acquire_owned()
-            .map_err(|_| StockError::Overloaded {
-                what: "this replica has as many deductions under way as MAX_IN_FLIGHT allows",
-            })
+        let run = Arc::clone(self).run(strategy, order);
+        self.operations.run(slot, run).await
     }
 
     async fn run(
         self: Arc<Self>,
         strategy: Strategy,
         order: DeductOrder,
-        _permit: OwnedSemaphorePermit,
     ) -> Result<Deducted, StockError> {
         let started = Instant::now();
         let DeductOrder {

@@ -69,6 +69,35 @@ async fn a_flash_sale_sells_exactly_what_there_is(
     );
 }
 
+/// As many orders as units: nothing can be oversold, yet the unsafe strategies lose count.
+#[rstest::rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_all_can_be_served_only_drift_tells_who_lost_count(
+    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let mut plan = RacePlan {
+        orders: 10,
+        stock: 500,
+        buyers: 50,
+        connections: 50,
+        ..RacePlan::jmeter()
+    };
+    plan.strategies = "no-lock,single-sql,for-update,optimistic"
+        .parse()
+        .expect("names of strategies");
+    let report = race(backend, 2, &plan).await;
+    for row in &report.rows {
+        let exact = row.strategy.tier() != Tier::Unsafe;
+        assert_eq!(
+            (row.sold, row.refused, row.oversold),
+            (500, 0, 0),
+            "{}",
+            report.table()
+        );
+        assert_eq!(row.drift == 0, exact, "{}", report.table());
+    }
+}
+
 /// What the mutex cannot do across processes it can do within one.
 #[rstest::rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

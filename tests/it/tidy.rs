@@ -34,7 +34,7 @@ const ONLY_IN: [(&str, &[&str]); 9] = [
 ];
 
 /// What the parts of the crate may use of each other; those not named here may use all.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const MAY_USE: [(&str, &[&str]); 14] = [
     ("stock", &["stock"]),
     ("retry", &[]),
     ("metrics", &[]),
@@ -42,9 +42,22 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("settle", &["retry", "stock", "store"]),
     (
         "strategy",
-        &["metrics", "retry", "settle", "stock", "store", "strategy"],
+        &[
+            "metrics",
+            "operations",
+            "retry",
+            "settle",
+            "stock",
+            "store",
+            "strategy",
+        ],
     ),
-    ("change", &["retry", "settle", "stock", "store"]),
+    (
+        "change",
+        &["operations", "retry", "settle", "stock", "store"],
+    ),
+    ("operations", &["stock"]),
+    ("descriptors", &[]),
     (
         "http",
         &["change", "http", "metrics", "stock", "store", "strategy"],

@@ -141,7 +141,7 @@ impl Scenario {
         let policy = RetryPolicy {
             base_pause: Duration::ZERO,
             sleep: Arc::new(TimelessSleep { is_step }),
-            ..RetryPolicy::new(self.max_attempts, WAIT_LIMIT)
+            ..RetryPolicy::new(self.max_attempts, WAIT_LIMIT, WAIT_LIMIT)
         };
         let order = deduction(&sku(buyer.sku), Quantity::ONE, buyer.key, strategy);
         Box::pin(async move {

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use rstest::rstest;
 use stocklock::metrics::Metrics;
+use stocklock::operations::Operations;
 use stocklock::retry::RetryPolicy;
 use stocklock::stock::{Deducted, Home, StockError, Warehouse};
 use stocklock::store::{Attempt, Change, StoreError};
-use stocklock::strategy::{DeductOrder, Deductor, DeductorLimits, Strategy, Tier};
+use stocklock::strategy::{DeductOrder, Deductor, Strategy, Tier};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use tokio_util::task::TaskTracker;
 
 use super::fixture::{
     Fixture, Raw, SOON, WAIT_LIMIT, creation, deduction, deduction_with_key, name, open, units,
@@ -26,12 +26,8 @@ const BOUNDED: Duration = Duration::from_secs(8);
 fn patient_deductor(fixture: &Fixture) -> Arc<Deductor> {
     Arc::new(Deductor::new(
         Arc::clone(&fixture.store),
-        RetryPolicy::new(10_000, Duration::from_mins(1)),
-        DeductorLimits {
-            max_in_flight: 1000,
-            deadline: Duration::from_mins(2),
-        },
-        TaskTracker::new(),
+        RetryPolicy::new(10_000, Duration::from_mins(1), Duration::from_mins(1)),
+        Operations::new(1000, Duration::from_mins(2)),
         Arc::new(Metrics::new()),
     ))
 }
