@@ -131,7 +131,6 @@ pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
 }
 
 async fn run_plan(args: &RaceArgs) -> Result<Report, Failure> {
-    eprintln!("racing on {}", args.place());
     if !args.target.is_empty() {
         return race_on(args, &args.target).await;
     }
@@ -140,6 +139,7 @@ async fn run_plan(args: &RaceArgs) -> Result<Report, Failure> {
     let replicas = Replicas::start(&database, &args.limits, args.replicas)
         .await
         .map_err(Failure::Setting)?;
+    eprintln!("racing on {}", args.place());
     let report = race_on(args, replicas.targets()).await;
     replicas.stop().await;
     report
