@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::error::ApiError;
-use super::extract::{self, present};
+use super::extract::{self, NoQuery, present};
 use super::idempotency::{idempotency, mark_replayed};
 use super::levels::new_sku;
 use super::{Api, openapi};
@@ -68,6 +68,7 @@ pub(super) struct AdjustAnswer {
 pub(super) async fn adjust(
     State(api): State<Arc<Api>>,
     Path(sku): Path<String>,
+    _: NoQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::error::ApiError;
-use super::extract::{self, present};
+use super::extract::{self, NoQuery, present};
 use super::{Api, openapi};
 use crate::stock::{LevelCursor, Revision, Sku, StockError, StockLevel};
 
@@ -153,6 +153,7 @@ pub(super) struct SkuLevels {
 pub(super) async fn of_sku(
     State(api): State<Arc<Api>>,
     Path(sku): Path<String>,
+    _: NoQuery,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let sku = known_sku(sku)?;

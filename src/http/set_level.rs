@@ -10,7 +10,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::error::ApiError;
-use super::extract::{self, present};
+use super::extract::{self, NoQuery, present};
 use super::levels::{LevelBody, new_sku};
 use super::{Api, openapi};
 use crate::stock::{
@@ -60,6 +60,7 @@ pub(super) struct LevelOrder {
 pub(super) async fn set_level(
     State(api): State<Arc<Api>>,
     Path(sku): Path<String>,
+    _: NoQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
