@@ -23,6 +23,7 @@ mod adjust;
 mod audit;
 mod deduct;
 mod error;
+mod etag;
 mod extract;
 mod finish;
 mod idempotency;

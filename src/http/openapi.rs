@@ -140,7 +140,7 @@ pub(super) struct IdempotencyKeyHeader {
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "a description only")]
 pub(super) struct PreconditionHeaders {
-    /// An ETag of `GET /stock/{sku}`, or `*`.
+    /// ETags of `GET` or `PUT /stock/{sku}`, weak or not, or `*`.
     #[param(rename = "If-Match")]
     if_match: Option<String>,
     /// `*`: create only.
