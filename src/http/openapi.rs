@@ -112,7 +112,8 @@ pub(super) enum WriteErrors {
     /// `unsupported-media-type`
     #[response(status = 415, content_type = "application/problem+json")]
     NotJson(Problem),
-    /// `outcome-unknown`: repeat with the same Idempotency-Key to find out
+    /// `outcome-unknown`: repeat with the same Idempotency-Key to find out, or after a PUT read the
+    /// level again
     #[response(status = 504, content_type = "application/problem+json")]
     Unknown(Problem),
 }

@@ -13,11 +13,13 @@ use utoipa::ToSchema;
 use super::error::ApiError;
 use super::etag::{Malformed, Tags, tagged};
 use super::extract::{self, NoQuery, present};
+use super::idempotency::IDEMPOTENCY_KEY;
 use super::levels::{LevelBody, new_sku};
 use super::{Api, openapi};
 use crate::change::LevelSet;
 use crate::stock::{
-    Home, LevelChange, OperationId, Precondition, Reason, Revision, Sku, StockLevel, Warehouse,
+    Home, LevelChange, OperationId, Precondition, Reason, Revision, Sku, StockError, StockLevel,
+    Warehouse,
 };
 use crate::store::StockStore;
 
@@ -52,6 +54,7 @@ pub(super) struct LevelOrder {
 /// Set a level, creating it where there is none
 ///
 /// `If-Match: "…"` (an ETag of GET or PUT, or `*`) and `If-None-Match: *` are honoured.
+/// An Idempotency-Key is refused: repeated, the request sets the same level again.
 #[utoipa::path(
     put, path = "/stock/{sku}", tag = "stock",
     params(openapi::SkuPath, openapi::PreconditionHeaders),
@@ -73,7 +76,8 @@ pub(super) async fn set_level(
     let headers = request.headers().clone();
     let body = extract::body(request, api.body).await?;
     let change = change(new_sku(sku)?, extract::json(&headers, &body)?, &headers)?;
-    let LevelSet { level, created } = api.changes.set_level(change).await?;
+    let set = api.changes.set_level(change).await.map_err(refusal);
+    let LevelSet { level, created } = set?;
     let status = if created {
         StatusCode::CREATED
     } else {
@@ -87,6 +91,17 @@ pub(super) async fn set_level(
     })
 }
 
+/// There is no key to repeat it with, and a repeat would overwrite what others did meanwhile.
+fn refusal(error: StockError) -> ApiError {
+    let is_unknown = matches!(error, StockError::OutcomeUnknown);
+    let mut error = ApiError::from(error);
+    if is_unknown {
+        "it is not known whether the level was set; read it again to find out"
+            .clone_into(&mut error.detail);
+    }
+    error
+}
+
 /// The SKU's revision with `level` in it, if it can be had soon: the change is made, and its answer
 /// must not fail or wait for want of a header. Where somebody has changed the level again since,
 /// there is none, for the caller has not seen what it would stand for.
@@ -97,6 +112,11 @@ async fn revision_after(store: &dyn StockStore, level: &StockLevel) -> Option<Re
 }
 
 fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChange, ApiError> {
+    if headers.contains_key(IDEMPOTENCY_KEY) {
+        return Err(ApiError::invalid(
+            "Idempotency-Key: PUT is idempotent by itself and takes none; use If-Match",
+        ));
+    }
     if order.home == Some(Home::Redis) {
         return Err(ApiError::invalid(
             "home: stock cannot live in Redis in this version; use sql",

@@ -207,6 +207,10 @@ fn levels() -> Vec<Bad> {
             INVALID,
         ),
         put("/stock/new", r#"{"on_hand": 1, "held": 1}"#, 422, INVALID),
+        Bad {
+            key: Some("k".to_owned()),
+            ..put("/stock/new", r#"{"on_hand": 1}"#, 422, INVALID)
+        },
         put("/stock/a%20b", r#"{"on_hand": 1}"#, 422, INVALID),
         put(
             "/stock/new?warehouse=north",
