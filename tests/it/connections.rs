@@ -159,6 +159,24 @@ async fn a_body_that_ends_early_takes_nothing() {
     app.stop().await;
 }
 
+/// By hyper, before any route: without a body, as the API's description says.
+#[tokio::test]
+async fn what_is_not_http_is_refused_without_a_body() {
+    let app = app(&[]).await;
+    let too_large = format!(
+        "GET /healthz HTTP/1.1\r\n{}\r\n",
+        "X-Many: 1\r\n".repeat(200)
+    );
+    for (request, status) in [("no request\r\n\r\n", "400"), (&too_large, "431")] {
+        let mut client = Client::connect(&app).await;
+        client.send(request.as_bytes()).await;
+        let (head, body) = client.answer().await;
+        assert!(head.starts_with(&format!("http/1.1 {status}")), "{head}");
+        assert_eq!(body, "");
+    }
+    app.stop().await;
+}
+
 #[rstest::rstest]
 #[case("/healthz")]
 #[case("/readyz")] // It waits for the database, and so for more than one turn of the connection.
