@@ -84,7 +84,7 @@ pub fn router(api: Arc<Api>) -> Router {
 
 /// Every route with its documentation.
 fn documented(lab: bool) -> OpenApiRouter<Arc<Api>> {
-    let routes = OpenApiRouter::with_openapi(openapi::head())
+    let mut routes = OpenApiRouter::with_openapi(openapi::head())
         .routes(routes!(deduct::deduct))
         .routes(routes!(levels::list))
         .routes(routes!(levels::of_sku, set_level::set_level))
@@ -98,6 +98,7 @@ fn documented(lab: bool) -> OpenApiRouter<Arc<Api>> {
     if lab {
         routes.routes(routes!(start_page::start_page))
     } else {
+        openapi::without_lab(routes.get_openapi_mut());
         routes
     }
 }
