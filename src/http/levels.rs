@@ -15,8 +15,9 @@ use super::extract::{self, NoQuery, present};
 use super::{Api, openapi};
 use crate::stock::{LevelCursor, Revision, Sku, StockError, StockLevel};
 
-/// The most levels on one page.
+/// The most rows on one page, and how many there are unless somebody asks for another number.
 const MAX_LIMIT: u32 = 1000;
+const DEFAULT_LIMIT: u32 = 100;
 
 /// What a warehouse has of a SKU.
 #[derive(Debug, Serialize, ToSchema)]
@@ -85,7 +86,7 @@ pub(super) async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<Json<LevelPage>, ApiError> {
     let query: PageQuery = extract::query(query.as_deref())?;
-    let limit = page_limit(query.limit, 100, MAX_LIMIT)?;
+    let limit = page_limit(query.limit)?;
     let after = match query.cursor {
         Some(text) => Some(LevelCursor::parse(&text).ok_or_else(bad_cursor)?),
         None => None,
@@ -105,10 +106,12 @@ pub(super) async fn list(
 }
 
 /// The page's size, within its bounds.
-pub(super) fn page_limit(asked: Option<u32>, default: u32, max: u32) -> Result<u32, ApiError> {
-    match asked.unwrap_or(default) {
-        limit if (1..=max).contains(&limit) => Ok(limit),
-        _ => Err(ApiError::invalid(format!("limit: must be from 1 to {max}"))),
+pub(super) fn page_limit(asked: Option<u32>) -> Result<u32, ApiError> {
+    match asked.unwrap_or(DEFAULT_LIMIT) {
+        limit if (1..=MAX_LIMIT).contains(&limit) => Ok(limit),
+        _ => Err(ApiError::invalid(format!(
+            "limit: must be from 1 to {MAX_LIMIT}"
+        ))),
     }
 }
 
