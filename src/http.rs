@@ -30,6 +30,7 @@ mod idempotency;
 mod levels;
 mod movements;
 mod openapi;
+mod outage_log;
 mod probes;
 mod set_level;
 mod start_page;
@@ -76,7 +77,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .fallback(error::no_such_route)
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn_with_state(
-            Arc::clone(&api),
+            Arc::new(finish::Finisher::new(Arc::clone(&api))),
             finish::finish,
         ))
         .with_state(api)

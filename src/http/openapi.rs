@@ -111,8 +111,8 @@ pub(super) enum ReadErrors {
     /// `idempotency-key-reused`, `unknown-strategy`, `strategy-fixed`, `level-too-large`
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
-    /// `unavailable`, `overloaded`, and for writes `contended`, `strategy-unavailable`: nothing was
-    /// changed; see Retry-After
+    /// `unavailable`, `overloaded`, and for writes `contended`, each with Retry-After, and
+    /// `strategy-unavailable` without: nothing was changed
     #[response(status = 503, content_type = "application/problem+json")]
     Unavailable(Problem),
 }
