@@ -41,7 +41,11 @@ pub enum Command {
     /// Bring the database's schema up to date, and end
     Migrate(MigrateArgs),
     /// Print the OpenAPI document
-    Openapi,
+    Openapi {
+        /// The lab's instead of the production service's
+        #[arg(long)]
+        lab: bool,
+    },
 }
 
 /// What `migrate` needs to know.
@@ -139,8 +143,8 @@ impl Cli {
                 start_logging(&log)?;
                 migrate(&database).await
             }
-            Command::Openapi => {
-                println!("{:#}", http::document(true));
+            Command::Openapi { lab } => {
+                println!("{:#}", http::document(lab));
                 Ok(())
             }
         }

@@ -23,12 +23,14 @@ mod adjust;
 mod audit;
 mod deduct;
 mod error;
+mod etag;
 mod extract;
 mod finish;
 mod idempotency;
 mod levels;
 mod movements;
 mod openapi;
+mod outage_log;
 mod probes;
 mod set_level;
 mod start_page;
@@ -75,7 +77,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .fallback(error::no_such_route)
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn_with_state(
-            Arc::clone(&api),
+            Arc::new(finish::Finisher::new(Arc::clone(&api))),
             finish::finish,
         ))
         .with_state(api)
@@ -83,7 +85,7 @@ pub fn router(api: Arc<Api>) -> Router {
 
 /// Every route with its documentation.
 fn documented(lab: bool) -> OpenApiRouter<Arc<Api>> {
-    let routes = OpenApiRouter::with_openapi(openapi::head())
+    let mut routes = OpenApiRouter::with_openapi(openapi::head())
         .routes(routes!(deduct::deduct))
         .routes(routes!(levels::list))
         .routes(routes!(levels::of_sku, set_level::set_level))
@@ -97,6 +99,7 @@ fn documented(lab: bool) -> OpenApiRouter<Arc<Api>> {
     if lab {
         routes.routes(routes!(start_page::start_page))
     } else {
+        openapi::without_lab(routes.get_openapi_mut());
         routes
     }
 }

@@ -21,14 +21,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
+mod room;
 mod timed_io;
 
+use room::Room;
 use timed_io::{Phase, TimedIo};
 
 /// The bounds of a server's connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerLimits {
-    /// The most connections at once; further ones wait in the kernel's queue.
+    /// The most connections at once; further ones wait in the kernel's queue. Above nine tenths of
+    /// them, none is kept alive for a client that has nothing to ask.
     pub max_connections: usize,
     /// Longest silence before a new connection's first byte.
     pub first_byte: Duration,
@@ -54,6 +57,7 @@ pub async fn serve(
 ) {
     let slots = Arc::new(Semaphore::new(limits.max_connections));
     let connections = TaskTracker::new();
+    let room = Room::new(connections.clone(), limits.max_connections);
     let accepting = async {
         loop {
             let slot = Arc::clone(&slots)
@@ -61,11 +65,18 @@ pub async fn serve(
                 .await
                 .expect("the semaphore stays open");
             let stream = accept(&listener).await;
-            let serving = serve_connection(stream, router.clone(), limits, shutdown.clone());
+            let serving = serve_connection(
+                stream,
+                router.clone(),
+                limits,
+                room.clone(),
+                shutdown.clone(),
+            );
             connections.spawn(async move {
                 serving.await;
                 drop(slot);
             });
+            room.make();
         }
     };
     tokio::select! {
@@ -104,6 +115,7 @@ async fn serve_connection(
     stream: TcpStream,
     router: Router,
     limits: ServerLimits,
+    room: Room,
     shutdown: CancellationToken,
 ) {
     // Answers are small and complete: waiting to fill a packet would only delay them.
@@ -112,23 +124,31 @@ async fn serve_connection(
     }
     let phase = Arc::new(Phase::default());
     let io = TokioIo::new(TimedIo::new(stream, Arc::clone(&phase), limits));
-    let service = service_fn(move |request: Request<Incoming>| {
+    let mut calls = room.calls();
+    let service = service_fn(|request: Request<Incoming>| {
         phase.serving();
         let answer = router.clone().oneshot(request.map(Body::new));
-        let phase = Arc::clone(&phase);
+        let (phase, room) = (&phase, &room);
         async move {
-            let response = answer.await;
+            let Ok(mut response) = answer.await;
             phase.idle();
-            response.map_err(|never: Infallible| never)
+            room.mark(&mut response);
+            Ok::<_, Infallible>(response)
         }
     });
     let mut connection = pin!(http1::Builder::new().serve_connection(io, service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let ended = loop {
+        tokio::select! {
+            // First, for a request that has come by now is served.
+            biased;
+            ended = connection.as_mut() => break ended,
+            () = shutdown.cancelled() => {}
+            _ = calls.changed() => if !(phase.is_idle() && room.is_short()) {
+                continue;
+            }
         }
+        connection.as_mut().graceful_shutdown();
+        break connection.await;
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");

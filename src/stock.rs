@@ -18,7 +18,7 @@ pub use change::{Adjustment, LevelChange, Precondition, Reason, Reference};
 pub use deduction::{Deducted, Deduction, Durability, OperationId};
 pub use error::StockError;
 pub use idempotency::{Caller, Idempotency, IdempotencyKey, RequestHash};
-pub use level::{Home, LevelCursor, Revision, StockLevel};
+pub use level::{Home, LevelCursor, MAX_UNITS, Revision, StockLevel};
 pub use movement::{Movement, MovementFilter, MovementKind};
 pub use name::{InvalidName, Sku, Warehouse};
 pub use quantity::{InvalidQuantity, Quantity};

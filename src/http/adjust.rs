@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::error::ApiError;
-use super::extract::{self, present};
+use super::extract::{self, NoQuery, present};
 use super::idempotency::{idempotency, mark_replayed};
 use super::levels::new_sku;
 use super::{Api, openapi};
-use crate::stock::{Adjustment, OperationId, Reason, Reference, RequestHash, Sku, Warehouse};
+use crate::stock::{
+    Adjustment, MAX_UNITS, OperationId, Reason, Reference, RequestHash, Sku, Warehouse,
+};
 
 /// Units that came in or went missing.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -68,6 +70,7 @@ pub(super) struct AdjustAnswer {
 pub(super) async fn adjust(
     State(api): State<Arc<Api>>,
     Path(sku): Path<String>,
+    _: NoQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
@@ -90,11 +93,10 @@ pub(super) async fn adjust(
 }
 
 fn adjustment(sku: Sku, body: AdjustBody, headers: &HeaderMap) -> Result<Adjustment, ApiError> {
-    const MAX_DELTA: i64 = 1_000_000_000_000;
     let delta = body.delta;
-    if delta == 0 || delta.unsigned_abs() > MAX_DELTA.unsigned_abs() {
+    if delta == 0 || delta.unsigned_abs() > MAX_UNITS.unsigned_abs() {
         return Err(ApiError::invalid(format!(
-            "delta: must be 1 to {MAX_DELTA}, either way"
+            "delta: must be 1 to {MAX_UNITS}, either way"
         )));
     }
     let warehouse = body.warehouse.unwrap_or_default();

@@ -8,6 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::error::ApiError;
+use super::extract::NoQuery;
 use super::levels::known_sku;
 use super::{Api, openapi};
 use crate::stock::{Audit, StockError};
@@ -71,6 +72,7 @@ pub(super) struct SkuAudit {
 pub(super) async fn audit(
     State(api): State<Arc<Api>>,
     Path(sku): Path<String>,
+    _: NoQuery,
 ) -> Result<Json<SkuAudit>, ApiError> {
     let sku = known_sku(sku)?;
     let audits = api.store.audit(&sku).await?;

@@ -20,7 +20,7 @@ use crate::strategy::{DeductOrder, Strategy};
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DeductBody {
-    /// What to take. Required, but in the lab.
+    /// What to take.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = String, example = "1001")]
     sku: Option<Sku>,
@@ -51,7 +51,7 @@ pub(super) struct DeductQuery {
     #[serde(default, deserialize_with = "present")]
     #[param(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
     quantity: Option<Quantity>,
-    /// The strategy to protect it with; in the lab only, body or not.
+    /// The strategy to protect it with, body or not.
     #[serde(default, deserialize_with = "present")]
     strategy: Option<String>,
 }

@@ -139,13 +139,12 @@ impl From<StockError> for ApiError {
             )
             .retry_soon(),
             StockError::StrategyUnavailable { strategy, .. } => {
-                new(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
-                    .with("strategy", *strategy)
-                    .retry_soon()
+                // It will not be there a moment later.
+                new(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()).with("strategy", *strategy)
             }
             StockError::Unavailable { what, .. } => new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                &format!("{what} does not answer; nothing was changed"),
+                &format!("{what} cannot serve this now; nothing was changed"),
             )
             .retry_soon()
             .caused_by(&error),

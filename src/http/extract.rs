@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Request, StatusCode, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -105,6 +107,20 @@ pub(super) fn query<T: DeserializeOwned>(query: Option<&str>) -> Result<T, ApiEr
     ));
     serde_path_to_error::deserialize(pairs)
         .map_err(|error| invalid_field(&error.path().to_string(), error.inner()))
+}
+
+/// Proof that the query is empty, for routes that take none: a caller whose filter or condition
+/// went unnoticed would take the answer for more than it is.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NoQuery {}
+
+impl<S: Sync> FromRequestParts<S> for NoQuery {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        query(parts.uri.query())
+    }
 }
 
 fn invalid_field(path: &str, error: &impl ToString) -> ApiError {

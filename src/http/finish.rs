@@ -4,35 +4,55 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::Api;
 use super::error::{ApiError, of_status};
+use super::outage_log::OutageLog;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const X_REPLICA: HeaderName = HeaderName::from_static("x-replica");
 
+/// What it needs to know.
+#[derive(Debug)]
+pub(super) struct Finisher {
+    api: Arc<Api>,
+    outages: OutageLog,
+}
+
+impl Finisher {
+    /// For the answers of `api`.
+    pub(super) fn new(api: Arc<Api>) -> Self {
+        let outages = OutageLog::default();
+        Self { api, outages }
+    }
+}
+
 /// Names the replica and the request, counts the answer, and turns errors into problems. A failure
 /// of the service is logged here, and nowhere else.
-pub(super) async fn finish(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+pub(super) async fn finish(
+    State(finisher): State<Arc<Finisher>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Finisher { api, outages } = &*finisher;
     let id = request_id(&request);
     let route = (request.method().clone(), request.uri().path().to_owned());
     let mut response = next.run(request).await;
     let status = response.status();
     if let Some(error) = error_of(&mut response) {
-        log(&error, &id, &route.0, &route.1);
+        log(&error, &id, &route, outages);
         write_problem(&mut response, &error, &id);
     }
     api.metrics.response(status.as_u16());
-    let headers = response.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(&id) {
-        headers.insert(X_REQUEST_ID, id);
-    }
-    if let Ok(replica) = HeaderValue::from_str(&api.replica) {
-        headers.insert(X_REPLICA, replica);
+    for (name, value) in [(X_REQUEST_ID, &id), (X_REPLICA, &api.replica)] {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            response.headers_mut().insert(name, value);
+        }
     }
     response
 }
@@ -72,8 +92,9 @@ fn write_problem(response: &mut Response, error: &ApiError, id: &str) {
 }
 
 /// Contention and overload are the callers' doing and stand in the metrics; logging each would
-/// make them worse.
-fn log(error: &ApiError, request_id: &str, method: &axum::http::Method, path: &str) {
+/// make them worse. An outage is logged once a second, with how many it has failed since.
+fn log(error: &ApiError, request_id: &str, route: &(Method, String), outages: &OutageLog) {
+    let (method, path) = route;
     let cause = error.cause.as_deref().unwrap_or(&error.detail);
     let code = error.code;
     match error.status {
@@ -84,7 +105,9 @@ fn log(error: &ApiError, request_id: &str, method: &axum::http::Method, path: &s
             tracing::warn!(request_id, %method, path, code, cause, "request failed");
         }
         StatusCode::SERVICE_UNAVAILABLE if error.cause.is_some() => {
-            tracing::warn!(request_id, %method, path, code, cause, "request failed");
+            if let Some(left_out) = outages.admit(Instant::now()) {
+                tracing::warn!(request_id, %method, path, code, cause, left_out, "request failed");
+            }
         }
         _ => tracing::debug!(request_id, %method, path, code, cause, "request refused"),
     }

@@ -6,7 +6,8 @@ use axum::response::Response;
 use super::error::ApiError;
 use crate::stock::{Caller, Idempotency, IdempotencyKey, RequestHash};
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// What a caller names a request by, so that it may be repeated.
+pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// The request's key, with the hash of what is asked under it.

@@ -4,18 +4,20 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::error::ApiError;
-use super::extract::{self, present};
+use super::etag::{Tags, tagged};
+use super::extract::{self, NoQuery, present};
 use super::{Api, openapi};
 use crate::stock::{LevelCursor, Revision, Sku, StockError, StockLevel};
 
-/// The most levels on one page.
+/// The most rows on one page, and how many there are unless somebody asks for another number.
 const MAX_LIMIT: u32 = 1000;
+const DEFAULT_LIMIT: u32 = 100;
 
 /// What a warehouse has of a SKU.
 #[derive(Debug, Serialize, ToSchema)]
@@ -84,7 +86,7 @@ pub(super) async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<Json<LevelPage>, ApiError> {
     let query: PageQuery = extract::query(query.as_deref())?;
-    let limit = page_limit(query.limit, 100, MAX_LIMIT)?;
+    let limit = page_limit(query.limit)?;
     let after = match query.cursor {
         Some(text) => Some(LevelCursor::parse(&text).ok_or_else(bad_cursor)?),
         None => None,
@@ -104,10 +106,12 @@ pub(super) async fn list(
 }
 
 /// The page's size, within its bounds.
-pub(super) fn page_limit(asked: Option<u32>, default: u32, max: u32) -> Result<u32, ApiError> {
-    match asked.unwrap_or(default) {
-        limit if (1..=max).contains(&limit) => Ok(limit),
-        _ => Err(ApiError::invalid(format!("limit: must be from 1 to {max}"))),
+pub(super) fn page_limit(asked: Option<u32>) -> Result<u32, ApiError> {
+    match asked.unwrap_or(DEFAULT_LIMIT) {
+        limit if (1..=MAX_LIMIT).contains(&limit) => Ok(limit),
+        _ => Err(ApiError::invalid(format!(
+            "limit: must be from 1 to {MAX_LIMIT}"
+        ))),
     }
 }
 
@@ -153,6 +157,7 @@ pub(super) struct SkuLevels {
 pub(super) async fn of_sku(
     State(api): State<Arc<Api>>,
     Path(sku): Path<String>,
+    _: NoQuery,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let sku = known_sku(sku)?;
@@ -160,18 +165,13 @@ pub(super) async fn of_sku(
     if levels.is_empty() {
         return Err(StockError::UnknownSku.into());
     }
-    let etag = format!("\"{}\"", Revision::of(&levels));
-    if is_seen(&headers, &etag) {
-        return Ok(with_etag(StatusCode::NOT_MODIFIED, &etag));
+    let revision = Revision::of(&levels);
+    if is_seen(&headers, &revision) {
+        return Ok(tagged(StatusCode::NOT_MODIFIED, &revision));
     }
     let warehouses = levels.into_iter().map(LevelBody::from).collect();
-    Ok(with_etag(
-        Json(SkuLevels {
-            sku: sku.into(),
-            warehouses,
-        }),
-        &etag,
-    ))
+    let sku = sku.into();
+    Ok(tagged(Json(SkuLevels { sku, warehouses }), &revision))
 }
 
 /// The SKU of a path that reads; one that cannot exist is as unknown as one that does not.
@@ -184,18 +184,9 @@ pub(super) fn new_sku(sku: String) -> Result<Sku, ApiError> {
     Sku::parse(sku).map_err(|error| ApiError::invalid(error.to_string()))
 }
 
-/// Whether `If-None-Match` names `etag`, be it as weak, which a proxy that compresses makes of it.
-fn is_seen(headers: &HeaderMap, etag: &str) -> bool {
-    let seen = headers.get_all(header::IF_NONE_MATCH).iter();
-    seen.filter_map(|tags| tags.to_str().ok())
-        .flat_map(|tags| tags.split(','))
-        .map(|tag| tag.trim().trim_start_matches("W/"))
-        .any(|tag| tag == "*" || tag == etag)
-}
-
-fn with_etag(response: impl IntoResponse, etag: &str) -> Response {
-    let mut response = response.into_response();
-    let etag = HeaderValue::from_str(etag).expect("a revision is hexadecimal");
-    response.headers_mut().insert(header::ETAG, etag);
-    response
+/// Whether the caller has this state already. An `If-None-Match` that cannot be read costs nothing
+/// but an answer in full.
+fn is_seen(headers: &HeaderMap, revision: &Revision) -> bool {
+    let seen = Tags::of(headers, header::IF_NONE_MATCH);
+    matches!(seen, Ok(Some(tags)) if tags.include(revision))
 }

@@ -16,9 +16,6 @@ use crate::stock::{
     Movement, MovementFilter, MovementKind, OperationId, Reference, Sku, StockError, Warehouse,
 };
 
-/// The most movements on one page.
-const MAX_LIMIT: u32 = 1000;
-
 /// One row of the ledger.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct MovementBody {
@@ -132,7 +129,7 @@ pub(super) async fn movements(
     RawQuery(query): RawQuery,
 ) -> Result<Json<MovementPage>, ApiError> {
     let query: MovementQuery = extract::query(query.as_deref())?;
-    let limit = page_limit(query.limit, 100, MAX_LIMIT)?;
+    let limit = page_limit(query.limit)?;
     let filter = query.filter(known_sku(sku)?, limit + 1)?;
     let mut movements = api.store.movements(&filter).await?;
     if movements.is_empty() && api.store.levels_of(&filter.sku).await?.is_empty() {

@@ -1,8 +1,16 @@
 //! The API's documentation: its head, and the parts that several routes share.
 
 use serde_json::Value;
-use utoipa::openapi::{ComponentsBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder};
+use utoipa::openapi::{
+    ComponentsBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, RefOr, Schema,
+};
 use utoipa::{IntoParams, IntoResponses, ToResponse, ToSchema};
+
+const DESCRIPTION: &str = "\
+An inventory service that never oversells, and shows why.
+
+Every error has a problem (RFC 9457) as its body, with two exceptions: what cannot be read as HTTP at
+all is answered 400, and a header that is too large 431, without a body and before any route.";
 
 /// Title, version and licence, and what routes refer to; the routes add themselves.
 pub(super) fn head() -> OpenApi {
@@ -11,9 +19,7 @@ pub(super) fn head() -> OpenApi {
             InfoBuilder::new()
                 .title("Stocklock")
                 .version(env!("CARGO_PKG_VERSION"))
-                .description(Some(
-                    "An inventory service that never oversells, and shows why.",
-                ))
+                .description(Some(DESCRIPTION))
                 .license(Some(
                     LicenseBuilder::new()
                         .name("MIT OR Apache-2.0")
@@ -32,6 +38,21 @@ pub(super) fn head() -> OpenApi {
                 .build(),
         ))
         .build()
+}
+
+/// Takes out what only the lab has: the choice of the strategy, and a SKU where none is named.
+pub(super) fn without_lab(document: &mut OpenApi) {
+    let deduct = document.paths.paths.get_mut("/stock/deduct");
+    let parameters = deduct
+        .and_then(|path| path.post.as_mut()?.parameters.as_mut())
+        .expect("a deduction has parameters");
+    parameters.retain(|it| !matches!(it, RefOr::T(it) if it.name == "strategy"));
+    let schemas = document.components.as_mut().map(|it| &mut it.schemas);
+    let body = schemas.and_then(|it| it.get_mut("DeductBody"));
+    let Some(RefOr::T(Schema::Object(body))) = body else {
+        unreachable!("a deduction's body is an object");
+    };
+    body.required.push("sku".to_owned());
 }
 
 /// The document of the production service, or of the lab, as JSON.
@@ -90,8 +111,8 @@ pub(super) enum ReadErrors {
     /// `idempotency-key-reused`, `unknown-strategy`, `strategy-fixed`, `level-too-large`
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
-    /// `unavailable`, `overloaded`, and for writes `contended`, `strategy-unavailable`: nothing was
-    /// changed; see Retry-After
+    /// `unavailable`, `overloaded`, and for writes `contended`, each with Retry-After, and
+    /// `strategy-unavailable` without: nothing was changed
     #[response(status = 503, content_type = "application/problem+json")]
     Unavailable(Problem),
 }
@@ -112,7 +133,8 @@ pub(super) enum WriteErrors {
     /// `unsupported-media-type`
     #[response(status = 415, content_type = "application/problem+json")]
     NotJson(Problem),
-    /// `outcome-unknown`: repeat with the same Idempotency-Key to find out
+    /// `outcome-unknown`: repeat with the same Idempotency-Key to find out, or after a PUT read the
+    /// level again
     #[response(status = 504, content_type = "application/problem+json")]
     Unknown(Problem),
 }
@@ -140,7 +162,7 @@ pub(super) struct IdempotencyKeyHeader {
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "a description only")]
 pub(super) struct PreconditionHeaders {
-    /// An ETag of `GET /stock/{sku}`, or `*`.
+    /// An `ETag` or several of `GET` or `PUT /stock/{sku}`, weak or not, or `*`.
     #[param(rename = "If-Match")]
     if_match: Option<String>,
     /// `*`: create only.

@@ -1,6 +1,7 @@
 //! `PUT /stock/{sku}`: sets a level.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, Request, State};
@@ -10,12 +11,20 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::error::ApiError;
-use super::extract::{self, present};
+use super::etag::{Malformed, Tags, tagged};
+use super::extract::{self, NoQuery, present};
+use super::idempotency::IDEMPOTENCY_KEY;
 use super::levels::{LevelBody, new_sku};
 use super::{Api, openapi};
+use crate::change::LevelSet;
 use crate::stock::{
-    Home, LevelChange, OperationId, Precondition, Reason, Revision, Sku, Warehouse,
+    Home, LevelChange, OperationId, Precondition, Reason, Revision, Sku, StockError, StockLevel,
+    Warehouse,
 };
+use crate::store::StockStore;
+
+/// The longest that the answer waits for its ETag.
+const READ_LIMIT: Duration = Duration::from_millis(500);
 
 /// The level that shall be.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -44,14 +53,15 @@ pub(super) struct LevelOrder {
 
 /// Set a level, creating it where there is none
 ///
-/// `If-Match: "…"` (an ETag of GET, or `*`) and `If-None-Match: *` are honoured.
+/// `If-Match: "…"` (an ETag of GET or PUT, or `*`) and `If-None-Match: *` are honoured.
+/// An Idempotency-Key is refused: repeated, the request sets the same level again.
 #[utoipa::path(
     put, path = "/stock/{sku}", tag = "stock",
     params(openapi::SkuPath, openapi::PreconditionHeaders),
     request_body = LevelOrder,
     responses(
-        (status = 200, description = "Set", body = LevelBody),
-        (status = 201, description = "Created", body = LevelBody),
+        (status = 200, description = "Set", body = LevelBody, headers(("ETag" = String))),
+        (status = 201, description = "Created", body = LevelBody, headers(("ETag" = String))),
         openapi::ReadErrors, openapi::WriteErrors,
         (status = 409, response = openapi::Conflict),
         (status = 412, response = openapi::PreconditionFailed),
@@ -60,21 +70,53 @@ pub(super) struct LevelOrder {
 pub(super) async fn set_level(
     State(api): State<Arc<Api>>,
     Path(sku): Path<String>,
+    _: NoQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
     let body = extract::body(request, api.body).await?;
     let change = change(new_sku(sku)?, extract::json(&headers, &body)?, &headers)?;
-    let set = api.changes.set_level(change).await?;
-    let status = if set.created {
+    let set = api.changes.set_level(change).await.map_err(refusal);
+    let LevelSet { level, created } = set?;
+    let status = if created {
         StatusCode::CREATED
     } else {
         StatusCode::OK
     };
-    Ok((status, Json(LevelBody::from(set.level))).into_response())
+    let revision = revision_after(&*api.store, &level).await;
+    let answer = (status, Json(LevelBody::from(level)));
+    Ok(match revision {
+        Some(revision) => tagged(answer, &revision),
+        None => answer.into_response(),
+    })
+}
+
+/// There is no key to repeat it with, and a repeat would overwrite what others did meanwhile.
+fn refusal(error: StockError) -> ApiError {
+    let is_unknown = matches!(error, StockError::OutcomeUnknown);
+    let mut error = ApiError::from(error);
+    if is_unknown {
+        "it is not known whether the level was set; read it again to find out"
+            .clone_into(&mut error.detail);
+    }
+    error
+}
+
+/// The SKU's revision with `level` in it, if it can be had soon: the change is made, and its answer
+/// must not fail or wait for want of a header. Where somebody has changed the level again since,
+/// there is none, for the caller has not seen what it would stand for.
+async fn revision_after(store: &dyn StockStore, level: &StockLevel) -> Option<Revision> {
+    let reading = tokio::time::timeout(READ_LIMIT, store.levels_of(&level.sku));
+    let levels = reading.await.ok()?.ok()?;
+    levels.contains(level).then(|| Revision::of(&levels))
 }
 
 fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChange, ApiError> {
+    if headers.contains_key(IDEMPOTENCY_KEY) {
+        return Err(ApiError::invalid(
+            "Idempotency-Key: PUT is idempotent by itself and takes none; use If-Match",
+        ));
+    }
     if order.home == Some(Home::Redis) {
         return Err(ApiError::invalid(
             "home: stock cannot live in Redis in this version; use sql",
@@ -101,25 +143,12 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
 }
 
 fn precondition(headers: &HeaderMap) -> Result<Option<Precondition>, ApiError> {
-    let if_match = headers.get(header::IF_MATCH);
-    let if_none_match = headers.get(header::IF_NONE_MATCH);
-    match (if_match, if_none_match) {
+    let tags = |name| Tags::of(headers, name).map_err(|Malformed| bad_precondition());
+    match (tags(header::IF_MATCH)?, tags(header::IF_NONE_MATCH)?) {
         (None, None) => Ok(None),
-        (Some(tags), None) => {
-            let tags = tags.to_str().map_err(|_| bad_precondition())?;
-            if tags.trim() == "*" {
-                return Ok(Some(Precondition::Exists));
-            }
-            let revisions = tags.split(',').map(|tag| {
-                let tag = tag.trim().strip_prefix('"')?.strip_suffix('"')?;
-                Some(Revision::from_text(tag))
-            });
-            let revisions = revisions
-                .collect::<Option<_>>()
-                .ok_or_else(bad_precondition)?;
-            Ok(Some(Precondition::OneOf(revisions)))
-        }
-        (None, Some(tag)) if tag.as_bytes() == b"*" => Ok(Some(Precondition::Absent)),
+        (Some(Tags::Any), None) => Ok(Some(Precondition::Exists)),
+        (Some(Tags::OneOf(revisions)), None) => Ok(Some(Precondition::OneOf(revisions))),
+        (None, Some(Tags::Any)) => Ok(Some(Precondition::Absent)),
         _ => Err(bad_precondition()),
     }
 }

@@ -39,6 +39,11 @@ impl Phase {
         self.0.store(IDLE, Ordering::Relaxed);
     }
 
+    /// Whether nothing is asked, but was before.
+    pub(super) fn is_idle(&self) -> bool {
+        self.get() == IDLE
+    }
+
     fn get(&self) -> u8 {
         self.0.load(Ordering::Relaxed)
     }

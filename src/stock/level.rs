@@ -7,6 +7,10 @@ use sha2::{Digest, Sha256};
 
 use super::{Sku, Warehouse};
 
+/// The most units that a counter may show, either way: far from where 64 bits, or the integers
+/// that JSON readers can represent, end.
+pub const MAX_UNITS: i64 = 1_000_000_000_000;
+
 /// Where a SKU's stock is decided; fixed when the SKU is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

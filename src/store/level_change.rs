@@ -1,12 +1,9 @@
 //! What setting a level amounts to, decided on the rows that the transaction has locked.
 
+pub(super) use crate::stock::MAX_UNITS;
 use crate::stock::{LevelChange, Precondition, Revision, StockLevel};
 
 use super::Change;
-
-/// The most units that a counter may show, either way: far from where 64 bits, or the integers
-/// that JSON readers can represent, end.
-pub(super) const MAX_UNITS: i64 = 1_000_000_000_000;
 
 /// The level to be written.
 #[derive(Debug)]

@@ -207,7 +207,17 @@ fn levels() -> Vec<Bad> {
             INVALID,
         ),
         put("/stock/new", r#"{"on_hand": 1, "held": 1}"#, 422, INVALID),
+        Bad {
+            key: Some("k".to_owned()),
+            ..put("/stock/new", r#"{"on_hand": 1}"#, 422, INVALID)
+        },
         put("/stock/a%20b", r#"{"on_hand": 1}"#, 422, INVALID),
+        put(
+            "/stock/new?warehouse=north",
+            r#"{"on_hand": 1}"#,
+            422,
+            INVALID,
+        ),
         put("/stock/a%2Fb", r#"{"on_hand": 1}"#, 422, INVALID),
         put("/stock/%00", r#"{"on_hand": 1}"#, 422, INVALID),
         put("/stock/%FF", r#"{"on_hand": 1}"#, 400, "bad-request"),
@@ -255,6 +265,10 @@ fn adjustments() -> Vec<Bad> {
             ..adjust(r#"{"delta": 1, "reason": "x"}"#, 404, NO_SKU)
         },
         Bad {
+            path: "/stock/real/adjust?warehouse=north".to_owned(),
+            ..adjust(r#"{"delta": 1, "reason": "x"}"#, 422, INVALID)
+        },
+        Bad {
             key: Some(String::new()),
             ..adjust(
                 r#"{"delta": 1, "reason": "x"}"#,
@@ -287,6 +301,8 @@ fn reads_and_routes() -> Vec<Bad> {
         get("/stock/real/movements?reference=", 422, INVALID),
         get("/stock/real/movements?reference=%00", 422, INVALID),
         get("/stock/real/movements?colour=red", 422, INVALID),
+        get("/stock/real?warehouse=main", 422, INVALID),
+        get("/stock/real/audit?warehouse=main", 422, INVALID),
         get("/stock/deduct", 405, wrong_method),
         bad(Method::PUT, "/stock/deduct", 405, wrong_method),
         bad(Method::DELETE, "/stock/real", 405, wrong_method),

@@ -217,10 +217,12 @@ async fn migrate_prepares_a_database_and_may_be_repeated() {
 
 #[tokio::test]
 async fn openapi_prints_the_document() {
-    let ended = Process::run(&["openapi"], &[]).await;
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let printed: Value = serde_json::from_str(&ended.stdout).expect("it is JSON");
-    assert_eq!(printed, stocklock::http::document(true));
+    for (words, lab) in [(&["openapi"][..], false), (&["openapi", "--lab"], true)] {
+        let ended = Process::run(words, &[]).await;
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let printed: Value = serde_json::from_str(&ended.stdout).expect("it is JSON");
+        assert_eq!(printed, stocklock::http::document(lab));
+    }
 }
 
 #[tokio::test]

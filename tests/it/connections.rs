@@ -159,6 +159,24 @@ async fn a_body_that_ends_early_takes_nothing() {
     app.stop().await;
 }
 
+/// By hyper, before any route: without a body, as the API's description says.
+#[tokio::test]
+async fn what_is_not_http_is_refused_without_a_body() {
+    let app = app(&[]).await;
+    let too_large = format!(
+        "GET /healthz HTTP/1.1\r\n{}\r\n",
+        "X-Many: 1\r\n".repeat(200)
+    );
+    for (request, status) in [("no request\r\n\r\n", "400"), (&too_large, "431")] {
+        let mut client = Client::connect(&app).await;
+        client.send(request.as_bytes()).await;
+        let (head, body) = client.answer().await;
+        assert!(head.starts_with(&format!("http/1.1 {status}")), "{head}");
+        assert_eq!(body, "");
+    }
+    app.stop().await;
+}
+
 #[rstest::rstest]
 #[case("/healthz")]
 #[case("/readyz")] // It waits for the database, and so for more than one turn of the connection.
@@ -212,15 +230,59 @@ async fn a_long_request_outlives_the_idle_and_the_header_limit() {
 
 #[tokio::test]
 async fn a_connection_above_the_cap_waits_and_is_then_served() {
-    let app = app(&["--max-connections=1"]).await;
-    let mut first = Client::connect(&app).await;
-    first.is_served("/healthz").await;
+    let app = app(&["--max-connections=1", "--first-byte-timeout-ms", FAR]).await;
+    let first = Client::connect(&app).await;
     let mut second = Client::connect(&app).await;
     second.send(HEALTH).await;
     let early = timeout(300 * MS, second.0.readable()).await;
     assert!(early.is_err(), "it was served beside the first");
     drop(first);
     let (head, _) = second.answer().await;
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_probe_is_served_however_many_keep_their_connections() {
+    let app = app(&["--max-connections=20", "--idle-timeout-ms", FAR]).await;
+    let mut keeping = Vec::new();
+    for number in 1..=60 {
+        let mut client = Client::connect(&app).await;
+        client.send(HEALTH).await;
+        let (head, _) = client.answer().await;
+        let is_closed = head.contains("connection: close");
+        // Nine tenths may stay; from there on one goes for each that comes.
+        assert!(number > 18 || !is_closed, "{number}: {head}");
+        keeping.push(client);
+    }
+    let mut kept = 0;
+    for client in &mut keeping {
+        // Nothing to read yet means that it is open.
+        kept += usize::from(timeout(20 * MS, client.0.read_u8()).await.is_err());
+    }
+    assert!((10..=18).contains(&kept), "{kept} were kept");
+    app.stop().await;
+}
+
+/// A connection that is called upon to go while it is in use finishes what it does.
+#[tokio::test]
+async fn a_connection_in_use_is_not_closed_to_make_room() {
+    let app = app(&["--max-connections=3"]).await;
+    // By a client that keeps its connection.
+    app.set_level("real", 10).await;
+    let mut busy = Client::connect(&app).await;
+    busy.is_served("/healthz").await;
+    busy.send(
+        b"POST /stock/deduct HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n\
+          Content-Length: 15\r\n\r\n",
+    )
+    .await;
+    sleep(100 * MS).await;
+    for _ in 0..3 {
+        Client::connect(&app).await.is_served("/healthz").await;
+    }
+    busy.send(br#"{"sku": "real"}"#).await;
+    let (head, _) = busy.answer().await;
     assert!(head.starts_with("http/1.1 200"), "{head}");
     app.stop().await;
 }

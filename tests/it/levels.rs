@@ -127,10 +127,46 @@ async fn preconditions_are_honoured(
     let (status, _) = send(app.deduct(1, "single-sql", &json!({"sku": "a"}))).await;
     assert_eq!(status, 200);
     assert_eq!(outcome(IF_MATCH, &seen).await, failed);
-    for nonsense in ["", "naked", "\"half", "W/\"weak\""] {
+    assert_eq!(outcome(IF_MATCH, "W/\"stale\"").await, failed);
+    for nonsense in ["", "naked", "\"half"] {
         assert_eq!(outcome(IF_MATCH, nonsense).await.0, 422, "{nonsense}");
     }
     assert_eq!(app.audit("a").await["on_hand"], 4);
+    app.stop().await;
+}
+
+/// Tags that a proxy has made weak, and lists that it has split, mean what they meant before.
+#[tokio::test]
+async fn a_precondition_survives_a_proxy() {
+    let app = TestApp::with_flags(Backend::Sqlite, 1, &[]).await;
+    app.set_level("a", 1).await;
+    let body = json!({"on_hand": 5});
+    let weak = format!("W/{}", etag(&app, "a").await);
+    let request = put(&app, "a", &body).header(IF_MATCH, weak);
+    assert_eq!(send(request).await.0, 200);
+    let request = put(&app, "a", &body).header(IF_MATCH, "\"stale\"");
+    let request = request.header(IF_MATCH, etag(&app, "a").await);
+    assert_eq!(send(request).await.0, 200);
+    app.stop().await;
+}
+
+#[rstest::rstest]
+#[tokio::test]
+async fn a_change_tells_the_tag_for_the_next_one(
+    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let app = TestApp::start(backend).await;
+    app.set_level("a", 1).await;
+    let mut tag = etag(&app, "a").await;
+    for (warehouse, status) in [("main", 200), ("north", 201), ("north", 200)] {
+        let body = json!({"on_hand": 5, "warehouse": warehouse});
+        let request = put(&app, "a", &body).header(IF_MATCH, &tag);
+        let response = request.send().await.expect("an answer");
+        assert_eq!(response.status(), status);
+        let told = response.headers()[ETAG].to_str();
+        told.expect("an ETag is ASCII").clone_into(&mut tag);
+        assert_eq!(tag, etag(&app, "a").await);
+    }
     app.stop().await;
 }
 

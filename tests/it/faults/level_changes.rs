@@ -1,7 +1,7 @@
 //! Levels that are set or adjusted through a connection that is lost in COMMIT.
 
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Answer, Cut, Proxied, SOON, keyed, send, settle, until};
 use crate::support::app::TestApp;
@@ -105,5 +105,28 @@ async fn what_others_sell_while_a_level_is_in_doubt_stays_sold(
     };
     assert_eq!(audit.on_hand, expected);
     others.stop().await;
+    subject.app.stop().await;
+}
+
+/// Goal: who is not told whether a level was set is not told to use a key that PUT does not take.
+#[rstest::rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_level_that_stays_in_doubt_is_to_be_read_again(
+    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let flags = ["--database-pool-size", "1", "--wait-limit-ms", "500"];
+    let subject = Proxied::start(backend, 1, &flags).await;
+    subject.app.set_level("hot", 50).await;
+    let no_repeat = subject.proxy.cut_before(subject.greeting(), u32::MAX);
+    Cut::After.arm(&subject, 1);
+    let request = subject.app.request(0, Method::PUT, "/stock/hot");
+    let response = request.json(&json!({"on_hand": 100})).send().await;
+    no_repeat.disarm();
+    let problem: Value = response.unwrap().json().await.unwrap();
+    assert_eq!(problem["code"], "outcome-unknown", "{problem}");
+    let advice = problem["detail"].as_str().unwrap();
+    assert!(advice.contains("read it again"), "{advice}");
+    assert!(!advice.contains("Key"), "{advice}");
+    assert_eq!(subject.ledger.audit("hot").await.on_hand, 100);
     subject.app.stop().await;
 }

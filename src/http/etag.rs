@@ -1,0 +1,128 @@
+//! Entity tags: how they are given out, and how callers send them back.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+
+use crate::stock::Revision;
+
+/// What `If-Match` or `If-None-Match` lists.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Tags {
+    /// `*`: whatever there is.
+    Any,
+    /// One or more tags.
+    OneOf(Vec<Revision>),
+}
+
+/// The header is neither `*` nor a list of quoted tags.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+impl Tags {
+    /// What all lines of the header list together; `None` where there is none.
+    pub(super) fn of(headers: &HeaderMap, name: HeaderName) -> Result<Option<Self>, Malformed> {
+        let lines = headers.get_all(name).iter().map(HeaderValue::to_str);
+        let lines: Vec<_> = lines.collect::<Result<_, _>>().map_err(|_| Malformed)?;
+        if lines.is_empty() {
+            return Ok(None);
+        }
+        let list = lines.join(",");
+        if list.trim() == "*" {
+            return Ok(Some(Self::Any));
+        }
+        match revisions(&list) {
+            Some(revisions) if !revisions.is_empty() => Ok(Some(Self::OneOf(revisions))),
+            _ => Err(Malformed),
+        }
+    }
+
+    /// Whether `revision` is among them.
+    pub(super) fn include(&self, revision: &Revision) -> bool {
+        match self {
+            Self::Any => true,
+            Self::OneOf(revisions) => revisions.contains(revision),
+        }
+    }
+}
+
+/// The tags of a list, weak ones as if they were strong: ours stand for the state of the stock and
+/// not for bytes, and a proxy that compresses makes them weak on their way.
+fn revisions(list: &str) -> Option<Vec<Revision>> {
+    let mut revisions = Vec::new();
+    let mut rest = skip_separators(list);
+    while !rest.is_empty() {
+        let quoted = rest.strip_prefix("W/").unwrap_or(rest).strip_prefix('"')?;
+        let (tag, after) = quoted.split_once('"')?;
+        revisions.push(Revision::from_text(tag));
+        rest = skip_separators(after);
+        if rest.len() == after.len() && !rest.is_empty() {
+            return None;
+        }
+    }
+    Some(revisions)
+}
+
+/// Empty elements are allowed in a list, and mean nothing.
+fn skip_separators(list: &str) -> &str {
+    list.trim_start_matches([' ', '\t', ','])
+}
+
+/// The answer with `revision` as its `ETag`.
+pub(super) fn tagged(response: impl IntoResponse, revision: &Revision) -> Response {
+    let mut response = response.into_response();
+    let etag = HeaderValue::from_str(&format!("\"{revision}\""));
+    let etag = etag.expect("a revision is hexadecimal");
+    response.headers_mut().insert(header::ETAG, etag);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lines: &[&str]) -> Result<Option<Tags>, Malformed> {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            let line = HeaderValue::from_bytes(line.as_bytes()).expect("a header's value");
+            headers.append(header::IF_MATCH, line);
+        }
+        Tags::of(&headers, header::IF_MATCH)
+    }
+
+    fn one_of(tags: &[&str]) -> Tags {
+        Tags::OneOf(tags.iter().copied().map(Revision::from_text).collect())
+    }
+
+    #[test]
+    fn all_lines_are_one_list_and_weak_tags_are_tags() {
+        assert_eq!(read(&[]), Ok(None));
+        assert_eq!(read(&[" * "]), Ok(Some(Tags::Any)));
+        assert_eq!(read(&["\"a\""]), Ok(Some(one_of(&["a"]))));
+        assert_eq!(
+            read(&["\"a\" ,, W/\"b\"", "", "\"c,d\""]),
+            Ok(Some(one_of(&["a", "b", "c,d"])))
+        );
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused() {
+        for nonsense in [
+            "",
+            ",",
+            "a",
+            "\"a",
+            "a\"",
+            "\"a\" b",
+            "\"a\"\"b\"",
+            "w/\"a\"",
+            "W/",
+            "W/*",
+            "*, \"a\"",
+            "\"a\", *",
+            "\"ä\"",
+        ] {
+            assert_eq!(read(&[nonsense]), Err(Malformed), "{nonsense}");
+        }
+        assert_eq!(read(&["*", "*"]), Err(Malformed));
+    }
+}
