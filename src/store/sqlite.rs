@@ -115,7 +115,7 @@ impl SqliteStore {
     /// What to answer where the guarded statement changed nothing.
     async fn refused(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
         let level = self.level(&deduction.sku, &deduction.warehouse).await?;
-        Ok(Attempt::without_stock(level))
+        Ok(Attempt::refused(level, deduction.quantity.units()))
     }
 }
 
@@ -321,8 +321,7 @@ impl StockStore for SqliteStore {
             Err(error) if classify(&error) == Verdict::CheckViolated => {
                 pool::roll_back(tx).await;
                 let level = self.level(&adjustment.sku, &adjustment.warehouse).await?;
-                let available = level.map_or(0, |level| level.available());
-                return Ok(Change::BelowLimit { available });
+                return Ok(Change::refused(level, adjustment.delta));
             }
             Err(error) => return Err(self.error(error)),
         };
