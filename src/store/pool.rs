@@ -13,7 +13,7 @@ use sqlx::{Connection, Database, Executor, Pool, Transaction};
 use sqlx::{MySqlConnection, PgConnection, SqliteConnection};
 use tokio::time::Instant;
 
-use super::driver_error::{Phase, Verdict, classify, store_error};
+use super::driver_error::{Verdict, before_commit, classify, in_commit};
 use super::{StoreError, StoreOptions};
 
 /// A connection that was idle for longer is asked whether it still lives before it is used.
@@ -215,13 +215,20 @@ pub(super) async fn begin<DB: Database>(
 
 /// What an error before COMMIT means, where it is neither a duplicate nor a violated CHECK.
 pub(super) fn failed(error: sqlx::Error) -> StoreError {
-    store_error(error, Phase::Body, false)
+    before_commit(error)
+}
+
+/// What an error of an embedded database's pool means. There is no server that could be away, so
+/// where all connections are in use, nothing else can have been waited for.
+pub(super) fn failed_in<DB: Database>(pool: &Pool<DB>, error: sqlx::Error) -> StoreError {
+    match classify(&error) {
+        Verdict::PoolTimedOut if is_busy(pool) => StoreError::Exhausted,
+        _ => failed(error),
+    }
 }
 
 pub(super) async fn commit<DB: Database>(tx: Transaction<'static, DB>) -> Result<(), StoreError> {
-    tx.commit()
-        .await
-        .map_err(|error| store_error(error, Phase::Commit, false))
+    tx.commit().await.map_err(in_commit)
 }
 
 /// What the ledger's answer to an `INSERT` means: whether the movement is new to it.
