@@ -119,6 +119,9 @@ pub enum StoreError {
     /// Waited as long as allowed for a row or for the single writer: nothing happened.
     #[error("a lock was not granted within the wait limit")]
     LockWait(#[source] DriverError),
+    /// The database ended a statement that took too long by itself: nothing happened.
+    #[error("the database did not finish in time")]
+    TooSlow(#[source] DriverError),
     /// Waited as long as allowed for another transaction that is recording the same key.
     #[error("the same idempotency key is being recorded by a transaction that is still open")]
     KeyInFlight(#[source] DriverError),
@@ -279,6 +282,10 @@ impl From<StoreError> for StockError {
             | StoreError::Unavailable(source) => Self::Unavailable {
                 what: WHAT,
                 source: Some(source),
+            },
+            StoreError::TooSlow(_) => Self::Unavailable {
+                what: WHAT,
+                source: Some(error.into()),
             },
             StoreError::LockWait(_) => Self::Contended {
                 attempts: 1,

@@ -6,6 +6,7 @@
 
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
+use sqlx::postgres::PgDatabaseError;
 use sqlx::sqlite::SqliteError;
 
 use super::StoreError;
@@ -17,6 +18,8 @@ pub enum Verdict {
     RetryTransaction,
     /// The statement gave up waiting for a lock; roll back, then run it again if time is left.
     RollBackThenRetry,
+    /// The server ended the statement, which took too long by itself: nobody else was faster.
+    TooSlow,
     /// The connection is gone. In COMMIT the outcome is unknown; before, run it again.
     ConnectionLost,
     /// The server is away, is starting, or refuses to write.
@@ -44,6 +47,9 @@ enum Code {
 #[must_use]
 pub fn classify(error: &sqlx::Error) -> Verdict {
     match error {
+        sqlx::Error::Database(database) if ended_in_a_lock_wait(&**database) => {
+            Verdict::RollBackThenRetry
+        }
         sqlx::Error::Database(database) => Code::of(&**database).verdict(),
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::BeginFailed => {
             Verdict::ConnectionLost
@@ -54,6 +60,15 @@ pub fn classify(error: &sqlx::Error) -> Verdict {
         }
         _ => Verdict::Bug,
     }
+}
+
+/// Whether `PostgreSQL` ended a statement while it waited for a row's holder. Where several wait,
+/// one statement waits twice, for its turn and for the holder, and each wait has the lock's
+/// time-out anew; so the statement's may come first. Only such a wait gives the error a context,
+/// whose words depend on the server's language.
+fn ended_in_a_lock_wait(error: &dyn DatabaseError) -> bool {
+    let postgres = error.try_downcast_ref::<PgDatabaseError>();
+    postgres.is_some_and(|error| error.code() == "57014" && error.r#where().is_some())
 }
 
 impl Code {
@@ -95,8 +110,10 @@ fn mysql_verdict(number: u16) -> Verdict {
     match number {
         // Deadlock; row changed since it was read (MariaDB); query interrupted.
         1213 | 1020 | 1317 => Verdict::RetryTransaction,
-        // Lock wait time-out; statement time-outs of MariaDB and MySQL.
-        1205 | 1969 | 3024 => Verdict::RollBackThenRetry,
+        // Lock wait time-out.
+        1205 => Verdict::RollBackThenRetry,
+        // Statement time-outs of MariaDB and MySQL.
+        1969 | 3024 => Verdict::TooSlow,
         // Shutdown in progress; network errors; connection killed; disconnected as idle.
         1053 | 1077..=1079 | 1152..=1161 | 1184 | 1927 | 4031 => Verdict::ConnectionLost,
         // Too many connections; Galera node not ready; read-only; disk or table full; out of
@@ -115,8 +132,10 @@ fn postgres_verdict(sqlstate: &str) -> Verdict {
     match sqlstate {
         // Serialization failure, deadlock.
         "40001" | "40P01" => Verdict::RetryTransaction,
-        // Lock not available; statement time-out.
-        "55P03" | "57014" => Verdict::RollBackThenRetry,
+        // Lock not available.
+        "55P03" => Verdict::RollBackThenRetry,
+        // Statement time-out, or an administrator's word.
+        "57014" => Verdict::TooSlow,
         // Shut down by an administrator, by a crash, as idle in a transaction, as idle.
         "57P01" | "57P02" | "25P03" | "57P05" => Verdict::ConnectionLost,
         // Starting up; read-only; out of connections, disk, memory.
@@ -156,6 +175,7 @@ pub(super) fn before_commit(error: sqlx::Error) -> StoreError {
     match verdict {
         Verdict::RetryTransaction => StoreError::Conflict(source),
         Verdict::RollBackThenRetry => StoreError::LockWait(source),
+        Verdict::TooSlow => StoreError::TooSlow(source),
         Verdict::ConnectionLost => StoreError::ConnectionLost(source),
         Verdict::Unavailable | Verdict::PoolTimedOut => StoreError::Unavailable(source),
         Verdict::Duplicate | Verdict::CheckViolated | Verdict::Bug => StoreError::Bug(source),
@@ -189,6 +209,8 @@ mod tests {
             (1213, Verdict::RetryTransaction),
             (1020, Verdict::RetryTransaction),
             (1205, Verdict::RollBackThenRetry),
+            (1969, Verdict::TooSlow),
+            (3024, Verdict::TooSlow),
             (1053, Verdict::ConnectionLost),
             (1927, Verdict::ConnectionLost),
             (1040, Verdict::Unavailable),
@@ -209,7 +231,7 @@ mod tests {
             ("40001", Verdict::RetryTransaction),
             ("40P01", Verdict::RetryTransaction),
             ("55P03", Verdict::RollBackThenRetry),
-            ("57014", Verdict::RollBackThenRetry),
+            ("57014", Verdict::TooSlow),
             ("57P01", Verdict::ConnectionLost),
             ("08006", Verdict::ConnectionLost),
             ("25P03", Verdict::ConnectionLost),
