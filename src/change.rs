@@ -175,7 +175,7 @@ fn replay(
 /// What a change that was not made is answered with; `requested` units were to be taken.
 fn refusal<T>(outcome: &Change, requested: i64) -> Step<T> {
     Step::Final(Err(match *outcome {
-        Change::Done { .. } | Change::Duplicate => return Step::Again,
+        Change::Done { .. } | Change::Duplicate | Change::Stale => return Step::Again,
         Change::UnknownSku => StockError::UnknownSku,
         Change::PreconditionFailed => StockError::PreconditionFailed,
         Change::WrongHome(home) => StockError::WrongHome { home },

@@ -56,11 +56,14 @@ pub enum Attempt {
 }
 
 impl Attempt {
-    /// The refusal that follows from `level`, which has too little.
-    fn without_stock(level: Option<StockLevel>) -> Self {
-        level.map_or(Self::UnknownSku, |level| Self::Insufficient {
-            available: level.available(),
-        })
+    /// What follows from `level`, which was read after `units` had been refused. Where it has so
+    /// many, somebody restocked in between: no refusal could be told that made sense.
+    fn refused(level: Option<StockLevel>, units: i64) -> Self {
+        match level.map(|level| level.available()) {
+            None => Self::UnknownSku,
+            Some(available) if available >= units => Self::Stale,
+            Some(available) => Self::Insufficient { available },
+        }
     }
 }
 
@@ -87,8 +90,21 @@ pub enum Change {
     },
     /// The counter would overflow.
     TooLarge,
+    /// The level is no longer the one that was refused.
+    Stale,
     /// The ledger has this operation, or this idempotency key, already.
     Duplicate,
+}
+
+impl Change {
+    /// What follows from `level`, which was read after the change by `delta` had been refused.
+    fn refused(level: Option<StockLevel>, delta: i64) -> Self {
+        match level.map(|level| level.available()) {
+            None => Self::UnknownSku,
+            Some(available) if available + delta >= 0 => Self::Stale,
+            Some(available) => Self::BelowLimit { available },
+        }
+    }
 }
 
 /// Why a store could not carry an operation out, sorted by what to do about it.
@@ -103,6 +119,9 @@ pub enum StoreError {
     /// Waited as long as allowed for a row or for the single writer: nothing happened.
     #[error("a lock was not granted within the wait limit")]
     LockWait(#[source] DriverError),
+    /// The database ended a statement that took too long by itself: nothing happened.
+    #[error("the database did not finish in time")]
+    TooSlow(#[source] DriverError),
     /// Waited as long as allowed for another transaction that is recording the same key.
     #[error("the same idempotency key is being recorded by a transaction that is still open")]
     KeyInFlight(#[source] DriverError),
@@ -263,6 +282,10 @@ impl From<StoreError> for StockError {
             | StoreError::Unavailable(source) => Self::Unavailable {
                 what: WHAT,
                 source: Some(source),
+            },
+            StoreError::TooSlow(_) => Self::Unavailable {
+                what: WHAT,
+                source: Some(error.into()),
             },
             StoreError::LockWait(_) => Self::Contended {
                 attempts: 1,

@@ -1,11 +1,12 @@
 //! The one table from driver errors to what is to be done about them.
 //!
 //! Codes are those that sqlx yields: the error number for MariaDB/`MySQL`, the SQLSTATE for
-//! `PostgreSQL`, the extended result code for `SQLite`. Whether a lost connection leaves the
-//! outcome open depends on the phase: before COMMIT was sent, nothing can have been committed.
+//! `PostgreSQL`, the extended result code for `SQLite`. Before COMMIT was sent
+//! nothing can have been committed; in it, only what is known to undo it leaves nothing behind.
 
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
+use sqlx::postgres::PgDatabaseError;
 use sqlx::sqlite::SqliteError;
 
 use super::StoreError;
@@ -17,6 +18,8 @@ pub enum Verdict {
     RetryTransaction,
     /// The statement gave up waiting for a lock; roll back, then run it again if time is left.
     RollBackThenRetry,
+    /// The server ended the statement, which took too long by itself: nobody else was faster.
+    TooSlow,
     /// The connection is gone. In COMMIT the outcome is unknown; before, run it again.
     ConnectionLost,
     /// The server is away, is starting, or refuses to write.
@@ -31,20 +34,23 @@ pub enum Verdict {
     Bug,
 }
 
-/// Whether COMMIT had been sent when the error came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Before: nothing is committed.
-    Body,
-    /// In it.
-    Commit,
+/// A database's own number for what happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Code {
+    Mysql(u16),
+    Postgres(String),
+    /// The extended result code.
+    Sqlite(i32),
 }
 
 /// What `error` calls for.
 #[must_use]
 pub fn classify(error: &sqlx::Error) -> Verdict {
     match error {
-        sqlx::Error::Database(database) => classify_database(&**database),
+        sqlx::Error::Database(database) if ended_in_a_lock_wait(&**database) => {
+            Verdict::RollBackThenRetry
+        }
+        sqlx::Error::Database(database) => Code::of(&**database).verdict(),
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::BeginFailed => {
             Verdict::ConnectionLost
         }
@@ -56,23 +62,58 @@ pub fn classify(error: &sqlx::Error) -> Verdict {
     }
 }
 
-fn classify_database(error: &dyn DatabaseError) -> Verdict {
-    if let Some(mysql) = error.try_downcast_ref::<MySqlDatabaseError>() {
-        return mysql_verdict(mysql.number());
+/// Whether `PostgreSQL` ended a statement while it waited for a row's holder. Where several wait,
+/// one statement waits twice, for its turn and for the holder, and each wait has the lock's
+/// time-out anew; so the statement's may come first. Only such a wait gives the error a context,
+/// whose words depend on the server's language.
+fn ended_in_a_lock_wait(error: &dyn DatabaseError) -> bool {
+    let postgres = error.try_downcast_ref::<PgDatabaseError>();
+    postgres.is_some_and(|error| error.code() == "57014" && error.r#where().is_some())
+}
+
+impl Code {
+    fn of(error: &dyn DatabaseError) -> Self {
+        if let Some(mysql) = error.try_downcast_ref::<MySqlDatabaseError>() {
+            return Self::Mysql(mysql.number());
+        }
+        let code = error.code().unwrap_or_default();
+        if error.try_downcast_ref::<SqliteError>().is_some() {
+            return Self::Sqlite(code.parse().unwrap_or_default());
+        }
+        Self::Postgres(code.into_owned())
     }
-    let code = error.code().unwrap_or_default();
-    if error.try_downcast_ref::<SqliteError>().is_some() {
-        return sqlite_verdict(code.parse().unwrap_or_default());
+
+    fn verdict(&self) -> Verdict {
+        match self {
+            Self::Mysql(number) => mysql_verdict(*number),
+            Self::Postgres(sqlstate) => postgres_verdict(sqlstate),
+            Self::Sqlite(extended) => sqlite_verdict(*extended),
+        }
     }
-    postgres_verdict(&code)
+
+    /// Whether a COMMIT that is answered so is known to have been undone.
+    ///
+    /// A list of what is known, since all the rest may come after the log was written: the server
+    /// that is killed there, or shut down, or loses its cluster, or its disk.
+    fn undoes_commit(&self) -> bool {
+        match self {
+            // Deadlock; with Galera, a transaction that failed certification.
+            Self::Mysql(number) => *number == 1213,
+            Self::Postgres(sqlstate) => matches!(sqlstate.as_str(), "40001" | "40P01"),
+            // SQLITE_BUSY and its kin, SQLITE_FULL.
+            Self::Sqlite(extended) => matches!(extended & 0xff, 5 | 13),
+        }
+    }
 }
 
 fn mysql_verdict(number: u16) -> Verdict {
     match number {
         // Deadlock; row changed since it was read (MariaDB); query interrupted.
         1213 | 1020 | 1317 => Verdict::RetryTransaction,
-        // Lock wait time-out; statement time-outs of MariaDB and MySQL.
-        1205 | 1969 | 3024 => Verdict::RollBackThenRetry,
+        // Lock wait time-out.
+        1205 => Verdict::RollBackThenRetry,
+        // Statement time-outs of MariaDB and MySQL.
+        1969 | 3024 => Verdict::TooSlow,
         // Shutdown in progress; network errors; connection killed; disconnected as idle.
         1053 | 1077..=1079 | 1152..=1161 | 1184 | 1927 | 4031 => Verdict::ConnectionLost,
         // Too many connections; Galera node not ready; read-only; disk or table full; out of
@@ -91,8 +132,10 @@ fn postgres_verdict(sqlstate: &str) -> Verdict {
     match sqlstate {
         // Serialization failure, deadlock.
         "40001" | "40P01" => Verdict::RetryTransaction,
-        // Lock not available; statement time-out.
-        "55P03" | "57014" => Verdict::RollBackThenRetry,
+        // Lock not available.
+        "55P03" => Verdict::RollBackThenRetry,
+        // Statement time-out, or an administrator's word.
+        "57014" => Verdict::TooSlow,
         // Shut down by an administrator, by a crash, as idle in a transaction, as idle.
         "57P01" | "57P02" | "25P03" | "57P05" => Verdict::ConnectionLost,
         // Starting up; read-only; out of connections, disk, memory.
@@ -124,31 +167,39 @@ fn sqlite_verdict(extended: i32) -> Verdict {
     }
 }
 
-/// What a store answers for `error`, where the statement expected neither a duplicate nor a
-/// violated CHECK. `busy` tells whether all connections of the pool are in use.
-pub(super) fn store_error(error: sqlx::Error, phase: Phase, busy: bool) -> StoreError {
+/// What a store answers for `error` before COMMIT was sent, where the statement expected neither a
+/// duplicate nor a violated CHECK: nothing happened.
+pub(super) fn before_commit(error: sqlx::Error) -> StoreError {
     let verdict = classify(&error);
     let source = Box::new(error);
-    match (verdict, phase) {
-        (Verdict::RetryTransaction, _) => StoreError::Conflict(source),
-        (Verdict::ConnectionLost, Phase::Body) => StoreError::ConnectionLost(source),
-        (Verdict::RollBackThenRetry, _) => StoreError::LockWait(source),
-        // A worker that died in COMMIT is as silent as a connection that was cut there.
-        (Verdict::ConnectionLost, Phase::Commit) => StoreError::OutcomeUnknown(source),
-        (Verdict::Unavailable, Phase::Commit)
-            if matches!(*source, sqlx::Error::WorkerCrashed | sqlx::Error::Tls(_)) =>
-        {
-            StoreError::OutcomeUnknown(source)
-        }
-        (Verdict::PoolTimedOut, _) if busy => StoreError::Exhausted,
-        (Verdict::Unavailable | Verdict::PoolTimedOut, _) => StoreError::Unavailable(source),
-        (Verdict::Duplicate | Verdict::CheckViolated | Verdict::Bug, _) => StoreError::Bug(source),
+    match verdict {
+        Verdict::RetryTransaction => StoreError::Conflict(source),
+        Verdict::RollBackThenRetry => StoreError::LockWait(source),
+        Verdict::TooSlow => StoreError::TooSlow(source),
+        Verdict::ConnectionLost => StoreError::ConnectionLost(source),
+        Verdict::Unavailable | Verdict::PoolTimedOut => StoreError::Unavailable(source),
+        Verdict::Duplicate | Verdict::CheckViolated | Verdict::Bug => StoreError::Bug(source),
+    }
+}
+
+/// What a store answers for `error` from COMMIT: unless the database is known to have undone it,
+/// whatever it says, it may have happened.
+pub(super) fn in_commit(error: sqlx::Error) -> StoreError {
+    let code = error.as_database_error().map(Code::of);
+    if code.is_some_and(|code| code.undoes_commit()) {
+        before_commit(error)
+    } else {
+        StoreError::OutcomeUnknown(Box::new(error))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+    use std::error::Error;
     use std::io;
+
+    use sqlx::error::ErrorKind;
 
     use super::*;
 
@@ -158,6 +209,8 @@ mod tests {
             (1213, Verdict::RetryTransaction),
             (1020, Verdict::RetryTransaction),
             (1205, Verdict::RollBackThenRetry),
+            (1969, Verdict::TooSlow),
+            (3024, Verdict::TooSlow),
             (1053, Verdict::ConnectionLost),
             (1927, Verdict::ConnectionLost),
             (1040, Verdict::Unavailable),
@@ -178,7 +231,7 @@ mod tests {
             ("40001", Verdict::RetryTransaction),
             ("40P01", Verdict::RetryTransaction),
             ("55P03", Verdict::RollBackThenRetry),
-            ("57014", Verdict::RollBackThenRetry),
+            ("57014", Verdict::TooSlow),
             ("57P01", Verdict::ConnectionLost),
             ("08006", Verdict::ConnectionLost),
             ("25P03", Verdict::ConnectionLost),
@@ -216,26 +269,116 @@ mod tests {
     #[test]
     fn a_lost_connection_leaves_the_outcome_open_only_in_commit() {
         let lost = || sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into());
-        assert!(matches!(
-            store_error(lost(), Phase::Body, false),
-            StoreError::ConnectionLost(_)
-        ));
-        assert!(matches!(
-            store_error(lost(), Phase::Commit, false),
-            StoreError::OutcomeUnknown(_)
-        ));
+        let before = before_commit(lost());
+        assert!(matches!(before, StoreError::ConnectionLost(_)));
+        for error in [
+            lost(),
+            sqlx::Error::Protocol("expected a packet".to_owned()),
+            sqlx::Error::WorkerCrashed,
+            sqlx::Error::Tls("cut".into()),
+            sqlx::Error::RowNotFound,
+        ] {
+            let after = in_commit(error);
+            assert!(matches!(after, StoreError::OutcomeUnknown(_)), "{after:?}");
+        }
         let protocol = sqlx::Error::Protocol("expected a packet".to_owned());
         assert_eq!(classify(&protocol), Verdict::ConnectionLost);
     }
 
     #[test]
-    fn a_pool_without_a_free_connection_is_exhausted_only_when_all_are_busy() {
-        let timed_out = || sqlx::Error::PoolTimedOut;
-        assert!(matches!(
-            store_error(timed_out(), Phase::Body, true),
-            StoreError::Exhausted
-        ));
-        let away = store_error(timed_out(), Phase::Body, false);
+    fn only_what_is_known_to_undo_a_commit_says_that_nothing_happened() {
+        let postgres = |state: &str| Code::Postgres(state.to_owned());
+        for (code, undone) in [
+            (Code::Mysql(1213), true),
+            (Code::Mysql(1020), false),
+            (Code::Mysql(1026), false),
+            (Code::Mysql(1040), false),
+            (Code::Mysql(1047), false),
+            (Code::Mysql(1053), false),
+            (Code::Mysql(1062), false),
+            (Code::Mysql(1114), false),
+            (Code::Mysql(1180), false),
+            (Code::Mysql(1205), false),
+            (Code::Mysql(1290), false),
+            (Code::Mysql(1317), false),
+            (Code::Mysql(1969), false),
+            (Code::Mysql(3024), false),
+            (Code::Mysql(4025), false),
+            (postgres("40001"), true),
+            (postgres("40P01"), true),
+            (postgres("08006"), false),
+            (postgres("23505"), false),
+            (postgres("23514"), false),
+            (postgres("25006"), false),
+            (postgres("53100"), false),
+            (postgres("55P03"), false),
+            (postgres("57014"), false),
+            (postgres("57P01"), false),
+            (postgres("58030"), false),
+            (postgres("XX000"), false),
+            (postgres(""), false),
+            (Code::Sqlite(5), true),
+            (Code::Sqlite(261), true),
+            (Code::Sqlite(517), true),
+            (Code::Sqlite(13), true),
+            (Code::Sqlite(1), false),
+            (Code::Sqlite(8), false),
+            (Code::Sqlite(778), false),
+            (Code::Sqlite(14), false),
+            (Code::Sqlite(2067), false),
+        ] {
+            assert_eq!(code.undoes_commit(), undone, "{code:?}");
+        }
+    }
+
+    /// A database's error; as far as [`Code`] can see, one of `PostgreSQL`.
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Answer(&'static str);
+
+    impl DatabaseError for Answer {
+        fn message(&self) -> &str {
+            self.0
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Other
+        }
+    }
+
+    #[test]
+    fn one_answer_means_one_thing_before_commit_and_another_in_it() {
+        let before = |state| before_commit(sqlx::Error::Database(Box::new(Answer(state))));
+        let within = |state| in_commit(sqlx::Error::Database(Box::new(Answer(state))));
+        assert!(matches!(before("40001"), StoreError::Conflict(_)));
+        assert!(matches!(within("40001"), StoreError::Conflict(_)));
+        assert!(matches!(before("55P03"), StoreError::LockWait(_)));
+        assert!(matches!(within("55P03"), StoreError::OutcomeUnknown(_)));
+        assert!(matches!(before("53100"), StoreError::Unavailable(_)));
+        assert!(matches!(within("53100"), StoreError::OutcomeUnknown(_)));
+        assert!(matches!(before("XX000"), StoreError::Bug(_)));
+        assert!(matches!(within("XX000"), StoreError::OutcomeUnknown(_)));
+    }
+
+    #[test]
+    fn a_pool_that_yields_no_connection_is_unavailable_unless_it_is_known_to_be_busy() {
+        let away = before_commit(sqlx::Error::PoolTimedOut);
         assert!(matches!(away, StoreError::Unavailable(_)));
     }
 }

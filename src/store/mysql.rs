@@ -95,7 +95,8 @@ impl MySqlStore {
             .await
             .map_err(failed)?;
         pool::roll_back(tx).await;
-        Ok(Attempt::without_stock(row.map(rows::level).transpose()?))
+        let level = row.map(rows::level).transpose()?;
+        Ok(Attempt::refused(level, deduction.quantity.units()))
     }
 }
 
@@ -306,8 +307,7 @@ impl StockStore for MySqlStore {
             Err(error) if classify(&error) == Verdict::CheckViolated => {
                 pool::roll_back(tx).await;
                 let level = self.level(&adjustment.sku, &adjustment.warehouse).await?;
-                let available = level.map_or(0, |level| level.available());
-                return Ok(Change::BelowLimit { available });
+                return Ok(Change::refused(level, adjustment.delta));
             }
             Err(error) => return Err(failed(error)),
         };

@@ -17,6 +17,18 @@ use crate::stock::{
     OperationId, Sku, StockLevel, Warehouse,
 };
 
+/// A read is one statement, and asks for no lock.
+const READ: u32 = 1;
+
+/// A write may wait for two locks, each a statement's time: the row's, and then that of another
+/// transaction which is recording the same key (or, setting a level: the SKU's, and then the
+/// rows'). Its other statements find everything locked already, and take the milliseconds that
+/// these two leave. With the wait for a connection that is, by default, 2 s + 2 × 3 s: longer than
+/// a caller waits, so it is the request's deadline that answers, and this that frees the
+/// connection. An adjustment that waits in vain even for the second connection, on which it looks
+/// what there is, is cut short wrongly: it is then in doubt, and so tried again.
+const WRITE: u32 = 2;
+
 /// A store on a server, waited for only so long.
 #[derive(Debug)]
 pub(super) struct Patient<S> {
@@ -33,7 +45,7 @@ impl<S: StockStore> Patient<S> {
         &self,
         reading: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let read = self.pulse.listen(reading).await;
+        let read = self.pulse.listen(READ, reading).await;
         read.unwrap_or_else(|silence| Err(StoreError::Unavailable(silence.into())))
     }
 
@@ -42,7 +54,7 @@ impl<S: StockStore> Patient<S> {
         &self,
         writing: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let written = self.pulse.listen(writing).await;
+        let written = self.pulse.listen(WRITE, writing).await;
         written.unwrap_or_else(|silence| Err(StoreError::OutcomeUnknown(silence.into())))
     }
 }

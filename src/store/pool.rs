@@ -13,7 +13,7 @@ use sqlx::{Connection, Database, Executor, Pool, Transaction};
 use sqlx::{MySqlConnection, PgConnection, SqliteConnection};
 use tokio::time::Instant;
 
-use super::driver_error::{Phase, Verdict, classify, store_error};
+use super::driver_error::{Verdict, before_commit, classify, in_commit};
 use super::{StoreError, StoreOptions};
 
 /// A connection that was idle for longer is asked whether it still lives before it is used.
@@ -63,10 +63,17 @@ pub(super) async fn roll_back_postgres(connection: &mut PgConnection) -> sqlx::R
     }
 }
 
-/// How long a server may take for a statement before it has itself given up: the wait limit in
-/// the unit of the coarsest server, whole seconds rounded up, and a second for the work.
-pub(super) fn patience(wait_limit: Duration) -> Duration {
-    Duration::from_secs(lock_wait_seconds(wait_limit) + 1)
+/// How long a statement may take until the server ends it: a lock wait in the unit of the coarsest
+/// server, whole seconds rounded up, and a moment for the work. (`MySQL` so ends only what reads;
+/// what writes there is bounded by its lock waits.)
+pub(super) fn statement_limit(wait_limit: Duration) -> Duration {
+    Duration::from_secs(lock_wait_seconds(wait_limit)) + Duration::from_millis(500)
+}
+
+/// How long to wait for a server's word on a statement: it has given up by itself by then, and
+/// said so.
+fn patience(wait_limit: Duration) -> Duration {
+    statement_limit(wait_limit) + Duration::from_millis(500)
 }
 
 /// The wait limit in whole seconds, rounded up, at least one: a server takes zero for "never".
@@ -91,10 +98,8 @@ pub(super) struct Pulse {
     last: AtomicU64,
     /// The same of the last connection that turned out to be dead.
     missed: AtomicU64,
+    wait_limit: Duration,
     patience: Duration,
-    /// The longest that an operation takes while the database lives: the wait for a connection,
-    /// and a statement.
-    limit: Duration,
 }
 
 impl Pulse {
@@ -103,8 +108,8 @@ impl Pulse {
             started: Instant::now(),
             last: AtomicU64::new(0),
             missed: AtomicU64::new(0),
+            wait_limit,
             patience: patience(wait_limit),
-            limit: wait_limit + patience(wait_limit),
         })
     }
 
@@ -116,12 +121,19 @@ impl Pulse {
         self.missed.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Waits for an operation, but no longer than a database that lives could take.
-    pub(super) async fn listen<T>(&self, operation: impl Future<Output = T>) -> Result<T, Silence> {
-        let heard = tokio::time::timeout(self.limit, operation).await;
+    /// Waits for an operation, but no longer than a database that lives could take: the wait for a
+    /// connection, and `statements` of which each may last as long as the server lets it. What is
+    /// merely slow the server has ended before, so that only silence is counted as such.
+    pub(super) async fn listen<T>(
+        &self,
+        statements: u32,
+        operation: impl Future<Output = T>,
+    ) -> Result<T, Silence> {
+        let limit = self.wait_limit + statements * self.patience;
+        let heard = tokio::time::timeout(limit, operation).await;
         heard.map_err(|_elapsed| {
             self.miss();
-            Silence(self.limit)
+            Silence(limit)
         })
     }
 
@@ -215,13 +227,20 @@ pub(super) async fn begin<DB: Database>(
 
 /// What an error before COMMIT means, where it is neither a duplicate nor a violated CHECK.
 pub(super) fn failed(error: sqlx::Error) -> StoreError {
-    store_error(error, Phase::Body, false)
+    before_commit(error)
+}
+
+/// What an error of an embedded database's pool means. There is no server that could be away, so
+/// where all connections are in use, nothing else can have been waited for.
+pub(super) fn failed_in<DB: Database>(pool: &Pool<DB>, error: sqlx::Error) -> StoreError {
+    match classify(&error) {
+        Verdict::PoolTimedOut if is_busy(pool) => StoreError::Exhausted,
+        _ => failed(error),
+    }
 }
 
 pub(super) async fn commit<DB: Database>(tx: Transaction<'static, DB>) -> Result<(), StoreError> {
-    tx.commit()
-        .await
-        .map_err(|error| store_error(error, Phase::Commit, false))
+    tx.commit().await.map_err(in_commit)
 }
 
 /// What the ledger's answer to an `INSERT` means: whether the movement is new to it.

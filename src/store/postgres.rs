@@ -94,7 +94,8 @@ impl PostgresStore {
             .await
             .map_err(failed)?;
         pool::roll_back(tx).await;
-        Ok(Attempt::without_stock(row.map(rows::level).transpose()?))
+        let level = row.map(rows::level).transpose()?;
+        Ok(Attempt::refused(level, deduction.quantity.units()))
     }
 }
 
@@ -304,8 +305,7 @@ impl StockStore for PostgresStore {
             Err(error) if classify(&error) == Verdict::CheckViolated => {
                 pool::roll_back(tx).await;
                 let level = self.level(&adjustment.sku, &adjustment.warehouse).await?;
-                let available = level.map_or(0, |level| level.available());
-                return Ok(Change::BelowLimit { available });
+                return Ok(Change::refused(level, adjustment.delta));
             }
             Err(error) => return Err(failed(error)),
         };

@@ -13,8 +13,9 @@ use sqlx::sqlite::SqlitePoolOptions;
 use sqlx::{Sqlite, SqlitePool, Transaction};
 use tokio::time::Instant;
 
-use super::driver_error::{Phase, Verdict, classify, store_error};
+use super::driver_error::{Verdict, classify};
 use super::level_change::{MAX_UNITS, plan};
+use super::pool::failed;
 use super::record::{Record, bind_record};
 use super::{Attempt, Change, StockStore, StoreError, StoreOptions, pool, rows};
 use crate::stock::{
@@ -60,8 +61,8 @@ impl SqliteStore {
         })
     }
 
-    fn error(&self, error: sqlx::Error) -> StoreError {
-        store_error(error, Phase::Body, pool::is_busy(&self.writer))
+    fn unread(&self, error: sqlx::Error) -> StoreError {
+        pool::failed_in(&self.readers, error)
     }
 
     /// Becomes the one writer of the file.
@@ -75,7 +76,7 @@ impl SqliteStore {
                 {
                     tokio::time::sleep(WRITER_PAUSE.mul_f64(fastrand::f64())).await;
                 }
-                begun => return begun.map_err(|error| self.error(error)),
+                begun => return begun.map_err(|error| pool::failed_in(&self.writer, error)),
             }
         }
     }
@@ -115,7 +116,7 @@ impl SqliteStore {
     /// What to answer where the guarded statement changed nothing.
     async fn refused(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
         let level = self.level(&deduction.sku, &deduction.warehouse).await?;
-        Ok(Attempt::without_stock(level))
+        Ok(Attempt::refused(level, deduction.quantity.units()))
     }
 }
 
@@ -127,7 +128,7 @@ impl StockStore for SqliteStore {
 
     async fn ping(&self) -> Result<(), StoreError> {
         let pinged = sqlx::query("SELECT 1").execute(&self.readers).await;
-        pinged.map(drop).map_err(|error| self.error(error))
+        pinged.map(drop).map_err(|error| self.unread(error))
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
@@ -144,7 +145,7 @@ impl StockStore for SqliteStore {
             .bind(warehouse.as_str())
             .fetch_optional(&self.readers)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.unread(error))?;
         row.map(rows::level).transpose()
     }
 
@@ -156,7 +157,7 @@ impl StockStore for SqliteStore {
             .bind(deduction.quantity.units())
             .fetch_optional(&mut *tx)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(failed)?;
         let Some(remaining) = remaining else {
             pool::roll_back(tx).await;
             return self.refused(deduction).await;
@@ -172,7 +173,7 @@ impl StockStore for SqliteStore {
             .bind(deduction.warehouse.as_str())
             .fetch_optional(&mut *tx)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(failed)?;
         let Some(level) = row.map(rows::level).transpose()? else {
             pool::roll_back(tx).await;
             return Ok(Attempt::UnknownSku);
@@ -190,7 +191,7 @@ impl StockStore for SqliteStore {
             .bind(deduction.quantity.units())
             .execute(&mut *tx)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(failed)?;
         self.record(tx, deduction, remaining, None).await
     }
 
@@ -207,7 +208,7 @@ impl StockStore for SqliteStore {
             .bind(read.version)
             .execute(&mut *tx)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(failed)?;
         if written.rows_affected() == 0 {
             pool::roll_back(tx).await;
             return Ok(Attempt::Stale);
@@ -235,7 +236,7 @@ impl StockStore for SqliteStore {
                 pool::roll_back(tx).await;
                 return self.refused(deduction).await;
             }
-            Err(error) => return Err(self.error(error)),
+            Err(error) => return Err(failed(error)),
         }
         let remaining = read.available() - deduction.quantity.units();
         self.record(tx, deduction, remaining, Some(read)).await
@@ -252,7 +253,7 @@ impl StockStore for SqliteStore {
             .bind(idempotency.map(|idempotency| idempotency.key.as_str()))
             .fetch_optional(&self.readers)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.unread(error))?;
         row.map(rows::movement).transpose()
     }
 
@@ -262,7 +263,7 @@ impl StockStore for SqliteStore {
             .bind(change.sku.as_str())
             .fetch_all(&mut *tx)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(failed)?;
         let planned = match plan(change, &rows::levels(existing)?) {
             Ok(planned) => planned,
             Err(refused) => {
@@ -291,7 +292,7 @@ impl StockStore for SqliteStore {
                 .execute(&mut *tx)
                 .await
         };
-        written.map_err(|error| pool::conflict_if_duplicate(error, |e| self.error(e)))?;
+        written.map_err(|error| pool::conflict_if_duplicate(error, failed))?;
         let record = Record::of_level_change(change, planned.before, level);
         if !self.insert(&mut tx, &record).await? {
             pool::roll_back(tx).await;
@@ -321,10 +322,9 @@ impl StockStore for SqliteStore {
             Err(error) if classify(&error) == Verdict::CheckViolated => {
                 pool::roll_back(tx).await;
                 let level = self.level(&adjustment.sku, &adjustment.warehouse).await?;
-                let available = level.map_or(0, |level| level.available());
-                return Ok(Change::BelowLimit { available });
+                return Ok(Change::refused(level, adjustment.delta));
             }
-            Err(error) => return Err(self.error(error)),
+            Err(error) => return Err(failed(error)),
         };
         if level.on_hand.abs() > MAX_UNITS {
             pool::roll_back(tx).await;
@@ -349,7 +349,7 @@ impl StockStore for SqliteStore {
             .bind(sku.as_str())
             .fetch_all(&self.readers)
             .await;
-        rows::levels(found.map_err(|error| self.error(error))?)
+        rows::levels(found.map_err(|error| self.unread(error))?)
     }
 
     async fn levels(
@@ -363,7 +363,7 @@ impl StockStore for SqliteStore {
             .bind(limit)
             .fetch_all(&self.readers)
             .await;
-        rows::levels(found.map_err(|error| self.error(error))?)
+        rows::levels(found.map_err(|error| self.unread(error))?)
     }
 
     async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError> {
@@ -376,7 +376,7 @@ impl StockStore for SqliteStore {
             .bind(filter.limit)
             .fetch_all(&self.readers)
             .await
-            .map_err(|error| self.error(error))?;
+            .map_err(|error| self.unread(error))?;
         found.into_iter().map(rows::movement).collect()
     }
 
@@ -386,7 +386,7 @@ impl StockStore for SqliteStore {
             .fetch_all(&self.readers)
             .await;
         found
-            .map_err(|error| self.error(error))?
+            .map_err(|error| self.unread(error))?
             .into_iter()
             .map(rows::audit)
             .collect()

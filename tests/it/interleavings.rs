@@ -9,12 +9,12 @@
 
 use rstest::rstest;
 use stocklock::stock::{Precondition, Quantity, StockError};
-use stocklock::store::{Attempt, StockStore};
+use stocklock::store::{Attempt, Change, StockStore};
 use stocklock::strategy::Strategy;
 
 use crate::support::explore::{Explorer, Task, World};
 use crate::support::memory_store::MemoryStore;
-use scenario::{Buyer, Scenario, Tally, deduction, level_change, sku};
+use scenario::{Buyer, Scenario, Tally, adjustment, deduction, level_change, sku};
 
 mod scenario;
 
@@ -55,7 +55,7 @@ fn safe_strategies_never_oversell_under_any_schedule(
     let tally = Scenario::new(strategy, stock, 3).explore();
     tally.assert_clean();
     let expected = match (strategy, stock) {
-        (Strategy::SingleSql, 1) => 108,
+        (Strategy::SingleSql, 1) => 144,
         (Strategy::SingleSql, _) => 84,
         (Strategy::ForUpdate, 1) => 78,
         (Strategy::ForUpdate, _) => 150,
@@ -182,24 +182,45 @@ fn local_mutex_oversells_after_a_commit_in_doubt() {
     assert_eq!((tally.schedules, tally.oversold), (654, 146));
 }
 
-/// Levels that are set and adjusted while they are sold still agree with their ledger.
-#[test]
-fn changes_of_a_level_and_sales_keep_counter_and_ledger_together() {
+/// Levels that are set and adjusted while they are sold still agree with their ledger; and whoever
+/// is refused is told of a level that did not suffice, also where somebody restocks between the
+/// refusal and the look at the level.
+#[rstest]
+fn changes_of_a_level_and_sales_keep_counter_and_ledger_together(
+    #[values(0, 1)] stock: i64,
+    #[values(false, true)] by_adjustment: bool,
+) {
     let sku = sku("1001");
+    let mut sold_out = 0;
+    let mut restocked_meanwhile = 0;
     let explored = Explorer::up_to(100_000).explore(
         |decisions| {
             let store = MemoryStore::new(decisions, 0);
-            store.stock(&sku, 1);
-            let (setter, buyer) = (store.clone(), store.clone());
+            store.stock(&sku, stock);
+            let (setter, taker) = (store.clone(), store.clone());
             let change = level_change(&sku, 5, Some(Precondition::Exists));
             let order = deduction(&sku, Quantity::ONE, None, Strategy::SingleSql);
-            let tasks: Vec<Task<()>> = vec![
+            let removal = adjustment(&sku, -1);
+            let tasks: Vec<Task<Option<Attempt>>> = vec![
                 Box::pin(async move {
                     setter.set_level(&change).await.expect("no faults");
+                    None
                 }),
                 Box::pin(async move {
-                    let attempt = buyer.deduct_if_available(&order).await;
-                    assert!(matches!(attempt, Ok(Attempt::Deducted { .. })));
+                    if !by_adjustment {
+                        let attempt = taker.deduct_if_available(&order).await;
+                        return Some(attempt.expect("no faults"));
+                    }
+                    match taker.adjust(&removal).await.expect("no faults") {
+                        Change::BelowLimit { available } => {
+                            Some(Attempt::Insufficient { available })
+                        }
+                        Change::Stale => Some(Attempt::Stale),
+                        done => {
+                            assert!(matches!(done, Change::Done { .. }), "{done:?}");
+                            None
+                        }
+                    }
                 }),
             ];
             World {
@@ -207,11 +228,28 @@ fn changes_of_a_level_and_sales_keep_counter_and_ledger_together() {
                 tasks,
             }
         },
-        |store, _| {
+        |store, answers| {
             let audit = &store.audit_now(&sku)[0];
-            anyhow::ensure!(audit.consistent() && audit.sold == 1, "{audit:?}");
+            let sold = match answers[1] {
+                Some(Attempt::Deducted { .. }) => 1,
+                None => 0,
+                Some(Attempt::Insufficient { available: 0 }) if stock == 0 => {
+                    sold_out += 1;
+                    0
+                }
+                Some(Attempt::Stale) if stock == 0 => {
+                    restocked_meanwhile += 1;
+                    0
+                }
+                refused => anyhow::bail!("{refused:?}"),
+            };
+            anyhow::ensure!(audit.consistent() && audit.sold == sold, "{audit:?}");
             Ok(())
         },
     );
     assert!(explored.is_ok_and(|schedules| schedules > 10));
+    assert_eq!(
+        (sold_out > 0, restocked_meanwhile > 0),
+        (stock == 0, stock == 0)
+    );
 }

@@ -21,7 +21,11 @@ const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
     SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'
         /*M! , idle_transaction_timeout = 10 */";
 
-const LOCK_WAIT: &str = "SET SESSION innodb_lock_wait_timeout = ?";
+/// How long a session waits for a lock, in seconds, and for a statement, in milliseconds: each
+/// server reads its own of the two.
+const TIME_LIMITS: &str = "SET SESSION innodb_lock_wait_timeout = ?
+    /*M!100101 , SESSION max_statement_time = ? / 1000 */
+    /*!50708 , SESSION max_execution_time = ? */";
 
 /// Locks held by a session are released when it ends, however it ends. `MIGRATION_LOCK` is ours
 /// because sqlx asks MariaDB for its own with a negative time-out, is refused, and does not notice.
@@ -44,6 +48,8 @@ pub(super) fn pool(
     pulse: &Arc<Pulse>,
 ) -> Result<MySqlPool, String> {
     let lock_wait = pool::lock_wait_seconds(store.wait_limit);
+    let statement = pool::statement_limit(store.wait_limit).as_millis();
+    let statement = u64::try_from(statement).map_err(|error| error.to_string())?;
     let opened = Arc::clone(pulse);
     let released = Arc::clone(pulse);
     Ok(pool::server_pool(store, pulse)
@@ -51,8 +57,9 @@ pub(super) fn pool(
             let pulse = Arc::clone(&opened);
             Box::pin(async move {
                 connection.execute(SESSION).await?;
-                sqlx::query(LOCK_WAIT)
+                sqlx::query(TIME_LIMITS)
                     .bind(lock_wait)
+                    .bind(statement)
                     .execute(connection)
                     .await?;
                 pulse.beat();

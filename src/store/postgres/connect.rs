@@ -52,7 +52,7 @@ fn session(wait_limit: Duration) -> [(&'static str, String); 4] {
         // A backstop for everything that is not a lock.
         (
             "statement_timeout",
-            milliseconds(wait_limit + Duration::from_secs(1)),
+            milliseconds(pool::statement_limit(wait_limit)),
         ),
         (
             "idle_in_transaction_session_timeout",

@@ -7,8 +7,8 @@ use anyhow::ensure;
 use async_trait::async_trait;
 use stocklock::retry::{RetryPolicy, Sleep};
 use stocklock::stock::{
-    Caller, Deducted, Deduction, Idempotency, IdempotencyKey, LevelChange, OperationId,
-    Precondition, Quantity, RequestHash, Sku, StockError, Warehouse,
+    Adjustment, Caller, Deducted, Deduction, Idempotency, IdempotencyKey, LevelChange, OperationId,
+    Precondition, Quantity, Reason, RequestHash, Sku, StockError, Warehouse,
 };
 use stocklock::strategy::{LocalMutexes, Protection, Strategy, Tier};
 
@@ -271,5 +271,17 @@ pub(super) fn level_change(
         home: None,
         reason: None,
         precondition,
+    }
+}
+
+pub(super) fn adjustment(sku: &Sku, delta: i64) -> Adjustment {
+    Adjustment {
+        operation: OperationId::mint(),
+        sku: sku.clone(),
+        warehouse: Warehouse::default(),
+        delta,
+        reason: Reason::parse("count").expect("a reason"),
+        reference: None,
+        idempotency: None,
     }
 }

@@ -5,10 +5,10 @@ use stocklock::stock::{
     Adjustment, Home, LevelChange, MovementKind, Precondition, Reason, Reference, RequestHash,
     Revision,
 };
-use stocklock::store::Change;
+use stocklock::store::{Attempt, Change};
 
 use super::fixture::{
-    Fixture, adjustment, all_of, creation, deduction, idempotency, level_change, name, place,
+    Fixture, Raw, adjustment, all_of, creation, deduction, idempotency, level_change, name, place,
 };
 use crate::support::services::Backend;
 use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
@@ -232,4 +232,31 @@ async fn an_adjustment_with_a_key_is_made_once(
     assert_eq!(recorded.request_hash, Some(hash));
     let filtered = fixture.store.movements(&all_of("a")).await.unwrap();
     assert_eq!(filtered.len(), 2);
+}
+
+/// The statement is refused, and the level that is read afterwards suffices, as when somebody
+/// restocks in between: here by a constraint that knows more than the level tells.
+#[rstest]
+#[tokio::test]
+async fn a_refusal_that_the_level_contradicts_is_no_answer(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    let mut raw = Raw::connect(backend, &fixture.url).await;
+    let tighter = match backend {
+        Sqlite => {
+            "DROP TABLE stock; CREATE TABLE stock (sku text, warehouse text, on_hand integer,
+             held integer DEFAULT 0, backorder_limit integer, version integer, home text,
+             CHECK (on_hand >= 3)) STRICT"
+        }
+        Mysql | Postgres => "ALTER TABLE stock ADD CONSTRAINT tighter CHECK (on_hand >= 3)",
+    };
+    raw.run(tighter).await.unwrap();
+    let read = fixture.put("a", 3).await;
+
+    let adjusted = fixture.store.adjust(&adjustment("a", -1)).await.unwrap();
+    assert_eq!(adjusted, Change::Stale);
+    let attempt = fixture.store.overwrite(&deduction("a", 1), &read).await;
+    assert_eq!(attempt.unwrap(), Attempt::Stale);
+    assert_eq!(fixture.movements("a").await.len(), 1, "nothing happened");
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rstest::rstest;
+use stocklock::stock::{StockError, Warehouse};
 use stocklock::store::{Attempt, StoreError};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::fixture::{Fixture, Raw, SOON, deduction, open};
+use super::fixture::{Fixture, Raw, SOON, adjustment, deduction, name, open};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::services::Backend::{Mysql, Postgres};
 use crate::support::services::{Backend, PrivateServer, fresh_database};
@@ -108,6 +109,45 @@ async fn a_server_that_does_not_let_us_in_is_unavailable(
     let answer = store.deduct_if_available(&deduction("a", 1)).await;
     assert!(
         matches!(answer, Err(StoreError::Unavailable(_))),
+        "{answer:?}"
+    );
+}
+
+/// Nobody was faster, and the server is there: a statement that is slow by itself is neither a lock
+/// wait nor silence. The server ends it, whatever a client may do.
+#[rstest]
+#[tokio::test]
+async fn a_statement_that_is_merely_slow_is_ended_by_the_server(
+    #[values(Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 10).await;
+    let mut raw = Raw::connect(backend, &fixture.url).await;
+    let slow = match backend {
+        Postgres => {
+            "ALTER TABLE stock RENAME TO quick;
+             CREATE VIEW stock AS SELECT * FROM quick WHERE pg_sleep(30) IS NOT NULL"
+        }
+        _ => {
+            "RENAME TABLE stock TO quick;
+             CREATE VIEW stock AS SELECT * FROM quick WHERE sleep(30) = 0"
+        }
+    };
+    raw.run(slow).await.unwrap();
+
+    let store = &fixture.store;
+    let read = timeout(SOON, store.level(&name("a"), &Warehouse::default())).await;
+    let read = read.expect("bounded");
+    assert!(matches!(read, Err(StoreError::TooSlow(_))), "{read:?}");
+    let written = timeout(SOON, store.adjust(&adjustment("a", 1))).await;
+    let written = written.expect("bounded");
+    assert!(
+        matches!(written, Err(StoreError::TooSlow(_))),
+        "{written:?}"
+    );
+    let answer = StockError::from(written.unwrap_err());
+    assert!(
+        matches!(answer, StockError::Unavailable { .. }),
         "{answer:?}"
     );
 }

@@ -215,9 +215,14 @@ fn sale(deduction: &Deduction, after: &StockLevel, read: Option<&StockLevel>) ->
     }
 }
 
-/// What an attempt comes to where `level` did not suffice.
-fn refusal(level: Option<&StockLevel>) -> Attempt {
-    level.map_or(Attempt::UnknownSku, |level| Attempt::Insufficient {
-        available: level.available(),
-    })
+/// What an attempt comes to where `level` was read after the units had been refused.
+fn refusal(level: Option<&StockLevel>, deduction: &Deduction) -> Attempt {
+    let Some(available) = level.map(StockLevel::available) else {
+        return Attempt::UnknownSku;
+    };
+    if available >= deduction.quantity.units() {
+        Attempt::Stale
+    } else {
+        Attempt::Insufficient { available }
+    }
 }

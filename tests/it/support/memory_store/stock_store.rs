@@ -77,10 +77,14 @@ impl StockStore for MemoryStore {
         let mut tx = Transaction::begin(self);
         let enough = |level: &StockLevel| level.available() >= units;
         let after = tx.update(row, enough, |level| level.on_hand -= units).await;
-        match after {
-            Some(after) => self.record(tx, deduction, &after, None).await,
-            None => Ok(refusal(self.level(row.0, row.1).await?.as_ref())),
+        if let Some(after) = after {
+            return self.record(tx, deduction, &after, None).await;
         }
+        // The row is not kept locked for the second read: MariaDB lets go of one that the
+        // statement passes over, and SQLite's transaction is over.
+        drop(tx);
+        let level = self.level(row.0, row.1).await?;
+        Ok(refusal(level.as_ref(), deduction))
     }
 
     async fn deduct_under_row_lock(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
@@ -89,7 +93,7 @@ impl StockStore for MemoryStore {
         let mut tx = Transaction::begin(self);
         let locked = tx.select_for_update(row.0, row.1).await;
         let Some(_) = locked.as_ref().filter(|level| level.available() >= units) else {
-            return Ok(refusal(locked.as_ref()));
+            return Ok(refusal(locked.as_ref(), deduction));
         };
         match tx
             .update(row, |_| true, |level| level.on_hand -= units)
@@ -130,7 +134,8 @@ impl StockStore for MemoryStore {
             // The CHECK of the table, where the limit was lowered since it was read.
             Some(after) if after.available() < 0 => {
                 drop(tx);
-                Ok(refusal(self.level(row.0, row.1).await?.as_ref()))
+                let level = self.level(row.0, row.1).await?;
+                Ok(refusal(level.as_ref(), deduction))
             }
             Some(after) => self.record(tx, deduction, &after, Some(read)).await,
             None => Ok(Attempt::UnknownSku),
@@ -217,8 +222,11 @@ impl StockStore for MemoryStore {
         if after.available() < 0 {
             drop(tx);
             let level = self.level(row.0, row.1).await?;
-            let available = level.map_or(0, |level| level.available());
-            return Ok(Change::BelowLimit { available });
+            return Ok(match level.map(|level| level.available()) {
+                None => Change::UnknownSku,
+                Some(available) if available + delta >= 0 => Change::Stale,
+                Some(available) => Change::BelowLimit { available },
+            });
         }
         let reference = adjustment.reference.as_ref().map(Reference::as_str);
         let entry = Entry {
