@@ -3,6 +3,7 @@
 //! A write must not be cut short by a client that leaves or by a deadline, since either may come
 //! in the middle of a commit. So it runs detached, and the caller merely waits for it.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,7 +75,9 @@ impl Operations {
             Ok(Err(join_error)) => Err(StockError::Internal {
                 what: join_error.to_string(),
             }),
-            Err(_deadline) => Err(StockError::OutcomeUnknown),
+            Err(deadline) => Err(StockError::OutcomeUnknown {
+                source: deadline.into(),
+            }),
         };
         drop(caller);
         result
@@ -96,8 +99,9 @@ impl Operations {
 /// A failure that no answer tells of any more; refusals and contention are nobody's loss.
 fn log_unheard(error: &StockError) {
     match error {
-        StockError::Internal { .. } | StockError::OutcomeUnknown => {
-            tracing::warn!(%error, "a write failed after its caller had left");
+        StockError::Internal { .. } | StockError::OutcomeUnknown { .. } => {
+            let cause = error.source().map(ToString::to_string);
+            tracing::warn!(%error, cause, "a write failed after its caller had left");
         }
         _ => tracing::debug!(%error, "a write was refused after its caller had left"),
     }

@@ -11,7 +11,7 @@
 
 use crate::retry::{Retry, RetryPolicy};
 use crate::stock::StockError;
-use crate::store::StoreError;
+use crate::store::{DriverError, StoreError};
 
 /// What an attempt that the store carried out means.
 pub(crate) enum Step<T> {
@@ -34,27 +34,26 @@ where
     F: Future<Output = Result<Step<T>, StoreError>>,
 {
     let mut retry = policy.start();
-    let mut in_doubt = false;
+    // What left the first attempt in doubt whose commit may have happened.
+    let mut doubt: Option<DriverError> = None;
     loop {
         let mut lost = None;
-        match attempt(in_doubt).await {
+        match attempt(doubt.is_some()).await {
             Ok(Step::Final(answer)) => return answer,
             Ok(Step::Again) | Err(StoreError::Conflict(_) | StoreError::LockWait(_)) => {}
-            Err(StoreError::OutcomeUnknown(_)) => {
-                if !in_doubt {
-                    retry.allow_for_doubt();
-                }
-                in_doubt = true;
+            Err(StoreError::OutcomeUnknown(source)) if doubt.is_none() => {
+                retry.allow_for_doubt();
+                doubt = Some(source);
             }
             Err(error @ StoreError::ConnectionLost(_)) => lost = Some(error),
-            Err(_) if in_doubt => {}
+            Err(_) if doubt.is_some() => {}
             Err(error) => return Err(error.into()),
         }
         if !retry.again().await {
-            return Err(match lost {
-                _ if in_doubt => StockError::OutcomeUnknown,
-                Some(error) => error.into(),
-                None => contended(&retry),
+            return Err(match (doubt, lost) {
+                (Some(source), _) => StockError::OutcomeUnknown { source },
+                (None, Some(error)) => error.into(),
+                (None, None) => contended(&retry),
             });
         }
     }

@@ -295,7 +295,7 @@ impl From<StoreError> for StockError {
             StoreError::Exhausted => Self::Overloaded {
                 what: "every database connection is busy",
             },
-            StoreError::OutcomeUnknown(_) => Self::OutcomeUnknown,
+            StoreError::OutcomeUnknown(source) => Self::OutcomeUnknown { source },
             StoreError::Bug(source) => Self::Internal {
                 what: source.to_string(),
             },

@@ -148,11 +148,12 @@ impl From<StockError> for ApiError {
             )
             .retry_soon()
             .caused_by(&error),
-            StockError::OutcomeUnknown => new(
+            StockError::OutcomeUnknown { .. } => new(
                 StatusCode::GATEWAY_TIMEOUT,
                 "it is not known whether it happened; repeat the request with the same \
                  Idempotency-Key to find out (without a key, read the movements first)",
-            ),
+            )
+            .caused_by(&error),
             StockError::Internal { .. } => Self::internal().caused_by(&error),
         }
     }

@@ -93,7 +93,7 @@ pub(super) async fn set_level(
 
 /// There is no key to repeat it with, and a repeat would overwrite what others did meanwhile.
 fn refusal(error: StockError) -> ApiError {
-    let is_unknown = matches!(error, StockError::OutcomeUnknown);
+    let is_unknown = matches!(error, StockError::OutcomeUnknown { .. });
     let mut error = ApiError::from(error);
     if is_unknown {
         "it is not known whether the level was set; read it again to find out"

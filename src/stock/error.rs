@@ -76,7 +76,11 @@ pub enum StockError {
     },
     /// It may or may not have happened; a repeat with the same idempotency key tells.
     #[error("the outcome is not known")]
-    OutcomeUnknown,
+    OutcomeUnknown {
+        /// What kept it from being known.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// A defect of the service.
     #[error("internal error: {what}")]
     Internal {
@@ -102,7 +106,7 @@ impl StockError {
             Self::Overloaded { .. } => "overloaded",
             Self::StrategyUnavailable { .. } => "strategy-unavailable",
             Self::Unavailable { .. } => "unavailable",
-            Self::OutcomeUnknown => "outcome-unknown",
+            Self::OutcomeUnknown { .. } => "outcome-unknown",
             Self::Internal { .. } => "internal",
         }
     }

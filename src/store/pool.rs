@@ -285,7 +285,7 @@ mod tests {
         assert!(pulse.trusts(SECOND));
         assert!(!pulse.trusts(TRUSTED_IDLE));
 
-        let silence = pulse.listen(std::future::pending::<()>()).await;
+        let silence = pulse.listen(1, std::future::pending::<()>()).await;
         silence.expect_err("nobody answers");
         tokio::time::advance(SECOND).await;
         assert!(!pulse.trusts(2 * SECOND), "it was idle before");

@@ -175,7 +175,7 @@ impl Scenario {
                     ensure!(of_answer == 1, "{of_answer} movements for {answer:?}");
                     ensure!(own == usize::from(!answer.replayed), "not so: {answer:?}");
                 }
-                Err(StockError::OutcomeUnknown) => ensure!(own <= 1, "sold {own} times"),
+                Err(StockError::OutcomeUnknown { .. }) => ensure!(own <= 1, "sold {own} times"),
                 Err(error) => ensure!(own == 0, "refused by `{error}`, but sold"),
             }
         }
