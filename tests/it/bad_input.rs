@@ -374,3 +374,14 @@ async fn bad_input_is_refused_by_a_problem_and_changes_nothing(
     }
     app.stop().await;
 }
+
+/// Whoever watches may add what defeats a cache.
+#[tokio::test]
+async fn probes_and_documents_take_any_query() {
+    let app = TestApp::with_flags(Backend::Sqlite, 1, &[]).await;
+    for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
+        let response = app.get(&format!("{path}?now=1")).await;
+        assert_eq!(response.status(), 200, "{path}");
+    }
+    app.stop().await;
+}
