@@ -6,17 +6,22 @@ use std::time::Duration;
 
 use sqlx::migrate::MigrateError;
 use tokio::time::Instant;
+use tracing::info;
 
 use super::driver_error::{Verdict, classify};
 
 /// How long bringing the schema up to date may take, other processes' turns included.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
-/// Runs a migration again until it succeeds, fails for good, or the limit has passed.
+/// The longest pause between two attempts; the first one is a hundredth of it.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Runs a migration of `database` again until it succeeds, fails for good, or the limit has passed.
 ///
 /// Migrators are run by `run_direct`: with `run`, the compiler cannot see that the future is
 /// `Send`, as callers need it to be.
 pub(super) async fn until_settled<F>(
+    database: &str,
     may_pass: impl Fn(&MigrateError) -> bool,
     migrate: impl Fn() -> F,
 ) -> Result<(), MigrateError>
@@ -24,28 +29,76 @@ where
     F: Future<Output = Result<(), MigrateError>>,
 {
     let started = Instant::now();
+    let mut pause = PAUSE / 100;
+    let mut seen = None;
     loop {
         let left = LIMIT.saturating_sub(started.elapsed());
         let Ok(result) = tokio::time::timeout(left, migrate()).await else {
-            return Err(MigrateError::Execute(sqlx::Error::PoolTimedOut));
+            let timed_out = MigrateError::Execute(sqlx::Error::PoolTimedOut);
+            return Err(seen.unwrap_or(timed_out));
         };
         match result {
-            Err(error) if may_pass(&error) && started.elapsed() < LIMIT => {
-                tokio::time::sleep(Duration::from_millis(50)).await;
+            Err(error) if may_pass(&error) && started.elapsed() + pause < LIMIT => {
+                if seen.is_none() {
+                    info!(%error, "waiting for the database at {database}");
+                }
+                seen = Some(error);
+                tokio::time::sleep(pause).await;
+                pause = PAUSE.min(pause * 2);
             }
             settled => return settled,
         }
     }
 }
 
-/// Whether a server may answer otherwise soon: it starts, it is full, others held a lock.
+/// Whether a server may answer otherwise soon: it is about to start, it is full, it went away, others
+/// held a lock. Not where it does not know us or the database, nor where nobody knows its name.
 pub(super) fn may_pass_on_a_server(error: &MigrateError) -> bool {
+    driver_error(error).is_some_and(|error| match error {
+        sqlx::Error::Io(io) => matches!(
+            io.kind(),
+            io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::UnexpectedEof
+        ),
+        sqlx::Error::Database(_) => matches!(
+            classify(error),
+            Verdict::RetryTransaction
+                | Verdict::RollBackThenRetry
+                | Verdict::ConnectionLost
+                | Verdict::Unavailable
+        ),
+        _ => false,
+    })
+}
+
+/// Whether another process is, or was, at the same file. Not where the file cannot be opened, nor
+/// where the schema is of another version's making.
+pub(super) fn may_pass_on_a_file(error: &MigrateError) -> bool {
     driver_error(error).is_some_and(|error| {
         matches!(
             classify(error),
-            Verdict::RetryTransaction | Verdict::RollBackThenRetry | Verdict::Unavailable
-        )
+            // Busy, locked; and sqlx's own record of a migration that the other one has made.
+            Verdict::RetryTransaction | Verdict::RollBackThenRetry | Verdict::Duplicate
+        ) || error
+            .as_database_error()
+            .is_some_and(|error| error.message().contains("already exists"))
     })
+}
+
+/// One sentence on what failed with `file`.
+pub(super) fn explain_file(error: &MigrateError, file: &str) -> String {
+    match driver_error(error) {
+        Some(cause) if classify(cause) == Verdict::Unavailable => format!(
+            "{file}: {}; is there such a directory, with room in it, and may it be written to?",
+            cause
+                .as_database_error()
+                .map_or_else(|| cause.to_string(), |error| error.message().to_owned())
+        ),
+        _ => format!("{file}: {error}"),
+    }
 }
 
 /// One sentence on what failed at `server`, without anybody's password.

@@ -106,9 +106,7 @@ impl StockStore for PostgresStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        let mut connection = self.connection().await?;
-        let answer = sqlx::query("SELECT 1").execute(&mut *connection).await;
-        answer.map(drop).map_err(failed)
+        pool::ping(&self.pool, &self.pulse).await
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {

@@ -6,16 +6,16 @@
 //! milliseconds until the wait limit. Deliberately not here: retries of whole operations
 //! ([`crate::settle`]).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::sqlite::SqlitePoolOptions;
 use sqlx::{Sqlite, SqlitePool, Transaction};
 use tokio::time::Instant;
 
 use super::driver_error::{Verdict, classify};
 use super::level_change::{MAX_UNITS, plan};
-use super::pool::failed;
+use super::pool::{Pulse, failed};
 use super::record::{Record, bind_record};
 use super::{Attempt, Change, StockStore, StoreError, StoreOptions, pool, rows};
 use crate::stock::{
@@ -38,26 +38,21 @@ pub(super) struct SqliteStore {
     writer: SqlitePool,
     readers: SqlitePool,
     wait_limit: Duration,
+    pulse: Arc<Pulse>,
 }
 
 impl SqliteStore {
     pub(super) fn open(url: &str, options: &StoreOptions) -> Result<Self, String> {
         let connect = connect::options(url)?;
-        let pool = || {
-            SqlitePoolOptions::new()
-                .acquire_timeout(options.wait_limit)
-                .test_before_acquire(false)
-                .after_release(|connection, _| Box::pin(pool::roll_back_sqlite(connection)))
-        };
+        let pulse = Pulse::new(options.wait_limit);
+        let pool = |size| connect::pool(size, options, &pulse);
         Ok(Self {
             // The wait for another process's transaction is ours, in `begin`.
-            writer: pool()
-                .max_connections(1)
-                .connect_lazy_with(connect.clone().busy_timeout(Duration::ZERO)),
-            readers: pool()
-                .max_connections(options.pool_size)
+            writer: pool(1).connect_lazy_with(connect.clone().busy_timeout(Duration::ZERO)),
+            readers: pool(options.pool_size)
                 .connect_lazy_with(connect.busy_timeout(options.wait_limit)),
             wait_limit: options.wait_limit,
+            pulse,
         })
     }
 
@@ -127,8 +122,7 @@ impl StockStore for SqliteStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        let pinged = sqlx::query("SELECT 1").execute(&self.readers).await;
-        pinged.map(drop).map_err(|error| self.unread(error))
+        pool::ping(&self.readers, &self.pulse).await
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {

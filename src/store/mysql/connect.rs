@@ -34,7 +34,10 @@ const MIGRATION_LOCK: &str = "SELECT get_lock(concat('stocklock.', md5(database(
 const FORGET_UNFINISHED: &str = "DELETE FROM _sqlx_migrations WHERE version = ? AND NOT success";
 
 fn options(url: &str) -> Result<MySqlConnectOptions, String> {
-    let options = MySqlConnectOptions::from_str(url).map_err(|error| error.to_string())?;
+    let options = MySqlConnectOptions::from_str(url)
+        .map_err(|error| error.to_string())?
+        // A statement may wait a second for a row: that is counted, and no warning each time.
+        .disable_statement_logging();
     if options.get_database().is_none() {
         return Err("the URL names no database: mysql://user@host/database".to_owned());
     }
@@ -106,7 +109,7 @@ pub(in crate::store) async fn migrate(url: &str) -> Result<(), String> {
     let server = format!("{}:{}", options.get_host(), options.get_port());
     let database = options.get_database().unwrap_or_default();
     let create_database = format!("CREATE DATABASE `{database}` CHARACTER SET utf8mb4");
-    migration::until_settled(migration::may_pass_on_a_server, || {
+    migration::until_settled(&server, migration::may_pass_on_a_server, || {
         let options = options.clone();
         async move {
             let mut connection = options.connect().await?;
@@ -120,10 +123,16 @@ pub(in crate::store) async fn migrate(url: &str) -> Result<(), String> {
 
 async fn migrate_alone(connection: &mut MySqlConnection) -> Result<(), MigrateError> {
     // Longer than the migration may take as a whole, so the caller's bound is the one that counts.
-    sqlx::query(MIGRATION_LOCK)
+    let granted: Option<i64> = sqlx::query_scalar(MIGRATION_LOCK)
         .bind(2 * migration::LIMIT.as_secs())
-        .execute(&mut *connection)
+        .fetch_one(&mut *connection)
         .await?;
+    if granted != Some(1) {
+        let refused = "the server did not grant the lock that migrations take turns by";
+        return Err(MigrateError::Execute(sqlx::Error::Protocol(
+            refused.to_owned(),
+        )));
+    }
     let mut migrator = sqlx::migrate!("migrations/mysql");
     migrator.set_locking(false);
     match migrator.run_direct(None, &mut *connection, false).await {

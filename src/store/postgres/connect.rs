@@ -16,7 +16,10 @@ use crate::store::{StoreError, StoreOptions, migration};
 const IDLE_TRANSACTION_LIMIT: Duration = Duration::from_secs(10);
 
 fn options(url: &str) -> Result<PgConnectOptions, String> {
-    let options = PgConnectOptions::from_str(url).map_err(|error| error.to_string())?;
+    let options = PgConnectOptions::from_str(url)
+        .map_err(|error| error.to_string())?
+        // A statement may wait a second for a row: that is counted, and no warning each time.
+        .disable_statement_logging();
     Ok(match options.get_application_name() {
         Some(_) => options,
         None => options.application_name("stocklock"),
@@ -107,7 +110,7 @@ pub(in crate::store) async fn migrate(url: &str) -> Result<(), String> {
     let server = format!("{}:{}", options.get_host(), options.get_port());
     let database = options.get_database().unwrap_or(options.get_username());
     let create_database = format!("CREATE DATABASE \"{database}\"");
-    migration::until_settled(migration::may_pass_on_a_server, || {
+    migration::until_settled(&server, migration::may_pass_on_a_server, || {
         let options = options.clone();
         async move {
             let mut connection = options.connect().await?;

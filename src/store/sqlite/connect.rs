@@ -1,19 +1,56 @@
 //! `SQLite`: how the file is opened, and how its schema is brought up to date.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use sqlx::ConnectOptions;
-use sqlx::migrate::MigrateError;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 
-use crate::store::migration;
+use crate::store::pool::{self, Pulse};
+use crate::store::{StoreOptions, migration};
+
+/// By the two names that sqlx has for it, and by `SQLite`'s own: no name.
+fn is_in_memory(url: &str) -> bool {
+    let rest = url.strip_prefix("sqlite:").unwrap_or(url);
+    let rest = rest.strip_prefix("//").unwrap_or(rest);
+    let (file, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+    matches!(file, "" | ":memory:")
+        || form_urlencoded::parse(parameters.as_bytes())
+            .any(|(key, value)| key == "mode" && value == "memory")
+}
 
 pub(super) fn options(url: &str) -> Result<SqliteConnectOptions, String> {
-    Ok(SqliteConnectOptions::from_str(url)
-        .map_err(|error| error.to_string())?
+    let options = SqliteConnectOptions::from_str(url).map_err(|error| error.to_string())?;
+    if is_in_memory(url) {
+        return Err(
+            "an in-memory SQLite database ends with each connection, and no two see the same: \
+             name a file, as in sqlite://stocklock.db"
+                .to_owned(),
+        );
+    }
+    Ok(options
         .create_if_missing(true)
+        // A statement may wait a second for others: that is counted, and no warning each time.
+        .disable_statement_logging()
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full))
+}
+
+/// What the writer's pool and the readers' have in common.
+pub(super) fn pool(size: u32, store: &StoreOptions, pulse: &Arc<Pulse>) -> SqlitePoolOptions {
+    let released = Arc::clone(pulse);
+    SqlitePoolOptions::new()
+        .max_connections(size)
+        .acquire_timeout(store.wait_limit)
+        .test_before_acquire(false)
+        .after_release(move |connection, _| {
+            let pulse = Arc::clone(&released);
+            Box::pin(async move {
+                let reusable = pool::roll_back_sqlite(connection).await?;
+                pulse.beat();
+                Ok(reusable)
+            })
+        })
 }
 
 /// Creates the file if need be and brings its schema up to date.
@@ -22,7 +59,8 @@ pub(super) fn options(url: &str) -> Result<SqliteConnectOptions, String> {
 /// fail; by its next attempt the other one is done.
 pub(in crate::store) async fn migrate(url: &str) -> Result<(), String> {
     let options = options(url)?.busy_timeout(migration::LIMIT);
-    migration::until_settled(may_pass, || {
+    let file = options.get_filename().display().to_string();
+    migration::until_settled(&file, migration::may_pass_on_a_file, || {
         let options = options.clone();
         async move {
             let mut connection = options.connect().await?;
@@ -33,13 +71,5 @@ pub(in crate::store) async fn migrate(url: &str) -> Result<(), String> {
         }
     })
     .await
-    .map_err(|error| error.to_string())
-}
-
-/// Not where the schema is of another version's making.
-fn may_pass(error: &MigrateError) -> bool {
-    matches!(
-        error,
-        MigrateError::Execute(_) | MigrateError::ExecuteMigration(..)
-    )
+    .map_err(|error| migration::explain_file(&error, &file))
 }

@@ -1,14 +1,16 @@
 //! Bringing a schema up to date: by many at once, after a crash, and where it cannot be done.
 
-use rstest::rstest;
-use stocklock::store::migrate;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use std::time::Duration;
 
-use super::fixture::{Fixture, Raw, SOON};
+use rstest::rstest;
+use stocklock::store::{StoreOptions, connect, migrate};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::fixture::{Fixture, Raw, SOON, WAIT_LIMIT};
 use crate::support::ports::free_port;
 use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
-use crate::support::services::{Backend, fresh_database};
+use crate::support::services::{Backend, PrivateServer, fresh_database};
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,13 +102,6 @@ async fn what_stands_in_the_way_is_said_in_one_sentence(
     #[values(Mysql, Postgres)] backend: Backend,
 ) {
     let database = fresh_database(backend).await;
-    let port = free_port();
-    let nobody = altered(&database.url, |url| url.set_port(Some(port)).unwrap());
-    let refused = refusal(&nobody).await;
-    assert!(
-        refused.starts_with(&format!("nothing listens at 127.0.0.1:{port}")),
-        "{refused}"
-    );
     let unknown = altered(&database.url, |url| {
         url.set_password(None).unwrap();
         url.set_path("nowhere");
@@ -138,4 +133,56 @@ async fn the_scheme_names_the_database() {
             .await
             .is_err_and(|e| e.contains("no database"))
     );
+}
+
+/// As when all is started at once, or a machine reboots.
+#[rstest]
+#[tokio::test]
+async fn a_server_that_is_yet_to_start_is_waited_for(#[values(Mysql, Postgres)] backend: Backend) {
+    let mut server = PrivateServer::start(backend).await;
+    server.kill9();
+    let url = server.url().to_owned();
+    let waiting = tokio::spawn(async move { migrate(&url).await });
+    sleep(Duration::from_millis(300)).await;
+    assert!(!waiting.is_finished(), "it waits");
+    server.restart().await;
+    assert_eq!(waiting.await.unwrap(), Ok(()));
+}
+
+/// But not for ever.
+#[tokio::test]
+async fn a_server_that_never_starts_is_given_up() {
+    let port = free_port();
+    let nobody = format!("postgres://somebody:hunter2@127.0.0.1:{port}/stock");
+    let refused = timeout(2 * SOON, migrate(&nobody)).await.expect("bounded");
+    let refused = refused.expect_err("nobody is there");
+    let told = format!("nothing listens at 127.0.0.1:{port}");
+    assert!(refused.starts_with(&told), "{refused}");
+    assert!(!refused.contains("hunter2"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_opened_is_said_at_once() {
+    let refused = refusal("sqlite:///nonexistent/directory/stock.db").await;
+    assert!(
+        refused.starts_with("/nonexistent/directory/stock.db: unable to open database file"),
+        "{refused}"
+    );
+}
+
+/// Each connection would have a database of its own.
+#[rstest]
+#[case("sqlite::memory:")]
+#[case("sqlite://:memory:")]
+#[case("sqlite://stock.db?mode=memory")]
+#[case("sqlite://")]
+#[tokio::test]
+async fn a_database_in_memory_is_refused(#[case] url: &str) {
+    let options = StoreOptions {
+        pool_size: 2,
+        wait_limit: WAIT_LIMIT,
+    };
+    let refused = connect(url, &options).expect_err("it is none");
+    assert!(refused.contains("in-memory"), "{refused}");
+    assert_eq!(refusal(url).await, refused);
 }

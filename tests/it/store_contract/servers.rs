@@ -152,6 +152,33 @@ async fn a_statement_that_is_merely_slow_is_ended_by_the_server(
     );
 }
 
+/// A replica that sells all it can is ready.
+#[rstest]
+#[tokio::test]
+async fn whether_the_database_is_there_does_not_wait_for_a_connection(
+    #[values(Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 10).await;
+    let store = open(&fixture.url, 1);
+    store.ping().await.unwrap();
+    let mut holder = Raw::connect(backend, &fixture.url).await;
+    holder.begin().await;
+    holder
+        .run("UPDATE stock SET on_hand = on_hand")
+        .await
+        .unwrap();
+    let busy = Arc::clone(&store);
+    let waits = tokio::spawn(async move { busy.deduct_if_available(&deduction("a", 1)).await });
+    sleep(Duration::from_millis(50)).await;
+
+    let asked = timeout(Duration::from_millis(100), store.ping()).await;
+    assert!(matches!(asked, Ok(Ok(()))), "{asked:?}");
+    assert!(!waits.is_finished(), "the connection is in use");
+    holder.run("ROLLBACK").await.unwrap();
+    waits.await.unwrap().unwrap();
+}
+
 /// As a readiness check asks: each question is dropped after a moment, and none of them may cost
 /// the pool a connection for good.
 #[rstest]
