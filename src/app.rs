@@ -50,7 +50,7 @@ impl Replica {
         let policy = RetryPolicy::new(
             limits.max_attempts,
             limits.wait_limit_ms,
-            limits.request_deadline_ms,
+            limits.doubt_limit(),
         );
         let metrics = Arc::new(Metrics::new());
         let operations = Operations::new(limits.max_in_flight as usize, limits.request_deadline_ms);

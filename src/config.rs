@@ -77,7 +77,7 @@ pub struct DatabaseConfig {
     #[arg(long, env, hide_env_values = true, value_name = "URL", value_parser = secret)]
     pub database_url: Option<SecretString>,
 
-    /// The most database connections of a replica
+    /// The most database connections of a replica, beside the one that readiness is asked on
     #[arg(long, env, value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub database_pool_size: u32,
@@ -176,11 +176,23 @@ pub struct Limits {
     pub drain_limit_ms: Duration,
 }
 
+impl Limits {
+    /// How long to go on finding out what became of a commit in doubt: as long as the caller
+    /// waits, less the time for a last attempt and the answer.
+    #[must_use]
+    pub fn doubt_limit(&self) -> Duration {
+        self.request_deadline_ms
+            .mul_f64(0.8)
+            .max(self.wait_limit_ms)
+    }
+}
+
 impl Config {
     /// The most connections that the replica may have open, clients' and database's together.
     #[must_use]
     pub fn connections(&self) -> u64 {
-        u64::from(self.limits.max_connections) + u64::from(self.database.database_pool_size)
+        // One more is for readiness.
+        u64::from(self.limits.max_connections) + u64::from(self.database.database_pool_size) + 1
     }
 
     /// The address to listen on: the lab keeps to this machine unless told otherwise.

@@ -229,6 +229,16 @@ pub struct StoreOptions {
     pub wait_limit: Duration,
 }
 
+impl StoreOptions {
+    /// Those of the pool that readiness is asked on: one connection, which no sale uses.
+    fn of_probe(&self) -> Self {
+        Self {
+            pool_size: 1,
+            ..self.clone()
+        }
+    }
+}
+
 /// Opens the store that the URL's scheme names: `sqlite:`, `mysql:`, `mariadb:`, `postgres:` or
 /// `postgresql:`. Connections are opened when first needed.
 ///

@@ -30,6 +30,7 @@ pub(super) use connect::migrate;
 #[derive(Debug)]
 pub(super) struct MySqlStore {
     pool: MySqlPool,
+    probe: MySqlPool,
     pulse: Arc<Pulse>,
 }
 
@@ -40,7 +41,8 @@ impl MySqlStore {
         pulse: Arc<Pulse>,
     ) -> Result<Self, String> {
         let pool = connect::pool(url, options, &pulse)?;
-        Ok(Self { pool, pulse })
+        let probe = connect::pool(url, &options.of_probe(), &pulse)?;
+        Ok(Self { pool, probe, pulse })
     }
 
     async fn connection(&self) -> Result<PoolConnection<MySql>, StoreError> {
@@ -107,7 +109,7 @@ impl StockStore for MySqlStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        pool::ping(&self.pool, &self.pulse).await
+        pool::ping(&self.probe, &self.pulse).await
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
@@ -392,5 +394,6 @@ impl StockStore for MySqlStore {
 
     async fn close(&self) {
         self.pool.close().await;
+        self.probe.close().await;
     }
 }

@@ -212,35 +212,11 @@ pub(super) async fn acquire<DB: Database>(
         })
 }
 
-/// Asks the database whether it is there, which must not queue behind the sales: where every
-/// connection is in use, and one came back only now, it is.
-pub(super) async fn ping<DB: Database>(pool: &Pool<DB>, pulse: &Pulse) -> Result<(), StoreError> {
-    if is_busy(pool) && pool.num_idle() == 0 && pulse.is_recent() {
-        return Ok(());
-    }
-    let mut connection = acquire(pool, pulse).await?;
-    let mut question = Question {
-        pulse,
-        answered: false,
-    };
-    let answer = connection.ping().await;
-    question.answered = true;
-    answer.map_err(failed)
-}
-
-/// A question that is dropped before it is answered is a sign of silence, so that the next one is
-/// put in earnest.
-struct Question<'a> {
-    pulse: &'a Pulse,
-    answered: bool,
-}
-
-impl Drop for Question<'_> {
-    fn drop(&mut self) {
-        if !self.answered {
-            self.pulse.miss();
-        }
-    }
+/// Asks the database whether it is there, on a pool of one connection that no sale uses: the
+/// question must not queue behind the sales, nor be answered from memory.
+pub(super) async fn ping<DB: Database>(probe: &Pool<DB>, pulse: &Pulse) -> Result<(), StoreError> {
+    let mut connection = acquire(probe, pulse).await?;
+    connection.ping().await.map_err(failed)
 }
 
 /// Begins a transaction on a connection of the pool, by `statement` or plainly.

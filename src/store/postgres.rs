@@ -29,6 +29,7 @@ pub(super) use connect::migrate;
 #[derive(Debug)]
 pub(super) struct PostgresStore {
     pool: PgPool,
+    probe: PgPool,
     pulse: Arc<Pulse>,
 }
 
@@ -39,7 +40,8 @@ impl PostgresStore {
         pulse: Arc<Pulse>,
     ) -> Result<Self, String> {
         let pool = connect::pool(url, options, &pulse)?;
-        Ok(Self { pool, pulse })
+        let probe = connect::pool(url, &options.of_probe(), &pulse)?;
+        Ok(Self { pool, probe, pulse })
     }
 
     async fn connection(&self) -> Result<PoolConnection<Postgres>, StoreError> {
@@ -106,7 +108,7 @@ impl StockStore for PostgresStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        pool::ping(&self.pool, &self.pulse).await
+        pool::ping(&self.probe, &self.pulse).await
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
@@ -375,5 +377,6 @@ impl StockStore for PostgresStore {
 
     async fn close(&self) {
         self.pool.close().await;
+        self.probe.close().await;
     }
 }

@@ -37,6 +37,7 @@ pub(super) struct SqliteStore {
     /// One connection: within this process, writers queue here in order.
     writer: SqlitePool,
     readers: SqlitePool,
+    probe: SqlitePool,
     wait_limit: Duration,
     pulse: Arc<Pulse>,
 }
@@ -46,11 +47,12 @@ impl SqliteStore {
         let connect = connect::options(url)?;
         let pulse = Pulse::new(options.wait_limit);
         let pool = |size| connect::pool(size, options, &pulse);
+        let reader = connect.clone().busy_timeout(options.wait_limit);
         Ok(Self {
             // The wait for another process's transaction is ours, in `begin`.
-            writer: pool(1).connect_lazy_with(connect.clone().busy_timeout(Duration::ZERO)),
-            readers: pool(options.pool_size)
-                .connect_lazy_with(connect.busy_timeout(options.wait_limit)),
+            writer: pool(1).connect_lazy_with(connect.busy_timeout(Duration::ZERO)),
+            readers: pool(options.pool_size).connect_lazy_with(reader.clone()),
+            probe: pool(1).connect_lazy_with(reader),
             wait_limit: options.wait_limit,
             pulse,
         })
@@ -122,7 +124,7 @@ impl StockStore for SqliteStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        pool::ping(&self.readers, &self.pulse).await
+        pool::ping(&self.probe, &self.pulse).await
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
@@ -389,5 +391,6 @@ impl StockStore for SqliteStore {
     async fn close(&self) {
         self.writer.close().await;
         self.readers.close().await;
+        self.probe.close().await;
     }
 }
