@@ -1,0 +1,49 @@
+//! The local back end under virtual time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use stocklock_locks::backend::Backend;
+use stocklock_locks::clock::{Clock, TokioClock};
+use stocklock_locks::local::LocalBackend;
+
+use super::Rig;
+
+pub(crate) struct LocalRig {
+    backend: LocalBackend,
+    clock: Arc<dyn Clock>,
+}
+
+impl LocalRig {
+    pub(crate) async fn start() -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
+        Self {
+            backend: LocalBackend::with_clock(Arc::clone(&clock)),
+            clock,
+        }
+    }
+}
+
+#[async_trait]
+impl Rig for LocalRig {
+    fn backend(&self) -> Arc<dyn Backend> {
+        Arc::new(self.backend.clone())
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+
+    fn moment(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+
+    async fn left(&self) -> usize {
+        self.backend.held()
+    }
+}
