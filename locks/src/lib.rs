@@ -13,6 +13,8 @@ pub mod memory;
 pub mod metrics;
 mod nonce;
 mod queue;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod release;
 mod retry;
 mod table;

@@ -52,6 +52,18 @@ impl Topics {
         self.topics().contains_key(topic)
     }
 
+    /// Whether nobody listens at all.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.topics().is_empty()
+    }
+
+    /// What is listened to.
+    #[cfg(feature = "redis")]
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.topics().keys().cloned().collect()
+    }
+
     fn topics(&self) -> MutexGuard<'_, HashMap<String, watch::Sender<u64>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

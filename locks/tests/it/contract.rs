@@ -89,3 +89,4 @@ full_contract!(
     crate::rig::memory::MemoryRig::start,
     tokio::test(start_paused = true)
 );
+full_contract!(redis, crate::rig::redis::RedisRig::start, tokio::test);

@@ -13,6 +13,7 @@ use stocklock_locks::{LockManager, LostReason, ManagerBuilder};
 
 pub(crate) mod local;
 pub(crate) mod memory;
+pub(crate) mod redis;
 
 /// A lock server for one test, and its clients.
 #[async_trait]
@@ -28,6 +29,9 @@ pub(crate) trait Rig: Send + Sync {
 
     /// How long something may take that needs no waiting.
     fn moment(&self) -> Duration;
+
+    /// The step in which a cancelled future's time grows.
+    fn step(&self) -> Duration;
 
     /// How many locks, or places in a queue for one, the server knows.
     async fn left(&self) -> usize;

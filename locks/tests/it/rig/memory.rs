@@ -43,6 +43,10 @@ impl Rig for MemoryRig {
         Duration::from_millis(100)
     }
 
+    fn step(&self) -> Duration {
+        Duration::from_millis(1)
+    }
+
     async fn left(&self) -> usize {
         self.server.held()
     }
