@@ -19,11 +19,14 @@ use crate::manager::{Inner, LockManager};
 use crate::metrics::{AttemptOutcome, NotAcquired};
 use crate::nonce::Nonce;
 use crate::queue::{Entered, Turn};
-use crate::release::ReleaseJob;
+use crate::release::{ReleaseJob, Released};
 use crate::retry::Backoff;
 
 /// The longest name in bytes; a path element of ZooKeeper triples it at worst.
 const NAME_MAX: usize = 1_024;
+
+/// How long past its wait limit an acquisition may tidy up on the server.
+const TIDY: Duration = Duration::from_millis(50);
 
 /// Acquires a lock in a task of its own.
 pub(crate) async fn acquire(
@@ -172,16 +175,31 @@ impl Acquisition {
             Ok((grant, sent)) => match self.hold(nonce, grant, sent, turn) {
                 Ok(guard) => return Ok(guard),
                 Err(turn) => {
-                    self.give_back(nonce, turn);
+                    self.give_back(nonce, turn, None);
                     return Err(End::Busy);
                 }
             },
             Err(end) => end,
         };
         if contender.may_have_left_something() {
-            self.give_back(nonce, turn);
+            self.leave(nonce, turn, &end).await;
         }
         Err(end)
+    }
+
+    /// Gives up a place in the server's queue. Who was told that the lock is busy finds no trace of
+    /// itself there when it asks again, if the server answers as quickly as it has so far.
+    async fn leave(&self, nonce: Nonce, turn: Turn, end: &End) {
+        if !matches!(end, End::Busy) {
+            return self.give_back(nonce, turn, None);
+        }
+        let (done, is_done) = oneshot::channel();
+        self.give_back(nonce, turn, Some(done));
+        let now = self.inner.clock.now();
+        tokio::select! {
+            _ = is_done => {}
+            () = self.inner.clock.sleep_until(now + TIDY) => {}
+        }
     }
 
     async fn contend(
@@ -276,13 +294,13 @@ impl Acquisition {
         Ok(LockGuard::new(hold))
     }
 
-    fn give_back(&self, nonce: Nonce, turn: Turn) {
+    fn give_back(&self, nonce: Nonce, turn: Turn, done: Option<oneshot::Sender<Released>>) {
         self.inner.release(ReleaseJob {
             name: Arc::clone(&self.options.name),
             nonce,
             lease: self.options.lease,
             turn: Some(turn),
-            done: None,
+            done,
         });
     }
 

@@ -21,6 +21,8 @@ mod table;
 mod token;
 mod topics;
 mod watchdog;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 pub use builder::LockBuilder;
 pub use error::{BackendError, LockError, LostReason};

@@ -14,6 +14,7 @@ macro_rules! contract {
             $($(
                 #[$test]
                 async fn $case() {
+                    use super::*;
                     let rig = $start().await;
                     super::$list::$case(&rig).await;
                 }
@@ -61,7 +62,7 @@ macro_rules! basic_contract {
     };
 }
 
-/// Runs `basic_contract!` and the cases that break the server.
+/// Runs `basic_contract!` and the cases that break the way to the server.
 macro_rules! full_contract {
     ($rig:ident, $start:path, $test:meta) => {
         basic_contract!(
@@ -72,21 +73,32 @@ macro_rules! full_contract {
                 lost_comes_before_the_server_may_grant_to_another,
                 an_acquire_whose_answer_was_lost_has_one_holder,
                 a_server_that_gives_no_answer_is_unavailable,
-                a_release_that_cannot_arrive_is_repeated,
-                a_server_that_comes_back_is_used_again
+                a_release_that_cannot_arrive_is_repeated
             ]
         );
     };
 }
 
-basic_contract!(
-    local,
-    crate::rig::local::LocalRig::start,
+/// Runs the cases that break the server itself.
+macro_rules! restart_contract {
+    ($rig:ident, $start:path, $test:meta) => {
+        contract!($rig, $start, $test, faults: [a_server_that_comes_back_is_used_again]);
+    };
+}
+
+use crate::rig::local::LocalRig;
+use crate::rig::memory::MemoryRig;
+use crate::rig::redis::RedisRig;
+use crate::rig::zookeeper::ZooKeeperRig;
+
+basic_contract!(local, LocalRig::start, tokio::test(start_paused = true));
+full_contract!(memory, MemoryRig::start, tokio::test(start_paused = true));
+full_contract!(redis, RedisRig::start, tokio::test);
+full_contract!(zookeeper, ZooKeeperRig::start, tokio::test);
+restart_contract!(
+    memory_restart,
+    MemoryRig::start,
     tokio::test(start_paused = true)
 );
-full_contract!(
-    memory,
-    crate::rig::memory::MemoryRig::start,
-    tokio::test(start_paused = true)
-);
-full_contract!(redis, crate::rig::redis::RedisRig::start, tokio::test);
+restart_contract!(redis_restart, RedisRig::start, tokio::test);
+restart_contract!(zookeeper_restart, ZooKeeperRig::start_private, tokio::test);

@@ -14,6 +14,7 @@ use stocklock_locks::{LockManager, LostReason, ManagerBuilder};
 pub(crate) mod local;
 pub(crate) mod memory;
 pub(crate) mod redis;
+pub(crate) mod zookeeper;
 
 /// A lock server for one test, and its clients.
 #[async_trait]

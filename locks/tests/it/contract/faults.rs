@@ -61,6 +61,13 @@ pub(super) async fn lost_comes_before_the_server_may_grant_to_another(rig: &impl
         );
         // No renewal was sent later than the blockade, and none was answered.
         assert!(at < blocked.max(sent) + rig.lease(), "{:?}", at.since(sent));
+        if lost == 0 {
+            assert_eq!(
+                rig.left().await,
+                50,
+                "the server has given up what it granted"
+            );
+        }
         lost += 1;
     }
     assert_eq!(lost, 50);
