@@ -208,6 +208,7 @@ impl Acquisition {
         turn: &Turn,
     ) -> Result<(Grant, Moment), End> {
         let mut backoff = Backoff::default();
+        let mut last_failure = None;
         loop {
             let sent = self.inner.clock.now();
             let answer = tokio::select! {
@@ -215,8 +216,9 @@ impl Acquisition {
                 () = self.abandoned.cancelled() => return Err(End::Abandoned),
                 answer = contender.attempt() => answer,
                 () = self.inner.clock.sleep_until(self.answer_limit()) => {
-                    let source = "no answer within the wait limit";
-                    Err(BackendError::transient(source))
+                    // What was answered before says more.
+                    let silence = || BackendError::transient("no answer within the wait limit");
+                    Err(last_failure.take().unwrap_or_else(silence))
                 }
             };
             self.count(&answer);
@@ -230,9 +232,10 @@ impl Acquisition {
                 }
                 Err(error) => Some(error),
             };
-            if let Some(error) = failure {
-                self.pause(error, &mut backoff).await?;
-            }
+            last_failure = match failure {
+                Some(error) => Some(self.pause(error, &mut backoff).await?),
+                None => None,
+            };
         }
     }
 
@@ -259,7 +262,7 @@ impl Acquisition {
     }
 
     /// Pauses after a failure, or ends with it.
-    async fn pause(&self, error: BackendError, backoff: &mut Backoff) -> Result<(), End> {
+    async fn pause(&self, error: BackendError, backoff: &mut Backoff) -> Result<BackendError, End> {
         let again = self.inner.clock.now() + backoff.next();
         if error.is_permanent() || again >= self.answer_limit() {
             return Err(End::Unavailable(error));
@@ -267,7 +270,7 @@ impl Acquisition {
         tracing::debug!(lock = %self.options.name, %error, "the lock server gave no answer");
         tokio::select! {
             () = self.abandoned.cancelled() => Err(End::Abandoned),
-            () = self.inner.clock.sleep_until(again) => Ok(()),
+            () = self.inner.clock.sleep_until(again) => Ok(error),
         }
     }
 

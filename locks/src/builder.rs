@@ -46,7 +46,7 @@ impl Options {
     /// Until when a lock is held for certain whose request was sent at `sent`.
     pub(crate) fn valid_until(&self, sent: Moment, lease: Duration, acquired: Moment) -> Moment {
         let margin = self.safety_margin.unwrap_or(lease / 10).min(lease / 2);
-        let until = sent + (lease - margin);
+        let until = sent + lease.saturating_sub(margin);
         self.hold_limit(acquired)
             .map_or(until, |limit| until.min(limit))
     }

@@ -134,7 +134,6 @@ impl LockGuard {
     ///
     /// It completes with [`LostReason::Released`] after an orderly release, so that nothing waits
     /// for ever.
-    #[must_use]
     pub fn lost(&self) -> Lost {
         let mut ended = self.hold().subscribe();
         let future = async move {
@@ -156,8 +155,8 @@ impl LockGuard {
     pub async fn verify(&self) -> Result<(), LockError> {
         self.check()?;
         let hold = self.hold();
-        let held = hold.inner.backend.verify(hold.name(), hold.nonce).await;
-        if !held.map_err(LockError::Unavailable)? {
+        let answer = hold.inner.backend.verify(hold.name(), hold.nonce).await;
+        if !answer.map_err(LockError::Unavailable)? {
             let reason = hold.lose(LostReason::Stolen);
             return Err(LockError::Lost { reason });
         }

@@ -118,7 +118,10 @@ pub(super) fn backend_error(error: RedisError) -> BackendError {
     ) || matches!(
         error.code(),
         Some("NOAUTH" | "WRONGPASS" | "WRONGTYPE" | "NOPERM")
-    );
+    ) || error
+        .detail()
+        // Said, without a code of its own, to who sends ten arguments before a password.
+        .is_some_and(|detail| detail.contains("unauthenticated"));
     if is_permanent {
         BackendError::permanent(error)
     } else {

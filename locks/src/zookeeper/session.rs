@@ -160,10 +160,10 @@ async fn source(client: &Client, root: &str) -> Result<Arc<str>, Error> {
             Err(Error::NoNode) => {}
             Err(error) => return Err(error),
         }
-        let directory = CreateMode::Persistent.with_acls(acls.clone());
+        let directory = CreateMode::Persistent.with_acls(acls);
         client.mkdir(root, &directory).await?;
         let id = Nonce::random().to_string();
-        let options = CreateMode::Persistent.with_acls(acls.clone());
+        let options = CreateMode::Persistent.with_acls(acls);
         match client.create(&node, id.as_bytes(), &options).await {
             Ok(_) | Err(Error::NodeExists | Error::NoNode) => {}
             Err(error) => return Err(error),

@@ -1,5 +1,8 @@
 //! What a lock promises, on every back end, and on real servers when they fail.
 
 mod contract;
+mod processes;
+mod redis;
 mod rig;
 mod support;
+mod zookeeper;

@@ -18,7 +18,7 @@ pub(super) async fn only_one_of_many_holds_at_a_time(rig: &impl Rig) {
             let (manager, sum) = (manager.clone(), Arc::clone(&sum));
             tasks.spawn(async move {
                 for _ in 0..3 {
-                    let lock = manager.lock("counter").wait(Duration::from_secs(60));
+                    let lock = manager.lock("counter").wait(Duration::from_mins(1));
                     let guard = lock.acquire().await.expect("the lock is free at some time");
                     let read = sum.load(Ordering::SeqCst);
                     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -243,7 +243,7 @@ pub(super) async fn tasks_of_one_process_are_one_contender(rig: &impl Rig) {
     let first = manager.lock("hot").acquire().await.unwrap();
     let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
     for number in 0..50 {
-        let lock = manager.lock("hot").wait(Duration::from_secs(60));
+        let lock = manager.lock("hot").wait(Duration::from_mins(1));
         let sender = sender.clone();
         tokio::spawn(async move {
             let guard = lock.acquire().await.expect("free at some time");

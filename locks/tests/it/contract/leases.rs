@@ -8,8 +8,8 @@ use crate::rig::{Ahead, Counts, Rig, RigExt};
 
 pub(super) async fn a_lock_that_is_not_renewed_runs_out(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
-    let begin = rig.now();
     let guard = one.lock("short").max_renewals(0).acquire().await.unwrap();
+    let begin = rig.now();
     assert!(guard.valid_until() < rig.now() + rig.lease());
     let next = other
         .lock("short")
