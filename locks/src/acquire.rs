@@ -176,7 +176,8 @@ impl Acquisition {
                 Ok(guard) => return Ok(guard),
                 Err(turn) => {
                     self.give_back(nonce, turn, None);
-                    return Err(End::Busy);
+                    let source = "the lock was granted so late that its lease is nearly over";
+                    return Err(End::Unavailable(BackendError::transient(source)));
                 }
             },
             Err(end) => end,

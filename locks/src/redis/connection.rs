@@ -1,5 +1,6 @@
 //! One multiplexed connection, made when it is needed and again after it was lost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -16,7 +17,7 @@ use crate::error::BackendError;
 pub(super) struct Connection {
     client: Client,
     limits: AsyncConnectionConfig,
-    current: Mutex<Current>,
+    current: Arc<Mutex<Current>>,
 }
 
 #[derive(Debug, Default)]
@@ -34,7 +35,7 @@ impl Connection {
             limits: AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(connect))
                 .set_response_timeout(Some(response)),
-            current: Mutex::default(),
+            current: Arc::default(),
         }
     }
 
@@ -81,17 +82,32 @@ impl Connection {
     }
 
     async fn get(&self) -> RedisResult<(MultiplexedConnection, u64)> {
-        let mut current = self.current.lock().await;
-        if current.connection.is_none() {
-            let limits = &self.limits;
-            let connection = self
-                .client
-                .get_multiplexed_async_connection_with_config(limits);
-            current.connection = Some(connection.await?);
-            current.generation += 1;
+        if let Some(current) = self.current.lock().await.get() {
+            return Ok(current);
         }
-        let connection = current.connection.clone().expect("it was just made");
-        Ok((connection, current.generation))
+        let (client, limits) = (self.client.clone(), self.limits.clone());
+        let current = Arc::clone(&self.current);
+        // In a task of its own: who asks may leave before the connection is there, and the next one
+        // finds it.
+        let connecting = tokio::spawn(async move {
+            let mut current = current.lock().await;
+            if current.connection.is_none() {
+                let connection = client.get_multiplexed_async_connection_with_config(&limits);
+                current.connection = Some(connection.await?);
+                current.generation += 1;
+            }
+            Ok(current.get().expect("it was just made"))
+        });
+        connecting.await.unwrap_or_else(|_| {
+            let ended = (ErrorKind::Io, "the runtime has ended");
+            Err(RedisError::from(ended))
+        })
+    }
+}
+
+impl Current {
+    fn get(&self) -> Option<(MultiplexedConnection, u64)> {
+        Some((self.connection.clone()?, self.generation))
     }
 }
 

@@ -45,6 +45,7 @@ macro_rules! basic_contract {
             leases: [
                 a_lock_that_is_not_renewed_runs_out,
                 renewals_keep_a_lock_for_many_leases,
+                many_locks_are_renewed_in_few_requests,
                 max_hold_ends_a_holder_that_hangs,
                 max_renewals_ends_a_holder_that_hangs,
                 release_after_the_loss_says_so_and_frees_nobody,

@@ -57,6 +57,25 @@ pub(super) async fn renewals_keep_a_lock_for_many_leases(rig: &impl Rig) {
     assert_eq!(one.held(), 0);
 }
 
+pub(super) async fn many_locks_are_renewed_in_few_requests(rig: &impl Rig) {
+    let counts = Counts::default();
+    let manager = rig.builder().hooks(counts.clone()).build();
+    let lock = |number| manager.lock(&format!("n{number}")).acquire();
+    let guards = futures_util::future::join_all((0..200).map(lock)).await;
+    tokio::time::sleep(rig.lease()).await;
+    // Two or three rounds of two batches, where the locks were acquired at about the same time.
+    assert!(
+        (4..=40).contains(&counts.renewals()),
+        "{}",
+        counts.renewals()
+    );
+    for guard in guards {
+        let guard = guard.unwrap();
+        guard.check().unwrap();
+        guard.release().await;
+    }
+}
+
 pub(super) async fn max_hold_ends_a_holder_that_hangs(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
     let limit = rig.lease() * 3 / 2;
