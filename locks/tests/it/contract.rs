@@ -73,6 +73,7 @@ macro_rules! full_contract {
                 verify_asks_the_server,
                 lost_comes_before_the_server_may_grant_to_another,
                 an_acquire_whose_answer_was_lost_has_one_holder,
+                an_acquire_given_up_after_its_answer_was_lost_leaves_nothing,
                 a_server_that_gives_no_answer_is_unavailable,
                 a_release_that_cannot_arrive_is_repeated
             ]

@@ -1,11 +1,15 @@
 //! What needs a server that fails to order, at an instant of virtual time.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use stocklock_locks::clock::TokioClock;
+use stocklock_locks::local::LocalBackend;
 use stocklock_locks::memory::{MemoryServer, Question};
 use stocklock_locks::{LockError, LockManager, LockState, LostReason, ReleaseOutcome};
 use tokio::time::{Instant, sleep};
+
+use crate::rig::{Counts, eventually};
 
 const LEASE: Duration = Duration::from_secs(10);
 const RESPONSE: Duration = Duration::from_secs(1);
@@ -131,4 +135,25 @@ async fn a_silent_server_costs_no_more_than_the_limits() {
     let begin = Instant::now();
     manager.lock("else").try_acquire().await.unwrap_err();
     assert!(begin.elapsed() < RESPONSE + Duration::from_millis(10));
+}
+
+/// Futures dropped by one thread while another completes their acquisitions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn futures_dropped_as_they_complete_leave_nothing() {
+    let backend = LocalBackend::new();
+    let counts = Counts::default();
+    let builder = LockManager::builder(backend.clone()).hooks(counts.clone());
+    let manager = builder.build();
+    for round in 0..20_000_u32 {
+        let mut acquisition = Box::pin(manager.lock(&format!("n{}", round % 7)).acquire());
+        if let Poll::Ready(guard) = futures_util::poll!(&mut acquisition) {
+            guard.unwrap().release().await;
+        }
+        for _ in 0..fastrand::u32(0..2_000) {
+            std::hint::spin_loop();
+        }
+    }
+    let nothing = async || (manager.held(), manager.names(), backend.held()) == (0, 0, 0);
+    eventually("nothing is left", Duration::from_secs(5), nothing).await;
+    assert_eq!((counts.dropped(), counts.lost()), (0, 0));
 }

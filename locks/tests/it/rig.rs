@@ -55,8 +55,8 @@ pub(crate) trait Faults: Rig {
     /// It does again, with what was on its way.
     async fn unblock(&self);
 
-    /// The answer to the next acquisition is lost, once it has been carried out.
-    async fn lose_acquire_answer(&self);
+    /// The answer to the next acquisition, of this lock, is lost once it has been carried out.
+    async fn lose_acquire_answer(&self, name: &str);
 
     /// The server crashes, and comes back.
     async fn restart(&self);

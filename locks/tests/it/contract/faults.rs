@@ -77,7 +77,7 @@ pub(super) async fn lost_comes_before_the_server_may_grant_to_another(rig: &impl
 pub(super) async fn an_acquire_whose_answer_was_lost_has_one_holder(rig: &impl Faults) {
     let (one, other) = (rig.manager(), rig.manager());
     one.lock("warm").acquire().await.unwrap().release().await;
-    rig.lose_acquire_answer().await;
+    rig.lose_acquire_answer("cut").await;
     let begin = rig.now();
     let guard = one
         .lock("cut")
@@ -91,6 +91,35 @@ pub(super) async fn an_acquire_whose_answer_was_lost_has_one_holder(rig: &impl F
     guard.verify().await.unwrap();
     guard.release().await;
     assert!(other.lock("cut").try_acquire().await.unwrap().is_some());
+}
+
+/// The same, and whoever asked has gone before anything could be repeated.
+pub(super) async fn an_acquire_given_up_after_its_answer_was_lost_leaves_nothing(
+    rig: &impl Faults,
+) {
+    let manager = rig.manager();
+    manager
+        .lock("warm")
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await;
+    for round in 0..8 {
+        rig.lose_acquire_answer("cut").await;
+        let time = rig.step() * 2_u32.pow(round);
+        // Acquired after all, in the later rounds, or not.
+        drop(tokio::time::timeout(time, manager.lock("cut").acquire()).await);
+        let gone = async || manager.names() == 0 && rig.left().await == 0;
+        eventually("nothing is left", rig.lease() / 2, gone).await;
+    }
+    rig.manager()
+        .lock("cut")
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await;
 }
 
 pub(super) async fn a_server_that_gives_no_answer_is_unavailable(rig: &impl Faults) {

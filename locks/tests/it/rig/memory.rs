@@ -67,7 +67,7 @@ impl Faults for MemoryRig {
         self.server.resume();
     }
 
-    async fn lose_acquire_answer(&self) {
+    async fn lose_acquire_answer(&self, _: &str) {
         self.server.lose_answers(Question::Acquire, 1);
     }
 

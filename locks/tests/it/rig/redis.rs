@@ -91,7 +91,7 @@ impl Faults for RedisRig {
         self.proxy.set(Mode::Pass).await;
     }
 
-    async fn lose_acquire_answer(&self) {
+    async fn lose_acquire_answer(&self, _: &str) {
         self.proxy.cut_after(b"EVALSHA", 1);
     }
 

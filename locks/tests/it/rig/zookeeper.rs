@@ -9,7 +9,7 @@ use stocklock_locks::backend::Backend;
 use stocklock_locks::clock::{BootClock, Clock};
 use stocklock_locks::zookeeper::ZooKeeperBackend;
 use tokio::sync::OnceCell;
-use zookeeper_client::{Client, Error};
+use zookeeper_client::{Acls, Client, CreateMode, Error};
 
 use super::{Faults, Rig};
 use crate::support::proxy::{Mode, Proxy};
@@ -134,7 +134,15 @@ impl Faults for ZooKeeperRig {
         self.proxy.set(Mode::Pass).await;
     }
 
-    async fn lose_acquire_answer(&self) {
+    async fn lose_acquire_answer(&self, name: &str) {
+        // Or the first answer would only be that there is no directory yet.
+        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let directory = format!("{}/{name}", self.root);
+        self.direct()
+            .await
+            .mkdir(&directory, &options)
+            .await
+            .unwrap();
         self.proxy.cut_after(b"-lock-", 1);
     }
 
