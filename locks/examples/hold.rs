@@ -1,0 +1,46 @@
+//! Holds a lock of a real server for a while, as a process of its own:
+//! `cargo run -p stocklock-locks --example hold -- redis://127.0.0.1/ sku:42 10`, or with
+//! `zookeeper://127.0.0.1:2181/` for the URL. Start it twice.
+//!
+//! Lines on standard output: `waiting`, `held <token>`, then `lost <reason>` or `released`.
+
+use std::error::Error;
+use std::time::Duration;
+
+use stocklock_locks::LockManager;
+use stocklock_locks::redis::RedisBackend;
+use stocklock_locks::zookeeper::ZooKeeperBackend;
+
+const LEASE: Duration = Duration::from_secs(2);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [url, name, seconds] = arguments.as_slice() else {
+        return Err("usage: hold URL NAME SECONDS".into());
+    };
+    let hold = Duration::from_secs(seconds.parse()?);
+    let locks = if let Some(rest) = url.strip_prefix("zookeeper://") {
+        let (cluster, root) = rest.split_once('/').unwrap_or((rest, ""));
+        let root = if root.is_empty() { "locks" } else { root };
+        let backend = ZooKeeperBackend::builder(cluster)
+            .root(format!("/{root}"))
+            .session_timeout(LEASE);
+        LockManager::new(backend.build()?)
+    } else {
+        LockManager::new(RedisBackend::new(url)?)
+    };
+    println!("waiting");
+    let lock = locks.lock(name).lease(LEASE).wait(Duration::from_mins(1));
+    let guard = lock.acquire().await?;
+    println!("held {}", guard.token());
+    tokio::select! {
+        reason = guard.lost() => println!("lost {}", reason.name()),
+        () = tokio::time::sleep(hold) => {
+            guard.release().await;
+            println!("released");
+        }
+    }
+    locks.shutdown().await;
+    Ok(())
+}

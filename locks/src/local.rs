@@ -1,0 +1,141 @@
+//! Locks of one process, without a server.
+//!
+//! *Guarantees:* exclusion between all managers over clones of one back end, with leases as on a
+//! server. *Costs:* a mutex and a map. *Fails when* there is a second process: it excludes nobody
+//! else. *Use when* there is one, or to run without a server what otherwise has one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::backend::{
+    Attempt, Backend, Contender, Grant, Nudge, Release, Renewal, Renewed, Request,
+};
+use crate::clock::{Clock, default_clock};
+use crate::error::BackendError;
+use crate::nonce::Nonce;
+use crate::table::Table;
+use crate::topics::Listener;
+
+/// Locks of this process; clones share them.
+#[derive(Debug, Clone)]
+pub struct LocalBackend(Arc<Local>);
+
+#[derive(Debug)]
+struct Local {
+    table: Table,
+    clock: Arc<dyn Clock>,
+    source: Arc<str>,
+}
+
+impl LocalBackend {
+    /// A back end of its own, with nothing held.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_clock(default_clock())
+    }
+
+    /// One whose leases run on this clock.
+    #[must_use]
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        Self(Arc::new(Local {
+            table: Table::default(),
+            clock,
+            source: format!("local:{}", Nonce::random()).into(),
+        }))
+    }
+
+    /// How many locks are held.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.0.table.len(self.0.clock.now())
+    }
+}
+
+impl Default for LocalBackend {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[async_trait]
+impl Backend for LocalBackend {
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    fn response_limit(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn contender(&self, request: Request) -> Box<dyn Contender> {
+        Box::new(LocalContender {
+            local: Arc::clone(&self.0),
+            request,
+            freed: None,
+            holds: false,
+        })
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
+        let now = self.0.clock.now();
+        let renew = |renewal| self.0.table.renew(now, renewal);
+        Ok(renewals.iter().map(renew).collect())
+    }
+
+    async fn release(&self, name: &str, nonce: Nonce) -> Result<Release, BackendError> {
+        let outcome = self.0.table.release(self.0.clock.now(), name, nonce);
+        self.0.table.freed.publish(name);
+        Ok(outcome)
+    }
+
+    async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
+        let holder = self.0.table.holder(self.0.clock.now(), name);
+        Ok(holder.is_some_and(|(holder, _)| holder == nonce))
+    }
+
+    fn attach(&self, _: Nudge) {}
+
+    async fn close(&self) {}
+}
+
+struct LocalContender {
+    local: Arc<Local>,
+    request: Request,
+    freed: Option<Listener>,
+    holds: bool,
+}
+
+#[async_trait]
+impl Contender for LocalContender {
+    async fn attempt(&mut self) -> Result<Attempt, BackendError> {
+        let Request { name, nonce, lease } = &self.request;
+        let now = self.local.clock.now();
+        Ok(match self.local.table.acquire(now, name, *nonce, *lease) {
+            Ok(token) => {
+                self.holds = true;
+                Attempt::Held(Grant {
+                    token,
+                    source: Arc::clone(&self.local.source),
+                    lease: *lease,
+                })
+            }
+            Err(left) => Attempt::Busy {
+                ask_again: Some(left),
+            },
+        })
+    }
+
+    async fn wait(&mut self) -> Result<(), BackendError> {
+        match &mut self.freed {
+            Some(freed) => freed.changed().await,
+            freed => *freed = Some(self.local.table.freed.listen(&self.request.name)),
+        }
+        Ok(())
+    }
+
+    fn may_have_left_something(&self) -> bool {
+        self.holds
+    }
+}

@@ -1,0 +1,30 @@
+//! Whether a full Redis would throw locks away.
+
+use super::connection::Connection;
+use crate::error::BackendError;
+
+/// A lock has a time to live, so that every policy but this one may evict it.
+const SAFE: &str = "noeviction";
+
+/// What to say of the server's `maxmemory-policy`. It is read from `INFO`, which is allowed where
+/// `CONFIG` is not.
+pub(super) async fn warning(connection: &Connection) -> Result<Option<String>, BackendError> {
+    let mut info = redis::cmd("INFO");
+    info.arg("memory");
+    let info: String = connection.run(&info).await?;
+    let field = |name: &str| {
+        let mut lines = info.lines().filter_map(|line| line.split_once(':'));
+        lines.find(|(key, _)| *key == name).map(|(_, value)| value)
+    };
+    let policy = field("maxmemory_policy").unwrap_or("unknown");
+    if policy == SAFE {
+        return Ok(None);
+    }
+    let when = match field("maxmemory") {
+        None | Some("0") => "once `maxmemory` is set",
+        Some(_) => "when its memory is full",
+    };
+    Ok(Some(format!(
+        "this Redis may evict locks {when}: its maxmemory-policy is {policy}, set it to {SAFE}"
+    )))
+}

@@ -1,0 +1,120 @@
+//! Gives locks up, whoever held them has long gone on.
+//!
+//! Jobs come through a channel that a `Drop` can feed without a runtime. Each is repeated until the
+//! server has answered or the lease has run out by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::backend::Release;
+use crate::nonce::Nonce;
+use crate::queue::Turn;
+use crate::retry::Backoff;
+use crate::watchdog::Means;
+
+/// A lock to give up.
+#[derive(Debug)]
+pub(crate) struct ReleaseJob {
+    pub(crate) name: Arc<str>,
+    pub(crate) nonce: Nonce,
+    /// How long the server may keep it without us.
+    pub(crate) lease: Duration,
+    /// Whoever is next here may go when the first try has ended.
+    pub(crate) turn: Option<Turn>,
+    /// Who wants to know how the first try went.
+    pub(crate) done: Option<oneshot::Sender<Released>>,
+}
+
+/// How a release went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Released {
+    /// The lock was held, and is free.
+    Yes,
+    /// The lock was not held.
+    WasNotHeld,
+    /// The server gave no answer yet.
+    NotYet,
+}
+
+/// An order for the release task.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Release(ReleaseJob),
+    /// Answer when everything ordered before has been given up.
+    Drain(oneshot::Sender<()>),
+}
+
+/// The release task; it ends with its manager, after all that was ordered.
+pub(crate) async fn run(means: Means, mut orders: mpsc::UnboundedReceiver<Order>) {
+    let mut running = FuturesUnordered::new();
+    let mut drained: Vec<oneshot::Sender<()>> = Vec::new();
+    let mut is_open = true;
+    while is_open || !running.is_empty() {
+        tokio::select! {
+            order = orders.recv(), if is_open => match order {
+                Some(Order::Release(job)) => running.push(release(&means, job)),
+                Some(Order::Drain(done)) => drained.push(done),
+                None => is_open = false,
+            },
+            Some(()) = running.next() => {}
+        }
+        if running.is_empty() {
+            for done in drained.drain(..) {
+                // Who does not wait any more does not want to know.
+                let _ = done.send(());
+            }
+        }
+    }
+}
+
+async fn release(means: &Means, job: ReleaseJob) {
+    let ReleaseJob {
+        name,
+        nonce,
+        lease,
+        turn,
+        done,
+    } = job;
+    // An acquire that is still on its way could take the lock after us, for one lease.
+    let until = means.clock.now() + lease * 2;
+    let mut backoff = Backoff::default();
+    let mut tell = (turn, done);
+    loop {
+        let answer = tokio::select! {
+            answer = means.backend.release(&name, nonce) => Some(answer),
+            () = means.clock.sleep_until(until) => None,
+        };
+        let outcome = match &answer {
+            Some(Ok(Release::Released)) => Released::Yes,
+            Some(Ok(Release::NotHeld)) => Released::WasNotHeld,
+            Some(Err(_)) | None => Released::NotYet,
+        };
+        let (turn, done) = std::mem::take(&mut tell);
+        drop(turn);
+        if let Some(done) = done {
+            // Who does not wait any more does not want to know.
+            let _ = done.send(outcome);
+        }
+        match answer {
+            Some(Ok(_)) => return,
+            Some(Err(error)) => {
+                let pause = backoff.next();
+                if means.clock.now() + pause < until {
+                    tracing::debug!(lock = %name, %error, "a lock was not released yet");
+                    means.clock.sleep_until(means.clock.now() + pause).await;
+                    continue;
+                }
+                tracing::warn!(lock = %name, %error, "a lock was left to its lease");
+                return;
+            }
+            None => {
+                tracing::warn!(lock = %name, "a lock was left to its lease");
+                return;
+            }
+        }
+    }
+}

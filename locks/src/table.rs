@@ -1,0 +1,120 @@
+//! A lock server's table in memory: who holds what until when. What `local` and `memory` stand on.
+//!
+//! It does what the Redis scripts do, step for step, so that what is tested on the model holds for
+//! them: a nonce that asks again has the lock already, renewing never shortens a lease, and a
+//! token is greater than all before it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::backend::{Release, Renewal, Renewed};
+use crate::clock::Moment;
+use crate::error::LostReason;
+use crate::nonce::Nonce;
+use crate::token::Token;
+use crate::topics::Topics;
+
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    rows: Mutex<Rows>,
+    pub(crate) freed: Topics,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    held: HashMap<String, Row>,
+    last_token: i64,
+}
+
+#[derive(Debug)]
+struct Row {
+    nonce: Nonce,
+    token: Token,
+    expires_at: Moment,
+}
+
+impl Table {
+    /// The token of the lock, or how long it is still held by another.
+    pub(crate) fn acquire(
+        &self,
+        now: Moment,
+        name: &str,
+        nonce: Nonce,
+        lease: Duration,
+    ) -> Result<Token, Duration> {
+        let mut rows = self.rows();
+        if let Some(row) = rows.live(now, name) {
+            if row.nonce != nonce {
+                return Err(row.expires_at.since(now));
+            }
+            row.expires_at = row.expires_at.max(now + lease);
+            return Ok(row.token);
+        }
+        rows.last_token += 1;
+        let token = Token::new(rows.last_token);
+        let row = Row {
+            nonce,
+            token,
+            expires_at: now + lease,
+        };
+        rows.held.insert(name.to_owned(), row);
+        Ok(token)
+    }
+
+    pub(crate) fn renew(&self, now: Moment, renewal: &Renewal) -> Renewed {
+        match self.rows().live(now, &renewal.name) {
+            Some(row) if row.nonce == renewal.nonce => {
+                row.expires_at = row.expires_at.max(now + renewal.lease);
+                Renewed::Held(renewal.lease)
+            }
+            _ => Renewed::Gone(LostReason::Stolen),
+        }
+    }
+
+    pub(crate) fn release(&self, now: Moment, name: &str, nonce: Nonce) -> Release {
+        let mut rows = self.rows();
+        if rows.live(now, name).is_none_or(|row| row.nonce != nonce) {
+            return Release::NotHeld;
+        }
+        rows.held.remove(name);
+        Release::Released
+    }
+
+    /// Who holds a lock, with what token.
+    pub(crate) fn holder(&self, now: Moment, name: &str) -> Option<(Nonce, Token)> {
+        let mut rows = self.rows();
+        rows.live(now, name).map(|row| (row.nonce, row.token))
+    }
+
+    /// Frees a lock as the end of its lease would.
+    pub(crate) fn expire(&self, name: &str) {
+        self.rows().held.remove(name);
+    }
+
+    /// Frees all locks.
+    pub(crate) fn clear(&self) {
+        self.rows().held.clear();
+    }
+
+    /// How many locks are held.
+    pub(crate) fn len(&self, now: Moment) -> usize {
+        let mut rows = self.rows();
+        rows.held.retain(|_, row| row.expires_at > now);
+        rows.held.len()
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Rows {
+    /// The row of a lock whose lease has not run out.
+    fn live(&mut self, now: Moment, name: &str) -> Option<&mut Row> {
+        if self.held.get(name).is_some_and(|row| row.expires_at <= now) {
+            self.held.remove(name);
+        }
+        self.held.get_mut(name)
+    }
+}

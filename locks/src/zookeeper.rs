@@ -1,0 +1,269 @@
+//! Locks on ZooKeeper.
+//!
+//! *Guarantees:* exclusion between live sessions, in the order of arrival; a token, the czxid of the
+//! place in the queue, that never goes back. *Costs:* three writes of the ensemble for each lock, two
+//! of them round trips of the holder; one wake-up for each hand-over, however many wait. *Fails
+//! when* the holder is paused past its session: two may then believe to hold, and only the token in
+//! the guarded write tells. *Use when* there is a ZooKeeper, fairness matters, or Redis may forget.
+//!
+//! All locks of a back end live in one session. It is Suspect while the connection is lost, and the
+//! locks are lost when the server says so or when no answer has come for the session's time-out less
+//! a tenth, whichever is first; then the next acquisition makes another session.
+//!
+//! Nodes: `<root>/<name>/_c_<nonce>-lock-<sequence>`, and `<root>/.source`. The directories of the
+//! names are containers.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use tokio::sync::Mutex;
+use zookeeper_client::Error;
+
+use crate::backend::{Backend, Contender, Nudge, Release, Renewal, Renewed, Request};
+use crate::error::{BackendError, LostReason};
+use crate::nonce::Nonce;
+
+mod contender;
+mod names;
+mod places;
+mod session;
+
+use contender::ZooKeeperContender;
+use places::{Place, Places};
+use session::{Health, Sessions, backend_error, disconnected};
+
+/// Where and how to use ZooKeeper.
+#[derive(Debug, Clone)]
+#[must_use = "it does nothing before build"]
+pub struct ZooKeeperBuilder {
+    cluster: String,
+    root: String,
+    session_timeout: Duration,
+    connect_limit: Duration,
+    response_limit: Duration,
+}
+
+impl ZooKeeperBuilder {
+    /// The path that all locks are under; `/locks` unless told.
+    pub fn root(mut self, root: impl Into<String>) -> Self {
+        self.root = root.into();
+        self
+    }
+
+    /// The session time-out to ask for; 10 s unless told. The server may give another one, which
+    /// then is the lease of every lock.
+    pub fn session_timeout(mut self, timeout: Duration) -> Self {
+        self.session_timeout = timeout;
+        self
+    }
+
+    /// How long making a session may take; 2 s unless told.
+    pub fn connect_limit(mut self, limit: Duration) -> Self {
+        self.connect_limit = limit;
+        self
+    }
+
+    /// How long an answer may take; 1 s unless told.
+    pub fn response_limit(mut self, limit: Duration) -> Self {
+        self.response_limit = limit;
+        self
+    }
+
+    /// The back end; it makes its session when it is first used.
+    ///
+    /// # Errors
+    /// When the root is no path.
+    pub fn build(self) -> Result<ZooKeeperBackend, BackendError> {
+        let elements = self.root.strip_prefix('/').unwrap_or_default();
+        if elements
+            .split('/')
+            .any(|element| matches!(element, "" | "." | ".."))
+        {
+            return Err(BackendError::permanent(format!("{} is no path", self.root)));
+        }
+        Ok(ZooKeeperBackend(Arc::new(ZooKeeper {
+            places: Places::default(),
+            sessions: Arc::new(Sessions {
+                cluster: self.cluster,
+                root: self.root,
+                timeout: self.session_timeout,
+                connect_limit: self.connect_limit,
+                response_limit: self.response_limit,
+                nudge: OnceLock::new(),
+                current: Mutex::default(),
+            }),
+        })))
+    }
+}
+
+/// Locks on a ZooKeeper ensemble; clones share its session.
+#[derive(Debug, Clone)]
+pub struct ZooKeeperBackend(Arc<ZooKeeper>);
+
+#[derive(Debug)]
+struct ZooKeeper {
+    sessions: Arc<Sessions>,
+    places: Places,
+}
+
+impl ZooKeeperBackend {
+    /// Locks on the ensemble of a connection string: `host:port[,host:port…][/chroot]`.
+    ///
+    /// # Errors
+    /// Never; as [`ZooKeeperBuilder::build`]. Nothing is connected yet.
+    pub fn new(cluster: &str) -> Result<Self, BackendError> {
+        Self::builder(cluster).build()
+    }
+
+    /// The same with settings.
+    pub fn builder(cluster: &str) -> ZooKeeperBuilder {
+        ZooKeeperBuilder {
+            cluster: cluster.to_owned(),
+            root: "/locks".to_owned(),
+            session_timeout: Duration::from_secs(10),
+            connect_limit: Duration::from_secs(2),
+            response_limit: Duration::from_secs(1),
+        }
+    }
+
+    /// How many places in queues the ensemble may have of this process.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.0.places.len()
+    }
+}
+
+impl ZooKeeper {
+    fn directory(&self, name: &str) -> String {
+        format!("{}/{}", self.sessions.root, names::element(name))
+    }
+
+    /// Whether a place is still there; `None` without an answer.
+    async fn exists(&self, place: &Place) -> Option<Result<(), LostReason>> {
+        let session = &place.session;
+        match session.health() {
+            Health::Over => return Some(Err(LostReason::SessionExpired)),
+            Health::Disconnected => return None,
+            Health::Connected => {}
+        }
+        let Some(path) = place.path() else {
+            return Some(Err(LostReason::Stolen));
+        };
+        match session.ask(session.client.check_stat(&path)).await {
+            Ok(Some(stat)) if session.owns(&stat) => Some(Ok(())),
+            Ok(_) => Some(Err(LostReason::Stolen)),
+            Err(Error::SessionExpired) => Some(Err(LostReason::SessionExpired)),
+            Err(_) => None,
+        }
+    }
+
+    async fn renew(&self, renewal: &Renewal) -> Renewed {
+        let Some(place) = self.places.get(renewal.nonce) else {
+            return Renewed::Gone(LostReason::Stolen);
+        };
+        match self.exists(&place).await {
+            Some(Ok(())) => Renewed::Held(place.session.timeout),
+            Some(Err(reason)) => {
+                self.places.remove(renewal.nonce);
+                Renewed::Gone(reason)
+            }
+            None => Renewed::Unknown,
+        }
+    }
+
+    /// Deletes a place; true if it was there.
+    async fn delete(&self, nonce: Nonce, mut place: Place) -> Result<bool, BackendError> {
+        if place.node.is_none() {
+            let prefix = names::place_prefix(nonce);
+            let found = contender::find(&place, &prefix).await;
+            place.node = found.map_err(backend_error)?;
+        }
+        let Some(path) = place.path() else {
+            return Ok(false);
+        };
+        // Before the request, which may be dropped.
+        self.places
+            .change(nonce, |known| known.deletion_unclear = true);
+        let session = &place.session;
+        match session.ask(session.client.delete(&path, None)).await {
+            Ok(()) => Ok(true),
+            Err(Error::NoNode) => Ok(place.deletion_unclear),
+            Err(Error::SessionExpired) => Ok(false),
+            Err(error) => Err(backend_error(error)),
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for ZooKeeperBackend {
+    fn name(&self) -> &'static str {
+        "zookeeper"
+    }
+
+    fn response_limit(&self) -> Duration {
+        self.0.sessions.response_limit + self.0.sessions.connect_limit
+    }
+
+    fn contender(&self, request: Request) -> Box<dyn Contender> {
+        Box::new(ZooKeeperContender {
+            zookeeper: Arc::clone(&self.0),
+            request,
+            predecessor: None,
+        })
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
+        // All are sent before the first answer is waited for.
+        Ok(join_all(renewals.iter().map(|renewal| self.0.renew(renewal))).await)
+    }
+
+    async fn release(&self, _name: &str, nonce: Nonce) -> Result<Release, BackendError> {
+        let Some(place) = self.0.places.get(nonce) else {
+            return Ok(Release::NotHeld);
+        };
+        let was_there = match place.session.health() {
+            Health::Over => false,
+            Health::Disconnected => return Err(disconnected()),
+            Health::Connected => self.0.delete(nonce, place).await?,
+        };
+        self.0.places.remove(nonce);
+        Ok(if was_there {
+            Release::Released
+        } else {
+            Release::NotHeld
+        })
+    }
+
+    async fn verify(&self, _name: &str, nonce: Nonce) -> Result<bool, BackendError> {
+        let Some(place) = self.0.places.get(nonce) else {
+            return Ok(false);
+        };
+        match self.0.exists(&place).await {
+            Some(Ok(())) => Ok(true),
+            Some(Err(_)) => {
+                self.0.places.remove(nonce);
+                Ok(false)
+            }
+            None => Err(disconnected()),
+        }
+    }
+
+    fn attach(&self, nudge: Nudge) {
+        // One back end serves one manager; a second one's locks are renewed on time all the same.
+        let _ = self.0.sessions.nudge.set(nudge);
+    }
+
+    async fn close(&self) {
+        self.0.places.clear();
+        let Some(session) = self.0.sessions.current.lock().await.take() else {
+            return;
+        };
+        let mut states = session.client.state_watcher();
+        // With its last client the session is closed, which the server has to hear.
+        drop(session);
+        let closed = async { while !states.changed().await.is_terminated() {} };
+        let _ = tokio::time::timeout(self.0.sessions.response_limit, closed).await;
+    }
+}

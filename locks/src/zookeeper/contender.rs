@@ -1,0 +1,193 @@
+//! One place in a lock's queue: created once whatever is lost on the way, and the lock's when it is
+//! the first.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use zookeeper_client::{Acls, Client, CreateMode, Error};
+
+use super::ZooKeeper;
+use super::names::{in_order, place_prefix};
+use super::places::Place;
+use super::session::{Health, Session, backend_error, disconnected};
+use crate::backend::{Attempt, Contender, Grant, Request};
+use crate::error::BackendError;
+use crate::token::Token;
+
+/// How often the directory may disappear between its creation and that of a place in it.
+const TRIES: u32 = 8;
+
+pub(super) struct ZooKeeperContender {
+    pub(super) zookeeper: Arc<ZooKeeper>,
+    pub(super) request: Request,
+    pub(super) predecessor: Option<String>,
+}
+
+#[async_trait]
+impl Contender for ZooKeeperContender {
+    async fn attempt(&mut self) -> Result<Attempt, BackendError> {
+        let mut place = self.place().await?;
+        if place.session.health() == Health::Disconnected {
+            return Err(disconnected());
+        }
+        let node = match place.node.clone() {
+            Some(node) => node,
+            None => self.find_or_create(&mut place).await?,
+        };
+        self.position(&place, &node).await
+    }
+
+    async fn wait(&mut self) -> Result<(), BackendError> {
+        let nonce = self.request.nonce;
+        let (Some(place), Some(predecessor)) =
+            (self.zookeeper.places.get(nonce), &self.predecessor)
+        else {
+            return Ok(());
+        };
+        tokio::select! {
+            gone = gone(&place.session, predecessor) => gone.map_err(backend_error),
+            // A watch outlives the connection, but not the session; and who cannot be told that
+            // the lock is free must not be told that it is busy.
+            error = place.session.trouble() => Err(error),
+        }
+    }
+
+    fn may_have_left_something(&self) -> bool {
+        self.zookeeper.places.get(self.request.nonce).is_some()
+    }
+}
+
+impl ZooKeeperContender {
+    /// The place that was entered into the books, in a session that lives.
+    async fn place(&mut self) -> Result<Place, BackendError> {
+        let nonce = self.request.nonce;
+        if let Some(place) = self.zookeeper.places.get(nonce) {
+            if place.session.health() != Health::Over {
+                return Ok(place);
+            }
+            // Its node has gone, or goes, with its session.
+            self.zookeeper.places.remove(nonce);
+        }
+        Ok(Place {
+            session: self.zookeeper.sessions.get().await?,
+            directory: self.zookeeper.directory(&self.request.name),
+            node: None,
+            deletion_unclear: false,
+        })
+    }
+
+    /// The node of this nonce: the one that an unanswered request has made, or else a new one.
+    async fn find_or_create(&mut self, place: &mut Place) -> Result<String, BackendError> {
+        let nonce = self.request.nonce;
+        let prefix = place_prefix(nonce);
+        let mut found = None;
+        if self.zookeeper.places.get(nonce).is_some() {
+            found = find(place, &prefix).await.map_err(backend_error)?;
+        } else {
+            // Before the request: what is dropped in the middle of it is found by this.
+            self.zookeeper.places.insert(nonce, place.clone());
+        }
+        let node = match found {
+            Some(node) => node,
+            None => create(place, &prefix).await.map_err(backend_error)?,
+        };
+        let known = node.clone();
+        let places = &self.zookeeper.places;
+        places.change(nonce, |place| place.node = Some(known));
+        place.node = Some(node.clone());
+        Ok(node)
+    }
+
+    /// Whether the node is the first of its queue; if not, who is before it.
+    async fn position(&mut self, place: &Place, node: &str) -> Result<Attempt, BackendError> {
+        let session = &place.session;
+        let path = format!("{}/{node}", place.directory);
+        // Sent together, and answered in order. The creation's own answer would not do for the
+        // token: servers before 3.8.2 fill in a wrong stat there (ZOOKEEPER-4026).
+        let (children, stat) = tokio::join!(
+            session.ask(session.client.list_children(&place.directory)),
+            session.ask(session.client.check_stat(&path)),
+        );
+        let (children, stat) = match (children, stat) {
+            (Ok(children), Ok(stat)) => (children, stat),
+            (Err(Error::NoNode), _) => (Vec::new(), None),
+            (Err(error), _) | (_, Err(error)) => return Err(backend_error(error)),
+        };
+        let order = in_order(children);
+        let position = order.iter().position(|place| place == node);
+        let (Some(position), Some(stat)) = (position, stat.filter(|stat| session.owns(stat)))
+        else {
+            self.zookeeper.places.remove(self.request.nonce);
+            return Err(BackendError::transient(
+                "somebody deleted our place in the queue",
+            ));
+        };
+        if position == 0 {
+            return Ok(Attempt::Held(Grant {
+                token: Token::new(stat.czxid),
+                source: Arc::clone(&session.source),
+                lease: session.timeout,
+            }));
+        }
+        self.predecessor = Some(format!("{}/{}", place.directory, order[position - 1]));
+        // The watch is certain, or the session is over.
+        Ok(Attempt::Busy { ask_again: None })
+    }
+}
+
+/// Completes when a node is gone.
+async fn gone(session: &Session, path: &str) -> Result<(), Error> {
+    // Not the stat: that would leave a watch for the creation of a node that is gone already.
+    match session.ask(session.client.get_and_watch_data(path)).await {
+        Ok((_, _, watcher)) => {
+            watcher.changed().await;
+            Ok(())
+        }
+        Err(Error::NoNode) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The node whose creation was asked for and not answered, if there is one.
+pub(super) async fn find(place: &Place, prefix: &str) -> Result<Option<String>, Error> {
+    let client = &place.session.client;
+    // The connection may lead to another server now, which may be behind.
+    let (synced, children) = tokio::join!(
+        place.session.ask(client.sync(&place.directory)),
+        place.session.ask(client.list_children(&place.directory)),
+    );
+    let children = match (synced, children) {
+        (Ok(()), Ok(children)) => children,
+        (_, Err(Error::NoNode)) | (Err(Error::NoNode), _) => return Ok(None),
+        (Err(error), _) | (_, Err(error)) => return Err(error),
+    };
+    Ok(children.into_iter().find(|child| child.starts_with(prefix)))
+}
+
+/// Creates a node, and the directories above it as containers, which the server removes again when
+/// they have stayed empty.
+async fn create(place: &Place, prefix: &str) -> Result<String, Error> {
+    let path = format!("{}/{prefix}", place.directory);
+    let session = &place.session;
+    for _ in 0..TRIES {
+        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        match session
+            .ask(session.client.create(&path, &[], &options))
+            .await
+        {
+            Ok((_, sequence)) => return Ok(format!("{prefix}{sequence}")),
+            Err(Error::NoNode) => {
+                session
+                    .ask(make_directory(&session.client, &place.directory))
+                    .await?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::NoNode)
+}
+
+async fn make_directory(client: &Client, directory: &str) -> Result<(), Error> {
+    let options = CreateMode::Container.with_acls(Acls::anyone_all());
+    client.mkdir(directory, &options).await
+}

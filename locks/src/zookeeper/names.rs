@@ -1,0 +1,79 @@
+//! Names of nodes: a lock's directory, and the places in its queue.
+//!
+//! A place is `_c_<nonce>-lock-<sequence>`, as Curator names its own, so that a place whose creation
+//! was never answered is found again by its nonce.
+
+use std::fmt::Write;
+
+use crate::nonce::Nonce;
+
+/// A lock's name as one element of a path: letters, digits and `_-:@` as they are, also `.` if it
+/// is not the first, everything else as `%` and two hexadecimal digits for each byte.
+pub(super) fn element(name: &str) -> String {
+    let mut element = String::with_capacity(name.len());
+    for (index, byte) in name.bytes().enumerate() {
+        match byte {
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'_' | b'-' | b':' | b'@' => {
+                element.push(char::from(byte));
+            }
+            b'.' if index > 0 => element.push('.'),
+            _ => write!(element, "%{byte:02X}").expect("a string can be written to"),
+        }
+    }
+    element
+}
+
+/// What the name of a nonce's place begins with.
+pub(super) fn place_prefix(nonce: Nonce) -> String {
+    format!("_c_{nonce}-lock-")
+}
+
+/// The places of a lock in the order of their arrival; other nodes are none of ours.
+pub(super) fn in_order(children: Vec<String>) -> Vec<String> {
+    let mut places: Vec<_> = children
+        .into_iter()
+        .filter_map(|name| Some((sequence(&name)?, name)))
+        .collect();
+    places.sort_unstable();
+    places.into_iter().map(|(_, name)| name).collect()
+}
+
+/// The server counts in a signed 32-bit number and goes on below zero after its greatest; as an
+/// unsigned one it keeps growing.
+fn sequence(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("_c_")?.split_once("-lock-")?.1;
+    digits.parse::<i32>().ok().map(i32::cast_unsigned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{element, in_order};
+
+    #[test]
+    fn different_names_are_different_elements_without_slashes() {
+        let names = ["a/b", "a%2Fb", "a", ".", "..", "a.b", "上", "\0", "A"];
+        let mut elements: Vec<_> = names.iter().map(|name| element(name)).collect();
+        assert_eq!(elements[0], "a%2Fb");
+        assert_eq!(elements[3], "%2E");
+        assert!(
+            elements
+                .iter()
+                .all(|element| !element.contains(['/', '\0']))
+        );
+        elements.sort_unstable();
+        elements.dedup();
+        assert_eq!(elements.len(), names.len());
+    }
+
+    #[test]
+    fn places_are_in_the_order_of_their_sequence_also_past_its_end() {
+        let places = [
+            "_c_z-lock-2147483647",
+            "other",
+            "_c_a-lock--2147483648",
+            "_c_b-lock-0000000009",
+        ];
+        let order = in_order(places.map(str::to_owned).to_vec());
+        assert_eq!(order, [places[3], places[0], places[2]]);
+    }
+}

@@ -1,0 +1,9 @@
+//! What a lock promises, on every back end, and on real servers when they fail.
+
+mod contract;
+mod model;
+mod processes;
+mod redis;
+mod rig;
+mod support;
+mod zookeeper;

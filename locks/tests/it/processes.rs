@@ -1,0 +1,106 @@
+//! Processes that are killed or stopped while they hold a lock, or wait for it.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use stocklock_locks::LockManager;
+
+use crate::rig::redis::RedisRig;
+use crate::rig::zookeeper::ZooKeeperRig;
+use crate::rig::{Rig, RigExt, eventually};
+use crate::support::holder::Holder;
+
+/// The example's lease and session time-out.
+const LEASE: Duration = Duration::from_secs(2);
+const SLACK: Duration = Duration::from_secs(2);
+
+impl ZooKeeperRig {
+    fn url(&self) -> String {
+        format!("zookeeper://{}{}", self.proxy.address(), self.root)
+    }
+}
+
+/// The next one holds when the lease of a killed holder has run out.
+async fn killed_holder(rig: &impl Rig, url: &str) {
+    let (holder, token) = Holder::start_and_hold(url, "held").await;
+    let manager = rig.manager();
+    let waiter = tokio::spawn(manager.lock("held").wait(LEASE * 3).acquire());
+    eventually("it waits", rig.moment(), async || manager.names() == 1).await;
+    holder.signal(Signal::KILL);
+    let killed = rig.now();
+    let guard = waiter.await.unwrap().unwrap();
+    assert!(rig.now().since(killed) < LEASE + SLACK);
+    assert!(guard.token().get() > token);
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn the_lock_of_a_killed_holder_goes_to_the_next_one_on_redis() {
+    let rig = RedisRig::start().await;
+    killed_holder(&rig, &rig.url()).await;
+}
+
+#[tokio::test]
+async fn the_lock_of_a_killed_holder_goes_to_the_next_one_on_zookeeper() {
+    let rig = ZooKeeperRig::start().await;
+    killed_holder(&rig, &rig.url()).await;
+}
+
+/// A waiter that is killed at the head of the queue holds nobody up for longer than its session.
+async fn killed_waiter(rig: &impl Rig, manager: &LockManager, url: &str) {
+    let guard = manager.lock("queued").acquire().await.unwrap();
+    let first = Holder::start(url, "queued").await;
+    // On ZooKeeper its place is seen; on Redis a waiter leaves no trace in the first place.
+    if url.starts_with("zookeeper") {
+        let queued = async || rig.left().await == 2;
+        eventually("it is in the queue", Duration::from_secs(10), queued).await;
+    }
+    let second = rig.manager();
+    let waiter = tokio::spawn(second.lock("queued").wait(LEASE * 3).acquire());
+    eventually("it waits", rig.moment(), async || second.names() == 1).await;
+    first.signal(Signal::KILL);
+    let killed = rig.now();
+    guard.release().await;
+    waiter.await.unwrap().unwrap().release().await;
+    assert!(rig.now().since(killed) < LEASE + SLACK);
+}
+
+#[tokio::test]
+async fn a_waiter_killed_at_the_head_of_the_queue_is_passed_over_on_redis() {
+    let rig = RedisRig::start().await;
+    killed_waiter(&rig, &rig.manager(), &rig.url()).await;
+}
+
+#[tokio::test]
+async fn a_waiter_killed_at_the_head_of_the_queue_is_passed_over_on_zookeeper() {
+    let rig = ZooKeeperRig::start().await;
+    killed_waiter(&rig, &rig.manager(), &rig.url()).await;
+}
+
+/// A holder that was stopped past its lease learns of the loss as soon as it runs again, and what
+/// it does then does not harm the next one.
+async fn stopped_holder(rig: &impl Rig, url: &str) {
+    let (mut holder, token) = Holder::start_and_hold(url, "stopped").await;
+    holder.signal(Signal::STOP);
+    let manager = rig.manager();
+    let lock = manager.lock("stopped").wait(LEASE * 3);
+    let guard = lock.acquire().await.unwrap();
+    assert!(guard.token().get() > token);
+    holder.signal(Signal::CONT);
+    let line = holder.line(Duration::from_secs(5)).await;
+    assert!(line.starts_with("lost "), "{line}");
+    guard.verify().await.unwrap();
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn a_holder_stopped_past_its_lease_learns_that_it_lost_on_redis() {
+    let rig = RedisRig::start().await;
+    stopped_holder(&rig, &rig.url()).await;
+}
+
+#[tokio::test]
+async fn a_holder_stopped_past_its_lease_learns_that_it_lost_on_zookeeper() {
+    let rig = ZooKeeperRig::start().await;
+    stopped_holder(&rig, &rig.url()).await;
+}

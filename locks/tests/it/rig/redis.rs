@@ -1,0 +1,102 @@
+//! A Redis of one test's own, behind a proxy, under real time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::aio::MultiplexedConnection;
+use stocklock_locks::backend::Backend;
+use stocklock_locks::clock::{BootClock, Clock};
+use stocklock_locks::redis::RedisBackend;
+
+use super::{Faults, Rig};
+use crate::support::proxy::{Mode, Proxy};
+use crate::support::server::Server;
+
+pub(crate) struct RedisRig {
+    pub(crate) server: Server,
+    pub(crate) proxy: Proxy,
+}
+
+impl RedisRig {
+    pub(crate) async fn start() -> Self {
+        let server = Server::redis().await;
+        let proxy = Proxy::to(server.address()).await;
+        Self { server, proxy }
+    }
+
+    /// A connection past the proxy.
+    pub(crate) async fn direct(&self) -> MultiplexedConnection {
+        let client = redis::Client::open(format!("redis://{}/", self.server.address())).unwrap();
+        client.get_multiplexed_async_connection().await.unwrap()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}/", self.proxy.address())
+    }
+
+    pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
+        let keys = redis::cmd("KEYS")
+            .arg(pattern)
+            .query_async(&mut self.direct().await)
+            .await;
+        keys.unwrap()
+    }
+}
+
+#[async_trait]
+impl Rig for RedisRig {
+    fn backend(&self) -> Arc<dyn Backend> {
+        let backend = RedisBackend::builder(&self.url()).response_limit(Duration::from_millis(500));
+        Arc::new(backend.build().unwrap())
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(BootClock)
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn moment(&self) -> Duration {
+        Duration::from_millis(500)
+    }
+
+    fn step(&self) -> Duration {
+        Duration::from_micros(50)
+    }
+
+    async fn left(&self) -> usize {
+        self.keys("lock{*}").await.len()
+    }
+}
+
+#[async_trait]
+impl Faults for RedisRig {
+    async fn take_away(&self, name: &str) {
+        let key = format!("lock{{{name}}}");
+        let deleted = redis::cmd("DEL")
+            .arg(key)
+            .query_async(&mut self.direct().await)
+            .await;
+        assert_eq!(deleted, Ok(1));
+    }
+
+    async fn block(&self) {
+        self.proxy.set(Mode::Blackhole).await;
+    }
+
+    async fn unblock(&self) {
+        self.proxy.set(Mode::Pass).await;
+    }
+
+    async fn lose_acquire_answer(&self, _: &str) {
+        self.proxy.cut_after(b"EVALSHA", 1);
+    }
+
+    async fn restart(&self) {
+        self.server.kill9();
+        self.server.bring_up().await;
+    }
+}

@@ -1,0 +1,154 @@
+//! A root of one test's own on a ZooKeeper, behind a proxy, under real time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use stocklock_locks::backend::Backend;
+use stocklock_locks::clock::{BootClock, Clock};
+use stocklock_locks::zookeeper::ZooKeeperBackend;
+use tokio::sync::OnceCell;
+use zookeeper_client::{Acls, Client, CreateMode, Error};
+
+use super::{Faults, Rig};
+use crate::support::proxy::{Mode, Proxy};
+use crate::support::server::Server;
+
+pub(crate) struct ZooKeeperRig {
+    /// A server that this rig may kill.
+    pub(crate) own: Option<Server>,
+    pub(crate) proxy: Proxy,
+    pub(crate) root: String,
+    address: String,
+}
+
+impl ZooKeeperRig {
+    /// On the server that all tests share.
+    pub(crate) async fn start() -> Self {
+        static SHARED: OnceCell<Server> = OnceCell::const_new();
+        let server = SHARED.get_or_init(Server::zookeeper).await;
+        Self::on(server.address(), None).await
+    }
+
+    /// On a server of its own.
+    pub(crate) async fn start_private() -> Self {
+        let server = Server::zookeeper().await;
+        Self::on(server.address(), Some(server)).await
+    }
+
+    async fn on(address: String, own: Option<Server>) -> Self {
+        Self {
+            own,
+            proxy: Proxy::to(address.clone()).await,
+            root: format!("/t{:016x}", fastrand::u64(..)),
+            address,
+        }
+    }
+
+    /// A session past the proxy.
+    pub(crate) async fn direct(&self) -> Client {
+        Client::connect(&self.address)
+            .await
+            .expect("ZooKeeper answers")
+    }
+
+    pub(crate) fn zookeeper(&self) -> ZooKeeperBackend {
+        let cluster = self.proxy.address().to_string();
+        ZooKeeperBackend::builder(&cluster)
+            .root(&self.root)
+            .session_timeout(self.lease())
+            .response_limit(Duration::from_millis(500))
+            .build()
+            .unwrap()
+    }
+
+    /// The places in the queue of each lock.
+    pub(crate) async fn places(&self) -> Vec<String> {
+        let client = self.direct().await;
+        let names = match client.list_children(&self.root).await {
+            Ok(names) => names,
+            Err(Error::NoNode) => return Vec::new(),
+            Err(error) => panic!("{error}"),
+        };
+        let queue = async |name: &String| {
+            let directory = format!("{}/{name}", self.root);
+            match client.list_children(&directory).await {
+                Ok(places) => places
+                    .into_iter()
+                    .map(|place| format!("{directory}/{place}"))
+                    .collect(),
+                Err(Error::NoNode) => Vec::new(),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        join_all(names.iter().map(queue)).await.concat()
+    }
+}
+
+#[async_trait]
+impl Rig for ZooKeeperRig {
+    fn backend(&self) -> Arc<dyn Backend> {
+        Arc::new(self.zookeeper())
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(BootClock)
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_millis(1_500)
+    }
+
+    fn moment(&self) -> Duration {
+        Duration::from_millis(800)
+    }
+
+    fn step(&self) -> Duration {
+        Duration::from_micros(200)
+    }
+
+    async fn left(&self) -> usize {
+        self.places().await.len()
+    }
+}
+
+#[async_trait]
+impl Faults for ZooKeeperRig {
+    async fn take_away(&self, name: &str) {
+        let start = format!("{}/{name}/", self.root);
+        let places = self.places().await;
+        let place = places.iter().find(|place| place.starts_with(&start));
+        let client = self.direct().await;
+        client
+            .delete(place.expect("it is held"), None)
+            .await
+            .unwrap();
+    }
+
+    async fn block(&self) {
+        self.proxy.set(Mode::Blackhole).await;
+    }
+
+    async fn unblock(&self) {
+        self.proxy.set(Mode::Pass).await;
+    }
+
+    async fn lose_acquire_answer(&self, name: &str) {
+        // Or the first answer would only be that there is no directory yet.
+        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let directory = format!("{}/{name}", self.root);
+        self.direct()
+            .await
+            .mkdir(&directory, &options)
+            .await
+            .unwrap();
+        self.proxy.cut_after(b"-lock-", 1);
+    }
+
+    async fn restart(&self) {
+        let server = self.own.as_ref().expect("a server of its own");
+        server.kill9();
+        server.bring_up().await;
+    }
+}
