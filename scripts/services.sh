@@ -7,12 +7,14 @@
 
 set -euo pipefail
 
-# name | programs that it consists of | Debian package | variable that names a server to use instead
+# name | programs and files that it consists of | Debian package | variable that names a server to use instead
 needed=(
     "C compiler|cc|gcc libc6-dev|"
     "make|make|make|"
     "MariaDB|mariadbd mariadb-install-db|mariadb-server|TEST_MYSQL_URL"
     "PostgreSQL|postgres initdb|postgresql|TEST_POSTGRES_URL"
+    "Redis|redis-server|redis-server|"
+    "ZooKeeper|java /usr/share/java/zookeeper.jar|zookeeper default-jre-headless|"
 )
 
 say() { printf 'services: %s\n' "$*"; }
@@ -30,7 +32,12 @@ locate() {
         search_path+=:$bin
     done
     for program in $1; do
-        found+=("$(PATH=$search_path type -P "$program")") || return 1
+        if [[ $program == /* ]]; then
+            [[ -e $program ]] || return 1
+            found+=("$program")
+        else
+            found+=("$(PATH=$search_path type -P "$program")") || return 1
+        fi
     done
     echo "${found[*]}"
 }
