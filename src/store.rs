@@ -15,8 +15,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::stock::{
-    Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
-    OperationId, Sku, StockError, StockLevel, Warehouse,
+    Adjustment, Audit, Deduction, Fence, Idempotency, LevelChange, LevelCursor, Movement,
+    MovementFilter, OperationId, Sku, StockError, StockLevel, Warehouse,
 };
 
 mod driver_error;
@@ -51,6 +51,8 @@ pub enum Attempt {
     UnknownSku,
     /// The level is no longer the one that was read.
     Stale,
+    /// The lock was lost: a later holder of it has written.
+    LockLost,
     /// The ledger has this operation, or this idempotency key, already.
     Duplicate,
 }
@@ -178,6 +180,16 @@ pub trait StockStore: Send + Sync + fmt::Debug {
         &self,
         deduction: &Deduction,
         read: &StockLevel,
+    ) -> Result<Attempt, StoreError>;
+
+    /// The same under a lock: also only if no later holder of it has written. What is written keeps
+    /// the fence. The version is what makes it safe, for a holder that was overtaken may write
+    /// *before* the next one does; the fence tells a lost lock from a lost race.
+    async fn deduct_if_fenced(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+        fence: &Fence,
     ) -> Result<Attempt, StoreError>;
 
     /// Writes what follows from `read`, whatever the row is by now: **not safe**, on purpose.

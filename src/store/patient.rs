@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use super::pool::Pulse;
 use super::{Attempt, Change, StockStore, StoreError};
 use crate::stock::{
-    Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
-    OperationId, Sku, StockLevel, Warehouse,
+    Adjustment, Audit, Deduction, Fence, Idempotency, LevelChange, LevelCursor, Movement,
+    MovementFilter, OperationId, Sku, StockLevel, Warehouse,
 };
 
 /// A read is one statement, and asks for no lock.
@@ -96,6 +96,16 @@ impl<S: StockStore> StockStore for Patient<S> {
         read: &StockLevel,
     ) -> Result<Attempt, StoreError> {
         self.write(self.store.deduct_if_version(deduction, read))
+            .await
+    }
+
+    async fn deduct_if_fenced(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+        fence: &Fence,
+    ) -> Result<Attempt, StoreError> {
+        self.write(self.store.deduct_if_fenced(deduction, read, fence))
             .await
     }
 

@@ -18,7 +18,7 @@ pub(super) const CARD: Card = Card {
     tier: Tier::Unsafe,
     home: "either",
     needs: &[],
-    unavailable: None,
+    planned: false,
     source: include_str!("no_lock.rs"),
 };
 
