@@ -73,11 +73,11 @@ impl Metrics {
         );
         let locks = LockMetrics::register(&mut registry);
         Self {
-            locks,
             registry,
             deductions,
             deduct_seconds,
             responses,
+            locks,
         }
     }
 
