@@ -57,6 +57,8 @@ pub mod clock;
 mod error;
 mod guard;
 mod hold;
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
+mod link;
 pub mod local;
 mod manager;
 pub mod memory;

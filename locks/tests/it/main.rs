@@ -1,6 +1,7 @@
 //! What a lock promises, on every back end, and on real servers when they fail.
 
 mod contract;
+mod messages;
 mod model;
 mod processes;
 mod redis;

@@ -133,6 +133,9 @@ impl Backend for Shared<dyn Backend> {
     ) -> Result<bool, stocklock_locks::BackendError> {
         self.0.verify(name, nonce).await
     }
+    fn kept_for(&self, lease: Duration) -> Duration {
+        self.0.kept_for(lease)
+    }
     async fn ping(&self) -> Result<(), stocklock_locks::BackendError> {
         self.0.ping().await
     }

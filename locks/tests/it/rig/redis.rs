@@ -20,7 +20,10 @@ pub(crate) struct RedisRig {
 
 impl RedisRig {
     pub(crate) async fn start() -> Self {
-        let server = Server::redis().await;
+        Self::before(Server::redis().await).await
+    }
+
+    pub(crate) async fn before(server: Server) -> Self {
         let proxy = Proxy::to(server.address()).await;
         Self { server, proxy }
     }
