@@ -38,6 +38,15 @@ impl RedisRig {
         format!("redis://{}/", self.proxy.address())
     }
 
+    /// The channels that somebody listens to.
+    pub(crate) async fn channels(&self) -> Vec<String> {
+        let channels = redis::cmd("PUBSUB")
+            .arg("CHANNELS")
+            .query_async(&mut self.direct().await)
+            .await;
+        channels.unwrap()
+    }
+
     pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
         let keys = redis::cmd("KEYS")
             .arg(pattern)
@@ -84,6 +93,15 @@ impl Faults for RedisRig {
             .query_async(&mut self.direct().await)
             .await;
         assert_eq!(deleted, Ok(1));
+    }
+
+    fn outsider(&self) -> Arc<dyn Backend> {
+        let url = format!("redis://{}/", self.server.address());
+        Arc::new(RedisBackend::new(&url).unwrap())
+    }
+
+    async fn block_renewals(&self) {
+        self.block().await;
     }
 
     async fn block(&self) {
