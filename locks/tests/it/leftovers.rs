@@ -139,7 +139,8 @@ fn ten_thousand_names_leave_nothing_on_redis() {
             let builder = RedisBackend::builder(&rig.url()).token_memory(memory);
             Arc::new(builder.build().unwrap())
         };
-        leaves_nothing([backend(), backend()]).await;
+        // Alive: with their connections their subscriptions would end.
+        let _managers = leaves_nothing([backend(), backend()]).await;
         let mut direct = rig.direct().await;
         assert!(rig.channels().await.is_empty());
         // The last tokens, each for as long as it is remembered.

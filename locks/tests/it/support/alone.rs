@@ -7,6 +7,10 @@ use std::process::Command;
 const ALONE: &str = "STOCKLOCK_TEST_ALONE";
 
 /// Runs `body` in a process that runs nothing but the test with this path, which is the caller.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it tells two processes of one program apart, and configures neither"
+)]
 pub(crate) fn alone(test: &str, body: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some() {
         return body();
