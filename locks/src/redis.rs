@@ -7,7 +7,11 @@
 //! there is a Redis, and the guarded resource checks.
 //!
 //! One server, or what a proxy shows as one: scripts renew many locks at once, which a cluster
-//! would refuse. Keys: `P{name}` the lock, `P{name}:token` the last token, for ten minutes,
+//! would refuse. Sentinel is not asked who is the master. A server that refuses to write is asked
+//! again, over a new connection where it says that it is a replica, so that a name or a proxy that
+//! follows the master is enough; but a failover forgets what the new master had not been sent.
+//!
+//! Keys: `P{name}` the lock, `P{name}:token` the last token, for ten minutes,
 //! `P{name}:gone:nonce` what arrives too late, for a minute, and `P:source`, where `P` is the
 //! prefix.
 

@@ -1,10 +1,14 @@
 //! Locks on ZooKeeper.
 //!
 //! *Guarantees:* exclusion between live sessions, in the order of arrival; a token, the czxid of the
-//! place in the queue, that never goes back. *Costs:* three writes of the ensemble for each lock, two
-//! of them round trips of the holder; one wake-up for each hand-over, however many wait. *Fails
-//! when* the holder is paused past its session: two may then believe to hold, and only the token in
-//! the guarded write tells. *Use when* there is a ZooKeeper, fairness matters, or Redis may forget.
+//! place in the queue, that never goes back. *Costs:* two writes of the ensemble for each lock, and
+//! three more for a name that was not used just before, whose directory comes and goes; three round
+//! trips of the holder; one wake-up for each hand-over, however many wait. *Fails when* the holder is
+//! paused past its session: two may then believe to hold, and only the token in the guarded write
+//! tells. *Use when* there is a ZooKeeper, fairness matters, or Redis may forget.
+//!
+//! The order is that in which the processes come for a lock, each with one contender at a time; an
+//! ensemble that keeps its quorum keeps locks and tokens over the failure of a server.
 //!
 //! All locks of a back end live in one session. It is Suspect while the connection is lost, and the
 //! locks are lost when the server says so or when no answer has come for the session's time-out less

@@ -96,3 +96,23 @@ async fn a_policy_that_may_evict_locks_is_warned_of() {
     );
     backend.close().await;
 }
+
+/// What the documentation says that a lock costs: one round trip to acquire, one to release.
+#[tokio::test]
+async fn a_lock_that_is_free_costs_two_commands() {
+    let rig = RedisRig::start().await;
+    let manager = rig.manager();
+    token(&manager, "first").await;
+    run::<String>(&mut rig.direct().await, "CONFIG RESETSTAT").await;
+    for name in ["one", "two", "one"] {
+        token(&manager, name).await;
+    }
+    let stats: String = run(&mut rig.direct().await, "INFO commandstats").await;
+    // Those of our own connection here, and the commands within the scripts, are others.
+    let scripts: Vec<_> = stats.lines().filter(|line| line.contains("eval")).collect();
+    assert_eq!(scripts.len(), 1, "{scripts:?}");
+    assert!(
+        scripts[0].starts_with("cmdstat_evalsha:calls=6,"),
+        "{scripts:?}"
+    );
+}

@@ -210,3 +210,32 @@ async fn an_outage_longer_than_the_lease_leaves_no_node_in_a_session_that_surviv
         "short"
     );
 }
+
+/// What the documentation says that a lock costs: two writes, and for a name whose directory is not
+/// there two more.
+#[tokio::test]
+async fn a_lock_that_is_free_costs_two_writes() {
+    let rig = ZooKeeperRig::start_private().await;
+    let manager = rig.manager();
+    let zxid = async || {
+        let said = rig.own.as_ref().unwrap().ask(b"srvr").await.unwrap();
+        let said = String::from_utf8(said).unwrap();
+        let mut lines = said
+            .lines()
+            .filter_map(|line| line.strip_prefix("Zxid: 0x"));
+        u64::from_str_radix(lines.next().expect("it says so"), 16).unwrap()
+    };
+    let cost = async |name| {
+        let before = zxid().await;
+        manager.lock(name).acquire().await.unwrap().release().await;
+        zxid().await - before
+    };
+    cost("first").await;
+    // A directory that the server removes just then is a write of its own, so the least counts.
+    let (mut new, mut known) = (u64::MAX, u64::MAX);
+    for name in ["a", "b", "c"] {
+        new = new.min(cost(name).await);
+        known = known.min(cost(name).await);
+    }
+    assert_eq!((new, known), (4, 2));
+}
