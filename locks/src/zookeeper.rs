@@ -25,6 +25,7 @@ use crate::backend::{Backend, Contender, Nudge, Release, Renewal, Renewed, Reque
 use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
 
+mod cluster;
 mod contender;
 mod names;
 mod places;
@@ -74,13 +75,10 @@ impl ZooKeeperBuilder {
     /// The back end; it makes its session when it is first used.
     ///
     /// # Errors
-    /// When the root is no path.
+    /// When the connection string is none, or the root is no path.
     pub fn build(self) -> Result<ZooKeeperBackend, BackendError> {
-        let elements = self.root.strip_prefix('/').unwrap_or_default();
-        if elements
-            .split('/')
-            .any(|element| matches!(element, "" | "." | ".."))
-        {
+        cluster::check(&self.cluster).map_err(BackendError::permanent)?;
+        if !self.root.strip_prefix('/').is_some_and(cluster::is_path) {
             return Err(BackendError::permanent(format!("{} is no path", self.root)));
         }
         Ok(ZooKeeperBackend(Arc::new(ZooKeeper {
@@ -112,7 +110,7 @@ impl ZooKeeperBackend {
     /// Locks on the ensemble of a connection string: `host:port[,host:port…][/chroot]`.
     ///
     /// # Errors
-    /// Never; as [`ZooKeeperBuilder::build`]. Nothing is connected yet.
+    /// When the connection string is none. Nothing is connected yet.
     pub fn new(cluster: &str) -> Result<Self, BackendError> {
         Self::builder(cluster).build()
     }
