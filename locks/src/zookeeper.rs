@@ -29,6 +29,7 @@ use crate::error::{BackendError, LostReason};
 use crate::link::Link;
 use crate::nonce::Nonce;
 
+mod cluster;
 mod contender;
 mod names;
 mod places;
@@ -78,19 +79,17 @@ impl ZooKeeperBuilder {
     /// The back end; it makes its session when it is first used.
     ///
     /// # Errors
-    /// When the root is no path, or the connection string has a user and a password.
+    /// When the connection string is none, or has a user and a password, or the root is no path.
     pub fn build(self) -> Result<ZooKeeperBackend, BackendError> {
-        let elements = self.root.strip_prefix('/').unwrap_or_default();
-        if elements
-            .split('/')
-            .any(|element| matches!(element, "" | "." | ".."))
-        {
+        let cluster = self.cluster?;
+        cluster::check(&cluster).map_err(BackendError::permanent)?;
+        if !self.root.strip_prefix('/').is_some_and(cluster::is_path) {
             return Err(BackendError::permanent(format!("{} is no path", self.root)));
         }
         Ok(ZooKeeperBackend(Arc::new(ZooKeeper {
             places: Places::default(),
             sessions: Arc::new(Sessions {
-                cluster: self.cluster?,
+                cluster,
                 root: self.root,
                 timeout: self.session_timeout,
                 connect_limit: self.connect_limit,

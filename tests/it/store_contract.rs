@@ -6,6 +6,7 @@
 mod changes;
 mod contention;
 mod deductions;
+mod fenced;
 pub(crate) mod fixture;
 mod ledger;
 mod migrations;

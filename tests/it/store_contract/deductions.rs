@@ -1,10 +1,10 @@
-//! The four ways to deduct: what they change, what they refuse, and what they leave behind.
+//! The ways to deduct: what they change, what they refuse, and what they leave behind.
 
 use rstest::rstest;
 use stocklock::stock::{Deduction, Home, LevelChange, MovementKind, Warehouse};
 use stocklock::store::{Attempt, StoreError};
 
-use super::fixture::{Fixture, deduction, deduction_with_key, level_change, name, place};
+use super::fixture::{Fixture, deduction, deduction_with_key, fence, level_change, name, place};
 use crate::support::services::Backend;
 use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
 
@@ -16,11 +16,18 @@ enum Way {
     Guarded,
     RowLock,
     Version,
+    Fenced,
     Overwrite,
 }
 
 impl Way {
-    const ALL: [Self; 4] = [Self::Guarded, Self::RowLock, Self::Version, Self::Overwrite];
+    const ALL: [Self; 5] = [
+        Self::Guarded,
+        Self::RowLock,
+        Self::Version,
+        Self::Fenced,
+        Self::Overwrite,
+    ];
 
     /// Deducts once; where a level is read first, it is read now.
     async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Outcome {
@@ -31,6 +38,10 @@ impl Way {
             Self::Guarded => store.deduct_if_available(deduction).await,
             Self::RowLock => store.deduct_under_row_lock(deduction).await,
             Self::Version => store.deduct_if_version(deduction, read()).await,
+            Self::Fenced => {
+                let fence = fence(1, "test");
+                store.deduct_if_fenced(deduction, read(), &fence).await
+            }
             Self::Overwrite => store.overwrite(deduction, read()).await,
         }
     }
@@ -63,7 +74,7 @@ async fn every_way_takes_the_units_and_records_them(
         assert_eq!(movement.strategy.as_deref(), Some("single-sql"));
         let hash = deduction.idempotency.as_ref().map(|key| key.hash);
         assert_eq!(movement.request_hash, hash);
-        let read_before = matches!(way, Way::Version | Way::Overwrite);
+        let read_before = matches!(way, Way::Version | Way::Fenced | Way::Overwrite);
         assert_eq!(
             movement.read_version,
             read_before.then_some(before.version),

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use sqlx::{Connection, MySqlConnection, PgConnection, SqliteConnection};
 use stocklock::stock::{
-    Adjustment, Audit, Caller, Deduction, Home, Idempotency, IdempotencyKey, LevelChange, Movement,
-    MovementFilter, OperationId, Precondition, Quantity, Reason, RequestHash, Sku, StockLevel,
-    Warehouse,
+    Adjustment, Audit, Caller, Deduction, Fence, Home, Idempotency, IdempotencyKey, LevelChange,
+    Movement, MovementFilter, OperationId, Precondition, Quantity, Reason, RequestHash, Sku,
+    StockLevel, Warehouse,
 };
 use stocklock::store::{self, Change, StockStore, StoreOptions};
 
@@ -124,6 +124,13 @@ pub(crate) fn deduction_with_key(sku: &str, quantity: u32, key: &str) -> Deducti
     Deduction {
         idempotency: Some(idempotency(key, hash)),
         ..deduction
+    }
+}
+
+pub(crate) fn fence(token: i64, source: &str) -> Fence {
+    Fence {
+        token,
+        source: source.into(),
     }
 }
 
