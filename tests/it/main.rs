@@ -13,6 +13,7 @@ mod idempotency;
 mod interleavings;
 mod levels;
 mod limits;
+mod lock_race;
 mod openapi;
 mod oversell;
 mod pages;
