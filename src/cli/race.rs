@@ -54,9 +54,9 @@ pub struct RaceArgs {
           value_parser = clap::value_parser!(u32).range(1..=16))]
     replicas: u32,
 
-    /// Replicas that run already, in lab mode, on one database: `http://host:port`, repeatable. Name
-    /// every replica itself and no proxy before them, or lost locks and refused writes are not all
-    /// seen: they are read from each target's own /metrics, and nobody else may use it meanwhile
+    /// Replicas that run already, in lab mode, on one database: `http://host:port`, repeatable.
+    /// Name every replica itself and no proxy before them, or lost locks and refused writes are not
+    /// all seen: they are read from each target's own /metrics, and nobody else may use it meanwhile
     #[arg(long, value_name = "URL")]
     target: Vec<Target>,
 
@@ -141,8 +141,8 @@ impl RaceArgs {
 /// Runs the race and prints what came of it.
 pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
     start_logging(&args.log)?;
-    // Both ends of each buyer's connection are in this process, and so are the pools, the connection
-    // for readiness, two to Redis, and one to ZooKeeper.
+    // Both ends of each buyer's connection are in this process, and so are the replicas' own: their
+    // pools, one for readiness, two to Redis, and one to ZooKeeper.
     let pools = args.replicas * (args.database.database_pool_size + 4);
     allow_connections(2 * args.plan().connections as u64 + u64::from(pools));
     let report = tokio::select! {

@@ -2,9 +2,9 @@
 //! oversold.
 //!
 //! It knows the service by its HTTP contract alone, so that its verdict is an outsider's: what
-//! buyers were told is held against what the ledger says, and whether a lock kept others out against
-//! what the targets count. Starting replicas and reading flags is the caller's. The targets must be
-//! replicas of one service, in lab mode, each reached by itself.
+//! buyers were told is held against what the ledger says. Whether a lock kept others out by itself
+//! is read from what the targets count. Starting replicas and reading flags is the caller's. The
+//! targets must be replicas of one service, in lab mode, each reached by itself.
 
 mod buyers;
 mod connection;

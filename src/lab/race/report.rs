@@ -122,7 +122,7 @@ impl Report {
         let off = [
             (
                 self.plan.safeguards.guard,
-                "guard off: strategies with a lock wrote without a condition, so no write was refused",
+                "guard off: strategies with a lock wrote unconditionally, so no write was refused",
             ),
             (
                 self.plan.safeguards.check,
