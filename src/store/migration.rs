@@ -84,8 +84,15 @@ pub(super) fn may_pass_on_a_file(error: &MigrateError) -> bool {
             Verdict::RetryTransaction | Verdict::RollBackThenRetry | Verdict::Duplicate
         ) || error
             .as_database_error()
-            .is_some_and(|error| error.message().contains("already exists"))
+            .is_some_and(|error| is_made_already(error.message()))
     })
+}
+
+/// Whether `SQLite` refuses to make a table, an index or a column that the other one has made.
+fn is_made_already(message: &str) -> bool {
+    ["already exists", "duplicate column name"]
+        .iter()
+        .any(|known| message.contains(known))
 }
 
 /// One sentence on what failed with `file`.
