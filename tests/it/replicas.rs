@@ -149,7 +149,7 @@ async fn a_replica_that_dies_under_load_loses_no_order_and_doubles_none() {
     let outcome = sale.await.expect("every order is answered");
 
     let exchanges: usize = outcome.repeated.values().sum();
-    no_request_went_to_two_replicas(&topology, exchanges);
+    no_request_went_to_two_replicas(&topology, exchanges).await;
     assert!(exchanges > 0, "the death of a replica hit nobody");
     // Each order is one sale, and the ledger has those and no others.
     assert_eq!(outcome.sold.len(), ORDERS);
@@ -163,7 +163,7 @@ async fn a_replica_that_dies_under_load_loses_no_order_and_doubles_none() {
         (&audit["drift"], &audit["oversold"], &audit["consistent"]),
         (&json!(0), &json!(0), &json!(true))
     );
-    no_replica_warned(&topology);
+    no_replica_warned_of_settings(&topology);
 
     // Up again: what runs is left alone, what does not is started.
     assert_eq!(topology.run("status").await.status.code(), Some(1));
@@ -176,27 +176,41 @@ async fn a_replica_that_dies_under_load_loses_no_order_and_doubles_none() {
     );
 }
 
-/// nginx lists every replica that it has sent a request to, with commas in between.
-fn no_request_went_to_two_replicas(topology: &Topology, repeated: usize) {
-    let log = topology.access_log();
-    let deductions = log.iter().filter(|line| line["method"] == "POST");
-    let upstreams: Vec<_> = deductions
-        .map(|line| line["upstream"].as_str().expect("an upstream"))
-        .collect();
-    let several: Vec<_> = upstreams.iter().filter(|name| name.contains(',')).collect();
+/// Where nginx sent the orders: a replica's address; several with commas in between if it sent one
+/// on; the name of the group where it thought no replica alive.
+async fn upstreams(topology: &Topology, exchanges: usize) -> Vec<String> {
+    let begin = Instant::now();
+    loop {
+        let log = topology.access_log();
+        let orders = log.iter().filter(|line| line["method"] == "POST");
+        let upstreams = orders.map(|line| line["upstream"].as_str().expect("a text").to_owned());
+        let upstreams: Vec<_> = upstreams.collect();
+        // A line is written after the answer is sent.
+        if upstreams.len() >= exchanges || begin.elapsed() > PATIENCE {
+            assert_eq!(upstreams.len(), exchanges);
+            return upstreams;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn no_request_went_to_two_replicas(topology: &Topology, repeated: usize) {
+    let upstreams = upstreams(topology, ORDERS + repeated).await;
+    let several = upstreams.iter().filter(|name| name.contains(','));
+    let several: Vec<_> = several.collect();
     let first = several.first();
     assert!(first.is_none(), "{} requests: {first:?}", several.len());
-    assert_eq!(upstreams.len(), ORDERS + repeated);
-    // The name of the group stands there where no replica was thought to be alive.
     let replicas: BTreeSet<_> = upstreams.into_iter().collect();
     assert!(replicas.len() >= 2, "only {replicas:?} served");
 }
 
-/// The shipped settings of MariaDB and Redis are those under which the promises hold.
-fn no_replica_warned(topology: &Topology) {
+/// The shipped settings of MariaDB and Redis are those under which the promises hold: a replica
+/// says otherwise before it listens.
+fn no_replica_warned_of_settings(topology: &Topology) {
     for number in [1, 2] {
         let log = topology.replica_log(number);
-        let mut warnings = log
+        let (start, _) = log.split_once("listening").expect("it listened");
+        let mut warnings = start
             .lines()
             .filter(|line| line.contains("WARN") && !line.contains("there are no API keys yet"));
         assert_eq!(warnings.next(), None);
