@@ -184,6 +184,9 @@ up() {
     # The servers' user must be able to pass.
     (umask 022 && mkdir -p "$state")
     [[ ! -L $state && -O $state ]] || fail "$state is not yours: choose another with --state"
+    # What `down --remove` removes must be ours from the beginning.
+    [[ -e $state/names || ! $(ls -A "$state") ]] ||
+        fail "$state has other files in it: choose another with --state"
     exec 9>"$state/lock"
     flock -n 9 || fail "another replicas.sh is at work in $state"
 
@@ -260,22 +263,19 @@ status() {
 
 # In the order opposite to their start: who asks stops before who answers.
 down() {
-    local all=() index
-    if [[ -e $state ]]; then
-        [[ ! -L $state && -O $state ]] || fail "$state is not yours"
-        exec 9>"$state/lock"
-        flock -w 120 9 || fail "another replicas.sh is at work in $state"
-    fi
-    if [[ -r $state/names ]]; then
-        mapfile -t all <"$state/names"
-    else
+    local all index
+    if [[ ! -r $state/names ]]; then
         say "nothing has been started in $state"
+        return
     fi
+    [[ ! -L $state && -O $state ]] || fail "$state is not yours"
+    exec 9>"$state/lock"
+    flock -w 120 9 || fail "another replicas.sh is at work in $state"
+    mapfile -t all <"$state/names"
     for ((index = ${#all[@]} - 1; index >= 0; index--)); do
         stop "${all[index]}" "$(stop_signal "${all[index]}")" 30
     done
-    # Only what `up` has filled: a slip in --state must not cost a home directory.
-    if [[ $remove && ${#all[@]} -gt 0 ]]; then
+    if [[ $remove ]]; then
         rm -rf "$state"
         say "$state: removed"
     fi
