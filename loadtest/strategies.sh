@@ -51,7 +51,7 @@ race() { # STRATEGY TIER
     fi
     printf '%-15s %-8s %6s %6s %6s %9.0f %9.1f  %s\n' "$strategy" "$tier" "$answered" "$sold" \
         "$(jq .drift <<<"$audit")" "$(jq .summary.requestsPerSec <<<"$report")" \
-        "$(jq '.latencyPercentiles.p99 * 1000' <<<"$report")" "$verdict"
+        "$(jq '(.latencyPercentiles.p99 // 0) * 1000' <<<"$report")" "$verdict"
 }
 
 for program in curl jq "$oha"; do
