@@ -3,7 +3,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run test services check audit
+.PHONY: help run release up down status test services check audit loadtest
 
 help: ## list these targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -11,6 +11,18 @@ help: ## list these targets
 
 run: ## build the service and run it in lab mode, on an embedded database
 	$(CARGO) run --release --locked -- lab
+
+release:
+	$(CARGO) build --release --locked
+
+up: services release ## start two replicas behind nginx, with MariaDB, Redis and ZooKeeper, on this machine
+	@scripts/replicas.sh up
+
+status: ## tell which of them run, and where
+	@scripts/replicas.sh status
+
+down: ## stop them
+	@scripts/replicas.sh down
 
 test: services ## run every test, against real servers that the tests start themselves
 	$(CARGO) test --workspace --locked
@@ -22,6 +34,9 @@ check: ## check format, lints and documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
+
+loadtest: services release ## sell out through nginx with k6, and race the strategies with oha
+	@loadtest/run.sh
 
 audit: ## check licences and origins of the dependencies (needs cargo-deny)
 	@$(CARGO) deny --version >/dev/null 2>&1 || \

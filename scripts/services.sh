@@ -11,10 +11,12 @@ set -euo pipefail
 needed=(
     "C compiler|cc|gcc libc6-dev|"
     "make|make|make|"
-    "MariaDB|mariadbd mariadb-install-db|mariadb-server|TEST_MYSQL_URL"
+    "MariaDB|mariadbd mariadb-install-db mariadb-admin|mariadb-server|TEST_MYSQL_URL"
     "PostgreSQL|postgres initdb|postgresql|TEST_POSTGRES_URL"
     "Redis|redis-server|redis-server|TEST_REDIS_URL"
     "ZooKeeper|java /usr/share/java/zookeeper.jar|zookeeper default-jre-headless|TEST_ZOOKEEPER_CONNECT"
+    "nginx|nginx|nginx|"
+    "docker-compose, which checks docker-compose.yml|docker-compose|docker-compose|"
 )
 
 say() { printf 'services: %s\n' "$*"; }

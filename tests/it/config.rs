@@ -8,7 +8,7 @@ use stocklock::cli::{self, Cli};
 use stocklock::config::Mode;
 
 /// Every setting of every command, by its variable.
-fn settings() -> BTreeMap<String, Arg> {
+pub(crate) fn settings() -> BTreeMap<String, Arg> {
     let command = Cli::command();
     let arguments = command.get_subcommands().flat_map(Command::get_arguments);
     arguments
@@ -38,7 +38,7 @@ fn example() -> BTreeMap<String, String> {
 }
 
 /// The service's settings as `serve` reads them from the flags on its command line.
-fn config(flags: impl IntoIterator<Item = String>) -> stocklock::config::Config {
+pub(crate) fn config(flags: impl IntoIterator<Item = String>) -> stocklock::config::Config {
     let words = ["stocklock", "serve"].map(str::to_owned);
     let cli = Cli::try_parse_from(words.into_iter().chain(flags));
     match cli.expect("the flags are right").command {

@@ -11,3 +11,4 @@ pub(crate) mod proxy;
 pub(crate) mod rival;
 pub(crate) mod services;
 pub(crate) mod signals;
+pub(crate) mod topology;

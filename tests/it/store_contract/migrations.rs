@@ -1,5 +1,6 @@
 //! Bringing a schema up to date: by many at once, after a crash, and where it cannot be done.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use rstest::rstest;
@@ -33,6 +34,28 @@ async fn eight_replicas_may_migrate_at_once_and_again(
         let unfinished = "SELECT description FROM _sqlx_migrations WHERE NOT success";
         assert_eq!(raw.text(unfinished).await, None);
     }
+}
+
+/// What another process has just made, but was not on record when this one looked: it looks again.
+#[tokio::test]
+async fn a_column_of_another_ones_making_is_no_failure() {
+    let fixture = Fixture::new(Sqlite).await;
+    let mut raw = Raw::connect(Sqlite, &fixture.url).await;
+    for statement in [
+        "CREATE TABLE record AS SELECT * FROM _sqlx_migrations WHERE version = 2",
+        "DELETE FROM _sqlx_migrations WHERE version = 2",
+    ] {
+        raw.run(statement).await.unwrap();
+    }
+
+    let mut migration = pin!(migrate(&fixture.url));
+    let too_soon = timeout(SOON / 10, &mut migration).await;
+    assert!(too_soon.is_err(), "it gave up: {too_soon:?}");
+
+    raw.run("INSERT INTO _sqlx_migrations SELECT * FROM record")
+        .await
+        .unwrap();
+    assert_eq!(migration.await, Ok(()));
 }
 
 /// MariaDB and MySQL commit data definitions as they go, so a crash can leave half a migration.

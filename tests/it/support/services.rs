@@ -22,6 +22,7 @@ mod zookeeper;
 
 use engine::Engine;
 pub(crate) use private_server::PrivateServer;
+pub(crate) use program::find;
 pub(crate) use redis::{TestRedis, fresh_redis};
 use shared::{Cell, shared};
 use supervisor::{Supervisor, create_directory};
