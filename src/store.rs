@@ -15,30 +15,43 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::stock::{
-    Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
-    OperationId, Sku, StockError, StockLevel, Warehouse,
+    Adjustment, Audit, Deduction, Home, Idempotency, LevelChange, LevelCursor, Movement,
+    MovementFilter, OperationId, Sku, StockError, StockLevel, Warehouse,
 };
 
 mod driver_error;
+mod homes;
+mod journal;
 mod level_change;
 mod migration;
+mod mirror;
 mod mysql;
 mod patient;
 mod pool;
 mod postgres;
 mod record;
+mod redis;
 mod rows;
 mod sqlite;
 
 pub use driver_error::{Verdict, classify};
+use homes::Homes;
+use mirror::Mirror;
 use patient::Patient;
 use pool::Pulse;
+pub use self::redis::{RedisOptions, WatchOn};
+use self::redis::{RedisFailure, RedisStore};
 
 /// What came of one attempt to deduct; every arm but [`Attempt::Deducted`] left no trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempt {
     /// Level and movement are committed; so many units remain available.
     Deducted {
+        /// Units available right after it.
+        remaining: i64,
+    },
+    /// Level and movement are in Redis, and SQL will follow; so many units remain available.
+    Journaled {
         /// Units available right after it.
         remaining: i64,
     },
@@ -49,20 +62,34 @@ pub enum Attempt {
     },
     /// No such SKU in that warehouse.
     UnknownSku,
+    /// The SKU's stock lives elsewhere.
+    WrongHome(Home),
     /// The level is no longer the one that was read.
     Stale,
     /// The ledger has this operation, or this idempotency key, already.
     Duplicate,
 }
 
+/// Redis' own two ways to deduct.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InRedis {
+    /// One script.
+    Script,
+    /// `WATCH`, `MULTI`, `EXEC`.
+    Watch,
+}
+
 impl Attempt {
-    /// What follows from `level`, which was read after `units` had been refused. Where it has so
+    /// What follows from `level`, which was read after SQL had refused `units`. Where it has so
     /// many, somebody restocked in between: no refusal could be told that made sense.
     fn refused(level: Option<StockLevel>, units: i64) -> Self {
-        match level.map(|level| level.available()) {
+        match level {
             None => Self::UnknownSku,
-            Some(available) if available >= units => Self::Stale,
-            Some(available) => Self::Insufficient { available },
+            Some(level) if level.home != Home::Sql => Self::WrongHome(level.home),
+            Some(level) if level.available() >= units => Self::Stale,
+            Some(level) => Self::Insufficient {
+                available: level.available(),
+            },
         }
     }
 }
@@ -82,7 +109,7 @@ pub enum Change {
     /// The caller's precondition does not hold.
     PreconditionFailed,
     /// The SKU's stock lives elsewhere.
-    WrongHome(crate::stock::Home),
+    WrongHome(Home),
     /// It would break `on_hand - held >= -backorder_limit`; so many units are available.
     BelowLimit {
         /// Units that could be taken.
@@ -97,12 +124,15 @@ pub enum Change {
 }
 
 impl Change {
-    /// What follows from `level`, which was read after the change by `delta` had been refused.
+    /// What follows from `level`, which was read after SQL had refused the change by `delta`.
     fn refused(level: Option<StockLevel>, delta: i64) -> Self {
-        match level.map(|level| level.available()) {
+        match level {
             None => Self::UnknownSku,
-            Some(available) if available + delta >= 0 => Self::Stale,
-            Some(available) => Self::BelowLimit { available },
+            Some(level) if level.home != Home::Sql => Self::WrongHome(level.home),
+            Some(level) if level.available() + delta >= 0 => Self::Stale,
+            Some(level) => Self::BelowLimit {
+                available: level.available(),
+            },
         }
     }
 }
@@ -128,6 +158,12 @@ pub enum StoreError {
     /// All connections of the pool stayed busy for the wait limit: nothing happened.
     #[error("every database connection is busy")]
     Exhausted,
+    /// As many movements wait for the SQL ledger as may: nothing happened.
+    #[error("the journal is full")]
+    JournalFull,
+    /// The stock lives in Redis, and none is configured: nothing happened.
+    #[error("no redis is configured")]
+    NoRedis,
     /// The database does not answer, or refuses to work: nothing happened.
     #[error("the database is not available")]
     Unavailable(#[source] DriverError),
@@ -187,9 +223,20 @@ pub trait StockStore: Send + Sync + fmt::Debug {
         read: &StockLevel,
     ) -> Result<Attempt, StoreError>;
 
-    /// The movement that the ledger holds under this operation, or else under this key.
+    /// Takes the units in one of Redis' own two ways; a SQL store has none.
+    async fn deduct_in_redis(
+        &self,
+        deduction: &Deduction,
+        _: InRedis,
+    ) -> Result<Attempt, StoreError> {
+        let level = self.level(&deduction.sku, &deduction.warehouse).await?;
+        Ok(level.map_or(Attempt::UnknownSku, |level| Attempt::WrongHome(level.home)))
+    }
+
+    /// The movement that the ledger of this SKU holds under this operation, or else under this key.
     async fn recorded(
         &self,
+        sku: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError>;
@@ -239,12 +286,31 @@ impl StoreOptions {
     }
 }
 
-/// Opens the store that the URL's scheme names: `sqlite:`, `mysql:`, `mariadb:`, `postgres:` or
-/// `postgresql:`. Connections are opened when first needed.
+/// Opens the SQL store that the URL's scheme names: `sqlite:`, `mysql:`, `mariadb:`, `postgres:` or
+/// `postgresql:`. Connections are opened when first needed. Stock that lives in Redis it refuses.
 ///
 /// # Errors
 /// A sentence that says what is wrong with the URL, without its password.
 pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn StockStore>, String> {
+    Ok(connect_sql(url, options)?)
+}
+
+/// Opens the SQL store, and the Redis whose ledger it keeps.
+///
+/// # Errors
+/// A line that names the setting to change.
+pub fn connect_homes(
+    url: &str,
+    options: &StoreOptions,
+    redis: Option<RedisOptions>,
+) -> Result<Arc<dyn StockStore>, String> {
+    let sql = connect_sql(url, options).map_err(|problem| format!("DATABASE_URL: {problem}"))?;
+    let redis = redis.map(|options| RedisStore::open(options, Arc::clone(&sql)));
+    let redis = redis.transpose().map_err(|problem| format!("REDIS_URL: {problem}"))?;
+    Ok(Arc::new(Homes::new(sql, redis.map(Arc::new))))
+}
+
+fn connect_sql(url: &str, options: &StoreOptions) -> Result<Arc<dyn Mirror>, String> {
     match scheme(url) {
         "sqlite" => Ok(Arc::new(sqlite::SqliteStore::open(url, options)?)),
         "mysql" | "mariadb" => {
@@ -282,20 +348,32 @@ fn unknown_scheme(scheme: &str) -> String {
     format!("`{scheme}:` is no database known here; use sqlite:, mysql:, mariadb: or postgres:")
 }
 
+const DATABASE: &str = "the database";
+
 impl From<StoreError> for StockError {
     /// What is left to say once retrying is over, or was never called for.
     fn from(error: StoreError) -> Self {
-        const WHAT: &str = "the database";
         match error {
             StoreError::Conflict(source)
             | StoreError::ConnectionLost(source)
             | StoreError::Unavailable(source) => Self::Unavailable {
-                what: WHAT,
+                what: if source.is::<RedisFailure>() {
+                    "Redis"
+                } else {
+                    DATABASE
+                },
                 source: Some(source),
             },
             StoreError::TooSlow(_) => Self::Unavailable {
-                what: WHAT,
+                what: DATABASE,
                 source: Some(error.into()),
+            },
+            StoreError::NoRedis => Self::Unavailable {
+                what: "Redis (for stock that lives there; set REDIS_URL)",
+                source: None,
+            },
+            StoreError::JournalFull => Self::Overloaded {
+                what: "as many movements wait for the SQL ledger as JOURNAL_LIMIT allows",
             },
             StoreError::LockWait(_) => Self::Contended {
                 attempts: 1,

@@ -109,10 +109,12 @@ impl<S: StockStore> StockStore for Patient<S> {
 
     async fn recorded(
         &self,
+        sku: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {
-        self.read(self.store.recorded(operation, idempotency)).await
+        self.read(self.store.recorded(sku, operation, idempotency))
+            .await
     }
 
     async fn set_level(&self, change: &LevelChange) -> Result<Change, StoreError> {

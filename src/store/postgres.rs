@@ -222,6 +222,7 @@ impl StockStore for PostgresStore {
 
     async fn recorded(
         &self,
+        _: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {

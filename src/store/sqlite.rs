@@ -240,6 +240,7 @@ impl StockStore for SqliteStore {
 
     async fn recorded(
         &self,
+        _: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {
