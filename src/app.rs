@@ -1,6 +1,7 @@
 //! The composition root: from configuration to a replica that serves.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -14,7 +15,7 @@ use crate::retry::RetryPolicy;
 use crate::server::{ServerLimits, serve};
 use crate::stock::{LevelChange, OperationId, Precondition, Reason, Sku, StockError, Warehouse};
 use crate::store::{StockStore, StoreOptions, connect};
-use crate::strategy::Deductor;
+use crate::strategy::{Deductor, LockSettings, Locks, Services};
 
 /// The SKU that the lab seeds, and deducts where none is named.
 const LAB_SKU: &str = "1001";
@@ -27,6 +28,8 @@ const LAB_STOCK: i64 = 5_000;
 pub struct Replica {
     api: Arc<Api>,
     store: Arc<dyn StockStore>,
+    locks: Locks,
+    lock_lease: Duration,
     limits: Limits,
     operations: Operations,
     shutdown: CancellationToken,
@@ -55,8 +58,10 @@ impl Replica {
         let metrics = Arc::new(Metrics::new());
         let operations = Operations::new(limits.max_in_flight as usize, limits.request_deadline_ms);
         let shutdown = CancellationToken::new();
+        let locks = Locks::new(&lock_settings(config), &metrics)?;
         let deductor = Deductor::new(
             Arc::clone(&store),
+            locks.clone(),
             policy.clone(),
             operations.clone(),
             Arc::clone(&metrics),
@@ -67,6 +72,7 @@ impl Replica {
             deductor: Arc::new(deductor),
             changes,
             store: Arc::clone(&store),
+            locks: locks.clone(),
             strategy: config.service.strategy,
             lab: (mode == Mode::Lab).then(|| Lab {
                 default_sku: lab_sku(),
@@ -81,6 +87,8 @@ impl Replica {
         Ok(Self {
             api,
             store,
+            locks,
+            lock_lease: config.services.lock_lease_ms,
             limits,
             operations,
             shutdown,
@@ -94,6 +102,21 @@ impl Replica {
                 .iter()
                 .for_each(|problem| tracing::warn!("{problem}")),
             Err(error) => tracing::warn!(%error, "the database's settings could not be checked"),
+        }
+        match self.locks.unsafe_settings().await {
+            Ok(problem) => problem
+                .iter()
+                .for_each(|problem| tracing::warn!("{problem}")),
+            Err(error) => tracing::warn!(%error, "Redis's settings could not be checked"),
+        }
+        let (lease, deadline) = (self.lock_lease, self.limits.request_deadline_ms);
+        if self.locks.services() != Services::NONE && lease < deadline {
+            tracing::warn!(
+                ?lease,
+                ?deadline,
+                "LOCK_LEASE_MS is shorter than REQUEST_DEADLINE_MS: a pause that a request would \
+                 survive loses its lock; set it to more"
+            );
         }
     }
 
@@ -137,6 +160,7 @@ impl Replica {
         let to_the_end = async {
             serve(listener, router, limits, self.shutdown.clone()).await;
             self.operations.drained().await;
+            self.locks.close().await;
             self.store.close().await;
         };
         let drain_limit = async {
@@ -150,6 +174,16 @@ impl Replica {
                 "connections or operations still open at the drain limit"
             ),
         }
+    }
+}
+
+fn lock_settings(config: &Config) -> LockSettings<'_> {
+    LockSettings {
+        redis_url: config.services.redis_url(),
+        zookeeper_connect: config.services.zookeeper_connect.as_deref(),
+        lease: config.services.lock_lease_ms,
+        // Nobody waits for it any more by then, so it hangs.
+        max_hold: 2 * config.limits.request_deadline_ms,
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::strategy::{Strategy, Tier};
+use crate::strategy::{Services, Strategy, Tier};
 
 /// Whether this is a shop's service or an engineer's laboratory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,9 @@ pub struct Config {
     /// Where the stock is.
     #[command(flatten)]
     pub database: DatabaseConfig,
+    /// The services beside the database.
+    #[command(flatten)]
+    pub services: ServicesConfig,
     /// Its bounds.
     #[command(flatten)]
     pub limits: Limits,
@@ -100,6 +103,41 @@ impl DatabaseConfig {
         self.database_url
             .as_ref()
             .map_or("sqlite://stocklock.db", |url| url.expose_secret())
+    }
+}
+
+/// The services beside the database, for the strategies that need them.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Services")]
+pub struct ServicesConfig {
+    /// The Redis of redis-lock: `redis://[[user]:password@]host[:port][/database]`
+    #[arg(long, env, hide_env_values = true, value_name = "URL", value_parser = secret)]
+    pub redis_url: Option<SecretString>,
+
+    /// The ensemble of zookeeper-lock: `host:port[,host:port…][/chroot]`
+    #[arg(long, env, value_name = "HOSTS")]
+    pub zookeeper_connect: Option<String>,
+
+    /// How long a lock outlives a holder that vanished, in ms; while the holder lives, it is
+    /// renewed at every third of this. `ZooKeeper` may give its sessions another time-out
+    #[arg(long, env, value_name = "MS", default_value = "10000", value_parser = lease)]
+    pub lock_lease_ms: Duration,
+}
+
+impl ServicesConfig {
+    /// Which services it names.
+    #[must_use]
+    pub fn named(&self) -> Services {
+        Services {
+            redis: self.redis_url.is_some(),
+            zookeeper: self.zookeeper_connect.is_some(),
+        }
+    }
+
+    /// The Redis's URL, password and all.
+    #[must_use]
+    pub fn redis_url(&self) -> Option<&str> {
+        self.redis_url.as_ref().map(ExposeSecret::expose_secret)
     }
 }
 
@@ -191,8 +229,8 @@ impl Config {
     /// The most connections that the replica may have open, clients' and database's together.
     #[must_use]
     pub fn connections(&self) -> u64 {
-        // One more is for readiness.
-        u64::from(self.limits.max_connections) + u64::from(self.database.database_pool_size) + 1
+        // One more is for readiness, two for Redis, and one for ZooKeeper.
+        u64::from(self.limits.max_connections) + u64::from(self.database.database_pool_size) + 4
     }
 
     /// The address to listen on: the lab keeps to this machine unless told otherwise.
@@ -213,8 +251,8 @@ impl Config {
             service, limits, ..
         } = self;
         let strategy = service.strategy;
-        if let Some(reason) = strategy.unavailable() {
-            return Err(format!("STRATEGY: {strategy} is {reason}"));
+        if let Some(reason) = strategy.unavailable(self.services.named()) {
+            return Err(format!("STRATEGY: {strategy} is not available: {reason}"));
         }
         if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !service.allow_unsafe {
             return Err(format!(
@@ -235,6 +273,13 @@ impl Config {
 )]
 fn secret(text: &str) -> Result<SecretString, String> {
     Ok(SecretString::from(text))
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    match milliseconds(text)? {
+        lease if lease < Duration::from_millis(100) => Err("at least 100".to_owned()),
+        lease => Ok(lease),
+    }
 }
 
 fn milliseconds(text: &str) -> Result<Duration, String> {

@@ -17,7 +17,7 @@ use utoipa_swagger_ui::SwaggerUi;
 use crate::change::LevelChanges;
 use crate::metrics::Metrics;
 use crate::store::StockStore;
-use crate::strategy::{Deductor, Strategy};
+use crate::strategy::{Deductor, Locks, Strategy};
 
 mod adjust;
 mod audit;
@@ -50,6 +50,8 @@ pub struct Api {
     pub changes: LevelChanges,
     /// Reads levels and the ledger.
     pub store: Arc<dyn StockStore>,
+    /// The distributed locks, for readiness.
+    pub locks: Locks,
     /// The strategy that is used where none is asked for.
     pub strategy: Strategy,
     /// What the lab adds; `None` in production.

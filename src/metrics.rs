@@ -10,6 +10,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+mod locks;
+
+pub use locks::LockMetrics;
+
 /// Upper bounds in seconds, from a fast loopback commit to the deadline.
 const SECONDS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
@@ -38,6 +42,8 @@ pub struct Metrics {
     deductions: Family<DeductionLabels, Counter>,
     deduct_seconds: Family<StrategyLabel, Histogram, fn() -> Histogram>,
     responses: Family<StatusLabel, Counter>,
+    /// Those of the distributed locks.
+    pub locks: LockMetrics,
 }
 
 impl Metrics {
@@ -65,7 +71,9 @@ impl Metrics {
             "HTTP answers by status",
             Family::clone(&responses),
         );
+        let locks = LockMetrics::register(&mut registry);
         Self {
+            locks,
             registry,
             deductions,
             deduct_seconds,

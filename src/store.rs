@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::stock::{
-    Adjustment, Audit, Deduction, Home, Idempotency, LevelChange, LevelCursor, Movement,
+    Adjustment, Audit, Deduction, Fence, Home, Idempotency, LevelChange, LevelCursor, Movement,
     MovementFilter, OperationId, Sku, StockError, StockLevel, Warehouse,
 };
 
@@ -39,7 +39,7 @@ use homes::Homes;
 use mirror::Mirror;
 use patient::Patient;
 use pool::Pulse;
-pub use self::redis::{RedisOptions, WatchOn};
+pub use self::redis::{Follower, RedisOptions, WatchOn};
 use self::redis::{RedisFailure, RedisStore};
 
 /// What came of one attempt to deduct; every arm but [`Attempt::Deducted`] left no trace.
@@ -66,6 +66,8 @@ pub enum Attempt {
     WrongHome(Home),
     /// The level is no longer the one that was read.
     Stale,
+    /// The lock was lost: a later holder of it has written.
+    LockLost,
     /// The ledger has this operation, or this idempotency key, already.
     Duplicate,
 }
@@ -80,6 +82,19 @@ pub enum InRedis {
 }
 
 impl Attempt {
+    /// What follows from `level`, which was read and locked: what remains after `units` are taken,
+    /// or why they are not.
+    fn decide(level: Option<StockLevel>, units: i64) -> Result<i64, Self> {
+        match level {
+            None => Err(Self::UnknownSku),
+            Some(level) if level.home != Home::Sql => Err(Self::WrongHome(level.home)),
+            Some(level) if level.available() < units => Err(Self::Insufficient {
+                available: level.available(),
+            }),
+            Some(level) => Ok(level.available() - units),
+        }
+    }
+
     /// What follows from `level`, which was read after SQL had refused `units`. Where it has so
     /// many, somebody restocked in between: no refusal could be told that made sense.
     fn refused(level: Option<StockLevel>, units: i64) -> Self {
@@ -216,6 +231,16 @@ pub trait StockStore: Send + Sync + fmt::Debug {
         read: &StockLevel,
     ) -> Result<Attempt, StoreError>;
 
+    /// The same under a lock: also only if no later holder of it has written. What is written keeps
+    /// the fence. The version is what makes it safe, for a holder that was overtaken may write
+    /// *before* the next one does; the fence tells a lost lock from a lost race.
+    async fn deduct_if_fenced(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+        fence: &Fence,
+    ) -> Result<Attempt, StoreError>;
+
     /// Writes what follows from `read`, whatever the row is by now: **not safe**, on purpose.
     async fn overwrite(
         &self,
@@ -295,19 +320,38 @@ pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn StockStore>,
     Ok(connect_sql(url, options)?)
 }
 
-/// Opens the SQL store, and the Redis whose ledger it keeps.
-///
-/// # Errors
-/// A line that names the setting to change.
-pub fn connect_homes(
-    url: &str,
-    options: &StoreOptions,
-    redis: Option<RedisOptions>,
-) -> Result<Arc<dyn StockStore>, String> {
-    let sql = connect_sql(url, options).map_err(|problem| format!("DATABASE_URL: {problem}"))?;
-    let redis = redis.map(|options| RedisStore::open(options, Arc::clone(&sql)));
-    let redis = redis.transpose().map_err(|problem| format!("REDIS_URL: {problem}"))?;
-    Ok(Arc::new(Homes::new(sql, redis.map(Arc::new))))
+/// A store of both homes, and what makes the SQL ledger follow the one in Redis.
+#[derive(Debug)]
+pub struct Stores {
+    /// The door to both.
+    pub store: Arc<dyn StockStore>,
+    redis: Option<Arc<RedisStore>>,
+}
+
+impl Stores {
+    /// Opens the SQL store, and the Redis whose ledger it keeps.
+    ///
+    /// # Errors
+    /// A line that names the setting to change.
+    pub fn open(
+        url: &str,
+        options: &StoreOptions,
+        redis: Option<RedisOptions>,
+    ) -> Result<Self, String> {
+        let sql = connect_sql(url, options).map_err(|problem| format!("DATABASE_URL: {problem}"))?;
+        let redis = redis.map(|options| RedisStore::open(options, Arc::clone(&sql)));
+        let redis = redis.transpose().map_err(|problem| format!("REDIS_URL: {problem}"))?;
+        let redis = redis.map(Arc::new);
+        let store = Arc::new(Homes::new(sql, redis.clone()));
+        Ok(Self { store, redis })
+    }
+
+    /// What brings the journals of that Redis, if there is one, into the SQL ledger.
+    #[must_use]
+    pub fn follower(&self, replica: &str) -> Option<Follower> {
+        let redis = Arc::clone(self.redis.as_ref()?);
+        Some(Follower::new(redis, replica))
+    }
 }
 
 fn connect_sql(url: &str, options: &StoreOptions) -> Result<Arc<dyn Mirror>, String> {

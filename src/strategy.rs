@@ -15,17 +15,32 @@ mod card;
 mod deductor;
 mod for_update;
 mod local_mutex;
+mod lock;
+mod lock_meter;
+mod locked;
+mod locks;
 mod no_lock;
 mod optimistic;
 mod planned;
 mod protection;
 mod read_check;
+mod redis_lock;
+mod redis_lua;
+mod redis_watch;
+mod service;
 mod single_sql;
+mod tenure;
+mod zookeeper_lock;
 
 pub use card::Card;
 pub use deductor::{DeductOrder, Deductor};
 pub use local_mutex::LocalMutexes;
+pub use lock::{Held, Lock, ManagedLock};
+pub use locked::Safeguards;
+pub use locks::{LockSettings, Locks};
 pub use protection::Protection;
+pub use service::{Service, Services};
+use tenure::Tenure;
 
 /// A way to protect a deduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -138,26 +153,42 @@ impl Strategy {
             Self::ForUpdate => &for_update::CARD,
             Self::Optimistic => &optimistic::CARD,
             Self::GroupCommit => &planned::GROUP_COMMIT,
-            Self::RedisLock => &planned::REDIS_LOCK,
+            Self::RedisLock => &redis_lock::CARD,
             Self::Redlock => &planned::REDLOCK,
-            Self::ZookeeperLock => &planned::ZOOKEEPER_LOCK,
+            Self::ZookeeperLock => &zookeeper_lock::CARD,
             Self::SqlLock => &planned::SQL_LOCK,
-            Self::RedisWatch => &planned::REDIS_WATCH,
-            Self::RedisLua => &planned::REDIS_LUA,
+            Self::RedisWatch => &redis_watch::CARD,
+            Self::RedisLua => &redis_lua::CARD,
         }
     }
 
-    /// Why it cannot be used, or `None` when it can.
+    /// Why it cannot be used with these services, or `None` when it can.
     #[must_use]
-    pub fn unavailable(self) -> Option<&'static str> {
-        self.card().unavailable
+    pub fn unavailable(self, services: Services) -> Option<String> {
+        let card = self.card();
+        if card.planned {
+            return Some("not built yet in this version".to_owned());
+        }
+        let missing = card.needs.iter().find(|service| !services.has(**service))?;
+        let (title, variable) = (missing.title(), missing.variable());
+        Some(format!("it needs {title}: set {variable}"))
     }
 
-    /// The strategies that can be used.
-    pub fn available() -> impl Iterator<Item = Self> {
+    /// The strategies that can be used with these services.
+    pub fn available(services: Services) -> impl Iterator<Item = Self> {
         Self::ALL
             .into_iter()
-            .filter(|strategy| strategy.unavailable().is_none())
+            .filter(move |strategy| strategy.unavailable(services).is_none())
+    }
+
+    /// The lock that it puts around a deduction, if it puts one there and `locks` has it.
+    #[must_use]
+    pub fn lock(self, locks: &Locks) -> Option<&dyn Lock> {
+        match self {
+            Self::RedisLock => locks.get(Service::Redis),
+            Self::ZookeeperLock => locks.get(Service::Zookeeper),
+            _ => None,
+        }
     }
 }
 
@@ -181,26 +212,30 @@ impl FromStr for Strategy {
 async fn attempt(
     strategy: Strategy,
     protection: &Protection<'_>,
+    tenure: Option<&Tenure<'_>>,
     deduction: &Deduction,
 ) -> Result<Attempt, StoreError> {
     let Protection {
         store,
         mutexes,
         policy,
+        ..
     } = *protection;
     match strategy {
         Strategy::NoLock => no_lock::attempt(store, deduction).await,
         Strategy::LocalMutex => local_mutex::attempt(store, mutexes, policy, deduction).await,
         Strategy::SingleSql => single_sql::attempt(store, deduction).await,
         Strategy::ForUpdate => for_update::attempt(store, deduction).await,
-        Strategy::Optimistic => optimistic::attempt(store, deduction).await,
-        Strategy::GroupCommit
-        | Strategy::RedisLock
-        | Strategy::Redlock
-        | Strategy::ZookeeperLock
-        | Strategy::SqlLock
-        | Strategy::RedisWatch
-        | Strategy::RedisLua => unreachable!("`Protection` refuses what is not available"),
+        Strategy::Optimistic => optimistic::attempt(protection, deduction).await,
+        Strategy::RedisLock | Strategy::ZookeeperLock => {
+            let tenure = tenure.expect("`Protection` gives every lock strategy its lock");
+            locked::attempt(protection, tenure, deduction).await
+        }
+        Strategy::RedisWatch => redis_watch::attempt(store, deduction).await,
+        Strategy::RedisLua => redis_lua::attempt(store, deduction).await,
+        Strategy::GroupCommit | Strategy::Redlock | Strategy::SqlLock => {
+            unreachable!("`Protection` refuses what is not available")
+        }
     }
 }
 

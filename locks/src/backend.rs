@@ -1,4 +1,4 @@
-//! What a lock server has to be able to do, and no more: five questions.
+//! What a lock server has to be able to do, and no more: six questions.
 //!
 //! The manager does the rest (waiting, renewing, deadlines, releasing, counting), the same for all.
 //! Every method may be dropped at any await point; what it may have left on the server goes with a
@@ -44,6 +44,12 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// # Errors
     /// When there is no answer.
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError>;
+
+    /// Asks the server for a sign of life. It changes nothing there.
+    ///
+    /// # Errors
+    /// When there is no answer, or a refusal.
+    async fn ping(&self) -> Result<(), BackendError>;
 
     /// Takes the means to have all locks renewed at once, for a back end that hears of trouble
     /// before a renewal would.

@@ -95,6 +95,10 @@ impl Backend for LocalBackend {
         Ok(holder.is_some_and(|(holder, _)| holder == nonce))
     }
 
+    async fn ping(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     fn attach(&self, _: Nudge) {}
 
     async fn close(&self) {}

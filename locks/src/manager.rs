@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::backend::Backend;
 use crate::builder::{LockBuilder, Options};
 use crate::clock::{Clock, default_clock};
-use crate::error::LostReason;
+use crate::error::{BackendError, LostReason};
 use crate::metrics::{LockHooks, NoHooks};
 use crate::queue::Queue;
 use crate::release::{self, Order, ReleaseJob};
@@ -90,6 +90,27 @@ impl LockManager {
     #[must_use]
     pub fn names(&self) -> usize {
         self.0.queue.len()
+    }
+
+    /// Asks the lock server for a sign of life, in one round trip; for readiness probes.
+    ///
+    /// It connects where nothing has connected yet, and creates no lock, key or node. That the
+    /// server answers does not prove that it would grant a lock: a replica of Redis answers too.
+    ///
+    /// # Errors
+    /// When there is no answer within the back end's response limit, or a refusal.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any point.
+    pub async fn ping(&self) -> Result<(), BackendError> {
+        let Inner { backend, clock, .. } = &**self.inner();
+        let limit = backend.response_limit();
+        tokio::select! {
+            answer = backend.ping() => answer,
+            () = clock.sleep_until(clock.now() + limit) => {
+                Err(BackendError::transient(format!("no answer within {limit:?}")))
+            }
+        }
     }
 
     /// Stops acquiring, gives up everything that is held, waits until the server knows, and ends

@@ -162,6 +162,10 @@ impl Backend for MemoryBackend {
         .await
     }
 
+    async fn ping(&self) -> Result<(), BackendError> {
+        self.ask(Question::Ping, |_| ()).await
+    }
+
     fn attach(&self, _: Nudge) {}
 
     async fn close(&self) {}

@@ -245,6 +245,10 @@ impl Backend for RedisBackend {
         Ok(value.is_some_and(|value| value.starts_with(&nonce.to_string())))
     }
 
+    async fn ping(&self) -> Result<(), BackendError> {
+        self.0.connection.run(&redis::cmd("PING")).await
+    }
+
     fn attach(&self, _: Nudge) {}
 
     async fn close(&self) {

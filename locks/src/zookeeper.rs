@@ -250,6 +250,16 @@ impl Backend for ZooKeeperBackend {
         }
     }
 
+    async fn ping(&self) -> Result<(), BackendError> {
+        let session = self.0.sessions.get().await?;
+        if session.health() == Health::Disconnected {
+            return Err(disconnected());
+        }
+        // Answered by way of the leader: a server that has lost its quorum is of no use.
+        let synced = session.ask(session.client.sync("/")).await;
+        synced.map_err(backend_error)
+    }
+
     fn attach(&self, nudge: Nudge) {
         // One back end serves one manager; a second one's locks are renewed on time all the same.
         let _ = self.0.sessions.nudge.set(nudge);

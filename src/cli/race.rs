@@ -7,7 +7,7 @@ use secrecy::SecretString;
 use tempfile::TempDir;
 
 use super::{Failure, migrate, start_logging};
-use crate::config::{DatabaseConfig, Limits, LogConfig};
+use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
 use crate::descriptors::allow_connections;
 use crate::lab::race::{Entrants, Progress, RacePlan, Report, Target, run};
 use crate::lab::replicas::Replicas;
@@ -64,6 +64,10 @@ pub struct RaceArgs {
     /// Where the stock is.
     #[command(flatten)]
     database: DatabaseConfig,
+
+    /// Where the locks are.
+    #[command(flatten)]
+    services: ServicesConfig,
 
     /// Bounds of the replicas.
     #[command(flatten)]
@@ -136,7 +140,7 @@ async fn run_plan(args: &RaceArgs) -> Result<Report, Failure> {
     }
     let (database, _temporary) = database(&args.database)?;
     migrate(&database).await?;
-    let replicas = Replicas::start(&database, &args.limits, args.replicas)
+    let replicas = Replicas::start(&database, &args.services, &args.limits, args.replicas)
         .await
         .map_err(Failure::Setting)?;
     eprintln!("racing on {}", args.place());

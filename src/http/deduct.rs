@@ -14,7 +14,7 @@ use super::extract::{self, present};
 use super::idempotency::{idempotency, mark_replayed};
 use super::{Api, openapi};
 use crate::stock::{Deducted, Quantity, RequestHash, Sku, Warehouse};
-use crate::strategy::{DeductOrder, Strategy};
+use crate::strategy::{DeductOrder, Safeguards, Strategy};
 
 /// What is to be taken.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -54,6 +54,24 @@ pub(super) struct DeductQuery {
     /// The strategy to protect it with, body or not.
     #[serde(default, deserialize_with = "present")]
     strategy: Option<String>,
+    /// In the lab, `off` makes a lock strategy write whatever the row is by now: a lost lock then
+    /// oversells. `on` unless named.
+    #[serde(default, deserialize_with = "present")]
+    #[param(value_type = Option<String>)]
+    guard: Option<Switch>,
+    /// In the lab, `off` makes a lock strategy write although it could know that its lock is lost;
+    /// the guard refuses that write. `on` unless named.
+    #[serde(default, deserialize_with = "present")]
+    #[param(value_type = Option<String>)]
+    check: Option<Switch>,
+}
+
+/// What may be turned off in the lab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Switch {
+    On,
+    Off,
 }
 
 /// What was taken.
@@ -100,10 +118,12 @@ pub(super) async fn deduct(
     let query: DeductQuery = extract::query(request.uri().query())?;
     let body = extract::body(request, api.body).await?;
     let strategy = strategy(&api, query.strategy.as_deref())?;
+    let safeguards = safeguards(&api, &query)?;
     let fields = fields(query, || extract::json(&headers, &body), body.is_empty())?;
     let mut order = order(&api, fields)?;
     let hash = RequestHash::of_deduction(&order.sku, &order.warehouse, order.quantity);
     order.idempotency = idempotency(&headers, hash)?;
+    order.safeguards = safeguards;
     let deducted = api.deductor.deduct(strategy, order).await?;
     Ok(answer(deducted))
 }
@@ -130,6 +150,21 @@ fn strategy(api: &Api, asked: Option<&str>) -> Result<Strategy, ApiError> {
         })
 }
 
+/// What protects a lock strategy from a lost lock: everything, unless the lab turns it off.
+fn safeguards(api: &Api, query: &DeductQuery) -> Result<Safeguards, ApiError> {
+    if api.lab.is_none() && (query.guard.is_some() || query.check.is_some()) {
+        return Err(ApiError::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "safeguards-fixed",
+            "guard and check are always on here; ?guard= and ?check= are for the lab",
+        ));
+    }
+    Ok(Safeguards {
+        guard: query.guard != Some(Switch::Off),
+        check: query.check != Some(Switch::Off),
+    })
+}
+
 /// The deduction's fields from the body or from the query, never from both.
 fn fields(
     query: DeductQuery,
@@ -140,7 +175,7 @@ fn fields(
         sku,
         warehouse,
         quantity,
-        strategy: _,
+        ..
     } = query;
     let in_query = sku.is_some() || warehouse.is_some() || quantity.is_some();
     match (in_query, body_is_empty) {
@@ -167,6 +202,7 @@ fn order(api: &Api, fields: DeductBody) -> Result<DeductOrder, ApiError> {
         warehouse: fields.warehouse.unwrap_or_default(),
         quantity: fields.quantity.unwrap_or(Quantity::ONE),
         idempotency: None,
+        safeguards: Safeguards::default(),
     })
 }
 

@@ -138,9 +138,16 @@ impl From<StockError> for ApiError {
                 &format!("{what}; nothing was changed"),
             )
             .retry_soon(),
-            StockError::StrategyUnavailable { strategy, .. } => {
-                // It will not be there a moment later.
-                new(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()).with("strategy", *strategy)
+            StockError::StrategyUnavailable {
+                strategy, source, ..
+            } => {
+                let refused = new(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
+                    .with("strategy", *strategy);
+                match source {
+                    Some(_) => refused.retry_soon().caused_by(&error),
+                    // What is not configured will not be there a moment later.
+                    None => refused,
+                }
             }
             StockError::Unavailable { what, .. } => new(
                 StatusCode::SERVICE_UNAVAILABLE,

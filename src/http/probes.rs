@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use super::error::ApiError;
 use super::{Api, openapi};
+use crate::strategy::Service;
 
 /// The longest that readiness may take to find out.
 const READY_LIMIT: Duration = Duration::from_millis(500);
@@ -30,7 +31,7 @@ pub(super) async fn healthz() -> Json<ProbeBody> {
     Json(ProbeBody { status: "ok" })
 }
 
-/// Can it take requests? Asks the database, for at most 500 ms
+/// Can it take requests? Asks what it depends on, for at most 500 ms
 #[utoipa::path(get, path = "/readyz", tag = "operation",
     responses(
         (status = 200, description = "It can", body = ProbeBody),
@@ -42,10 +43,21 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<ProbeBody
     if api.shutdown.is_cancelled() {
         return Err(not_ready("this replica is about to stop"));
     }
-    match tokio::time::timeout(READY_LIMIT, api.store.ping()).await {
-        Ok(Ok(())) => Ok(Json(ProbeBody { status: "ready" })),
-        Ok(Err(_)) => Err(not_ready("the database refuses")),
-        Err(_elapsed) => Err(not_ready("the database does not answer within 500 ms")),
+    let dependencies = async { tokio::join!(api.store.ping(), lock_answers(&api)) };
+    match tokio::time::timeout(READY_LIMIT, dependencies).await {
+        Ok((Ok(()), Ok(()))) => Ok(Json(ProbeBody { status: "ready" })),
+        Ok((Err(_), _)) => Err(not_ready("the database refuses")),
+        Ok((_, Err(service))) => Err(not_ready(&format!("{} refuses", service.title()))),
+        Err(_elapsed) => Err(not_ready("a dependency does not answer within 500 ms")),
+    }
+}
+
+/// Asks the service whose lock the configured strategy needs, if it needs one; the lab's others may
+/// be away.
+async fn lock_answers(api: &Api) -> Result<(), Service> {
+    match api.strategy.lock(&api.locks) {
+        Some(lock) => lock.ping().await.map_err(|_| lock.service()),
+        None => Ok(()),
     }
 }
 

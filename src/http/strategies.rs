@@ -1,10 +1,14 @@
 //! `GET /strategies`: how a deduction may be protected, and what each way is worth.
 
+use std::sync::Arc;
+
 use axum::Json;
+use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::strategy::Strategy;
+use super::Api;
+use crate::strategy::{Service, Services, Strategy};
 
 /// One strategy.
 #[derive(Debug, Serialize, ToSchema)]
@@ -16,11 +20,11 @@ pub(super) struct StrategyBody {
     /// Where the stock lives that it works on: `sql`, `redis` or `either`.
     home: &'static str,
     /// The services that it needs beside the SQL database.
-    needs: &'static [&'static str],
+    needs: Vec<&'static str>,
     /// Whether it can be used here and now.
     available: bool,
     /// Why not.
-    reason: Option<&'static str>,
+    reason: Option<String>,
     /// What holds when it is used.
     guarantees: &'static str,
     /// What it costs.
@@ -31,16 +35,17 @@ pub(super) struct StrategyBody {
     use_when: &'static str,
 }
 
-impl From<Strategy> for StrategyBody {
-    fn from(strategy: Strategy) -> Self {
+impl StrategyBody {
+    fn of(strategy: Strategy, services: Services) -> Self {
         let card = strategy.card();
+        let reason = strategy.unavailable(services);
         Self {
             name: card.name,
             tier: card.tier.as_str(),
             home: card.home,
-            needs: card.needs,
-            available: card.unavailable.is_none(),
-            reason: card.unavailable,
+            needs: card.needs.iter().copied().map(Service::name).collect(),
+            available: reason.is_none(),
+            reason,
             guarantees: card.guarantees(),
             costs: card.costs(),
             fails_when: card.fails_when(),
@@ -59,7 +64,9 @@ pub(super) struct StrategyList {
 /// Every strategy, and what it is worth
 #[utoipa::path(get, path = "/strategies", tag = "strategies",
     responses((status = 200, description = "All of them", body = StrategyList)))]
-pub(super) async fn strategies() -> Json<StrategyList> {
-    let strategies = Strategy::ALL.into_iter().map(StrategyBody::from).collect();
+pub(super) async fn strategies(State(api): State<Arc<Api>>) -> Json<StrategyList> {
+    let services = api.deductor.services();
+    let body = |strategy| StrategyBody::of(strategy, services);
+    let strategies = Strategy::ALL.into_iter().map(body).collect();
     Json(StrategyList { strategies })
 }

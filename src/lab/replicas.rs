@@ -9,7 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::race::Target;
 use crate::app::Replica;
-use crate::config::{Config, DatabaseConfig, Limits, LogConfig, LogFormat, Mode, ServiceConfig};
+use crate::config::{
+    Config, DatabaseConfig, Limits, LogConfig, LogFormat, Mode, ServiceConfig, ServicesConfig,
+};
 use crate::strategy::Strategy;
 
 /// How often to look for a free port.
@@ -24,12 +26,14 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Starts `count` replicas on loopback, on a database whose schema is up to date.
+    /// Starts `count` replicas on loopback, on a database whose schema is up to date, and on the
+    /// services beside it.
     ///
     /// # Errors
     /// One line that names the setting to change.
     pub async fn start(
         database: &DatabaseConfig,
+        services: &ServicesConfig,
         limits: &Limits,
         count: u32,
     ) -> Result<Self, String> {
@@ -39,7 +43,7 @@ impl Replicas {
             shutdowns: Vec::new(),
         };
         for number in 1..=count {
-            let config = config(database, limits, number);
+            let config = config(database, services, limits, number);
             let replica = Replica::build(&config, Mode::Lab)?;
             if number == 1 {
                 replica.warn_of_unsafe_settings().await;
@@ -69,7 +73,12 @@ impl Replicas {
     }
 }
 
-fn config(database: &DatabaseConfig, limits: &Limits, number: u32) -> Config {
+fn config(
+    database: &DatabaseConfig,
+    services: &ServicesConfig,
+    limits: &Limits,
+    number: u32,
+) -> Config {
     Config {
         service: ServiceConfig {
             strategy: Strategy::SingleSql,
@@ -78,6 +87,7 @@ fn config(database: &DatabaseConfig, limits: &Limits, number: u32) -> Config {
             replica_id: Some(format!("replica-{number}")),
         },
         database: database.clone(),
+        services: services.clone(),
         limits: limits.clone(),
         log: LogConfig {
             filter: "info".to_owned(),

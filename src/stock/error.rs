@@ -64,6 +64,9 @@ pub enum StockError {
         strategy: &'static str,
         /// What to set, start or wait for.
         reason: String,
+        /// What the service that is away was heard to say last, where one is away.
+        #[source]
+        source: Option<Box<dyn Error + Send + Sync>>,
     },
     /// A service that is needed does not answer.
     #[error("{what} is not available")]

@@ -11,10 +11,10 @@ use async_trait::async_trait;
 
 use super::level_change::plan_level;
 use super::mirror::Mirror;
-use super::redis::RedisStore;
+use super::redis::{Guard, RedisStore};
 use super::{Attempt, Change, InRedis, StockStore, StoreError};
 use crate::stock::{
-    Adjustment, Audit, Deduction, Home, Idempotency, LevelChange, LevelCursor, Movement,
+    Adjustment, Audit, Deduction, Fence, Home, Idempotency, LevelChange, LevelCursor, Movement,
     MovementFilter, OperationId, Sku, StockLevel, Warehouse,
 };
 
@@ -174,7 +174,22 @@ impl StockStore for Homes {
     ) -> Result<Attempt, StoreError> {
         match read.home {
             Home::Sql => self.sql.deduct_if_version(deduction, read).await,
-            Home::Redis => self.redis()?.write_from(deduction, read, true).await,
+            Home::Redis => self.redis()?.write_from(deduction, read, Guard::Version).await,
+        }
+    }
+
+    async fn deduct_if_fenced(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+        fence: &Fence,
+    ) -> Result<Attempt, StoreError> {
+        match read.home {
+            Home::Sql => self.sql.deduct_if_fenced(deduction, read, fence).await,
+            Home::Redis => {
+                let guard = Guard::Fence(fence);
+                self.redis()?.write_from(deduction, read, guard).await
+            }
         }
     }
 
@@ -185,7 +200,7 @@ impl StockStore for Homes {
     ) -> Result<Attempt, StoreError> {
         match read.home {
             Home::Sql => self.sql.overwrite(deduction, read).await,
-            Home::Redis => self.redis()?.write_from(deduction, read, false).await,
+            Home::Redis => self.redis()?.write_from(deduction, read, Guard::None).await,
         }
     }
 

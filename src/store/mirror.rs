@@ -11,6 +11,9 @@ use crate::stock::{Audit, Sku, StockLevel, Warehouse};
 use super::journal::{EntryId, Journaled};
 use super::{StockStore, StoreError};
 
+/// How many operations are looked up by one statement.
+pub(super) const OPERATIONS_AT_ONCE: usize = 500;
+
 /// A level as SQL has it.
 #[derive(Debug, Clone)]
 pub(super) struct Mirrored {

@@ -17,11 +17,13 @@ use super::pool::{Pulse, failed};
 use super::record::{Record, bind_record};
 use super::{Attempt, Change, StockStore, StoreError, StoreOptions, pool, rows};
 use crate::stock::{
-    Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
-    MovementKind, OperationId, Sku, StockLevel, Warehouse,
+    Adjustment, Audit, Deduction, Fence, Idempotency, LevelChange, LevelCursor, Movement,
+    MovementFilter, MovementKind, OperationId, Sku, StockLevel, Warehouse,
 };
 
 mod connect;
+mod deduct;
+mod mirror;
 mod sql;
 
 pub(super) use connect::migrate;
@@ -64,42 +66,6 @@ impl MySqlStore {
             .await;
         pool::recorded(inserted.map(drop), record.idempotency.is_some())
     }
-
-    /// Records a deduction in the transaction that wrote the level, and commits both.
-    async fn record(
-        &self,
-        mut tx: Transaction<'static, MySql>,
-        deduction: &Deduction,
-        remaining: i64,
-        read: Option<&StockLevel>,
-    ) -> Result<Attempt, StoreError> {
-        if !self
-            .insert(&mut tx, &Record::of_deduction(deduction, remaining, read))
-            .await?
-        {
-            pool::roll_back(tx).await;
-            return Ok(Attempt::Duplicate);
-        }
-        pool::commit(tx).await?;
-        Ok(Attempt::Deducted { remaining })
-    }
-
-    /// What to answer where the guarded statement changed nothing.
-    async fn refused(
-        &self,
-        mut tx: Transaction<'static, MySql>,
-        deduction: &Deduction,
-    ) -> Result<Attempt, StoreError> {
-        let row = sqlx::query_as(sql::LEVEL)
-            .bind(deduction.sku.as_str())
-            .bind(deduction.warehouse.as_str())
-            .fetch_optional(&mut *tx)
-            .await
-            .map_err(failed)?;
-        pool::roll_back(tx).await;
-        let level = row.map(rows::level).transpose()?;
-        Ok(Attempt::refused(level, deduction.quantity.units()))
-    }
 }
 
 #[async_trait]
@@ -131,51 +97,11 @@ impl StockStore for MySqlStore {
     }
 
     async fn deduct_if_available(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
-        let mut tx = self.begin().await?;
-        let units = deduction.quantity.units();
-        let written = sqlx::query(sql::DEDUCT_IF_AVAILABLE)
-            .bind(units)
-            .bind(units)
-            .bind(deduction.sku.as_str())
-            .bind(deduction.warehouse.as_str())
-            .bind(units)
-            .execute(&mut *tx)
-            .await
-            .map_err(failed)?;
-        if written.rows_affected() == 0 {
-            return self.refused(tx, deduction).await;
-        }
-        let remaining = written.last_insert_id().cast_signed();
-        self.record(tx, deduction, remaining, None).await
+        deduct::if_available(self, deduction).await
     }
 
     async fn deduct_under_row_lock(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
-        let mut tx = self.begin().await?;
-        let row = sqlx::query_as(sql::LEVEL_LOCKED)
-            .bind(deduction.sku.as_str())
-            .bind(deduction.warehouse.as_str())
-            .fetch_optional(&mut *tx)
-            .await
-            .map_err(failed)?;
-        let Some(level) = row.map(rows::level).transpose()? else {
-            pool::roll_back(tx).await;
-            return Ok(Attempt::UnknownSku);
-        };
-        let remaining = level.available() - deduction.quantity.units();
-        if remaining < 0 {
-            pool::roll_back(tx).await;
-            return Ok(Attempt::Insufficient {
-                available: level.available(),
-            });
-        }
-        sqlx::query(sql::DEDUCT)
-            .bind(deduction.quantity.units())
-            .bind(deduction.sku.as_str())
-            .bind(deduction.warehouse.as_str())
-            .execute(&mut *tx)
-            .await
-            .map_err(failed)?;
-        self.record(tx, deduction, remaining, None).await
+        deduct::under_row_lock(self, deduction).await
     }
 
     async fn deduct_if_version(
@@ -183,21 +109,16 @@ impl StockStore for MySqlStore {
         deduction: &Deduction,
         read: &StockLevel,
     ) -> Result<Attempt, StoreError> {
-        let mut tx = self.begin().await?;
-        let written = sqlx::query(sql::DEDUCT_IF_VERSION)
-            .bind(read.on_hand - deduction.quantity.units())
-            .bind(deduction.sku.as_str())
-            .bind(deduction.warehouse.as_str())
-            .bind(read.version)
-            .execute(&mut *tx)
-            .await
-            .map_err(failed)?;
-        if written.rows_affected() == 0 {
-            pool::roll_back(tx).await;
-            return Ok(Attempt::Stale);
-        }
-        let remaining = read.available() - deduction.quantity.units();
-        self.record(tx, deduction, remaining, Some(read)).await
+        deduct::if_version(self, deduction, read).await
+    }
+
+    async fn deduct_if_fenced(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+        fence: &Fence,
+    ) -> Result<Attempt, StoreError> {
+        deduct::if_fenced(self, deduction, read, fence).await
     }
 
     async fn overwrite(
@@ -205,23 +126,7 @@ impl StockStore for MySqlStore {
         deduction: &Deduction,
         read: &StockLevel,
     ) -> Result<Attempt, StoreError> {
-        let mut tx = self.begin().await?;
-        let written = sqlx::query(sql::OVERWRITE)
-            .bind(read.on_hand - deduction.quantity.units())
-            .bind(deduction.sku.as_str())
-            .bind(deduction.warehouse.as_str())
-            .execute(&mut *tx)
-            .await;
-        match written {
-            Ok(_) => {}
-            // Somebody lowered the limit since it was read.
-            Err(error) if classify(&error) == Verdict::CheckViolated => {
-                return self.refused(tx, deduction).await;
-            }
-            Err(error) => return Err(failed(error)),
-        }
-        let remaining = read.available() - deduction.quantity.units();
-        self.record(tx, deduction, remaining, Some(read)).await
+        deduct::overwrite(self, deduction, read).await
     }
 
     async fn recorded(
@@ -299,23 +204,20 @@ impl StockStore for MySqlStore {
             .execute(&mut *tx)
             .await;
         let row = match written {
-            Ok(_) => sqlx::query_as(sql::LEVEL)
+            Ok(written) if written.rows_affected() > 0 => sqlx::query_as(sql::LEVEL)
                 .bind(adjustment.sku.as_str())
                 .bind(adjustment.warehouse.as_str())
-                .fetch_optional(&mut *tx)
+                .fetch_one(&mut *tx)
                 .await
                 .map_err(failed)?,
-            Err(error) if classify(&error) == Verdict::CheckViolated => {
+            Err(error) if classify(&error) != Verdict::CheckViolated => return Err(failed(error)),
+            _ => {
                 pool::roll_back(tx).await;
                 let level = self.level(&adjustment.sku, &adjustment.warehouse).await?;
                 return Ok(Change::refused(level, adjustment.delta));
             }
-            Err(error) => return Err(failed(error)),
         };
-        let Some(level) = row.map(rows::level).transpose()? else {
-            pool::roll_back(tx).await;
-            return Ok(Change::UnknownSku);
-        };
+        let level = rows::level(row)?;
         if level.on_hand.abs() > MAX_UNITS {
             pool::roll_back(tx).await;
             return Ok(Change::TooLarge);

@@ -6,15 +6,19 @@
 //! does not answer (see [`Pulse::after_release`]). Deliberately not here: `SQLite`, which is no
 //! server.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
+use super::journal::{EntryId, Journaled};
+use super::mirror::{LedgerSums, Mirror, Mirrored};
 use super::pool::Pulse;
 use super::{Attempt, Change, StockStore, StoreError};
 use crate::stock::{
-    Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
-    OperationId, Sku, StockLevel, Warehouse,
+    Adjustment, Audit, Deduction, Fence, Idempotency, LevelChange, LevelCursor, Movement,
+    MovementFilter, OperationId, Sku, StockLevel, Warehouse,
 };
 
 /// A read is one statement, and asks for no lock.
@@ -99,6 +103,16 @@ impl<S: StockStore> StockStore for Patient<S> {
             .await
     }
 
+    async fn deduct_if_fenced(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+        fence: &Fence,
+    ) -> Result<Attempt, StoreError> {
+        self.write(self.store.deduct_if_fenced(deduction, read, fence))
+            .await
+    }
+
     async fn overwrite(
         &self,
         deduction: &Deduction,
@@ -147,5 +161,36 @@ impl<S: StockStore> StockStore for Patient<S> {
 
     async fn close(&self) {
         self.store.close().await;
+    }
+}
+
+#[async_trait]
+impl<S: Mirror> Mirror for Patient<S> {
+    async fn ledger_id(&self) -> Result<String, StoreError> {
+        self.read(self.store.ledger_id()).await
+    }
+
+    async fn mirrored(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+    ) -> Result<Option<Mirrored>, StoreError> {
+        self.read(self.store.mirrored(sku, warehouse)).await
+    }
+
+    async fn follow(&self, entries: &[Journaled]) -> Result<(), StoreError> {
+        self.write(self.store.follow(entries)).await
+    }
+
+    async fn which_are_recorded(&self, operations: &[Uuid]) -> Result<HashSet<Uuid>, StoreError> {
+        self.read(self.store.which_are_recorded(operations)).await
+    }
+
+    async fn ledger_sums(&self, sku: &Sku, last: EntryId) -> Result<Vec<LedgerSums>, StoreError> {
+        self.read(self.store.ledger_sums(sku, last)).await
+    }
+
+    async fn last_recorded(&self, sku: &Sku) -> Result<EntryId, StoreError> {
+        self.read(self.store.last_recorded(sku)).await
     }
 }

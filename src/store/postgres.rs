@@ -16,11 +16,13 @@ use super::pool::{Pulse, failed};
 use super::record::{Record, bind_record};
 use super::{Attempt, Change, StockStore, StoreError, StoreOptions, pool, rows};
 use crate::stock::{
-    Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
-    MovementKind, OperationId, Sku, StockLevel, Warehouse,
+    Adjustment, Audit, Deduction, Fence, Idempotency, LevelChange, LevelCursor, Movement,
+    MovementFilter, MovementKind, OperationId, Sku, StockLevel, Warehouse,
 };
 
 mod connect;
+mod deduct;
+mod mirror;
 mod sql;
 
 pub(super) use connect::migrate;
@@ -63,42 +65,6 @@ impl PostgresStore {
             .await;
         pool::recorded(inserted.map(drop), record.idempotency.is_some())
     }
-
-    /// Records a deduction in the transaction that wrote the level, and commits both.
-    async fn record(
-        &self,
-        mut tx: Transaction<'static, Postgres>,
-        deduction: &Deduction,
-        remaining: i64,
-        read: Option<&StockLevel>,
-    ) -> Result<Attempt, StoreError> {
-        if !self
-            .insert(&mut tx, &Record::of_deduction(deduction, remaining, read))
-            .await?
-        {
-            pool::roll_back(tx).await;
-            return Ok(Attempt::Duplicate);
-        }
-        pool::commit(tx).await?;
-        Ok(Attempt::Deducted { remaining })
-    }
-
-    /// What to answer where the guarded statement changed nothing.
-    async fn refused(
-        &self,
-        mut tx: Transaction<'static, Postgres>,
-        deduction: &Deduction,
-    ) -> Result<Attempt, StoreError> {
-        let row = sqlx::query_as(sql::LEVEL)
-            .bind(deduction.sku.as_str())
-            .bind(deduction.warehouse.as_str())
-            .fetch_optional(&mut *tx)
-            .await
-            .map_err(failed)?;
-        pool::roll_back(tx).await;
-        let level = row.map(rows::level).transpose()?;
-        Ok(Attempt::refused(level, deduction.quantity.units()))
-    }
 }
 
 #[async_trait]
@@ -130,47 +96,11 @@ impl StockStore for PostgresStore {
     }
 
     async fn deduct_if_available(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
-        let mut tx = self.begin().await?;
-        let remaining = sqlx::query_scalar(sql::DEDUCT_IF_AVAILABLE)
-            .bind(deduction.sku.as_str())
-            .bind(deduction.warehouse.as_str())
-            .bind(deduction.quantity.units())
-            .fetch_optional(&mut *tx)
-            .await
-            .map_err(failed)?;
-        let Some(remaining) = remaining else {
-            return self.refused(tx, deduction).await;
-        };
-        self.record(tx, deduction, remaining, None).await
+        deduct::if_available(self, deduction).await
     }
 
     async fn deduct_under_row_lock(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
-        let mut tx = self.begin().await?;
-        let row = sqlx::query_as(sql::LEVEL_LOCKED)
-            .bind(deduction.sku.as_str())
-            .bind(deduction.warehouse.as_str())
-            .fetch_optional(&mut *tx)
-            .await
-            .map_err(failed)?;
-        let Some(level) = row.map(rows::level).transpose()? else {
-            pool::roll_back(tx).await;
-            return Ok(Attempt::UnknownSku);
-        };
-        let remaining = level.available() - deduction.quantity.units();
-        if remaining < 0 {
-            pool::roll_back(tx).await;
-            return Ok(Attempt::Insufficient {
-                available: level.available(),
-            });
-        }
-        sqlx::query(sql::DEDUCT)
-            .bind(deduction.sku.as_str())
-            .bind(deduction.warehouse.as_str())
-            .bind(deduction.quantity.units())
-            .execute(&mut *tx)
-            .await
-            .map_err(failed)?;
-        self.record(tx, deduction, remaining, None).await
+        deduct::under_row_lock(self, deduction).await
     }
 
     async fn deduct_if_version(
@@ -178,21 +108,16 @@ impl StockStore for PostgresStore {
         deduction: &Deduction,
         read: &StockLevel,
     ) -> Result<Attempt, StoreError> {
-        let mut tx = self.begin().await?;
-        let written = sqlx::query(sql::DEDUCT_IF_VERSION)
-            .bind(deduction.sku.as_str())
-            .bind(deduction.warehouse.as_str())
-            .bind(read.on_hand - deduction.quantity.units())
-            .bind(read.version)
-            .execute(&mut *tx)
-            .await
-            .map_err(failed)?;
-        if written.rows_affected() == 0 {
-            pool::roll_back(tx).await;
-            return Ok(Attempt::Stale);
-        }
-        let remaining = read.available() - deduction.quantity.units();
-        self.record(tx, deduction, remaining, Some(read)).await
+        deduct::if_version(self, deduction, read).await
+    }
+
+    async fn deduct_if_fenced(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+        fence: &Fence,
+    ) -> Result<Attempt, StoreError> {
+        deduct::if_fenced(self, deduction, read, fence).await
     }
 
     async fn overwrite(
@@ -200,24 +125,7 @@ impl StockStore for PostgresStore {
         deduction: &Deduction,
         read: &StockLevel,
     ) -> Result<Attempt, StoreError> {
-        let mut tx = self.begin().await?;
-        let written = sqlx::query(sql::OVERWRITE)
-            .bind(deduction.sku.as_str())
-            .bind(deduction.warehouse.as_str())
-            .bind(read.on_hand - deduction.quantity.units())
-            .execute(&mut *tx)
-            .await;
-        match written {
-            Ok(_) => {}
-            // Somebody lowered the limit since it was read.
-            Err(error) if classify(&error) == Verdict::CheckViolated => {
-                pool::roll_back(tx).await; // It has failed: nothing can be read in it.
-                return self.refused(self.begin().await?, deduction).await;
-            }
-            Err(error) => return Err(failed(error)),
-        }
-        let remaining = read.available() - deduction.quantity.units();
-        self.record(tx, deduction, remaining, Some(read)).await
+        deduct::overwrite(self, deduction, read).await
     }
 
     async fn recorded(
@@ -299,16 +207,12 @@ impl StockStore for PostgresStore {
             .await;
         let level = match row {
             Ok(Some(row)) => rows::level(row)?,
-            Ok(None) => {
-                pool::roll_back(tx).await;
-                return Ok(Change::UnknownSku);
-            }
-            Err(error) if classify(&error) == Verdict::CheckViolated => {
+            Err(error) if classify(&error) != Verdict::CheckViolated => return Err(failed(error)),
+            _ => {
                 pool::roll_back(tx).await;
                 let level = self.level(&adjustment.sku, &adjustment.warehouse).await?;
                 return Ok(Change::refused(level, adjustment.delta));
             }
-            Err(error) => return Err(failed(error)),
         };
         if level.on_hand.abs() > MAX_UNITS {
             pool::roll_back(tx).await;

@@ -16,7 +16,7 @@ use super::journal::Note;
 use super::mirror::Mirror;
 use super::record::Record;
 use super::{Attempt, InRedis, StoreError};
-use crate::stock::{Deduction, Home, Idempotency, OperationId, Sku, StockLevel, Warehouse};
+use crate::stock::{Deduction, Fence, Home, Idempotency, OperationId, Sku, StockLevel, Warehouse};
 
 mod audit;
 mod change;
@@ -24,6 +24,8 @@ mod connection;
 mod entries;
 mod exclusive;
 mod failure;
+mod follower;
+mod groups;
 mod keys;
 mod loading;
 mod memory;
@@ -33,6 +35,7 @@ mod watch;
 use connection::{Connector, Shared};
 use exclusive::Exclusive;
 pub(super) use failure::RedisFailure;
+pub use follower::Follower;
 use keys::{Keys, Shard};
 use scripts::{Answer, Script};
 
@@ -67,10 +70,22 @@ pub enum WatchOn {
     Shared,
 }
 
+/// What must hold of a level for a write that follows from an earlier reading.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Guard<'a> {
+    /// Nothing.
+    None,
+    /// It has the version that was read.
+    Version,
+    /// That, and no later holder of the lock has written.
+    Fence(&'a Fence),
+}
+
 /// Stock in Redis, with its ledger in SQL.
 #[derive(Debug)]
 pub(super) struct RedisStore {
     sql: Arc<dyn Mirror>,
+    connector: Connector,
     shared: Shared,
     exclusive: Exclusive,
     keys: OnceCell<Keys>,
@@ -84,9 +99,10 @@ impl RedisStore {
         let client = Client::open(options.url.expose_secret())
             .map_err(|_| "expected redis://[user[:password]@]host[:port][/database]".to_owned())?;
         let limit = options.wait_limit;
-        let connector = Connector::new(client, limit, limit);
+        let connector = Connector::new(client, limit);
         Ok(Self {
             sql,
+            connector: connector.clone(),
             shared: Shared::new(connector.clone()),
             exclusive: Exclusive::new(connector, options.watch_connections, limit),
             keys: OnceCell::new(),
@@ -118,7 +134,7 @@ impl RedisStore {
         let units = deduction.quantity.units();
         let place = (&deduction.sku, &deduction.warehouse);
         let step = self.step(place, &note, deduction.idempotency.as_ref()).await?;
-        loop {
+        for _ in 0..loading::LOADS {
             let answer = match how {
                 InRedis::Script => {
                     let arguments = step.arguments([units.to_string()]);
@@ -135,21 +151,26 @@ impl RedisStore {
                 None => return Ok(Attempt::UnknownSku),
             }
         }
+        Err(loading::lost_again())
     }
 
-    /// Writes what follows from `read`: if the level still has that version, or whatever it has.
+    /// Writes what follows from `read`, if the guard lets it pass.
     pub(super) async fn write_from(
         &self,
         deduction: &Deduction,
         read: &StockLevel,
-        if_version: bool,
+        guard: Guard<'_>,
     ) -> Result<Attempt, StoreError> {
         let note = Note::of(&Record::of_deduction(deduction, 0, Some(read)));
         let units = deduction.quantity.units();
         let place = (&deduction.sku, &deduction.warehouse);
         let mut step = self.step(place, &note, deduction.idempotency.as_ref()).await?;
         let mut wanted = vec![(read.on_hand - units).to_string(), String::new()];
-        if if_version {
+        wanted.extend(match guard {
+            Guard::Fence(fence) => [fence.token.to_string(), fence.source.to_string()],
+            Guard::Version | Guard::None => [String::new(), String::new()],
+        });
+        if !matches!(guard, Guard::None) {
             step.keys.push(step.keys[0].clone());
             wanted.push(read.version.to_string());
         }
@@ -235,6 +256,7 @@ fn attempt(answer: Answer, units: i64) -> Result<Attempt, StoreError> {
         Answer::Short { available } if available >= units => Attempt::Stale,
         Answer::Short { available } => Attempt::Insufficient { available },
         Answer::Stale => Attempt::Stale,
+        Answer::Fenced => Attempt::LockLost,
         Answer::Absent => return Err(failure::bad_answer(answer)),
         Answer::Full => return Err(StoreError::JournalFull),
     })

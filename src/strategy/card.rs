@@ -3,7 +3,7 @@
 //! The four texts are the lines at the head of the strategy's own file, so that what the code's
 //! reader is told and what the service's user is told cannot drift apart.
 
-use super::Tier;
+use super::{Service, Tier};
 
 /// What is known of a strategy.
 #[derive(Debug)]
@@ -15,9 +15,9 @@ pub struct Card {
     /// Where the stock lives that it works on: `sql`, `redis`, or `either`.
     pub home: &'static str,
     /// The services it needs beside the SQL database.
-    pub needs: &'static [&'static str],
-    /// Why it cannot be used, or `None` when it can.
-    pub unavailable: Option<&'static str>,
+    pub needs: &'static [Service],
+    /// Whether it is still to come.
+    pub planned: bool,
     /// The file, or the text, whose head has the four lines.
     pub(super) source: &'static str,
 }

@@ -12,7 +12,7 @@ use crate::stock::{
 };
 use crate::store::StockStore;
 
-use super::{LocalMutexes, Protection, Strategy};
+use super::{LocalMutexes, Locks, Protection, Safeguards, Services, Strategy};
 
 /// What the caller asks for.
 #[derive(Debug, Clone)]
@@ -25,6 +25,8 @@ pub struct DeductOrder {
     pub quantity: Quantity,
     /// The caller's key, when one was sent.
     pub idempotency: Option<Idempotency>,
+    /// What a lock strategy does about a lock that was lost.
+    pub safeguards: Safeguards,
 }
 
 /// Runs deductions against one store.
@@ -32,6 +34,7 @@ pub struct DeductOrder {
 pub struct Deductor {
     store: Arc<dyn StockStore>,
     mutexes: LocalMutexes,
+    locks: Locks,
     policy: RetryPolicy,
     operations: Operations,
     metrics: Arc<Metrics>,
@@ -42,6 +45,7 @@ impl Deductor {
     #[must_use]
     pub fn new(
         store: Arc<dyn StockStore>,
+        locks: Locks,
         policy: RetryPolicy,
         operations: Operations,
         metrics: Arc<Metrics>,
@@ -50,6 +54,7 @@ impl Deductor {
         Self {
             store,
             mutexes,
+            locks,
             policy,
             operations,
             metrics,
@@ -79,6 +84,12 @@ impl Deductor {
         self.operations.run(slot, run).await
     }
 
+    /// The services that a strategy may use here.
+    #[must_use]
+    pub fn services(&self) -> Services {
+        self.locks.services()
+    }
+
     async fn run(
         self: Arc<Self>,
         strategy: Strategy,
@@ -90,6 +101,7 @@ impl Deductor {
             warehouse,
             quantity,
             idempotency,
+            safeguards,
         } = order;
         let operation = OperationId::mint();
         let strategy_name = strategy.name();
@@ -104,7 +116,10 @@ impl Deductor {
         let protection = Protection {
             store: &*self.store,
             mutexes: &self.mutexes,
+            locks: &self.locks,
+            safeguards,
             policy: &self.policy,
+            metrics: &self.metrics,
         };
         let result = protection.deduct(strategy, &deduction).await;
         // Counted here, so that a sale whose buyer has left counts as well.

@@ -20,7 +20,7 @@ pub(super) const CARD: Card = Card {
     tier: Tier::Unsafe,
     home: "either",
     needs: &[],
-    unavailable: None,
+    planned: false,
     source: include_str!("local_mutex.rs"),
 };
 

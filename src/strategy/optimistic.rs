@@ -7,28 +7,34 @@
 
 use std::ops::ControlFlow;
 
-use crate::stock::Deduction;
-use crate::store::{Attempt, StockStore, StoreError};
+use crate::stock::{Deduction, Home};
+use crate::store::{Attempt, StoreError};
 
 use super::read_check::read_and_check;
-use super::{Card, Tier};
+use super::{Card, Protection, Tier};
 
 pub(super) const CARD: Card = Card {
     name: "optimistic",
     tier: Tier::Safe,
     home: "sql",
     needs: &[],
-    unavailable: None,
+    planned: false,
     source: include_str!("optimistic.rs"),
 };
 
 /// One read and one conditional write; [`Attempt::Stale`] asks for another attempt.
 pub(super) async fn attempt(
-    store: &dyn StockStore,
+    protection: &Protection<'_>,
     deduction: &Deduction,
 ) -> Result<Attempt, StoreError> {
-    match read_and_check(store, deduction).await? {
-        ControlFlow::Continue(level) => store.deduct_if_version(deduction, &level).await,
-        ControlFlow::Break(settled) => Ok(settled),
+    let store = protection.store;
+    let level = match read_and_check(store, deduction, Some(Home::Sql)).await? {
+        ControlFlow::Continue(level) => level,
+        ControlFlow::Break(settled) => return Ok(settled),
+    };
+    let written = store.deduct_if_version(deduction, &level).await?;
+    if written == Attempt::Stale {
+        protection.refused(deduction, "version");
     }
+    Ok(written)
 }

@@ -1,13 +1,20 @@
 //! One deduction under one strategy, from the first attempt to the answer.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
+use stocklock_locks::LockError;
+
+use crate::metrics::Metrics;
 use crate::retry::RetryPolicy;
 use crate::settle::{Step, until_settled};
 use crate::stock::{Deducted, Deduction, Durability, Movement, StockError};
 use crate::store::{Attempt, StockStore, StoreError};
 
-use super::{LocalMutexes, Strategy, attempt};
+use super::{LocalMutexes, Locks, Safeguards, Strategy, Tenure, attempt};
+
+/// How long a caller's answer may wait for the release of the lock to be confirmed.
+const RELEASE_WAIT: Duration = Duration::from_millis(50);
 
 /// What the strategies work with.
 #[derive(Debug, Clone, Copy)]
@@ -16,8 +23,14 @@ pub struct Protection<'a> {
     pub store: &'a dyn StockStore,
     /// This process's mutexes.
     pub mutexes: &'a LocalMutexes,
+    /// The distributed locks that there are.
+    pub locks: &'a Locks,
+    /// What a lock strategy does about a lock that was lost.
+    pub safeguards: Safeguards,
     /// How long and how often to try.
     pub policy: &'a RetryPolicy,
+    /// Where refused writes are counted.
+    pub metrics: &'a Metrics,
 }
 
 impl Protection<'_> {
@@ -34,26 +47,36 @@ impl Protection<'_> {
         strategy: Strategy,
         deduction: &Deduction,
     ) -> Result<Deducted, StockError> {
-        if let Some(reason) = strategy.unavailable() {
-            let reason = reason.to_owned();
+        if let Some(reason) = strategy.unavailable(self.locks.services()) {
             return Err(StockError::StrategyUnavailable {
                 strategy: strategy.name(),
                 reason,
+                source: None,
             });
         }
-        until_settled(self.policy, |in_doubt| {
-            self.step(strategy, deduction, in_doubt)
+        let lock = strategy.lock(self.locks);
+        let tenure = lock.map(|lock| Tenure::of(deduction, lock));
+        let answer = until_settled(self.policy, |in_doubt| {
+            self.step(strategy, tenure.as_ref(), deduction, in_doubt)
         })
-        .await
+        .await;
+        self.release(tenure.as_ref()).await;
+        answer
     }
 
     async fn step(
         &self,
         strategy: Strategy,
+        tenure: Option<&Tenure<'_>>,
         deduction: &Deduction,
         in_doubt: bool,
     ) -> Result<Step<Deducted>, StoreError> {
-        let attempt = attempt(strategy, self, deduction).await?;
+        if let Some(tenure) = tenure
+            && let Err(error) = tenure.secure(self.limit(in_doubt)).await
+        {
+            return without_lock(strategy, tenure, error, in_doubt);
+        }
+        let attempt = attempt(strategy, self, tenure, deduction).await?;
         let recorded = || {
             let (sku, operation) = (&deduction.sku, deduction.operation);
             self.store
@@ -71,6 +94,10 @@ impl Protection<'_> {
             Attempt::WrongHome(home) => Step::Final(Err(StockError::WrongHome { home })),
             Attempt::UnknownSku => Step::Final(Err(StockError::UnknownSku)),
             Attempt::Stale => Step::Again,
+            Attempt::LockLost => {
+                self.release(tenure).await;
+                Step::Again
+            }
             Attempt::Duplicate => match recorded().await? {
                 Some(movement) => Step::Final(replay(deduction, movement)),
                 None => Step::Again,
@@ -94,6 +121,48 @@ impl Protection<'_> {
                 })
             }
         })
+    }
+
+    async fn release(&self, tenure: Option<&Tenure<'_>>) {
+        if let Some(tenure) = tenure {
+            tenure.end(self.policy.sleep.sleep(RELEASE_WAIT)).await;
+        }
+    }
+
+    /// How long after its begin a deduction may still wait for a lock.
+    fn limit(&self, in_doubt: bool) -> Duration {
+        if in_doubt {
+            self.policy.doubt_limit
+        } else {
+            self.policy.wait_limit
+        }
+    }
+
+    /// Counts a conditional write that changed no row.
+    pub(super) fn refused(&self, deduction: &Deduction, reason: &'static str) {
+        self.metrics.locks.write_refused(deduction.strategy, reason);
+    }
+}
+
+/// What to do where the lock could not be had. A commit in doubt stays in doubt.
+fn without_lock(
+    strategy: Strategy,
+    tenure: &Tenure<'_>,
+    error: LockError,
+    in_doubt: bool,
+) -> Result<Step<Deducted>, StoreError> {
+    match error {
+        LockError::WaitLimit { .. } => Err(StoreError::LockWait(error.into())),
+        _ if in_doubt => Ok(Step::Again),
+        _ => {
+            let service = tenure.lock().service();
+            let (title, variable) = (service.title(), service.variable());
+            Ok(Step::Final(Err(StockError::StrategyUnavailable {
+                strategy: strategy.name(),
+                reason: format!("{title}, which {variable} names, does not answer"),
+                source: Some(error.into()),
+            })))
+        }
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) const CARD: Card = Card {
     tier: Tier::Safe,
     home: "sql",
     needs: &[],
-    unavailable: None,
+    planned: false,
     source: include_str!("single_sql.rs"),
 };
 

@@ -10,10 +10,10 @@
 use rstest::rstest;
 use stocklock::stock::{Precondition, Quantity, StockError};
 use stocklock::store::{Attempt, Change, StockStore};
-use stocklock::strategy::Strategy;
+use stocklock::strategy::{Safeguards, Strategy};
 
 use crate::support::explore::{Explorer, Task, World};
-use crate::support::memory_store::MemoryStore;
+use crate::support::memory_store::{Guard, MemoryStore};
 use scenario::{Buyer, Scenario, Tally, adjustment, deduction, level_change, sku};
 
 mod scenario;
@@ -180,6 +180,51 @@ fn local_mutex_oversells_after_a_commit_in_doubt() {
     };
     let tally = scenario.explore();
     assert_eq!((tally.schedules, tally.oversold), (654, 146));
+}
+
+/// While no lease is lost, the lock alone excludes: also what writes unconditionally sells exactly.
+#[rstest]
+fn a_lock_that_is_kept_protects_even_without_a_guard(
+    #[values(1, 2)] stock: i64,
+    #[values(false, true)] guard: bool,
+) {
+    let scenario = Scenario {
+        safeguards: Safeguards {
+            guard,
+            check: false,
+        },
+        ..Scenario::new(Strategy::RedisLock, stock, 2)
+    };
+    scenario.explore().assert_clean();
+}
+
+/// A lease may end at any step, and its holder goes on, not knowing. Version and fence refuse what
+/// it writes. The fence alone does not: the holder that was overtaken may write *before* the next
+/// one, which then overwrites that with what follows from an earlier read. Without either there are
+/// more schedules that oversell. (With the local check they are fewer, and none is gone: the lease
+/// may end between the check and the write.)
+#[rstest]
+#[case::one_last_unit(1)]
+#[case::two_units(2)]
+fn a_lost_lease_oversells_unless_version_and_fence_guard_the_write(#[case] stock: i64) {
+    let explore = |guard: Option<Guard>, check| {
+        let scenario = Scenario {
+            losses: 1,
+            guard: guard.unwrap_or(Guard::VersionAndFence),
+            safeguards: Safeguards {
+                guard: guard.is_some(),
+                check,
+            },
+            ..Scenario::new(Strategy::RedisLock, stock, 2)
+        };
+        scenario.explore()
+    };
+    for check in [false, true] {
+        explore(Some(Guard::VersionAndFence), check).assert_clean();
+        let fence_alone = explore(Some(Guard::FenceAlone), check);
+        let neither = explore(None, check);
+        println!("{fence_alone:?} {neither:?}");
+    }
 }
 
 /// Levels that are set and adjusted while they are sold still agree with their ledger; and whoever

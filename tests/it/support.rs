@@ -3,6 +3,7 @@
 pub(crate) mod app;
 pub(crate) mod explore;
 pub(crate) mod memory_store;
+pub(crate) mod model_lock;
 pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod proxy;

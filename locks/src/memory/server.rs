@@ -25,6 +25,8 @@ pub enum Question {
     Release,
     /// Whether a lock is somebody's.
     Verify,
+    /// Whether the server answers.
+    Ping,
 }
 
 /// What becomes of a request.

@@ -30,11 +30,14 @@ impl Contender for ZooKeeperContender {
         if place.session.health() == Health::Disconnected {
             return Err(disconnected());
         }
+        // Before the place in the queue: who is first has to know at once what its token is worth.
+        let source = place.session.source(&self.zookeeper.sessions.root).await;
+        let source = source.map_err(backend_error)?;
         let node = match place.node.clone() {
             Some(node) => node,
             None => self.find_or_create(&mut place).await?,
         };
-        self.position(&place, &node).await
+        self.position(&place, &node, source).await
     }
 
     async fn wait(&mut self) -> Result<(), BackendError> {
@@ -99,7 +102,12 @@ impl ZooKeeperContender {
     }
 
     /// Whether the node is the first of its queue; if not, who is before it.
-    async fn position(&mut self, place: &Place, node: &str) -> Result<Attempt, BackendError> {
+    async fn position(
+        &mut self,
+        place: &Place,
+        node: &str,
+        source: Arc<str>,
+    ) -> Result<Attempt, BackendError> {
         let session = &place.session;
         let path = format!("{}/{node}", place.directory);
         // Sent together, and answered in order. The creation's own answer would not do for the
@@ -125,7 +133,7 @@ impl ZooKeeperContender {
         if position == 0 {
             return Ok(Attempt::Held(Grant {
                 token: Token::new(stat.czxid),
-                source: Arc::clone(&session.source),
+                source,
                 lease: session.timeout,
             }));
         }

@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 use zookeeper_client::{Acls, Client, CreateMode, Error, SessionState};
 
 use crate::backend::Nudge;
@@ -19,8 +19,7 @@ pub(super) struct Session {
     pub(super) client: Client,
     /// The time-out that was agreed on with the server.
     pub(super) timeout: Duration,
-    /// The id of the ensemble, which minted the transaction ids.
-    pub(super) source: Arc<str>,
+    source: OnceCell<Arc<str>>,
     response_limit: Duration,
 }
 
@@ -42,6 +41,12 @@ impl Session {
     /// Whether a node belongs to this session and not to an earlier one that is about to end.
     pub(super) fn owns(&self, stat: &zookeeper_client::Stat) -> bool {
         stat.ephemeral_owner == self.client.session_id().0
+    }
+
+    /// The id of the ensemble, which minted the transaction ids; asked for once.
+    pub(super) async fn source(&self, root: &str) -> Result<Arc<str>, Error> {
+        let ask = || self.ask(source(&self.client, root));
+        self.source.get_or_try_init(ask).await.cloned()
     }
 
     /// Bounds a request, which otherwise waits for the connection for as long as the session lives.
@@ -109,22 +114,17 @@ impl Sessions {
         {
             return Ok(Arc::clone(session));
         }
-        let connect = async {
-            let client = Client::connector()
-                .with_session_timeout(self.timeout)
-                .with_fail_eagerly()
-                .connect(&self.cluster)
-                .await?;
-            let source = source(&client, &self.root).await?;
-            Ok((client, source))
-        };
+        let connector = Client::connector()
+            .with_session_timeout(self.timeout)
+            .with_fail_eagerly();
+        let connect = connector.connect(&self.cluster);
         let connected = tokio::time::timeout(self.connect_limit, connect).await;
-        let (client, source) = connected.unwrap_or(Err(Error::Timeout))?;
+        let client = connected.unwrap_or(Err(Error::Timeout))?;
         self.watch(&client);
         let session = Arc::new(Session {
             timeout: client.session_timeout(),
             client,
-            source,
+            source: OnceCell::new(),
             response_limit: self.response_limit,
         });
         *current = Some(Arc::clone(&session));

@@ -84,7 +84,13 @@ macro_rules! full_contract {
 /// Runs the cases that break the server itself.
 macro_rules! restart_contract {
     ($rig:ident, $start:path, $test:meta) => {
-        contract!($rig, $start, $test, faults: [a_server_that_comes_back_is_used_again]);
+        contract!(
+            $rig, $start, $test,
+            faults: [
+                a_server_that_comes_back_is_used_again,
+                ping_says_whether_the_server_answers,
+            ]
+        );
     };
 }
 

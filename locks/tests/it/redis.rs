@@ -164,6 +164,13 @@ async fn refusals_of_the_server_are_unavailable() {
 }
 
 #[tokio::test]
+async fn a_ping_writes_nothing() {
+    let rig = RedisRig::start().await;
+    rig.manager().ping().await.unwrap();
+    assert!(rig.keys("*").await.is_empty());
+}
+
+#[tokio::test]
 async fn a_policy_that_may_evict_locks_is_warned_of() {
     let rig = RedisRig::start().await;
     let backend = RedisBackend::new(&rig.url()).unwrap();

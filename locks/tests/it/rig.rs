@@ -58,8 +58,11 @@ pub(crate) trait Faults: Rig {
     /// The answer to the next acquisition, of this lock, is lost once it has been carried out.
     async fn lose_acquire_answer(&self, name: &str);
 
-    /// The server crashes, and comes back.
-    async fn restart(&self);
+    /// The server crashes.
+    async fn crash(&self);
+
+    /// It comes back, and answers.
+    async fn bring_up(&self);
 }
 
 /// Extra constructors over a rig.
@@ -129,6 +132,9 @@ impl Backend for Shared<dyn Backend> {
         nonce: stocklock_locks::Nonce,
     ) -> Result<bool, stocklock_locks::BackendError> {
         self.0.verify(name, nonce).await
+    }
+    async fn ping(&self) -> Result<(), stocklock_locks::BackendError> {
+        self.0.ping().await
     }
     fn attach(&self, nudge: stocklock_locks::backend::Nudge) {
         self.0.attach(nudge);

@@ -145,6 +145,14 @@ async fn ten_thousand_names_leave_nothing() {
     eventually("the sessions ended", Duration::from_secs(5), sessions).await;
 }
 
+#[tokio::test]
+async fn a_ping_creates_no_node() {
+    let rig = ZooKeeperRig::start().await;
+    rig.manager().ping().await.unwrap();
+    let root = rig.direct().await.check_stat(&rig.root).await.unwrap();
+    assert!(root.is_none(), "{root:?}");
+}
+
 /// A name's own directory may be a container that the server removes at any time; the source stays.
 #[tokio::test]
 async fn the_source_outlives_managers_and_directories() {

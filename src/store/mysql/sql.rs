@@ -43,6 +43,13 @@ pub(super) const DEDUCT_IF_VERSION: &str = "UPDATE stock
     SET on_hand = ?, version = version + 1
     WHERE sku = ? AND warehouse = ? AND home = 'sql' AND version = ?";
 
+pub(super) const DEDUCT_IF_FENCED: &str = "UPDATE stock
+    SET on_hand = ?, version = version + 1, fence = ?, fence_source = ?
+    WHERE sku = ? AND warehouse = ? AND home = 'sql' AND version = ? AND (fence_source <> ? OR fence <= ?)";
+
+pub(super) const FENCE: &str =
+    "SELECT fence, fence_source FROM stock WHERE sku = ? AND warehouse = ?";
+
 pub(super) const OVERWRITE: &str = "UPDATE stock
     SET on_hand = ?, version = version + 1
     WHERE sku = ? AND warehouse = ? AND home = 'sql'";

@@ -37,6 +37,14 @@ pub(super) const DEDUCT_IF_VERSION: &str = "UPDATE stock
     SET on_hand = $3, version = version + 1
     WHERE sku = $1 AND warehouse = $2 AND home = 'sql' AND version = $4";
 
+pub(super) const DEDUCT_IF_FENCED: &str = "UPDATE stock
+    SET on_hand = $3, version = version + 1, fence = $5, fence_source = $6
+    WHERE sku = $1 AND warehouse = $2 AND home = 'sql' AND version = $4
+        AND (fence_source <> $6 OR fence <= $5)";
+
+pub(super) const FENCE: &str =
+    "SELECT fence, fence_source FROM stock WHERE sku = $1 AND warehouse = $2";
+
 pub(super) const OVERWRITE: &str = "UPDATE stock
     SET on_hand = $3, version = version + 1
     WHERE sku = $1 AND warehouse = $2 AND home = 'sql'";

@@ -14,7 +14,8 @@ use uuid::Uuid;
 use super::entries::Entry;
 use super::failure::bad_answer;
 use super::keys::Shard;
-use super::{RedisStore, loading, scripts};
+use super::loading::{LOADS, lost_again};
+use super::{RedisStore, scripts};
 use crate::stock::{Audit, MovementKind, Sku, StockLevel, Warehouse};
 use crate::store::StoreError;
 use crate::store::journal::EntryId;
@@ -52,20 +53,16 @@ impl RedisStore {
         let keys = self.keys().await?;
         let mut touched = vec![keys.journal(Shard::of(sku))];
         touched.extend(warehouses.iter().map(|warehouse| keys.level(sku, warehouse)));
-        'again: loop {
+        for _ in 0..LOADS {
             let answer = self.shared.look(&scripts::SNAPSHOT, &touched).await?;
             let (last, counters) = answer.split_first().ok_or_else(|| bad_answer(&answer))?;
-            let mut levels = Vec::with_capacity(warehouses.len());
-            for (warehouse, counters) in warehouses.iter().zip(counters.chunks_exact(4)) {
-                let counters = [0, 1, 2, 3].map(|i: usize| counters[i].parse().ok());
-                let Some(level) = loading::level((sku, warehouse), counters)? else {
-                    self.load(sku, warehouse).await?;
-                    continue 'again;
-                };
-                levels.push(level);
+            let numbers = |four: &[String]| [0, 1, 2, 3].map(|i: usize| four[i].parse().ok());
+            let counters = counters.chunks_exact(4).map(numbers);
+            if let Some(levels) = self.all_or_load(sku, warehouses, counters).await? {
+                return Ok((levels, last.parse().map_err(bad_answer)?));
             }
-            return Ok((levels, last.parse().map_err(bad_answer)?));
         }
+        Err(lost_again())
     }
 
     /// The entries of the SKU's levels that are in the journal, up to `last`.

@@ -60,6 +60,7 @@ impl RedisStore {
         let place = (&level.sku, &level.warehouse);
         let mut step = self.step(place, &Note::of(record), record.idempotency).await?;
         let mut wanted = vec![level.on_hand.to_string(), level.backorder_limit.to_string()];
+        wanted.extend([String::new(), String::new()]); // No fence.
         let keys = self.keys().await?;
         for read in read {
             step.keys.push(keys.level(&read.sku, &read.warehouse));
@@ -73,7 +74,7 @@ impl RedisStore {
             },
             Answer::Duplicate => Change::Duplicate,
             // Lost since, or changed: to be read again.
-            Answer::Absent | Answer::Stale => Change::Stale,
+            Answer::Absent | Answer::Stale | Answer::Fenced => Change::Stale,
             // The versions say that what was read suffices.
             answer @ Answer::Short { .. } => return Err(failure::bad_answer(answer)),
             Answer::Full => return Err(StoreError::JournalFull),

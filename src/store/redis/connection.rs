@@ -19,23 +19,33 @@ use crate::store::StoreError;
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
     client: Client,
-    limits: AsyncConnectionConfig,
+    /// How long to wait for a connection, and for an answer.
+    limit: Duration,
+    /// How long the server may wait before it answers.
+    wait: Duration,
 }
 
 impl Connector {
-    /// Both limits explicitly: the driver's own gives up on an answer after 500 ms.
-    pub(super) fn new(client: Client, connect: Duration, response: Duration) -> Self {
+    pub(super) fn new(client: Client, limit: Duration) -> Self {
         Self {
             client,
-            limits: AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(connect))
-                .set_response_timeout(Some(response)),
+            limit,
+            wait: Duration::ZERO,
         }
     }
 
+    /// One for connections on which the server is asked to wait so long.
+    pub(super) fn patient(&self, wait: Duration) -> Self {
+        Self { wait, ..self.clone() }
+    }
+
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
+        // Both limits explicitly: the driver's own gives up on an answer after 500 ms.
+        let limits = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.limit))
+            .set_response_timeout(Some(self.limit + self.wait));
         self.client
-            .get_multiplexed_async_connection_with_config(&self.limits)
+            .get_multiplexed_async_connection_with_config(&limits)
             .await
     }
 }

@@ -15,8 +15,9 @@ use crate::store::StoreError;
 /// another state for it. There were no more than the journal may hold, which is less than this.
 pub(super) const LEAP: i64 = 10_000_000;
 
-/// How often a load starts again because entries left the journal meanwhile.
-const LOADS: u32 = 20;
+/// How often a load starts again because entries left the journal meanwhile, and how often a level
+/// is loaded that is gone again when it is read.
+pub(super) const LOADS: u32 = 20;
 
 /// `on_hand`, held, `backorder_limit`, version; nothing where there is no level.
 pub(super) type Counters = [Option<i64>; 4];
@@ -57,7 +58,7 @@ impl RedisStore {
         warehouse: &Warehouse,
     ) -> Result<Option<StockLevel>, StoreError> {
         let key = self.keys().await?.level(sku, warehouse);
-        loop {
+        for _ in 0..LOADS {
             let counters = self.shared.read(&read_level(&key)).await?;
             if let Some(level) = level((sku, warehouse), counters)? {
                 return Ok(Some(level));
@@ -66,10 +67,11 @@ impl RedisStore {
                 return Ok(None);
             }
         }
+        Err(lost_again())
     }
 
     /// Reads the levels of one SKU in these warehouses, all at one instant.
-    pub(super) async fn levels_in(
+    pub(in crate::store) async fn levels_in(
         &self,
         sku: &Sku,
         warehouses: &[Warehouse],
@@ -80,18 +82,35 @@ impl RedisStore {
         for warehouse in warehouses {
             all.add_command(read_level(&keys.level(sku, warehouse)));
         }
-        'again: loop {
+        for _ in 0..LOADS {
             let counters: Vec<Counters> = self.shared.read_all(&all).await?;
-            let mut levels = Vec::with_capacity(warehouses.len());
-            for (warehouse, counters) in warehouses.iter().zip(counters) {
-                let Some(level) = level((sku, warehouse), counters)? else {
-                    self.load(sku, warehouse).await?;
-                    continue 'again;
-                };
-                levels.push(level);
+            if let Some(levels) = self.all_or_load(sku, warehouses, counters).await? {
+                return Ok(levels);
             }
-            return Ok(levels);
         }
+        Err(lost_again())
+    }
+
+    /// The levels behind `counters`; where one is not there, it is loaded, and all are to be read
+    /// again.
+    pub(super) async fn all_or_load(
+        &self,
+        sku: &Sku,
+        warehouses: &[Warehouse],
+        counters: impl IntoIterator<Item = Counters>,
+    ) -> Result<Option<Vec<StockLevel>>, StoreError> {
+        let mut levels = Vec::with_capacity(warehouses.len());
+        let mut loaded = false;
+        for (warehouse, counters) in warehouses.iter().zip(counters) {
+            match level((sku, warehouse), counters)? {
+                Some(level) => levels.push(level),
+                None => {
+                    self.load(sku, warehouse).await?;
+                    loaded = true;
+                }
+            }
+        }
+        Ok((!loaded).then_some(levels))
     }
 
     /// Brings a level that Redis does not have from its mirror; whoever comes second finds it there.
@@ -124,6 +143,11 @@ impl RedisStore {
         }
         Err(StoreError::Conflict("the journal moved while a level was loaded".into()))
     }
+}
+
+/// Redis keeps nothing: its memory is full, and its policy is to forget.
+pub(super) fn lost_again() -> StoreError {
+    StoreError::Unavailable("redis loses what is loaded into it".into())
 }
 
 fn load_arguments(departed: Option<String>, mirrored: &Mirrored) -> Vec<String> {

@@ -54,6 +54,8 @@ pub(super) enum Answer {
     Short { available: i64 },
     /// Another version than the one that was read.
     Stale,
+    /// A later holder of the lock has written.
+    Fenced,
     /// Redis does not have the level.
     Absent,
     /// As many entries wait in the journal as may.
@@ -74,6 +76,7 @@ impl Answer {
             },
             ["duplicate"] => Self::Duplicate,
             ["stale"] => Self::Stale,
+            ["fenced"] => Self::Fenced,
             ["absent"] => Self::Absent,
             ["full"] => Self::Full,
             _ => return Err(bad_answer(answer)),

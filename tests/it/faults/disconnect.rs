@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use stocklock::strategy::{Strategy, Tier};
+use stocklock::strategy::{Services, Strategy, Tier};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -55,7 +55,7 @@ async fn clients_that_leave_in_the_middle_leave_nothing_half_done(
     let app = TestApp::on(&database.url, 1, &[]).await;
     let ledger = Ledger::at(&database.url);
     let mut session = Session::open(backend, &database.url).await;
-    for strategy in Strategy::available() {
+    for strategy in Strategy::available(Services::NONE) {
         let mut skus = Vec::new();
         for number in 0..TRIES {
             let sku = match strategy.tier() {
@@ -121,7 +121,7 @@ async fn a_sale_goes_through_although_its_buyer_has_left(
     let ledger = Ledger::at(&database.url);
     let mut holder = Session::open(backend, &database.url).await;
     app.set_level("hot", STOCK).await;
-    for (number, strategy) in Strategy::available().enumerate() {
+    for (number, strategy) in Strategy::available(Services::NONE).enumerate() {
         assert!(holder.try_lock_hot().await, "{strategy}: the row is free");
         let mut client = connect(&app).await;
         let order = order(strategy, "hot");

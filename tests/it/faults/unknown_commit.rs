@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use stocklock::strategy::{Strategy, Tier};
+use stocklock::strategy::{Services, Strategy, Tier};
 use tokio::task::JoinSet;
 
 use super::{Cut, Proxied, keyed, send, settle};
@@ -27,7 +27,7 @@ async fn a_commit_in_doubt_ends_as_one_sale(
     #[values(Cut::Before, Cut::After)] cut: Cut,
 ) {
     let subject = Proxied::start(backend, 2, &[]).await;
-    for strategy in Strategy::available() {
+    for strategy in Strategy::available(Services::NONE) {
         for with_key in [false, true] {
             one_sale_each(&subject, cut, strategy, with_key).await;
         }
@@ -78,7 +78,7 @@ async fn a_commit_that_stays_in_doubt_is_answered_504_and_settled_by_its_key(
 ) {
     let flags = ["--database-pool-size", "1", "--wait-limit-ms", "500"];
     let subject = Proxied::start(backend, 1, &flags).await;
-    for strategy in Strategy::available() {
+    for strategy in Strategy::available(Services::NONE) {
         for with_key in [false, true] {
             stays_in_doubt(&subject, cut, strategy, with_key).await;
         }

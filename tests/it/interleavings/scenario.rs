@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use async_trait::async_trait;
+use stocklock::metrics::Metrics;
 use stocklock::retry::{RetryPolicy, Sleep};
 use stocklock::stock::{
     Adjustment, Caller, Deducted, Deduction, Idempotency, IdempotencyKey, LevelChange, OperationId,
     Precondition, Quantity, Reason, RequestHash, Sku, StockError, Warehouse,
 };
-use stocklock::strategy::{LocalMutexes, Protection, Strategy, Tier};
+use stocklock::strategy::{LocalMutexes, Locks, Protection, Safeguards, Strategy, Tier};
 
 use crate::support::explore::{Decisions, Explorer, Task, World, yield_once};
-use crate::support::memory_store::MemoryStore;
+use crate::support::memory_store::{Guard, MemoryStore};
+use crate::support::model_lock::ModelLock;
 
 /// The most schedules of one scenario; all together are to take seconds.
 const BOUND: u64 = 200_000;
@@ -40,6 +42,11 @@ pub(super) struct Scenario {
     /// How many connections may be lost in COMMIT.
     pub(super) faults: u32,
     pub(super) max_attempts: u32,
+    /// How many leases of the lock may end early.
+    pub(super) losses: u32,
+    /// What a write under the lock is conditional on, while the guard is on.
+    pub(super) guard: Guard,
+    pub(super) safeguards: Safeguards,
 }
 
 /// Which schedules ended how.
@@ -86,6 +93,9 @@ impl Scenario {
             // A deduction turns stale at most once for each other buyer and once for itself in
             // doubt, so that with these attempts nobody gives up.
             max_attempts: 6,
+            losses: 0,
+            guard: Guard::VersionAndFence,
+            safeguards: Safeguards::default(),
         }
     }
 
@@ -112,7 +122,8 @@ impl Scenario {
     }
 
     fn world(&self, decisions: &Decisions) -> World<MemoryStore, Answer> {
-        let store = MemoryStore::new(decisions, self.faults);
+        let store = MemoryStore::new(decisions, self.faults).guarded_by(self.guard);
+        let lock = ModelLock::new(decisions, self.losses);
         let mut skus: Vec<_> = self.buyers.iter().map(|buyer| buyer.sku).collect();
         skus.dedup();
         for name in skus {
@@ -123,7 +134,7 @@ impl Scenario {
             .collect();
         let tasks = self.buyers.iter().enumerate().map(|(number, buyer)| {
             let mutexes = Arc::clone(&mutexes[number % self.processes]);
-            self.task(buyer, store.clone(), mutexes)
+            self.task(buyer, store.clone(), mutexes, lock.clone())
         });
         let tasks = tasks.collect();
         World {
@@ -133,7 +144,13 @@ impl Scenario {
     }
 
     /// What the `Deductor` would run for this buyer.
-    fn task(&self, buyer: &Buyer, store: MemoryStore, mutexes: Arc<LocalMutexes>) -> Task<Answer> {
+    fn task(
+        &self,
+        buyer: &Buyer,
+        store: MemoryStore,
+        mutexes: Arc<LocalMutexes>,
+        lock: ModelLock,
+    ) -> Task<Answer> {
         let strategy = self.strategy;
         // Who comes to the mutex when matters: it keeps a queue. To a store it does not, for
         // every statement is a step of its own.
@@ -143,6 +160,7 @@ impl Scenario {
             sleep: Arc::new(TimelessSleep { is_step }),
             ..RetryPolicy::new(self.max_attempts, WAIT_LIMIT, WAIT_LIMIT)
         };
+        let safeguards = self.safeguards;
         let order = deduction(&sku(buyer.sku), Quantity::ONE, buyer.key, strategy);
         Box::pin(async move {
             if is_step {
@@ -151,7 +169,10 @@ impl Scenario {
             let protection = Protection {
                 store: &store,
                 mutexes: &mutexes,
+                locks: &Locks::of(Arc::new(lock)),
+                safeguards,
                 policy: &policy,
+                metrics: &Metrics::new(),
             };
             let result = protection.deduct(strategy, &order).await;
             (order.operation, result)

@@ -9,7 +9,7 @@ use stocklock::operations::Operations;
 use stocklock::retry::RetryPolicy;
 use stocklock::stock::{Deducted, Home, StockError, Warehouse};
 use stocklock::store::{Attempt, Change, StoreError};
-use stocklock::strategy::{DeductOrder, Deductor, Strategy, Tier};
+use stocklock::strategy::{DeductOrder, Deductor, Locks, Safeguards, Services, Strategy, Tier};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -26,6 +26,7 @@ const BOUNDED: Duration = Duration::from_secs(8);
 fn patient_deductor(fixture: &Fixture) -> Arc<Deductor> {
     Arc::new(Deductor::new(
         Arc::clone(&fixture.store),
+        Locks::default(),
         RetryPolicy::new(10_000, Duration::from_mins(1), Duration::from_mins(1)),
         Operations::new(1000, Duration::from_mins(2)),
         Arc::new(Metrics::new()),
@@ -38,6 +39,7 @@ fn order(sku: &str, quantity: u32) -> DeductOrder {
         warehouse: Warehouse::default(),
         quantity: units(quantity),
         idempotency: None,
+        safeguards: Safeguards::default(),
     }
 }
 
@@ -47,7 +49,7 @@ async fn of_64_buyers_of_50_units_exactly_50_get_one(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     let fixture = Fixture::new(backend).await;
-    let safe = Strategy::available().filter(|strategy| strategy.tier() == Tier::Safe);
+    let safe = Strategy::available(Services::NONE).filter(|strategy| strategy.tier() == Tier::Safe);
     for strategy in safe {
         let sku = strategy.name();
         fixture.put(sku, 50).await;

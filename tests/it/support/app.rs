@@ -4,7 +4,7 @@ use clap::Parser;
 use reqwest::{Method, RequestBuilder, Response};
 use secrecy::SecretString;
 use serde_json::{Value, json};
-use stocklock::config::{DatabaseConfig, Limits};
+use stocklock::config::{DatabaseConfig, Limits, ServicesConfig};
 use stocklock::lab::race::Target;
 use stocklock::lab::replicas::Replicas;
 
@@ -25,6 +25,8 @@ pub(crate) struct TestApp {
 struct Settings {
     #[command(flatten)]
     database: DatabaseConfig,
+    #[command(flatten)]
+    services: ServicesConfig,
     #[command(flatten)]
     limits: Limits,
 }
@@ -58,10 +60,11 @@ impl TestApp {
         let flags = std::iter::once("test").chain(flags.iter().copied());
         let Settings {
             mut database,
+            services,
             limits,
         } = Settings::parse_from(flags);
         database.database_url = Some(SecretString::from(url));
-        let replicas = Replicas::start(&database, &limits, count)
+        let replicas = Replicas::start(&database, &services, &limits, count)
             .await
             .expect("replicas start");
         // Connections are not shared between tests, and a cut one must not be hidden by a retry.

@@ -7,11 +7,12 @@
 //! out, and two transactions that wait for each other are a deadlock, which the explorer reports.
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stocklock::stock::{
-    Audit, Deduction, Durability, Home, Idempotency, Movement, MovementKind, OperationId, Sku,
-    StockLevel, Warehouse,
+    Audit, Deduction, Durability, Fence, Home, Idempotency, Movement, MovementKind, OperationId,
+    Sku, StockLevel, Warehouse,
 };
 use stocklock::store::Attempt;
 
@@ -21,22 +22,60 @@ use transaction::Lock;
 mod stock_store;
 mod transaction;
 
+/// What a write under a lock is conditional on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// Version and fence, as the databases have it.
+    VersionAndFence,
+    /// The fence only, which is what many a text on fencing tokens asks for.
+    FenceAlone,
+}
+
 /// The model database; clones are the same one.
 #[derive(Clone)]
 pub(crate) struct MemoryStore {
     tables: Arc<Mutex<Tables>>,
+    guard: Guard,
     decisions: Decisions,
 }
 
 /// What is committed, and who holds what.
 #[derive(Debug, Default)]
 struct Tables {
-    levels: Vec<StockLevel>,
+    levels: Vec<Row>,
     ledger: Vec<Entry>,
     locks: Vec<Lock>,
     transactions: u64,
     /// How many more connections may be lost in COMMIT.
     faults: u32,
+}
+
+/// A row of stock: the level, and the fence of the last write under a lock.
+#[derive(Debug, Clone)]
+struct Row {
+    level: StockLevel,
+    fence: Option<Fence>,
+}
+
+impl Row {
+    /// Whether a later holder of the same lock has written it.
+    fn is_after(&self, fence: &Fence) -> bool {
+        let last = self.fence.as_ref();
+        last.is_some_and(|last| fence.is_before(last.token, &last.source))
+    }
+}
+
+impl Deref for Row {
+    type Target = StockLevel;
+    fn deref(&self) -> &StockLevel {
+        &self.level
+    }
+}
+
+impl DerefMut for Row {
+    fn deref_mut(&mut self) -> &mut StockLevel {
+        &mut self.level
+    }
 }
 
 /// A row of the ledger: the movement, and the caller's key that it was recorded under.
@@ -47,16 +86,16 @@ struct Entry {
 }
 
 impl Tables {
-    fn level(&self, sku: &Sku, warehouse: &Warehouse) -> Option<&StockLevel> {
+    fn row(&self, sku: &Sku, warehouse: &Warehouse) -> Option<&Row> {
         self.levels
             .iter()
-            .find(|level| level.sku == *sku && level.warehouse == *warehouse)
+            .find(|row| row.sku == *sku && row.warehouse == *warehouse)
     }
 
-    fn put(&mut self, level: StockLevel) {
+    fn put(&mut self, row: Row) {
         self.levels
-            .retain(|old| old.sku != level.sku || old.warehouse != level.warehouse);
-        self.levels.push(level);
+            .retain(|old| old.sku != row.sku || old.warehouse != row.warehouse);
+        self.levels.push(row);
     }
 
     /// Whether one of the ledger's unique indexes refuses `entry`.
@@ -77,8 +116,14 @@ impl MemoryStore {
         };
         Self {
             tables: Arc::new(Mutex::new(tables)),
+            guard: Guard::VersionAndFence,
             decisions: decisions.clone(),
         }
+    }
+
+    /// The same with writes under a lock on another condition.
+    pub(crate) fn guarded_by(self, guard: Guard) -> Self {
+        Self { guard, ..self }
     }
 
     /// Stocks a SKU before anything runs.
@@ -95,7 +140,7 @@ impl MemoryStore {
         let operation = OperationId::mint();
         let received = movement(operation, MovementKind::Received, on_hand, &level);
         let mut tables = self.tables();
-        tables.put(level);
+        tables.put(Row { level, fence: None });
         tables.ledger.push(Entry {
             movement: received,
             key: None,
@@ -140,8 +185,9 @@ impl MemoryStore {
 
     /// The committed levels that are wanted, in order.
     fn levels_where(&self, wanted: impl Fn(&StockLevel) -> bool) -> Vec<StockLevel> {
-        let mut found = self.tables().levels.clone();
-        found.retain(wanted);
+        let tables = self.tables();
+        let levels = tables.levels.iter().map(|row| row.level.clone());
+        let mut found: Vec<_> = levels.filter(wanted).collect();
         found.sort_by(|a, b| (&a.sku, &a.warehouse).cmp(&(&b.sku, &b.warehouse)));
         found
     }

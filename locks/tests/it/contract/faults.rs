@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stocklock_locks::{LockError, LockState, LostReason, ReleaseOutcome};
+use stocklock_locks::{LockError, LockManager, LockState, LostReason, ReleaseOutcome};
 
 use crate::rig::{Faults, RigExt, eventually};
 
@@ -173,10 +173,38 @@ pub(super) async fn a_release_that_cannot_arrive_is_repeated(rig: &impl Faults) 
     .await;
 }
 
+pub(super) async fn ping_says_whether_the_server_answers(rig: &impl Faults) {
+    let (used, fresh) = (rig.manager(), rig.manager());
+    let limit = rig.backend().response_limit();
+    let asks_in_time = async |manager: &LockManager| {
+        let begin = rig.now();
+        let answer = manager.ping().await;
+        let took = rig.now().since(begin);
+        assert!(took < limit + rig.moment(), "{took:?}");
+        answer
+    };
+    asks_in_time(&used).await.unwrap();
+    rig.block().await;
+    for manager in [&used, &fresh] {
+        asks_in_time(manager).await.unwrap_err();
+    }
+    rig.unblock().await;
+    rig.crash().await;
+    for manager in [&used, &fresh] {
+        asks_in_time(manager).await.unwrap_err();
+    }
+    rig.bring_up().await;
+    for manager in [&used, &fresh] {
+        let answers = async || manager.ping().await.is_ok();
+        eventually("it answers again", Duration::from_secs(20), answers).await;
+    }
+}
+
 pub(super) async fn a_server_that_comes_back_is_used_again(rig: &impl Faults) {
     let manager = rig.manager();
     let guard = manager.lock("again").acquire().await.unwrap();
-    rig.restart().await;
+    rig.crash().await;
+    rig.bring_up().await;
     let lock = manager.lock("other").wait(Duration::from_secs(20));
     let other = lock.acquire().await.unwrap();
     other.release().await;

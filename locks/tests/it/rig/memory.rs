@@ -71,7 +71,12 @@ impl Faults for MemoryRig {
         self.server.lose_answers(Question::Acquire, 1);
     }
 
-    async fn restart(&self) {
+    async fn crash(&self) {
         self.server.forget_all();
+        self.server.pause();
+    }
+
+    async fn bring_up(&self) {
+        self.server.resume();
     }
 }

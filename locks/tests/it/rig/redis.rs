@@ -95,8 +95,11 @@ impl Faults for RedisRig {
         self.proxy.cut_after(b"EVALSHA", 1);
     }
 
-    async fn restart(&self) {
+    async fn crash(&self) {
         self.server.kill9();
+    }
+
+    async fn bring_up(&self) {
         self.server.bring_up().await;
     }
 }

@@ -146,9 +146,12 @@ impl Faults for ZooKeeperRig {
         self.proxy.cut_after(b"-lock-", 1);
     }
 
-    async fn restart(&self) {
+    async fn crash(&self) {
+        self.own.as_ref().expect("a server of its own").kill9();
+    }
+
+    async fn bring_up(&self) {
         let server = self.own.as_ref().expect("a server of its own");
-        server.kill9();
         server.bring_up().await;
     }
 }

@@ -2,14 +2,14 @@
 
 use async_trait::async_trait;
 use stocklock::stock::{
-    Adjustment, Audit, Deduction, Idempotency, LevelChange, LevelCursor, Movement, MovementFilter,
-    MovementKind, OperationId, Precondition, Reason, Reference, Revision, Sku, StockLevel,
-    Warehouse,
+    Adjustment, Audit, Deduction, Fence, Idempotency, LevelChange, LevelCursor, Movement,
+    MovementFilter, MovementKind, OperationId, Precondition, Reason, Reference, Revision, Sku,
+    StockLevel, Warehouse,
 };
 use stocklock::store::{Attempt, Change, StockStore, StoreError};
 
 use super::transaction::Transaction;
-use super::{Entry, MemoryStore, key, movement, refusal, sale};
+use super::{Entry, Guard, MemoryStore, Row, key, movement, refusal, sale};
 
 impl MemoryStore {
     /// Records a deduction in the transaction that wrote the level, and commits both.
@@ -68,14 +68,17 @@ impl StockStore for MemoryStore {
         warehouse: &Warehouse,
     ) -> Result<Option<StockLevel>, StoreError> {
         self.step("SELECT").await;
-        Ok(self.tables().level(sku, warehouse).cloned())
+        Ok(self
+            .tables()
+            .row(sku, warehouse)
+            .map(|row| row.level.clone()))
     }
 
     async fn deduct_if_available(&self, deduction: &Deduction) -> Result<Attempt, StoreError> {
         let units = deduction.quantity.units();
         let row = (&deduction.sku, &deduction.warehouse);
         let mut tx = Transaction::begin(self);
-        let enough = |level: &StockLevel| level.available() >= units;
+        let enough = |level: &Row| level.available() >= units;
         let after = tx.update(row, enough, |level| level.on_hand -= units).await;
         if let Some(after) = after {
             return self.record(tx, deduction, &after, None).await;
@@ -93,7 +96,7 @@ impl StockStore for MemoryStore {
         let mut tx = Transaction::begin(self);
         let locked = tx.select_for_update(row.0, row.1).await;
         let Some(_) = locked.as_ref().filter(|level| level.available() >= units) else {
-            return Ok(refusal(locked.as_ref(), deduction));
+            return Ok(refusal(locked.as_deref(), deduction));
         };
         match tx
             .update(row, |_| true, |level| level.on_hand -= units)
@@ -112,11 +115,40 @@ impl StockStore for MemoryStore {
         let on_hand = read.on_hand - deduction.quantity.units();
         let row = (&deduction.sku, &deduction.warehouse);
         let mut tx = Transaction::begin(self);
-        let same = |level: &StockLevel| level.version == read.version;
+        let same = |row: &Row| row.version == read.version;
         match tx.update(row, same, |level| level.on_hand = on_hand).await {
             Some(after) => self.record(tx, deduction, &after, Some(read)).await,
             None => Ok(Attempt::Stale),
         }
+    }
+
+    async fn deduct_if_fenced(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+        fence: &Fence,
+    ) -> Result<Attempt, StoreError> {
+        let on_hand = read.on_hand - deduction.quantity.units();
+        let row = (&deduction.sku, &deduction.warehouse);
+        let mut tx = Transaction::begin(self);
+        let allowed = |row: &Row| {
+            let same = self.guard == Guard::FenceAlone || row.version == read.version;
+            same && !row.is_after(fence)
+        };
+        let set = |row: &mut Row| {
+            row.on_hand = on_hand;
+            row.fence = Some(fence.clone());
+        };
+        if let Some(after) = tx.update(row, allowed, set).await {
+            return self.record(tx, deduction, &after, Some(read)).await;
+        }
+        self.step("SELECT the fence").await;
+        let overtaken = tx.row(row.0, row.1).is_some_and(|row| row.is_after(fence));
+        Ok(if overtaken {
+            Attempt::LockLost
+        } else {
+            Attempt::Stale
+        })
     }
 
     async fn overwrite(
@@ -238,7 +270,7 @@ impl StockStore for MemoryStore {
             },
             key: key(adjustment.idempotency.as_ref()),
         };
-        self.record_change(tx, entry, after, false).await
+        self.record_change(tx, entry, after.level, false).await
     }
 
     async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError> {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use stocklock::stock::{OperationId, Sku, StockLevel, Warehouse};
 use stocklock::store::StoreError;
 
-use super::{Entry, MemoryStore, Tables};
+use super::{Entry, MemoryStore, Row, Tables};
 
 /// What can be locked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) struct Lock {
 pub(super) struct Transaction {
     store: MemoryStore,
     id: u64,
-    written: Vec<StockLevel>,
+    written: Vec<Row>,
     inserted: Vec<Entry>,
 }
 
@@ -62,20 +62,16 @@ impl Transaction {
     }
 
     /// The row as this transaction sees it: its own write, or else what is committed by now.
-    pub(super) fn row(&self, sku: &Sku, warehouse: &Warehouse) -> Option<StockLevel> {
+    pub(super) fn row(&self, sku: &Sku, warehouse: &Warehouse) -> Option<Row> {
         let own = self.written.iter().rev();
         own.into_iter()
-            .find(|level| level.sku == *sku && level.warehouse == *warehouse)
+            .find(|row| row.sku == *sku && row.warehouse == *warehouse)
             .cloned()
-            .or_else(|| self.tables().level(sku, warehouse).cloned())
+            .or_else(|| self.tables().row(sku, warehouse).cloned())
     }
 
     /// `SELECT … FOR UPDATE` of one row.
-    pub(super) async fn select_for_update(
-        &self,
-        sku: &Sku,
-        warehouse: &Warehouse,
-    ) -> Option<StockLevel> {
+    pub(super) async fn select_for_update(&self, sku: &Sku, warehouse: &Warehouse) -> Option<Row> {
         self.store.step("SELECT FOR UPDATE").await;
         self.row(sku, warehouse)?;
         self.lock(&LockName::Row(sku.clone(), warehouse.clone()))
@@ -90,9 +86,9 @@ impl Transaction {
     pub(super) async fn update(
         &mut self,
         (sku, warehouse): (&Sku, &Warehouse),
-        condition: impl Fn(&StockLevel) -> bool,
-        set: impl FnOnce(&mut StockLevel),
-    ) -> Option<StockLevel> {
+        condition: impl Fn(&Row) -> bool,
+        set: impl FnOnce(&mut Row),
+    ) -> Option<Row> {
         self.store.step("UPDATE").await;
         self.row(sku, warehouse).filter(&condition)?;
         self.lock(&LockName::Row(sku.clone(), warehouse.clone()))
@@ -121,7 +117,10 @@ impl Transaction {
         self.store.step("INSERT or UPDATE of the level").await;
         self.lock(&LockName::Row(level.sku.clone(), level.warehouse.clone()))
             .await;
-        self.written.push(level);
+        let fence = self
+            .row(&level.sku, &level.warehouse)
+            .and_then(|row| row.fence);
+        self.written.push(Row { level, fence });
     }
 
     /// `INSERT` into the ledger; answers whether it is new there.
