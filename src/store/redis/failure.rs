@@ -109,15 +109,13 @@ pub(super) fn bad_answer(answer: impl std::fmt::Debug) -> StoreError {
 mod tests {
     use std::io;
 
-    use redis::{Value, from_redis_value};
-
     use super::*;
 
     /// The error that the driver makes of a server's line.
     fn said(line: &str) -> RedisError {
         let answer = redis::parse_redis_value(format!("-{line}\r\n").as_bytes());
         let value = answer.expect("a server's error is an answer");
-        from_redis_value::<Value>(value).expect_err("an error was said")
+        value.extract_error().expect_err("an error was said")
     }
 
     #[test]

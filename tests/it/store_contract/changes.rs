@@ -224,7 +224,7 @@ async fn an_adjustment_with_a_key_is_made_once(
     assert_eq!(fixture.level("a").await.on_hand, 7);
     let recorded = fixture
         .store
-        .recorded(repeat.operation, repeat.idempotency.as_ref())
+        .recorded(&repeat.sku, repeat.operation, repeat.idempotency.as_ref())
         .await
         .unwrap()
         .expect("recorded");

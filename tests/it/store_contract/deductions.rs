@@ -2,11 +2,9 @@
 
 use rstest::rstest;
 use stocklock::stock::{Deduction, Home, LevelChange, MovementKind, Warehouse};
-use stocklock::store::{Attempt, StoreError};
+use stocklock::store::{Attempt, InRedis, StoreError};
 
-use super::fixture::{Fixture, deduction, deduction_with_key, level_change, name, place};
-use crate::support::services::Backend;
-use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
+use super::fixture::{Fixture, On, deduction, deduction_with_key, level_change, name, place};
 
 type Outcome = Result<Attempt, StoreError>;
 
@@ -15,12 +13,26 @@ type Outcome = Result<Attempt, StoreError>;
 enum Way {
     Guarded,
     RowLock,
+    Script,
+    Watch,
     Version,
     Overwrite,
 }
 
 impl Way {
-    const ALL: [Self; 4] = [Self::Guarded, Self::RowLock, Self::Version, Self::Overwrite];
+    /// All that there are of them.
+    fn all(on: On) -> [Self; 4] {
+        let [first, second] = Self::deciding(on);
+        [first, second, Self::Version, Self::Overwrite]
+    }
+
+    /// Those that decide by themselves.
+    fn deciding(on: On) -> [Self; 2] {
+        match on {
+            On::Sql(_) => [Self::Guarded, Self::RowLock],
+            On::Redis => [Self::Script, Self::Watch],
+        }
+    }
 
     /// Deducts once; where a level is read first, it is read now.
     async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Outcome {
@@ -30,6 +42,8 @@ impl Way {
         match self {
             Self::Guarded => store.deduct_if_available(deduction).await,
             Self::RowLock => store.deduct_under_row_lock(deduction).await,
+            Self::Script => store.deduct_in_redis(deduction, InRedis::Script).await,
+            Self::Watch => store.deduct_in_redis(deduction, InRedis::Watch).await,
             Self::Version => store.deduct_if_version(deduction, read()).await,
             Self::Overwrite => store.overwrite(deduction, read()).await,
         }
@@ -39,17 +53,17 @@ impl Way {
 #[rstest]
 #[tokio::test]
 async fn every_way_takes_the_units_and_records_them(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
-    for way in Way::ALL {
+    let fixture = Fixture::on(on).await;
+    for way in Way::all(on) {
         let sku = format!("{way:?}");
         let before = fixture.put(&sku, 10).await;
         let deduction = deduction_with_key(&sku, 3, &sku);
 
         let attempt = way.deduct(&fixture, &deduction).await.unwrap();
 
-        assert_eq!(attempt, Attempt::Deducted { remaining: 7 }, "{way:?}");
+        assert_eq!(attempt, on.done(7), "{way:?}");
         let after = fixture.level(&sku).await;
         assert_eq!((after.on_hand, after.version), (7, before.version + 1));
         let movements = fixture.movements(&sku).await;
@@ -74,19 +88,18 @@ async fn every_way_takes_the_units_and_records_them(
 }
 
 #[rstest]
-#[case::guarded(Way::Guarded)]
-#[case::under_a_row_lock(Way::RowLock)]
 #[tokio::test]
 async fn stock_can_be_sold_to_zero_and_then_is_refused(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-    #[case] way: Way,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+    #[values(0, 1)] way: usize,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let way = Way::deciding(on)[way];
+    let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     for (quantity, expected) in [
-        (2, Attempt::Deducted { remaining: 3 }),
+        (2, on.done(3)),
         (4, Attempt::Insufficient { available: 3 }),
-        (3, Attempt::Deducted { remaining: 0 }),
+        (3, on.done(0)),
         (1, Attempt::Insufficient { available: 0 }),
     ] {
         let attempt = way.deduct(&fixture, &deduction("a", quantity)).await;
@@ -98,14 +111,13 @@ async fn stock_can_be_sold_to_zero_and_then_is_refused(
 }
 
 #[rstest]
-#[case::guarded(Way::Guarded)]
-#[case::under_a_row_lock(Way::RowLock)]
 #[tokio::test]
 async fn the_backorder_limit_may_be_sold_too_and_no_unit_more(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-    #[case] way: Way,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+    #[values(0, 1)] way: usize,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let way = Way::deciding(on)[way];
+    let fixture = Fixture::on(on).await;
     let backorder_limit = Some(2);
     fixture
         .set(LevelChange {
@@ -114,9 +126,9 @@ async fn the_backorder_limit_may_be_sold_too_and_no_unit_more(
         })
         .await;
     for (quantity, expected) in [
-        (2, Attempt::Deducted { remaining: 1 }),
+        (2, on.done(1)),
         (2, Attempt::Insufficient { available: 1 }),
-        (1, Attempt::Deducted { remaining: 0 }),
+        (1, on.done(0)),
         (1, Attempt::Insufficient { available: 0 }),
     ] {
         let attempt = way.deduct(&fixture, &deduction("a", quantity)).await;
@@ -128,25 +140,26 @@ async fn the_backorder_limit_may_be_sold_too_and_no_unit_more(
 
 #[rstest]
 #[tokio::test]
-async fn units_held_are_not_for_sale(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
+async fn units_held_are_not_for_sale(
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+) {
+    let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
-    let mut raw = super::fixture::Raw::connect(backend, &fixture.url).await;
-    raw.run("UPDATE stock SET held = 3").await.unwrap();
-    for way in [Way::Guarded, Way::RowLock] {
+    fixture.hold("a", 3).await;
+    for way in Way::deciding(on) {
         let refused = way.deduct(&fixture, &deduction("a", 3)).await.unwrap();
         assert_eq!(refused, Attempt::Insufficient { available: 2 }, "{way:?}");
     }
-    let sold = Way::Guarded.deduct(&fixture, &deduction("a", 1)).await;
-    assert_eq!(sold.unwrap(), Attempt::Deducted { remaining: 1 });
-    let sold = Way::RowLock.deduct(&fixture, &deduction("a", 1)).await;
-    assert_eq!(sold.unwrap(), Attempt::Deducted { remaining: 0 });
+    for (way, remaining) in Way::deciding(on).into_iter().zip([1, 0]) {
+        let sold = way.deduct(&fixture, &deduction("a", 1)).await;
+        assert_eq!(sold.unwrap(), on.done(remaining), "{way:?}");
+    }
 }
 
 #[rstest]
 #[tokio::test]
-async fn what_does_not_exist_is_unknown(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
+async fn what_does_not_exist_is_unknown(#[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On) {
+    let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     let elsewhere = Deduction {
         warehouse: place("east"),
@@ -167,9 +180,9 @@ async fn what_does_not_exist_is_unknown(#[values(Sqlite, Mysql, Postgres)] backe
 #[rstest]
 #[tokio::test]
 async fn a_version_that_is_no_longer_current_is_stale(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
     // Back to the same quantity: only the version tells.
     fixture.put("a", 9).await;
@@ -188,13 +201,13 @@ async fn a_version_that_is_no_longer_current_is_stale(
 #[rstest]
 #[tokio::test]
 async fn overwriting_loses_an_update_and_the_ledger_proves_it(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
     for _ in 0..2 {
         let attempt = fixture.store.overwrite(&deduction("a", 1), &read).await;
-        assert_eq!(attempt.unwrap(), Attempt::Deducted { remaining: 9 });
+        assert_eq!(attempt.unwrap(), on.done(9));
     }
     assert_eq!(fixture.level("a").await.on_hand, 9);
     let movements = fixture.movements("a").await;
@@ -207,9 +220,9 @@ async fn overwriting_loses_an_update_and_the_ledger_proves_it(
 #[rstest]
 #[tokio::test]
 async fn overwriting_with_too_little_is_refused_by_the_constraint(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     let with_limit = |backorder_limit, on_hand| LevelChange {
         backorder_limit: Some(backorder_limit),
         ..level_change("a", on_hand)
@@ -226,15 +239,15 @@ async fn overwriting_with_too_little_is_refused_by_the_constraint(
 #[rstest]
 #[tokio::test]
 async fn the_ledger_takes_an_operation_and_a_key_once_only(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
-    for way in Way::ALL {
+    let fixture = Fixture::on(on).await;
+    for way in Way::all(on) {
         let sku = format!("{way:?}");
         fixture.put(&sku, 10).await;
         let first = deduction_with_key(&sku, 2, &sku);
         let done = way.deduct(&fixture, &first).await.unwrap();
-        assert_eq!(done, Attempt::Deducted { remaining: 8 });
+        assert_eq!(done, on.done(8));
 
         let same_operation = Deduction {
             idempotency: None,
@@ -252,8 +265,8 @@ async fn the_ledger_takes_an_operation_and_a_key_once_only(
         let recorded = |deduction: &Deduction| {
             let store = fixture.store.clone();
             let key = deduction.idempotency.clone();
-            let operation = deduction.operation;
-            async move { store.recorded(operation, key.as_ref()).await.unwrap() }
+            let (sku, operation) = (deduction.sku.clone(), deduction.operation);
+            async move { store.recorded(&sku, operation, key.as_ref()).await.unwrap() }
         };
         for repeat in [&same_operation, &same_key, &first] {
             let movement = recorded(repeat).await.expect("recorded");
@@ -266,9 +279,9 @@ async fn the_ledger_takes_an_operation_and_a_key_once_only(
 #[rstest]
 #[tokio::test]
 async fn names_and_keys_differ_by_case_and_may_be_in_any_script(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     for (sku, on_hand) in [("abc", 1), ("ABC", 2), ("äbc", 3)] {
         fixture.put(sku, on_hand).await;
     }
@@ -293,7 +306,7 @@ async fn names_and_keys_differ_by_case_and_may_be_in_any_script(
         ..deduction("abc", 1)
     };
     let attempt = fixture.store.deduct_under_row_lock(&in_shanghai).await;
-    assert_eq!(attempt.unwrap(), Attempt::Deducted { remaining: 3 });
+    assert_eq!(attempt.unwrap(), on.done(3));
 
     for (sku, on_hand) in [("abc", 0), ("ABC", 1), ("äbc", 3)] {
         assert_eq!(fixture.level(sku).await.on_hand, on_hand, "{sku}");

@@ -10,7 +10,10 @@ use stocklock::stock::{
     MovementFilter, OperationId, Precondition, Quantity, Reason, RequestHash, Sku, StockLevel,
     Warehouse,
 };
-use stocklock::store::{self, Change, StockStore, StoreOptions};
+use stocklock::store::{
+    self, Attempt, Change, RedisOptions, StockStore, StoreOptions, Stores, WatchOn,
+};
+use tokio_util::sync::CancellationToken;
 
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
@@ -19,11 +22,52 @@ pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(1);
 /// A bound for what takes milliseconds.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
+/// A back end that the contract holds on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum On {
+    /// Stock in SQL.
+    Sql(Backend),
+    /// Stock in Redis, with the ledger in `SQLite`.
+    Redis,
+}
+
+impl On {
+    pub(crate) const SQLITE: Self = Self::Sql(Backend::Sqlite);
+    pub(crate) const MYSQL: Self = Self::Sql(Backend::Mysql);
+    pub(crate) const POSTGRES: Self = Self::Sql(Backend::Postgres);
+    pub(crate) const REDIS: Self = Self::Redis;
+
+    /// The database under it.
+    pub(crate) fn backend(self) -> Backend {
+        match self {
+            Self::Sql(backend) => backend,
+            Self::Redis => Backend::Sqlite,
+        }
+    }
+
+    pub(crate) fn home(self) -> Home {
+        match self {
+            Self::Sql(_) => Home::Sql,
+            Self::Redis => Home::Redis,
+        }
+    }
+
+    /// A deduction that is done.
+    pub(crate) fn done(self, remaining: i64) -> Attempt {
+        match self {
+            Self::Sql(_) => Attempt::Deducted { remaining },
+            Self::Redis => Attempt::Journaled { remaining },
+        }
+    }
+}
+
 /// A store on a migrated database.
 pub(crate) struct Fixture {
     pub(crate) backend: Backend,
     pub(crate) url: String,
     pub(crate) store: Arc<dyn StockStore>,
+    on: On,
+    stores: Option<Stores>,
     _database: Option<TestDatabase>,
 }
 
@@ -38,6 +82,39 @@ impl Fixture {
         }
     }
 
+    /// The same, wherever the stock is to live.
+    pub(crate) async fn on(on: On) -> Self {
+        let fixture = Self::new(on.backend()).await;
+        match on {
+            On::Sql(_) => fixture,
+            On::Redis => fixture.with(redis_options(&redis_url())),
+        }
+    }
+
+    /// The same database, with stock that lives in Redis.
+    pub(crate) fn with(self, redis: RedisOptions) -> Self {
+        let options = StoreOptions {
+            pool_size: 8,
+            wait_limit: WAIT_LIMIT,
+        };
+        let stores = Stores::open(&self.url, &options, Some(redis)).expect("the URLs are URLs");
+        Self {
+            on: On::Redis,
+            store: Arc::clone(&stores.store),
+            stores: Some(stores),
+            ..self
+        }
+    }
+
+    /// Brings everything that waits in Redis into the ledger.
+    pub(crate) async fn settle(&self) {
+        if let Some(follower) = self.stores.as_ref().and_then(|stores| stores.follower("test")) {
+            let stop = CancellationToken::new();
+            stop.cancel();
+            follower.run(stop, |_| ()).await;
+        }
+    }
+
     /// A store on the database behind `url`, which is migrated first.
     pub(crate) async fn at(backend: Backend, url: String) -> Self {
         store::migrate(&url)
@@ -46,6 +123,8 @@ impl Fixture {
         Self {
             backend,
             store: open(&url, 8),
+            on: On::Sql(backend),
+            stores: None,
             url,
             _database: None,
         }
@@ -56,11 +135,29 @@ impl Fixture {
         self.set(level_change(sku, on_hand)).await
     }
 
-    /// Sets a level; it must be possible.
-    pub(crate) async fn set(&self, change: LevelChange) -> StockLevel {
+    /// Sets a level, at home where the fixture is unless told otherwise; it must be possible.
+    pub(crate) async fn set(&self, mut change: LevelChange) -> StockLevel {
+        change.home.get_or_insert(self.on.home());
         match self.store.set_level(&change).await.expect("no error") {
             Change::Done { level, .. } => level,
             refused => panic!("refused: {refused:?}"),
+        }
+    }
+
+    /// Holds units of a SKU that has one warehouse, as no store can yet.
+    pub(crate) async fn hold(&self, sku: &str, units: i64) {
+        if let Some(redis) = &self.redis {
+            let mut connection = redis::Client::open(&**redis).unwrap();
+            let keys: Vec<String> = redis::cmd("KEYS")
+                .arg(format!("stock:{{{}.*}}:{sku}:*", self.ledger().await))
+                .query(&mut connection)
+                .expect("the keys can be listed");
+            assert_eq!(keys.len(), 1, "{keys:?}");
+            let hold = redis::cmd("HSET").arg(&keys[0]).arg("held").arg(units).clone();
+            hold.exec(&mut connection).expect("units can be held");
+        } else {
+            let mut raw = Raw::connect(self.backend, &self.url).await;
+            raw.run("UPDATE stock SET held = 3").await.expect("units can be held");
         }
     }
 
@@ -72,15 +169,28 @@ impl Fixture {
 
     /// The whole ledger of a SKU, newest first.
     pub(crate) async fn movements(&self, sku: &str) -> Vec<Movement> {
+        self.settle().await;
         let movements = self.store.movements(&all_of(sku)).await;
         movements.expect("no error")
     }
 
     /// The audit of a SKU that has one warehouse.
     pub(crate) async fn audit(&self, sku: &str) -> Audit {
+        self.settle().await;
         let mut audits = self.store.audit(&name(sku)).await.expect("no error");
         assert_eq!(audits.len(), 1, "one warehouse: {audits:?}");
         audits.remove(0)
+    }
+}
+
+/// A Redis, without limits that a test would notice.
+pub(crate) fn redis_options(url: &str) -> RedisOptions {
+    RedisOptions {
+        url: url.into(),
+        wait_limit: WAIT_LIMIT,
+        watch_connections: 8,
+        watch_on: WatchOn::Exclusive,
+        journal_limit: 10_000,
     }
 }
 
@@ -251,4 +361,8 @@ impl Raw {
             .await
             .expect("a movement can be inserted");
     }
+}
+
+fn redis_url() -> String {
+    std::env::var("TEST_REDIS_URL").expect("TEST_REDIS_URL")
 }
