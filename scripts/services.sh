@@ -13,8 +13,8 @@ needed=(
     "make|make|make|"
     "MariaDB|mariadbd mariadb-install-db|mariadb-server|TEST_MYSQL_URL"
     "PostgreSQL|postgres initdb|postgresql|TEST_POSTGRES_URL"
-    "Redis|redis-server|redis-server|"
-    "ZooKeeper|java /usr/share/java/zookeeper.jar|zookeeper default-jre-headless|"
+    "Redis|redis-server|redis-server|TEST_REDIS_URL"
+    "ZooKeeper|java /usr/share/java/zookeeper.jar|zookeeper default-jre-headless|TEST_ZOOKEEPER_CONNECT"
 )
 
 say() { printf 'services: %s\n' "$*"; }

@@ -162,7 +162,7 @@ pub struct LogConfig {
         long = "log",
         env = "LOG",
         value_name = "FILTER",
-        default_value = "info"
+        default_value = "info,zookeeper_client=warn"
     )]
     pub filter: String,
 

@@ -81,12 +81,12 @@ impl Metrics {
         );
         let locks = LockMetrics::register(&mut registry);
         Self {
-            locks,
             registry,
             deductions,
             deduct_seconds,
             responses,
             journal_waiting,
+            locks,
         }
     }
 

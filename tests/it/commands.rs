@@ -76,9 +76,8 @@ async fn lab_answers_the_first_curl_of_the_readme() {
 #[tokio::test]
 async fn lab_keeps_the_stock_that_it_finds() {
     let database = fresh_database(Backend::Sqlite).await;
-    let variables = [("DATABASE_URL", database.url.as_str())];
     for remaining in [4999, 4998] {
-        let lab = Process::serving(&["lab"], &variables).await;
+        let lab = Process::lab(&database.url, &[]).await;
         let (_, body) = post(&lab, "/stock/deduct").await;
         assert_eq!(body["remaining"], remaining, "{body}");
     }

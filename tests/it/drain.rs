@@ -18,9 +18,7 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 
 async fn lab(backend: Backend, limits: &[(&str, &str)]) -> (Process, TestDatabase) {
     let database = fresh_database(backend).await;
-    let mut variables = vec![("DATABASE_URL", database.url.as_str())];
-    variables.extend(limits);
-    (Process::serving(&["lab"], &variables).await, database)
+    (Process::lab(&database.url, limits).await, database)
 }
 
 /// Waits until nobody is let in any more.
@@ -134,8 +132,7 @@ async fn under_load_every_sale_is_answered_and_every_answer_is_a_sale() {
     stops_within(process).await;
     let sold: i64 = buyers.join_all().await.into_iter().sum();
 
-    let variables = [("DATABASE_URL", database.url.as_str())];
-    let process = Process::serving(&["lab"], &variables).await;
+    let process = Process::lab(&database.url, &[]).await;
     let audit = reqwest::get(process.url("/stock/1001/audit")).await;
     let audit: Value = audit.expect("an answer").json().await.expect("an audit");
     assert_eq!(audit["warehouses"][0]["sold"], sold, "{audit}");

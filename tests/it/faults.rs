@@ -16,7 +16,6 @@ use crate::support::app::TestApp;
 use crate::support::proxy::{Proxy, Trigger};
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
-mod child;
 mod database_away;
 mod database_killed;
 mod disconnect;

@@ -204,10 +204,16 @@ fn a_lock_that_is_kept_protects_even_without_a_guard(
 /// more schedules that oversell. (With the local check they are fewer, and none is gone: the lease
 /// may end between the check and the write.)
 #[rstest]
-#[case::one_last_unit(1)]
-#[case::two_units(2)]
-fn a_lost_lease_oversells_unless_version_and_fence_guard_the_write(#[case] stock: i64) {
-    let explore = |guard: Option<Guard>, check| {
+#[case::of_two(2, false, [1_364, 702], [1_364, 834])]
+#[case::of_two_who_check(2, true, [1_222, 546], [1_222, 594])]
+#[case::of_three(3, false, [69_690, 22_170], [69_294, 54_330])]
+fn a_lost_lease_oversells_unless_version_and_fence_guard_the_write(
+    #[case] buyers: usize,
+    #[case] check: bool,
+    #[case] fence_alone: [u64; 2],
+    #[case] neither: [u64; 2],
+) {
+    let explore = |guard: Option<Guard>| {
         let scenario = Scenario {
             losses: 1,
             guard: guard.unwrap_or(Guard::VersionAndFence),
@@ -215,16 +221,15 @@ fn a_lost_lease_oversells_unless_version_and_fence_guard_the_write(#[case] stock
                 guard: guard.is_some(),
                 check,
             },
-            ..Scenario::new(Strategy::RedisLock, stock, 2)
+            ..Scenario::new(Strategy::RedisLock, 1, buyers)
         };
         scenario.explore()
     };
-    for check in [false, true] {
-        explore(Some(Guard::VersionAndFence), check).assert_clean();
-        let fence_alone = explore(Some(Guard::FenceAlone), check);
-        let neither = explore(None, check);
-        println!("{fence_alone:?} {neither:?}");
-    }
+    let counts = |tally: Tally| [tally.schedules, tally.oversold];
+    explore(Some(Guard::VersionAndFence)).assert_clean();
+    assert_eq!(counts(explore(Some(Guard::FenceAlone))), fence_alone);
+    assert_eq!(counts(explore(None)), neither);
+    assert!(0 < fence_alone[1] && fence_alone[1] < neither[1]);
 }
 
 /// Levels that are set and adjusted while they are sold still agree with their ledger; and whoever

@@ -9,3 +9,4 @@ pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod rival;
 pub(crate) mod services;
+pub(crate) mod signals;

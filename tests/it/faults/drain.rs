@@ -10,10 +10,10 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::child::Lab;
 use super::session::{self, Session};
 use super::{Ledger, SOON, send, until};
 use crate::support::app::TestApp;
+use crate::support::process::Process;
 use crate::support::services::{Backend, fresh_database};
 
 /// How many buy at once, for each strategy.
@@ -95,7 +95,7 @@ async fn a_deduction_that_waits_is_answered_before_the_process_ends(
 ) {
     let database = fresh_database(backend).await;
     let settings = [("WAIT_LIMIT_MS", "15000"), ("REQUEST_DEADLINE_MS", "20000")];
-    let mut lab = Lab::start(&database.url, &settings).await;
+    let mut lab = Process::lab(&database.url, &settings).await;
     lab.set_level("hot", STOCK).await;
     let mut holder = Session::open(backend, &database.url).await;
     assert!(holder.try_lock_hot().await, "the row is free");
@@ -111,13 +111,13 @@ async fn a_deduction_that_waits_is_answered_before_the_process_ends(
     .await;
     // Time enough to end for a process that does not wait.
     sleep(HELD).await;
-    assert_eq!(lab.ended(), None);
+    assert!(lab.is_running());
     assert!(!waiting.is_finished());
     holder.unlock().await;
     let answer = waiting.await.unwrap().expect("it is answered");
     assert_eq!(answer.status, 200, "{answer:?}");
-    let ended = lab.end().await;
-    assert!(ended.success(), "{ended}");
+    let ended = lab.ended().await;
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let ledger = Ledger::at(&database.url);
     assert_eq!(ledger.sales("hot").await, [answer.id]);
 }

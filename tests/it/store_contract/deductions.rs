@@ -145,7 +145,7 @@ async fn units_held_are_not_for_sale(
 ) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
-    fixture.hold("a", 3).await;
+    fixture.hold_three("a").await;
     for way in Way::deciding(on) {
         let refused = way.deduct(&fixture, &deduction("a", 3)).await.unwrap();
         assert_eq!(refused, Attempt::Insufficient { available: 2 }, "{way:?}");

@@ -15,7 +15,9 @@ use stocklock::store::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::support::services::{Backend, TestDatabase, fresh_database};
+use crate::support::services::{
+    Backend, TestDatabase, TestRedis, fresh_database, fresh_redis,
+};
 
 /// How long the stores of the tests wait: no shorter than MariaDB can wait for a lock.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(1);
@@ -68,6 +70,7 @@ pub(crate) struct Fixture {
     pub(crate) store: Arc<dyn StockStore>,
     on: On,
     stores: Option<Stores>,
+    redis: Option<TestRedis>,
     _database: Option<TestDatabase>,
 }
 
@@ -87,7 +90,14 @@ impl Fixture {
         let fixture = Self::new(on.backend()).await;
         match on {
             On::Sql(_) => fixture,
-            On::Redis => fixture.with(redis_options(&redis_url())),
+            On::Redis => {
+                let redis = fresh_redis().await;
+                let fixture = fixture.with(redis_options(&redis.url));
+                Self {
+                    redis: Some(redis),
+                    ..fixture
+                }
+            }
         }
     }
 
@@ -125,6 +135,7 @@ impl Fixture {
             store: open(&url, 8),
             on: On::Sql(backend),
             stores: None,
+            redis: None,
             url,
             _database: None,
         }
@@ -144,20 +155,22 @@ impl Fixture {
         }
     }
 
-    /// Holds units of a SKU that has one warehouse, as no store can yet.
-    pub(crate) async fn hold(&self, sku: &str, units: i64) {
+    /// Holds three units of a SKU that has one warehouse, as no store can yet.
+    pub(crate) async fn hold_three(&self, sku: &str) {
         if let Some(redis) = &self.redis {
-            let mut connection = redis::Client::open(&**redis).unwrap();
-            let keys: Vec<String> = redis::cmd("KEYS")
-                .arg(format!("stock:{{{}.*}}:{sku}:*", self.ledger().await))
-                .query(&mut connection)
-                .expect("the keys can be listed");
+            let client = redis::Client::open(&*redis.url).expect("its URL is one");
+            let mut connection = client.get_connection().expect("it lets the test in");
+            let mut keys = redis::cmd("KEYS");
+            let keys = keys.arg(format!("stock:*:{sku}:*"));
+            let keys: Vec<String> = keys.query(&mut connection).expect("it lists its keys");
             assert_eq!(keys.len(), 1, "{keys:?}");
-            let hold = redis::cmd("HSET").arg(&keys[0]).arg("held").arg(units).clone();
+            let mut hold = redis::cmd("HSET");
+            hold.arg(&keys[0]).arg("held").arg(3);
             hold.exec(&mut connection).expect("units can be held");
         } else {
             let mut raw = Raw::connect(self.backend, &self.url).await;
-            raw.run("UPDATE stock SET held = 3").await.expect("units can be held");
+            let held = raw.run("UPDATE stock SET held = 3").await;
+            held.expect("units can be held");
         }
     }
 
@@ -361,8 +374,4 @@ impl Raw {
             .await
             .expect("a movement can be inserted");
     }
-}
-
-fn redis_url() -> String {
-    std::env::var("TEST_REDIS_URL").expect("TEST_REDIS_URL")
 }

@@ -4,11 +4,14 @@ use std::fs::{self, File};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use reqwest::{Client, Method, RequestBuilder};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use super::ports::free_port;
+use super::signals;
 
 /// How long a process may take to do what a test waits for; on an idle machine it is a moment.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -19,6 +22,8 @@ pub(crate) struct Process {
     child: Guard,
     directory: TempDir,
     port: u16,
+    /// Opens a connection for each request.
+    client: Client,
 }
 
 /// Ends its process when it is dropped.
@@ -58,10 +63,12 @@ impl Process {
             .stderr(output("stderr"))
             .spawn()
             .expect("the program can be started");
+        let client = Client::builder().no_proxy().pool_max_idle_per_host(0);
         Self {
             child: Guard(child),
             directory,
             port,
+            client: client.build().expect("a client without TLS can be built"),
         }
     }
 
@@ -72,6 +79,14 @@ impl Process {
         process
     }
 
+    /// Starts a replica in lab mode on a database, with what else its environment is to say, such
+    /// as `REDIS_URL`, and waits until it is ready to serve.
+    pub(crate) async fn lab(database_url: &str, variables: &[(&str, &str)]) -> Self {
+        let mut all = vec![("DATABASE_URL", database_url)];
+        all.extend(variables);
+        Self::serving(&["lab"], &all).await
+    }
+
     /// Runs it to its end.
     pub(crate) async fn run(words: &[&str], variables: &[(&str, &str)]) -> Ended {
         Self::start(words, variables).ended().await
@@ -79,18 +94,15 @@ impl Process {
 
     /// Waits until it is ready to serve.
     pub(crate) async fn is_ready(&mut self) {
-        let url = self.url("/readyz");
         let begin = Instant::now();
         loop {
-            if let Ok(answer) = reqwest::get(&url).await
-                && answer.status() == 200
-            {
+            let answer = self.request(Method::GET, "/readyz").send().await;
+            if answer.is_ok_and(|answer| answer.status() == 200) {
                 return;
             }
-            let ended = self.child.0.try_wait().expect("the process can be asked");
             assert!(
-                ended.is_none() && begin.elapsed() < PATIENCE,
-                "not ready ({ended:?}): {}",
+                self.is_running() && begin.elapsed() < PATIENCE,
+                "not ready: {}",
                 self.output("stderr")
             );
             sleep(LOOK_EVERY).await;
@@ -106,9 +118,56 @@ impl Process {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// Asks it to end.
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, self.url(path))
+    }
+
+    /// Sets the level of a SKU that it does not know yet.
+    pub(crate) async fn set_level(&self, sku: &str, on_hand: i64) {
+        let request = self.request(Method::PUT, &format!("/stock/{sku}"));
+        let answer = request.json(&json!({ "on_hand": on_hand })).send().await;
+        assert_eq!(answer.expect("it answers").status(), 201);
+    }
+
+    /// Asks it to end, as an orchestrator does.
     pub(crate) fn terminate(&self) {
-        kill_process(Pid::from_child(&self.child.0), Signal::TERM).expect("it runs");
+        kill_process(self.id(), Signal::TERM).expect("it runs");
+    }
+
+    /// Ends it at once, in the middle of whatever it does (`SIGKILL`).
+    pub(crate) fn kill9(&mut self) {
+        self.child.0.kill().expect("it runs");
+        self.child.0.wait().expect("it is our child");
+    }
+
+    /// Stops it as it is (`SIGSTOP`), and returns when none of its threads runs any more.
+    pub(crate) async fn stop(&self) {
+        signals::stop(self.id()).await;
+    }
+
+    /// Lets it go on after [`Self::stop`] (`SIGCONT`).
+    pub(crate) fn resume(&self) {
+        signals::resume(self.id());
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        let ended = self.child.0.try_wait();
+        ended.expect("the process can be asked").is_none()
+    }
+
+    /// The most memory that it ever had, in KiB.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.0.id()));
+        let status = status.expect("the process lives");
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        peak.and_then(|kib| kib.parse().ok())
+            .expect("its status tells its peak")
+    }
+
+    fn id(&self) -> Pid {
+        Pid::from_child(&self.child.0)
     }
 
     /// Waits for its end.

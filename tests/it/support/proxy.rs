@@ -1,13 +1,15 @@
 //! A TCP proxy that breaks what passes through it: all of it, or at one message of a protocol.
 //!
-//! It knows bytes only. A trigger is given the bytes of the message to look for, in the direction
-//! from client to server; with them a connection can be lost just before or just after a `COMMIT`.
-//! A connection that is encrypted shows it nothing.
+//! It knows bytes only. A trigger is given the bytes of the message to look for: with them a
+//! connection can be lost just before or just after a `COMMIT`, and a message can be held on its
+//! way. A connection that is encrypted shows it nothing.
+//!
+//! Drivers send the text of a statement once for each connection, and later only its parameters: a
+//! value that is the test's own is found in each execution, a word of SQL in the first.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use reqwest::Url;
@@ -16,14 +18,20 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::ports::free_port;
 
+// By its path, since the tests of the locks include this file by its own.
+#[path = "proxy/trigger.rs"]
+mod trigger;
+
+use trigger::{Act, Side, Triggers, Watcher, lock};
+pub(crate) use trigger::{Hold, Trigger};
+
 /// How much is read at once.
 const BUFFER: usize = 16 * 1024;
-/// The longest pattern that a trigger may look for.
-const LONGEST_PATTERN: usize = 64;
 
 /// What happens to all that passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,59 +50,6 @@ pub(crate) enum Mode {
     Delay(Duration),
 }
 
-/// The moment at which a trigger closes a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Moment {
-    /// Before the server has seen the message.
-    Before,
-    /// When the server has carried it out and begins to answer; the client sees no answer.
-    After,
-}
-
-/// A message to wait for, armed for a number of times.
-#[derive(Debug)]
-pub(crate) struct Trigger {
-    pattern: Vec<u8>,
-    moment: Moment,
-    left: AtomicU32,
-    fired: AtomicU32,
-}
-
-impl Trigger {
-    /// How many connections it has closed.
-    pub(crate) fn fired(&self) -> u32 {
-        self.fired.load(Ordering::SeqCst)
-    }
-
-    /// Closes no connection any more.
-    pub(crate) fn disarm(&self) {
-        self.left.store(0, Ordering::SeqCst);
-    }
-
-    fn is_spent(&self) -> bool {
-        self.left.load(Ordering::SeqCst) == 0
-    }
-
-    /// Whether the pattern ends in the last `new` bytes of `seen`, and the trigger is still armed.
-    fn takes(&self, seen: &[u8], new: usize) -> bool {
-        // What lies wholly in the bytes before has been looked at when they came.
-        let start = seen.len().saturating_sub(new + self.pattern.len() - 1);
-        seen[start..]
-            .windows(self.pattern.len())
-            .any(|window| window == self.pattern)
-            && self
-                .left
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                    left.checked_sub(1)
-                })
-                .is_ok()
-    }
-
-    fn count(&self) {
-        self.fired.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 /// A proxy before one server; dropping it closes everything.
 #[derive(Debug)]
 pub(crate) struct Proxy {
@@ -104,14 +59,12 @@ pub(crate) struct Proxy {
     _acceptor: AbortOnDropHandle<()>,
 }
 
-type Triggers = Mutex<Vec<Arc<Trigger>>>;
-
 impl Proxy {
     /// Starts a proxy before the server that listens at `upstream` (host and port).
     pub(crate) async fn to(upstream: impl Into<String>) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let listener = TcpListener::bind(address).await.expect("the port is free");
-        let triggers = Arc::default();
+        let triggers = Arc::<Triggers>::default();
         let (orders, inbox) = mpsc::channel(1);
         let acceptor = Acceptor {
             address,
@@ -138,6 +91,7 @@ impl Proxy {
             .unwrap_or_else(|| match url.scheme() {
                 "mysql" | "mariadb" => 3306,
                 "postgres" | "postgresql" => 5432,
+                "redis" => 6379,
                 scheme => panic!("a {scheme} URL has to name a port"),
             });
         let proxy = Self::to(format!("{host}:{port}")).await;
@@ -145,6 +99,17 @@ impl Proxy {
         url.set_port(Some(proxy.address.port()))
             .expect("it has a host");
         (proxy, url.into())
+    }
+
+    /// Starts a proxy before the one server of a ZooKeeper connect string, and gives the connect
+    /// string that leads through it.
+    pub(crate) async fn before_zookeeper(connect: &str) -> (Self, String) {
+        assert!(!connect.contains(','), "{connect} names several servers");
+        let path = connect.find('/').unwrap_or(connect.len());
+        let (server, chroot) = connect.split_at(path);
+        let proxy = Self::to(server).await;
+        let through = format!("{}{chroot}", proxy.address);
+        (proxy, through)
     }
 
     /// Where it listens.
@@ -163,33 +128,27 @@ impl Proxy {
     /// Closes the next `times` connections on which a client sends `pattern`; the server sees
     /// neither that nor what came in one piece with it.
     pub(crate) fn cut_before(&self, pattern: &[u8], times: u32) -> Arc<Trigger> {
-        self.arm(pattern, Moment::Before, times)
+        self.triggers
+            .arm(Side::Client, pattern, Act::CutBefore, times)
     }
 
     /// Closes the next `times` connections on which a client sends `pattern`, once the server has
     /// answered it; the client does not see the answer.
     pub(crate) fn cut_after(&self, pattern: &[u8], times: u32) -> Arc<Trigger> {
-        self.arm(pattern, Moment::After, times)
+        self.triggers
+            .arm(Side::Client, pattern, Act::CutAfter, times)
     }
 
-    fn arm(&self, pattern: &[u8], moment: Moment, times: u32) -> Arc<Trigger> {
-        assert!((1..=LONGEST_PATTERN).contains(&pattern.len()));
-        let trigger = Arc::new(Trigger {
-            pattern: pattern.to_vec(),
-            moment,
-            left: AtomicU32::new(times),
-            fired: AtomicU32::new(0),
-        });
-        let mut triggers = lock(&self.triggers);
-        triggers.retain(|trigger| !trigger.is_spent());
-        triggers.push(Arc::clone(&trigger));
-        drop(triggers);
-        trigger
+    /// Holds the next piece with `pattern` that a client sends. It arrives when it is let go, even
+    /// if the client has gone meanwhile: only then does the server learn of that.
+    pub(crate) fn hold_request(&self, pattern: &[u8]) -> Hold {
+        self.triggers.arm_hold(Side::Client, pattern)
     }
-}
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Holds the next piece with `pattern` that a server sends; the client may send more meanwhile.
+    pub(crate) fn hold_answer(&self, pattern: &[u8]) -> Hold {
+        self.triggers.arm_hold(Side::Server, pattern)
+    }
 }
 
 /// Owns the listener and every connection.
@@ -269,7 +228,7 @@ async fn pass_through(
         let answered = Mutex::new(None);
         tokio::select! {
             _ = requests(from_client, to_server, mode.clone(), triggers, &answered) => {}
-            _ = answers(from_server, to_client, mode, &answered) => {}
+            _ = answers(from_server, to_client, mode, triggers, &answered) => {}
         }
     }
     // Explicitly: a server that is not told keeps the transaction, and its locks, open.
@@ -280,7 +239,7 @@ async fn pass_through(
 /// The trigger that closes the connection when the server answers.
 type Answered = Mutex<Option<Arc<Trigger>>>;
 
-/// Carries what the client sends, and looks for the triggers' patterns in it.
+/// Carries what the client sends.
 async fn requests(
     mut client: ReadHalf<'_>,
     mut server: WriteHalf<'_>,
@@ -289,8 +248,7 @@ async fn requests(
     answered: &Answered,
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
-    // The end of what came before, since a pattern may lie across two reads.
-    let mut seen = Vec::new();
+    let mut watcher = Watcher::new(triggers, Side::Client);
     loop {
         let length = client.read(&mut buffer).await?;
         passing(&mut mode).await;
@@ -298,19 +256,14 @@ async fn requests(
             return Ok(());
         }
         let piece = &buffer[..length];
-        seen.extend_from_slice(piece);
-        let trigger = lock(triggers)
-            .iter()
-            .find(|trigger| trigger.takes(&seen, length))
-            .cloned();
-        seen.drain(..seen.len().saturating_sub(LONGEST_PATTERN));
-        if let Some(trigger) = trigger {
-            match trigger.moment {
-                Moment::Before => {
+        if let Some(trigger) = watcher.look(piece) {
+            match &trigger.act {
+                Act::CutBefore => {
                     trigger.count();
                     return Ok(());
                 }
-                Moment::After => *lock(answered) = Some(trigger),
+                Act::CutAfter => *lock(answered) = Some(trigger),
+                Act::Hold(over) => hold(&trigger, over, &mut mode).await,
             }
         }
         server.write_all(piece).await?;
@@ -322,9 +275,11 @@ async fn answers(
     mut server: ReadHalf<'_>,
     mut client: WriteHalf<'_>,
     mut mode: watch::Receiver<Mode>,
+    triggers: &Triggers,
     answered: &Answered,
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
+    let mut watcher = Watcher::new(triggers, Side::Server);
     loop {
         let length = server.read(&mut buffer).await?;
         passing(&mut mode).await;
@@ -335,8 +290,21 @@ async fn answers(
             trigger.count();
             return Ok(());
         }
-        client.write_all(&buffer[..length]).await?;
+        let piece = &buffer[..length];
+        if let Some(trigger) = watcher.look(piece)
+            && let Act::Hold(over) = &trigger.act
+        {
+            hold(&trigger, over, &mut mode).await;
+        }
+        client.write_all(piece).await?;
     }
+}
+
+/// Returns when the piece that a trigger has found is let go.
+async fn hold(trigger: &Trigger, over: &CancellationToken, mode: &mut watch::Receiver<Mode>) {
+    trigger.count();
+    over.cancelled().await;
+    passing(mode).await;
 }
 
 /// Returns when the mode lets the next piece pass.

@@ -1,28 +1,33 @@
-//! Real servers for the tests, started once for the run, and databases of a test's own on them.
+//! Real servers for the tests, started once for the run, and places of a test's own on them.
 //!
-//! A server is the one that `TEST_MYSQL_URL` or `TEST_POSTGRES_URL` names, or else one that is
-//! started here, on loopback, in a temporary directory, and that ends with this process. Which it
-//! is stands on stderr. Nothing is skipped: a missing program is a panic that says what to run.
+//! A server is the one that `TEST_MYSQL_URL`, `TEST_POSTGRES_URL`, `TEST_REDIS_URL` or
+//! `TEST_ZOOKEEPER_CONNECT` names, or else one that is started here, on loopback, in a temporary
+//! directory, and that ends with this process. Which it is stands on stderr. Nothing is skipped: a
+//! missing program is a panic that says what to run.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use reqwest::Url;
-use tokio::sync::OnceCell;
-use tokio::time::Instant;
 
 mod engine;
 mod private_server;
+mod program;
+mod redis;
+mod shared;
 mod supervisor;
+mod zookeeper;
 
 use engine::Engine;
 pub(crate) use private_server::PrivateServer;
+pub(crate) use redis::fresh_redis;
+use shared::{Cell, shared};
 use supervisor::{Supervisor, create_directory};
+pub(crate) use zookeeper::{TestZooKeeper, fresh_zookeeper};
 
-/// How long the removal of a database may wait for those who still use it.
+/// How long the removal of a test's place may wait for those who still use it.
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
 
 /// A database that the service can store its stock in.
@@ -78,6 +83,24 @@ impl Server {
         }
     }
 
+    /// A server that ends with this process.
+    fn ours(engine: Engine, url: &str) -> Self {
+        Self {
+            engine,
+            url: url.to_owned(),
+            stays: false,
+        }
+    }
+
+    async fn shared(cell: &'static Cell, engine: Engine) -> Self {
+        let shared = shared(cell, engine).await;
+        Self {
+            engine,
+            url: shared.url.clone(),
+            stays: shared.stays(),
+        }
+    }
+
     /// The URL of one of its databases.
     pub(crate) fn url(&self, database: &str) -> String {
         let mut url = Url::parse(&self.url).expect("the server's URL is one");
@@ -112,16 +135,9 @@ impl Server {
         self.engine.execute(&self.url, statement).await
     }
 
-    fn remove_database(&self, name: &str) -> Result<()> {
+    async fn remove_database(&self, name: &str) -> Result<()> {
         let statement = self.engine.drop_database(name);
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?
-            .block_on(async {
-                // A transaction that a test left open would keep it waiting.
-                let removal = self.engine.execute(&self.url, statement);
-                Ok(tokio::time::timeout(REMOVED_WITHIN, removal).await??)
-            })
+        Ok(self.engine.execute(&self.url, statement).await?)
     }
 }
 
@@ -129,63 +145,18 @@ impl Server {
 ///
 /// # Panics
 /// When there is none, and none can be started.
-pub(crate) async fn mysql() -> &'static Server {
-    static SHARED: Shared = Shared::const_new();
-    shared(&SHARED, Engine::MariaDb).await
+pub(crate) async fn mysql() -> Server {
+    static SHARED: Cell = Cell::const_new();
+    Server::shared(&SHARED, Engine::MariaDb).await
 }
 
 /// The PostgreSQL that the tests share.
 ///
 /// # Panics
 /// When there is none, and none can be started.
-pub(crate) async fn postgres() -> &'static Server {
-    static SHARED: Shared = Shared::const_new();
-    shared(&SHARED, Engine::PostgreSql).await
-}
-
-/// The failure is kept too, so that each test says why at once instead of trying again.
-type Shared = OnceCell<Result<(Server, Option<PrivateServer>), String>>;
-
-async fn shared(cell: &'static Shared, engine: Engine) -> &'static Server {
-    let found = cell
-        .get_or_init(|| async {
-            find_or_start(engine)
-                .await
-                .map_err(|error| format!("{error:#}"))
-        })
-        .await;
-    match found {
-        Ok((server, _)) => server,
-        Err(message) => panic!("no {} for the tests: {message}", engine.name()),
-    }
-}
-
-async fn find_or_start(engine: Engine) -> Result<(Server, Option<PrivateServer>)> {
-    let begin = Instant::now();
-    let (server, process, origin) = if let Some(url) = environment(engine.variable()) {
-        let origin = format!("the server that {} names", engine.variable());
-        let server = Server {
-            engine,
-            url,
-            stays: true,
-        };
-        (server, None, origin)
-    } else {
-        let started = PrivateServer::try_start(engine).await?;
-        let origin = format!("a server of their own, up in {:.1?}", begin.elapsed());
-        (started.server().clone(), Some(started), origin)
-    };
-    let version = engine
-        .version(&server.url)
-        .await
-        .with_context(|| format!("{origin} cannot be used"))?;
-    // Written past the test harness, which keeps what `eprintln!` says of a test that passes.
-    writeln!(
-        std::io::stderr(),
-        "the tests use {} {version}: {origin}",
-        engine.name()
-    )?;
-    Ok((server, process))
+pub(crate) async fn postgres() -> Server {
+    static SHARED: Cell = Cell::const_new();
+    Server::shared(&SHARED, Engine::PostgreSql).await
 }
 
 /// A database of one test's own, empty at first; it goes when this is dropped.
@@ -246,17 +217,28 @@ impl Drop for TestDatabase {
             Remains::Directory(directory) => {
                 std::fs::remove_dir_all(directory).map_err(anyhow::Error::from)
             }
-            Remains::Database { server, name } => std::thread::scope(|scope| {
-                // A thread with a runtime of its own: dropping is not asynchronous.
-                let removal = scope.spawn(|| server.remove_database(name));
-                removal.join().expect("the removal does not panic")
-            }),
+            // A transaction that a test left open would keep it waiting.
+            Remains::Database { server, name } => without_runtime(server.remove_database(name)),
             Remains::Nothing => Ok(()),
         };
         if let Err(error) = removed {
             eprintln!("a test's database stays behind: {error:#}");
         }
     }
+}
+
+/// Carries out what a drop has to, which is not asynchronous: on a thread with a runtime of its own.
+fn without_runtime(removal: impl Future<Output = Result<()>> + Send) -> Result<()> {
+    let carry_out = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(async { tokio::time::timeout(REMOVED_WITHIN, removal).await? })
+    };
+    std::thread::scope(|scope| {
+        let removal = scope.spawn(carry_out);
+        removal.join().expect("the removal does not panic")
+    })
 }
 
 /// Reads a variable of the environment; one that is empty counts as unset.

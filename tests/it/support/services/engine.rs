@@ -9,9 +9,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use async_trait::async_trait;
 use sqlx::{Connection, Executor, MySqlConnection, PgConnection};
+use tokio::sync::OnceCell;
 
-use super::supervisor::{run, unprivileged};
+use super::program::{Program, find};
+use super::supervisor::{Supervisor, create_directory, run, unprivileged};
 
 /// The same at initialisation, or the first start would write the log anew.
 const MARIADB_LOG: &str = "--innodb-log-file-size=32M";
@@ -24,24 +27,8 @@ pub(super) enum Engine {
 }
 
 impl Engine {
-    /// The word that its directories are named by.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::MariaDb => "mariadb",
-            Self::PostgreSql => "postgresql",
-        }
-    }
-
-    /// The variable that names a server to be used instead of one of our own.
-    pub(super) fn variable(self) -> &'static str {
-        match self {
-            Self::MariaDb => "TEST_MYSQL_URL",
-            Self::PostgreSql => "TEST_POSTGRES_URL",
-        }
-    }
-
     /// The signal that ends it without ceremony at the end of the tests.
-    pub(super) fn stop_signal(self) -> &'static str {
+    fn stop_signal(self) -> &'static str {
         match self {
             Self::MariaDb => "KILL",
             // "Immediate shutdown": no less abrupt, but it removes its shared memory.
@@ -50,7 +37,7 @@ impl Engine {
     }
 
     /// The URL of a database on a server of ours; both let anybody in, on loopback only.
-    pub(super) fn url(self, port: u16, database: &str) -> String {
+    fn database_url(self, port: u16, database: &str) -> String {
         match self {
             Self::MariaDb => format!("mysql://root@127.0.0.1:{port}/{database}"),
             Self::PostgreSql => format!("postgres://postgres@127.0.0.1:{port}/{database}"),
@@ -58,7 +45,7 @@ impl Engine {
     }
 
     /// A database that every server has.
-    pub(super) fn built_in_database(self) -> &'static str {
+    fn built_in_database(self) -> &'static str {
         match self {
             Self::MariaDb => "mysql",
             Self::PostgreSql => "postgres",
@@ -66,7 +53,7 @@ impl Engine {
     }
 
     /// Fills `directory/data` for a new server.
-    pub(super) fn initialise(self, directory: &Path) -> Result<()> {
+    fn initialise(self, directory: &Path) -> Result<()> {
         let mut line;
         match self {
             Self::MariaDb => {
@@ -95,7 +82,7 @@ impl Engine {
     }
 
     /// The command line that serves `directory/data` on `port`.
-    pub(super) fn serve(self, directory: &Path, port: u16) -> Result<Vec<OsString>> {
+    fn serve(self, directory: &Path, port: u16) -> Result<Vec<OsString>> {
         let mut line;
         let settings = match self {
             Self::MariaDb => {
@@ -129,6 +116,19 @@ impl Engine {
         Ok(line)
     }
 
+    /// A directory with a copy of the template's data, and a supervisor that will serve it.
+    fn copy(self, template: &Path, port: u16) -> Result<Supervisor> {
+        let directory = create_directory(self.name())?;
+        let command = self.serve(&directory, port)?;
+        let supervisor = Supervisor::new(directory, self.stop_signal(), &command)?;
+        let mut copy = unprivileged("cp".into());
+        copy.extend(["-a".into(), "--reflink=auto".into(), "--".into()]);
+        copy.push(template.join("data").into());
+        copy.push(supervisor.directory().into());
+        run(&copy, supervisor.directory())?;
+        Ok(supervisor)
+    }
+
     /// The statement that removes a database, whoever is still connected to it.
     pub(super) fn drop_database(self, name: &str) -> String {
         match self {
@@ -158,19 +158,6 @@ impl Engine {
         }
     }
 
-    /// The server's version.
-    pub(super) async fn version(self, url: &str) -> Result<String, sqlx::Error> {
-        self.ask(url, "SELECT VERSION()", "SHOW server_version")
-            .await
-    }
-
-    /// The directory that the server's data are in.
-    pub(super) async fn data_directory(self, url: &str) -> Result<PathBuf, sqlx::Error> {
-        self.ask(url, "SELECT @@datadir", "SHOW data_directory")
-            .await
-            .map(PathBuf::from)
-    }
-
     async fn ask(
         self,
         url: &str,
@@ -192,35 +179,71 @@ impl Engine {
     }
 }
 
+#[async_trait]
+impl Program for Engine {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::MariaDb => "mariadb",
+            Self::PostgreSql => "postgresql",
+        }
+    }
+
+    fn variable(&self) -> &'static str {
+        match self {
+            Self::MariaDb => "TEST_MYSQL_URL",
+            Self::PostgreSql => "TEST_POSTGRES_URL",
+        }
+    }
+
+    fn url(&self, port: u16) -> String {
+        self.database_url(port, self.built_in_database())
+    }
+
+    async fn prepare(&self, port: u16) -> Result<Supervisor> {
+        let (engine, template) = (*self, template(*self).await?);
+        tokio::task::spawn_blocking(move || engine.copy(template, port)).await?
+    }
+
+    async fn version(&self, url: &str) -> Result<String> {
+        let version = self.ask(url, "SELECT VERSION()", "SHOW server_version");
+        Ok(version.await?)
+    }
+
+    async fn data_directory(&self, url: &str) -> Result<PathBuf> {
+        let directory = self.ask(url, "SELECT @@datadir", "SHOW data_directory");
+        Ok(directory.await?.into())
+    }
+}
+
+/// The directory whose `data` every server of this run starts with; initialised once.
+async fn template(engine: Engine) -> Result<&'static Path> {
+    static MARIADB: OnceCell<Result<Supervisor, String>> = OnceCell::const_new();
+    static POSTGRESQL: OnceCell<Result<Supervisor, String>> = OnceCell::const_new();
+    let cell = match engine {
+        Engine::MariaDb => &MARIADB,
+        Engine::PostgreSql => &POSTGRESQL,
+    };
+    let initialise = move || -> Result<Supervisor> {
+        let name = format!("{}-template", engine.name());
+        let owner = Supervisor::new(create_directory(&name)?, "KILL", &[])?;
+        engine.initialise(owner.directory())?;
+        Ok(owner)
+    };
+    cell.get_or_init(|| async {
+        tokio::task::spawn_blocking(initialise)
+            .await
+            .context("the initialisation panicked")
+            .flatten()
+            .map_err(|error| format!("{error:#}"))
+    })
+    .await
+    .as_ref()
+    .map(Supervisor::directory)
+    .map_err(|message| anyhow::anyhow!("{message}"))
+}
+
 fn option(name: &str, value: &Path) -> OsString {
     let mut option = OsString::from(name);
     option.push(value);
     option
-}
-
-/// Finds a server's program in the search path or where Debian puts what is not meant to be in it.
-fn find(program: &str) -> Result<PathBuf> {
-    let mut places: Vec<PathBuf> = super::environment("PATH")
-        .map(|path| std::env::split_paths(&path).collect())
-        .unwrap_or_default();
-    places.extend(["/usr/local/sbin".into(), "/usr/sbin".into()]);
-    // One directory for each major version: the newest is the one to test on.
-    let mut versions: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let version = entry.file_name().to_str()?.parse().ok()?;
-            Some((version, entry.path().join("bin")))
-        })
-        .collect();
-    versions.sort_unstable();
-    places.extend(versions.into_iter().rev().map(|(_, bin)| bin));
-    places
-        .into_iter()
-        .map(|place| place.join(program))
-        .find(|candidate| candidate.is_file())
-        .with_context(|| {
-            format!("`{program}` is not installed: run `make services`, or install it yourself")
-        })
 }

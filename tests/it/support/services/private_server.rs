@@ -1,16 +1,17 @@
 //! A server process of our own, which a test may kill and start again.
 
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use tokio::sync::OnceCell;
+use anyhow::{Result, bail, ensure};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::engine::Engine;
-use super::supervisor::{Supervisor, create_directory, run, unprivileged};
+use super::program::Program;
+use super::redis::Redis;
+use super::supervisor::Supervisor;
+use super::zookeeper::ZooKeeper;
 use super::{Backend, Server};
 use crate::support::ports::free_port;
+use crate::support::signals;
 
 /// How long a server may take until it answers; it takes well under a second on an idle machine.
 const READY_WITHIN: Duration = Duration::from_mins(1);
@@ -19,47 +20,61 @@ const ASK_EVERY: Duration = Duration::from_millis(10);
 /// The database that [`PrivateServer::url`] names.
 const DATABASE: &str = "stocklock";
 
-/// A database server of one test's own; it ends, and its data go, when this is dropped.
+/// A server of one test's own; it ends, and its data go, when this is dropped.
 #[derive(Debug)]
 pub(crate) struct PrivateServer {
-    server: Server,
+    program: Box<dyn Program>,
     supervisor: Supervisor,
     url: String,
 }
 
 impl PrivateServer {
-    /// Starts a server with one empty database.
+    /// Starts a database server with one empty database.
     ///
     /// # Panics
     /// When it does not start; [`Backend::Sqlite`] has no server.
     pub(crate) async fn start(backend: Backend) -> Self {
         let engine = backend.engine().expect("SQLite has no server");
-        let started = async {
-            let started = Self::try_start(engine).await?;
-            started.server.create_database(DATABASE).await?;
-            Ok::<_, anyhow::Error>(started)
-        };
+        let mut started = Self::of(engine).await;
+        let server = Server::ours(engine, &started.url);
+        let created = server.create_database(DATABASE).await;
+        created.expect("a database can be created");
+        started.url = server.url(DATABASE);
         started
-            .await
-            .unwrap_or_else(|error| panic!("a private {}: {error:#}", engine.name()))
     }
 
-    pub(super) async fn try_start(engine: Engine) -> Result<Self> {
-        let template = template(engine).await?;
+    /// Starts an empty Redis that keeps nothing on disk, unless these arguments of `redis-server`
+    /// say otherwise: they come after our own.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub(crate) async fn redis(arguments: &[&str]) -> Self {
+        Self::of(Redis::with(arguments)).await
+    }
+
+    /// Starts an empty ZooKeeper.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub(crate) async fn zookeeper() -> Self {
+        Self::of(ZooKeeper).await
+    }
+
+    async fn of(program: impl Program + 'static) -> Self {
+        let name = program.name();
+        let started = Self::try_start(program).await;
+        started.unwrap_or_else(|error| panic!("a private {name}: {error:#}"))
+    }
+
+    pub(super) async fn try_start(program: impl Program + 'static) -> Result<Self> {
+        let mut program: Box<dyn Program> = Box::new(program);
         // Between our looking at a port and the server's binding it another program may take it.
         for _ in 0..3 {
             let port = free_port();
-            let supervisor =
-                tokio::task::spawn_blocking(move || prepare(engine, template, port)).await??;
-            let server = Server {
-                engine,
-                url: engine.url(port, engine.built_in_database()),
-                stays: false,
-            };
             let mut started = Self {
-                url: engine.url(port, DATABASE),
-                server,
-                supervisor,
+                supervisor: program.prepare(port).await?,
+                url: program.url(port),
+                program,
             };
             started.supervisor.start()?;
             if started.becomes_ready().await? {
@@ -68,11 +83,13 @@ impl PrivateServer {
             if !started.supervisor.log_tail().contains("in use") {
                 bail!("it ended at once:\n{}", started.supervisor.log_tail());
             }
+            program = started.program;
         }
         bail!("three ports in a row were taken by other programs")
     }
 
-    /// The URL of its empty database.
+    /// Where it is: the URL of a database server's one database, of Redis' first, or a connect
+    /// string for ZooKeeper.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -83,6 +100,17 @@ impl PrivateServer {
             .server()
             .and_then(|id| rustix::process::Pid::from_raw(id.cast_signed()))
             .expect("the server has been killed and not restarted")
+    }
+
+    /// Stops that process as it is (`SIGSTOP`), and returns when nothing of it runs any more. A
+    /// PostgreSQL has a process of its own for each connection, and those go on.
+    pub(crate) async fn stop(&self) {
+        signals::stop(self.process()).await;
+    }
+
+    /// Lets it go on after [`Self::stop`] (`SIGCONT`).
+    pub(crate) fn resume(&self) {
+        signals::resume(self.process());
     }
 
     /// Kills the server with all of its processes, and returns once they are dead.
@@ -104,10 +132,6 @@ impl PrivateServer {
         assert!(ready, "it ended:\n{}", self.supervisor.log_tail());
     }
 
-    pub(super) fn server(&self) -> &Server {
-        &self.server
-    }
-
     /// Waits until the server answers; `false` if it ended instead.
     async fn becomes_ready(&self) -> Result<bool> {
         let deadline = Instant::now() + READY_WITHIN;
@@ -115,10 +139,10 @@ impl PrivateServer {
             // Asked for its data directory, since another server could be behind the port.
             let answer = timeout(
                 Duration::from_secs(5),
-                self.server.engine.data_directory(&self.server.url),
+                self.program.data_directory(&self.url),
             );
             match answer.await {
-                Ok(Ok(directory)) if directory == self.supervisor.directory().join("data") => {
+                Ok(Ok(data)) if data.starts_with(self.supervisor.directory()) => {
                     return Ok(true);
                 }
                 _ if self.supervisor.has_ended() => return Ok(false),
@@ -131,44 +155,4 @@ impl PrivateServer {
             sleep(ASK_EVERY).await;
         }
     }
-}
-
-/// A directory with a copy of the template's data, and a supervisor that will serve it.
-fn prepare(engine: Engine, template: &Path, port: u16) -> Result<Supervisor> {
-    let directory = create_directory(engine.name())?;
-    let command = engine.serve(&directory, port)?;
-    let supervisor = Supervisor::new(directory, engine.stop_signal(), &command)?;
-    let mut copy = unprivileged("cp".into());
-    copy.extend(["-a".into(), "--reflink=auto".into(), "--".into()]);
-    copy.push(template.join("data").into());
-    copy.push(supervisor.directory().into());
-    run(&copy, supervisor.directory())?;
-    Ok(supervisor)
-}
-
-/// The directory whose `data` every server of this run starts with; initialised once.
-async fn template(engine: Engine) -> Result<&'static Path> {
-    static MARIADB: OnceCell<Result<Supervisor, String>> = OnceCell::const_new();
-    static POSTGRESQL: OnceCell<Result<Supervisor, String>> = OnceCell::const_new();
-    let cell = match engine {
-        Engine::MariaDb => &MARIADB,
-        Engine::PostgreSql => &POSTGRESQL,
-    };
-    let initialise = move || -> Result<Supervisor> {
-        let name = format!("{}-template", engine.name());
-        let owner = Supervisor::new(create_directory(&name)?, "KILL", &[])?;
-        engine.initialise(owner.directory())?;
-        Ok(owner)
-    };
-    cell.get_or_init(|| async {
-        tokio::task::spawn_blocking(initialise)
-            .await
-            .context("the initialisation panicked")
-            .flatten()
-            .map_err(|error| format!("{error:#}"))
-    })
-    .await
-    .as_ref()
-    .map(Supervisor::directory)
-    .map_err(|message| anyhow::anyhow!("{message}"))
 }
