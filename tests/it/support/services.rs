@@ -22,7 +22,7 @@ mod zookeeper;
 
 use engine::Engine;
 pub(crate) use private_server::PrivateServer;
-pub(crate) use redis::fresh_redis;
+pub(crate) use redis::{TestRedis, fresh_redis};
 use shared::{Cell, shared};
 use supervisor::{Supervisor, create_directory};
 pub(crate) use zookeeper::{TestZooKeeper, fresh_zookeeper};
