@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::stock::{
-    Adjustment, Audit, Deduction, Fence, Home, Idempotency, LevelChange, LevelCursor, Movement,
+    Adjustment, Audit, Deduction, Fence, Idempotency, LevelChange, LevelCursor, Movement,
     MovementFilter, OperationId, Sku, StockError, StockLevel, Warehouse,
 };
 
@@ -26,6 +26,7 @@ mod level_change;
 mod migration;
 mod mirror;
 mod mysql;
+mod outcome;
 mod patient;
 mod pool;
 mod postgres;
@@ -34,43 +35,14 @@ mod redis;
 mod rows;
 mod sqlite;
 
+use self::redis::RedisFailure;
+pub use self::redis::{Follower, RedisOptions, WatchOn};
 pub use driver_error::{Verdict, classify};
-use homes::Homes;
+pub use homes::Stores;
 use mirror::Mirror;
+pub use outcome::{Attempt, Change};
 use patient::Patient;
 use pool::Pulse;
-pub use self::redis::{Follower, RedisOptions, WatchOn};
-use self::redis::{RedisFailure, RedisStore};
-
-/// What came of one attempt to deduct; every arm but [`Attempt::Deducted`] left no trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attempt {
-    /// Level and movement are committed; so many units remain available.
-    Deducted {
-        /// Units available right after it.
-        remaining: i64,
-    },
-    /// Level and movement are in Redis, and SQL will follow; so many units remain available.
-    Journaled {
-        /// Units available right after it.
-        remaining: i64,
-    },
-    /// There were fewer units than asked for.
-    Insufficient {
-        /// How many there were.
-        available: i64,
-    },
-    /// No such SKU in that warehouse.
-    UnknownSku,
-    /// The SKU's stock lives elsewhere.
-    WrongHome(Home),
-    /// The level is no longer the one that was read.
-    Stale,
-    /// The lock was lost: a later holder of it has written.
-    LockLost,
-    /// The ledger has this operation, or this idempotency key, already.
-    Duplicate,
-}
 
 /// Redis' own two ways to deduct.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,77 +51,6 @@ pub enum InRedis {
     Script,
     /// `WATCH`, `MULTI`, `EXEC`.
     Watch,
-}
-
-impl Attempt {
-    /// What follows from `level`, which was read and locked: what remains after `units` are taken,
-    /// or why they are not.
-    fn decide(level: Option<StockLevel>, units: i64) -> Result<i64, Self> {
-        match level {
-            None => Err(Self::UnknownSku),
-            Some(level) if level.home != Home::Sql => Err(Self::WrongHome(level.home)),
-            Some(level) if level.available() < units => Err(Self::Insufficient {
-                available: level.available(),
-            }),
-            Some(level) => Ok(level.available() - units),
-        }
-    }
-
-    /// What follows from `level`, which was read after SQL had refused `units`. Where it has so
-    /// many, somebody restocked in between: no refusal could be told that made sense.
-    fn refused(level: Option<StockLevel>, units: i64) -> Self {
-        match level {
-            None => Self::UnknownSku,
-            Some(level) if level.home != Home::Sql => Self::WrongHome(level.home),
-            Some(level) if level.available() >= units => Self::Stale,
-            Some(level) => Self::Insufficient {
-                available: level.available(),
-            },
-        }
-    }
-}
-
-/// What came of a change of a level.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// It is committed; this is the level now, and whether it was created.
-    Done {
-        /// The level after the change.
-        level: StockLevel,
-        /// Whether there was none before.
-        created: bool,
-    },
-    /// No such SKU in that warehouse.
-    UnknownSku,
-    /// The caller's precondition does not hold.
-    PreconditionFailed,
-    /// The SKU's stock lives elsewhere.
-    WrongHome(Home),
-    /// It would break `on_hand - held >= -backorder_limit`; so many units are available.
-    BelowLimit {
-        /// Units that could be taken.
-        available: i64,
-    },
-    /// The counter would overflow.
-    TooLarge,
-    /// The level is no longer the one that was refused.
-    Stale,
-    /// The ledger has this operation, or this idempotency key, already.
-    Duplicate,
-}
-
-impl Change {
-    /// What follows from `level`, which was read after SQL had refused the change by `delta`.
-    fn refused(level: Option<StockLevel>, delta: i64) -> Self {
-        match level {
-            None => Self::UnknownSku,
-            Some(level) if level.home != Home::Sql => Self::WrongHome(level.home),
-            Some(level) if level.available() + delta >= 0 => Self::Stale,
-            Some(level) => Self::BelowLimit {
-                available: level.available(),
-            },
-        }
-    }
 }
 
 /// Why a store could not carry an operation out, sorted by what to do about it.
@@ -320,40 +221,6 @@ pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn StockStore>,
     Ok(connect_sql(url, options)?)
 }
 
-/// A store of both homes, and what makes the SQL ledger follow the one in Redis.
-#[derive(Debug)]
-pub struct Stores {
-    /// The door to both.
-    pub store: Arc<dyn StockStore>,
-    redis: Option<Arc<RedisStore>>,
-}
-
-impl Stores {
-    /// Opens the SQL store, and the Redis whose ledger it keeps.
-    ///
-    /// # Errors
-    /// A line that names the setting to change.
-    pub fn open(
-        url: &str,
-        options: &StoreOptions,
-        redis: Option<RedisOptions>,
-    ) -> Result<Self, String> {
-        let sql = connect_sql(url, options).map_err(|problem| format!("DATABASE_URL: {problem}"))?;
-        let redis = redis.map(|options| RedisStore::open(options, Arc::clone(&sql)));
-        let redis = redis.transpose().map_err(|problem| format!("REDIS_URL: {problem}"))?;
-        let redis = redis.map(Arc::new);
-        let store = Arc::new(Homes::new(sql, redis.clone()));
-        Ok(Self { store, redis })
-    }
-
-    /// What brings the journals of that Redis, if there is one, into the SQL ledger.
-    #[must_use]
-    pub fn follower(&self, replica: &str) -> Option<Follower> {
-        let redis = Arc::clone(self.redis.as_ref()?);
-        Some(Follower::new(redis, replica))
-    }
-}
-
 fn connect_sql(url: &str, options: &StoreOptions) -> Result<Arc<dyn Mirror>, String> {
     match scheme(url) {
         "sqlite" => Ok(Arc::new(sqlite::SqliteStore::open(url, options)?)),
@@ -412,10 +279,7 @@ impl From<StoreError> for StockError {
                 what: DATABASE,
                 source: Some(error.into()),
             },
-            StoreError::NoRedis => Self::Unavailable {
-                what: "Redis (for stock that lives there; set REDIS_URL)",
-                source: None,
-            },
+            StoreError::NoRedis => Self::HomeUnavailable,
             StoreError::JournalFull => Self::Overloaded {
                 what: "as many movements wait for the SQL ledger as JOURNAL_LIMIT allows",
             },

@@ -12,7 +12,10 @@ use async_trait::async_trait;
 use super::level_change::plan_level;
 use super::mirror::Mirror;
 use super::redis::{Guard, RedisStore};
-use super::{Attempt, Change, InRedis, StockStore, StoreError};
+use super::{
+    Attempt, Change, Follower, InRedis, RedisOptions, StockStore, StoreError, StoreOptions,
+    connect_sql,
+};
 use crate::stock::{
     Adjustment, Audit, Deduction, Fence, Home, Idempotency, LevelChange, LevelCursor, Movement,
     MovementFilter, OperationId, Sku, StockLevel, Warehouse,
@@ -21,16 +24,53 @@ use crate::stock::{
 /// How many SKUs' homes are kept.
 const KEPT: usize = 100_000;
 
+/// A store of both homes, and what makes the SQL ledger follow the one in Redis.
+#[derive(Debug)]
+pub struct Stores {
+    /// The door to both.
+    pub store: Arc<dyn StockStore>,
+    redis: Option<Arc<RedisStore>>,
+}
+
+impl Stores {
+    /// Opens the SQL store, and the Redis whose ledger it keeps.
+    ///
+    /// # Errors
+    /// A line that names the setting to change.
+    pub fn open(
+        url: &str,
+        options: &StoreOptions,
+        redis: Option<RedisOptions>,
+    ) -> Result<Self, String> {
+        let sql =
+            connect_sql(url, options).map_err(|problem| format!("DATABASE_URL: {problem}"))?;
+        let redis = redis.map(|options| RedisStore::open(options, Arc::clone(&sql)));
+        let redis = redis
+            .transpose()
+            .map_err(|problem| format!("REDIS_URL: {problem}"))?;
+        let redis = redis.map(Arc::new);
+        let store = Arc::new(Homes::new(sql, redis.clone()));
+        Ok(Self { store, redis })
+    }
+
+    /// What brings the journals of that Redis, if there is one, into the SQL ledger.
+    #[must_use]
+    pub fn follower(&self, replica: &str) -> Option<Follower> {
+        let redis = Arc::clone(self.redis.as_ref()?);
+        Some(Follower::new(redis, replica))
+    }
+}
+
 /// The SQL store, and the Redis store where there is one.
 #[derive(Debug)]
-pub(super) struct Homes {
+struct Homes {
     sql: Arc<dyn Mirror>,
     redis: Option<Arc<RedisStore>>,
     known: RwLock<HashMap<Sku, Home>>,
 }
 
 impl Homes {
-    pub(super) fn new(sql: Arc<dyn Mirror>, redis: Option<Arc<RedisStore>>) -> Self {
+    fn new(sql: Arc<dyn Mirror>, redis: Option<Arc<RedisStore>>) -> Self {
         Self {
             sql,
             redis,
@@ -48,7 +88,12 @@ impl Homes {
         if let Some(home) = self.known().get(sku) {
             return Ok(Some(*home));
         }
-        let home = self.sql.levels_of(sku).await?.first().map(|level| level.home);
+        let home = self
+            .sql
+            .levels_of(sku)
+            .await?
+            .first()
+            .map(|level| level.home);
         if let Some(home) = home {
             self.learn(sku, home);
         }
@@ -57,7 +102,9 @@ impl Homes {
 
     fn known(&self) -> std::sync::RwLockReadGuard<'_, HashMap<Sku, Home>> {
         // Nothing panics while it is held.
-        self.known.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.known
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn learn(&self, sku: &Sku, home: Home) {
@@ -120,7 +167,10 @@ impl Homes {
     }
 
     /// The levels of a page, those that live in Redis as they are there.
-    async fn as_they_are(&self, mut levels: Vec<StockLevel>) -> Result<Vec<StockLevel>, StoreError> {
+    async fn as_they_are(
+        &self,
+        mut levels: Vec<StockLevel>,
+    ) -> Result<Vec<StockLevel>, StoreError> {
         for same_sku in levels.chunk_by_mut(|a, b| a.sku == b.sku) {
             if same_sku[0].home == Home::Redis {
                 let sku = same_sku[0].sku.clone();
@@ -174,7 +224,11 @@ impl StockStore for Homes {
     ) -> Result<Attempt, StoreError> {
         match read.home {
             Home::Sql => self.sql.deduct_if_version(deduction, read).await,
-            Home::Redis => self.redis()?.write_from(deduction, read, Guard::Version).await,
+            Home::Redis => {
+                self.redis()?
+                    .write_from(deduction, read, Guard::Version)
+                    .await
+            }
         }
     }
 
@@ -219,7 +273,10 @@ impl StockStore for Homes {
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {
         if self.home_of(sku).await? == Some(Home::Redis) {
-            let remembered = self.redis()?.remembered(sku, operation, idempotency).await?;
+            let remembered = self
+                .redis()?
+                .remembered(sku, operation, idempotency)
+                .await?;
             // What has a key was not created in SQL, and of keys Redis alone knows: to ask SQL for
             // each refusal would cost what the home in Redis saves.
             if remembered.is_some() || idempotency.is_some() {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::stock::{
-    Durability, Movement, MovementKind, OperationId, RequestHash, Sku, Warehouse,
+    Durability, IdempotencyKey, Movement, MovementKind, OperationId, RequestHash, Sku, Warehouse,
 };
 
 use super::record::Record;
@@ -87,9 +87,14 @@ pub(super) struct Note {
     pub(super) caller: String,
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<String>,
-    /// 64 hexadecimal digits.
-    #[serde(rename = "h", default, skip_serializing_if = "Option::is_none")]
-    pub(super) hash: Option<String>,
+    /// As text, 64 hexadecimal digits.
+    #[serde(
+        rename = "h",
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "hex"
+    )]
+    pub(super) hash: Option<Vec<u8>>,
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
@@ -109,7 +114,7 @@ impl Note {
             strategy: record.strategy.map(str::to_owned),
             caller: record.caller().to_owned(),
             key: record.key().map(str::to_owned),
-            hash: record.hash().map(hex),
+            hash: record.hash().map(<[u8]>::to_vec),
             reason: record.reason.map(str::to_owned),
             reference: record.reference.map(str::to_owned),
         }
@@ -126,21 +131,25 @@ impl Note {
         Sku::parse(&*note.sku).map_err(|error| error.to_string())?;
         Warehouse::parse(&*note.warehouse).map_err(|error| error.to_string())?;
         note.request_hash()?;
+        if let Some(key) = &note.key {
+            IdempotencyKey::parse(key)?;
+        }
+        // What the ledger's columns hold.
+        let texts = [(Some(&note.caller), 64), (note.strategy.as_ref(), 32)];
+        let more = [(note.reason.as_ref(), 200), (note.reference.as_ref(), 200)];
+        for (text, most) in texts.into_iter().chain(more) {
+            if text.is_some_and(|text| text.chars().count() > most || text.contains('\0')) {
+                return Err(format!("a text that the ledger cannot hold: {text:?}"));
+            }
+        }
         Ok(note)
     }
 
     /// The hash of the request, where it carried a key.
-    pub(super) fn request_hash(&self) -> Result<Option<RequestHash>, String> {
-        let Some(hash) = &self.hash else {
-            return Ok(None);
-        };
-        let digits = hash.as_bytes().chunks(2);
-        let bytes: Option<Vec<u8>> = digits
-            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-            .collect();
-        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
-        let hash = bytes.ok_or_else(|| format!("`{hash}` is no request's hash"))?;
-        Ok(Some(RequestHash(hash)))
+    fn request_hash(&self) -> Result<Option<RequestHash>, String> {
+        let hash = self.hash.clone().map(Vec::try_into).transpose();
+        let hash = hash.map_err(|bytes: Vec<u8>| format!("a hash of {} bytes", bytes.len()))?;
+        Ok(hash.map(RequestHash))
     }
 
     /// The movement that the ledger will hold, which left `available_after` units.
@@ -164,8 +173,28 @@ impl Note {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+/// Bytes as hexadecimal digits.
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(
+        bytes: &Option<Vec<u8>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let digits = |bytes: &Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        serializer.serialize_some(&bytes.as_ref().map(digits).unwrap_or_else(String::new))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Vec<u8>>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(pair).collect();
+        bytes
+            .map(Some)
+            .ok_or_else(|| de::Error::custom("no hexadecimal digits"))
+    }
 }
 
 /// One entry: a movement, and the level that it left behind.
@@ -219,7 +248,7 @@ mod tests {
             strategy: Some("redis-lua".to_owned()),
             caller: "anonymous".to_owned(),
             key: Some("k".to_owned()),
-            hash: Some(hex(&[171; 32])),
+            hash: Some(vec![171; 32]),
             reason: None,
             reference: None,
         }
@@ -261,21 +290,51 @@ mod tests {
     fn what_others_wrote_is_refused() {
         let good = note("a");
         for bad in [
-            Note { sku: "a b".to_owned(), ..good.clone() },
-            Note { warehouse: String::new(), ..good.clone() },
-            Note { hash: Some("ab".to_owned()), ..good.clone() },
-            Note { hash: Some("é".repeat(32)), ..good },
+            Note {
+                sku: "a b".to_owned(),
+                ..good.clone()
+            },
+            Note {
+                warehouse: String::new(),
+                ..good.clone()
+            },
+            Note {
+                hash: Some(vec![1]),
+                ..good.clone()
+            },
+            Note {
+                key: Some("a b".to_owned()),
+                ..good.clone()
+            },
+            Note {
+                caller: "c".repeat(65),
+                ..good.clone()
+            },
+            Note {
+                reason: Some("r".repeat(201)),
+                ..good.clone()
+            },
         ] {
             assert!(Note::parse(&bad.to_text()).is_err(), "{bad:?}");
         }
+        let digits = good.to_text().replace("abab", "zzab");
+        assert!(Note::parse(&digits).is_err(), "{digits}");
         assert!(Note::parse("{}").is_err());
     }
 
     #[test]
     fn the_last_entry_of_each_level_counts_and_levels_come_in_order() {
-        let entries = [entry("9-0", "b"), entry("10-0", "a"), entry("8-5", "b"), entry("9-1", "a")];
+        let entries = [
+            entry("9-0", "b"),
+            entry("10-0", "a"),
+            entry("8-5", "b"),
+            entry("9-1", "a"),
+        ];
         let last = last_of_each_level(&entries);
-        let found: Vec<_> = last.iter().map(|e| (e.place().0, e.id.to_string())).collect();
+        let found: Vec<_> = last
+            .iter()
+            .map(|e| (e.place().0, e.id.to_string()))
+            .collect();
         assert_eq!(found, [("a", "10-0".to_owned()), ("b", "9-0".to_owned())]);
     }
 }

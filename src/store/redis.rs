@@ -115,10 +115,6 @@ impl RedisStore {
         self.keys.get_or_try_init(ledger).await
     }
 
-    pub(super) async fn ping(&self) -> Result<(), StoreError> {
-        self.shared.read(&redis::cmd("PING")).await
-    }
-
     pub(super) async fn close(&self) {
         self.exclusive.close();
         self.shared.close().await;
@@ -133,7 +129,9 @@ impl RedisStore {
         let note = Note::of(&Record::of_deduction(deduction, 0, None));
         let units = deduction.quantity.units();
         let place = (&deduction.sku, &deduction.warehouse);
-        let step = self.step(place, &note, deduction.idempotency.as_ref()).await?;
+        let step = self
+            .step(place, &note, deduction.idempotency.as_ref())
+            .await?;
         for _ in 0..loading::LOADS {
             let answer = match how {
                 InRedis::Script => {
@@ -164,7 +162,9 @@ impl RedisStore {
         let note = Note::of(&Record::of_deduction(deduction, 0, Some(read)));
         let units = deduction.quantity.units();
         let place = (&deduction.sku, &deduction.warehouse);
-        let mut step = self.step(place, &note, deduction.idempotency.as_ref()).await?;
+        let mut step = self
+            .step(place, &note, deduction.idempotency.as_ref())
+            .await?;
         let mut wanted = vec![(read.on_hand - units).to_string(), String::new()];
         wanted.extend(match guard {
             Guard::Fence(fence) => [fence.token.to_string(), fence.source.to_string()],

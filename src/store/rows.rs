@@ -129,7 +129,15 @@ pub(super) fn audit(row: AuditRow) -> Result<Audit, StoreError> {
 
 pub(super) fn mirrored(row: MirrorRow) -> Result<Mirrored, StoreError> {
     let (sku, warehouse, on_hand, held, backorder_limit, version, home, millis, number) = row;
-    let row = (sku, warehouse, on_hand, held, backorder_limit, version, home);
+    let row = (
+        sku,
+        warehouse,
+        on_hand,
+        held,
+        backorder_limit,
+        version,
+        home,
+    );
     Ok(Mirrored {
         level: level(row)?,
         entry: EntryId { millis, number },

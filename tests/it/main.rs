@@ -16,6 +16,7 @@ mod limits;
 mod openapi;
 mod oversell;
 mod pages;
+mod redis_home;
 mod store_contract;
 mod strategies;
 mod support;

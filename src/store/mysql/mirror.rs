@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use async_trait::async_trait;
-use sqlx::{QueryBuilder, MySql, Transaction};
+use sqlx::{MySql, QueryBuilder, Transaction};
 use uuid::Uuid;
 
 use super::MySqlStore;
@@ -25,6 +25,12 @@ const MIRROR: &str = "UPDATE stock
         journal_millis = ?, journal_number = ?
     WHERE sku = ? AND warehouse = ? AND home = 'redis'
         AND (journal_millis < ? OR journal_millis = ? AND journal_number < ?)";
+
+/// Followed by rows.
+const RECORD_ALL: &str = "INSERT INTO movement
+    (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
+     durability, caller, idempotency_key, request_hash, reason, reference, created_at,
+     journal_millis, journal_number) ";
 
 /// A key that another operation has is that operation's; the movement is recorded without it.
 const RECORD: &str = "INSERT INTO movement
@@ -92,11 +98,15 @@ impl Mirror for MySqlStore {
 
     async fn follow(&self, entries: &[Journaled]) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
-        for entry in last_of_each_level(entries) {
-            mirror(&mut tx, entry).await?;
-        }
-        for entry in entries {
-            record(&mut tx, entry).await?;
+        mirror_all(&mut tx, entries).await?;
+        if !record_all(&mut tx, entries).await? {
+            // Some are there already: each is to be looked at.
+            pool::roll_back(tx).await;
+            tx = self.begin().await?;
+            mirror_all(&mut tx, entries).await?;
+            for entry in entries {
+                record(&mut tx, entry).await?;
+            }
         }
         pool::commit(tx).await
     }
@@ -140,41 +150,82 @@ impl Mirror for MySqlStore {
             .fetch_optional(&mut *self.connection().await?)
             .await
             .map_err(failed)?;
-        Ok(found.map_or(EntryId::default(), |(millis, number)| EntryId { millis, number }))
+        Ok(
+            found.map_or(EntryId::default(), |(millis, number)| EntryId {
+                millis,
+                number,
+            }),
+        )
     }
 }
 
-async fn mirror(
+/// Brings the mirrors up to the last of the entries.
+async fn mirror_all(
     tx: &mut Transaction<'static, MySql>,
-    entry: &Journaled,
+    entries: &[Journaled],
 ) -> Result<(), StoreError> {
-    let (sku, warehouse) = entry.place();
-    let updated = sqlx::query(MIRROR)
-        .bind(entry.on_hand)
-        .bind(entry.held)
-        .bind(entry.backorder_limit)
-        .bind(entry.version)
-        .bind(entry.id.millis)
-        .bind(entry.id.number)
-        .bind(sku)
-        .bind(warehouse)
-        .bind(entry.id.millis)
-        .bind(entry.id.millis)
-        .bind(entry.id.number)
-        .execute(&mut **tx)
-        .await;
-    updated.map(drop).map_err(failed)
+    for entry in last_of_each_level(entries) {
+        let (sku, warehouse) = entry.place();
+        sqlx::query(MIRROR)
+            .bind(entry.on_hand)
+            .bind(entry.held)
+            .bind(entry.backorder_limit)
+            .bind(entry.version)
+            .bind(entry.id.millis)
+            .bind(entry.id.number)
+            .bind(sku)
+            .bind(warehouse)
+            .bind(entry.id.millis)
+            .bind(entry.id.millis)
+            .bind(entry.id.number)
+            .execute(&mut **tx)
+            .await
+            .map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Records entries that are new to the ledger by one statement; answers whether all are. Where they
+/// are not, the transaction is of no use any more.
+async fn record_all(
+    tx: &mut Transaction<'static, MySql>,
+    entries: &[Journaled],
+) -> Result<bool, StoreError> {
+    if entries.is_empty() {
+        return Ok(true);
+    }
+    let mut query = QueryBuilder::<MySql>::new(RECORD_ALL);
+    query.push_values(entries, |mut row, entry| {
+        let note = &entry.note;
+        row.push_bind(note.operation)
+            .push("0")
+            .push_bind(&note.sku)
+            .push_bind(&note.warehouse)
+            .push_bind(note.kind.as_str())
+            .push_bind(note.delta)
+            .push_bind(entry.available())
+            .push_bind(note.read_version)
+            .push_bind(&note.strategy)
+            .push_bind(Durability::Redis.as_str())
+            .push_bind(&note.caller)
+            .push_bind(&note.key)
+            .push_bind(&note.hash)
+            .push_bind(&note.reason)
+            .push_bind(&note.reference)
+            .push("from_unixtime(")
+            .push_bind_unseparated(entry.id.millis)
+            .push_unseparated(" / 1000)")
+            .push_bind(entry.id.millis)
+            .push_bind(entry.id.number);
+    });
+    let inserted = query.build().persistent(false).execute(&mut **tx).await;
+    pool::recorded(inserted.map(drop), false)
 }
 
 /// Another one that records the same operation, or the same key, at this moment makes it a conflict;
 /// afterwards the statement sees what it is.
-async fn record(
-    tx: &mut Transaction<'static, MySql>,
-    entry: &Journaled,
-) -> Result<(), StoreError> {
+async fn record(tx: &mut Transaction<'static, MySql>, entry: &Journaled) -> Result<(), StoreError> {
     let note = &entry.note;
-    let hash = note.request_hash().map_err(|problem| StoreError::Bug(problem.into()))?;
-    let hash = hash.map(|hash| hash.0.to_vec());
     let inserted = sqlx::query(RECORD)
         .bind(note.operation)
         .bind(&note.sku)
@@ -189,7 +240,7 @@ async fn record(
         .bind(&note.caller)
         .bind(&note.key)
         .bind(&note.key)
-        .bind(hash)
+        .bind(&note.hash)
         .bind(&note.reason)
         .bind(&note.reference)
         .bind(entry.id.millis)
@@ -198,5 +249,7 @@ async fn record(
         .bind(note.operation)
         .execute(&mut **tx)
         .await;
-    inserted.map(drop).map_err(|error| conflict_if_duplicate(error, failed))
+    inserted
+        .map(drop)
+        .map_err(|error| conflict_if_duplicate(error, failed))
 }

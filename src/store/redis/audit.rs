@@ -31,7 +31,8 @@ impl RedisStore {
     /// Counter against ledger and journal, for each warehouse of the SKU.
     pub(in crate::store) async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
         let mirrors = self.sql.levels_of(sku).await?;
-        let warehouses: Vec<Warehouse> = mirrors.into_iter().map(|mirror| mirror.warehouse).collect();
+        let warehouses: Vec<Warehouse> =
+            mirrors.into_iter().map(|mirror| mirror.warehouse).collect();
         let (levels, last) = self.snapshot(sku, &warehouses).await?;
         let waiting = self.waiting(sku, &warehouses, last).await?;
         let (sums, recorded) = self.ledger(sku, last, &waiting).await?;
@@ -52,7 +53,11 @@ impl RedisStore {
     ) -> Result<(Vec<StockLevel>, EntryId), StoreError> {
         let keys = self.keys().await?;
         let mut touched = vec![keys.journal(Shard::of(sku))];
-        touched.extend(warehouses.iter().map(|warehouse| keys.level(sku, warehouse)));
+        touched.extend(
+            warehouses
+                .iter()
+                .map(|warehouse| keys.level(sku, warehouse)),
+        );
         for _ in 0..LOADS {
             let answer = self.shared.look(&scripts::SNAPSHOT, &touched).await?;
             let (last, counters) = answer.split_first().ok_or_else(|| bad_answer(&answer))?;
@@ -83,7 +88,10 @@ impl RedisStore {
                 return Ok(found);
             };
             after = Some(end.id.clone());
-            found.extend(page.into_iter().filter(|entry| levels.contains(&entry.level)));
+            found.extend(
+                page.into_iter()
+                    .filter(|entry| levels.contains(&entry.level)),
+            );
         }
     }
 
@@ -95,7 +103,9 @@ impl RedisStore {
         last: EntryId,
         waiting: &[Entry],
     ) -> Result<Ledger, StoreError> {
-        let understood = waiting.iter().filter_map(|entry| entry.journaled.as_ref().ok());
+        let understood = waiting
+            .iter()
+            .filter_map(|entry| entry.journaled.as_ref().ok());
         let operations: Vec<Uuid> = understood.map(|entry| entry.note.operation).collect();
         let mut before = self.sql.ledger_sums(sku, last).await?;
         for _ in 0..READINGS {
@@ -109,7 +119,9 @@ impl RedisStore {
             }
             before = after;
         }
-        Err(StoreError::Conflict("the ledger moved while it was audited".into()))
+        Err(StoreError::Conflict(
+            "the ledger moved while it was audited".into(),
+        ))
     }
 
     /// Counts later entries only where the journal has not come so far: Redis has lost them.
@@ -126,7 +138,9 @@ impl RedisStore {
                 sums.up_to_entry.sold += sums.sold_later;
             }
         }
-        let by_warehouse = sums.into_iter().map(|s| (s.up_to_entry.warehouse.clone(), s));
+        let by_warehouse = sums
+            .into_iter()
+            .map(|s| (s.up_to_entry.warehouse.clone(), s));
         Ok(by_warehouse.collect())
     }
 }
@@ -150,7 +164,9 @@ fn audit<'a>(
     for entry in waiting {
         match &entry.journaled {
             Ok(entry) if recorded.contains(&entry.note.operation) => continue,
-            Ok(entry) if entry.note.kind == MovementKind::Deducted => audit.sold -= entry.note.delta,
+            Ok(entry) if entry.note.kind == MovementKind::Deducted => {
+                audit.sold -= entry.note.delta
+            }
             Ok(entry) => audit.received += entry.note.delta,
             // Nobody knows what it says, but it waits.
             Err(_) => {}

@@ -23,7 +23,8 @@ impl RedisStore {
             Err(refused) => return Ok(refused),
         };
         let record = Record::of_level_change(change, planned.before, &planned.level);
-        self.write_level(planned.level.clone(), &existing, &record).await
+        self.write_level(planned.level.clone(), &existing, &record)
+            .await
     }
 
     /// Adds to or takes from a level.
@@ -44,7 +45,9 @@ impl RedisStore {
             return Ok(Change::TooLarge);
         }
         if level.available() < 0 {
-            return Ok(Change::BelowLimit { available: read.available() });
+            return Ok(Change::BelowLimit {
+                available: read.available(),
+            });
         }
         let record = Record::of_adjustment(adjustment, &level);
         self.write_level(level.clone(), &[read], &record).await
@@ -58,7 +61,9 @@ impl RedisStore {
         record: &Record<'_>,
     ) -> Result<Change, StoreError> {
         let place = (&level.sku, &level.warehouse);
-        let mut step = self.step(place, &Note::of(record), record.idempotency).await?;
+        let mut step = self
+            .step(place, &Note::of(record), record.idempotency)
+            .await?;
         let mut wanted = vec![level.on_hand.to_string(), level.backorder_limit.to_string()];
         wanted.extend([String::new(), String::new()]); // No fence.
         let keys = self.keys().await?;
@@ -67,17 +72,19 @@ impl RedisStore {
             wanted.push(read.version.to_string());
         }
         let arguments = step.arguments(wanted);
-        Ok(match self.run(&scripts::WRITE, &step.keys, &arguments).await? {
-            Answer::Written { version, .. } => Change::Done {
-                level: StockLevel { version, ..level },
-                created: false,
+        Ok(
+            match self.run(&scripts::WRITE, &step.keys, &arguments).await? {
+                Answer::Written { version, .. } => Change::Done {
+                    level: StockLevel { version, ..level },
+                    created: false,
+                },
+                Answer::Duplicate => Change::Duplicate,
+                // Lost since, or changed: to be read again.
+                Answer::Absent | Answer::Stale | Answer::Fenced => Change::Stale,
+                // The versions say that what was read suffices.
+                answer @ Answer::Short { .. } => return Err(failure::bad_answer(answer)),
+                Answer::Full => return Err(StoreError::JournalFull),
             },
-            Answer::Duplicate => Change::Duplicate,
-            // Lost since, or changed: to be read again.
-            Answer::Absent | Answer::Stale | Answer::Fenced => Change::Stale,
-            // The versions say that what was read suffices.
-            answer @ Answer::Short { .. } => return Err(failure::bad_answer(answer)),
-            Answer::Full => return Err(StoreError::JournalFull),
-        })
+        )
     }
 }

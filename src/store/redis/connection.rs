@@ -36,7 +36,10 @@ impl Connector {
 
     /// One for connections on which the server is asked to wait so long.
     pub(super) fn patient(&self, wait: Duration) -> Self {
-        Self { wait, ..self.clone() }
+        Self {
+            wait,
+            ..self.clone()
+        }
     }
 
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {

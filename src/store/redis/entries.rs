@@ -27,14 +27,18 @@ impl Entry {
 }
 
 fn text(entry: &StreamId, field: &str) -> Result<String, String> {
-    let value = entry.map.get(field).ok_or_else(|| format!("it has no `{field}`"))?;
+    let value = entry
+        .map
+        .get(field)
+        .ok_or_else(|| format!("it has no `{field}`"))?;
     from_redis_value(value.clone()).map_err(|error| error.to_string())
 }
 
 fn journaled(entry: &StreamId) -> Result<Journaled, String> {
     let number = |field| -> Result<i64, String> {
         let text = text(entry, field)?;
-        text.parse().map_err(|_| format!("its `{field}` is `{text}`"))
+        text.parse()
+            .map_err(|_| format!("its `{field}` is `{text}`"))
     };
     Ok(Journaled {
         id: entry.id.parse()?,
@@ -56,7 +60,12 @@ impl RedisStore {
     ) -> Result<Vec<Entry>, StoreError> {
         let from = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
         let mut command = redis::cmd("XRANGE");
-        command.arg(journal).arg(from).arg(last.to_string()).arg("COUNT").arg(1000);
+        command
+            .arg(journal)
+            .arg(from)
+            .arg(last.to_string())
+            .arg("COUNT")
+            .arg(1000);
         let page: StreamRangeReply = self.shared.read(&command).await?;
         Ok(page.ids.into_iter().map(Entry::of).collect())
     }

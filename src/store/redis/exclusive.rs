@@ -72,7 +72,9 @@ impl Exclusive {
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<MultiplexedConnection>> {
         // Nothing panics while it is held.
-        self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.idle
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

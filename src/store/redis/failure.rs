@@ -58,8 +58,11 @@ fn of_server(kind: ServerErrorKind) -> Verdict {
 fn of_code(code: &str) -> Verdict {
     match code {
         // Out of memory (`maxmemory`); cannot save (disk full); too few replicas; a script of
-        // somebody else's runs for too long; a password is missing or wrong.
-        "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "NOAUTH" | "WRONGPASS" => Verdict::Refused,
+        // somebody else's runs for too long; a password is missing or wrong; a consumer group that
+        // was lost with everything else.
+        "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "NOAUTH" | "WRONGPASS" | "NOGROUP" => {
+            Verdict::Refused
+        }
         _ => Verdict::Bug,
     }
 }
@@ -121,24 +124,54 @@ mod tests {
     #[test]
     fn what_a_server_says() {
         for (line, verdict) in [
-            ("READONLY You can't write against a read only replica.", Verdict::Refused),
-            ("LOADING Redis is loading the dataset in memory", Verdict::Refused),
+            (
+                "READONLY You can't write against a read only replica.",
+                Verdict::Refused,
+            ),
+            (
+                "LOADING Redis is loading the dataset in memory",
+                Verdict::Refused,
+            ),
             ("CLUSTERDOWN The cluster is down", Verdict::Refused),
             ("MASTERDOWN Link with MASTER is down", Verdict::Refused),
-            ("TRYAGAIN Multiple keys request during rehashing of slot", Verdict::Refused),
+            (
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+                Verdict::Refused,
+            ),
             ("MOVED 3999 127.0.0.1:6381", Verdict::Refused),
             ("ASK 3999 127.0.0.1:6381", Verdict::Refused),
-            ("EXECABORT Transaction discarded because of previous errors.", Verdict::Refused),
-            ("NOSCRIPT No matching script. Please use EVAL.", Verdict::Refused),
+            (
+                "EXECABORT Transaction discarded because of previous errors.",
+                Verdict::Refused,
+            ),
+            (
+                "NOSCRIPT No matching script. Please use EVAL.",
+                Verdict::Refused,
+            ),
             ("NOPERM this user has no permissions", Verdict::Refused),
-            ("OOM command not allowed when used memory > 'maxmemory'.", Verdict::Refused),
-            ("MISCONF Redis is configured to save RDB snapshots", Verdict::Refused),
-            ("NOREPLICAS Not enough good replicas to write.", Verdict::Refused),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'.",
+                Verdict::Refused,
+            ),
+            (
+                "MISCONF Redis is configured to save RDB snapshots",
+                Verdict::Refused,
+            ),
+            (
+                "NOREPLICAS Not enough good replicas to write.",
+                Verdict::Refused,
+            ),
             ("BUSY Redis is busy running a script.", Verdict::Refused),
             ("NOAUTH Authentication required.", Verdict::Refused),
             ("WRONGPASS invalid username-password pair", Verdict::Refused),
-            ("WRONGTYPE Operation against a key holding the wrong kind of value", Verdict::Bug),
-            ("CROSSSLOT Keys in request don't hash to the same slot", Verdict::Bug),
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+                Verdict::Bug,
+            ),
+            (
+                "CROSSSLOT Keys in request don't hash to the same slot",
+                Verdict::Bug,
+            ),
             ("ERR unknown command", Verdict::Bug),
         ] {
             assert_eq!(classify(&said(line)), verdict, "{line}");
@@ -154,9 +187,18 @@ mod tests {
             io::ErrorKind::TimedOut,
         ] {
             let lost = || RedisError::from(io::Error::from(kind));
-            assert!(matches!(writing(lost()), StoreError::OutcomeUnknown(_)), "{kind}");
-            assert!(matches!(reading(lost()), StoreError::ConnectionLost(_)), "{kind}");
-            assert!(matches!(connecting(lost()), StoreError::Unavailable(_)), "{kind}");
+            assert!(
+                matches!(writing(lost()), StoreError::OutcomeUnknown(_)),
+                "{kind}"
+            );
+            assert!(
+                matches!(reading(lost()), StoreError::ConnectionLost(_)),
+                "{kind}"
+            );
+            assert!(
+                matches!(connecting(lost()), StoreError::Unavailable(_)),
+                "{kind}"
+            );
         }
         let refused = || said("OOM command not allowed");
         assert!(matches!(writing(refused()), StoreError::Unavailable(_)));
@@ -165,7 +207,9 @@ mod tests {
 
     #[test]
     fn a_replica_is_left_for_another_connection() {
-        assert!(is_of_the_connection(&said("READONLY You can't write against a read only replica.")));
+        assert!(is_of_the_connection(&said(
+            "READONLY You can't write against a read only replica."
+        )));
         assert!(!is_of_the_connection(&said("OOM command not allowed")));
     }
 }

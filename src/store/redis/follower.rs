@@ -158,13 +158,18 @@ impl Follower {
     async fn depart(&self, batch: &[&Read]) -> Result<(), StoreError> {
         let mut by_shard: BTreeMap<Shard, Vec<String>> = BTreeMap::new();
         for read in batch {
-            let arguments = by_shard.entry(read.shard).or_insert_with(|| vec![GROUP.to_owned()]);
+            let arguments = by_shard
+                .entry(read.shard)
+                .or_insert_with(|| vec![GROUP.to_owned()]);
             arguments.push(read.entry.id.clone());
         }
         let keys = self.store.keys().await?;
         for (shard, arguments) in by_shard {
             let touched = [keys.journal(shard), keys.departures(shard)];
-            self.store.shared.script(&scripts::DEPART, &touched, &arguments).await?;
+            self.store
+                .shared
+                .script(&scripts::DEPART, &touched, &arguments)
+                .await?;
         }
         Ok(())
     }
@@ -182,7 +187,9 @@ impl Follower {
 }
 
 fn journaled(batch: &[&Read]) -> Vec<Journaled> {
-    let understood = batch.iter().filter_map(|read| read.entry.journaled.as_ref().ok());
+    let understood = batch
+        .iter()
+        .filter_map(|read| read.entry.journaled.as_ref().ok());
     understood.cloned().collect()
 }
 
@@ -203,7 +210,10 @@ impl Pause {
 
     fn reset(&mut self) {
         if self.failures > 0 {
-            tracing::info!(failures = self.failures, "the ledger follows the journals again");
+            tracing::info!(
+                failures = self.failures,
+                "the ledger follows the journals again"
+            );
         }
         self.failures = 0;
     }

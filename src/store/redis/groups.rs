@@ -6,8 +6,8 @@ use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamAutoClaimReply, StreamReadReply};
 use redis::{Pipeline, RedisResult, Value};
 
-use super::entries::Entry;
 use super::RedisStore;
+use super::entries::Entry;
 use super::failure::connecting;
 use super::keys::{Keys, SHARDS, Shard};
 use crate::store::StoreError;
@@ -43,7 +43,12 @@ impl RedisStore {
         wait: Duration,
     ) -> Result<Consumer<'a>, StoreError> {
         let keys = self.keys().await?;
-        let connection = self.connector.patient(wait).connect().await.map_err(connecting)?;
+        let connection = self
+            .connector
+            .patient(wait)
+            .connect()
+            .await
+            .map_err(connecting)?;
         Ok(Consumer {
             connection,
             keys,
@@ -63,7 +68,13 @@ impl Consumer<'_> {
         let mut commands = redis::pipe();
         commands.ignore_errors();
         for journal in self.journals() {
-            commands.cmd("XGROUP").arg("CREATE").arg(journal).arg(GROUP).arg("0").arg("MKSTREAM");
+            commands
+                .cmd("XGROUP")
+                .arg("CREATE")
+                .arg(journal)
+                .arg(GROUP)
+                .arg("0")
+                .arg("MKSTREAM");
         }
         let answers: Vec<RedisResult<Value>> = commands.query_async(&mut self.connection).await?;
         for answer in answers {
@@ -79,17 +90,28 @@ impl Consumer<'_> {
     pub(super) async fn read_new(&mut self, wait: Duration) -> RedisResult<Vec<Read>> {
         let journals = self.journals();
         let mut command = redis::cmd("XREADGROUP");
-        command.arg("GROUP").arg(GROUP).arg(self.name).arg("COUNT").arg(AT_ONCE);
+        command
+            .arg("GROUP")
+            .arg(GROUP)
+            .arg(self.name)
+            .arg("COUNT")
+            .arg(AT_ONCE);
         if let Ok(wait @ 1..) = u64::try_from(wait.as_millis()) {
             command.arg("BLOCK").arg(wait);
         }
-        command.arg("STREAMS").arg(&journals).arg(vec![">"; journals.len()]);
+        command
+            .arg("STREAMS")
+            .arg(&journals)
+            .arg(vec![">"; journals.len()]);
         let reply: Option<StreamReadReply> = command.query_async(&mut self.connection).await?;
         let mut read = Vec::new();
         for stream in reply.into_iter().flat_map(|reply| reply.keys) {
             let shard = Shard::all().find(|shard| self.keys.journal(*shard) == stream.key);
             let shard = shard.expect("an answer is to what was asked");
-            read.extend(stream.ids.into_iter().map(|id| Read { shard, entry: Entry::of(id) }));
+            read.extend(stream.ids.into_iter().map(|id| Read {
+                shard,
+                entry: Entry::of(id),
+            }));
         }
         Ok(read)
     }
@@ -100,14 +122,26 @@ impl Consumer<'_> {
         let mut commands = redis::pipe();
         for (journal, cursor) in self.journals().iter().zip(&self.cursors) {
             commands
-                .cmd("XAUTOCLAIM").arg(journal).arg(GROUP).arg(self.name)
-                .arg(idle).arg(cursor).arg("COUNT").arg(AT_ONCE);
+                .cmd("XAUTOCLAIM")
+                .arg(journal)
+                .arg(GROUP)
+                .arg(self.name)
+                .arg(idle)
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(AT_ONCE);
         }
         let replies: Vec<StreamAutoClaimReply> = commands.query_async(&mut self.connection).await?;
-        self.cursors = replies.iter().map(|reply| reply.next_stream_id.clone()).collect();
+        self.cursors = replies
+            .iter()
+            .map(|reply| reply.next_stream_id.clone())
+            .collect();
         let of_shard = |(shard, reply): (Shard, StreamAutoClaimReply)| {
             let claimed = reply.claimed.into_iter();
-            claimed.map(move |id| Read { shard, entry: Entry::of(id) })
+            claimed.map(move |id| Read {
+                shard,
+                entry: Entry::of(id),
+            })
         };
         Ok(Shard::all().zip(replies).flat_map(of_shard).collect())
     }

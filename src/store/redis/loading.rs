@@ -7,8 +7,8 @@ use super::failure::bad_answer;
 use super::keys::Shard;
 use super::scripts;
 use crate::stock::{Home, Sku, StockLevel, Warehouse};
-use crate::store::mirror::Mirrored;
 use crate::store::StoreError;
+use crate::store::mirror::Mirrored;
 
 /// By how much a level's version leaps when it is loaded. Changes that Redis lost on their way to
 /// SQL had versions too, which must not be given to others: whoever read one of them would take
@@ -25,7 +25,9 @@ pub(super) type Counters = [Option<i64>; 4];
 /// What reads a level's counters.
 pub(super) fn read_level(key: &str) -> Cmd {
     let mut command = redis::cmd("HMGET");
-    command.arg(key).arg(&["on_hand", "held", "backorder_limit", "version"]);
+    command
+        .arg(key)
+        .arg(&["on_hand", "held", "backorder_limit", "version"]);
     command
 }
 
@@ -126,7 +128,8 @@ impl RedisStore {
         let departures = keys.departures(shard);
         let touched = [level, keys.journal(shard), departures.clone()];
         for _ in 0..LOADS {
-            let departed: Option<String> = self.shared.read(redis::cmd("GET").arg(&departures)).await?;
+            let departed: Option<String> =
+                self.shared.read(redis::cmd("GET").arg(&departures)).await?;
             let Some(mirrored) = self.sql.mirrored(sku, warehouse).await? else {
                 return Ok(None);
             };
@@ -134,14 +137,19 @@ impl RedisStore {
                 return Ok(Some(mirrored.level.home));
             }
             let arguments = load_arguments(departed, &mirrored);
-            let answer = self.shared.script(&scripts::LOAD, &touched, &arguments).await?;
+            let answer = self
+                .shared
+                .script(&scripts::LOAD, &touched, &arguments)
+                .await?;
             match answer.first().map(String::as_str) {
                 Some("there" | "loaded") => return Ok(Some(Home::Redis)),
                 Some("again") => {}
                 _ => return Err(bad_answer(answer)),
             }
         }
-        Err(StoreError::Conflict("the journal moved while a level was loaded".into()))
+        Err(StoreError::Conflict(
+            "the journal moved while a level was loaded".into(),
+        ))
     }
 }
 

@@ -3,8 +3,8 @@
 use super::RedisStore;
 use super::failure::bad_answer;
 use crate::stock::{Idempotency, Movement, OperationId, Sku};
-use crate::store::journal::Note;
 use crate::store::StoreError;
+use crate::store::journal::Note;
 
 impl RedisStore {
     /// The movement that is remembered under this operation, or else under this key.

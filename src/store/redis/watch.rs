@@ -81,12 +81,20 @@ async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen,
     let names = &step.keys[2..2 + step.names];
     let mut commands = redis::pipe();
     commands
-        .cmd("WATCH").arg(&step.keys[0]).arg(names).ignore()
-        .cmd("HMGET").arg(&step.keys[0]).arg(&["on_hand", "held", "backorder_limit", "version"])
-        .cmd("XLEN").arg(&step.keys[1])
-        .cmd("EXISTS").arg(names)
+        .cmd("WATCH")
+        .arg(&step.keys[0])
+        .arg(names)
+        .ignore()
+        .cmd("HMGET")
+        .arg(&step.keys[0])
+        .arg(&["on_hand", "held", "backorder_limit", "version"])
+        .cmd("XLEN")
+        .arg(&step.keys[1])
+        .cmd("EXISTS")
+        .arg(names)
         .cmd("TIME");
-    let read: RedisResult<(Vec<Option<i64>>, i64, i64, (i64, i64))> = on(connection, &commands).await;
+    let read: RedisResult<(Vec<Option<i64>>, i64, i64, (i64, i64))> =
+        on(connection, &commands).await;
     let (counters, waiting, remembered, (seconds, micros)) = read.map_err(reading)?;
     let counters = match counters[..] {
         [Some(on_hand), Some(held), Some(limit), Some(version)] => {
@@ -132,22 +140,38 @@ fn transaction(step: &Step, next: &Next) -> Pipeline {
     let mut commands = redis::pipe();
     commands.atomic();
     commands
-        .cmd("HSET").arg(&step.keys[0])
-        .arg("on_hand").arg(next.on_hand)
-        .arg("version").arg(next.version);
+        .cmd("HSET")
+        .arg(&step.keys[0])
+        .arg("on_hand")
+        .arg(next.on_hand)
+        .arg("version")
+        .arg(next.version);
     commands
-        .cmd("XADD").arg(&step.keys[1]).arg("*")
-        .arg("level").arg(&step.keys[0])
-        .arg("movement").arg(&step.movement)
-        .arg("on_hand").arg(next.on_hand)
-        .arg("held").arg(next.held)
-        .arg("backorder_limit").arg(next.backorder_limit)
-        .arg("version").arg(next.version);
+        .cmd("XADD")
+        .arg(&step.keys[1])
+        .arg("*")
+        .arg("level")
+        .arg(&step.keys[0])
+        .arg("movement")
+        .arg(&step.movement)
+        .arg("on_hand")
+        .arg(next.on_hand)
+        .arg("held")
+        .arg(next.held)
+        .arg("backorder_limit")
+        .arg(next.backorder_limit)
+        .arg("version")
+        .arg(next.version);
     // The entry's id is not known before `EXEC`; only its time is read from here.
     let memory = format!("{}-0 {} {}", next.millis, next.available(), step.movement);
     for (name, kept) in step.memories() {
         let kept = u64::try_from(kept.as_millis()).unwrap_or(u64::MAX);
-        commands.cmd("SET").arg(name).arg(&memory).arg("PX").arg(kept);
+        commands
+            .cmd("SET")
+            .arg(name)
+            .arg(&memory)
+            .arg("PX")
+            .arg(kept);
     }
     commands
 }

@@ -26,6 +26,12 @@ const MIRROR: &str = "UPDATE stock
     WHERE sku = ?1 AND warehouse = ?2 AND home = 'redis'
         AND (journal_millis < ?7 OR journal_millis = ?7 AND journal_number < ?8)";
 
+/// Followed by rows.
+const RECORD_ALL: &str = "INSERT INTO movement
+    (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
+     durability, caller, idempotency_key, request_hash, reason, reference, created_at,
+     journal_millis, journal_number) ";
+
 /// A key that another operation has is that operation's; the movement is recorded without it.
 const RECORD: &str = "INSERT INTO movement
     (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
@@ -89,11 +95,15 @@ impl Mirror for SqliteStore {
 
     async fn follow(&self, entries: &[Journaled]) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
-        for entry in last_of_each_level(entries) {
-            mirror(&mut tx, entry).await?;
-        }
-        for entry in entries {
-            record(&mut tx, entry).await?;
+        mirror_all(&mut tx, entries).await?;
+        if !record_all(&mut tx, entries).await? {
+            // Some are there already: each is to be looked at.
+            pool::roll_back(tx).await;
+            tx = self.begin().await?;
+            mirror_all(&mut tx, entries).await?;
+            for entry in entries {
+                record(&mut tx, entry).await?;
+            }
         }
         pool::commit(tx).await
     }
@@ -135,27 +145,73 @@ impl Mirror for SqliteStore {
             .fetch_optional(&self.readers)
             .await
             .map_err(|error| self.unread(error))?;
-        Ok(found.map_or(EntryId::default(), |(millis, number)| EntryId { millis, number }))
+        Ok(
+            found.map_or(EntryId::default(), |(millis, number)| EntryId {
+                millis,
+                number,
+            }),
+        )
     }
 }
 
-async fn mirror(
+/// Brings the mirrors up to the last of the entries.
+async fn mirror_all(
     tx: &mut Transaction<'static, Sqlite>,
-    entry: &Journaled,
+    entries: &[Journaled],
 ) -> Result<(), StoreError> {
-    let (sku, warehouse) = entry.place();
-    let updated = sqlx::query(MIRROR)
-        .bind(sku)
-        .bind(warehouse)
-        .bind(entry.on_hand)
-        .bind(entry.held)
-        .bind(entry.backorder_limit)
-        .bind(entry.version)
-        .bind(entry.id.millis)
-        .bind(entry.id.number)
-        .execute(&mut **tx)
-        .await;
-    updated.map(drop).map_err(failed)
+    for entry in last_of_each_level(entries) {
+        let (sku, warehouse) = entry.place();
+        sqlx::query(MIRROR)
+            .bind(sku)
+            .bind(warehouse)
+            .bind(entry.on_hand)
+            .bind(entry.held)
+            .bind(entry.backorder_limit)
+            .bind(entry.version)
+            .bind(entry.id.millis)
+            .bind(entry.id.number)
+            .execute(&mut **tx)
+            .await
+            .map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Records entries that are new to the ledger by one statement; answers whether all are. Where they
+/// are not, the transaction is of no use any more.
+async fn record_all(
+    tx: &mut Transaction<'static, Sqlite>,
+    entries: &[Journaled],
+) -> Result<bool, StoreError> {
+    if entries.is_empty() {
+        return Ok(true);
+    }
+    let mut query = QueryBuilder::<Sqlite>::new(RECORD_ALL);
+    query.push_values(entries, |mut row, entry| {
+        let note = &entry.note;
+        row.push_bind(note.operation)
+            .push("0")
+            .push_bind(&note.sku)
+            .push_bind(&note.warehouse)
+            .push_bind(note.kind.as_str())
+            .push_bind(note.delta)
+            .push_bind(entry.available())
+            .push_bind(note.read_version)
+            .push_bind(&note.strategy)
+            .push_bind(Durability::Redis.as_str())
+            .push_bind(&note.caller)
+            .push_bind(&note.key)
+            .push_bind(&note.hash)
+            .push_bind(&note.reason)
+            .push_bind(&note.reference)
+            .push("strftime('%Y-%m-%dT%H:%M:%fZ', ")
+            .push_bind_unseparated(entry.id.millis)
+            .push_unseparated(" / 1000.0, 'unixepoch')")
+            .push_bind(entry.id.millis)
+            .push_bind(entry.id.number);
+    });
+    let inserted = query.build().persistent(false).execute(&mut **tx).await;
+    pool::recorded(inserted.map(drop), false)
 }
 
 /// Another one that records the same operation, or the same key, at this moment makes it a conflict;
@@ -165,8 +221,6 @@ async fn record(
     entry: &Journaled,
 ) -> Result<(), StoreError> {
     let note = &entry.note;
-    let hash = note.request_hash().map_err(|problem| StoreError::Bug(problem.into()))?;
-    let hash = hash.map(|hash| hash.0.to_vec());
     let inserted = sqlx::query(RECORD)
         .bind(note.operation)
         .bind(&note.sku)
@@ -179,12 +233,14 @@ async fn record(
         .bind(Durability::Redis.as_str())
         .bind(&note.caller)
         .bind(&note.key)
-        .bind(hash)
+        .bind(&note.hash)
         .bind(&note.reason)
         .bind(&note.reference)
         .bind(entry.id.millis)
         .bind(entry.id.number)
         .execute(&mut **tx)
         .await;
-    inserted.map(drop).map_err(|error| conflict_if_duplicate(error, failed))
+    inserted
+        .map(drop)
+        .map_err(|error| conflict_if_duplicate(error, failed))
 }

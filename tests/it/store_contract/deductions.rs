@@ -1,7 +1,7 @@
 //! The four ways to deduct: what they change, what they refuse, and what they leave behind.
 
 use rstest::rstest;
-use stocklock::stock::{Deduction, Home, LevelChange, MovementKind, Warehouse};
+use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
 use stocklock::store::{Attempt, InRedis, StoreError};
 
 use super::fixture::{Fixture, On, deduction, deduction_with_key, level_change, name, place};
@@ -10,7 +10,7 @@ type Outcome = Result<Attempt, StoreError>;
 
 /// A way to deduct, as a strategy would use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     Guarded,
     RowLock,
     Script,
@@ -21,13 +21,13 @@ enum Way {
 
 impl Way {
     /// All that there are of them.
-    fn all(on: On) -> [Self; 4] {
+    pub(super) fn all(on: On) -> [Self; 4] {
         let [first, second] = Self::deciding(on);
         [first, second, Self::Version, Self::Overwrite]
     }
 
     /// Those that decide by themselves.
-    fn deciding(on: On) -> [Self; 2] {
+    pub(super) fn deciding(on: On) -> [Self; 2] {
         match on {
             On::Sql(_) => [Self::Guarded, Self::RowLock],
             On::Redis => [Self::Script, Self::Watch],
@@ -35,7 +35,7 @@ impl Way {
     }
 
     /// Deducts once; where a level is read first, it is read now.
-    async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Outcome {
+    pub(super) async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Outcome {
         let store = &fixture.store;
         let read = store.level(&deduction.sku, &deduction.warehouse).await?;
         let read = || read.as_ref().expect("the level exists");
@@ -158,7 +158,9 @@ async fn units_held_are_not_for_sale(
 
 #[rstest]
 #[tokio::test]
-async fn what_does_not_exist_is_unknown(#[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On) {
+async fn what_does_not_exist_is_unknown(
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     let elsewhere = Deduction {
@@ -166,12 +168,15 @@ async fn what_does_not_exist_is_unknown(#[values(On::SQLITE, On::MYSQL, On::POST
         ..deduction("a", 1)
     };
     for unknown in [deduction("b", 1), elsewhere] {
-        let store = &fixture.store;
-        let guarded = store.deduct_if_available(&unknown).await.unwrap();
-        assert_eq!(guarded, Attempt::UnknownSku);
-        let locked = store.deduct_under_row_lock(&unknown).await.unwrap();
-        assert_eq!(locked, Attempt::UnknownSku);
-        let level = store.level(&unknown.sku, &unknown.warehouse).await.unwrap();
+        for way in Way::deciding(on) {
+            let refused = way.deduct(&fixture, &unknown).await.unwrap();
+            assert_eq!(refused, Attempt::UnknownSku, "{way:?}");
+        }
+        let level = fixture
+            .store
+            .level(&unknown.sku, &unknown.warehouse)
+            .await
+            .unwrap();
         assert_eq!(level, None);
     }
     assert!(fixture.movements("b").await.is_empty());
@@ -282,30 +287,29 @@ async fn names_and_keys_differ_by_case_and_may_be_in_any_script(
     #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
     let fixture = Fixture::on(on).await;
+    let [first, second] = Way::deciding(on);
     for (sku, on_hand) in [("abc", 1), ("ABC", 2), ("äbc", 3)] {
         fixture.put(sku, on_hand).await;
     }
     fixture
         .set(LevelChange {
             warehouse: place("上海仓"),
-            home: Some(Home::Sql),
+            home: Some(on.home()),
             ..level_change("abc", 4)
         })
         .await;
 
     for (sku, key) in [("abc", "k"), ("ABC", "K")] {
         let deduction = deduction_with_key(sku, 1, key);
-        let attempt = fixture.store.deduct_if_available(&deduction).await;
-        assert!(
-            matches!(attempt, Ok(Attempt::Deducted { .. })),
-            "{attempt:?}"
-        );
+        let remaining = fixture.level(sku).await.on_hand - 1;
+        let attempt = first.deduct(&fixture, &deduction).await;
+        assert_eq!(attempt.unwrap(), on.done(remaining));
     }
     let in_shanghai = Deduction {
         warehouse: place("上海仓"),
         ..deduction("abc", 1)
     };
-    let attempt = fixture.store.deduct_under_row_lock(&in_shanghai).await;
+    let attempt = second.deduct(&fixture, &in_shanghai).await;
     assert_eq!(attempt.unwrap(), on.done(3));
 
     for (sku, on_hand) in [("abc", 0), ("ABC", 1), ("äbc", 3)] {

@@ -15,9 +15,7 @@ use stocklock::store::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::support::services::{
-    Backend, TestDatabase, TestRedis, fresh_database, fresh_redis,
-};
+use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database, fresh_redis};
 
 /// How long the stores of the tests wait: no shorter than MariaDB can wait for a lock.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(1);
@@ -85,19 +83,25 @@ impl Fixture {
         }
     }
 
+    /// The same, with stock in Redis as these options say.
+    pub(crate) async fn in_redis(
+        backend: Backend,
+        options: impl FnOnce(RedisOptions) -> RedisOptions,
+    ) -> Self {
+        let fixture = Self::new(backend).await;
+        let redis = fresh_redis().await;
+        let fixture = fixture.with(options(redis_options(&redis.url)));
+        Self {
+            redis: Some(redis),
+            ..fixture
+        }
+    }
+
     /// The same, wherever the stock is to live.
     pub(crate) async fn on(on: On) -> Self {
-        let fixture = Self::new(on.backend()).await;
         match on {
-            On::Sql(_) => fixture,
-            On::Redis => {
-                let redis = fresh_redis().await;
-                let fixture = fixture.with(redis_options(&redis.url));
-                Self {
-                    redis: Some(redis),
-                    ..fixture
-                }
-            }
+            On::Sql(backend) => Self::new(backend).await,
+            On::Redis => Self::in_redis(on.backend(), |options| options).await,
         }
     }
 
@@ -116,9 +120,35 @@ impl Fixture {
         }
     }
 
+    /// The Redis that the stock lives in, if it does.
+    pub(crate) fn redis_url(&self) -> Option<&str> {
+        self.redis.as_ref().map(|redis| &*redis.url)
+    }
+
+    /// Runs a command on the Redis that the stock lives in, past the store.
+    pub(crate) async fn redis<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
+        let client = redis::Client::open(self.redis_url().expect("it lives there"));
+        let client = client.expect("its URL is one");
+        let connection = client.get_multiplexed_async_connection().await;
+        let mut connection = connection.expect("it lets the test in");
+        let answer = command.query_async(&mut connection).await;
+        answer.expect("it does as it is told")
+    }
+
+    /// The only key of that kind.
+    pub(crate) async fn key(&self, pattern: &str) -> String {
+        let mut keys: Vec<String> = self.redis(redis::cmd("KEYS").arg(pattern)).await;
+        assert_eq!(keys.len(), 1, "{keys:?}");
+        keys.remove(0)
+    }
+
     /// Brings everything that waits in Redis into the ledger.
     pub(crate) async fn settle(&self) {
-        if let Some(follower) = self.stores.as_ref().and_then(|stores| stores.follower("test")) {
+        if let Some(follower) = self
+            .stores
+            .as_ref()
+            .and_then(|stores| stores.follower("test"))
+        {
             let stop = CancellationToken::new();
             stop.cancel();
             follower.run(stop, |_| ()).await;
@@ -157,16 +187,10 @@ impl Fixture {
 
     /// Holds three units of a SKU that has one warehouse, as no store can yet.
     pub(crate) async fn hold_three(&self, sku: &str) {
-        if let Some(redis) = &self.redis {
-            let client = redis::Client::open(&*redis.url).expect("its URL is one");
-            let mut connection = client.get_connection().expect("it lets the test in");
-            let mut keys = redis::cmd("KEYS");
-            let keys = keys.arg(format!("stock:*:{sku}:*"));
-            let keys: Vec<String> = keys.query(&mut connection).expect("it lists its keys");
-            assert_eq!(keys.len(), 1, "{keys:?}");
-            let mut hold = redis::cmd("HSET");
-            hold.arg(&keys[0]).arg("held").arg(3);
-            hold.exec(&mut connection).expect("units can be held");
+        if self.redis.is_some() {
+            let key = self.key(&format!("stock:*:{sku}:*")).await;
+            self.redis::<()>(redis::cmd("HSET").arg(key).arg("held").arg(3))
+                .await;
         } else {
             let mut raw = Raw::connect(self.backend, &self.url).await;
             let held = raw.run("UPDATE stock SET held = 3").await;

@@ -1,0 +1,147 @@
+//! What a Redis says when it will not work: nothing happens, and everybody is told so.
+
+use redis::Cmd;
+use rstest::rstest;
+use stocklock::store::{Attempt, InRedis, StoreError};
+
+use super::loading::sell;
+use crate::store_contract::fixture::{Fixture, deduction, redis_options};
+use crate::support::services::Backend::Sqlite;
+use crate::support::services::PrivateServer;
+
+struct Private {
+    server: PrivateServer,
+    fixture: Fixture,
+}
+
+impl Private {
+    async fn start() -> Self {
+        let server = PrivateServer::redis(&[]).await;
+        let fixture = Fixture::new(Sqlite).await.with(redis_options(server.url()));
+        fixture.put("a", 10).await;
+        sell(&fixture, "a", 1).await;
+        Self { server, fixture }
+    }
+
+    async fn tell(&self, words: &[&str]) {
+        let client = redis::Client::open(self.server.url()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut command: Cmd = redis::cmd(words[0]);
+        let answer = command.arg(&words[1..]).exec_async(&mut connection).await;
+        answer.unwrap_or_else(|error| panic!("{words:?}: {error}"));
+    }
+}
+
+#[rstest]
+#[case::a_replica_since_the_failover(
+    &["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"], "READONLY"
+)]
+#[case::out_of_memory(
+    &["CONFIG", "SET", "maxmemory", "1"], &["CONFIG", "SET", "maxmemory", "0"], "OOM"
+)]
+#[case::too_few_replicas(
+    &["CONFIG", "SET", "min-replicas-to-write", "1"],
+    &["CONFIG", "SET", "min-replicas-to-write", "0"],
+    "NOREPLICAS"
+)]
+#[case::a_right_that_is_missing(
+    &["ACL", "SETUSER", "default", "-hset"], &["ACL", "SETUSER", "default", "+hset"], "NOPERM"
+)]
+#[tokio::test]
+async fn a_server_that_refuses_changes_nothing_and_serves_again(
+    #[case] refuse: &[&str],
+    #[case] serve: &[&str],
+    #[case] code: &str,
+) {
+    let redis = Private::start().await;
+    let store = &redis.fixture.store;
+    redis.tell(refuse).await;
+    for how in [InRedis::Script, InRedis::Watch] {
+        let refused = store.deduct_in_redis(&deduction("a", 1), how).await;
+        let Err(StoreError::Unavailable(why)) = &refused else {
+            panic!("{how:?}: {refused:?}");
+        };
+        let told = why.to_string();
+        let is_told = told.contains(code) || how == InRedis::Watch && told.contains("abort");
+        assert!(is_told || code == "NOPERM", "{how:?}: {told}");
+    }
+    redis.tell(serve).await;
+    assert_eq!(redis.fixture.level("a").await.on_hand, 9);
+    sell(&redis.fixture, "a", 9).await;
+    assert!(redis.fixture.audit("a").await.consistent());
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_save_is_unavailable() {
+    let redis = Private::start().await;
+    // Where nothing can be saved: a directory that is a file of the system's.
+    redis.tell(&["CONFIG", "SET", "dir", "/proc"]).await;
+    redis.tell(&["CONFIG", "SET", "save", "1 1"]).await;
+    let store = &redis.fixture.store;
+    let refused = async {
+        loop {
+            match store
+                .deduct_in_redis(&deduction("a", 1), InRedis::Script)
+                .await
+            {
+                Ok(Attempt::Journaled { .. } | Attempt::Insufficient { .. }) => {
+                    tokio::task::yield_now().await;
+                }
+                refused => return refused,
+            }
+        }
+    };
+    let refused = tokio::time::timeout(crate::store_contract::fixture::SOON, refused).await;
+    match refused.expect("it notices soon") {
+        Err(StoreError::Unavailable(why)) => assert!(why.to_string().contains("MISCONF"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_know_the_scripts_is_sent_their_text() {
+    let redis = Private::start().await;
+    redis.tell(&["SCRIPT", "FLUSH"]).await;
+    sell(&redis.fixture, "a", 2).await;
+    assert!(redis.fixture.audit("a").await.consistent());
+}
+
+#[tokio::test]
+async fn a_server_that_was_killed_is_unavailable_until_it_is_back() {
+    let server = PrivateServer::redis(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let fixture = Fixture::new(Sqlite).await.with(redis_options(server.url()));
+    let mut redis = Private { server, fixture };
+    redis.fixture.put("a", 10).await;
+    sell(&redis.fixture, "a", 3).await;
+    for how in [InRedis::Script, InRedis::Watch] {
+        let sold = redis
+            .fixture
+            .store
+            .deduct_in_redis(&deduction("a", 1), how)
+            .await;
+        assert!(matches!(sold, Ok(Attempt::Journaled { .. })), "{sold:?}");
+    }
+    redis.server.kill9();
+    for how in [InRedis::Script, InRedis::Watch] {
+        // The first may still find the connection that has died.
+        for _ in 0..2 {
+            let refused = redis
+                .fixture
+                .store
+                .deduct_in_redis(&deduction("a", 1), how)
+                .await;
+            let told = matches!(
+                refused,
+                Err(StoreError::Unavailable(_)
+                    | StoreError::ConnectionLost(_)
+                    | StoreError::OutcomeUnknown(_))
+            );
+            assert!(told, "{refused:?}");
+        }
+    }
+    redis.server.restart().await;
+    assert_eq!(redis.fixture.level("a").await.on_hand, 5);
+    sell(&redis.fixture, "a", 5).await;
+    let audit = redis.fixture.audit("a").await;
+    assert_eq!((audit.sold, audit.consistent()), (10, true), "{audit:?}");
+}
