@@ -107,7 +107,11 @@ impl Acquisition {
         let waited = self.waited();
         let (error, why) = match end {
             End::Busy => (LockError::WaitLimit { waited }, NotAcquired::WaitLimit),
-            End::Unavailable(error) => (LockError::Unavailable(error), NotAcquired::Unavailable),
+            End::Unavailable(error) => {
+                let asked = format!("acquire {:?}", self.options.name);
+                let error = error.asked(self.inner.backend.name(), asked);
+                (LockError::Unavailable(error), NotAcquired::Unavailable)
+            }
             End::Abandoned if self.inner.closed.is_cancelled() => {
                 (LockError::Shutdown, NotAcquired::Shutdown)
             }

@@ -24,6 +24,9 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// How long one question may take; the back end gives up by itself after about that.
     fn response_limit(&self) -> Duration;
 
+    /// How long the server keeps a lock that was asked for with this lease when nobody renews it.
+    fn kept_for(&self, lease: Duration) -> Duration;
+
     /// One acquisition of one lock. Nothing is sent before its first attempt.
     fn contender(&self, request: Request) -> Box<dyn Contender>;
 

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -17,8 +18,8 @@ pub enum LockError {
         waited: Duration,
     },
     /// The lock server could not be asked, or did not answer in time.
-    #[error("the lock server is unavailable")]
-    Unavailable(#[source] BackendError),
+    #[error("the lock server is unavailable: {0}")]
+    Unavailable(BackendError),
     /// The guard no longer holds the lock.
     #[error("the lock was lost: {reason}")]
     Lost {
@@ -95,27 +96,37 @@ impl Display for LostReason {
 }
 
 /// What a back end answers when it has no answer: the request may or may not have been carried out.
-#[derive(Debug, Error)]
-#[error("{source}")]
+///
+/// Its text is one line for who runs the service: the kind of server, what it was asked, and why
+/// there is no answer, with all causes of that. No secret of the connection is in it.
+#[derive(Debug, Clone)]
 pub struct BackendError {
-    source: Box<dyn Error + Send + Sync>,
+    asked: Option<Asked>,
+    cause: Arc<dyn Error + Send + Sync>,
     permanent: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Asked {
+    server: &'static str,
+    what: String,
 }
 
 impl BackendError {
     /// A failure that may pass: asking again within the wait limit makes sense.
-    pub fn transient(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub fn transient(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
-            source: source.into(),
+            asked: None,
+            cause: cause.into().into(),
             permanent: false,
         }
     }
 
     /// A failure that stays until somebody changes the configuration.
-    pub fn permanent(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub fn permanent(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
-            source: source.into(),
             permanent: true,
+            ..Self::transient(cause)
         }
     }
 
@@ -123,5 +134,65 @@ impl BackendError {
     #[must_use]
     pub const fn is_permanent(&self) -> bool {
         self.permanent
+    }
+
+    /// Why there was no answer. It is part of the text already, and so is not
+    /// [`Error::source`], which a reporter would print once more.
+    #[must_use]
+    pub fn cause(&self) -> &(dyn Error + Send + Sync + 'static) {
+        &*self.cause
+    }
+
+    /// Says which server was asked for what.
+    pub(crate) fn asked(mut self, server: &'static str, what: impl Into<String>) -> Self {
+        let what = what.into();
+        self.asked = Some(Asked { server, what });
+        self
+    }
+}
+
+impl Error for BackendError {}
+
+impl Display for BackendError {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(Asked { server, what }) = &self.asked {
+            write!(formatter, "{server}: {what}: ")?;
+        }
+        let mut why = self.cause.to_string();
+        let mut next = self.cause.source();
+        while let Some(cause) = next {
+            let text = cause.to_string();
+            // Many errors repeat their cause's text in their own.
+            if !why.contains(&text) {
+                why = format!("{why}: {text}");
+            }
+            next = cause.source();
+        }
+        let lines: Vec<_> = why.lines().map(str::trim).collect();
+        formatter.write_str(&lines.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::{BackendError, LockError};
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("not connected\r\n  at all")]
+    struct Outer(#[source] io::Error);
+
+    #[test]
+    fn the_text_is_one_line_with_every_cause_once() {
+        let refused = Outer(io::Error::other("refused"));
+        let error = BackendError::transient(refused).asked("redis", "acquire \"a\"");
+        let error = LockError::Unavailable(error);
+        let text =
+            "the lock server is unavailable: redis: acquire \"a\": not connected at all: refused";
+        assert_eq!(error.to_string(), text);
+        assert_eq!(format!("{:#}", anyhow::Error::from(error)), text);
+        let repeated = io::Error::other(io::Error::other("refused"));
+        assert_eq!(BackendError::transient(repeated).to_string(), "refused");
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::backend::Renewed;
 use crate::clock::Moment;
-use crate::error::{LockError, LostReason};
+use crate::error::{BackendError, LockError, LostReason};
 use crate::hold::Hold;
 use crate::release::Released;
 use crate::token::Token;
@@ -156,7 +156,7 @@ impl LockGuard {
         self.check()?;
         let hold = self.hold();
         let answer = hold.inner.backend.verify(hold.name(), hold.nonce).await;
-        if !answer.map_err(LockError::Unavailable)? {
+        if !answer.map_err(|error| hold.unavailable("verify", error))? {
             let reason = hold.lose(LostReason::Stolen);
             return Err(LockError::Lost { reason });
         }
@@ -180,13 +180,13 @@ impl LockGuard {
         let sent = hold.inner.clock.now();
         let renewal = [hold.renewal(Some(lease))];
         let renewed = hold.inner.backend.renew(&renewal).await;
-        let renewed = renewed.map_err(LockError::Unavailable)?[0];
+        let renewed = renewed.map_err(|error| hold.unavailable("extend", error))?[0];
         if let Some(times) = hold.renewed(sent, renewed, false) {
             hold.inner.watchdog.reschedule(hold.id, times);
         }
         if renewed == Renewed::Unknown {
-            let source = crate::BackendError::transient("the server did not say whether it did");
-            return Err(LockError::Unavailable(source));
+            let cause = "the server did not say whether it did";
+            return Err(hold.unavailable("extend", BackendError::transient(cause)));
         }
         self.check()
     }

@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 use crate::backend::{Grant, Renewal, Renewed};
 use crate::builder::Options;
 use crate::clock::Moment;
-use crate::error::LostReason;
+use crate::error::{BackendError, LockError, LostReason};
 use crate::guard::LockState;
 use crate::manager::Inner;
 use crate::nonce::Nonce;
@@ -89,6 +89,12 @@ impl Hold {
         self.options.label
     }
 
+    /// The error of a question about this lock that was not answered.
+    pub(crate) fn unavailable(&self, question: &str, error: BackendError) -> LockError {
+        let asked = format!("{question} {:?}", self.name());
+        LockError::Unavailable(error.asked(self.inner.backend.name(), asked))
+    }
+
     pub(crate) fn valid_until(&self) -> Moment {
         self.state().valid_until
     }
@@ -160,10 +166,13 @@ impl Hold {
                 if state.ended.is_some() {
                     return None;
                 }
-                let valid_until = self.options.valid_until(sent, lease, self.acquired_at);
-                state.valid_until = state.valid_until.max(valid_until);
-                state.renewals += u32::from(counted);
                 state.suspect = false;
+                // One that was asked for out of turn may come after the last that counts.
+                if !counted || self.may_renew(&state) {
+                    let valid_until = self.options.valid_until(sent, lease, self.acquired_at);
+                    state.valid_until = state.valid_until.max(valid_until);
+                    state.renewals += u32::from(counted);
+                }
                 drop(state);
                 Some(self.times(sent + lease / 3))
             }
@@ -187,14 +196,15 @@ impl Hold {
     /// When to look at it, with its next renewal at `renewal` if it may still be renewed.
     pub(crate) fn times(&self, renewal: Moment) -> Times {
         let state = self.state();
-        let may_renew = self
-            .options
-            .max_renewals
-            .is_none_or(|most| state.renewals < most);
         Times {
             deadline: state.valid_until,
-            renewal: may_renew.then_some(renewal),
+            renewal: self.may_renew(&state).then_some(renewal),
         }
+    }
+
+    fn may_renew(&self, state: &State) -> bool {
+        let most = self.options.max_renewals;
+        most.is_none_or(|most| state.renewals < most)
     }
 
     /// The time is over: finds the reason.

@@ -44,7 +44,9 @@
 //! # What is not here
 //!
 //! Locks are exclusive. There are no read-write locks, semaphores or barriers, no quorum over
-//! several Redis servers, no Redis Cluster, and no lock of a SQL database.
+//! several Redis servers, no Redis Cluster, no Sentinel, and no lock of a SQL database. Nobody waits
+//! until a lock is durable or replicated, and a lock that was lost is not kept from the next one for
+//! a while (a lock-delay). What that means when a server fails stands with the back ends.
 //!
 //! # Features
 //!
@@ -57,6 +59,8 @@ pub mod clock;
 mod error;
 mod guard;
 mod hold;
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
+mod link;
 pub mod local;
 mod manager;
 pub mod memory;

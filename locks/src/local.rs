@@ -69,6 +69,10 @@ impl Backend for LocalBackend {
         Duration::from_secs(1)
     }
 
+    fn kept_for(&self, lease: Duration) -> Duration {
+        lease
+    }
+
     fn contender(&self, request: Request) -> Box<dyn Contender> {
         Box::new(LocalContender {
             local: Arc::clone(&self.0),

@@ -98,19 +98,25 @@ impl LockManager {
     /// server answers does not prove that it would grant a lock: a replica of Redis answers too.
     ///
     /// # Errors
-    /// When there is no answer within the back end's response limit, or a refusal.
+    /// When there is no answer within the back end's response limit, or a refusal, or when the
+    /// manager was shut down.
     ///
     /// # Cancel safety
     /// May be dropped at any point.
     pub async fn ping(&self) -> Result<(), BackendError> {
-        let Inner { backend, clock, .. } = &**self.inner();
-        let limit = backend.response_limit();
-        tokio::select! {
-            answer = backend.ping() => answer,
-            () = clock.sleep_until(clock.now() + limit) => {
+        let inner = self.inner();
+        let limit = inner.backend.response_limit();
+        let answer = tokio::select! {
+            biased;
+            () = inner.closed.cancelled() => {
+                Err(BackendError::permanent("the lock manager was shut down"))
+            }
+            answer = inner.backend.ping() => answer,
+            () = inner.clock.sleep_until(inner.clock.now() + limit) => {
                 Err(BackendError::transient(format!("no answer within {limit:?}")))
             }
-        }
+        };
+        answer.map_err(|error| error.asked(inner.backend.name(), "ping"))
     }
 
     /// Stops acquiring, gives up everything that is held, waits until the server knows, and ends

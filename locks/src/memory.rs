@@ -122,6 +122,10 @@ impl Backend for MemoryBackend {
         self.response_limit
     }
 
+    fn kept_for(&self, lease: Duration) -> Duration {
+        lease
+    }
+
     fn contender(&self, request: Request) -> Box<dyn Contender> {
         Box::new(MemoryContender {
             client: self.clone(),

@@ -7,7 +7,11 @@
 //! there is a Redis, and the guarded resource checks.
 //!
 //! One server, or what a proxy shows as one: scripts renew many locks at once, which a cluster
-//! would refuse. Keys: `P{name}` the lock, `P{name}:token` the last token, for ten minutes,
+//! would refuse. Sentinel is not asked who is the master. A server that refuses to write is asked
+//! again, over a new connection where it says that it is a replica, so that a name or a proxy that
+//! follows the master is enough; but a failover forgets what the new master had not been sent.
+//!
+//! Keys: `P{name}` the lock, `P{name}:token` the last token, for ten minutes,
 //! `P{name}:gone:nonce` what arrives too late, for a minute, and `P:source`, where `P` is the
 //! prefix.
 
@@ -41,7 +45,8 @@ const TOMBSTONE: Duration = Duration::from_mins(1);
 #[derive(Debug, Clone)]
 #[must_use = "it does nothing before build"]
 pub struct RedisBuilder {
-    url: String,
+    /// Of the URL, whose password it does not show.
+    client: Result<Client, BackendError>,
     prefix: String,
     connect_limit: Duration,
     response_limit: Duration,
@@ -86,7 +91,7 @@ impl RedisBuilder {
     /// # Errors
     /// When the URL is none of Redis.
     pub fn build(self) -> Result<RedisBackend, BackendError> {
-        let client = Client::open(self.url.as_str()).map_err(backend_error)?;
+        let client = self.client?;
         let closed = CancellationToken::new();
         Ok(RedisBackend(Arc::new(Redis {
             connection: Connection::new(client.clone(), self.connect_limit, self.response_limit),
@@ -137,7 +142,7 @@ impl RedisBackend {
     /// The same with settings.
     pub fn builder(url: &str) -> RedisBuilder {
         RedisBuilder {
-            url: url.to_owned(),
+            client: Client::open(url).map_err(backend_error),
             prefix: "lock".to_owned(),
             connect_limit: Duration::from_secs(1),
             response_limit: Duration::from_secs(1),
@@ -194,6 +199,10 @@ impl Backend for RedisBackend {
 
     fn response_limit(&self) -> Duration {
         self.0.response_limit + self.0.connect_limit
+    }
+
+    fn kept_for(&self, lease: Duration) -> Duration {
+        lease
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
@@ -253,7 +262,7 @@ impl Backend for RedisBackend {
 
     async fn close(&self) {
         self.0.wake_ups.closed.cancel();
-        self.0.connection.close().await;
+        self.0.connection.close();
     }
 }
 
@@ -300,10 +309,12 @@ impl Contender for RedisContender {
         let channel = self.redis.lock_key(&self.request.name);
         let (subscription, confirmed) = self.redis.wake_ups.get().subscribe(&channel);
         // Before the wait for the confirmation, which may be dropped.
-        self.subscription = Some(subscription);
-        if confirmed.await.is_err() {
-            // No subscription yet; a wake-up comes when there is one, and the fallback before.
-            std::future::pending::<()>().await;
+        let subscription = self.subscription.insert(subscription);
+        tokio::select! {
+            Ok(()) = confirmed => {}
+            // Where it is not confirmed, the connection is just being made; when it is there
+            // everybody is woken.
+            () = subscription.message() => {}
         }
         Ok(())
     }
@@ -315,11 +326,14 @@ impl Contender for RedisContender {
 
 impl RedisContender {
     /// When to ask again without a wake-up: when the lease has run out, but never later than the
-    /// fallback, and not all waiters at once.
+    /// fallback, and not all waiters at once. A negative number is that of a key which somebody else
+    /// has set, for ever.
     fn ask_again(&self, milliseconds_left: i64) -> Duration {
-        let left = Duration::from_millis(u64::try_from(milliseconds_left).unwrap_or(0));
+        let fallback = jittered(self.redis.fallback);
         let spread = Duration::from_millis(fastrand::u64(1..20));
-        (left + spread).min(jittered(self.redis.fallback))
+        u64::try_from(milliseconds_left).map_or(fallback, |left| {
+            (Duration::from_millis(left) + spread).min(fallback)
+        })
     }
 }
 

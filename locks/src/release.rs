@@ -21,7 +21,7 @@ use crate::watchdog::Means;
 pub(crate) struct ReleaseJob {
     pub(crate) name: Arc<str>,
     pub(crate) nonce: Nonce,
-    /// How long the server may keep it without us.
+    /// The lease that it was asked for with, or has left.
     pub(crate) lease: Duration,
     /// Whoever is next here may go when the first try has ended.
     pub(crate) turn: Option<Turn>,
@@ -80,7 +80,7 @@ async fn release(means: &Means, job: ReleaseJob) {
         done,
     } = job;
     // An acquire that is still on its way could take the lock after us, for one lease.
-    let until = means.clock.now() + lease * 2;
+    let until = means.clock.now() + means.backend.kept_for(lease).max(lease) * 2;
     let mut backoff = Backoff::default();
     let mut tell = (turn, done);
     loop {

@@ -1,10 +1,14 @@
 //! Locks on ZooKeeper.
 //!
 //! *Guarantees:* exclusion between live sessions, in the order of arrival; a token, the czxid of the
-//! place in the queue, that never goes back. *Costs:* three writes of the ensemble for each lock, two
-//! of them round trips of the holder; one wake-up for each hand-over, however many wait. *Fails
-//! when* the holder is paused past its session: two may then believe to hold, and only the token in
-//! the guarded write tells. *Use when* there is a ZooKeeper, fairness matters, or Redis may forget.
+//! place in the queue, that never goes back. *Costs:* two writes of the ensemble for each lock, and
+//! three more for a name that was not used just before, whose directory comes and goes; three round
+//! trips of the holder; one wake-up for each hand-over, however many wait. *Fails when* the holder is
+//! paused past its session: two may then believe to hold, and only the token in the guarded write
+//! tells. *Use when* there is a ZooKeeper, fairness matters, or Redis may forget.
+//!
+//! The order is that in which the processes come for a lock, each with one contender at a time; an
+//! ensemble that keeps its quorum keeps locks and tokens over the failure of a server.
 //!
 //! All locks of a back end live in one session. It is Suspect while the connection is lost, and the
 //! locks are lost when the server says so or when no answer has come for the session's time-out less
@@ -18,13 +22,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use tokio::sync::Mutex;
 use zookeeper_client::Error;
 
 use crate::backend::{Backend, Contender, Nudge, Release, Renewal, Renewed, Request};
 use crate::error::{BackendError, LostReason};
+use crate::link::Link;
 use crate::nonce::Nonce;
 
+mod cluster;
 mod contender;
 mod names;
 mod places;
@@ -38,7 +43,7 @@ use session::{Health, Sessions, backend_error, disconnected};
 #[derive(Debug, Clone)]
 #[must_use = "it does nothing before build"]
 pub struct ZooKeeperBuilder {
-    cluster: String,
+    cluster: Result<String, BackendError>,
     root: String,
     session_timeout: Duration,
     connect_limit: Duration,
@@ -74,25 +79,23 @@ impl ZooKeeperBuilder {
     /// The back end; it makes its session when it is first used.
     ///
     /// # Errors
-    /// When the root is no path.
+    /// When the connection string is none, or has a user and a password, or the root is no path.
     pub fn build(self) -> Result<ZooKeeperBackend, BackendError> {
-        let elements = self.root.strip_prefix('/').unwrap_or_default();
-        if elements
-            .split('/')
-            .any(|element| matches!(element, "" | "." | ".."))
-        {
+        let cluster = self.cluster?;
+        cluster::check(&cluster).map_err(BackendError::permanent)?;
+        if !self.root.strip_prefix('/').is_some_and(cluster::is_path) {
             return Err(BackendError::permanent(format!("{} is no path", self.root)));
         }
         Ok(ZooKeeperBackend(Arc::new(ZooKeeper {
             places: Places::default(),
             sessions: Arc::new(Sessions {
-                cluster: self.cluster,
+                cluster,
                 root: self.root,
                 timeout: self.session_timeout,
                 connect_limit: self.connect_limit,
                 response_limit: self.response_limit,
                 nudge: OnceLock::new(),
-                current: Mutex::default(),
+                link: Link::default(),
             }),
         })))
     }
@@ -112,15 +115,22 @@ impl ZooKeeperBackend {
     /// Locks on the ensemble of a connection string: `host:port[,host:port…][/chroot]`.
     ///
     /// # Errors
-    /// Never; as [`ZooKeeperBuilder::build`]. Nothing is connected yet.
+    /// As [`ZooKeeperBuilder::build`]. Nothing is connected yet.
     pub fn new(cluster: &str) -> Result<Self, BackendError> {
         Self::builder(cluster).build()
     }
 
     /// The same with settings.
     pub fn builder(cluster: &str) -> ZooKeeperBuilder {
+        // It would be taken for a part of the host's name, and the client logs those.
+        let cluster = if cluster.contains('@') {
+            let cause = "a ZooKeeper connection string has neither user nor password";
+            Err(BackendError::permanent(cause))
+        } else {
+            Ok(cluster.to_owned())
+        };
         ZooKeeperBuilder {
-            cluster: cluster.to_owned(),
+            cluster,
             root: "/locks".to_owned(),
             session_timeout: Duration::from_secs(10),
             connect_limit: Duration::from_secs(2),
@@ -206,6 +216,12 @@ impl Backend for ZooKeeperBackend {
         self.0.sessions.response_limit + self.0.sessions.connect_limit
     }
 
+    fn kept_for(&self, _lease: Duration) -> Duration {
+        let sessions = &self.0.sessions;
+        let current = sessions.link.current();
+        current.map_or(sessions.timeout, |session| session.timeout)
+    }
+
     fn contender(&self, request: Request) -> Box<dyn Contender> {
         Box::new(ZooKeeperContender {
             zookeeper: Arc::clone(&self.0),
@@ -267,7 +283,7 @@ impl Backend for ZooKeeperBackend {
 
     async fn close(&self) {
         self.0.places.clear();
-        let Some(session) = self.0.sessions.current.lock().await.take() else {
+        let Some(session) = self.0.sessions.link.close() else {
             return;
         };
         let mut states = session.client.state_watcher();

@@ -11,6 +11,7 @@ use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
 use crate::descriptors::allow_connections;
 use crate::lab::race::{Entrants, Progress, RacePlan, Report, Target, run};
 use crate::lab::replicas::Replicas;
+use crate::strategy::Safeguards;
 
 /// Sells a fresh SKU out with every strategy in turn over real HTTP, and tells who oversold.
 ///
@@ -53,9 +54,20 @@ pub struct RaceArgs {
           value_parser = clap::value_parser!(u32).range(1..=16))]
     replicas: u32,
 
-    /// Replicas that run already, in lab mode, on one database: `http://host:port`, repeatable
+    /// Replicas that run already, in lab mode, on one database: `http://host:port`, repeatable.
+    /// Name every replica itself and no proxy before them, or lost locks and refused writes are not
+    /// all seen: they are read from each target's own /metrics, and nobody else may use it meanwhile
     #[arg(long, value_name = "URL")]
     target: Vec<Target>,
+
+    /// `off`: the strategies with a lock write whatever the row is by then, so that a lock that was
+    /// lost oversells
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t = Switch::On)]
+    guard: Switch,
+
+    /// `off`: they write although they could know that their lock was lost; the guard refuses it
+    #[arg(long, value_enum, value_name = "SWITCH", default_value_t = Switch::On)]
+    check: Switch,
 
     /// Write everything that was measured to this file
     #[arg(long, value_name = "FILE")]
@@ -76,6 +88,15 @@ pub struct RaceArgs {
     /// What the replicas log.
     #[command(flatten)]
     log: LogConfig,
+}
+
+/// Whether a safeguard is at work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    /// As in production
+    On,
+    /// To see what it is good for
+    Off,
 }
 
 /// Races that others know as well.
@@ -109,6 +130,10 @@ impl RaceArgs {
             plan.connections = connections as usize;
         }
         plan.strategies = self.strategy.clone();
+        plan.safeguards = Safeguards {
+            guard: self.guard == Switch::On,
+            check: self.check == Switch::On,
+        };
         plan
     }
 }
@@ -116,8 +141,9 @@ impl RaceArgs {
 /// Runs the race and prints what came of it.
 pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
     start_logging(&args.log)?;
-    // Both ends of each buyer's connection are in this process, and so are the pools.
-    let pools = args.replicas * args.database.database_pool_size;
+    // Both ends of each buyer's connection are in this process, and so are the replicas' own: their
+    // pools, one for readiness, two to Redis, and one to ZooKeeper.
+    let pools = args.replicas * (args.database.database_pool_size + 4);
     allow_connections(2 * args.plan().connections as u64 + u64::from(pools));
     let report = tokio::select! {
         report = run_plan(&args) => report?,

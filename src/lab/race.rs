@@ -2,13 +2,16 @@
 //! oversold.
 //!
 //! It knows the service by its HTTP contract alone, so that its verdict is an outsider's: what
-//! buyers were told is held against what the ledger says. Starting replicas and reading flags is
-//! the caller's. The targets must be replicas of one service, in lab mode.
+//! buyers were told is held against what the ledger says. Whether a lock kept others out by itself
+//! is read from what the targets count. Starting replicas and reading flags is the caller's. The
+//! targets must be replicas of one service, in lab mode, each reached by itself.
 
 mod buyers;
 mod connection;
+mod counts;
 mod evidence;
 mod lineup;
+mod lock_counts;
 mod order;
 mod plan;
 mod progress;
@@ -23,8 +26,10 @@ mod fake;
 #[cfg(test)]
 mod tests;
 
+pub use counts::Counts;
 pub use evidence::{Evidence, Sale};
 pub use lineup::Skipped;
+pub use lock_counts::LockCounts;
 pub use plan::{Entrants, RacePlan};
 pub use progress::Progress;
 pub use report::Report;
@@ -33,6 +38,8 @@ pub use target::{InvalidTarget, Target};
 
 use crate::strategy::Strategy;
 
+use self::lock_counts::Reading;
+use self::row::Run;
 use self::service::{Audit, Service};
 
 /// Why a race was not run to its end. What a strategy does wrong is no error but a [`Verdict`].
@@ -97,6 +104,12 @@ pub enum RaceError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A target's counters became less, so that the run's share of them is not known.
+    #[error("{target} has counted less after the run than before: was it started again meanwhile?")]
+    Restarted {
+        /// Which one.
+        target: String,
+    },
 }
 
 /// Runs the race on `targets`, one strategy after the other.
@@ -118,7 +131,7 @@ pub async fn run(
     if targets.is_empty() {
         return Err(RaceError::NoTarget);
     }
-    let lineup = lineup::draw_up(&plan.strategies, targets).await?;
+    let lineup = lineup::draw_up(plan, targets).await?;
     let mut rows = Vec::with_capacity(lineup.running.len());
     for strategy in lineup.running {
         rows.push(run_one(plan, targets, strategy, progress).await?);
@@ -144,10 +157,17 @@ async fn run_one(
     for target in &targets[1..] {
         audit(&mut Service::new(target), &sku, target, first).await?;
     }
+    let before = Reading::take(targets, strategy).await?;
     let track = progress.begin(strategy, plan.total_orders());
-    let counted = buyers::sell_out(plan, targets, strategy, &sku, &track).await;
-    let audit = audit(&mut service, &sku, first, first).await?;
-    let mut row = Row::new(plan, strategy, sku, counted, &audit);
+    let (tally, wall) = buyers::sell_out(plan, targets, strategy, &sku, &track).await;
+    let run = Run {
+        strategy,
+        tally,
+        wall,
+        audit: audit(&mut service, &sku, first, first).await?,
+        locks: before.until_now().await?,
+    };
+    let mut row = Row::new(plan, sku, run);
     if row.lost_units() {
         // More rows than orders there cannot be, but for a defect that must not hang the race.
         let most = plan.total_orders().saturating_mul(2);

@@ -175,14 +175,21 @@ impl Note {
 
 /// Bytes as hexadecimal digits.
 mod hex {
+    use std::fmt::Write;
+
     use serde::{Deserialize, Deserializer, Serializer, de};
 
+    #[expect(clippy::ref_option, reason = "serde's signature")]
     pub(super) fn serialize<S: Serializer>(
         bytes: &Option<Vec<u8>>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        let digits = |bytes: &Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        serializer.serialize_some(&bytes.as_ref().map(digits).unwrap_or_else(String::new))
+        let mut digits = String::new();
+        for byte in bytes.iter().flatten() {
+            // Writing to a String cannot fail.
+            let _ = write!(digits, "{byte:02x}");
+        }
+        serializer.serialize_some(&digits)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(

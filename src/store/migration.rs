@@ -82,9 +82,11 @@ pub(super) fn may_pass_on_a_file(error: &MigrateError) -> bool {
             classify(error),
             // Busy, locked; and sqlx's own record of a migration that the other one has made.
             Verdict::RetryTransaction | Verdict::RollBackThenRetry | Verdict::Duplicate
-        ) || error
-            .as_database_error()
-            .is_some_and(|error| error.message().contains("already exists"))
+        ) || error.as_database_error().is_some_and(|error| {
+            // A table, or a column, that the other one has made.
+            let message = error.message();
+            message.contains("already exists") || message.contains("duplicate column name")
+        })
     })
 }
 

@@ -7,6 +7,8 @@
 
 use std::ops::ControlFlow;
 
+use serde::Serialize;
+
 use super::read_check::read_and_check;
 use super::tenure::Tenure;
 use super::{Held, Protection};
@@ -14,7 +16,7 @@ use crate::stock::{Deduction, StockLevel};
 use crate::store::{Attempt, StoreError};
 
 /// What keeps a deduction under a lost lock from doing harm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Safeguards {
     /// Write only on condition of version and fence.
     pub guard: bool,

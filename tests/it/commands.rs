@@ -95,7 +95,7 @@ async fn an_unsafe_strategy_is_served_only_to_who_insists() {
 }
 
 /// Exit code 2, and one line that begins with whose it is and names the variable.
-fn assert_is_told_in_one_line(ended: &Ended, variable: &str) {
+pub(crate) fn assert_is_told_in_one_line(ended: &Ended, variable: &str) {
     let Ended {
         code,
         stdout,

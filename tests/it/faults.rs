@@ -21,7 +21,12 @@ mod database_killed;
 mod disconnect;
 mod drain;
 mod half_open;
+mod holder_killed;
+mod holder_stopped;
 mod level_changes;
+mod lock_holder;
+mod lock_server_killed;
+mod lock_servers;
 mod memory;
 mod session;
 mod unknown_commit;
@@ -52,6 +57,8 @@ struct Answer {
     status: u16,
     /// Of a problem.
     code: String,
+    /// Of a problem, for people.
+    detail: String,
     /// Of an operation.
     id: String,
     replayed: bool,
@@ -68,6 +75,7 @@ impl Answer {
         Ok(Self {
             status,
             code: text("code"),
+            detail: text("detail"),
             id: text("id"),
             replayed,
             retry_after,

@@ -13,6 +13,8 @@ mod idempotency;
 mod interleavings;
 mod levels;
 mod limits;
+mod lock_race;
+mod lock_settings;
 mod openapi;
 mod oversell;
 mod pages;

@@ -6,7 +6,9 @@
 mod changes;
 mod contention;
 mod deductions;
+mod fenced;
 pub(crate) mod fixture;
 mod ledger;
 mod migrations;
+mod raw;
 mod servers;

@@ -2,6 +2,7 @@
 
 pub(crate) mod app;
 pub(crate) mod explore;
+pub(crate) mod lock_services;
 pub(crate) mod memory_store;
 pub(crate) mod model_lock;
 pub(crate) mod ports;

@@ -1,6 +1,8 @@
 //! One multiplexed connection, made when it is needed and again after it was lost.
 
+use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -8,23 +10,24 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult,
     ServerErrorKind,
 };
-use tokio::sync::Mutex;
 
 use super::scripts::Script;
 use crate::error::BackendError;
+use crate::link::Link;
 
 #[derive(Debug)]
 pub(super) struct Connection {
     client: Client,
     limits: AsyncConnectionConfig,
-    current: Arc<Mutex<Current>>,
+    link: Link<Numbered>,
+    /// Counts connections, so that a late failure of an old one does not end a new one.
+    made: Arc<AtomicU64>,
 }
 
-#[derive(Debug, Default)]
-struct Current {
-    connection: Option<MultiplexedConnection>,
-    /// Counts connections, so that a late failure of an old one does not end a new one.
-    generation: u64,
+#[derive(Clone)]
+struct Numbered {
+    connection: MultiplexedConnection,
+    number: u64,
 }
 
 impl Connection {
@@ -35,13 +38,14 @@ impl Connection {
             limits: AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(connect))
                 .set_response_timeout(Some(response)),
-            current: Arc::default(),
+            link: Link::default(),
+            made: Arc::default(),
         }
     }
 
     /// Runs a command.
     pub(super) async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BackendError> {
-        self.query(command).await.map_err(backend_error)
+        self.query(command).await?.map_err(backend_error)
     }
 
     /// Runs a script by its hash, or by its text on a server that does not know it yet.
@@ -56,7 +60,7 @@ impl Connection {
             command.arg(script).arg(keys.len()).arg(keys).arg(arguments);
             command
         };
-        match self.query(&command("EVALSHA", &script.hash)).await {
+        match self.query(&command("EVALSHA", &script.hash)).await? {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 self.run(&command("EVAL", script.code)).await
             }
@@ -64,50 +68,37 @@ impl Connection {
         }
     }
 
-    /// Ends the connection; the next command makes another one.
-    pub(super) async fn close(&self) {
-        self.current.lock().await.connection = None;
+    /// Ends the connection; no other is made.
+    pub(super) fn close(&self) {
+        drop(self.link.close());
     }
 
-    async fn query<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
-        let (mut connection, generation) = self.get().await?;
+    /// The outer error is that there is no connection, the inner one what came over it.
+    async fn query<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+    ) -> Result<RedisResult<T>, BackendError> {
+        let Numbered {
+            mut connection,
+            number,
+        } = self.link.get(|_| true, || self.connect()).await?;
         let answer = command.query_async(&mut connection).await;
         if answer.as_ref().is_err_and(is_of_the_connection) {
-            let mut current = self.current.lock().await;
-            if current.generation == generation {
-                current.connection = None;
-            }
+            self.link.forget(|current| current.number == number);
         }
-        answer
+        Ok(answer)
     }
 
-    async fn get(&self) -> RedisResult<(MultiplexedConnection, u64)> {
-        if let Some(current) = self.current.lock().await.get() {
-            return Ok(current);
-        }
+    fn connect(&self) -> impl Future<Output = Result<Numbered, BackendError>> + Send + 'static {
         let (client, limits) = (self.client.clone(), self.limits.clone());
-        let current = Arc::clone(&self.current);
-        // In a task of its own: who asks may leave before the connection is there, and the next one
-        // finds it.
-        let connecting = tokio::spawn(async move {
-            let mut current = current.lock().await;
-            if current.connection.is_none() {
-                let connection = client.get_multiplexed_async_connection_with_config(&limits);
-                current.connection = Some(connection.await?);
-                current.generation += 1;
-            }
-            Ok(current.get().expect("it was just made"))
-        });
-        connecting.await.unwrap_or_else(|_| {
-            let ended = (ErrorKind::Io, "the runtime has ended");
-            Err(RedisError::from(ended))
-        })
-    }
-}
-
-impl Current {
-    fn get(&self) -> Option<(MultiplexedConnection, u64)> {
-        Some((self.connection.clone()?, self.generation))
+        let made = Arc::clone(&self.made);
+        async move {
+            let connection = client.get_multiplexed_async_connection_with_config(&limits);
+            Ok(Numbered {
+                connection: connection.await.map_err(backend_error)?,
+                number: made.fetch_add(1, Ordering::Relaxed),
+            })
+        }
     }
 }
 
@@ -122,26 +113,38 @@ fn is_of_the_connection(error: &RedisError) -> bool {
         )
 }
 
+/// What the server says to who does not say who it is: mostly a code, but to a long command, before
+/// it has been read, only this.
+const UNAUTHENTICATED: &str = "unauthenticated";
+
 /// The server's refusals (`READONLY`, `MISCONF`, `CLUSTERDOWN`, `OOM`, `LOADING` …) pass, except
 /// those that somebody has to mend.
 pub(super) fn backend_error(error: RedisError) -> BackendError {
-    let is_permanent = matches!(
-        error.kind(),
-        ErrorKind::AuthenticationFailed
-            | ErrorKind::InvalidClientConfig
-            | ErrorKind::RESP3NotSupported
-            | ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::CrossSlot)
-    ) || matches!(
-        error.code(),
-        Some("NOAUTH" | "WRONGPASS" | "WRONGTYPE" | "NOPERM")
-    ) || error
+    let wants_password = error
         .detail()
-        // Said, without a code of its own, to who sends ten arguments before a password.
-        .is_some_and(|detail| detail.contains("unauthenticated"));
+        .is_some_and(|detail| detail.contains(UNAUTHENTICATED));
+    let is_permanent = wants_password
+        || matches!(
+            error.kind(),
+            ErrorKind::AuthenticationFailed
+                | ErrorKind::InvalidClientConfig
+                | ErrorKind::RESP3NotSupported
+                | ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::CrossSlot)
+        )
+        || matches!(
+            error.code(),
+            Some("NOAUTH" | "WRONGPASS" | "WRONGTYPE" | "NOPERM")
+        );
+    let cause: Box<dyn Error + Send + Sync> = match (error.code(), error.detail()) {
+        (_, Some(detail)) if wants_password => format!("NOAUTH {detail}").into(),
+        // In the server's words: its code is what one looks for, and the client writes another.
+        (Some(code), Some(detail)) => format!("{code} {detail}").into(),
+        _ => error.into(),
+    };
     if is_permanent {
-        BackendError::permanent(error)
+        BackendError::permanent(cause)
     } else {
-        BackendError::transient(error)
+        BackendError::transient(cause)
     }
 }
 

@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use redis::Client;
 use redis::aio::{PubSubSink, PubSubStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::retry::Backoff;
@@ -144,6 +144,8 @@ impl Task {
         // Everybody asks once more now that no message can be missed.
         self.topics.publish_to_all();
         backoff.reset();
+        let mut ping = interval_at(Instant::now() + PING_EVERY, PING_EVERY);
+        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 message = messages.next() => self.topics.publish(message?.get_channel_name()),
@@ -156,7 +158,8 @@ impl Task {
                     }
                     Some(Order::Leave(channel)) => self.leave(&mut sink, &channel).await?,
                 },
-                () = sleep(PING_EVERY) => {
+                // Not after a silence of so long: what comes and goes here may never be silent.
+                _ = ping.tick() => {
                     timeout(self.limit, sink.ping::<redis::Value>()).await.ok()?.ok()?;
                 }
             }

@@ -110,8 +110,8 @@ impl ZooKeeperContender {
     ) -> Result<Attempt, BackendError> {
         let session = &place.session;
         let path = format!("{}/{node}", place.directory);
-        // Sent together, and answered in order. The creation's own answer would not do for the
-        // token: servers before 3.8.2 fill in a wrong stat there (ZOOKEEPER-4026).
+        // Sent together, and answered in order. The stat has the token, and proves that the place is
+        // still there and this session's; the answer to its creation may be lost, or old.
         let (children, stat) = tokio::join!(
             session.ask(session.client.list_children(&place.directory)),
             session.ask(session.client.check_stat(&path)),

@@ -6,11 +6,12 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::OnceCell;
 use zookeeper_client::{Acls, Client, CreateMode, Error, SessionState};
 
 use crate::backend::Nudge;
 use crate::error::BackendError;
+use crate::link::Link;
 use crate::nonce::Nonce;
 
 /// A session with the ensemble.
@@ -92,28 +93,21 @@ pub(super) struct Sessions {
     pub(super) connect_limit: Duration,
     pub(super) response_limit: Duration,
     pub(super) nudge: OnceLock<Nudge>,
-    pub(super) current: Mutex<Option<Arc<Session>>>,
+    pub(super) link: Link<Arc<Session>>,
 }
 
 impl Sessions {
-    /// The session, or another one if it is over. It is made in a task of its own: who asks for it
-    /// may leave before it is there, and the next one finds it.
+    /// The session, or another one if it is over.
     pub(super) async fn get(self: &Arc<Self>) -> Result<Arc<Session>, BackendError> {
-        let sessions = Arc::clone(self);
-        let made = tokio::spawn(async move { sessions.get_or_connect().await });
-        match made.await {
-            Ok(session) => session.map_err(backend_error),
-            Err(_) => Err(BackendError::transient("the runtime has ended")),
-        }
+        let usable = |session: &Arc<Session>| session.health() != Health::Over;
+        let connect = || {
+            let sessions = Arc::clone(self);
+            async move { sessions.connect().await.map_err(backend_error) }
+        };
+        self.link.get(usable, connect).await
     }
 
-    async fn get_or_connect(&self) -> Result<Arc<Session>, Error> {
-        let mut current = self.current.lock().await;
-        if let Some(session) = current.as_ref()
-            && session.health() != Health::Over
-        {
-            return Ok(Arc::clone(session));
-        }
+    async fn connect(&self) -> Result<Arc<Session>, Error> {
         let connector = Client::connector()
             .with_session_timeout(self.timeout)
             .with_fail_eagerly();
@@ -121,14 +115,12 @@ impl Sessions {
         let connected = tokio::time::timeout(self.connect_limit, connect).await;
         let client = connected.unwrap_or(Err(Error::Timeout))?;
         self.watch(&client);
-        let session = Arc::new(Session {
+        Ok(Arc::new(Session {
             timeout: client.session_timeout(),
             client,
             source: OnceCell::new(),
             response_limit: self.response_limit,
-        });
-        *current = Some(Arc::clone(&session));
-        Ok(session)
+        }))
     }
 
     /// Has all locks renewed, and so found to be suspect or lost, when the session's state changes.

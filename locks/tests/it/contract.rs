@@ -55,6 +55,7 @@ macro_rules! basic_contract {
             ],
             cancel: [
                 an_acquisition_dropped_at_any_time_leaves_nothing,
+                an_acquisition_dropped_between_any_two_polls_leaves_nothing,
                 a_wait_dropped_at_any_time_leaves_nothing,
                 an_attempt_dropped_at_any_await_point_is_undone_by_a_release,
             ],

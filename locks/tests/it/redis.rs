@@ -1,14 +1,15 @@
 //! What only Redis can do wrong.
 
-use std::time::Duration;
-
 use redis::aio::MultiplexedConnection;
 use stocklock_locks::backend::{Backend, Request};
 use stocklock_locks::redis::RedisBackend;
-use stocklock_locks::{LockError, LockManager, Nonce};
+use stocklock_locks::{LockManager, Nonce};
 
 use crate::rig::redis::RedisRig;
-use crate::rig::{Rig, RigExt, eventually};
+use crate::rig::{Rig, RigExt};
+
+mod refusals;
+mod wakeups;
 
 async fn run<T: redis::FromRedisValue>(to: &mut MultiplexedConnection, command: &str) -> T {
     let mut words = command.split(' ');
@@ -24,59 +25,6 @@ async fn token(manager: &LockManager, name: &str) -> i64 {
     let token = guard.token().get();
     guard.release().await;
     token
-}
-
-/// A message that never came costs the fallback of one second, not the lease of ten.
-#[tokio::test]
-async fn a_lost_wake_up_costs_at_most_the_fallback() {
-    let rig = RedisRig::start().await;
-    let mut direct = rig.direct().await;
-    let (one, other) = (rig.manager(), rig.manager());
-    let lock = one.lock("quiet").lease(Duration::from_secs(10));
-    let guard = lock.acquire().await.unwrap();
-    let waiter = tokio::spawn(other.lock("quiet").wait(Duration::from_secs(9)).acquire());
-    eventually("it listens", rig.moment(), async || {
-        run::<Vec<String>>(&mut rig.direct().await, "PUBSUB CHANNELS")
-            .await
-            .len()
-            == 1
-    })
-    .await;
-    // Freed without a word.
-    let begin = rig.now();
-    run::<i64>(&mut direct, "DEL lock{quiet}").await;
-    waiter.await.unwrap().unwrap().release().await;
-    assert!(rig.now().since(begin) < Duration::from_secs(1) + rig.moment());
-    drop(guard);
-}
-
-/// And one that comes is heard at once: the lease is never waited for.
-#[tokio::test]
-async fn a_wake_up_is_heard_at_once_and_its_subscription_goes() {
-    let rig = RedisRig::start().await;
-    let backend = || {
-        let builder = RedisBackend::builder(&rig.url()).fallback(Duration::from_mins(1));
-        LockManager::new(builder.build().unwrap())
-    };
-    let (one, other) = (backend(), backend());
-    for _ in 0..3 {
-        let guard = one.lock("loud").acquire().await.unwrap();
-        let waiter = tokio::spawn(other.lock("loud").acquire());
-        eventually("it listens", rig.moment(), async || {
-            run::<Vec<String>>(&mut rig.direct().await, "PUBSUB CHANNELS").await == ["lock{loud}"]
-        })
-        .await;
-        let begin = rig.now();
-        guard.release().await;
-        waiter.await.unwrap().unwrap().release().await;
-        assert!(rig.now().since(begin) < rig.moment());
-        eventually("nobody listens", rig.moment(), async || {
-            run::<Vec<String>>(&mut rig.direct().await, "PUBSUB CHANNELS")
-                .await
-                .is_empty()
-        })
-        .await;
-    }
 }
 
 #[tokio::test]
@@ -123,46 +71,6 @@ async fn an_acquire_that_arrives_after_its_release_takes_nothing() {
     assert_eq!(rig.left().await, 0);
 }
 
-/// `READONLY`, `OOM`, `MISCONF` and a wrong password are all "unavailable", with the cause.
-#[tokio::test]
-async fn refusals_of_the_server_are_unavailable() {
-    let rig = RedisRig::start().await;
-    let mut direct = rig.direct().await;
-    for (set, reset, code) in [
-        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM"),
-        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY"),
-        (
-            "CONFIG SET min-replicas-to-write 1",
-            "CONFIG SET min-replicas-to-write 0",
-            "NOREPLICAS",
-        ),
-    ] {
-        let lock = rig
-            .manager()
-            .lock("refused")
-            .wait(Duration::from_millis(200));
-        run::<String>(&mut direct, set).await;
-        let error = lock.clone().acquire().await.unwrap_err();
-        let LockError::Unavailable(source) = &error else {
-            panic!("{error}");
-        };
-        assert!(
-            format!("{source:?}").to_uppercase().contains(code),
-            "{source:?}"
-        );
-        run::<String>(&mut direct, reset).await;
-        lock.acquire().await.unwrap().release().await;
-    }
-    run::<String>(&mut direct, "CONFIG SET requirepass secret").await;
-    let begin = rig.now();
-    let error = rig.manager().lock("refused").acquire().await.unwrap_err();
-    assert!(
-        matches!(&error, LockError::Unavailable(source) if source.is_permanent()),
-        "{error:?}"
-    );
-    assert!(rig.now().since(begin) < rig.moment());
-}
-
 #[tokio::test]
 async fn a_ping_writes_nothing() {
     let rig = RedisRig::start().await;
@@ -189,36 +97,22 @@ async fn a_policy_that_may_evict_locks_is_warned_of() {
     backend.close().await;
 }
 
-/// Ten thousand acquisitions of as many names leave only the tokens, which go by themselves.
+/// What the documentation says that a lock costs: one round trip to acquire, one to release.
 #[tokio::test]
-async fn ten_thousand_names_leave_nothing() {
+async fn a_lock_that_is_free_costs_two_commands() {
     let rig = RedisRig::start().await;
-    let builder = RedisBackend::builder(&rig.url()).token_memory(Duration::from_secs(1));
-    let manager = LockManager::new(builder.build().unwrap());
-    let alive = tokio::runtime::Handle::current().metrics();
-    let tasks = alive.num_alive_tasks();
-    for hundred in 0..100 {
-        let lock = |number| manager.lock(&format!("n{hundred}-{number}")).acquire();
-        let guards = futures_util::future::join_all((0..100).map(lock)).await;
-        for guard in guards {
-            guard.unwrap().release().await;
-        }
+    let manager = rig.manager();
+    token(&manager, "first").await;
+    run::<String>(&mut rig.direct().await, "CONFIG RESETSTAT").await;
+    for name in ["one", "two", "one"] {
+        token(&manager, name).await;
     }
-    assert_eq!((manager.held(), manager.names()), (0, 0));
-    eventually("the tasks ended", rig.moment(), async || {
-        // The watchdog's latest renewal may still be on its way.
-        alive.num_alive_tasks() <= tasks + 4
-    })
-    .await;
-    let keys = async || rig.keys("*").await;
-    eventually("the keys went", Duration::from_secs(10), async || {
-        keys().await.len() == 1
-    })
-    .await;
-    assert_eq!(keys().await, ["lock:source"]);
+    let stats: String = run(&mut rig.direct().await, "INFO commandstats").await;
+    // Those of our own connection here, and the commands within the scripts, are others.
+    let scripts: Vec<_> = stats.lines().filter(|line| line.contains("eval")).collect();
+    assert_eq!(scripts.len(), 1, "{scripts:?}");
     assert!(
-        run::<Vec<String>>(&mut rig.direct().await, "PUBSUB CHANNELS")
-            .await
-            .is_empty()
+        scripts[0].starts_with("cmdstat_evalsha:calls=6,"),
+        "{scripts:?}"
     );
 }

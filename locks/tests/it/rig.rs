@@ -49,6 +49,12 @@ pub(crate) trait Faults: Rig {
         LostReason::Stolen
     }
 
+    /// A client that no blockade reaches.
+    fn outsider(&self) -> Arc<dyn Backend>;
+
+    /// No renewal of the others reaches the server any more, and no connection tells.
+    async fn block_renewals(&self);
+
     /// Nothing reaches the server any more, and no connection tells.
     async fn block(&self);
 
@@ -76,6 +82,17 @@ pub(crate) trait RigExt: Rig {
         LockManager::builder(Shared(self.backend()))
             .clock(Shared(self.clock()))
             .lease(self.lease())
+    }
+
+    /// A manager that no blockade reaches.
+    fn past_the_proxy(&self) -> LockManager
+    where
+        Self: Faults,
+    {
+        LockManager::builder(Shared(self.outsider()))
+            .clock(Shared(self.clock()))
+            .lease(self.lease())
+            .build()
     }
 
     fn now(&self) -> Moment {
@@ -132,6 +149,9 @@ impl Backend for Shared<dyn Backend> {
         nonce: stocklock_locks::Nonce,
     ) -> Result<bool, stocklock_locks::BackendError> {
         self.0.verify(name, nonce).await
+    }
+    fn kept_for(&self, lease: Duration) -> Duration {
+        self.0.kept_for(lease)
     }
     async fn ping(&self) -> Result<(), stocklock_locks::BackendError> {
         self.0.ping().await

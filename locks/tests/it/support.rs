@@ -1,5 +1,6 @@
 //! Servers and a proxy for the tests. The proxy and the supervisor are the service's own.
 
+pub(crate) mod alone;
 pub(crate) mod holder;
 #[path = "../../../tests/it/support/ports.rs"]
 pub(crate) mod ports;

@@ -2,23 +2,13 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use stocklock_locks::{LockManager, LostReason};
 use tokio::task::JoinSet;
 use zookeeper_client::Error;
 
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{Faults, Rig, RigExt, eventually};
-
-/// A counter of the server.
-async fn counter(rig: &ZooKeeperRig, name: &str) -> u64 {
-    let server = rig.own.as_ref().expect("a server of its own");
-    let said = server.ask(b"mntr").await.unwrap();
-    let said = String::from_utf8(said).unwrap();
-    let mut lines = said.lines().filter_map(|line| line.split_once('\t'));
-    let value = lines.find(|(key, _)| *key == name).expect(name).1;
-    value.parse().unwrap()
-}
+use crate::support::proxy::Mode;
 
 /// The session ends while one holds a lock and another waits for one: the holder learns why, the
 /// waiter waits on in the next session, and no node of the old one is in its way.
@@ -115,34 +105,11 @@ async fn a_hand_over_among_sixty_waiters_causes_at_most_two_watch_events() {
 async fn watch_events(rig: &ZooKeeperRig) -> u64 {
     let mut events = 0;
     for kind in ["deleted", "created", "changed", "children"] {
-        events += counter(rig, &format!("zk_sum_node_{kind}_watch_count")).await;
+        events += rig
+            .counter(&format!("zk_sum_node_{kind}_watch_count"))
+            .await;
     }
     events
-}
-
-/// Ten thousand acquisitions of as many names leave no place, no directory and no session.
-#[tokio::test]
-async fn ten_thousand_names_leave_nothing() {
-    let rig = ZooKeeperRig::start_private().await;
-    let backend = rig.zookeeper();
-    let manager = LockManager::new(backend.clone());
-    for hundred in 0..100 {
-        let lock = |number| manager.lock(&format!("n{hundred}-{number}")).acquire();
-        let guards = join_all((0..100).map(lock)).await;
-        join_all(guards.into_iter().map(|guard| guard.unwrap().release())).await;
-    }
-    assert_eq!(
-        (manager.held(), manager.names(), backend.places()),
-        (0, 0, 0)
-    );
-    manager.shutdown().await;
-    let direct = rig.direct().await;
-    let empty = async || direct.list_children(&rig.root).await.unwrap() == [".source"];
-    eventually("the directories went", Duration::from_mins(1), empty).await;
-    drop(direct);
-    // Whatever is asked for next is one session of its own.
-    let sessions = async || counter(&rig, "zk_global_sessions").await == 0;
-    eventually("the sessions ended", Duration::from_secs(5), sessions).await;
 }
 
 #[tokio::test]
@@ -177,4 +144,98 @@ async fn the_source_outlives_managers_and_directories() {
     })
     .await;
     assert_eq!(source().await, first);
+}
+
+/// The event that the predecessor has gone is lost with the waiter's connection; the next connection
+/// of the same session makes up for it.
+#[tokio::test]
+async fn a_wake_up_lost_with_its_connection_is_made_up_for() {
+    for mode in [Mode::Refuse, Mode::Strand] {
+        let rig = ZooKeeperRig::start().await;
+        let holder = rig.past_the_proxy();
+        let guard = holder.lock("quiet").acquire().await.unwrap();
+        let waiter = rig.manager();
+        let lock = waiter.lock("quiet").wait(Duration::from_secs(20));
+        let waiting = tokio::spawn(lock.acquire());
+        eventually("it waits", rig.moment(), async || rig.left().await == 2).await;
+        rig.proxy.set(mode).await;
+        guard.release().await;
+        let begin = rig.now();
+        rig.proxy.set(Mode::Pass).await;
+        waiting.await.unwrap().unwrap().release().await;
+        assert!(
+            rig.now().since(begin) < rig.lease() + rig.moment(),
+            "{mode:?}"
+        );
+    }
+}
+
+/// A connection that comes back has everything renewed, but what may not be renewed.
+#[tokio::test]
+async fn a_new_connection_renews_nothing_that_has_been_renewed_enough() {
+    let rig = ZooKeeperRig::start().await;
+    let manager = rig.manager();
+    let lock = manager.lock("renewed").max_renewals(0);
+    let guard = lock.acquire().await.unwrap();
+    let deadline = guard.valid_until();
+    tokio::time::sleep(rig.lease() / 3).await;
+    rig.proxy.set(Mode::Refuse).await;
+    rig.proxy.set(Mode::Pass).await;
+    assert_eq!(guard.lost().await, LostReason::MaxRenewals);
+    assert_eq!(guard.valid_until(), deadline);
+}
+
+/// A lease says nothing about how long the session keeps a node: an acquisition that was given up
+/// while nothing passed is undone afterwards, however short its lease.
+#[tokio::test]
+async fn an_outage_longer_than_the_lease_leaves_no_node_in_a_session_that_survives_it() {
+    let rig = ZooKeeperRig::start().await;
+    let backend = rig.zookeeper();
+    let manager = LockManager::new(backend.clone());
+    let lock = manager.lock("short").lease(Duration::from_millis(20));
+    lock.clone().acquire().await.unwrap().release().await;
+    rig.block().await;
+    lock.wait(Duration::from_millis(50))
+        .acquire()
+        .await
+        .unwrap_err();
+    // Less than what the session lives through, and far more than two leases.
+    tokio::time::sleep(rig.lease() / 3).await;
+    rig.unblock().await;
+    let nothing = async || (rig.left().await, backend.places()) == (0, 0);
+    eventually("nothing is left", rig.lease() * 2, nothing).await;
+    // In the same session: it is not its end that has cleaned up.
+    assert_eq!(
+        manager.lock("short").acquire().await.unwrap().name(),
+        "short"
+    );
+}
+
+/// What the documentation says that a lock costs: two writes, and for a name whose directory is not
+/// there two more.
+#[tokio::test]
+async fn a_lock_that_is_free_costs_two_writes() {
+    let rig = ZooKeeperRig::start_private().await;
+    let manager = rig.manager();
+    let zxid = async || {
+        let said = rig.own.as_ref().unwrap().ask(b"srvr").await.unwrap();
+        let said = String::from_utf8(said).unwrap();
+        let mut lines = said
+            .lines()
+            .filter_map(|line| line.strip_prefix("Zxid: 0x"));
+        u64::from_str_radix(lines.next().expect("it says so"), 16).unwrap()
+    };
+    let cost = async |name| {
+        let before = zxid().await;
+        manager.lock(name).acquire().await.unwrap().release().await;
+        zxid().await - before
+    };
+    cost("first").await;
+    // A directory that the server removes just then is a write of its own, so the least counts.
+    let (mut new, mut known) = (u64::MAX, u64::MAX);
+    for name in ["a", "b", "c"] {
+        new = new.min(cost(name).await);
+        known = known.min(cost(name).await);
+    }
+    assert_eq!((new, known), (4, 2));
 }

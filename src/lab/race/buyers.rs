@@ -66,7 +66,7 @@ pub(super) async fn sell_out(
         settled: AtomicU64::new(0),
         sold: AtomicU64::new(0),
     });
-    let path = format!("/stock/deduct?strategy={strategy}");
+    let path = plan.order_path(strategy);
     let mut tasks = JoinSet::new();
     for (first_buyer, connection) in connections.into_iter().enumerate() {
         let uri = connection.target().uri(&path);

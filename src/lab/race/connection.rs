@@ -56,6 +56,15 @@ pub(super) enum ExchangeError {
 }
 
 impl ExchangeError {
+    /// What it is counted as.
+    pub(super) fn code(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "not-connected",
+            Self::Http(_) | Self::Body(_) => "cut",
+            Self::TimedOut => "no-answer",
+        }
+    }
+
     /// Whether the service may have acted on the request all the same.
     pub(super) fn may_have_arrived(&self) -> bool {
         match self {

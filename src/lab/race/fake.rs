@@ -24,12 +24,21 @@ use super::Target;
 pub(super) enum Behaviour {
     /// As it should.
     Sound,
-    /// Four in seven deductions end otherwise than they should: 503 twice, 504, a broken answer.
+    /// Five in seven deductions end otherwise than they should: 503 thrice, 504, a broken answer.
     Faulty,
     /// The same, and idempotency keys are not looked at.
     Forgetful,
     /// Every deduction ends with 500.
     Defective,
+    /// A lock is lost on every seventh deduction, whose write is refused unless the guard is off;
+    /// and of old both have happened before.
+    Leaky,
+    /// As it should, but its counters cannot be read.
+    Garbled,
+    /// As it should, but its counters are less with every reading.
+    Restarting,
+    /// Lists strategies that it does not have, and that will not be there a moment later.
+    Unconfigured,
     /// Not in lab mode.
     Production,
 }
@@ -48,6 +57,10 @@ type Shelf = Mutex<HashMap<String, Stock>>;
 struct Fake {
     behaviour: Behaviour,
     deductions: AtomicUsize,
+    /// Locks lost, writes refused, and how often they were read.
+    locks_lost: AtomicUsize,
+    writes_refused: AtomicUsize,
+    readings: AtomicUsize,
     shelf: Arc<Shelf>,
 }
 
@@ -62,10 +75,14 @@ pub(super) async fn start(behaviour: Behaviour, replicas: usize) -> Vec<Target> 
         let fake = Arc::new(Fake {
             behaviour,
             deductions: AtomicUsize::new(0),
+            locks_lost: AtomicUsize::new(100),
+            writes_refused: AtomicUsize::new(100),
+            readings: AtomicUsize::new(0),
             shelf: Arc::clone(&shelf),
         });
         let router = Router::new()
             .route("/strategies", get(strategies))
+            .route("/metrics", get(metrics))
             .route("/stock/deduct", post(deduct))
             .route("/stock/{sku}", put(stock_up))
             .route("/stock/{sku}/audit", get(audit))
@@ -82,12 +99,40 @@ fn problem(status: u16, code: &str) -> Response {
     (status, [("retry-after", "0")], Json(body)).into_response()
 }
 
+/// The same without a hint that it will pass.
+fn lasting_problem(status: u16, code: &str) -> Response {
+    let mut response = problem(status, code);
+    response.headers_mut().remove("retry-after");
+    response
+}
+
 async fn strategies() -> Json<Value> {
     Json(json!({"strategies": [
         {"name": "no-lock", "available": true, "reason": null},
         {"name": "single-sql", "available": true, "reason": null},
-        {"name": "redis-lock", "available": false, "reason": "set REDIS_URL"},
+        {"name": "redis-lock", "available": false, "reason": "it needs Redis: set REDIS_URL"},
+        {"name": "zookeeper-lock", "available": true, "reason": null},
     ]}))
+}
+
+async fn metrics(State(fake): State<Arc<Fake>>) -> String {
+    let reading = fake.readings.fetch_add(1, Ordering::Relaxed);
+    let of = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+    match fake.behaviour {
+        Behaviour::Garbled => "stock_locks_lost_total many\n# EOF\n".to_owned(),
+        Behaviour::Restarting => counters(100 - reading, 100),
+        _ => counters(of(&fake.locks_lost), of(&fake.writes_refused)),
+    }
+}
+
+fn counters(lost: usize, refused: usize) -> String {
+    let labels = |reason| format!(r#"{{strategy="zookeeper-lock",reason="{reason}"}}"#);
+    format!(
+        "# TYPE stock_locks_lost counter\nstock_locks_lost_total{} {lost}\n\
+         # TYPE stock_writes_refused counter\nstock_writes_refused_total{} {refused}\n# EOF\n",
+        labels("session-expired"),
+        labels("fence"),
+    )
 }
 
 async fn stock_up(
@@ -122,13 +167,18 @@ async fn deduct(
     if !fake.shelf.lock().unwrap().contains_key(sku) {
         return problem(404, "unknown-sku");
     }
-    if fake.behaviour == Behaviour::Defective {
-        return problem(500, "internal");
+    match fake.behaviour {
+        Behaviour::Defective => return problem(500, "internal"),
+        Behaviour::Unconfigured => return lasting_problem(503, "strategy-unavailable"),
+        _ => {}
     }
     let key = headers["idempotency-key"].to_str().unwrap();
     let lossy = query["strategy"] == "no-lock";
     let turn = fake.deductions.fetch_add(1, Ordering::Relaxed) % 7;
     let faulty = matches!(fake.behaviour, Behaviour::Faulty | Behaviour::Forgetful);
+    if (fake.behaviour, turn) == (Behaviour::Leaky, 0) {
+        fake.lose_a_lock(query.get("guard").is_some_and(|guard| guard == "off"));
+    }
     match (faulty, turn) {
         (true, 1) => problem(503, "contended"),
         (true, 2) => problem(503, "overloaded"),
@@ -136,6 +186,7 @@ async fn deduct(
             fake.sell(sku, key, lossy).await;
             problem(504, "outcome-unknown")
         }
+        (true, 5) => problem(503, "strategy-unavailable"),
         (true, 4) => {
             fake.sell(sku, key, lossy).await;
             let broken = Err::<Bytes, _>(io::Error::other("cut"));
@@ -146,6 +197,13 @@ async fn deduct(
 }
 
 impl Fake {
+    fn lose_a_lock(&self, guard_is_off: bool) {
+        self.locks_lost.fetch_add(1, Ordering::Relaxed);
+        if !guard_is_off {
+            self.writes_refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     async fn sell(&self, sku: &str, key: &str, lossy: bool) -> Response {
         if self.behaviour != Behaviour::Forgetful
             && let Some(remaining) = self.shelf.lock().unwrap()[sku].keys.get(key)

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::RaceError;
-use super::plan::Entrants;
+use super::plan::{Entrants, RacePlan};
 use super::row::as_text;
 use super::service::{Listed, Service};
 use super::target::Target;
@@ -27,14 +27,14 @@ pub(super) struct Lineup {
 }
 
 /// Asks every target which strategies it has. One runs only where all targets have it.
-pub(super) async fn draw_up(entrants: &Entrants, targets: &[Target]) -> Result<Lineup, RaceError> {
+pub(super) async fn draw_up(plan: &RacePlan, targets: &[Target]) -> Result<Lineup, RaceError> {
     let mut lists = Vec::with_capacity(targets.len());
     for target in targets {
         let mut service = Service::new(target);
-        service.check_lab_mode(Strategy::SingleSql).await?;
+        service.check_lab_mode(&plan.probe_path()).await?;
         lists.push(service.strategies().await?);
     }
-    choose(entrants, &lists)
+    choose(&plan.strategies, &lists)
 }
 
 fn choose(entrants: &Entrants, lists: &[Vec<Listed>]) -> Result<Lineup, RaceError> {
@@ -75,7 +75,7 @@ mod tests {
         Listed {
             name: name.to_owned(),
             available,
-            reason: (!available).then(|| "set REDIS_URL".to_owned()),
+            reason: (!available).then(|| "it needs Redis: set REDIS_URL".to_owned()),
         }
     }
 
@@ -91,13 +91,13 @@ mod tests {
             .skipped
             .iter()
             .find(|skipped| skipped.strategy == Strategy::RedisLock);
-        assert_eq!(redis.unwrap().reason, "set REDIS_URL");
+        assert_eq!(redis.unwrap().reason, "it needs Redis: set REDIS_URL");
 
         let named = Entrants::Only(vec![Strategy::SingleSql, Strategy::RedisLock]);
         let error = choose(&named, &lists).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "strategy redis-lock cannot run: set REDIS_URL"
+            "strategy redis-lock cannot run: it needs Redis: set REDIS_URL"
         );
     }
 

@@ -43,6 +43,8 @@ enum Judgement {
     Settled(Settled),
     Again {
         why: String,
+        /// What it is counted as: the answer's code where it has one.
+        code: String,
         /// It may have been sold.
         unknown: bool,
         /// What the service asked to wait, where that is to be honoured.
@@ -78,18 +80,19 @@ pub(super) async fn place(
     loop {
         let until = deadline.min(Instant::now() + MAX_EXCHANGE);
         let outcome = connection.exchange(message.clone(), until).await;
-        let (why, retry_after) = match judge(&outcome) {
+        let (why, code, retry_after) = match judge(&outcome) {
             Judgement::Settled(settled) => {
                 tally.answered(&outcome, &settled);
                 return with_doubt(settled, may_be_sold);
             }
             Judgement::Again {
                 why,
+                code,
                 unknown,
                 retry_after,
             } => {
                 may_be_sold |= unknown;
-                (why, retry_after)
+                (why, code, retry_after)
             }
         };
         let resume = Instant::now() + pause(attempt, retry_after);
@@ -101,7 +104,7 @@ pub(super) async fn place(
         }
         sleep_until(resume).await;
         attempt += 1;
-        tally.retried += 1;
+        tally.retried.add(&code, 1);
     }
 }
 
@@ -122,6 +125,7 @@ fn judge(outcome: &Result<Answer, ExchangeError>) -> Judgement {
         Err(error) => {
             return Judgement::Again {
                 why: error.to_string(),
+                code: error.code().to_owned(),
                 unknown: error.may_have_arrived(),
                 retry_after: None,
             };
@@ -134,35 +138,54 @@ fn judge(outcome: &Result<Answer, ExchangeError>) -> Judgement {
         });
     }
     let problem = Problem::of(answer);
-    let why = format!("{} {}", answer.status.as_u16(), problem.code);
+    let asked = retry_after(answer);
     match (answer.status, problem.code.as_str()) {
         (StatusCode::CONFLICT, "insufficient-stock") => Judgement::Settled(Settled::Refused),
         (StatusCode::CONFLICT, "request-in-flight")
-        | (StatusCode::SERVICE_UNAVAILABLE, "contended") => Judgement::Again {
-            why,
-            unknown: false,
-            retry_after: None,
-        },
-        (StatusCode::SERVICE_UNAVAILABLE, _) => Judgement::Again {
-            why,
-            unknown: false,
-            retry_after: retry_after(answer),
-        },
+        | (StatusCode::SERVICE_UNAVAILABLE, "contended") => again(answer, problem, false, None),
+        // Not configured at that replica, and so not there a moment later either.
+        (StatusCode::SERVICE_UNAVAILABLE, "strategy-unavailable") if asked.is_none() => {
+            failed(answer, problem)
+        }
+        (StatusCode::SERVICE_UNAVAILABLE, _) => again(answer, problem, false, asked),
         // 502: a proxy lost the replica after it had passed the request on.
-        (StatusCode::GATEWAY_TIMEOUT | StatusCode::BAD_GATEWAY, _) => Judgement::Again {
-            why,
-            unknown: true,
-            retry_after: None,
-        },
-        (status, _) => Judgement::Settled(Settled::Failed {
-            why: if problem.detail.is_empty() {
-                why
-            } else {
-                format!("{why}: {}", problem.detail)
-            },
-            unknown: status.is_server_error(),
-        }),
+        (StatusCode::GATEWAY_TIMEOUT | StatusCode::BAD_GATEWAY, _) => {
+            again(answer, problem, true, None)
+        }
+        _ => failed(answer, problem),
     }
+}
+
+fn again(
+    answer: &Answer,
+    problem: Problem,
+    unknown: bool,
+    retry_after: Option<Duration>,
+) -> Judgement {
+    let status = answer.status.as_str();
+    Judgement::Again {
+        why: format!("{status} {}", problem.code),
+        // A proxy's answer has none.
+        code: if problem.code.is_empty() {
+            status.to_owned()
+        } else {
+            problem.code
+        },
+        unknown,
+        retry_after,
+    }
+}
+
+fn failed(answer: &Answer, Problem { code, detail }: Problem) -> Judgement {
+    let why = format!("{} {code}", answer.status.as_str());
+    Judgement::Settled(Settled::Failed {
+        why: if detail.is_empty() {
+            why
+        } else {
+            format!("{why}: {detail}")
+        },
+        unknown: answer.status.is_server_error() && code != "strategy-unavailable",
+    })
 }
 
 fn retry_after(answer: &Answer) -> Option<Duration> {
@@ -220,13 +243,19 @@ mod tests {
             (503, "contended", false),
             (503, "overloaded", false),
             (503, "unavailable", false),
-            (503, "strategy-unavailable", false),
             (409, "request-in-flight", false),
             (504, "outcome-unknown", true),
             (502, "", true),
         ] {
             match judged(status, code, None) {
-                Judgement::Again { unknown, .. } => assert_eq!(unknown, doubt, "{status} {code}"),
+                Judgement::Again {
+                    unknown,
+                    code: counted_as,
+                    ..
+                } => {
+                    assert_eq!(unknown, doubt, "{status} {code}");
+                    assert_eq!(counted_as, if code.is_empty() { "502" } else { code });
+                }
                 settled @ Judgement::Settled(_) => panic!("{status} {code}: {settled:?}"),
             }
         }
@@ -234,6 +263,23 @@ mod tests {
             Judgement::Again { unknown, .. } => assert!(unknown),
             settled @ Judgement::Settled(_) => panic!("{settled:?}"),
         }
+    }
+
+    #[test]
+    fn a_lock_server_that_is_away_is_waited_for_and_one_that_is_not_configured_is_not() {
+        let away = judged(503, "strategy-unavailable", Some(("retry-after", "1")));
+        let again = Judgement::Again {
+            why: "503 strategy-unavailable".to_owned(),
+            code: "strategy-unavailable".to_owned(),
+            unknown: false,
+            retry_after: Some(Duration::from_secs(1)),
+        };
+        assert_eq!(away, again);
+        let failed = Judgement::Settled(Settled::Failed {
+            why: "503 strategy-unavailable".to_owned(),
+            unknown: false,
+        });
+        assert_eq!(judged(503, "strategy-unavailable", None), failed);
     }
 
     #[test]

@@ -8,13 +8,16 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::RaceError;
-use crate::strategy::{Strategy, UnknownStrategy};
+use crate::strategy::{Safeguards, Strategy, Tier, UnknownStrategy};
 
 /// The most orders of one run: their latencies are kept in memory.
 const MAX_ORDERS: usize = 10_000_000;
 
 /// The most connections: each takes a port of the client's machine for each target.
 const MAX_CONNECTIONS: usize = 10_000;
+
+/// Where is ordered.
+const DEDUCT: &str = "/stock/deduct";
 
 /// Who runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,13 +65,15 @@ pub struct RacePlan {
     pub orders: usize,
     /// Keep-alive connections over which the buyers are spread; more than buyers are not opened.
     pub connections: usize,
+    /// What keeps a lock strategy from harm when its lock is lost.
+    pub safeguards: Safeguards,
     /// The longest that one strategy's run may take; what is not settled by then has failed.
     #[serde(rename = "deadline_seconds", serialize_with = "as_seconds")]
     pub deadline: Duration,
 }
 
 impl RacePlan {
-    /// Every strategy, a connection for each buyer, two minutes for each run.
+    /// Every strategy, a connection for each buyer, all safeguards, two minutes for each run.
     #[must_use]
     pub fn new(stock: i64, buyers: usize, orders: usize) -> Self {
         Self {
@@ -77,6 +82,7 @@ impl RacePlan {
             buyers,
             orders,
             connections: buyers,
+            safeguards: Safeguards::default(),
             deadline: Duration::from_mins(2),
         }
     }
@@ -107,6 +113,30 @@ impl RacePlan {
     pub fn expected_sales(&self) -> i64 {
         let orders = i64::try_from(self.total_orders()).unwrap_or(i64::MAX);
         self.stock.min(orders)
+    }
+
+    /// Where buyers order under `strategy`. Only a strategy with a lock is told which safeguards
+    /// are off; the others have none.
+    pub(super) fn order_path(&self, strategy: Strategy) -> String {
+        match strategy.tier() {
+            Tier::Guarded => self.path(strategy),
+            Tier::Safe | Tier::Volatile | Tier::Unsafe => {
+                format!("{DEDUCT}?strategy={strategy}")
+            }
+        }
+    }
+
+    /// The same for a single order that shows whether a target takes all that a race may send.
+    pub(super) fn probe_path(&self) -> String {
+        self.path(Strategy::SingleSql)
+    }
+
+    fn path(&self, strategy: Strategy) -> String {
+        let switch = |is_on, off| if is_on { "" } else { off };
+        let Safeguards { guard, check } = self.safeguards;
+        let guard = switch(guard, "&guard=off");
+        let check = switch(check, "&check=off");
+        format!("{DEDUCT}?strategy={strategy}{guard}{check}")
     }
 
     /// Connections that are really opened.
@@ -156,6 +186,23 @@ mod tests {
         assert_eq!(RacePlan::seckill().expected_sales(), 100);
         assert_eq!(RacePlan::jmeter().expected_sales(), 5_000);
         assert_eq!(RacePlan::new(10, 2, 3).expected_sales(), 6);
+    }
+
+    #[test]
+    fn only_a_strategy_with_a_lock_is_told_that_a_safeguard_is_off() {
+        let mut plan = RacePlan::jmeter();
+        let locked = "/stock/deduct?strategy=redis-lock";
+        assert_eq!(plan.order_path(Strategy::RedisLock), locked);
+        plan.safeguards.check = false;
+        let unchecked = format!("{locked}&check=off");
+        assert_eq!(plan.order_path(Strategy::RedisLock), unchecked);
+        plan.safeguards.guard = false;
+        let neither = format!("{locked}&guard=off&check=off");
+        assert_eq!(plan.order_path(Strategy::RedisLock), neither);
+        let without_lock = "/stock/deduct?strategy=optimistic";
+        assert_eq!(plan.order_path(Strategy::Optimistic), without_lock);
+        let probe = "/stock/deduct?strategy=single-sql&guard=off&check=off";
+        assert_eq!(plan.probe_path(), probe);
     }
 
     #[test]

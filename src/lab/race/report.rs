@@ -32,16 +32,22 @@ const fn figure(head: &'static str, cell: fn(&Row) -> String) -> Column {
     }
 }
 
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 15] = [
     text("strategy", |row| row.strategy.to_string()),
     text("tier", |row| row.tier.to_string()),
     figure("sold", |row| row.sold.to_string()),
     figure("refused", |row| row.refused.to_string()),
-    figure("retried", |row| row.retried.to_string()),
+    figure("retried", |row| row.retried.total().to_string()),
     figure("failed", |row| row.failed.to_string()),
     figure("left", |row| row.left.to_string()),
     figure("oversold", |row| row.oversold.to_string()),
     figure("drift", |row| row.drift.to_string()),
+    figure("lost\nlocks", |row| {
+        row.locks.lost_locks.total().to_string()
+    }),
+    figure("refused\nwrites", |row| {
+        row.locks.refused_writes.total().to_string()
+    }),
     figure("req/s", |row| format!("{:.0}", row.requests_per_second)),
     figure("p50 ms", |row| milliseconds(row.p50_ms)),
     figure("p99 ms", |row| milliseconds(row.p99_ms)),
@@ -92,6 +98,7 @@ impl Report {
         let mut lines = vec![self.figures().trim_fmt(), String::new()];
         let found = self.rows.iter().flat_map(lines_of);
         lines.extend(found);
+        lines.extend(self.safeguards_off());
         lines.extend(self.skipped_lines());
         lines.push(self.conclusion());
         lines.join("\n") + "\n"
@@ -108,6 +115,22 @@ impl Report {
             column.set_cell_alignment(align);
         }
         table
+    }
+
+    /// What did not keep the lock strategies from harm.
+    fn safeguards_off(&self) -> Vec<String> {
+        let off = [
+            (
+                self.plan.safeguards.guard,
+                "guard off: strategies with a lock wrote unconditionally, so no write was refused",
+            ),
+            (
+                self.plan.safeguards.check,
+                "check off: strategies with a lock wrote although they could know that it was lost",
+            ),
+        ];
+        let off = off.into_iter().filter(|(is_on, _)| !is_on);
+        off.map(|(_, line)| line.to_owned()).collect()
     }
 
     /// One line for each reason.
@@ -179,6 +202,8 @@ fn lines_of(row: &Row) -> Vec<String> {
             row.strategy, row.failed, row.unknown
         ));
     }
+    let remarks = row.remarks.iter();
+    lines.extend(remarks.map(|remark| format!("{}: {remark}", row.strategy)));
     if let Some(evidence) = &row.evidence {
         lines.push(format!("{}: {evidence}", row.strategy));
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use super::counts::Counts;
 use super::evidence::Evidence;
+use super::lock_counts::LockCounts;
 use super::plan::RacePlan;
 use super::service::Audit;
 use super::tally::Tally;
@@ -66,8 +68,8 @@ pub struct Row {
     pub replayed: u64,
     /// Orders refused for want of stock.
     pub refused: u64,
-    /// Exchanges that repeated an earlier one.
-    pub retried: u64,
+    /// Exchanges that repeated an earlier one, by why that one settled nothing.
+    pub retried: Counts,
     /// Orders that ended otherwise, or never began.
     pub failed: u64,
     /// Those of them that may have been sold.
@@ -96,24 +98,40 @@ pub struct Row {
     pub p99_ms: Option<f64>,
     /// From the first order to the last answer.
     pub wall_seconds: f64,
+    /// What became of its locks.
+    #[serde(flatten)]
+    pub locks: LockCounts,
     /// What contradicts exactness, in words.
     pub findings: Vec<String>,
+    /// What contradicts nothing, and is worth knowing, in words.
+    pub remarks: Vec<String>,
     /// Whether it did what its tier promises.
     pub verdict: Verdict,
     /// What the ledger shows, where units were lost.
     pub evidence: Option<Evidence>,
 }
 
+/// What is known of a strategy's run when it has ended.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) strategy: Strategy,
+    pub(super) tally: Tally,
+    pub(super) wall: Duration,
+    pub(super) audit: Audit,
+    pub(super) locks: LockCounts,
+}
+
 impl Row {
     /// Holds the tally against the audit.
-    pub(super) fn new(
-        plan: &RacePlan,
-        strategy: Strategy,
-        sku: String,
-        (mut tally, wall): (Tally, Duration),
-        audit: &Audit,
-    ) -> Self {
-        let findings = findings(plan, &tally, audit);
+    pub(super) fn new(plan: &RacePlan, sku: String, run: Run) -> Self {
+        let Run {
+            strategy,
+            mut tally,
+            wall,
+            audit,
+            locks,
+        } = run;
+        let findings = findings(plan, &tally, &audit);
         let [p50_ms, p99_ms] = tally.percentiles_ms([50, 99]);
         let excess = audit.sold - signed(tally.acknowledged);
         Self {
@@ -124,7 +142,6 @@ impl Row {
             sold: tally.acknowledged,
             replayed: tally.replayed,
             refused: tally.refused,
-            retried: tally.retried,
             failed: tally.failed,
             unknown: tally.unknown,
             received: audit.received,
@@ -138,8 +155,11 @@ impl Row {
             p50_ms,
             p99_ms,
             wall_seconds: wall.as_secs_f64(),
-            verdict: verdict(strategy.tier(), &tally, audit, &findings),
+            verdict: verdict(strategy.tier(), &tally, &audit, &findings),
             findings,
+            remarks: remarks(strategy.tier(), &tally, &locks),
+            locks,
+            retried: tally.retried,
             failures: tally.failures,
             evidence: None,
         }
@@ -197,6 +217,21 @@ fn findings(plan: &RacePlan, tally: &Tally, audit: &Audit) -> Vec<String> {
         .collect()
 }
 
+/// What contradicts nothing, and is worth knowing, in words.
+fn remarks(tier: Tier, tally: &Tally, locks: &LockCounts) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if !locks.none() {
+        remarks.push(match tier {
+            Tier::Guarded => format!("the lock did not exclude by itself: {locks}"),
+            Tier::Safe | Tier::Volatile | Tier::Unsafe => locks.to_string(),
+        });
+    }
+    if tally.retried.total() > 0 {
+        remarks.push(format!("exchanges retried: {}", tally.retried));
+    }
+    remarks
+}
+
 fn verdict(tier: Tier, tally: &Tally, audit: &Audit, findings: &[String]) -> Verdict {
     match tier {
         Tier::Unsafe if audit.oversold != 0 || audit.drift != 0 => Verdict::Caught,
@@ -229,8 +264,22 @@ mod tests {
     use super::super::order::Settled;
     use super::*;
 
-    /// A run of 4 orders for 3 in stock.
+    /// A run of 4 orders for 3 in stock, without a lock lost or a write refused.
     fn row(strategy: Strategy, settled: [Settled; 4], ledger_sold: i64, left: i64) -> Row {
+        row_with_locks(
+            strategy,
+            settled,
+            (ledger_sold, left),
+            LockCounts::default(),
+        )
+    }
+
+    fn row_with_locks(
+        strategy: Strategy,
+        settled: [Settled; 4],
+        (ledger_sold, left): (i64, i64),
+        locks: LockCounts,
+    ) -> Row {
         let mut tally = Tally::default();
         for one in settled {
             tally.settle(one);
@@ -243,9 +292,14 @@ mod tests {
             drift: left - (3 - ledger_sold),
             oversold: (ledger_sold - 3).max(0),
         };
-        let plan = RacePlan::new(3, 4, 1);
-        let counted = (tally, Duration::from_secs(1));
-        Row::new(&plan, strategy, "race".to_owned(), counted, &audit)
+        let run = Run {
+            strategy,
+            tally,
+            wall: Duration::from_secs(1),
+            audit,
+            locks,
+        };
+        Row::new(&RacePlan::new(3, 4, 1), "race".to_owned(), run)
     }
 
     fn sold() -> Settled {
@@ -316,5 +370,20 @@ mod tests {
         let lucky = row(Strategy::LocalMutex, exact, 3, 0);
         assert_eq!(lucky.verdict, Verdict::NotCaught);
         assert!(!caught.verdict.fails() && !lucky.verdict.fails());
+    }
+
+    #[test]
+    fn a_lock_that_let_others_in_is_told_and_does_not_decide_the_verdict() {
+        let orders = || [sold(), sold(), sold(), Settled::Refused];
+        let mut locks = LockCounts::default();
+        locks.refused_writes.add("version", 2);
+        let guarded = row_with_locks(Strategy::RedisLock, orders(), (3, 0), locks.clone());
+        assert_eq!(guarded.verdict, Verdict::Exact);
+        let told = "the lock did not exclude by itself: writes refused: 2 (version)";
+        assert_eq!(guarded.remarks, [told]);
+        let optimistic = row_with_locks(Strategy::Optimistic, orders(), (3, 0), locks);
+        assert_eq!(optimistic.remarks, ["writes refused: 2 (version)"]);
+        let quiet = row(Strategy::ZookeeperLock, orders(), 3, 0);
+        assert!(quiet.remarks.is_empty() && quiet.locks.none());
     }
 }

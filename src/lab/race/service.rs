@@ -1,4 +1,4 @@
-//! What a race asks of the service besides deductions: strategies, levels, audit, ledger.
+//! What a race asks of the service besides deductions: strategies, levels, audit, ledger, counters.
 //!
 //! These calls are few and may be repeated freely, so each is tried again for a while: right after
 //! a run a replica may still be overloaded.
@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::RaceError;
 use super::connection::{Answer, Connection, Message};
+use super::lock_counts::LockCounts;
 use super::order::{Problem, pause};
 use super::target::Target;
 use crate::strategy::Strategy;
@@ -92,14 +93,13 @@ impl Service {
         Ok(listed.strategies)
     }
 
-    /// Checks that the replica takes the strategy from the request, which only the lab mode does:
-    /// it is asked for a unit of an SKU that does not exist.
-    pub(super) async fn check_lab_mode(&mut self, strategy: Strategy) -> Result<(), RaceError> {
-        let path = format!("/stock/deduct?strategy={strategy}");
+    /// Checks that the replica takes the strategy and what `path` says besides from the request,
+    /// which only the lab mode does: it is asked for a unit of an SKU that does not exist.
+    pub(super) async fn check_lab_mode(&mut self, path: &str) -> Result<(), RaceError> {
         let sku = format!("race-{:08x}-probe", fastrand::u32(..));
         let body = json!({"sku": sku, "warehouse": WAREHOUSE, "quantity": 1});
         let answer = self
-            .call(Method::POST, &path, body.to_string().into())
+            .call(Method::POST, path, body.to_string().into())
             .await?;
         match answer.status {
             StatusCode::NOT_FOUND => Ok(()),
@@ -107,7 +107,7 @@ impl Service {
                 target: self.connection.target().to_string(),
                 detail: Problem::of(&answer).detail,
             }),
-            _ => Err(self.unexpected(&Method::POST, &path, &answer)),
+            _ => Err(self.unexpected(&Method::POST, path, &answer)),
         }
     }
 
@@ -163,6 +163,21 @@ impl Service {
         }
     }
 
+    /// What the replica has counted of the strategy's locks since it was started.
+    pub(super) async fn lock_counts(
+        &mut self,
+        strategy: Strategy,
+    ) -> Result<LockCounts, RaceError> {
+        let path = "/metrics";
+        let answer = self.call(Method::GET, path, Bytes::new()).await?;
+        if answer.status != StatusCode::OK {
+            return Err(self.unexpected(&Method::GET, path, &answer));
+        }
+        let text = str::from_utf8(&answer.body).map_err(|error| error.to_string());
+        let counts = text.and_then(|text| LockCounts::parse(text, strategy));
+        counts.map_err(|reason| self.not_understood(path, reason))
+    }
+
     async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, RaceError> {
         let answer = self.call(Method::GET, path, Bytes::new()).await?;
         self.parse(path, &answer)
@@ -172,10 +187,8 @@ impl Service {
         if answer.status != StatusCode::OK {
             return Err(self.unexpected(&Method::GET, path, answer));
         }
-        serde_json::from_slice(&answer.body).map_err(|error| RaceError::Answer {
-            call: format!("GET {}{path}", self.connection.target()),
-            reason: error.to_string(),
-        })
+        serde_json::from_slice(&answer.body)
+            .map_err(|error| self.not_understood(path, error.to_string()))
     }
 
     async fn call(&mut self, method: Method, path: &str, body: Bytes) -> Result<Answer, RaceError> {
@@ -201,6 +214,13 @@ impl Service {
             }
             sleep(pause(attempt, None)).await;
             attempt += 1;
+        }
+    }
+
+    fn not_understood(&self, path: &str, reason: String) -> RaceError {
+        RaceError::Answer {
+            call: format!("GET {}{path}", self.connection.target()),
+            reason,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::connection::{Answer, ExchangeError};
+use super::counts::Counts;
 use super::order::Settled;
 
 /// So many different failures are kept as text.
@@ -17,8 +18,8 @@ pub(super) struct Tally {
     pub(super) replayed: u64,
     /// Orders that ended with 409 `insufficient-stock`.
     pub(super) refused: u64,
-    /// Exchanges that repeated an earlier one.
-    pub(super) retried: u64,
+    /// Exchanges that repeated an earlier one, by why that one settled nothing.
+    pub(super) retried: Counts,
     /// Orders that ended otherwise, or never began.
     pub(super) failed: u64,
     /// Failed orders that may have been sold all the same.
@@ -76,7 +77,7 @@ impl Tally {
         self.acknowledged += other.acknowledged;
         self.replayed += other.replayed;
         self.refused += other.refused;
-        self.retried += other.retried;
+        self.retried.merge(&other.retried);
         self.failed += other.failed;
         self.unknown += other.unknown;
         self.latencies.extend(other.latencies);

@@ -26,7 +26,7 @@ async fn an_exact_strategy_is_called_exact() {
     let report = race(Strategy::SingleSql, Behaviour::Sound).await;
     let row = &report.rows[0];
     assert_eq!(row.verdict, Verdict::Exact, "{row:?}");
-    assert_eq!((row.sold, row.refused, row.retried), (50, 30, 0));
+    assert_eq!((row.sold, row.refused, row.retried.total()), (50, 30, 0));
     assert_eq!((row.ledger_sold, row.left, row.failed), (50, 0, 0));
     assert!(row.requests_per_second > 0.0 && row.p50_ms <= row.p99_ms);
     assert!(!report.broken() && row.evidence.is_none());
@@ -52,7 +52,88 @@ async fn faults_are_retried_with_the_same_key() {
     let row = &report.rows[0];
     assert_eq!(row.verdict, Verdict::Exact, "{row:?}");
     assert_eq!((row.sold, row.refused, row.failed), (50, 30, 0));
-    assert!(row.retried > 0 && row.replayed > 0, "{row:?}");
+    assert!(row.replayed > 0, "{row:?}");
+    for code in [
+        "contended",
+        "overloaded",
+        "strategy-unavailable",
+        "outcome-unknown",
+        "cut",
+    ] {
+        assert!(row.retried.of(code) > 0, "{code}: {}", row.retried);
+    }
+    let table = report.table();
+    assert!(table.contains("single-sql: exchanges retried: "), "{table}");
+}
+
+#[tokio::test]
+async fn a_strategy_that_is_not_configured_is_not_asked_for_again() {
+    let report = race(Strategy::SingleSql, Behaviour::Unconfigured).await;
+    let row = &report.rows[0];
+    assert_eq!((row.verdict, row.failed), (Verdict::NotProven, 80));
+    assert_eq!((row.retried.total(), row.unknown), (0, 0), "{row:?}");
+}
+
+#[tokio::test]
+async fn a_lock_that_excludes_has_nothing_to_tell() {
+    let report = race(Strategy::ZookeeperLock, Behaviour::Sound).await;
+    let row = &report.rows[0];
+    assert_eq!(row.verdict, Verdict::Exact, "{row:?}");
+    assert!(row.locks.none() && row.remarks.is_empty(), "{row:?}");
+    let json = report.json();
+    assert_eq!(json["rows"][0]["lost_locks"], serde_json::json!({}));
+    let on = serde_json::json!({"guard": true, "check": true});
+    assert_eq!(json["plan"]["safeguards"], on);
+}
+
+#[tokio::test]
+async fn a_lock_that_does_not_exclude_is_told_of_from_all_targets() {
+    let targets = start(Behaviour::Leaky, 2).await;
+    let mut plan = plan(Strategy::ZookeeperLock);
+    // One of them is named twice, and counted once: of 80 orders every seventh, from the first on.
+    let twice = [&targets[..], &targets[..1]].concat();
+    let report = run(&plan, &twice, Progress::Silent).await.unwrap();
+    let row = &report.rows[0];
+    assert_eq!(row.verdict, Verdict::Exact, "{row:?}");
+    let (lost, refused) = (&row.locks.lost_locks, &row.locks.refused_writes);
+    assert!((12..=13).contains(&lost.total()), "{row:?}");
+    assert_eq!(lost.of("session-expired"), refused.of("fence"), "{row:?}");
+    let told = format!("zookeeper-lock: the lock did not exclude by itself: locks lost: {lost}");
+    assert!(report.table().contains(&told), "{}", report.table());
+    let json = &report.json()["rows"][0];
+    assert_eq!(json["refused_writes"]["fence"], refused.total());
+
+    plan.safeguards.guard = false;
+    let report = run(&plan, &targets, Progress::Silent).await.unwrap();
+    let locks = &report.rows[0].locks;
+    assert!(locks.lost_locks.total() > 0, "{locks:?}");
+    assert_eq!(locks.refused_writes.total(), 0, "{locks:?}");
+    assert!(
+        report.table().contains("\nguard off: "),
+        "{}",
+        report.table()
+    );
+    assert!(
+        !report.table().contains("\ncheck off: "),
+        "{}",
+        report.table()
+    );
+}
+
+#[tokio::test]
+async fn counters_that_cannot_be_read_end_the_race_with_the_targets_name() {
+    for behaviour in [Behaviour::Garbled, Behaviour::Restarting] {
+        let targets = start(behaviour, 1).await;
+        let plan = plan(Strategy::ZookeeperLock);
+        let error = run(&plan, &targets, Progress::Silent).await.unwrap_err();
+        let told = error.to_string();
+        assert!(told.contains(&targets[0].to_string()), "{told}");
+        match error {
+            RaceError::Answer { call, .. } => assert!(call.ends_with("/metrics"), "{call}"),
+            RaceError::Restarted { .. } => assert_eq!(behaviour, Behaviour::Restarting),
+            other => panic!("{other}"),
+        }
+    }
 }
 
 #[tokio::test]
@@ -95,10 +176,15 @@ async fn all_skips_what_a_target_cannot_run_and_says_so() {
     };
     let report = run(&everyone, &targets, Progress::Silent).await.unwrap();
     let ran: Vec<Strategy> = report.rows.iter().map(|row| row.strategy).collect();
-    assert_eq!(ran, [Strategy::NoLock, Strategy::SingleSql]);
+    let able = [
+        Strategy::NoLock,
+        Strategy::SingleSql,
+        Strategy::ZookeeperLock,
+    ];
+    assert_eq!(ran, able);
     let table = report.table();
     assert!(
-        table.contains("skipped redis-lock: set REDIS_URL"),
+        table.contains("\nskipped redis-lock: it needs Redis: set REDIS_URL\n"),
         "{table}"
     );
     let json = report.json();
@@ -118,7 +204,7 @@ async fn what_cannot_be_raced_is_refused_with_the_reason() {
     let named = refusal(Strategy::RedisLock, lab, 1).await;
     assert_eq!(
         named.to_string(),
-        "strategy redis-lock cannot run: set REDIS_URL"
+        "strategy redis-lock cannot run: it needs Redis: set REDIS_URL"
     );
     let error = refusal(Strategy::SingleSql, Behaviour::Production, 1).await;
     assert!(matches!(error, RaceError::NotLab { .. }), "{error}");

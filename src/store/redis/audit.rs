@@ -165,7 +165,7 @@ fn audit<'a>(
         match &entry.journaled {
             Ok(entry) if recorded.contains(&entry.note.operation) => continue,
             Ok(entry) if entry.note.kind == MovementKind::Deducted => {
-                audit.sold -= entry.note.delta
+                audit.sold -= entry.note.delta;
             }
             Ok(entry) => audit.received += entry.note.delta,
             // Nobody knows what it says, but it waits.

@@ -28,6 +28,7 @@ pub(in crate::store) struct RedisFailure(pub(super) RedisError);
 pub(super) fn classify(error: &RedisError) -> Verdict {
     match error.kind() {
         ErrorKind::Io => Verdict::Lost,
+        ErrorKind::Server(ServerErrorKind::ResponseError) => of_words(error.detail()),
         ErrorKind::Server(kind) => of_server(kind),
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => Verdict::Refused,
         _ => of_code(error.code().unwrap_or_default()),
@@ -51,6 +52,15 @@ fn of_server(kind: ServerErrorKind) -> Verdict {
         // The text is sent when the hash is not known; here not even the text was.
         | ServerErrorKind::NoScript => Verdict::Refused,
         _ => Verdict::Bug,
+    }
+}
+
+/// What comes without a code of its own: the user has no right to a command of a script (Redis 7.0).
+fn of_words(detail: Option<&str>) -> Verdict {
+    if detail.is_some_and(|detail| detail.contains("can't run this command")) {
+        Verdict::Refused
+    } else {
+        Verdict::Bug
     }
 }
 
@@ -172,6 +182,11 @@ mod tests {
                 "CROSSSLOT Keys in request don't hash to the same slot",
                 Verdict::Bug,
             ),
+            (
+                "ERR The user executing the script can't run this command or subcommand",
+                Verdict::Refused,
+            ),
+            ("NOGROUP No such key", Verdict::Refused),
             ("ERR unknown command", Verdict::Bug),
         ] {
             assert_eq!(classify(&said(line)), verdict, "{line}");

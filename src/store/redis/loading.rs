@@ -104,12 +104,11 @@ impl RedisStore {
         let mut levels = Vec::with_capacity(warehouses.len());
         let mut loaded = false;
         for (warehouse, counters) in warehouses.iter().zip(counters) {
-            match level((sku, warehouse), counters)? {
-                Some(level) => levels.push(level),
-                None => {
-                    self.load(sku, warehouse).await?;
-                    loaded = true;
-                }
+            if let Some(level) = level((sku, warehouse), counters)? {
+                levels.push(level);
+            } else {
+                self.load(sku, warehouse).await?;
+                loaded = true;
             }
         }
         Ok((!loaded).then_some(levels))

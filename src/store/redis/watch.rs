@@ -30,6 +30,9 @@ impl RedisStore {
     }
 }
 
+/// The answers to what is asked: the level's counters, entries, names, the time.
+type Look = (Vec<Option<i64>>, i64, i64, (i64, i64));
+
 /// What was read while it was watched.
 struct Seen {
     /// `on_hand`, held, `backorder_limit`, version; nothing where there is no level.
@@ -93,8 +96,7 @@ async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen,
         .cmd("EXISTS")
         .arg(names)
         .cmd("TIME");
-    let read: RedisResult<(Vec<Option<i64>>, i64, i64, (i64, i64))> =
-        on(connection, &commands).await;
+    let read: RedisResult<Look> = on(connection, &commands).await;
     let (counters, waiting, remembered, (seconds, micros)) = read.map_err(reading)?;
     let counters = match counters[..] {
         [Some(on_hand), Some(held), Some(limit), Some(version)] => {

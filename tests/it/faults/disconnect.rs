@@ -3,13 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use stocklock::strategy::{Services, Strategy, Tier};
+use serde_json::json;
+use stocklock::strategy::{Strategy, Tier};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::lock_servers::{BOTH, LockPlace, flags, no_lock_is_left};
 use super::session::{self, Session};
-use super::{Ledger, SOON, until};
+use super::{Ledger, SOON, send, until};
 use crate::support::app::TestApp;
 use crate::support::services::{Backend, fresh_database};
 
@@ -18,6 +20,8 @@ const TRIES: u32 = 64;
 /// How much longer each client stays than the one before.
 const STEP: Duration = Duration::from_micros(150);
 const STOCK: i64 = 1_000;
+/// Far less than the lease, which is ten seconds by default, and far more than a deduction takes.
+const AT_ONCE: Duration = Duration::from_secs(3);
 
 /// A deduction of one unit, as it goes over the wire.
 fn order(strategy: Strategy, sku: &str) -> String {
@@ -52,10 +56,13 @@ async fn clients_that_leave_in_the_middle_leave_nothing_half_done(
     #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
     let database = fresh_database(backend).await;
-    let app = TestApp::on(&database.url, 1, &[]).await;
+    let places = LockPlace::both().await;
+    let flags = flags(&places);
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    let app = TestApp::on(&database.url, 1, &flags).await;
     let ledger = Ledger::at(&database.url);
     let mut session = Session::open(backend, &database.url).await;
-    for strategy in Strategy::available(Services::NONE) {
+    for strategy in Strategy::available(BOTH) {
         let mut skus = Vec::new();
         for number in 0..TRIES {
             let sku = match strategy.tier() {
@@ -73,6 +80,7 @@ async fn clients_that_leave_in_the_middle_leave_nothing_half_done(
             sleep(STEP * number).await;
         }
         nothing_stays_open(&mut session).await;
+        no_lock_is_left(&places).await;
         let mut sold = 0;
         for sku in &skus {
             let audit = ledger.audit(sku).await;
@@ -83,6 +91,10 @@ async fn clients_that_leave_in_the_middle_leave_nothing_half_done(
         // Else nobody left in the middle of anything.
         assert!(sold > 0, "{strategy}");
         assert!(sold <= i64::from(TRIES - TRIES / 8), "{strategy}: {sold}");
+        let next = app.deduct(0, strategy.name(), &json!({ "sku": skus[0] }));
+        let next = timeout(AT_ONCE, send(next)).await;
+        let next = next.expect("nobody is waited for").expect("it answers");
+        assert_eq!(next.status, 200, "{strategy}: {next:?}");
     }
     app.stop().await;
 }
@@ -116,12 +128,16 @@ async fn a_sale_goes_through_although_its_buyer_has_left(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
     let database = fresh_database(backend).await;
+    let places = LockPlace::both().await;
+    let flags = flags(&places);
+    let flags = flags.iter().map(String::as_str);
     let limits = ["--wait-limit-ms=15000", "--request-deadline-ms=20000"];
-    let app = TestApp::on(&database.url, 1, &limits).await;
+    let flags: Vec<_> = flags.chain(limits).collect();
+    let app = TestApp::on(&database.url, 1, &flags).await;
     let ledger = Ledger::at(&database.url);
     let mut holder = Session::open(backend, &database.url).await;
     app.set_level("hot", STOCK).await;
-    for (number, strategy) in Strategy::available(Services::NONE).enumerate() {
+    for (number, strategy) in Strategy::available(BOTH).enumerate() {
         assert!(holder.try_lock_hot().await, "{strategy}: the row is free");
         let mut client = connect(&app).await;
         let order = order(strategy, "hot");
@@ -140,6 +156,7 @@ async fn a_sale_goes_through_although_its_buyer_has_left(
             ledger.sales("hot").await.len() == number + 1
         })
         .await;
+        no_lock_is_left(&places).await;
     }
     let audit = ledger.audit("hot").await;
     assert!(audit.consistent(), "{audit:?}");

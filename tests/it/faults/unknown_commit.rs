@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use stocklock::strategy::{Services, Strategy, Tier};
+use stocklock::strategy::{Strategy, Tier};
 use tokio::task::JoinSet;
 
+use super::lock_servers::{BOTH, LockPlace, flags, no_lock_is_left};
 use super::{Cut, Proxied, keyed, send, settle};
 use crate::support::services::Backend;
 
@@ -26,13 +27,23 @@ async fn a_commit_in_doubt_ends_as_one_sale(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
     #[values(Cut::Before, Cut::After)] cut: Cut,
 ) {
-    let subject = Proxied::start(backend, 2, &[]).await;
-    for strategy in Strategy::available(Services::NONE) {
+    let places = LockPlace::both().await;
+    let subject = start(backend, 2, &[], &places).await;
+    for strategy in Strategy::available(BOTH) {
         for with_key in [false, true] {
             one_sale_each(&subject, cut, strategy, with_key).await;
         }
+        no_lock_is_left(&places).await;
     }
     subject.app.stop().await;
+}
+
+/// Replicas with all strategies.
+async fn start(backend: Backend, count: u32, more: &[&str], places: &[LockPlace]) -> Proxied {
+    let flags = flags(places);
+    let flags = flags.iter().map(String::as_str);
+    let flags: Vec<_> = flags.chain(more.iter().copied()).collect();
+    Proxied::start(backend, count, &flags).await
 }
 
 async fn one_sale_each(subject: &Proxied, cut: Cut, strategy: Strategy, with_key: bool) {
@@ -77,11 +88,13 @@ async fn a_commit_that_stays_in_doubt_is_answered_504_and_settled_by_its_key(
     #[values(Cut::Before, Cut::After)] cut: Cut,
 ) {
     let flags = ["--database-pool-size", "1", "--wait-limit-ms", "500"];
-    let subject = Proxied::start(backend, 1, &flags).await;
-    for strategy in Strategy::available(Services::NONE) {
+    let places = LockPlace::both().await;
+    let subject = start(backend, 1, &flags, &places).await;
+    for strategy in Strategy::available(BOTH) {
         for with_key in [false, true] {
             stays_in_doubt(&subject, cut, strategy, with_key).await;
         }
+        no_lock_is_left(&places).await;
     }
     subject.app.stop().await;
 }

@@ -63,7 +63,10 @@ async fn a_level_that_alone_was_lost_is_not_older_than_the_journal() {
     assert!(level.version > before.version + 1000, "{level:?}");
     sell(&fixture, "a", 5).await;
     let one_more = deduction("a", 1);
-    let refused = fixture.store.deduct_in_redis(&one_more, InRedis::Script).await;
+    let refused = fixture
+        .store
+        .deduct_in_redis(&one_more, InRedis::Script)
+        .await;
     assert_eq!(refused.unwrap(), Attempt::Insufficient { available: 0 });
     assert!(fixture.audit("a").await.consistent());
 }

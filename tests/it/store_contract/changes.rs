@@ -130,7 +130,20 @@ async fn a_sku_has_one_home_in_all_its_warehouses(
         home: None,
         ..elsewhere
     };
-    assert_eq!(fixture.set(unnamed).await.home, Home::Redis);
+    let created = fixture.store.set_level(&unnamed).await.unwrap();
+    assert!(
+        matches!(&created, Change::Done { level, created: true } if level.home == Home::Redis),
+        "{created:?}"
+    );
+    // Its level is a mirror: SQL may create it, but not set it.
+    let refused = fixture
+        .store
+        .set_level(&level_change("a", 5))
+        .await
+        .unwrap();
+    assert_eq!(refused, Change::WrongHome(Home::Redis));
+    let refused = fixture.store.adjust(&adjustment("a", 1)).await.unwrap();
+    assert_eq!(refused, Change::WrongHome(Home::Redis));
 }
 
 #[rstest]

@@ -1,10 +1,12 @@
-//! The four ways to deduct: what they change, what they refuse, and what they leave behind.
+//! The ways to deduct: what they change, what they refuse, and what they leave behind.
 
 use rstest::rstest;
 use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
 use stocklock::store::{Attempt, InRedis, StoreError};
 
-use super::fixture::{Fixture, On, deduction, deduction_with_key, level_change, name, place};
+use super::fixture::{
+    Fixture, On, deduction, deduction_with_key, fence, level_change, name, place,
+};
 
 type Outcome = Result<Attempt, StoreError>;
 
@@ -16,14 +18,15 @@ pub(super) enum Way {
     Script,
     Watch,
     Version,
+    Fenced,
     Overwrite,
 }
 
 impl Way {
     /// All that there are of them.
-    pub(super) fn all(on: On) -> [Self; 4] {
+    pub(super) fn all(on: On) -> [Self; 5] {
         let [first, second] = Self::deciding(on);
-        [first, second, Self::Version, Self::Overwrite]
+        [first, second, Self::Version, Self::Fenced, Self::Overwrite]
     }
 
     /// Those that decide by themselves.
@@ -45,6 +48,10 @@ impl Way {
             Self::Script => store.deduct_in_redis(deduction, InRedis::Script).await,
             Self::Watch => store.deduct_in_redis(deduction, InRedis::Watch).await,
             Self::Version => store.deduct_if_version(deduction, read()).await,
+            Self::Fenced => {
+                let fence = fence(1, "test");
+                store.deduct_if_fenced(deduction, read(), &fence).await
+            }
             Self::Overwrite => store.overwrite(deduction, read()).await,
         }
     }
@@ -77,7 +84,7 @@ async fn every_way_takes_the_units_and_records_them(
         assert_eq!(movement.strategy.as_deref(), Some("single-sql"));
         let hash = deduction.idempotency.as_ref().map(|key| key.hash);
         assert_eq!(movement.request_hash, hash);
-        let read_before = matches!(way, Way::Version | Way::Overwrite);
+        let read_before = matches!(way, Way::Version | Way::Fenced | Way::Overwrite);
         assert_eq!(
             movement.read_version,
             read_before.then_some(before.version),

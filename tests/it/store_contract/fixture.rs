@@ -1,20 +1,19 @@
-//! A store on a database of its own, short ways to say what is done with it, and a raw connection
-//! to do what no store would.
+//! A store on a database of its own, and short ways to say what is done with it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::{Connection, MySqlConnection, PgConnection, SqliteConnection};
 use stocklock::stock::{
-    Adjustment, Audit, Caller, Deduction, Home, Idempotency, IdempotencyKey, LevelChange, Movement,
-    MovementFilter, OperationId, Precondition, Quantity, Reason, RequestHash, Sku, StockLevel,
-    Warehouse,
+    Adjustment, Audit, Caller, Deduction, Fence, Home, Idempotency, IdempotencyKey, LevelChange,
+    Movement, MovementFilter, OperationId, Precondition, Quantity, Reason, RequestHash, Sku,
+    StockLevel, Warehouse,
 };
 use stocklock::store::{
     self, Attempt, Change, RedisOptions, StockStore, StoreOptions, Stores, WatchOn,
 };
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use super::raw::Raw;
 use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database, fresh_redis};
 
 /// How long the stores of the tests wait: no shorter than MariaDB can wait for a lock.
@@ -274,6 +273,13 @@ pub(crate) fn deduction_with_key(sku: &str, quantity: u32, key: &str) -> Deducti
     }
 }
 
+pub(crate) fn fence(token: i64, source: &str) -> Fence {
+    Fence {
+        token,
+        source: source.into(),
+    }
+}
+
 pub(crate) fn idempotency(key: &str, hash: RequestHash) -> Idempotency {
     Idempotency {
         caller: Caller::anonymous(),
@@ -327,75 +333,5 @@ pub(crate) fn all_of(sku: &str) -> MovementFilter {
         reference: None,
         before: None,
         limit: 1000,
-    }
-}
-
-/// A connection past the stores.
-pub(crate) enum Raw {
-    Sqlite(SqliteConnection),
-    Mysql(MySqlConnection),
-    Postgres(PgConnection),
-}
-
-impl Raw {
-    pub(crate) async fn connect(backend: Backend, url: &str) -> Self {
-        match backend {
-            Backend::Sqlite => SqliteConnection::connect(url).await.map(Self::Sqlite),
-            Backend::Mysql => MySqlConnection::connect(url).await.map(Self::Mysql),
-            Backend::Postgres => PgConnection::connect(url).await.map(Self::Postgres),
-        }
-        .expect("the database lets the test in")
-    }
-
-    /// Executes one statement.
-    pub(crate) async fn run(&mut self, statement: &'static str) -> Result<(), sqlx::Error> {
-        let statement = sqlx::raw_sql(statement);
-        match self {
-            Self::Sqlite(connection) => statement.execute(connection).await.map(drop),
-            Self::Mysql(connection) => statement.execute(connection).await.map(drop),
-            Self::Postgres(connection) => statement.execute(connection).await.map(drop),
-        }
-    }
-
-    /// Reads one value, `None` where there is no row.
-    pub(crate) async fn text(&mut self, query: &'static str) -> Option<String> {
-        match self {
-            Self::Sqlite(connection) => sqlx::query_scalar(query).fetch_optional(connection).await,
-            Self::Mysql(connection) => sqlx::query_scalar(query).fetch_optional(connection).await,
-            Self::Postgres(connection) => {
-                sqlx::query_scalar(query).fetch_optional(connection).await
-            }
-        }
-        .expect("the query is answered")
-    }
-
-    /// Begins a transaction that writes.
-    pub(crate) async fn begin(&mut self) {
-        let begin = match self {
-            Self::Sqlite(_) => "BEGIN IMMEDIATE",
-            Self::Mysql(_) | Self::Postgres(_) => "BEGIN",
-        };
-        self.run(begin).await.expect("a transaction can begin");
-    }
-
-    /// Inserts a movement that carries the key `K` of an anonymous caller.
-    pub(crate) async fn record_key(&mut self) {
-        let statement = match self {
-            Self::Sqlite(_) | Self::Mysql(_) => {
-                "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
-                    available_after, durability, caller, idempotency_key)
-                 VALUES (x'00000000000000000000000000000001', 0, 'raw', 'main', 'deducted', -1, 0,
-                    'committed', 'anonymous', 'K')"
-            }
-            Self::Postgres(_) => {
-                "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
-                    available_after, durability, caller, idempotency_key)
-                 VALUES ('00000000-0000-0000-0000-000000000001', 0, 'raw', 'main', 'deducted', -1,
-                    0, 'committed', 'anonymous', 'K')"
-            }
-        };
-        self.run(statement)
-            .await
-            .expect("a movement can be inserted");
     }
 }

@@ -129,6 +129,23 @@ impl Process {
         assert_eq!(answer.expect("it answers").status(), 201);
     }
 
+    /// What its counters say whose name and labels begin so, in sum.
+    pub(crate) async fn counted(&self, series: &str) -> u64 {
+        let answer = self.request(Method::GET, "/metrics").send().await;
+        let text = answer.expect("it answers").text().await;
+        let counted = |line: &str| {
+            let (_, value) = line.strip_prefix(series)?.rsplit_once(' ')?;
+            value.parse::<u64>().ok()
+        };
+        let text = text.expect("its metrics are text");
+        text.lines().filter_map(counted).sum()
+    }
+
+    /// What it has said so far.
+    pub(crate) fn stderr(&self) -> String {
+        self.output("stderr")
+    }
+
     /// Asks it to end, as an orchestrator does.
     pub(crate) fn terminate(&self) {
         kill_process(self.id(), Signal::TERM).expect("it runs");

@@ -29,6 +29,42 @@ pub(super) async fn an_acquisition_dropped_at_any_time_leaves_nothing(rig: &impl
     assert_eq!((manager.held(), counts.dropped(), counts.lost()), (0, 0, 0));
 }
 
+/// Drops an acquisition after 0, 1, 2 … rounds of the scheduler, so between any two polls of the task
+/// that it runs in. When the name is free here, one release has been answered, and it was enough.
+pub(super) async fn an_acquisition_dropped_between_any_two_polls_leaves_nothing(rig: &impl Rig) {
+    let manager = rig.manager();
+    manager.lock("cut").acquire().await.unwrap().release().await;
+    for rounds in 0..10_000 {
+        let mut acquisition = Box::pin(manager.lock("cut").acquire());
+        let mut acquired = None;
+        for round in 0..rounds {
+            if let Poll::Ready(guard) = futures_util::poll!(&mut acquisition) {
+                acquired = Some(guard.unwrap());
+                break;
+            }
+            if round % 10 < 9 {
+                tokio::task::yield_now().await;
+            } else {
+                // Virtual time stands still while anything can run.
+                tokio::time::sleep(rig.step()).await;
+            }
+        }
+        drop(acquisition);
+        let is_acquired = acquired.is_some();
+        if let Some(guard) = acquired {
+            guard.release().await;
+        }
+        let free = async || manager.names() == 0;
+        eventually("the name is free", rig.moment(), free).await;
+        assert_eq!(rig.left().await, 0, "after {rounds} rounds");
+        if is_acquired {
+            assert!(rounds > 1);
+            return;
+        }
+    }
+    panic!("it was never acquired");
+}
+
 /// The same while another holds the lock, on the server and in the local line.
 pub(super) async fn a_wait_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
     let (holder, waiter) = (rig.manager(), rig.manager());

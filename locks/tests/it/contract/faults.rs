@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stocklock_locks::{LockError, LockManager, LockState, LostReason, ReleaseOutcome};
 
-use crate::rig::{Faults, RigExt, eventually};
+use crate::rig::{Counts, Faults, RigExt, eventually};
 
 pub(super) async fn a_lock_taken_away_is_lost_before_its_deadline(rig: &impl Faults) {
     let manager = rig.manager();
@@ -36,47 +36,52 @@ pub(super) async fn verify_asks_the_server(rig: &impl Faults) {
     assert!(matches!(guard.state(), LockState::Lost(_)));
 }
 
-/// With its renewals blocked, each of fifty holders learns of the loss before the lease that it was
-/// granted could have ended on the server.
+/// Fifty runs, each at another point of a renewal's cycle: with its renewals blocked the holder
+/// learns of the loss before a waiter, whom no blockade reaches, is granted the lock.
 pub(super) async fn lost_comes_before_the_server_may_grant_to_another(rig: &impl Faults) {
-    let manager = rig.manager();
-    let mut holders = tokio::task::JoinSet::new();
-    for number in 0..50 {
-        let sent = rig.now();
-        let guard = manager.lock(&format!("l{number}")).acquire().await.unwrap();
+    const RUNS: u32 = 50;
+    let (manager, other) = (rig.manager(), rig.past_the_proxy());
+    let mut runs = tokio::task::JoinSet::new();
+    for number in 0..RUNS {
+        let name = format!("l{number}");
+        let guard = manager.lock(&name).acquire().await.unwrap();
+        let next = other.lock(&name).wait(rig.lease() * 5).acquire();
         let clock = rig.clock();
-        holders.spawn(async move {
-            let reason = guard.lost().await;
-            (sent, clock.now(), reason)
-        });
-    }
-    rig.block().await;
-    let blocked = rig.now();
-    let mut lost = 0;
-    while let Some(holder) = holders.join_next().await {
-        let (sent, at, reason) = holder.unwrap();
-        assert!(
-            matches!(reason, LostReason::Expired | LostReason::SessionExpired),
-            "{reason}"
-        );
-        // No renewal was sent later than the blockade, and none was answered.
-        assert!(at < blocked.max(sent) + rig.lease(), "{:?}", at.since(sent));
-        if lost == 0 {
-            assert_eq!(
-                rig.left().await,
-                50,
-                "the server has given up what it granted"
+        runs.spawn(async move {
+            let next = async {
+                let guard = next.await.unwrap();
+                (clock.now(), guard)
+            };
+            let lost = async {
+                let reason = guard.lost().await;
+                (clock.now(), reason)
+            };
+            let ((lost, reason), (granted, next)) = tokio::join!(lost, next);
+            assert!(
+                matches!(reason, LostReason::Expired | LostReason::SessionExpired),
+                "{reason}"
             );
-        }
-        lost += 1;
+            assert!(guard.valid_until() < granted && guard.token() < next.token());
+            (lost, granted)
+        });
+        tokio::time::sleep(rig.lease() / RUNS).await;
     }
-    assert_eq!(lost, 50);
+    // Each has been renewed, and is somewhere between two renewals.
+    tokio::time::sleep(rig.lease() / 2).await;
+    assert_eq!((manager.held(), other.held()), (RUNS as usize, 0));
+    rig.block_renewals().await;
+    for (lost, granted) in runs.join_all().await {
+        assert!(lost < granted, "{:?} after the grant", lost.since(granted));
+    }
     rig.unblock().await;
 }
 
 pub(super) async fn an_acquire_whose_answer_was_lost_has_one_holder(rig: &impl Faults) {
-    let (one, other) = (rig.manager(), rig.manager());
+    let counts = Counts::default();
+    let one = rig.builder().hooks(counts.clone()).build();
+    let other = rig.manager();
     one.lock("warm").acquire().await.unwrap().release().await;
+    assert_eq!(counts.attempts(), 1);
     rig.lose_acquire_answer("cut").await;
     let begin = rig.now();
     let guard = one
@@ -86,6 +91,7 @@ pub(super) async fn an_acquire_whose_answer_was_lost_has_one_holder(rig: &impl F
         .await
         .unwrap();
     assert!(rig.now().since(begin) < rig.lease() / 2);
+    assert!(counts.attempts() >= 3, "no answer was lost");
     assert_eq!(rig.left().await, 1);
     assert!(other.lock("cut").try_acquire().await.unwrap().is_none());
     guard.verify().await.unwrap();

@@ -59,6 +59,14 @@ impl Faults for MemoryRig {
         self.server.expire(name);
     }
 
+    fn outsider(&self) -> Arc<dyn Backend> {
+        self.backend()
+    }
+
+    async fn block_renewals(&self) {
+        self.server.lose_requests(Question::Renew, u32::MAX);
+    }
+
     async fn block(&self) {
         self.server.pause();
     }

@@ -20,7 +20,10 @@ pub(crate) struct RedisRig {
 
 impl RedisRig {
     pub(crate) async fn start() -> Self {
-        let server = Server::redis().await;
+        Self::before(Server::redis().await).await
+    }
+
+    pub(crate) async fn before(server: Server) -> Self {
         let proxy = Proxy::to(server.address()).await;
         Self { server, proxy }
     }
@@ -33,6 +36,15 @@ impl RedisRig {
 
     pub(crate) fn url(&self) -> String {
         format!("redis://{}/", self.proxy.address())
+    }
+
+    /// The channels that somebody listens to.
+    pub(crate) async fn channels(&self) -> Vec<String> {
+        let channels = redis::cmd("PUBSUB")
+            .arg("CHANNELS")
+            .query_async(&mut self.direct().await)
+            .await;
+        channels.unwrap()
     }
 
     pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
@@ -81,6 +93,15 @@ impl Faults for RedisRig {
             .query_async(&mut self.direct().await)
             .await;
         assert_eq!(deleted, Ok(1));
+    }
+
+    fn outsider(&self) -> Arc<dyn Backend> {
+        let url = format!("redis://{}/", self.server.address());
+        Arc::new(RedisBackend::new(&url).unwrap())
+    }
+
+    async fn block_renewals(&self) {
+        self.block().await;
     }
 
     async fn block(&self) {

@@ -54,13 +54,26 @@ impl ZooKeeperRig {
     }
 
     pub(crate) fn zookeeper(&self) -> ZooKeeperBackend {
-        let cluster = self.proxy.address().to_string();
-        ZooKeeperBackend::builder(&cluster)
+        self.at(&self.proxy.address().to_string())
+    }
+
+    fn at(&self, cluster: &str) -> ZooKeeperBackend {
+        ZooKeeperBackend::builder(cluster)
             .root(&self.root)
             .session_timeout(self.lease())
             .response_limit(Duration::from_millis(500))
             .build()
             .unwrap()
+    }
+
+    /// A counter of the server, which is this rig's own.
+    pub(crate) async fn counter(&self, name: &str) -> u64 {
+        let server = self.own.as_ref().expect("a server of its own");
+        let said = server.ask(b"mntr").await.unwrap();
+        let said = String::from_utf8(said).unwrap();
+        let mut lines = said.lines().filter_map(|line| line.split_once('\t'));
+        let value = lines.find(|(key, _)| *key == name).expect(name).1;
+        value.parse().unwrap()
     }
 
     /// The places in the queue of each lock.
@@ -124,6 +137,14 @@ impl Faults for ZooKeeperRig {
             .delete(place.expect("it is held"), None)
             .await
             .unwrap();
+    }
+
+    fn outsider(&self) -> Arc<dyn Backend> {
+        Arc::new(self.at(&self.address))
+    }
+
+    async fn block_renewals(&self) {
+        self.block().await;
     }
 
     async fn block(&self) {

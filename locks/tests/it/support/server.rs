@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -40,12 +40,17 @@ impl Kind {
 }
 
 impl Server {
-    /// A Redis that keeps nothing on disk.
+    /// A Redis that keeps nothing on disk unless told.
     pub(crate) async fn redis() -> Self {
+        Self::redis_with("").await
+    }
+
+    /// The same with more settings on its command line.
+    pub(crate) async fn redis_with(more: &str) -> Self {
         let (port, directory) = (free_port(), create_directory("redis").expect("a directory"));
         let mut line = unprivileged("redis-server".into());
-        let settings = format!("--port {port} --bind 127.0.0.1 --appendonly no --dir");
-        line.extend(settings.split(' ').map(OsString::from));
+        let settings = format!("--port {port} --bind 127.0.0.1 --appendonly no {more} --dir");
+        line.extend(settings.split_whitespace().map(OsString::from));
         line.extend([directory.clone().into(), "--save".into(), "".into()]);
         Self::start(Kind::Redis, port, &directory, &line).await
     }
@@ -85,6 +90,11 @@ impl Server {
         };
         server.bring_up().await;
         server
+    }
+
+    /// Where it keeps its data.
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.supervisor.lock().unwrap().directory().to_owned()
     }
 
     pub(crate) fn address(&self) -> String {
