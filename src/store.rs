@@ -4,8 +4,9 @@
 //! transaction from begin to commit. No connection and no transaction crosses it, so no strategy
 //! can hold one across something else. `SQLite`, MariaDB/`MySQL` and `PostgreSQL` implement it in
 //! a file each, with its statements and its settings in two files beside it, all in the same order,
-//! so that a diff of two back ends is the dialect; one contract suite (`tests/it/store_contract.rs`)
-//! runs on all.
+//! so that a diff of two back ends is the dialect. Stock may also live in Redis, with its ledger in
+//! SQL: then [`Stores`] has both behind the one door. One contract suite
+//! (`tests/it/store_contract.rs`) runs on all.
 
 use std::error::Error;
 use std::fmt;
