@@ -194,7 +194,11 @@ impl StockStore for Homes {
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
-        self.sql.unsafe_settings().await
+        let mut problems = self.sql.unsafe_settings().await?;
+        if let Some(redis) = &self.redis {
+            problems.extend(redis.unsafe_settings().await?);
+        }
+        Ok(problems)
     }
 
     async fn level(

@@ -102,6 +102,21 @@ async fn a_server_that_cannot_save_is_unavailable() {
 }
 
 #[tokio::test]
+async fn settings_of_redis_that_lose_sales_are_told() {
+    let redis = Private::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let told = async || redis.fixture.store.unsafe_settings().await.unwrap();
+    assert_eq!(told().await, [""; 0]);
+    for (setting, value, word) in [
+        ("appendfsync", "everysec", "set appendfsync always"),
+        ("appendonly", "no", "set appendonly yes"),
+    ] {
+        redis.tell(&["CONFIG", "SET", setting, value]).await;
+        let told = told().await;
+        assert!(matches!(&told[..], [one] if one.contains(word)), "{told:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_does_not_know_the_scripts_is_sent_their_text() {
     let redis = Private::start(&[]).await;
     redis.tell(&["SCRIPT", "FLUSH"]).await;
