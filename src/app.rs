@@ -112,12 +112,10 @@ impl Replica {
                 .for_each(|problem| tracing::warn!("{problem}")),
             Err(error) => tracing::warn!(%error, "the database's settings could not be checked"),
         }
-        match self.locks.unsafe_settings().await {
-            Ok(problem) => problem
-                .iter()
-                .for_each(|problem| tracing::warn!("{problem}")),
-            Err(error) => tracing::warn!(%error, "Redis's settings could not be checked"),
-        }
+        let problems = self.locks.warnings().await;
+        problems
+            .iter()
+            .for_each(|problem| tracing::warn!("{problem}"));
         let (lease, deadline) = (self.lock_lease, self.limits.request_deadline_ms);
         if self.locks.services() != Services::NONE && lease < deadline {
             tracing::warn!(

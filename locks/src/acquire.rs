@@ -142,6 +142,13 @@ impl Acquisition {
         }
     }
 
+    /// Whether the time went by waiting for others, so that what was sent at `sent` could not be
+    /// answered within the limit even by a server that is well.
+    fn asked_too_late(&self, sent: Moment) -> bool {
+        let unanswered = self.inner.clock.now().since(sent);
+        self.contended && unanswered < self.inner.backend.response_limit()
+    }
+
     /// Waits in the line of this process.
     async fn turn(&mut self) -> Result<Turn, End> {
         if self.abandoned.is_cancelled() {
@@ -221,6 +228,9 @@ impl Acquisition {
                 () = self.abandoned.cancelled() => return Err(End::Abandoned),
                 answer = contender.attempt() => answer,
                 () = self.inner.clock.sleep_until(self.answer_limit()) => {
+                    if last_failure.is_none() && self.asked_too_late(sent) {
+                        return Err(End::Busy);
+                    }
                     // What was answered before says more.
                     let silence = || BackendError::transient("no answer within the wait limit");
                     Err(last_failure.take().unwrap_or_else(silence))

@@ -82,12 +82,17 @@ pub(super) fn may_pass_on_a_file(error: &MigrateError) -> bool {
             classify(error),
             // Busy, locked; and sqlx's own record of a migration that the other one has made.
             Verdict::RetryTransaction | Verdict::RollBackThenRetry | Verdict::Duplicate
-        ) || error.as_database_error().is_some_and(|error| {
-            // A table, or a column, that the other one has made.
-            let message = error.message();
-            message.contains("already exists") || message.contains("duplicate column name")
-        })
+        ) || error
+            .as_database_error()
+            .is_some_and(|error| is_made_already(error.message()))
     })
+}
+
+/// Whether `SQLite` refuses to make a table, an index or a column that the other one has made.
+fn is_made_already(message: &str) -> bool {
+    ["already exists", "duplicate column name"]
+        .iter()
+        .any(|known| message.contains(known))
 }
 
 /// One sentence on what failed with `file`.

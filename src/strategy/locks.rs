@@ -98,18 +98,24 @@ impl Locks {
         }
     }
 
-    /// Settings of the services under which a lock may be lost for nothing, a sentence for each.
-    ///
-    /// # Errors
-    /// Where Redis gives no answer.
-    pub async fn unsafe_settings(&self) -> Result<Option<String>, String> {
-        match &self.redis_backend {
-            Some(redis) => {
-                let warning = redis.maxmemory_policy_warning().await;
-                warning.map_err(|error| error.to_string())
+    /// What is wrong with the services, a sentence for each: one that does not answer, or a setting
+    /// under which a lock may be lost for nothing.
+    pub async fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for lock in [&self.redis, &self.zookeeper].into_iter().flatten() {
+            if let Err(problem) = lock.ping().await {
+                let (title, variable) = (lock.service().title(), lock.service().variable());
+                warnings.push(format!(
+                    "{title}, which {variable} names, does not answer: {problem}"
+                ));
             }
-            None => Ok(None),
         }
+        if let Some(redis) = &self.redis_backend {
+            // Where there is no answer, the ping has said so.
+            let warning = redis.maxmemory_policy_warning().await;
+            warnings.extend(warning.ok().flatten());
+        }
+        warnings
     }
 
     /// Gives everything up, and closes connections and sessions.

@@ -109,8 +109,16 @@ fn warning(said: &str, words: &[&str]) -> bool {
 /// Goal: a replica starts without the service that its locks are on, says so, and serves as soon as
 /// that is there.
 #[rstest]
-#[case("redis-lock", "REDIS_URL", "Redis's settings could not be checked")]
-#[case("zookeeper-lock", "ZOOKEEPER_CONNECT", "ZooKeeper")]
+#[case(
+    "redis-lock",
+    "REDIS_URL",
+    "Redis, which REDIS_URL names, does not answer"
+)]
+#[case(
+    "zookeeper-lock",
+    "ZOOKEEPER_CONNECT",
+    "ZooKeeper, which ZOOKEEPER_CONNECT names, does not answer"
+)]
 #[tokio::test]
 async fn a_service_that_is_away_at_the_start_is_waited_for(
     #[case] strategy: &str,

@@ -44,6 +44,28 @@ async fn a_lost_wake_up_costs_at_most_the_fallback() {
     );
 }
 
+/// Its wait limit went by behind another one, and what was left is shorter than the server takes:
+/// the server is slow, not away.
+#[tokio::test(start_paused = true)]
+async fn who_came_to_the_server_too_late_was_kept_waiting_by_others() {
+    let server = server();
+    let backend = server.client().latency(Duration::from_millis(200));
+    let manager = LockManager::builder(backend)
+        .clock(TokioClock::new())
+        .build();
+    let guard = manager.lock("slow").acquire().await.unwrap();
+    let late = manager.lock("slow").wait(Duration::from_millis(700));
+    let late = tokio::spawn(late.acquire());
+    sleep(Duration::from_millis(200)).await;
+    guard.release().await;
+    let refused = late.await.unwrap().unwrap_err();
+    assert!(matches!(refused, LockError::WaitLimit { .. }), "{refused}");
+    // Who was kept waiting by nobody has only the server to blame.
+    let alone = manager.lock("other").wait(Duration::from_millis(100));
+    let refused = alone.acquire().await.unwrap_err();
+    assert!(matches!(refused, LockError::Unavailable(_)), "{refused}");
+}
+
 /// Renewals that get no answer make a guard suspect, and the next one that does mends it.
 #[tokio::test(start_paused = true)]
 async fn a_guard_is_suspect_while_renewals_fail_and_then_held_again() {

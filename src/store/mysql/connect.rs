@@ -135,16 +135,16 @@ async fn migrate_alone(connection: &mut MySqlConnection) -> Result<(), MigrateEr
     }
     let mut migrator = sqlx::migrate!("migrations/mysql");
     migrator.set_locking(false);
-    match migrator.run_direct(None, &mut *connection, false).await {
-        // Data definitions commit as they go, so whoever was killed amid a migration leaves it
-        // half done. Ours are written to be repeatable, and nobody is at it while we hold the lock.
-        Err(MigrateError::Dirty(version)) => {
-            sqlx::query(FORGET_UNFINISHED)
-                .bind(version)
-                .execute(&mut *connection)
-                .await?;
-            migrator.run_direct(None, connection, false).await
+    loop {
+        match migrator.run_direct(None, &mut *connection, false).await {
+            // Data definitions commit as they go, so whoever was killed amid a migration leaves it
+            // half done. Ours are written to be repeatable, and nobody is at it while we hold the
+            // lock.
+            Err(MigrateError::Dirty(version)) => {
+                let forgotten = sqlx::query(FORGET_UNFINISHED).bind(version);
+                forgotten.execute(&mut *connection).await?;
+            }
+            settled => return settled,
         }
-        settled => settled,
     }
 }

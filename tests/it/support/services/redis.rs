@@ -71,8 +71,9 @@ impl Program for Redis {
     }
 
     async fn data_directory(&self, url: &str) -> Result<PathBuf> {
+        // Refused while it still loads its data, as CONFIG is not.
+        let _: String = ask(url, &redis::cmd("PING")).await?;
         let mut command = redis::cmd("CONFIG");
-        // Refused while it still loads its data.
         let (_, directory): (String, String) = ask(url, command.arg("GET").arg("dir")).await?;
         Ok(directory.into())
     }
