@@ -13,14 +13,19 @@ use crate::metrics::Metrics;
 use crate::operations::Operations;
 use crate::retry::RetryPolicy;
 use crate::server::{ServerLimits, serve};
-use crate::stock::{LevelChange, OperationId, Precondition, Reason, Sku, StockError, Warehouse};
-use crate::store::{StockStore, StoreOptions, connect};
+use crate::stock::{
+    Home, LevelChange, OperationId, Precondition, Reason, Sku, StockError, Warehouse,
+};
+use crate::store::{Follower, RedisOptions, StockStore, StoreOptions, Stores, WatchOn};
 use crate::strategy::{Deductor, LockSettings, Locks, Services};
 
 /// The SKU that the lab seeds, and deducts where none is named.
 const LAB_SKU: &str = "1001";
 
-/// How many units of it the lab seeds.
+/// The same for strategies that work on Redis only.
+const LAB_REDIS_SKU: &str = "1001-redis";
+
+/// How many units of each the lab seeds.
 const LAB_STOCK: i64 = 5_000;
 
 /// One replica of the service: everything but the socket.
@@ -28,6 +33,7 @@ const LAB_STOCK: i64 = 5_000;
 pub struct Replica {
     api: Arc<Api>,
     store: Arc<dyn StockStore>,
+    follower: Option<Follower>,
     locks: Locks,
     lock_lease: Duration,
     limits: Limits,
@@ -48,8 +54,9 @@ impl Replica {
             pool_size: config.database.database_pool_size,
             wait_limit: limits.wait_limit_ms,
         };
-        let store = connect(config.database.url(), &options)
-            .map_err(|problem| format!("DATABASE_URL: {problem}"))?;
+        let stores = Stores::open(config.database.url(), &options, redis_options(config))?;
+        let store = Arc::clone(&stores.store);
+        let replica = config.service.replica_id.clone().unwrap_or_else(replica_id);
         let policy = RetryPolicy::new(
             limits.max_attempts,
             limits.wait_limit_ms,
@@ -68,14 +75,15 @@ impl Replica {
         );
         let changes = LevelChanges::new(Arc::clone(&store), policy, operations.clone());
         let api = Arc::new(Api {
-            replica: config.service.replica_id.clone().unwrap_or_else(replica_id),
+            replica: replica.clone(),
             deductor: Arc::new(deductor),
             changes,
             store: Arc::clone(&store),
             locks: locks.clone(),
             strategy: config.service.strategy,
             lab: (mode == Mode::Lab).then(|| Lab {
-                default_sku: lab_sku(),
+                default_sku: sku(LAB_SKU),
+                default_redis_sku: sku(LAB_REDIS_SKU),
             }),
             body: BodyLimits {
                 bytes: limits.max_body_bytes as usize,
@@ -87,6 +95,7 @@ impl Replica {
         Ok(Self {
             api,
             store,
+            follower: stores.follower(&replica),
             locks,
             lock_lease: config.services.lock_lease_ms,
             limits,
@@ -118,18 +127,26 @@ impl Replica {
         }
     }
 
-    /// Gives the lab's SKU its stock, where there is none yet.
+    /// Gives the lab's SKUs their stock, where there is none yet.
     ///
     /// # Errors
-    /// Whatever keeps the level from being set.
+    /// Whatever keeps a level from being set.
     pub async fn seed_lab(&self) -> Result<(), StockError> {
+        self.seed(LAB_SKU, Home::Sql).await?;
+        if self.follower.is_some() {
+            self.seed(LAB_REDIS_SKU, Home::Redis).await?;
+        }
+        Ok(())
+    }
+
+    async fn seed(&self, name: &str, home: Home) -> Result<(), StockError> {
         let change = LevelChange {
             operation: OperationId::mint(),
-            sku: lab_sku(),
+            sku: sku(name),
             warehouse: Warehouse::default(),
             on_hand: LAB_STOCK,
             backorder_limit: None,
-            home: None,
+            home: Some(home),
             reason: Reason::parse("seeded by the lab").ok(),
             precondition: Some(Precondition::Absent),
         };
@@ -155,9 +172,21 @@ impl Replica {
             idle: self.limits.idle_timeout_ms,
         };
         let router = router(Arc::clone(&self.api));
+        // It outlives the last sale, and ends with this future whatever happens.
+        let follow_until = CancellationToken::new();
+        let _ends = follow_until.clone().drop_guard();
+        let following = self.follower.map(|follower| {
+            let metrics = Arc::clone(&self.api.metrics);
+            let tell = move |entries| metrics.journal_waiting(entries);
+            tokio::spawn(follower.run(follow_until.clone(), tell))
+        });
         let to_the_end = async {
             serve(listener, router, limits, self.shutdown.clone()).await;
             self.operations.drained().await;
+            follow_until.cancel();
+            if let Some(Err(error)) = futures_util::future::OptionFuture::from(following).await {
+                tracing::warn!(%error, "what follows the journals ended badly");
+            }
             self.locks.close().await;
             self.store.close().await;
         };
@@ -185,8 +214,18 @@ fn lock_settings(config: &Config) -> LockSettings<'_> {
     }
 }
 
-fn lab_sku() -> Sku {
-    Sku::parse(LAB_SKU).expect("the lab's SKU is a SKU")
+fn redis_options(config: &Config) -> Option<RedisOptions> {
+    Some(RedisOptions {
+        url: config.services.redis_url.clone()?,
+        wait_limit: config.limits.wait_limit_ms,
+        watch_connections: config.services.redis_pool_size,
+        watch_on: WatchOn::Exclusive,
+        journal_limit: config.services.journal_limit,
+    })
+}
+
+fn sku(name: &str) -> Sku {
+    Sku::parse(name).expect("the lab's SKUs are SKUs")
 }
 
 /// The host's name and the process id: unique enough to tell replicas apart in headers and logs.

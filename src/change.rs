@@ -111,7 +111,7 @@ async fn set_level_once(
     }
     // An earlier attempt that did happen is in the way of its own repeat: it moved the revision.
     if in_doubt || outcome == Change::Duplicate {
-        let recorded = store.recorded(change.operation, None).await?;
+        let recorded = store.recorded(&change.sku, change.operation, None).await?;
         let level = store.level(&change.sku, &change.warehouse).await?;
         if let (Some(_), Some(level)) = (recorded, level) {
             return Ok(Step::Final(Ok(LevelSet {
@@ -146,7 +146,8 @@ async fn adjust_once(
     }
     // The repeat of an adjustment that took the last units finds none left.
     let recorded = if in_doubt || idempotency.is_some() || outcome == Change::Duplicate {
-        store.recorded(operation, idempotency.as_ref()).await?
+        let sku = &adjustment.sku;
+        store.recorded(sku, operation, idempotency.as_ref()).await?
     } else {
         None
     };

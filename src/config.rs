@@ -110,9 +110,21 @@ impl DatabaseConfig {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Services")]
 pub struct ServicesConfig {
-    /// The Redis of redis-lock: `redis://[[user]:password@]host[:port][/database]`
+    /// The Redis of redis-lock, and of stock whose home is Redis:
+    /// `redis://[[user]:password@]host[:port][/database]`
     #[arg(long, env, hide_env_values = true, value_name = "URL", value_parser = secret)]
     pub redis_url: Option<SecretString>,
+
+    /// The most Redis connections of redis-watch, each of which one deduction uses at a time
+    #[arg(long, env, value_name = "N", default_value_t = 16,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub redis_pool_size: u32,
+
+    /// The most movements that may wait in one of the 64 journals in Redis for the SQL ledger;
+    /// changes beyond that are answered 503
+    #[arg(long, env, value_name = "N", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub journal_limit: u32,
 
     /// The ensemble of zookeeper-lock: `host:port[,host:port…][/chroot]`
     #[arg(long, env, value_name = "HOSTS")]
@@ -229,8 +241,12 @@ impl Config {
     /// The most connections that the replica may have open, clients' and database's together.
     #[must_use]
     pub fn connections(&self) -> u64 {
-        // One more is for readiness, two for Redis, and one for ZooKeeper.
-        u64::from(self.limits.max_connections) + u64::from(self.database.database_pool_size) + 4
+        // One more is for readiness, two for the locks in Redis, two for the stock there, and one
+        // for ZooKeeper.
+        u64::from(self.limits.max_connections)
+            + u64::from(self.database.database_pool_size)
+            + u64::from(self.services.redis_pool_size)
+            + 6
     }
 
     /// The address to listen on: the lab keeps to this machine unless told otherwise.

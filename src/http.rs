@@ -69,6 +69,8 @@ pub struct Api {
 pub struct Lab {
     /// The SKU that is deducted where none is named.
     pub default_sku: crate::stock::Sku,
+    /// The same where the strategy works on Redis only.
+    pub default_redis_sku: crate::stock::Sku,
 }
 
 /// The whole service, without the connections that it is reached by.

@@ -7,6 +7,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -42,6 +43,7 @@ pub struct Metrics {
     deductions: Family<DeductionLabels, Counter>,
     deduct_seconds: Family<StrategyLabel, Histogram, fn() -> Histogram>,
     responses: Family<StatusLabel, Counter>,
+    journal_waiting: Gauge,
     /// Those of the distributed locks.
     pub locks: LockMetrics,
 }
@@ -71,12 +73,19 @@ impl Metrics {
             "HTTP answers by status",
             Family::clone(&responses),
         );
+        let journal_waiting = Gauge::default();
+        registry.register(
+            "journal_waiting_entries",
+            "Movements in the journals in Redis that the SQL ledger does not have yet",
+            Gauge::clone(&journal_waiting),
+        );
         let locks = LockMetrics::register(&mut registry);
         Self {
             registry,
             deductions,
             deduct_seconds,
             responses,
+            journal_waiting,
             locks,
         }
     }
@@ -94,6 +103,12 @@ impl Metrics {
     /// Counts one HTTP answer.
     pub fn response(&self, status: u16) {
         self.responses.get_or_create(&StatusLabel { status }).inc();
+    }
+
+    /// Tells how many movements wait in the journals for the SQL ledger.
+    pub fn journal_waiting(&self, entries: u64) {
+        self.journal_waiting
+            .set(i64::try_from(entries).unwrap_or(i64::MAX));
     }
 
     /// Everything, in the `OpenMetrics` text format.

@@ -4,8 +4,9 @@
 //! transaction from begin to commit. No connection and no transaction crosses it, so no strategy
 //! can hold one across something else. `SQLite`, MariaDB/`MySQL` and `PostgreSQL` implement it in
 //! a file each, with its statements and its settings in two files beside it, all in the same order,
-//! so that a diff of two back ends is the dialect; one contract suite (`tests/it/store_contract.rs`)
-//! runs on all.
+//! so that a diff of two back ends is the dialect. Stock may also live in Redis, with its ledger in
+//! SQL: then [`Stores`] has both behind the one door. One contract suite
+//! (`tests/it/store_contract.rs`) runs on all.
 
 use std::error::Error;
 use std::fmt;
@@ -20,93 +21,37 @@ use crate::stock::{
 };
 
 mod driver_error;
+mod homes;
+mod journal;
 mod level_change;
 mod migration;
+mod mirror;
 mod mysql;
+mod outcome;
 mod patient;
 mod pool;
 mod postgres;
 mod record;
+mod redis;
 mod rows;
 mod sqlite;
 
+use self::redis::RedisFailure;
+pub use self::redis::{Follower, RedisOptions, WatchOn};
 pub use driver_error::{Verdict, classify};
+pub use homes::Stores;
+use mirror::Mirror;
+pub use outcome::{Attempt, Change};
 use patient::Patient;
 use pool::Pulse;
 
-/// What came of one attempt to deduct; every arm but [`Attempt::Deducted`] left no trace.
+/// Redis' own two ways to deduct.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attempt {
-    /// Level and movement are committed; so many units remain available.
-    Deducted {
-        /// Units available right after it.
-        remaining: i64,
-    },
-    /// There were fewer units than asked for.
-    Insufficient {
-        /// How many there were.
-        available: i64,
-    },
-    /// No such SKU in that warehouse.
-    UnknownSku,
-    /// The level is no longer the one that was read.
-    Stale,
-    /// The lock was lost: a later holder of it has written.
-    LockLost,
-    /// The ledger has this operation, or this idempotency key, already.
-    Duplicate,
-}
-
-impl Attempt {
-    /// What follows from `level`, which was read after `units` had been refused. Where it has so
-    /// many, somebody restocked in between: no refusal could be told that made sense.
-    fn refused(level: Option<StockLevel>, units: i64) -> Self {
-        match level.map(|level| level.available()) {
-            None => Self::UnknownSku,
-            Some(available) if available >= units => Self::Stale,
-            Some(available) => Self::Insufficient { available },
-        }
-    }
-}
-
-/// What came of a change of a level.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// It is committed; this is the level now, and whether it was created.
-    Done {
-        /// The level after the change.
-        level: StockLevel,
-        /// Whether there was none before.
-        created: bool,
-    },
-    /// No such SKU in that warehouse.
-    UnknownSku,
-    /// The caller's precondition does not hold.
-    PreconditionFailed,
-    /// The SKU's stock lives elsewhere.
-    WrongHome(crate::stock::Home),
-    /// It would break `on_hand - held >= -backorder_limit`; so many units are available.
-    BelowLimit {
-        /// Units that could be taken.
-        available: i64,
-    },
-    /// The counter would overflow.
-    TooLarge,
-    /// The level is no longer the one that was refused.
-    Stale,
-    /// The ledger has this operation, or this idempotency key, already.
-    Duplicate,
-}
-
-impl Change {
-    /// What follows from `level`, which was read after the change by `delta` had been refused.
-    fn refused(level: Option<StockLevel>, delta: i64) -> Self {
-        match level.map(|level| level.available()) {
-            None => Self::UnknownSku,
-            Some(available) if available + delta >= 0 => Self::Stale,
-            Some(available) => Self::BelowLimit { available },
-        }
-    }
+pub enum InRedis {
+    /// One script.
+    Script,
+    /// `WATCH`, `MULTI`, `EXEC`.
+    Watch,
 }
 
 /// Why a store could not carry an operation out, sorted by what to do about it.
@@ -130,6 +75,12 @@ pub enum StoreError {
     /// All connections of the pool stayed busy for the wait limit: nothing happened.
     #[error("every database connection is busy")]
     Exhausted,
+    /// As many movements wait for the SQL ledger as may: nothing happened.
+    #[error("the journal is full")]
+    JournalFull,
+    /// The stock lives in Redis, and none is configured: nothing happened.
+    #[error("no redis is configured")]
+    NoRedis,
     /// The database does not answer, or refuses to work: nothing happened.
     #[error("the database is not available")]
     Unavailable(#[source] DriverError),
@@ -199,9 +150,20 @@ pub trait StockStore: Send + Sync + fmt::Debug {
         read: &StockLevel,
     ) -> Result<Attempt, StoreError>;
 
-    /// The movement that the ledger holds under this operation, or else under this key.
+    /// Takes the units in one of Redis' own two ways; a SQL store has none.
+    async fn deduct_in_redis(
+        &self,
+        deduction: &Deduction,
+        _: InRedis,
+    ) -> Result<Attempt, StoreError> {
+        let level = self.level(&deduction.sku, &deduction.warehouse).await?;
+        Ok(level.map_or(Attempt::UnknownSku, |level| Attempt::WrongHome(level.home)))
+    }
+
+    /// The movement that the ledger of this SKU holds under this operation, or else under this key.
     async fn recorded(
         &self,
+        sku: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError>;
@@ -251,12 +213,16 @@ impl StoreOptions {
     }
 }
 
-/// Opens the store that the URL's scheme names: `sqlite:`, `mysql:`, `mariadb:`, `postgres:` or
-/// `postgresql:`. Connections are opened when first needed.
+/// Opens the SQL store that the URL's scheme names: `sqlite:`, `mysql:`, `mariadb:`, `postgres:` or
+/// `postgresql:`. Connections are opened when first needed. Stock that lives in Redis it refuses.
 ///
 /// # Errors
 /// A sentence that says what is wrong with the URL, without its password.
 pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn StockStore>, String> {
+    Ok(connect_sql(url, options)?)
+}
+
+fn connect_sql(url: &str, options: &StoreOptions) -> Result<Arc<dyn Mirror>, String> {
     match scheme(url) {
         "sqlite" => Ok(Arc::new(sqlite::SqliteStore::open(url, options)?)),
         "mysql" | "mariadb" => {
@@ -294,20 +260,29 @@ fn unknown_scheme(scheme: &str) -> String {
     format!("`{scheme}:` is no database known here; use sqlite:, mysql:, mariadb: or postgres:")
 }
 
+const DATABASE: &str = "the database";
+
 impl From<StoreError> for StockError {
     /// What is left to say once retrying is over, or was never called for.
     fn from(error: StoreError) -> Self {
-        const WHAT: &str = "the database";
         match error {
             StoreError::Conflict(source)
             | StoreError::ConnectionLost(source)
             | StoreError::Unavailable(source) => Self::Unavailable {
-                what: WHAT,
+                what: if source.is::<RedisFailure>() {
+                    "Redis"
+                } else {
+                    DATABASE
+                },
                 source: Some(source),
             },
             StoreError::TooSlow(_) => Self::Unavailable {
-                what: WHAT,
+                what: DATABASE,
                 source: Some(error.into()),
+            },
+            StoreError::NoRedis => Self::HomeUnavailable,
+            StoreError::JournalFull => Self::Overloaded {
+                what: "as many movements wait for the SQL ledger as JOURNAL_LIMIT allows",
             },
             StoreError::LockWait(_) => Self::Contended {
                 attempts: 1,

@@ -25,6 +25,8 @@ mod planned;
 mod protection;
 mod read_check;
 mod redis_lock;
+mod redis_lua;
+mod redis_watch;
 mod service;
 mod single_sql;
 mod tenure;
@@ -155,8 +157,8 @@ impl Strategy {
             Self::Redlock => &planned::REDLOCK,
             Self::ZookeeperLock => &zookeeper_lock::CARD,
             Self::SqlLock => &planned::SQL_LOCK,
-            Self::RedisWatch => &planned::REDIS_WATCH,
-            Self::RedisLua => &planned::REDIS_LUA,
+            Self::RedisWatch => &redis_watch::CARD,
+            Self::RedisLua => &redis_lua::CARD,
         }
     }
 
@@ -229,11 +231,11 @@ async fn attempt(
             let tenure = tenure.expect("`Protection` gives every lock strategy its lock");
             locked::attempt(protection, tenure, deduction).await
         }
-        Strategy::GroupCommit
-        | Strategy::Redlock
-        | Strategy::SqlLock
-        | Strategy::RedisWatch
-        | Strategy::RedisLua => unreachable!("`Protection` refuses what is not available"),
+        Strategy::RedisWatch => redis_watch::attempt(store, deduction).await,
+        Strategy::RedisLua => redis_lua::attempt(store, deduction).await,
+        Strategy::GroupCommit | Strategy::Redlock | Strategy::SqlLock => {
+            unreachable!("`Protection` refuses what is not available")
+        }
     }
 }
 

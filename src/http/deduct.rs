@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::error::ApiError;
 use super::extract::{self, present};
 use super::idempotency::{idempotency, mark_replayed};
-use super::{Api, openapi};
+use super::{Api, Lab, openapi};
 use crate::stock::{Deducted, Quantity, RequestHash, Sku, Warehouse};
 use crate::strategy::{DeductOrder, Safeguards, Strategy};
 
@@ -120,7 +120,7 @@ pub(super) async fn deduct(
     let strategy = strategy(&api, query.strategy.as_deref())?;
     let safeguards = safeguards(&api, &query)?;
     let fields = fields(query, || extract::json(&headers, &body), body.is_empty())?;
-    let mut order = order(&api, fields)?;
+    let mut order = order(&api, strategy, fields)?;
     let hash = RequestHash::of_deduction(&order.sku, &order.warehouse, order.quantity);
     order.idempotency = idempotency(&headers, hash)?;
     order.safeguards = safeguards;
@@ -191,11 +191,17 @@ fn fields(
     }
 }
 
-fn order(api: &Api, fields: DeductBody) -> Result<DeductOrder, ApiError> {
-    let default_sku = || api.lab.as_ref().map(|lab| lab.default_sku.clone());
+fn order(api: &Api, strategy: Strategy, fields: DeductBody) -> Result<DeductOrder, ApiError> {
+    let default_sku = |lab: &Lab| {
+        if strategy.card().home == "redis" {
+            lab.default_redis_sku.clone()
+        } else {
+            lab.default_sku.clone()
+        }
+    };
     let sku = fields
         .sku
-        .or_else(default_sku)
+        .or_else(|| api.lab.as_ref().map(default_sku))
         .ok_or_else(|| ApiError::invalid("sku: missing; say what to take"))?;
     Ok(DeductOrder {
         sku,

@@ -149,6 +149,8 @@ impl From<StockError> for ApiError {
                     None => refused,
                 }
             }
+            // It will not be there a moment later either.
+            StockError::HomeUnavailable => new(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
             StockError::Unavailable { what, .. } => new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 &format!("{what} cannot serve this now; nothing was changed"),

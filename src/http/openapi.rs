@@ -112,7 +112,7 @@ pub(super) enum ReadErrors {
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
     /// `unavailable`, `overloaded`, and for writes `contended`, each with Retry-After, and
-    /// `strategy-unavailable` without: nothing was changed
+    /// `strategy-unavailable` and `home-unavailable` without: nothing was changed
     #[response(status = 503, content_type = "application/problem+json")]
     Unavailable(Problem),
 }

@@ -117,11 +117,6 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
             "Idempotency-Key: PUT is idempotent by itself and takes none; use If-Match",
         ));
     }
-    if order.home == Some(Home::Redis) {
-        return Err(ApiError::invalid(
-            "home: stock cannot live in Redis in this version; use sql",
-        ));
-    }
     if order.backorder_limit.is_some_and(|limit| limit < 0) {
         return Err(ApiError::invalid("backorder_limit: must not be negative"));
     }

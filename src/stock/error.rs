@@ -68,6 +68,9 @@ pub enum StockError {
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
+    /// The stock lives in Redis, or shall, and no Redis is configured.
+    #[error("stock that lives in Redis needs a Redis: set REDIS_URL")]
+    HomeUnavailable,
     /// A service that is needed does not answer.
     #[error("{what} is not available")]
     Unavailable {
@@ -108,6 +111,7 @@ impl StockError {
             Self::Contended { .. } => "contended",
             Self::Overloaded { .. } => "overloaded",
             Self::StrategyUnavailable { .. } => "strategy-unavailable",
+            Self::HomeUnavailable => "home-unavailable",
             Self::Unavailable { .. } => "unavailable",
             Self::OutcomeUnknown { .. } => "outcome-unknown",
             Self::Internal { .. } => "internal",

@@ -1,7 +1,7 @@
 //! What setting a level amounts to, decided on the rows that the transaction has locked.
 
 pub(super) use crate::stock::MAX_UNITS;
-use crate::stock::{LevelChange, Precondition, Revision, StockLevel};
+use crate::stock::{Home, LevelChange, Precondition, Revision, StockLevel};
 
 use super::Change;
 
@@ -14,8 +14,18 @@ pub(super) struct Planned {
     pub(super) created: bool,
 }
 
-/// Decides what `change` makes of a SKU whose levels, all of them, are `existing`.
+/// Decides what `change` makes of a SKU whose levels, all of them, are `existing` rows. One that
+/// mirrors a level in Redis is not ours to set, but it is created here.
 pub(super) fn plan(change: &LevelChange, existing: &[StockLevel]) -> Result<Planned, Change> {
+    let planned = plan_level(change, existing)?;
+    match planned.level.home {
+        Home::Redis if !planned.created => Err(Change::WrongHome(Home::Redis)),
+        _ => Ok(planned),
+    }
+}
+
+/// The same for levels wherever they live.
+pub(super) fn plan_level(change: &LevelChange, existing: &[StockLevel]) -> Result<Planned, Change> {
     check_precondition(change.precondition.as_ref(), existing)?;
     let sku_home = existing.first().map(|level| level.home);
     if let (Some(home), Some(asked)) = (sku_home, change.home)

@@ -23,6 +23,7 @@ use crate::stock::{
 
 mod connect;
 mod deduct;
+mod mirror;
 mod sql;
 
 pub(super) use connect::migrate;
@@ -130,6 +131,7 @@ impl StockStore for MySqlStore {
 
     async fn recorded(
         &self,
+        _: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {
@@ -202,23 +204,20 @@ impl StockStore for MySqlStore {
             .execute(&mut *tx)
             .await;
         let row = match written {
-            Ok(_) => sqlx::query_as(sql::LEVEL)
+            Ok(written) if written.rows_affected() > 0 => sqlx::query_as(sql::LEVEL)
                 .bind(adjustment.sku.as_str())
                 .bind(adjustment.warehouse.as_str())
-                .fetch_optional(&mut *tx)
+                .fetch_one(&mut *tx)
                 .await
                 .map_err(failed)?,
-            Err(error) if classify(&error) == Verdict::CheckViolated => {
+            Err(error) if classify(&error) != Verdict::CheckViolated => return Err(failed(error)),
+            _ => {
                 pool::roll_back(tx).await;
                 let level = self.level(&adjustment.sku, &adjustment.warehouse).await?;
                 return Ok(Change::refused(level, adjustment.delta));
             }
-            Err(error) => return Err(failed(error)),
         };
-        let Some(level) = row.map(rows::level).transpose()? else {
-            pool::roll_back(tx).await;
-            return Ok(Change::UnknownSku);
-        };
+        let level = rows::level(row)?;
         if level.on_hand.abs() > MAX_UNITS {
             pool::roll_back(tx).await;
             return Ok(Change::TooLarge);

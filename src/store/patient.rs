@@ -6,10 +6,14 @@
 //! does not answer (see [`Pulse::after_release`]). Deliberately not here: `SQLite`, which is no
 //! server.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
+use super::journal::{EntryId, Journaled};
+use super::mirror::{LedgerSums, Mirror, Mirrored};
 use super::pool::Pulse;
 use super::{Attempt, Change, StockStore, StoreError};
 use crate::stock::{
@@ -119,10 +123,12 @@ impl<S: StockStore> StockStore for Patient<S> {
 
     async fn recorded(
         &self,
+        sku: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {
-        self.read(self.store.recorded(operation, idempotency)).await
+        self.read(self.store.recorded(sku, operation, idempotency))
+            .await
     }
 
     async fn set_level(&self, change: &LevelChange) -> Result<Change, StoreError> {
@@ -155,5 +161,36 @@ impl<S: StockStore> StockStore for Patient<S> {
 
     async fn close(&self) {
         self.store.close().await;
+    }
+}
+
+#[async_trait]
+impl<S: Mirror> Mirror for Patient<S> {
+    async fn ledger_id(&self) -> Result<String, StoreError> {
+        self.read(self.store.ledger_id()).await
+    }
+
+    async fn mirrored(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+    ) -> Result<Option<Mirrored>, StoreError> {
+        self.read(self.store.mirrored(sku, warehouse)).await
+    }
+
+    async fn follow(&self, entries: &[Journaled]) -> Result<(), StoreError> {
+        self.write(self.store.follow(entries)).await
+    }
+
+    async fn which_are_recorded(&self, operations: &[Uuid]) -> Result<HashSet<Uuid>, StoreError> {
+        self.read(self.store.which_are_recorded(operations)).await
+    }
+
+    async fn ledger_sums(&self, sku: &Sku, last: EntryId) -> Result<Vec<LedgerSums>, StoreError> {
+        self.read(self.store.ledger_sums(sku, last)).await
+    }
+
+    async fn last_recorded(&self, sku: &Sku) -> Result<EntryId, StoreError> {
+        self.read(self.store.last_recorded(sku)).await
     }
 }

@@ -22,6 +22,7 @@ use crate::stock::{
 
 mod connect;
 mod deduct;
+mod mirror;
 mod sql;
 
 pub(super) use connect::migrate;
@@ -129,6 +130,7 @@ impl StockStore for PostgresStore {
 
     async fn recorded(
         &self,
+        _: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {
@@ -205,16 +207,12 @@ impl StockStore for PostgresStore {
             .await;
         let level = match row {
             Ok(Some(row)) => rows::level(row)?,
-            Ok(None) => {
-                pool::roll_back(tx).await;
-                return Ok(Change::UnknownSku);
-            }
-            Err(error) if classify(&error) == Verdict::CheckViolated => {
+            Err(error) if classify(&error) != Verdict::CheckViolated => return Err(failed(error)),
+            _ => {
                 pool::roll_back(tx).await;
                 let level = self.level(&adjustment.sku, &adjustment.warehouse).await?;
                 return Ok(Change::refused(level, adjustment.delta));
             }
-            Err(error) => return Err(failed(error)),
         };
         if level.on_hand.abs() > MAX_UNITS {
             pool::roll_back(tx).await;

@@ -13,6 +13,8 @@ use crate::stock::{
 };
 
 use super::StoreError;
+use super::journal::EntryId;
+use super::mirror::{LedgerSums, Mirrored};
 
 /// sku, warehouse, `on_hand`, held, `backorder_limit`, version, home.
 pub(super) type LevelRow = (String, String, i64, i64, i64, i64, String);
@@ -37,6 +39,13 @@ pub(super) type MovementRow = (
 
 /// warehouse, received, sold, `on_hand`, held, `backorder_limit`.
 pub(super) type AuditRow = (String, i64, i64, i64, i64, i64);
+
+/// sku, warehouse, `on_hand`, held, `backorder_limit`, version, home, `journal_millis`,
+/// `journal_number`.
+pub(super) type MirrorRow = (String, String, i64, i64, i64, i64, String, i64, i64);
+
+/// warehouse, received, sold, `on_hand`, held, `backorder_limit`, received later, sold later.
+pub(super) type LedgerRow = (String, i64, i64, i64, i64, i64, i64, i64);
 
 pub(super) fn level(row: LevelRow) -> Result<StockLevel, StoreError> {
     let (sku, warehouse, on_hand, held, backorder_limit, version, home) = row;
@@ -115,6 +124,32 @@ pub(super) fn audit(row: AuditRow) -> Result<Audit, StoreError> {
         held,
         backorder_limit,
         pending: 0,
+    })
+}
+
+pub(super) fn mirrored(row: MirrorRow) -> Result<Mirrored, StoreError> {
+    let (sku, warehouse, on_hand, held, backorder_limit, version, home, millis, number) = row;
+    let row = (
+        sku,
+        warehouse,
+        on_hand,
+        held,
+        backorder_limit,
+        version,
+        home,
+    );
+    Ok(Mirrored {
+        level: level(row)?,
+        entry: EntryId { millis, number },
+    })
+}
+
+pub(super) fn ledger_sums(row: LedgerRow) -> Result<LedgerSums, StoreError> {
+    let (warehouse, received, sold, on_hand, held, limit, received_later, sold_later) = row;
+    Ok(LedgerSums {
+        up_to_entry: audit((warehouse, received, sold, on_hand, held, limit))?,
+        received_later,
+        sold_later,
     })
 }
 

@@ -42,7 +42,7 @@ pub(super) async fn attempt(
 ) -> Result<Attempt, StoreError> {
     let held = tenure.held().await;
     let held = held.as_deref().expect("the lock is secured before");
-    let level = match read_and_check(protection.store, deduction).await? {
+    let level = match read_and_check(protection.store, deduction, None).await? {
         ControlFlow::Continue(level) => level,
         ControlFlow::Break(settled) => return Ok(settled),
     };

@@ -27,7 +27,7 @@ pub(super) async fn attempt(
     store: &dyn StockStore,
     deduction: &Deduction,
 ) -> Result<Attempt, StoreError> {
-    match read_and_check(store, deduction).await? {
+    match read_and_check(store, deduction, None).await? {
         ControlFlow::Continue(level) => store.overwrite(deduction, &level).await,
         ControlFlow::Break(settled) => Ok(settled),
     }

@@ -7,7 +7,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::stock::Deduction;
+use crate::stock::{Deduction, Home};
 use crate::store::{Attempt, StoreError};
 
 use super::read_check::read_and_check;
@@ -28,7 +28,7 @@ pub(super) async fn attempt(
     deduction: &Deduction,
 ) -> Result<Attempt, StoreError> {
     let store = protection.store;
-    let level = match read_and_check(store, deduction).await? {
+    let level = match read_and_check(store, deduction, Some(Home::Sql)).await? {
         ControlFlow::Continue(level) => level,
         ControlFlow::Break(settled) => return Ok(settled),
     };

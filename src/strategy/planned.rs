@@ -43,31 +43,3 @@ pub(super) const SQL_LOCK: Card = Card {
 //! *Use when*: a lock is needed and the database is all there is.
 ",
 };
-
-pub(super) const REDIS_WATCH: Card = Card {
-    name: "redis-watch",
-    tier: Tier::Volatile,
-    home: "redis",
-    needs: &[Service::Redis],
-    planned: true,
-    source: "
-//! *Guarantees*: never oversells while Redis keeps its data; what Redis loses can be sold again.
-//! *Costs*: three round trips on a connection of its own; under contention most attempts are thrown away.
-//! *Fails when*: Redis loses acknowledged writes (failover, appendfsync everysec).
-//! *Use when*: you compare it with redis-lua, which does the same in one round trip.
-",
-};
-
-pub(super) const REDIS_LUA: Card = Card {
-    name: "redis-lua",
-    tier: Tier::Volatile,
-    home: "redis",
-    needs: &[Service::Redis],
-    planned: true,
-    source: "
-//! *Guarantees*: never oversells while Redis keeps its data; what Redis loses can be sold again.
-//! *Costs*: one round trip to Redis; the SQL ledger follows behind.
-//! *Fails when*: Redis loses acknowledged writes (failover, appendfsync everysec).
-//! *Use when*: a flash sale needs more than the database gives, and a small loss on failover can be borne.
-",
-};

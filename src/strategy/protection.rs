@@ -78,11 +78,20 @@ impl Protection<'_> {
         }
         let attempt = attempt(strategy, self, tenure, deduction).await?;
         let recorded = || {
+            let (sku, operation) = (&deduction.sku, deduction.operation);
             self.store
-                .recorded(deduction.operation, deduction.idempotency.as_ref())
+                .recorded(sku, operation, deduction.idempotency.as_ref())
         };
         Ok(match attempt {
-            Attempt::Deducted { remaining } => Step::Final(Ok(first_answer(deduction, remaining))),
+            Attempt::Deducted { remaining } => {
+                let answer = first_answer(deduction, remaining, Durability::Committed);
+                Step::Final(Ok(answer))
+            }
+            Attempt::Journaled { remaining } => {
+                let answer = first_answer(deduction, remaining, Durability::Redis);
+                Step::Final(Ok(answer))
+            }
+            Attempt::WrongHome(home) => Step::Final(Err(StockError::WrongHome { home })),
             Attempt::UnknownSku => Step::Final(Err(StockError::UnknownSku)),
             Attempt::Stale => Step::Again,
             Attempt::LockLost => {
@@ -157,7 +166,7 @@ fn without_lock(
     }
 }
 
-fn first_answer(deduction: &Deduction, remaining: i64) -> Deducted {
+fn first_answer(deduction: &Deduction, remaining: i64, durability: Durability) -> Deducted {
     Deducted {
         operation: deduction.operation,
         sku: deduction.sku.clone(),
@@ -165,7 +174,7 @@ fn first_answer(deduction: &Deduction, remaining: i64) -> Deducted {
         quantity: deduction.quantity.units(),
         remaining,
         strategy: Cow::Borrowed(deduction.strategy),
-        durability: Durability::Committed,
+        durability,
         replayed: false,
     }
 }

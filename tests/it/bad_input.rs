@@ -185,8 +185,8 @@ fn levels() -> Vec<Bad> {
         put(
             "/stock/new",
             r#"{"on_hand": 1, "home": "redis"}"#,
-            422,
-            INVALID,
+            503,
+            "home-unavailable",
         ),
         put(
             "/stock/new",

@@ -19,6 +19,7 @@ mod lock_settings;
 mod openapi;
 mod oversell;
 mod pages;
+mod redis_home;
 mod replicas;
 mod store_contract;
 mod strategies;

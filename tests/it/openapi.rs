@@ -87,6 +87,7 @@ fn every_code_that_a_caller_may_meet_is_named() {
         "insufficient-stock",
         "invalid-idempotency-key",
         "invalid-request",
+        "home-unavailable",
         "level-too-large",
         "not-json",
         "not-ready",

@@ -1,4 +1,4 @@
-//! What every store keeps to: one list of cases, run on SQLite, MariaDB and PostgreSQL.
+//! What every store keeps to: one list of cases, run on SQLite, MariaDB, PostgreSQL and Redis.
 //!
 //! A case names no back end unless the back ends differ in it; each runs as a test of its own for
 //! each of them.
@@ -10,4 +10,5 @@ mod fenced;
 pub(crate) mod fixture;
 mod ledger;
 mod migrations;
+mod raw;
 mod servers;

@@ -12,7 +12,7 @@ struct File {
 }
 
 /// A word, and the only files and directories that may have it in their code.
-const ONLY_IN: [(&str, &[&str]); 9] = [
+const ONLY_IN: [(&str, &[&str]); 10] = [
     (
         "axum::",
         &[
@@ -24,6 +24,10 @@ const ONLY_IN: [(&str, &[&str]); 9] = [
         ],
     ),
     ("sqlx::", &["src/store.rs", "src/store", "tests"]),
+    (
+        " redis::",
+        &["src/store/redis.rs", "src/store/redis", "tests"],
+    ),
     ("std::env::", &["src/config.rs", "tests"]),
     ("dotenvy::", &["src/main.rs"]),
     ("anyhow::", &["tests"]),

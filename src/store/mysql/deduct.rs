@@ -42,17 +42,14 @@ pub(super) async fn under_row_lock(
         .fetch_optional(&mut *tx)
         .await
         .map_err(failed)?;
-    let Some(level) = row.map(rows::level).transpose()? else {
-        pool::roll_back(tx).await;
-        return Ok(Attempt::UnknownSku);
+    let level = row.map(rows::level).transpose()?;
+    let remaining = match Attempt::decide(level, deduction.quantity.units()) {
+        Ok(remaining) => remaining,
+        Err(refused) => {
+            pool::roll_back(tx).await;
+            return Ok(refused);
+        }
     };
-    let remaining = level.available() - deduction.quantity.units();
-    if remaining < 0 {
-        pool::roll_back(tx).await;
-        return Ok(Attempt::Insufficient {
-            available: level.available(),
-        });
-    }
     sqlx::query(sql::DEDUCT)
         .bind(deduction.quantity.units())
         .bind(deduction.sku.as_str())
@@ -124,12 +121,12 @@ pub(super) async fn overwrite(
         .execute(&mut *tx)
         .await;
     match written {
-        Ok(_) => {}
-        // Somebody lowered the limit since it was read.
-        Err(error) if classify(&error) == Verdict::CheckViolated => {
+        Ok(written) if written.rows_affected() > 0 => {}
+        Err(error) if classify(&error) != Verdict::CheckViolated => return Err(failed(error)),
+        // It is none of SQL's, or somebody lowered the limit since it was read.
+        _ => {
             return refused(tx, deduction).await;
         }
-        Err(error) => return Err(failed(error)),
     }
     let remaining = read.available() - deduction.quantity.units();
     record(store, tx, deduction, remaining, Some(read)).await

@@ -33,37 +33,37 @@ pub(super) const LEVELS: &str =
 pub(super) const DEDUCT_IF_AVAILABLE: &str = "UPDATE stock
     SET version = version + 1 + 0 * last_insert_id(on_hand - held + backorder_limit - ?),
         on_hand = on_hand - ?
-    WHERE sku = ? AND warehouse = ? AND on_hand - held >= ? - backorder_limit";
+    WHERE sku = ? AND warehouse = ? AND home = 'sql' AND on_hand - held >= ? - backorder_limit";
 
 pub(super) const DEDUCT: &str = "UPDATE stock
     SET on_hand = on_hand - ?, version = version + 1
-    WHERE sku = ? AND warehouse = ?";
+    WHERE sku = ? AND warehouse = ? AND home = 'sql'";
 
 pub(super) const DEDUCT_IF_VERSION: &str = "UPDATE stock
     SET on_hand = ?, version = version + 1
-    WHERE sku = ? AND warehouse = ? AND version = ?";
+    WHERE sku = ? AND warehouse = ? AND home = 'sql' AND version = ?";
 
 pub(super) const DEDUCT_IF_FENCED: &str = "UPDATE stock
     SET on_hand = ?, version = version + 1, fence = ?, fence_source = ?
-    WHERE sku = ? AND warehouse = ? AND version = ? AND (fence_source <> ? OR fence <= ?)";
+    WHERE sku = ? AND warehouse = ? AND home = 'sql' AND version = ? AND (fence_source <> ? OR fence <= ?)";
 
 pub(super) const FENCE: &str =
     "SELECT fence, fence_source FROM stock WHERE sku = ? AND warehouse = ?";
 
 pub(super) const OVERWRITE: &str = "UPDATE stock
     SET on_hand = ?, version = version + 1
-    WHERE sku = ? AND warehouse = ?";
+    WHERE sku = ? AND warehouse = ? AND home = 'sql'";
 
 pub(super) const ADJUST: &str = "UPDATE stock
     SET on_hand = on_hand + ?, version = version + 1
-    WHERE sku = ? AND warehouse = ?";
+    WHERE sku = ? AND warehouse = ? AND home = 'sql'";
 
 pub(super) const INSERT_LEVEL: &str = "INSERT INTO stock
     (sku, warehouse, on_hand, backorder_limit, version, home) VALUES (?, ?, ?, ?, ?, ?)";
 
 pub(super) const UPDATE_LEVEL: &str =
     "UPDATE stock SET on_hand = ?, backorder_limit = ?, version = ?
-    WHERE sku = ? AND warehouse = ?";
+    WHERE sku = ? AND warehouse = ? AND home = 'sql'";
 
 pub(super) const INSERT_MOVEMENT: &str = "INSERT INTO movement
     (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,

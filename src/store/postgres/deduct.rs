@@ -38,17 +38,14 @@ pub(super) async fn under_row_lock(
         .fetch_optional(&mut *tx)
         .await
         .map_err(failed)?;
-    let Some(level) = row.map(rows::level).transpose()? else {
-        pool::roll_back(tx).await;
-        return Ok(Attempt::UnknownSku);
+    let level = row.map(rows::level).transpose()?;
+    let remaining = match Attempt::decide(level, deduction.quantity.units()) {
+        Ok(remaining) => remaining,
+        Err(refused) => {
+            pool::roll_back(tx).await;
+            return Ok(refused);
+        }
     };
-    let remaining = level.available() - deduction.quantity.units();
-    if remaining < 0 {
-        pool::roll_back(tx).await;
-        return Ok(Attempt::Insufficient {
-            available: level.available(),
-        });
-    }
     sqlx::query(sql::DEDUCT)
         .bind(deduction.sku.as_str())
         .bind(deduction.warehouse.as_str())
@@ -118,7 +115,9 @@ pub(super) async fn overwrite(
         .execute(&mut *tx)
         .await;
     match written {
-        Ok(_) => {}
+        Ok(written) if written.rows_affected() > 0 => {}
+        // It is not there any more, or is none of SQL's.
+        Ok(_) => return refused(tx, deduction).await,
         // Somebody lowered the limit since it was read.
         Err(error) if classify(&error) == Verdict::CheckViolated => {
             pool::roll_back(tx).await; // It has failed: nothing can be read in it.

@@ -14,20 +14,20 @@ pub(super) const LEVELS: &str =
 
 pub(super) const DEDUCT_IF_AVAILABLE: &str = "UPDATE stock
     SET on_hand = on_hand - ?3, version = version + 1
-    WHERE sku = ?1 AND warehouse = ?2 AND on_hand - held >= ?3 - backorder_limit
+    WHERE sku = ?1 AND warehouse = ?2 AND home = 'sql' AND on_hand - held >= ?3 - backorder_limit
     RETURNING on_hand - held + backorder_limit";
 
 pub(super) const DEDUCT: &str = "UPDATE stock
     SET on_hand = on_hand - ?3, version = version + 1
-    WHERE sku = ?1 AND warehouse = ?2";
+    WHERE sku = ?1 AND warehouse = ?2 AND home = 'sql'";
 
 pub(super) const DEDUCT_IF_VERSION: &str = "UPDATE stock
     SET on_hand = ?3, version = version + 1
-    WHERE sku = ?1 AND warehouse = ?2 AND version = ?4";
+    WHERE sku = ?1 AND warehouse = ?2 AND home = 'sql' AND version = ?4";
 
 pub(super) const DEDUCT_IF_FENCED: &str = "UPDATE stock
     SET on_hand = ?3, version = version + 1, fence = ?5, fence_source = ?6
-    WHERE sku = ?1 AND warehouse = ?2 AND version = ?4
+    WHERE sku = ?1 AND warehouse = ?2 AND home = 'sql' AND version = ?4
         AND (fence_source <> ?6 OR fence <= ?5)";
 
 pub(super) const FENCE: &str =
@@ -35,11 +35,11 @@ pub(super) const FENCE: &str =
 
 pub(super) const OVERWRITE: &str = "UPDATE stock
     SET on_hand = ?3, version = version + 1
-    WHERE sku = ?1 AND warehouse = ?2";
+    WHERE sku = ?1 AND warehouse = ?2 AND home = 'sql'";
 
 pub(super) const ADJUST: &str = "UPDATE stock
     SET on_hand = on_hand + ?3, version = version + 1
-    WHERE sku = ?1 AND warehouse = ?2
+    WHERE sku = ?1 AND warehouse = ?2 AND home = 'sql'
     RETURNING sku, warehouse, on_hand, held, backorder_limit, version, home";
 
 pub(super) const INSERT_LEVEL: &str = "INSERT INTO stock
@@ -47,7 +47,7 @@ pub(super) const INSERT_LEVEL: &str = "INSERT INTO stock
 
 pub(super) const UPDATE_LEVEL: &str =
     "UPDATE stock SET on_hand = ?3, backorder_limit = ?4, version = ?5
-    WHERE sku = ?1 AND warehouse = ?2";
+    WHERE sku = ?1 AND warehouse = ?2 AND home = 'sql'";
 
 pub(super) const INSERT_MOVEMENT: &str = "INSERT INTO movement
     (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,

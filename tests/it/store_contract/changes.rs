@@ -7,8 +7,9 @@ use stocklock::stock::{
 };
 use stocklock::store::{Attempt, Change};
 
+use super::deductions::Way;
 use super::fixture::{
-    Fixture, Raw, adjustment, all_of, creation, deduction, idempotency, level_change, name, place,
+    Fixture, On, Raw, adjustment, creation, deduction, idempotency, level_change, name, place,
 };
 use crate::support::services::Backend;
 use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
@@ -16,12 +17,13 @@ use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
 #[rstest]
 #[tokio::test]
 async fn setting_a_level_creates_it_once_and_then_changes_it(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     let reason = Some(Reason::parse("opening stock 开业").unwrap());
     let first = LevelChange {
         reason,
+        home: Some(on.home()),
         ..level_change("a", 10)
     };
     let created = fixture.store.set_level(&first).await.unwrap();
@@ -29,10 +31,8 @@ async fn setting_a_level_creates_it_once_and_then_changes_it(
         panic!("{created:?}");
     };
     assert!(created);
-    assert_eq!(
-        (level.on_hand, level.version, level.home),
-        (10, 1, Home::Sql)
-    );
+    assert_eq!((level.on_hand, level.home), (10, on.home()));
+    let first_version = level.version;
     assert_eq!(level, fixture.level("a").await);
 
     let second = LevelChange {
@@ -46,7 +46,7 @@ async fn setting_a_level_creates_it_once_and_then_changes_it(
     assert!(!created);
     assert_eq!(
         (level.on_hand, level.backorder_limit, level.version),
-        (4, 3, 2)
+        (4, 3, first_version + 1)
     );
     assert_eq!(level, fixture.level("a").await);
 
@@ -73,12 +73,13 @@ async fn setting_a_level_creates_it_once_and_then_changes_it(
 #[rstest]
 #[tokio::test]
 async fn a_precondition_that_does_not_hold_changes_nothing(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     let set = async |precondition: Precondition| {
         let change = LevelChange {
             precondition: Some(precondition),
+            home: Some(on.home()),
             ..level_change("a", 7)
         };
         fixture.store.set_level(&change).await.unwrap()
@@ -91,11 +92,9 @@ async fn a_precondition_that_does_not_hold_changes_nothing(
     assert_eq!(set(Precondition::Absent).await, Change::PreconditionFailed);
 
     let seen = Revision::of(&fixture.store.levels_of(&name("a")).await.unwrap());
-    fixture
-        .store
-        .deduct_if_available(&deduction("a", 1))
-        .await
-        .unwrap();
+    let [way, _] = Way::deciding(on);
+    let sold = way.deduct(&fixture, &deduction("a", 1)).await;
+    assert_eq!(sold.unwrap(), on.done(6));
     let now = Revision::of(&fixture.store.levels_of(&name("a")).await.unwrap());
     assert_ne!(seen, now, "a sale moves the revision");
     assert_eq!(
@@ -131,15 +130,28 @@ async fn a_sku_has_one_home_in_all_its_warehouses(
         home: None,
         ..elsewhere
     };
-    assert_eq!(fixture.set(unnamed).await.home, Home::Redis);
+    let created = fixture.store.set_level(&unnamed).await.unwrap();
+    assert!(
+        matches!(&created, Change::Done { level, created: true } if level.home == Home::Redis),
+        "{created:?}"
+    );
+    // Its level is a mirror: SQL may create it, but not set it.
+    let refused = fixture
+        .store
+        .set_level(&level_change("a", 5))
+        .await
+        .unwrap();
+    assert_eq!(refused, Change::WrongHome(Home::Redis));
+    let refused = fixture.store.adjust(&adjustment("a", 1)).await.unwrap();
+    assert_eq!(refused, Change::WrongHome(Home::Redis));
 }
 
 #[rstest]
 #[tokio::test]
 async fn a_level_below_its_limit_or_beyond_a_counter_is_refused(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     fixture.put("a", 1).await;
     let below = LevelChange {
         backorder_limit: Some(2),
@@ -162,9 +174,9 @@ async fn a_level_below_its_limit_or_beyond_a_counter_is_refused(
 #[rstest]
 #[tokio::test]
 async fn adjusting_adds_and_takes_down_to_the_limit(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     let unknown = fixture.store.adjust(&adjustment("a", 1)).await.unwrap();
     assert_eq!(unknown, Change::UnknownSku);
     fixture.put("a", 2).await;
@@ -203,9 +215,9 @@ async fn adjusting_adds_and_takes_down_to_the_limit(
 #[rstest]
 #[tokio::test]
 async fn an_adjustment_with_a_key_is_made_once(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     fixture.put("a", 2).await;
     let hash = RequestHash::of_adjustment(&name("a"), &place("main"), 5, "count", None);
     let with_key = || Adjustment {
@@ -224,14 +236,13 @@ async fn an_adjustment_with_a_key_is_made_once(
     assert_eq!(fixture.level("a").await.on_hand, 7);
     let recorded = fixture
         .store
-        .recorded(repeat.operation, repeat.idempotency.as_ref())
+        .recorded(&repeat.sku, repeat.operation, repeat.idempotency.as_ref())
         .await
         .unwrap()
         .expect("recorded");
     assert_eq!(recorded.operation, first.operation);
     assert_eq!(recorded.request_hash, Some(hash));
-    let filtered = fixture.store.movements(&all_of("a")).await.unwrap();
-    assert_eq!(filtered.len(), 2);
+    assert_eq!(fixture.movements("a").await.len(), 2);
 }
 
 /// The statement is refused, and the level that is read afterwards suffices, as when somebody

@@ -9,12 +9,14 @@ use stocklock::operations::Operations;
 use stocklock::retry::RetryPolicy;
 use stocklock::stock::{Deducted, Home, StockError, Warehouse};
 use stocklock::store::{Attempt, Change, StoreError};
-use stocklock::strategy::{DeductOrder, Deductor, Locks, Safeguards, Services, Strategy, Tier};
+use stocklock::strategy::{
+    DeductOrder, Deductor, LockSettings, Locks, Safeguards, Services, Strategy, Tier,
+};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{
-    Fixture, Raw, SOON, WAIT_LIMIT, creation, deduction, deduction_with_key, name, open, units,
+    Fixture, On, Raw, SOON, WAIT_LIMIT, creation, deduction, deduction_with_key, name, open, units,
 };
 use crate::support::services::Backend;
 use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
@@ -26,11 +28,22 @@ const BOUNDED: Duration = Duration::from_secs(8);
 fn patient_deductor(fixture: &Fixture) -> Arc<Deductor> {
     Arc::new(Deductor::new(
         Arc::clone(&fixture.store),
-        Locks::default(),
+        locks(fixture),
         RetryPolicy::new(10_000, Duration::from_mins(1), Duration::from_mins(1)),
         Operations::new(1000, Duration::from_mins(2)),
         Arc::new(Metrics::new()),
     ))
+}
+
+/// The fixture's Redis, if it has one, so that the strategies which need it are available.
+fn locks(fixture: &Fixture) -> Locks {
+    let settings = LockSettings {
+        redis_url: fixture.redis_url(),
+        zookeeper_connect: None,
+        lease: Duration::from_secs(10),
+        max_hold: Duration::from_mins(1),
+    };
+    Locks::new(&settings, &Arc::new(Metrics::new())).expect("the URL is one")
 }
 
 fn order(sku: &str, quantity: u32) -> DeductOrder {
@@ -46,11 +59,14 @@ fn order(sku: &str, quantity: u32) -> DeductOrder {
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_64_buyers_of_50_units_exactly_50_get_one(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
-    let safe = Strategy::available(Services::NONE).filter(|strategy| strategy.tier() == Tier::Safe);
-    for strategy in safe {
+    let fixture = Fixture::on(on).await;
+    let (services, tier) = match on {
+        On::Sql(_) => (Services::NONE, Tier::Safe),
+        On::Redis => (locks(&fixture).services(), Tier::Volatile),
+    };
+    for strategy in Strategy::available(services).filter(|strategy| strategy.tier() == tier) {
         let sku = strategy.name();
         fixture.put(sku, 50).await;
         let deductor = patient_deductor(&fixture);

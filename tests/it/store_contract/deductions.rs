@@ -1,42 +1,52 @@
 //! The ways to deduct: what they change, what they refuse, and what they leave behind.
 
 use rstest::rstest;
-use stocklock::stock::{Deduction, Home, LevelChange, MovementKind, Warehouse};
-use stocklock::store::{Attempt, StoreError};
+use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
+use stocklock::store::{Attempt, InRedis, StoreError};
 
-use super::fixture::{Fixture, deduction, deduction_with_key, fence, level_change, name, place};
-use crate::support::services::Backend;
-use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
+use super::fixture::{
+    Fixture, On, deduction, deduction_with_key, fence, level_change, name, place,
+};
 
 type Outcome = Result<Attempt, StoreError>;
 
 /// A way to deduct, as a strategy would use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     Guarded,
     RowLock,
+    Script,
+    Watch,
     Version,
     Fenced,
     Overwrite,
 }
 
 impl Way {
-    const ALL: [Self; 5] = [
-        Self::Guarded,
-        Self::RowLock,
-        Self::Version,
-        Self::Fenced,
-        Self::Overwrite,
-    ];
+    /// All that there are of them.
+    pub(super) fn all(on: On) -> [Self; 5] {
+        let [first, second] = Self::deciding(on);
+        [first, second, Self::Version, Self::Fenced, Self::Overwrite]
+    }
+
+    /// Those that decide by themselves.
+    pub(super) fn deciding(on: On) -> [Self; 2] {
+        match on {
+            On::Sql(_) => [Self::Guarded, Self::RowLock],
+            On::Redis => [Self::Script, Self::Watch],
+        }
+    }
 
     /// Deducts once; where a level is read first, it is read now.
-    async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Outcome {
+    pub(super) async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Outcome {
         let store = &fixture.store;
         let read = store.level(&deduction.sku, &deduction.warehouse).await?;
         let read = || read.as_ref().expect("the level exists");
         match self {
             Self::Guarded => store.deduct_if_available(deduction).await,
             Self::RowLock => store.deduct_under_row_lock(deduction).await,
+            Self::Script => store.deduct_in_redis(deduction, InRedis::Script).await,
+            Self::Watch => store.deduct_in_redis(deduction, InRedis::Watch).await,
             Self::Version => store.deduct_if_version(deduction, read()).await,
             Self::Fenced => {
                 let fence = fence(1, "test");
@@ -50,17 +60,17 @@ impl Way {
 #[rstest]
 #[tokio::test]
 async fn every_way_takes_the_units_and_records_them(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
-    for way in Way::ALL {
+    let fixture = Fixture::on(on).await;
+    for way in Way::all(on) {
         let sku = format!("{way:?}");
         let before = fixture.put(&sku, 10).await;
         let deduction = deduction_with_key(&sku, 3, &sku);
 
         let attempt = way.deduct(&fixture, &deduction).await.unwrap();
 
-        assert_eq!(attempt, Attempt::Deducted { remaining: 7 }, "{way:?}");
+        assert_eq!(attempt, on.done(7), "{way:?}");
         let after = fixture.level(&sku).await;
         assert_eq!((after.on_hand, after.version), (7, before.version + 1));
         let movements = fixture.movements(&sku).await;
@@ -85,19 +95,18 @@ async fn every_way_takes_the_units_and_records_them(
 }
 
 #[rstest]
-#[case::guarded(Way::Guarded)]
-#[case::under_a_row_lock(Way::RowLock)]
 #[tokio::test]
 async fn stock_can_be_sold_to_zero_and_then_is_refused(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-    #[case] way: Way,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+    #[values(0, 1)] way: usize,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let way = Way::deciding(on)[way];
+    let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     for (quantity, expected) in [
-        (2, Attempt::Deducted { remaining: 3 }),
+        (2, on.done(3)),
         (4, Attempt::Insufficient { available: 3 }),
-        (3, Attempt::Deducted { remaining: 0 }),
+        (3, on.done(0)),
         (1, Attempt::Insufficient { available: 0 }),
     ] {
         let attempt = way.deduct(&fixture, &deduction("a", quantity)).await;
@@ -109,14 +118,13 @@ async fn stock_can_be_sold_to_zero_and_then_is_refused(
 }
 
 #[rstest]
-#[case::guarded(Way::Guarded)]
-#[case::under_a_row_lock(Way::RowLock)]
 #[tokio::test]
 async fn the_backorder_limit_may_be_sold_too_and_no_unit_more(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-    #[case] way: Way,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+    #[values(0, 1)] way: usize,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let way = Way::deciding(on)[way];
+    let fixture = Fixture::on(on).await;
     let backorder_limit = Some(2);
     fixture
         .set(LevelChange {
@@ -125,9 +133,9 @@ async fn the_backorder_limit_may_be_sold_too_and_no_unit_more(
         })
         .await;
     for (quantity, expected) in [
-        (2, Attempt::Deducted { remaining: 1 }),
+        (2, on.done(1)),
         (2, Attempt::Insufficient { available: 1 }),
-        (1, Attempt::Deducted { remaining: 0 }),
+        (1, on.done(0)),
         (1, Attempt::Insufficient { available: 0 }),
     ] {
         let attempt = way.deduct(&fixture, &deduction("a", quantity)).await;
@@ -139,37 +147,43 @@ async fn the_backorder_limit_may_be_sold_too_and_no_unit_more(
 
 #[rstest]
 #[tokio::test]
-async fn units_held_are_not_for_sale(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
+async fn units_held_are_not_for_sale(
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+) {
+    let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
-    let mut raw = super::fixture::Raw::connect(backend, &fixture.url).await;
-    raw.run("UPDATE stock SET held = 3").await.unwrap();
-    for way in [Way::Guarded, Way::RowLock] {
+    fixture.hold_three("a").await;
+    for way in Way::deciding(on) {
         let refused = way.deduct(&fixture, &deduction("a", 3)).await.unwrap();
         assert_eq!(refused, Attempt::Insufficient { available: 2 }, "{way:?}");
     }
-    let sold = Way::Guarded.deduct(&fixture, &deduction("a", 1)).await;
-    assert_eq!(sold.unwrap(), Attempt::Deducted { remaining: 1 });
-    let sold = Way::RowLock.deduct(&fixture, &deduction("a", 1)).await;
-    assert_eq!(sold.unwrap(), Attempt::Deducted { remaining: 0 });
+    for (way, remaining) in Way::deciding(on).into_iter().zip([1, 0]) {
+        let sold = way.deduct(&fixture, &deduction("a", 1)).await;
+        assert_eq!(sold.unwrap(), on.done(remaining), "{way:?}");
+    }
 }
 
 #[rstest]
 #[tokio::test]
-async fn what_does_not_exist_is_unknown(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
+async fn what_does_not_exist_is_unknown(
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+) {
+    let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     let elsewhere = Deduction {
         warehouse: place("east"),
         ..deduction("a", 1)
     };
     for unknown in [deduction("b", 1), elsewhere] {
-        let store = &fixture.store;
-        let guarded = store.deduct_if_available(&unknown).await.unwrap();
-        assert_eq!(guarded, Attempt::UnknownSku);
-        let locked = store.deduct_under_row_lock(&unknown).await.unwrap();
-        assert_eq!(locked, Attempt::UnknownSku);
-        let level = store.level(&unknown.sku, &unknown.warehouse).await.unwrap();
+        for way in Way::deciding(on) {
+            let refused = way.deduct(&fixture, &unknown).await.unwrap();
+            assert_eq!(refused, Attempt::UnknownSku, "{way:?}");
+        }
+        let level = fixture
+            .store
+            .level(&unknown.sku, &unknown.warehouse)
+            .await
+            .unwrap();
         assert_eq!(level, None);
     }
     assert!(fixture.movements("b").await.is_empty());
@@ -178,9 +192,9 @@ async fn what_does_not_exist_is_unknown(#[values(Sqlite, Mysql, Postgres)] backe
 #[rstest]
 #[tokio::test]
 async fn a_version_that_is_no_longer_current_is_stale(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
     // Back to the same quantity: only the version tells.
     fixture.put("a", 9).await;
@@ -199,13 +213,13 @@ async fn a_version_that_is_no_longer_current_is_stale(
 #[rstest]
 #[tokio::test]
 async fn overwriting_loses_an_update_and_the_ledger_proves_it(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
     for _ in 0..2 {
         let attempt = fixture.store.overwrite(&deduction("a", 1), &read).await;
-        assert_eq!(attempt.unwrap(), Attempt::Deducted { remaining: 9 });
+        assert_eq!(attempt.unwrap(), on.done(9));
     }
     assert_eq!(fixture.level("a").await.on_hand, 9);
     let movements = fixture.movements("a").await;
@@ -218,9 +232,9 @@ async fn overwriting_loses_an_update_and_the_ledger_proves_it(
 #[rstest]
 #[tokio::test]
 async fn overwriting_with_too_little_is_refused_by_the_constraint(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     let with_limit = |backorder_limit, on_hand| LevelChange {
         backorder_limit: Some(backorder_limit),
         ..level_change("a", on_hand)
@@ -237,15 +251,15 @@ async fn overwriting_with_too_little_is_refused_by_the_constraint(
 #[rstest]
 #[tokio::test]
 async fn the_ledger_takes_an_operation_and_a_key_once_only(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
-    for way in Way::ALL {
+    let fixture = Fixture::on(on).await;
+    for way in Way::all(on) {
         let sku = format!("{way:?}");
         fixture.put(&sku, 10).await;
         let first = deduction_with_key(&sku, 2, &sku);
         let done = way.deduct(&fixture, &first).await.unwrap();
-        assert_eq!(done, Attempt::Deducted { remaining: 8 });
+        assert_eq!(done, on.done(8));
 
         let same_operation = Deduction {
             idempotency: None,
@@ -263,8 +277,8 @@ async fn the_ledger_takes_an_operation_and_a_key_once_only(
         let recorded = |deduction: &Deduction| {
             let store = fixture.store.clone();
             let key = deduction.idempotency.clone();
-            let operation = deduction.operation;
-            async move { store.recorded(operation, key.as_ref()).await.unwrap() }
+            let (sku, operation) = (deduction.sku.clone(), deduction.operation);
+            async move { store.recorded(&sku, operation, key.as_ref()).await.unwrap() }
         };
         for repeat in [&same_operation, &same_key, &first] {
             let movement = recorded(repeat).await.expect("recorded");
@@ -277,34 +291,33 @@ async fn the_ledger_takes_an_operation_and_a_key_once_only(
 #[rstest]
 #[tokio::test]
 async fn names_and_keys_differ_by_case_and_may_be_in_any_script(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
+    let [first, second] = Way::deciding(on);
     for (sku, on_hand) in [("abc", 1), ("ABC", 2), ("äbc", 3)] {
         fixture.put(sku, on_hand).await;
     }
     fixture
         .set(LevelChange {
             warehouse: place("上海仓"),
-            home: Some(Home::Sql),
+            home: Some(on.home()),
             ..level_change("abc", 4)
         })
         .await;
 
     for (sku, key) in [("abc", "k"), ("ABC", "K")] {
         let deduction = deduction_with_key(sku, 1, key);
-        let attempt = fixture.store.deduct_if_available(&deduction).await;
-        assert!(
-            matches!(attempt, Ok(Attempt::Deducted { .. })),
-            "{attempt:?}"
-        );
+        let remaining = fixture.level(sku).await.on_hand - 1;
+        let attempt = first.deduct(&fixture, &deduction).await;
+        assert_eq!(attempt.unwrap(), on.done(remaining));
     }
     let in_shanghai = Deduction {
         warehouse: place("上海仓"),
         ..deduction("abc", 1)
     };
-    let attempt = fixture.store.deduct_under_row_lock(&in_shanghai).await;
-    assert_eq!(attempt.unwrap(), Attempt::Deducted { remaining: 3 });
+    let attempt = second.deduct(&fixture, &in_shanghai).await;
+    assert_eq!(attempt.unwrap(), on.done(3));
 
     for (sku, on_hand) in [("abc", 0), ("ABC", 1), ("äbc", 3)] {
         assert_eq!(fixture.level(sku).await.on_hand, on_hand, "{sku}");

@@ -1,29 +1,73 @@
-//! A store on a database of its own, short ways to say what is done with it, and a raw connection
-//! to do what no store would.
+//! A store on a database of its own, and short ways to say what is done with it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::{Connection, MySqlConnection, PgConnection, SqliteConnection};
 use stocklock::stock::{
     Adjustment, Audit, Caller, Deduction, Fence, Home, Idempotency, IdempotencyKey, LevelChange,
     Movement, MovementFilter, OperationId, Precondition, Quantity, Reason, RequestHash, Sku,
     StockLevel, Warehouse,
 };
-use stocklock::store::{self, Change, StockStore, StoreOptions};
+use stocklock::store::{
+    self, Attempt, Change, RedisOptions, StockStore, StoreOptions, Stores, WatchOn,
+};
+use tokio_util::sync::CancellationToken;
 
-use crate::support::services::{Backend, TestDatabase, fresh_database};
+pub(crate) use super::raw::Raw;
+use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database, fresh_redis};
 
 /// How long the stores of the tests wait: no shorter than MariaDB can wait for a lock.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(1);
 /// A bound for what takes milliseconds.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
+/// A back end that the contract holds on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum On {
+    /// Stock in SQL.
+    Sql(Backend),
+    /// Stock in Redis, with the ledger in `SQLite`.
+    Redis,
+}
+
+impl On {
+    pub(crate) const SQLITE: Self = Self::Sql(Backend::Sqlite);
+    pub(crate) const MYSQL: Self = Self::Sql(Backend::Mysql);
+    pub(crate) const POSTGRES: Self = Self::Sql(Backend::Postgres);
+    pub(crate) const REDIS: Self = Self::Redis;
+
+    /// The database under it.
+    pub(crate) fn backend(self) -> Backend {
+        match self {
+            Self::Sql(backend) => backend,
+            Self::Redis => Backend::Sqlite,
+        }
+    }
+
+    pub(crate) fn home(self) -> Home {
+        match self {
+            Self::Sql(_) => Home::Sql,
+            Self::Redis => Home::Redis,
+        }
+    }
+
+    /// A deduction that is done.
+    pub(crate) fn done(self, remaining: i64) -> Attempt {
+        match self {
+            Self::Sql(_) => Attempt::Deducted { remaining },
+            Self::Redis => Attempt::Journaled { remaining },
+        }
+    }
+}
+
 /// A store on a migrated database.
 pub(crate) struct Fixture {
     pub(crate) backend: Backend,
     pub(crate) url: String,
     pub(crate) store: Arc<dyn StockStore>,
+    on: On,
+    stores: Option<Stores>,
+    redis: Option<TestRedis>,
     _database: Option<TestDatabase>,
 }
 
@@ -38,6 +82,78 @@ impl Fixture {
         }
     }
 
+    /// The same, with stock in Redis as these options say.
+    pub(crate) async fn in_redis(
+        backend: Backend,
+        options: impl FnOnce(RedisOptions) -> RedisOptions,
+    ) -> Self {
+        let fixture = Self::new(backend).await;
+        let redis = fresh_redis().await;
+        let fixture = fixture.with(options(redis_options(&redis.url)));
+        Self {
+            redis: Some(redis),
+            ..fixture
+        }
+    }
+
+    /// The same, wherever the stock is to live.
+    pub(crate) async fn on(on: On) -> Self {
+        match on {
+            On::Sql(backend) => Self::new(backend).await,
+            On::Redis => Self::in_redis(on.backend(), |options| options).await,
+        }
+    }
+
+    /// The same database, with stock that lives in Redis.
+    pub(crate) fn with(self, redis: RedisOptions) -> Self {
+        let options = StoreOptions {
+            pool_size: 8,
+            wait_limit: WAIT_LIMIT,
+        };
+        let stores = Stores::open(&self.url, &options, Some(redis)).expect("the URLs are URLs");
+        Self {
+            on: On::Redis,
+            store: Arc::clone(&stores.store),
+            stores: Some(stores),
+            ..self
+        }
+    }
+
+    /// The Redis that the stock lives in, if it does.
+    pub(crate) fn redis_url(&self) -> Option<&str> {
+        self.redis.as_ref().map(|redis| &*redis.url)
+    }
+
+    /// Runs a command on the Redis that the stock lives in, past the store.
+    pub(crate) async fn redis<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
+        let client = redis::Client::open(self.redis_url().expect("it lives there"));
+        let client = client.expect("its URL is one");
+        let connection = client.get_multiplexed_async_connection().await;
+        let mut connection = connection.expect("it lets the test in");
+        let answer = command.query_async(&mut connection).await;
+        answer.expect("it does as it is told")
+    }
+
+    /// The only key of that kind.
+    pub(crate) async fn key(&self, pattern: &str) -> String {
+        let mut keys: Vec<String> = self.redis(redis::cmd("KEYS").arg(pattern)).await;
+        assert_eq!(keys.len(), 1, "{keys:?}");
+        keys.remove(0)
+    }
+
+    /// Brings everything that waits in Redis into the ledger.
+    pub(crate) async fn settle(&self) {
+        if let Some(follower) = self
+            .stores
+            .as_ref()
+            .and_then(|stores| stores.follower("test"))
+        {
+            let stop = CancellationToken::new();
+            stop.cancel();
+            follower.run(stop, |_| ()).await;
+        }
+    }
+
     /// A store on the database behind `url`, which is migrated first.
     pub(crate) async fn at(backend: Backend, url: String) -> Self {
         store::migrate(&url)
@@ -46,6 +162,9 @@ impl Fixture {
         Self {
             backend,
             store: open(&url, 8),
+            on: On::Sql(backend),
+            stores: None,
+            redis: None,
             url,
             _database: None,
         }
@@ -56,11 +175,25 @@ impl Fixture {
         self.set(level_change(sku, on_hand)).await
     }
 
-    /// Sets a level; it must be possible.
-    pub(crate) async fn set(&self, change: LevelChange) -> StockLevel {
+    /// Sets a level, at home where the fixture is unless told otherwise; it must be possible.
+    pub(crate) async fn set(&self, mut change: LevelChange) -> StockLevel {
+        change.home.get_or_insert(self.on.home());
         match self.store.set_level(&change).await.expect("no error") {
             Change::Done { level, .. } => level,
             refused => panic!("refused: {refused:?}"),
+        }
+    }
+
+    /// Holds three units of a SKU that has one warehouse, as no store can yet.
+    pub(crate) async fn hold_three(&self, sku: &str) {
+        if self.redis.is_some() {
+            let key = self.key(&format!("stock:*:{sku}:*")).await;
+            self.redis::<()>(redis::cmd("HSET").arg(key).arg("held").arg(3))
+                .await;
+        } else {
+            let mut raw = Raw::connect(self.backend, &self.url).await;
+            let held = raw.run("UPDATE stock SET held = 3").await;
+            held.expect("units can be held");
         }
     }
 
@@ -72,15 +205,28 @@ impl Fixture {
 
     /// The whole ledger of a SKU, newest first.
     pub(crate) async fn movements(&self, sku: &str) -> Vec<Movement> {
+        self.settle().await;
         let movements = self.store.movements(&all_of(sku)).await;
         movements.expect("no error")
     }
 
     /// The audit of a SKU that has one warehouse.
     pub(crate) async fn audit(&self, sku: &str) -> Audit {
+        self.settle().await;
         let mut audits = self.store.audit(&name(sku)).await.expect("no error");
         assert_eq!(audits.len(), 1, "one warehouse: {audits:?}");
         audits.remove(0)
+    }
+}
+
+/// A Redis, without limits that a test would notice.
+pub(crate) fn redis_options(url: &str) -> RedisOptions {
+    RedisOptions {
+        url: url.into(),
+        wait_limit: WAIT_LIMIT,
+        watch_connections: 8,
+        watch_on: WatchOn::Exclusive,
+        journal_limit: 10_000,
     }
 }
 
@@ -187,75 +333,5 @@ pub(crate) fn all_of(sku: &str) -> MovementFilter {
         reference: None,
         before: None,
         limit: 1000,
-    }
-}
-
-/// A connection past the stores.
-pub(crate) enum Raw {
-    Sqlite(SqliteConnection),
-    Mysql(MySqlConnection),
-    Postgres(PgConnection),
-}
-
-impl Raw {
-    pub(crate) async fn connect(backend: Backend, url: &str) -> Self {
-        match backend {
-            Backend::Sqlite => SqliteConnection::connect(url).await.map(Self::Sqlite),
-            Backend::Mysql => MySqlConnection::connect(url).await.map(Self::Mysql),
-            Backend::Postgres => PgConnection::connect(url).await.map(Self::Postgres),
-        }
-        .expect("the database lets the test in")
-    }
-
-    /// Executes one statement.
-    pub(crate) async fn run(&mut self, statement: &'static str) -> Result<(), sqlx::Error> {
-        let statement = sqlx::raw_sql(statement);
-        match self {
-            Self::Sqlite(connection) => statement.execute(connection).await.map(drop),
-            Self::Mysql(connection) => statement.execute(connection).await.map(drop),
-            Self::Postgres(connection) => statement.execute(connection).await.map(drop),
-        }
-    }
-
-    /// Reads one value, `None` where there is no row.
-    pub(crate) async fn text(&mut self, query: &'static str) -> Option<String> {
-        match self {
-            Self::Sqlite(connection) => sqlx::query_scalar(query).fetch_optional(connection).await,
-            Self::Mysql(connection) => sqlx::query_scalar(query).fetch_optional(connection).await,
-            Self::Postgres(connection) => {
-                sqlx::query_scalar(query).fetch_optional(connection).await
-            }
-        }
-        .expect("the query is answered")
-    }
-
-    /// Begins a transaction that writes.
-    pub(crate) async fn begin(&mut self) {
-        let begin = match self {
-            Self::Sqlite(_) => "BEGIN IMMEDIATE",
-            Self::Mysql(_) | Self::Postgres(_) => "BEGIN",
-        };
-        self.run(begin).await.expect("a transaction can begin");
-    }
-
-    /// Inserts a movement that carries the key `K` of an anonymous caller.
-    pub(crate) async fn record_key(&mut self) {
-        let statement = match self {
-            Self::Sqlite(_) | Self::Mysql(_) => {
-                "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
-                    available_after, durability, caller, idempotency_key)
-                 VALUES (x'00000000000000000000000000000001', 0, 'raw', 'main', 'deducted', -1, 0,
-                    'committed', 'anonymous', 'K')"
-            }
-            Self::Postgres(_) => {
-                "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
-                    available_after, durability, caller, idempotency_key)
-                 VALUES ('00000000-0000-0000-0000-000000000001', 0, 'raw', 'main', 'deducted', -1,
-                    0, 'committed', 'anonymous', 'K')"
-            }
-        };
-        self.run(statement)
-            .await
-            .expect("a movement can be inserted");
     }
 }

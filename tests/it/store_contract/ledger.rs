@@ -6,16 +6,17 @@ use stocklock::stock::{
     Reference,
 };
 
-use super::fixture::{Fixture, Raw, adjustment, all_of, deduction, level_change, name, place};
+use super::deductions::Way;
+use super::fixture::{Fixture, On, Raw, adjustment, all_of, deduction, level_change, name, place};
 use crate::support::services::Backend;
 use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
 
 #[rstest]
 #[tokio::test]
 async fn pages_of_levels_follow_each_other_without_gap_or_overlap(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     // In the order in which they must come: by code point, SKU before warehouse.
     let expected = [
         ("A", "main"),
@@ -63,29 +64,31 @@ async fn pages_of_levels_follow_each_other_without_gap_or_overlap(
 #[rstest]
 #[tokio::test]
 async fn movements_come_newest_first_and_can_be_filtered(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     fixture.put("other", 9).await;
     let opening = level_change("a", 10);
     fixture.set(opening.clone()).await;
+    let [way, _] = Way::deciding(on);
     let opening_east = LevelChange {
         warehouse: place("east"),
         ..level_change("a", 10)
     };
     fixture.set(opening_east.clone()).await;
     let sale = deduction("a", 1);
-    fixture.store.deduct_if_available(&sale).await.unwrap();
+    assert_eq!(way.deduct(&fixture, &sale).await.unwrap(), on.done(9));
     let sale_east = Deduction {
         warehouse: place("east"),
         ..deduction("a", 2)
     };
-    fixture.store.deduct_if_available(&sale_east).await.unwrap();
+    assert_eq!(way.deduct(&fixture, &sale_east).await.unwrap(), on.done(8));
     let breakage = Adjustment {
         reference: Some(Reference::parse("R-1").unwrap()),
         ..adjustment("a", -1)
     };
     fixture.store.adjust(&breakage).await.unwrap();
+    fixture.settle().await;
 
     let found = async |filter: MovementFilter| -> Vec<OperationId> {
         let movements = fixture.store.movements(&filter).await.unwrap();

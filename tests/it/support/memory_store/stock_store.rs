@@ -176,6 +176,7 @@ impl StockStore for MemoryStore {
 
     async fn recorded(
         &self,
+        _: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {

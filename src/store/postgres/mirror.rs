@@ -1,0 +1,251 @@
+//! What `PostgreSQL` does for the stock that lives in Redis, in the same order as the other back
+//! ends.
+
+use std::collections::HashSet;
+
+use async_trait::async_trait;
+use sqlx::{Postgres, QueryBuilder, Transaction};
+use uuid::Uuid;
+
+use super::PostgresStore;
+use crate::stock::{Durability, Sku, Warehouse};
+use crate::store::journal::{EntryId, Journaled, last_of_each_level};
+use crate::store::mirror::{LedgerSums, Mirror, Mirrored, OPERATIONS_AT_ONCE};
+use crate::store::pool::{self, conflict_if_duplicate, failed};
+use crate::store::{StoreError, rows};
+
+const LEDGER_ID: &str = "SELECT id FROM ledger";
+
+const MIRRORED: &str = "SELECT sku, warehouse, on_hand, held, backorder_limit, version,
+        home, journal_millis, journal_number
+    FROM stock WHERE sku = $1 AND warehouse = $2";
+
+const MIRROR: &str = "UPDATE stock
+    SET on_hand = $3, held = $4, backorder_limit = $5, version = $6,
+        journal_millis = $7, journal_number = $8
+    WHERE sku = $1 AND warehouse = $2 AND home = 'redis'
+        AND (journal_millis < $7 OR journal_millis = $7 AND journal_number < $8)";
+
+/// Followed by rows.
+const RECORD_ALL: &str = "INSERT INTO movement
+    (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
+     durability, caller, idempotency_key, request_hash, reason, reference, created_at,
+     journal_millis, journal_number) ";
+
+/// A key that another operation has is that operation's; the movement is recorded without it.
+const RECORD: &str = "INSERT INTO movement
+    (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
+     durability, caller, idempotency_key, request_hash, reason, reference, created_at,
+     journal_millis, journal_number)
+    SELECT $1::uuid, 0, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint,
+        $8::text, $9::text, $10::text,
+        CASE WHEN EXISTS (SELECT 1 FROM movement WHERE caller = $10 AND idempotency_key = $11)
+            THEN NULL ELSE $11::text END,
+        $12::bytea, $13::text, $14::text,
+        to_timestamp($15::bigint / 1000.0), $15::bigint, $16::bigint
+    WHERE NOT EXISTS (SELECT 1 FROM movement WHERE operation_id = $1 AND line = 0)";
+
+/// Followed by a list of operations.
+const RECORDED_AMONG: &str = "SELECT operation_id FROM movement
+    WHERE line = 0 AND operation_id IN ";
+
+/// The sums of `bigint` are `numeric` until they are cast.
+const LEDGER_SUMS: &str = "SELECT s.warehouse, coalesce(m.received, 0),
+        coalesce(m.sold, 0), s.on_hand, s.held, s.backorder_limit,
+        coalesce(m.received_later, 0), coalesce(m.sold_later, 0)
+    FROM stock s LEFT JOIN (
+        SELECT warehouse,
+            cast(sum(CASE WHEN later OR kind = 'deducted' THEN 0 ELSE delta END) AS bigint)
+                AS received,
+            cast(sum(CASE WHEN later OR kind <> 'deducted' THEN 0 ELSE -delta END) AS bigint)
+                AS sold,
+            cast(sum(CASE WHEN later AND kind <> 'deducted' THEN delta ELSE 0 END) AS bigint)
+                AS received_later,
+            cast(sum(CASE WHEN later AND kind = 'deducted' THEN -delta ELSE 0 END) AS bigint)
+                AS sold_later
+        FROM (
+            SELECT warehouse, kind, delta, coalesce(journal_millis > $2
+                OR journal_millis = $2 AND journal_number > $3, false) AS later
+            FROM movement WHERE sku = $1
+        ) d GROUP BY warehouse
+    ) m ON m.warehouse = s.warehouse
+    WHERE s.sku = $1 ORDER BY s.warehouse";
+
+const LAST_RECORDED: &str = "SELECT journal_millis, journal_number FROM movement
+    WHERE sku = $1 AND journal_millis IS NOT NULL
+    ORDER BY journal_millis DESC, journal_number DESC LIMIT 1";
+
+#[async_trait]
+impl Mirror for PostgresStore {
+    async fn ledger_id(&self) -> Result<String, StoreError> {
+        sqlx::query_scalar(LEDGER_ID)
+            .fetch_one(&mut *self.connection().await?)
+            .await
+            .map_err(failed)
+    }
+
+    async fn mirrored(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+    ) -> Result<Option<Mirrored>, StoreError> {
+        let row = sqlx::query_as(MIRRORED)
+            .bind(sku.as_str())
+            .bind(warehouse.as_str())
+            .fetch_optional(&mut *self.connection().await?)
+            .await
+            .map_err(failed)?;
+        row.map(rows::mirrored).transpose()
+    }
+
+    async fn follow(&self, entries: &[Journaled]) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        mirror_all(&mut tx, entries).await?;
+        if !record_all(&mut tx, entries).await? {
+            // Some are there already: each is to be looked at.
+            pool::roll_back(tx).await;
+            tx = self.begin().await?;
+            mirror_all(&mut tx, entries).await?;
+            for entry in entries {
+                record(&mut tx, entry).await?;
+            }
+        }
+        pool::commit(tx).await
+    }
+
+    async fn which_are_recorded(&self, operations: &[Uuid]) -> Result<HashSet<Uuid>, StoreError> {
+        let mut recorded = HashSet::new();
+        for operations in operations.chunks(OPERATIONS_AT_ONCE) {
+            let mut query = QueryBuilder::<Postgres>::new(RECORDED_AMONG);
+            let mut list = query.push("(").separated(", ");
+            for operation in operations {
+                list.push_bind(*operation);
+            }
+            query.push(")");
+            let found: Vec<Uuid> = query
+                .build_query_scalar()
+                .persistent(false)
+                .fetch_all(&mut *self.connection().await?)
+                .await
+                .map_err(failed)?;
+            recorded.extend(found);
+        }
+        Ok(recorded)
+    }
+
+    async fn ledger_sums(&self, sku: &Sku, last: EntryId) -> Result<Vec<LedgerSums>, StoreError> {
+        let found = sqlx::query_as(LEDGER_SUMS)
+            .bind(sku.as_str())
+            .bind(last.millis)
+            .bind(last.number)
+            .fetch_all(&mut *self.connection().await?)
+            .await
+            .map_err(failed)?;
+        found.into_iter().map(rows::ledger_sums).collect()
+    }
+
+    async fn last_recorded(&self, sku: &Sku) -> Result<EntryId, StoreError> {
+        let found: Option<(i64, i64)> = sqlx::query_as(LAST_RECORDED)
+            .bind(sku.as_str())
+            .fetch_optional(&mut *self.connection().await?)
+            .await
+            .map_err(failed)?;
+        Ok(
+            found.map_or(EntryId::default(), |(millis, number)| EntryId {
+                millis,
+                number,
+            }),
+        )
+    }
+}
+
+/// Brings the mirrors up to the last of the entries.
+async fn mirror_all(
+    tx: &mut Transaction<'static, Postgres>,
+    entries: &[Journaled],
+) -> Result<(), StoreError> {
+    for entry in last_of_each_level(entries) {
+        let (sku, warehouse) = entry.place();
+        sqlx::query(MIRROR)
+            .bind(sku)
+            .bind(warehouse)
+            .bind(entry.on_hand)
+            .bind(entry.held)
+            .bind(entry.backorder_limit)
+            .bind(entry.version)
+            .bind(entry.id.millis)
+            .bind(entry.id.number)
+            .execute(&mut **tx)
+            .await
+            .map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Records entries that are new to the ledger by one statement; answers whether all are. Where they
+/// are not, the transaction is of no use any more.
+async fn record_all(
+    tx: &mut Transaction<'static, Postgres>,
+    entries: &[Journaled],
+) -> Result<bool, StoreError> {
+    if entries.is_empty() {
+        return Ok(true);
+    }
+    let mut query = QueryBuilder::<Postgres>::new(RECORD_ALL);
+    query.push_values(entries, |mut row, entry| {
+        let note = &entry.note;
+        row.push_bind(note.operation)
+            .push("0")
+            .push_bind(&note.sku)
+            .push_bind(&note.warehouse)
+            .push_bind(note.kind.as_str())
+            .push_bind(note.delta)
+            .push_bind(entry.available())
+            .push_bind(note.read_version)
+            .push_bind(&note.strategy)
+            .push_bind(Durability::Redis.as_str())
+            .push_bind(&note.caller)
+            .push_bind(&note.key)
+            .push_bind(&note.hash)
+            .push_bind(&note.reason)
+            .push_bind(&note.reference)
+            .push("to_timestamp(")
+            .push_bind_unseparated(entry.id.millis)
+            .push_unseparated(" / 1000.0)")
+            .push_bind(entry.id.millis)
+            .push_bind(entry.id.number);
+    });
+    let inserted = query.build().persistent(false).execute(&mut **tx).await;
+    pool::recorded(inserted.map(drop), false)
+}
+
+/// Another one that records the same operation, or the same key, at this moment makes it a conflict;
+/// afterwards the statement sees what it is.
+async fn record(
+    tx: &mut Transaction<'static, Postgres>,
+    entry: &Journaled,
+) -> Result<(), StoreError> {
+    let note = &entry.note;
+    let inserted = sqlx::query(RECORD)
+        .bind(note.operation)
+        .bind(&note.sku)
+        .bind(&note.warehouse)
+        .bind(note.kind.as_str())
+        .bind(note.delta)
+        .bind(entry.available())
+        .bind(note.read_version)
+        .bind(&note.strategy)
+        .bind(Durability::Redis.as_str())
+        .bind(&note.caller)
+        .bind(&note.key)
+        .bind(&note.hash)
+        .bind(&note.reason)
+        .bind(&note.reference)
+        .bind(entry.id.millis)
+        .bind(entry.id.number)
+        .execute(&mut **tx)
+        .await;
+    inserted
+        .map(drop)
+        .map_err(|error| conflict_if_duplicate(error, failed))
+}

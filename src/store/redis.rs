@@ -1,0 +1,285 @@
+//! Redis as the home of stock: levels in hashes, decided by scripts or by `WATCH`, and a journal
+//! that the SQL ledger follows.
+//!
+//! Guarantees: a level, its journal's entry and the memory of the operation are written in one
+//! script, or in one `MULTI`, or not at all; what Redis keeps is never oversold, and each of its
+//! entries is in the ledger once. Not guaranteed: that Redis keeps it. A level that it does not have
+//! comes from its mirror in SQL, so what was lost on the way there can be sold again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Client;
+use tokio::sync::OnceCell;
+
+use super::journal::Note;
+use super::mirror::Mirror;
+use super::record::Record;
+use super::{Attempt, InRedis, StoreError};
+use crate::stock::{Deduction, Fence, Home, Idempotency, OperationId, Sku, StockLevel, Warehouse};
+
+mod audit;
+mod change;
+mod connection;
+mod entries;
+mod exclusive;
+mod failure;
+mod follower;
+mod groups;
+mod keys;
+mod loading;
+mod memory;
+mod scripts;
+mod watch;
+
+use connection::{Connector, Shared};
+use exclusive::Exclusive;
+pub(super) use failure::RedisFailure;
+pub use follower::Follower;
+use keys::{Keys, Shard};
+use scripts::{Answer, Script};
+
+/// How long an operation is remembered under its own id. Only the replica that minted it repeats
+/// it, and no longer than a request may last.
+const OPERATION_MEMORY: Duration = Duration::from_hours(2);
+
+/// How long it is remembered under its caller's key.
+const KEY_MEMORY: Duration = Duration::from_hours(24);
+
+/// How to reach a Redis, and how much to ask of it.
+#[derive(Debug, Clone)]
+pub struct RedisOptions {
+    /// `redis://[user[:password]@]host[:port][/database]`.
+    pub url: secrecy::SecretString,
+    /// How long to wait for a connection, and for an answer.
+    pub wait_limit: Duration,
+    /// The most connections for `WATCH`.
+    pub watch_connections: u32,
+    /// On which connections `WATCH` is sent.
+    pub watch_on: WatchOn,
+    /// The most entries that may wait in one of the journals for the SQL ledger.
+    pub journal_limit: u32,
+}
+
+/// On which connections `WATCH` is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchOn {
+    /// Each on one that nobody else uses meanwhile.
+    Exclusive,
+    /// All on one: **not safe**, on purpose. It shows the lost update of a popular mistake.
+    Shared,
+}
+
+/// What must hold of a level for a write that follows from an earlier reading.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Guard<'a> {
+    /// Nothing.
+    None,
+    /// It has the version that was read.
+    Version,
+    /// That, and no later holder of the lock has written.
+    Fence(&'a Fence),
+}
+
+/// Stock in Redis, with its ledger in SQL.
+#[derive(Debug)]
+pub(super) struct RedisStore {
+    sql: Arc<dyn Mirror>,
+    connector: Connector,
+    shared: Shared,
+    exclusive: Exclusive,
+    keys: OnceCell<Keys>,
+    options: RedisOptions,
+}
+
+impl RedisStore {
+    pub(super) fn open(options: RedisOptions, sql: Arc<dyn Mirror>) -> Result<Self, String> {
+        use secrecy::ExposeSecret;
+        // The driver's own text might show the URL.
+        let client = Client::open(options.url.expose_secret())
+            .map_err(|_| "expected redis://[user[:password]@]host[:port][/database]".to_owned())?;
+        let limit = options.wait_limit;
+        let connector = Connector::new(client, limit);
+        Ok(Self {
+            sql,
+            connector: connector.clone(),
+            shared: Shared::new(connector.clone()),
+            exclusive: Exclusive::new(connector, options.watch_connections, limit),
+            keys: OnceCell::new(),
+            options,
+        })
+    }
+
+    async fn keys(&self) -> Result<&Keys, StoreError> {
+        let ledger = || async { self.sql.ledger_id().await.map(Keys::new) };
+        self.keys.get_or_try_init(ledger).await
+    }
+
+    /// Settings under which this Redis loses more than it has to, a sentence for each.
+    pub(super) async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
+        let setting = async |name: &str| -> Result<String, StoreError> {
+            let mut command = redis::cmd("CONFIG");
+            let answer: Vec<String> = self.shared.read(command.arg("GET").arg(name)).await?;
+            answer
+                .get(1)
+                .cloned()
+                .ok_or_else(|| failure::bad_answer(answer))
+        };
+        let problem = if setting("appendonly").await? != "yes" {
+            "Redis keeps no log: when it stops, units sold that SQL does not have yet are on sale \
+             again; set appendonly yes and appendfsync always"
+        } else if setting("appendfsync").await? != "always" {
+            "Redis acknowledges sales before they are on its disk, and may lose them in a crash of \
+             its machine; set appendfsync always"
+        } else {
+            return Ok(Vec::new());
+        };
+        Ok(vec![problem.to_owned()])
+    }
+
+    pub(super) async fn close(&self) {
+        self.exclusive.close();
+        self.shared.close().await;
+    }
+
+    /// Takes the units in one of Redis' own two ways.
+    pub(super) async fn deduct(
+        &self,
+        deduction: &Deduction,
+        how: InRedis,
+    ) -> Result<Attempt, StoreError> {
+        let note = Note::of(&Record::of_deduction(deduction, 0, None));
+        let units = deduction.quantity.units();
+        let place = (&deduction.sku, &deduction.warehouse);
+        let step = self
+            .step(place, &note, deduction.idempotency.as_ref())
+            .await?;
+        for _ in 0..loading::LOADS {
+            let answer = match how {
+                InRedis::Script => {
+                    let arguments = step.arguments([units.to_string()]);
+                    self.run(&scripts::DEDUCT, &step.keys, &arguments).await?
+                }
+                InRedis::Watch => self.watch(&step, units).await?,
+            };
+            if answer != Answer::Absent {
+                return attempt(answer, units);
+            }
+            match self.load(place.0, place.1).await? {
+                Some(Home::Redis) => {}
+                Some(home) => return Ok(Attempt::WrongHome(home)),
+                None => return Ok(Attempt::UnknownSku),
+            }
+        }
+        Err(loading::lost_again())
+    }
+
+    /// Writes what follows from `read`, if the guard lets it pass.
+    pub(super) async fn write_from(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+        guard: Guard<'_>,
+    ) -> Result<Attempt, StoreError> {
+        let note = Note::of(&Record::of_deduction(deduction, 0, Some(read)));
+        let units = deduction.quantity.units();
+        let place = (&deduction.sku, &deduction.warehouse);
+        let mut step = self
+            .step(place, &note, deduction.idempotency.as_ref())
+            .await?;
+        let mut wanted = vec![(read.on_hand - units).to_string(), String::new()];
+        wanted.extend(match guard {
+            Guard::Fence(fence) => [fence.token.to_string(), fence.source.to_string()],
+            Guard::Version | Guard::None => [String::new(), String::new()],
+        });
+        if !matches!(guard, Guard::None) {
+            step.keys.push(step.keys[0].clone());
+            wanted.push(read.version.to_string());
+        }
+        let arguments = step.arguments(wanted);
+        let answer = self.run(&scripts::WRITE, &step.keys, &arguments).await?;
+        if answer == Answer::Absent {
+            // Redis has lost it since: it is to be read again.
+            return Ok(Attempt::Stale);
+        }
+        attempt(answer, units)
+    }
+
+    /// Runs a script that changes a level.
+    async fn run(
+        &self,
+        script: &Script,
+        keys: &[String],
+        arguments: &[String],
+    ) -> Result<Answer, StoreError> {
+        Answer::parse(&self.shared.script(script, keys, arguments).await?)
+    }
+
+    /// What a change of a level is written with.
+    async fn step(
+        &self,
+        (sku, warehouse): (&Sku, &Warehouse),
+        note: &Note,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Step, StoreError> {
+        let keys = self.keys().await?;
+        let mut all = vec![
+            keys.level(sku, warehouse),
+            keys.journal(Shard::of(sku)),
+            keys.operation(sku, OperationId(note.operation)),
+        ];
+        all.extend(idempotency.map(|idempotency| keys.idempotency(sku, idempotency)));
+        Ok(Step {
+            keys: all,
+            movement: note.to_text(),
+            journal_limit: self.options.journal_limit,
+            names: 1 + usize::from(idempotency.is_some()),
+        })
+    }
+}
+
+/// The keys and arguments that all changes share, in the order of `scripts/prelude.lua`.
+#[derive(Debug)]
+struct Step {
+    keys: Vec<String>,
+    movement: String,
+    journal_limit: u32,
+    names: usize,
+}
+
+impl Step {
+    /// Under which keys the operation is remembered, and for how long.
+    fn memories(&self) -> impl Iterator<Item = (&String, Duration)> {
+        let names = &self.keys[2..2 + self.names];
+        names.iter().zip([OPERATION_MEMORY, KEY_MEMORY])
+    }
+
+    fn arguments(&self, more: impl IntoIterator<Item = String>) -> Vec<String> {
+        let mut all = vec![
+            self.movement.clone(),
+            self.journal_limit.to_string(),
+            OPERATION_MEMORY.as_millis().to_string(),
+            KEY_MEMORY.as_millis().to_string(),
+            self.names.to_string(),
+        ];
+        all.extend(more);
+        all
+    }
+}
+
+/// What a script's answer means for a deduction of `units`.
+fn attempt(answer: Answer, units: i64) -> Result<Attempt, StoreError> {
+    Ok(match answer {
+        Answer::Written { available, .. } => Attempt::Journaled {
+            remaining: available,
+        },
+        Answer::Duplicate => Attempt::Duplicate,
+        // Somebody restocked since it was read.
+        Answer::Short { available } if available >= units => Attempt::Stale,
+        Answer::Short { available } => Attempt::Insufficient { available },
+        Answer::Stale => Attempt::Stale,
+        Answer::Fenced => Attempt::LockLost,
+        Answer::Absent => return Err(failure::bad_answer(answer)),
+        Answer::Full => return Err(StoreError::JournalFull),
+    })
+}

@@ -1,0 +1,177 @@
+//! The audit of stock that lives in Redis: the counter there, against the ledger in SQL and what is
+//! still on its way to it.
+//!
+//! The figures are those of one instant, that of the snapshot in Redis. What was sold since must not
+//! show as units that the counter did not notice, so the ledger is asked for what was recorded up to
+//! the journal's last entry at that instant. What it recorded of later entries came after the
+//! snapshot, unless the journal has not even now come so far: then Redis has lost those entries, and
+//! the ledger alone knows of the sales.
+
+use std::collections::{BTreeMap, HashSet};
+
+use uuid::Uuid;
+
+use super::entries::Entry;
+use super::failure::bad_answer;
+use super::keys::Shard;
+use super::loading::{LOADS, lost_again};
+use super::{RedisStore, scripts};
+use crate::stock::{Audit, MovementKind, Sku, StockLevel, Warehouse};
+use crate::store::StoreError;
+use crate::store::journal::EntryId;
+use crate::store::mirror::LedgerSums;
+
+/// How often the ledger is read again because entries arrived there meanwhile.
+const READINGS: u32 = 20;
+
+/// What the ledger has, and which of the waiting operations are in it already.
+type Ledger = (BTreeMap<Warehouse, LedgerSums>, HashSet<Uuid>);
+
+impl RedisStore {
+    /// Counter against ledger and journal, for each warehouse of the SKU.
+    pub(in crate::store) async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
+        let mirrors = self.sql.levels_of(sku).await?;
+        let warehouses: Vec<Warehouse> =
+            mirrors.into_iter().map(|mirror| mirror.warehouse).collect();
+        let (levels, last) = self.snapshot(sku, &warehouses).await?;
+        let waiting = self.waiting(sku, &warehouses, last).await?;
+        let (sums, recorded) = self.ledger(sku, last, &waiting).await?;
+        let keys = self.keys().await?;
+        let audits = levels.iter().map(|level| {
+            let key = keys.level(sku, &level.warehouse);
+            let waiting = waiting.iter().filter(|entry| entry.level == key);
+            audit(level, sums.get(&level.warehouse), waiting, &recorded)
+        });
+        Ok(audits.collect())
+    }
+
+    /// The levels, and the journal's last entry, at one instant.
+    async fn snapshot(
+        &self,
+        sku: &Sku,
+        warehouses: &[Warehouse],
+    ) -> Result<(Vec<StockLevel>, EntryId), StoreError> {
+        let keys = self.keys().await?;
+        let mut touched = vec![keys.journal(Shard::of(sku))];
+        touched.extend(
+            warehouses
+                .iter()
+                .map(|warehouse| keys.level(sku, warehouse)),
+        );
+        for _ in 0..LOADS {
+            let answer = self.shared.look(&scripts::SNAPSHOT, &touched).await?;
+            let (last, counters) = answer.split_first().ok_or_else(|| bad_answer(&answer))?;
+            let numbers = |four: &[String]| [0, 1, 2, 3].map(|i: usize| four[i].parse().ok());
+            let counters = counters.chunks_exact(4).map(numbers);
+            if let Some(levels) = self.all_or_load(sku, warehouses, counters).await? {
+                return Ok((levels, last.parse().map_err(bad_answer)?));
+            }
+        }
+        Err(lost_again())
+    }
+
+    /// The entries of the SKU's levels that are in the journal, up to `last`.
+    async fn waiting(
+        &self,
+        sku: &Sku,
+        warehouses: &[Warehouse],
+        last: EntryId,
+    ) -> Result<Vec<Entry>, StoreError> {
+        let keys = self.keys().await?;
+        let journal = keys.journal(Shard::of(sku));
+        let levels: HashSet<String> = warehouses.iter().map(|w| keys.level(sku, w)).collect();
+        let mut found = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.journal_page(&journal, after.as_deref(), last).await?;
+            let Some(end) = page.last() else {
+                return Ok(found);
+            };
+            after = Some(end.id.clone());
+            found.extend(
+                page.into_iter()
+                    .filter(|entry| levels.contains(&entry.level)),
+            );
+        }
+    }
+
+    /// The ledger's sums and which of the waiting entries are in them: read in between two readings
+    /// of the sums that agree.
+    async fn ledger(
+        &self,
+        sku: &Sku,
+        last: EntryId,
+        waiting: &[Entry],
+    ) -> Result<Ledger, StoreError> {
+        let understood = waiting
+            .iter()
+            .filter_map(|entry| entry.journaled.as_ref().ok());
+        let operations: Vec<Uuid> = understood.map(|entry| entry.note.operation).collect();
+        let mut before = self.sql.ledger_sums(sku, last).await?;
+        for _ in 0..READINGS {
+            let recorded = self.sql.which_are_recorded(&operations).await?;
+            let after = self.sql.ledger_sums(sku, last).await?;
+            let settled = |sums: &[LedgerSums]| -> Vec<_> {
+                sums.iter().map(|sums| sums.up_to_entry.clone()).collect()
+            };
+            if settled(&before) == settled(&after) {
+                return Ok((self.with_what_was_lost(sku, after).await?, recorded));
+            }
+            before = after;
+        }
+        Err(StoreError::Conflict(
+            "the ledger moved while it was audited".into(),
+        ))
+    }
+
+    /// Counts later entries only where the journal has not come so far: Redis has lost them.
+    async fn with_what_was_lost(
+        &self,
+        sku: &Sku,
+        mut sums: Vec<LedgerSums>,
+    ) -> Result<BTreeMap<Warehouse, LedgerSums>, StoreError> {
+        let recorded = self.sql.last_recorded(sku).await?;
+        let (_, journaled) = self.snapshot(sku, &[]).await?;
+        if recorded > journaled {
+            for sums in &mut sums {
+                sums.up_to_entry.received += sums.received_later;
+                sums.up_to_entry.sold += sums.sold_later;
+            }
+        }
+        let by_warehouse = sums
+            .into_iter()
+            .map(|s| (s.up_to_entry.warehouse.clone(), s));
+        Ok(by_warehouse.collect())
+    }
+}
+
+/// The counter in Redis, with the movements that the ledger has and those on their way to it.
+fn audit<'a>(
+    level: &StockLevel,
+    sums: Option<&LedgerSums>,
+    waiting: impl Iterator<Item = &'a Entry>,
+    recorded: &HashSet<Uuid>,
+) -> Audit {
+    let mut audit = Audit {
+        warehouse: level.warehouse.clone(),
+        received: sums.map_or(0, |sums| sums.up_to_entry.received),
+        sold: sums.map_or(0, |sums| sums.up_to_entry.sold),
+        on_hand: level.on_hand,
+        held: level.held,
+        backorder_limit: level.backorder_limit,
+        pending: 0,
+    };
+    for entry in waiting {
+        match &entry.journaled {
+            Ok(entry) if recorded.contains(&entry.note.operation) => continue,
+            Ok(entry) if entry.note.kind == MovementKind::Deducted => {
+                audit.sold -= entry.note.delta;
+            }
+            Ok(entry) => audit.received += entry.note.delta,
+            // Nobody knows what it says, but it waits.
+            Err(_) => {}
+        }
+        audit.pending += 1;
+    }
+    audit
+}

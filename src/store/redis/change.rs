@@ -1,0 +1,90 @@
+//! Setting and adjusting levels: computed here from levels that were read, and written if they are
+//! still the same.
+
+use super::scripts::{self, Answer};
+use super::{RedisStore, failure};
+use crate::stock::{Adjustment, LevelChange, StockLevel, Warehouse};
+use crate::store::journal::Note;
+use crate::store::level_change::{MAX_UNITS, plan_level};
+use crate::store::record::Record;
+use crate::store::{Change, StoreError};
+
+impl RedisStore {
+    /// Sets a level that exists. `warehouses` are all that the SKU has.
+    pub(in crate::store) async fn set_level(
+        &self,
+        change: &LevelChange,
+        warehouses: &[Warehouse],
+    ) -> Result<Change, StoreError> {
+        let existing = self.levels_in(&change.sku, warehouses).await?;
+        let planned = match plan_level(change, &existing) {
+            Ok(planned) if planned.created => return Ok(Change::UnknownSku),
+            Ok(planned) => planned,
+            Err(refused) => return Ok(refused),
+        };
+        let record = Record::of_level_change(change, planned.before, &planned.level);
+        self.write_level(planned.level.clone(), &existing, &record)
+            .await
+    }
+
+    /// Adds to or takes from a level.
+    pub(in crate::store) async fn adjust(
+        &self,
+        adjustment: &Adjustment,
+    ) -> Result<Change, StoreError> {
+        let Adjustment { sku, warehouse, .. } = adjustment;
+        let Some(read) = self.level(sku, warehouse).await? else {
+            return Ok(Change::UnknownSku);
+        };
+        let level = StockLevel {
+            on_hand: read.on_hand + adjustment.delta,
+            version: read.version + 1,
+            ..read.clone()
+        };
+        if level.on_hand.abs() > MAX_UNITS {
+            return Ok(Change::TooLarge);
+        }
+        if level.available() < 0 {
+            return Ok(Change::BelowLimit {
+                available: read.available(),
+            });
+        }
+        let record = Record::of_adjustment(adjustment, &level);
+        self.write_level(level.clone(), &[read], &record).await
+    }
+
+    /// Writes `level`, recorded by `record`, if all of `read` are still as they were.
+    async fn write_level(
+        &self,
+        level: StockLevel,
+        read: &[StockLevel],
+        record: &Record<'_>,
+    ) -> Result<Change, StoreError> {
+        let place = (&level.sku, &level.warehouse);
+        let mut step = self
+            .step(place, &Note::of(record), record.idempotency)
+            .await?;
+        let mut wanted = vec![level.on_hand.to_string(), level.backorder_limit.to_string()];
+        wanted.extend([String::new(), String::new()]); // No fence.
+        let keys = self.keys().await?;
+        for read in read {
+            step.keys.push(keys.level(&read.sku, &read.warehouse));
+            wanted.push(read.version.to_string());
+        }
+        let arguments = step.arguments(wanted);
+        Ok(
+            match self.run(&scripts::WRITE, &step.keys, &arguments).await? {
+                Answer::Written { version, .. } => Change::Done {
+                    level: StockLevel { version, ..level },
+                    created: false,
+                },
+                Answer::Duplicate => Change::Duplicate,
+                // Lost since, or changed: to be read again.
+                Answer::Absent | Answer::Stale | Answer::Fenced => Change::Stale,
+                // The versions say that what was read suffices.
+                answer @ Answer::Short { .. } => return Err(failure::bad_answer(answer)),
+                Answer::Full => return Err(StoreError::JournalFull),
+            },
+        )
+    }
+}

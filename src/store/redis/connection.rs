@@ -1,0 +1,195 @@
+//! One multiplexed connection, for scripts and single commands: made when it is needed, and again
+//! after it was lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError,
+    RedisResult, ServerErrorKind,
+};
+use tokio::sync::Mutex;
+
+use super::failure::{connecting, is_of_the_connection, reading, writing};
+use super::scripts::Script;
+use crate::store::StoreError;
+
+/// How connections are made.
+#[derive(Debug, Clone)]
+pub(super) struct Connector {
+    client: Client,
+    /// How long to wait for a connection, and for an answer.
+    limit: Duration,
+    /// How long the server may wait before it answers.
+    wait: Duration,
+}
+
+impl Connector {
+    pub(super) fn new(client: Client, limit: Duration) -> Self {
+        Self {
+            client,
+            limit,
+            wait: Duration::ZERO,
+        }
+    }
+
+    /// One for connections on which the server is asked to wait so long.
+    pub(super) fn patient(&self, wait: Duration) -> Self {
+        Self {
+            wait,
+            ..self.clone()
+        }
+    }
+
+    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
+        // Both limits explicitly: the driver's own gives up on an answer after 500 ms.
+        let limits = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.limit))
+            .set_response_timeout(Some(self.limit + self.wait));
+        self.client
+            .get_multiplexed_async_connection_with_config(&limits)
+            .await
+    }
+}
+
+/// The connection that everybody shares. No command that changes what later ones mean (`WATCH`,
+/// `MULTI` outside of one message, `SELECT`) and none that waits may be sent on it.
+#[derive(Debug)]
+pub(super) struct Shared {
+    connector: Connector,
+    current: Arc<Mutex<Current>>,
+}
+
+#[derive(Debug, Default)]
+struct Current {
+    connection: Option<MultiplexedConnection>,
+    /// Counts connections, so that a late failure of an old one does not end a new one.
+    generation: u64,
+}
+
+impl Shared {
+    pub(super) fn new(connector: Connector) -> Self {
+        Self {
+            connector,
+            current: Arc::default(),
+        }
+    }
+
+    /// Runs a command that changes nothing.
+    pub(super) async fn read<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
+        let (mut connection, generation) = self.get().await?;
+        let answer = command.query_async(&mut connection).await;
+        self.noted(answer, generation).await.map_err(reading)
+    }
+
+    /// Runs commands that change nothing, in one message.
+    pub(super) async fn read_all<T: FromRedisValue>(
+        &self,
+        commands: &Pipeline,
+    ) -> Result<T, StoreError> {
+        let (mut connection, generation) = self.get().await?;
+        let answer = commands.query_async(&mut connection).await;
+        self.noted(answer, generation).await.map_err(reading)
+    }
+
+    /// Runs a script by its hash, or by its text on a server that does not know it yet.
+    pub(super) async fn script(
+        &self,
+        script: &Script,
+        keys: &[String],
+        arguments: &[String],
+    ) -> Result<Vec<String>, StoreError> {
+        let command = |name: &str, script: &str| {
+            let mut command = redis::cmd(name);
+            command.arg(script).arg(keys.len()).arg(keys).arg(arguments);
+            command
+        };
+        match self.try_write(&command("EVALSHA", &script.hash)).await? {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => self
+                .try_write(&command("EVAL", &script.code))
+                .await?
+                .map_err(writing),
+            answer => answer.map_err(writing),
+        }
+    }
+
+    /// The same for a script that changes nothing.
+    pub(super) async fn look(
+        &self,
+        script: &Script,
+        keys: &[String],
+    ) -> Result<Vec<String>, StoreError> {
+        match self.script(script, keys, &[]).await {
+            Err(StoreError::OutcomeUnknown(source)) => Err(StoreError::ConnectionLost(source)),
+            answer => answer,
+        }
+    }
+
+    /// A connection to hold on to, shared like any other.
+    pub(super) async fn connection(&self) -> Result<MultiplexedConnection, StoreError> {
+        self.get().await.map(|(connection, _)| connection)
+    }
+
+    /// Ends the connection; the next command makes another one.
+    pub(super) async fn close(&self) {
+        self.current.lock().await.connection = None;
+    }
+
+    async fn try_write<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+    ) -> Result<RedisResult<T>, StoreError> {
+        let (mut connection, generation) = self.get().await?;
+        let answer = command.query_async(&mut connection).await;
+        Ok(self.noted(answer, generation).await)
+    }
+
+    /// Gives the connection up where the answer says that it is of no use any more.
+    async fn noted<T>(&self, answer: RedisResult<T>, generation: u64) -> RedisResult<T> {
+        if answer.as_ref().is_err_and(is_of_the_connection) {
+            let mut current = self.current.lock().await;
+            if current.generation == generation {
+                current.connection = None;
+            }
+        }
+        answer
+    }
+
+    async fn get(&self) -> Result<(MultiplexedConnection, u64), StoreError> {
+        if let Some(current) = self.current.lock().await.get() {
+            return Ok(current);
+        }
+        let connector = self.connector.clone();
+        let current = Arc::clone(&self.current);
+        // In a task of its own: who asks may leave before the connection is there, and the next one
+        // finds it.
+        let connecting_task = tokio::spawn(async move {
+            let mut current = current.lock().await;
+            if current.connection.is_none() {
+                current.connection = Some(connector.connect().await?);
+                current.generation += 1;
+            }
+            Ok(current.get().expect("it was just made"))
+        });
+        let connected = connecting_task.await.unwrap_or_else(|_| {
+            let ended = (ErrorKind::Io, "the runtime has ended");
+            Err(RedisError::from(ended))
+        });
+        connected.map_err(connecting)
+    }
+}
+
+impl Current {
+    fn get(&self) -> Option<(MultiplexedConnection, u64)> {
+        Some((self.connection.clone()?, self.generation))
+    }
+}
+
+/// Runs commands on one connection that nobody else uses meanwhile.
+pub(super) async fn on<T: FromRedisValue>(
+    connection: &mut impl ConnectionLike,
+    commands: &Pipeline,
+) -> RedisResult<T> {
+    commands.query_async(connection).await
+}

@@ -1,0 +1,228 @@
+//! The write-behind: brings the journals' entries into the SQL ledger.
+//!
+//! Every replica runs one, and they share the work: an entry goes to one consumer, and if that one
+//! dies with it, to another. Guarantees: an entry leaves the journal only after the commit that
+//! recorded it; recorded twice, it is the same row once. An entry that SQL will not take, or that
+//! nobody understands, stays where it is, where the audit shows it, and holds up no other.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::failure::reading;
+use super::groups::{GROUP, Read};
+use super::keys::Shard;
+use super::{RedisStore, scripts};
+use crate::store::StoreError;
+use crate::store::journal::Journaled;
+
+/// How long a consumer waits for new entries before it looks after other things.
+const WAIT: Duration = Duration::from_millis(250);
+
+/// An entry that was read so long ago and has not left was read by a consumer that is dead, or slow:
+/// then both record it, which does no harm.
+const CLAIM_AFTER: Duration = Duration::from_secs(2);
+
+/// How often it looks for such entries, and how far behind the ledger is.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The longest pause after a failure; the first is a sixteenth of it.
+const PAUSE: Duration = Duration::from_millis(800);
+
+/// How many entries one transaction records.
+const BATCH: usize = 500;
+
+/// How many entries that were refused are remembered, so as not to complain of them again.
+const COMPLAINTS: usize = 1000;
+
+/// One consumer of all journals.
+#[derive(Debug)]
+pub struct Follower {
+    store: Arc<RedisStore>,
+    name: String,
+    /// Entries that were read, and are not in SQL yet as far as is known.
+    backlog: Vec<Read>,
+    complained: HashSet<String>,
+    pause: Pause,
+}
+
+impl Follower {
+    pub(in crate::store) fn new(store: Arc<RedisStore>, replica: &str) -> Self {
+        Self {
+            store,
+            // A name of its own for each process: what an earlier one left is another consumer's.
+            name: format!("{replica}-{:08x}", fastrand::u32(..)),
+            backlog: Vec::new(),
+            complained: HashSet::new(),
+            pause: Pause::default(),
+        }
+    }
+
+    /// Follows until it is stopped, and then on until nothing new is there. `lag` is told how many
+    /// entries wait.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves what was read to the other consumers, and to the next one.
+    pub async fn run(mut self, stop: CancellationToken, lag: impl Fn(u64) + Send + Sync) {
+        while let Err(error) = self.follow(&stop, &lag).await {
+            self.pause.tell(&error);
+            if stop.is_cancelled() {
+                return;
+            }
+            self.pause.pass(&stop).await;
+        }
+    }
+
+    /// Follows on one connection until it is stopped, or Redis or SQL fails.
+    async fn follow(
+        &mut self,
+        stop: &CancellationToken,
+        lag: &(impl Fn(u64) + Sync),
+    ) -> Result<(), StoreError> {
+        let store = Arc::clone(&self.store);
+        let name = self.name.clone();
+        let mut consumer = store.consumer(&name, WAIT).await?;
+        consumer.create_groups().await.map_err(reading)?;
+        let mut looked: Option<Instant> = None;
+        loop {
+            if looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
+                looked = Some(Instant::now());
+                lag(consumer.waiting().await.map_err(reading)?);
+                if self.backlog.is_empty() {
+                    self.backlog = consumer.claim(CLAIM_AFTER).await.map_err(reading)?;
+                }
+            }
+            let stopping = stop.is_cancelled();
+            if self.backlog.is_empty() {
+                let wait = if stopping { Duration::ZERO } else { WAIT };
+                self.backlog = consumer.read_new(wait).await.map_err(reading)?;
+            }
+            if stopping && self.backlog.is_empty() {
+                lag(consumer.waiting().await.map_err(reading)?);
+                return Ok(());
+            }
+            match self.record_backlog().await {
+                Ok(()) => self.pause.reset(),
+                Err(error) if stopping => return Err(error),
+                Err(error) => {
+                    self.pause.tell(&error);
+                    self.pause.pass(stop).await;
+                }
+            }
+        }
+    }
+
+    /// Brings what was read into SQL, and lets it depart from the journals.
+    async fn record_backlog(&mut self) -> Result<(), StoreError> {
+        while !self.backlog.is_empty() {
+            let size = self.backlog.len().min(BATCH);
+            let batch: Vec<Read> = self.backlog.drain(..size).collect();
+            if let Err(error) = self.record(&batch).await {
+                self.backlog.splice(0..0, batch);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn record(&mut self, batch: &[Read]) -> Result<(), StoreError> {
+        let (understood, strange): (Vec<&Read>, Vec<&Read>) =
+            batch.iter().partition(|read| read.entry.journaled.is_ok());
+        for read in strange {
+            self.complain(read, read.entry.journaled.as_ref().err());
+        }
+        match self.store.sql.follow(&journaled(&understood)).await {
+            Ok(()) => self.depart(&understood).await,
+            // One of them it will not take: which?
+            Err(StoreError::Bug(_)) => self.record_each(&understood).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Each in a transaction of its own; what is refused even so stays in the journal.
+    async fn record_each(&mut self, batch: &[&Read]) -> Result<(), StoreError> {
+        for read in batch {
+            match self.store.sql.follow(&journaled(&[read])).await {
+                Ok(()) => self.depart(&[read]).await?,
+                Err(StoreError::Bug(error)) => self.complain(read, Some(&error)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes entries that SQL has.
+    async fn depart(&self, batch: &[&Read]) -> Result<(), StoreError> {
+        let mut by_shard: BTreeMap<Shard, Vec<String>> = BTreeMap::new();
+        for read in batch {
+            let arguments = by_shard
+                .entry(read.shard)
+                .or_insert_with(|| vec![GROUP.to_owned()]);
+            arguments.push(read.entry.id.clone());
+        }
+        let keys = self.store.keys().await?;
+        for (shard, arguments) in by_shard {
+            let touched = [keys.journal(shard), keys.departures(shard)];
+            self.store
+                .shared
+                .script(&scripts::DEPART, &touched, &arguments)
+                .await?;
+        }
+        Ok(())
+    }
+
+    fn complain(&mut self, read: &Read, why: Option<&impl std::fmt::Display>) {
+        if self.complained.len() >= COMPLAINTS {
+            self.complained.clear();
+        }
+        if self.complained.insert(read.entry.id.clone()) {
+            let why = why.map(ToString::to_string).unwrap_or_default();
+            let (id, level) = (&read.entry.id, &read.entry.level);
+            tracing::error!(id, level, why, "an entry of the journal cannot be recorded");
+        }
+    }
+}
+
+fn journaled(batch: &[&Read]) -> Vec<Journaled> {
+    let understood = batch
+        .iter()
+        .filter_map(|read| read.entry.journaled.as_ref().ok());
+    understood.cloned().collect()
+}
+
+/// Pauses between failures, each longer than the one before; and one line for a row of them.
+#[derive(Debug, Default)]
+struct Pause {
+    failures: u32,
+}
+
+impl Pause {
+    fn tell(&mut self, error: &StoreError) {
+        if self.failures == 0 {
+            let cause = std::error::Error::source(error).map(ToString::to_string);
+            tracing::warn!(%error, cause, "the ledger does not follow the journals");
+        }
+        self.failures += 1;
+    }
+
+    fn reset(&mut self) {
+        if self.failures > 0 {
+            tracing::info!(
+                failures = self.failures,
+                "the ledger follows the journals again"
+            );
+        }
+        self.failures = 0;
+    }
+
+    async fn pass(&self, stop: &CancellationToken) {
+        let pause = PAUSE / 2_u32.pow(4_u32.saturating_sub(self.failures));
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The scripts, each one atomic step, and what they answer.
+
+use std::sync::LazyLock;
+
+use super::failure::bad_answer;
+use crate::store::StoreError;
+
+/// A script's text and the hash that the server knows it by.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) code: String,
+    pub(super) hash: String,
+}
+
+impl Script {
+    fn new(code: String) -> Self {
+        let hash = redis::Script::new(&code).get_hash().to_owned();
+        Self { code, hash }
+    }
+
+    fn with_prelude(code: &str) -> Self {
+        Self::new(format!("{}{code}", include_str!("scripts/prelude.lua")))
+    }
+}
+
+/// Takes units, if there are so many.
+pub(super) static DEDUCT: LazyLock<Script> =
+    LazyLock::new(|| Script::with_prelude(include_str!("scripts/deduct.lua")));
+
+/// Writes a level that was computed from one read before.
+pub(super) static WRITE: LazyLock<Script> =
+    LazyLock::new(|| Script::with_prelude(include_str!("scripts/write.lua")));
+
+/// Creates a level from its mirror.
+pub(super) static LOAD: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/load.lua").to_owned()));
+
+/// Removes entries that are in SQL.
+pub(super) static DEPART: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/depart.lua").to_owned()));
+
+/// Reads levels, and how far their journal is, at one instant.
+pub(super) static SNAPSHOT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/snapshot.lua").to_owned()));
+
+/// What came of a script that changes a level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It is written, journaled and remembered.
+    Written { available: i64, version: i64 },
+    /// The operation, or its key, is remembered: it was executed before.
+    Duplicate,
+    /// Too few units; so many are available.
+    Short { available: i64 },
+    /// Another version than the one that was read.
+    Stale,
+    /// A later holder of the lock has written.
+    Fenced,
+    /// Redis does not have the level.
+    Absent,
+    /// As many entries wait in the journal as may.
+    Full,
+}
+
+impl Answer {
+    pub(super) fn parse(answer: &[String]) -> Result<Self, StoreError> {
+        let words: Vec<&str> = answer.iter().map(String::as_str).collect();
+        let number = |text: &str| text.parse().map_err(|_| bad_answer(answer));
+        Ok(match words[..] {
+            ["written", available, version] => Self::Written {
+                available: number(available)?,
+                version: number(version)?,
+            },
+            ["short", available] => Self::Short {
+                available: number(available)?,
+            },
+            ["duplicate"] => Self::Duplicate,
+            ["stale"] => Self::Stale,
+            ["fenced"] => Self::Fenced,
+            ["absent"] => Self::Absent,
+            ["full"] => Self::Full,
+            _ => return Err(bad_answer(answer)),
+        })
+    }
+}

@@ -1,0 +1,12 @@
+-- Reads levels, and how far their journal is, at one instant. KEYS: the journal, then the levels.
+-- Answers the id of the last entry that there ever was, then four counters for each level.
+local journal = redis.pcall('XINFO', 'STREAM', KEYS[1])
+local answer = {'0-0'}
+for i = 1, #journal, 2 do
+  if journal[i] == 'last-generated-id' then answer[1] = journal[i + 1] end
+end
+for i = 2, #KEYS do
+  local read = redis.call('HMGET', KEYS[i], 'on_hand', 'held', 'backorder_limit', 'version')
+  for j = 1, 4 do answer[#answer + 1] = read[j] or '' end
+end
+return answer

@@ -1,0 +1,163 @@
+//! Levels that Redis does not have: they come from SQL once, and never older than what was sold.
+
+use std::sync::Arc;
+
+use stocklock::stock::Home;
+use stocklock::store::{Attempt, InRedis};
+use tokio::task::JoinSet;
+
+use crate::store_contract::fixture::{Fixture, On, deduction, level_change, name};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_level_that_redis_has_lost_is_loaded_once_by_whoever_comes_first() {
+    let fixture = Fixture::on(On::REDIS).await;
+    for round in 0..5_i64 {
+        let sku = format!("sku-{round}");
+        fixture.put(&sku, 50).await;
+        sell(&fixture, &sku, 10).await;
+        fixture.settle().await;
+        fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
+
+        let mut buyers = JoinSet::new();
+        for buyer in 0..60 {
+            let (store, sku) = (Arc::clone(&fixture.store), sku.clone());
+            buyers.spawn(async move {
+                let how = [InRedis::Script, InRedis::Watch][buyer % 2];
+                loop {
+                    let attempt = store.deduct_in_redis(&deduction(&sku, 1), how).await;
+                    match attempt.expect("no error") {
+                        Attempt::Stale => {}
+                        settled => return settled,
+                    }
+                }
+            });
+        }
+        let outcomes = buyers.join_all().await;
+        let sold = |outcome: &&Attempt| matches!(outcome, Attempt::Journaled { .. });
+        assert_eq!(outcomes.iter().filter(sold).count(), 40, "{outcomes:?}");
+        let audit = fixture.audit(&sku).await;
+        assert_eq!((audit.sold, audit.on_hand, audit.pending), (50, 0, 0));
+        assert!(audit.consistent(), "{audit:?}");
+    }
+}
+
+/// As when Redis evicts a key: the mirror in SQL is older than what the journal knows.
+#[tokio::test]
+async fn a_level_that_alone_was_lost_is_not_older_than_the_journal() {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("other", 100).await;
+    fixture.put("a", 10).await;
+    sell(&fixture, "a", 2).await;
+    fixture.settle().await;
+    let before = fixture.level("a").await;
+    sell(&fixture, "a", 3).await;
+    // More entries than are looked through at once, of other levels and of this one.
+    sell(&fixture, "other", 50).await;
+    let key = fixture.key("stock:*:a:main").await;
+    fixture.redis::<()>(redis::cmd("DEL").arg(key)).await;
+
+    let level = fixture.level("a").await;
+
+    assert_eq!(level.on_hand, 5);
+    // Nobody who read a version before the loss may take this for the same state.
+    assert!(level.version > before.version + 1000, "{level:?}");
+    sell(&fixture, "a", 5).await;
+    let one_more = deduction("a", 1);
+    let refused = fixture
+        .store
+        .deduct_in_redis(&one_more, InRedis::Script)
+        .await;
+    assert_eq!(refused.unwrap(), Attempt::Insufficient { available: 0 });
+    assert!(fixture.audit("a").await.consistent());
+}
+
+#[tokio::test]
+async fn what_redis_lost_on_the_way_to_sql_is_sold_again_and_the_ledger_agrees() {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("a", 10).await;
+    sell(&fixture, "a", 4).await;
+    fixture.settle().await;
+    sell(&fixture, "a", 3).await;
+    fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
+    assert_eq!(fixture.level("a").await.on_hand, 6);
+    let audit = fixture.audit("a").await;
+    assert_eq!((audit.sold, audit.drift()), (4, 0), "{audit:?}");
+}
+
+/// As when a failover, or `appendfsync everysec`, rolls Redis back behind what SQL has: the counter
+/// there has not noticed sales that the ledger knows of.
+#[tokio::test]
+async fn sales_that_redis_forgot_and_sql_has_show_as_drift() {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("a", 10).await;
+    sell(&fixture, "a", 4).await;
+    let (level, journal) = (
+        fixture.key("stock:*:a:main").await,
+        fixture.key("journal:*").await,
+    );
+    let dump = async |key: &str| -> Vec<u8> { fixture.redis(redis::cmd("DUMP").arg(key)).await };
+    let earlier = [
+        (&level, dump(&level).await),
+        (&journal, dump(&journal).await),
+    ];
+    sell(&fixture, "a", 3).await;
+    fixture.settle().await;
+    for (key, dump) in earlier {
+        let mut restore = redis::cmd("RESTORE");
+        restore.arg(key).arg(0).arg(dump).arg("REPLACE");
+        fixture.redis::<()>(&restore).await;
+    }
+
+    let audit = fixture.audit("a").await;
+
+    assert_eq!(
+        (audit.sold, audit.on_hand, audit.drift()),
+        (7, 6, 3),
+        "{audit:?}"
+    );
+    assert!(!audit.consistent());
+    sell(&fixture, "a", 6).await;
+    let audit = fixture.audit("a").await;
+    assert_eq!(
+        (audit.sold, audit.oversold(), audit.drift()),
+        (13, 3, 3),
+        "{audit:?}"
+    );
+}
+
+#[tokio::test]
+async fn each_home_refuses_the_others_stock() {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("redis", 5).await;
+    let mut in_sql = level_change("sql", 5);
+    in_sql.home = Some(Home::Sql);
+    fixture.set(in_sql).await;
+    let store = &fixture.store;
+    let (of_redis, of_sql) = (deduction("redis", 1), deduction("sql", 1));
+    for how in [InRedis::Script, InRedis::Watch] {
+        let refused = store.deduct_in_redis(&of_sql, how).await.unwrap();
+        assert_eq!(refused, Attempt::WrongHome(Home::Sql));
+    }
+    let guarded = store.deduct_if_available(&of_redis).await.unwrap();
+    assert_eq!(guarded, Attempt::WrongHome(Home::Redis));
+    let locked = store.deduct_under_row_lock(&of_redis).await.unwrap();
+    assert_eq!(locked, Attempt::WrongHome(Home::Redis));
+    let homes = store.levels(None, 10).await.unwrap();
+    let homes: Vec<_> = homes
+        .iter()
+        .map(|level| (level.sku.as_str(), level.home))
+        .collect();
+    assert_eq!(homes, [("redis", Home::Redis), ("sql", Home::Sql)]);
+    assert!(store.audit(&name("redis")).await.unwrap()[0].consistent());
+}
+
+/// Sells so many units, one by one.
+pub(super) async fn sell(fixture: &Fixture, sku: &str, units: i64) {
+    for _ in 0..units {
+        let sold = fixture
+            .store
+            .deduct_in_redis(&deduction(sku, 1), InRedis::Script)
+            .await;
+        assert!(matches!(sold, Ok(Attempt::Journaled { .. })), "{sold:?}");
+    }
+}

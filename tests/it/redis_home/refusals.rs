@@ -1,0 +1,162 @@
+//! What a Redis says when it will not work: nothing happens, and everybody is told so.
+
+use redis::Cmd;
+use rstest::rstest;
+use stocklock::store::{Attempt, InRedis, StoreError};
+
+use super::loading::sell;
+use crate::store_contract::fixture::{Fixture, deduction, redis_options};
+use crate::support::services::Backend::Sqlite;
+use crate::support::services::PrivateServer;
+
+struct Private {
+    server: PrivateServer,
+    fixture: Fixture,
+}
+
+impl Private {
+    async fn start(arguments: &[&str]) -> Self {
+        let server = PrivateServer::redis(arguments).await;
+        let fixture = Fixture::new(Sqlite).await.with(redis_options(server.url()));
+        fixture.put("a", 10).await;
+        sell(&fixture, "a", 1).await;
+        Self { server, fixture }
+    }
+
+    async fn tell(&self, words: &[&str]) {
+        let client = redis::Client::open(self.server.url()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut command: Cmd = redis::cmd(words[0]);
+        let answer = command.arg(&words[1..]).exec_async(&mut connection).await;
+        answer.unwrap_or_else(|error| panic!("{words:?}: {error}"));
+    }
+}
+
+#[rstest]
+#[case::a_replica_since_the_failover(
+    &["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"], "READONLY"
+)]
+#[case::out_of_memory(
+    &["CONFIG", "SET", "maxmemory", "1"], &["CONFIG", "SET", "maxmemory", "0"], "OOM"
+)]
+#[case::too_few_replicas(
+    &["CONFIG", "SET", "min-replicas-to-write", "1"],
+    &["CONFIG", "SET", "min-replicas-to-write", "0"],
+    "NOREPLICAS"
+)]
+#[case::a_right_that_is_missing(
+    &["ACL", "SETUSER", "default", "-hset"], &["ACL", "SETUSER", "default", "+hset"], "CAN'T RUN THIS COMMAND"
+)]
+#[tokio::test]
+async fn a_server_that_refuses_changes_nothing_and_serves_again(
+    #[case] refuse: &[&str],
+    #[case] serve: &[&str],
+    #[case] code: &str,
+) {
+    let redis = Private::start(&[]).await;
+    let store = &redis.fixture.store;
+    redis.tell(refuse).await;
+    for how in [InRedis::Script, InRedis::Watch] {
+        let refused = store.deduct_in_redis(&deduction("a", 1), how).await;
+        let Err(StoreError::Unavailable(why)) = &refused else {
+            panic!("{how:?}: {refused:?}");
+        };
+        // The driver has words of its own for what refuses a transaction.
+        let told = why.to_string().to_uppercase();
+        assert!(
+            told.contains(code) || told.contains("ABORT"),
+            "{how:?}: {told}"
+        );
+    }
+    redis.tell(serve).await;
+    assert_eq!(redis.fixture.level("a").await.on_hand, 9);
+    sell(&redis.fixture, "a", 9).await;
+    assert!(redis.fixture.audit("a").await.consistent());
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_save_is_unavailable() {
+    let redis = Private::start(&["--enable-protected-configs", "yes"]).await;
+    // A directory where no file can be created.
+    redis.tell(&["CONFIG", "SET", "dir", "/proc"]).await;
+    redis.tell(&["CONFIG", "SET", "save", "3600 1"]).await;
+    redis.fixture.put("b", 10_000).await;
+    redis.tell(&["BGSAVE"]).await;
+    let store = &redis.fixture.store;
+    let refused = async {
+        loop {
+            match store
+                .deduct_in_redis(&deduction("b", 1), InRedis::Script)
+                .await
+            {
+                Ok(Attempt::Journaled { .. }) => {}
+                refused => return refused,
+            }
+        }
+    };
+    let refused = tokio::time::timeout(crate::store_contract::fixture::SOON, refused).await;
+    match refused.expect("it notices soon") {
+        Err(StoreError::Unavailable(why)) => assert!(why.to_string().contains("MISCONF"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn settings_of_redis_that_lose_sales_are_told() {
+    let redis = Private::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let told = async || redis.fixture.store.unsafe_settings().await.unwrap();
+    assert_eq!(told().await, [""; 0]);
+    for (setting, value, word) in [
+        ("appendfsync", "everysec", "set appendfsync always"),
+        ("appendonly", "no", "set appendonly yes"),
+    ] {
+        redis.tell(&["CONFIG", "SET", setting, value]).await;
+        let told = told().await;
+        assert!(matches!(&told[..], [one] if one.contains(word)), "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_know_the_scripts_is_sent_their_text() {
+    let redis = Private::start(&[]).await;
+    redis.tell(&["SCRIPT", "FLUSH"]).await;
+    sell(&redis.fixture, "a", 2).await;
+    assert!(redis.fixture.audit("a").await.consistent());
+}
+
+#[tokio::test]
+async fn a_server_that_was_killed_is_unavailable_until_it_is_back() {
+    let mut redis = Private::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    sell(&redis.fixture, "a", 2).await;
+    for how in [InRedis::Script, InRedis::Watch] {
+        let sold = redis
+            .fixture
+            .store
+            .deduct_in_redis(&deduction("a", 1), how)
+            .await;
+        assert!(matches!(sold, Ok(Attempt::Journaled { .. })), "{sold:?}");
+    }
+    redis.server.kill9();
+    for how in [InRedis::Script, InRedis::Watch] {
+        // The first may still find the connection that has died.
+        for _ in 0..2 {
+            let refused = redis
+                .fixture
+                .store
+                .deduct_in_redis(&deduction("a", 1), how)
+                .await;
+            let told = matches!(
+                refused,
+                Err(StoreError::Unavailable(_)
+                    | StoreError::ConnectionLost(_)
+                    | StoreError::OutcomeUnknown(_))
+            );
+            assert!(told, "{refused:?}");
+        }
+    }
+    redis.server.restart().await;
+    assert_eq!(redis.fixture.level("a").await.on_hand, 5);
+    sell(&redis.fixture, "a", 5).await;
+    let audit = redis.fixture.audit("a").await;
+    assert_eq!((audit.sold, audit.consistent()), (10, true), "{audit:?}");
+}

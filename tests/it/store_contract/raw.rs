@@ -1,0 +1,75 @@
+//! A connection to a test's database, to do there what no store would.
+
+use sqlx::{Connection, MySqlConnection, PgConnection, SqliteConnection};
+
+use crate::support::services::Backend;
+
+/// A connection past the stores.
+pub(crate) enum Raw {
+    Sqlite(SqliteConnection),
+    Mysql(MySqlConnection),
+    Postgres(PgConnection),
+}
+
+impl Raw {
+    pub(crate) async fn connect(backend: Backend, url: &str) -> Self {
+        match backend {
+            Backend::Sqlite => SqliteConnection::connect(url).await.map(Self::Sqlite),
+            Backend::Mysql => MySqlConnection::connect(url).await.map(Self::Mysql),
+            Backend::Postgres => PgConnection::connect(url).await.map(Self::Postgres),
+        }
+        .expect("the database lets the test in")
+    }
+
+    /// Executes one statement.
+    pub(crate) async fn run(&mut self, statement: &'static str) -> Result<(), sqlx::Error> {
+        let statement = sqlx::raw_sql(statement);
+        match self {
+            Self::Sqlite(connection) => statement.execute(connection).await.map(drop),
+            Self::Mysql(connection) => statement.execute(connection).await.map(drop),
+            Self::Postgres(connection) => statement.execute(connection).await.map(drop),
+        }
+    }
+
+    /// Reads one value, `None` where there is no row.
+    pub(crate) async fn text(&mut self, query: &'static str) -> Option<String> {
+        match self {
+            Self::Sqlite(connection) => sqlx::query_scalar(query).fetch_optional(connection).await,
+            Self::Mysql(connection) => sqlx::query_scalar(query).fetch_optional(connection).await,
+            Self::Postgres(connection) => {
+                sqlx::query_scalar(query).fetch_optional(connection).await
+            }
+        }
+        .expect("the query is answered")
+    }
+
+    /// Begins a transaction that writes.
+    pub(crate) async fn begin(&mut self) {
+        let begin = match self {
+            Self::Sqlite(_) => "BEGIN IMMEDIATE",
+            Self::Mysql(_) | Self::Postgres(_) => "BEGIN",
+        };
+        self.run(begin).await.expect("a transaction can begin");
+    }
+
+    /// Inserts a movement that carries the key `K` of an anonymous caller.
+    pub(crate) async fn record_key(&mut self) {
+        let statement = match self {
+            Self::Sqlite(_) | Self::Mysql(_) => {
+                "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
+                    available_after, durability, caller, idempotency_key)
+                 VALUES (x'00000000000000000000000000000001', 0, 'raw', 'main', 'deducted', -1, 0,
+                    'committed', 'anonymous', 'K')"
+            }
+            Self::Postgres(_) => {
+                "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
+                    available_after, durability, caller, idempotency_key)
+                 VALUES ('00000000-0000-0000-0000-000000000001', 0, 'raw', 'main', 'deducted', -1,
+                    0, 'committed', 'anonymous', 'K')"
+            }
+        };
+        self.run(statement)
+            .await
+            .expect("a movement can be inserted");
+    }
+}
