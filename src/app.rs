@@ -106,14 +106,15 @@ impl Replica {
 
     /// Warns of server settings under which a promise does not hold.
     pub async fn warn_of_unsafe_settings(&self) {
-        match self.store.unsafe_settings().await {
+        let (settings, services) =
+            tokio::join!(self.store.unsafe_settings(), self.locks.warnings());
+        match settings {
             Ok(problems) => problems
                 .iter()
                 .for_each(|problem| tracing::warn!("{problem}")),
             Err(error) => tracing::warn!(%error, "the database's settings could not be checked"),
         }
-        let problems = self.locks.warnings().await;
-        problems
+        services
             .iter()
             .for_each(|problem| tracing::warn!("{problem}"));
         let (lease, deadline) = (self.lock_lease, self.limits.request_deadline_ms);
@@ -187,8 +188,7 @@ impl Replica {
             if let Some(Err(error)) = futures_util::future::OptionFuture::from(following).await {
                 tracing::warn!(%error, "what follows the journals ended badly");
             }
-            self.locks.close().await;
-            self.store.close().await;
+            tokio::join!(self.locks.close(), self.store.close());
         };
         let drain_limit = async {
             self.shutdown.cancelled().await;
@@ -198,7 +198,7 @@ impl Replica {
             () = to_the_end => {}
             () = drain_limit => tracing::warn!(
                 operations = self.operations.under_way(),
-                "connections or operations still open at the drain limit"
+                "connections, operations or locks still open at the drain limit"
             ),
         }
     }

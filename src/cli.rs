@@ -169,6 +169,7 @@ async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
     let listener = TcpListener::bind(address).await.map_err(|error| {
         Failure::Setting(format!("LISTEN: cannot listen on {address}: {error}"))
     })?;
+    stop_on_signal(&replica)?;
     replica.warn_of_unsafe_settings().await;
     match mode {
         Mode::Serve => tracing::warn!(
@@ -180,7 +181,6 @@ async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
             .map_err(|error| Failure::Other(format!("cannot seed the lab's stock: {error}")))?,
     }
     announce(config, mode, &listener);
-    stop_on_signal(&replica)?;
     replica.run(listener).await;
     tracing::info!("stopped");
     Ok(())

@@ -46,7 +46,8 @@ pub(super) fn without_lab(document: &mut OpenApi) {
     let parameters = deduct
         .and_then(|path| path.post.as_mut()?.parameters.as_mut())
         .expect("a deduction has parameters");
-    parameters.retain(|it| !matches!(it, RefOr::T(it) if it.name == "strategy"));
+    let of_the_lab = ["strategy", "guard", "check"];
+    parameters.retain(|it| !matches!(it, RefOr::T(it) if of_the_lab.contains(&it.name.as_str())));
     let schemas = document.components.as_mut().map(|it| &mut it.schemas);
     let body = schemas.and_then(|it| it.get_mut("DeductBody"));
     let Some(RefOr::T(Schema::Object(body))) = body else {
@@ -108,7 +109,7 @@ problem_response!(Unavailable, "`not-ready`");
 #[expect(dead_code, reason = "a description only")]
 pub(super) enum ReadErrors {
     /// `invalid-request`: parseable, but wrong; where they apply also `invalid-idempotency-key`,
-    /// `idempotency-key-reused`, `unknown-strategy`, `strategy-fixed`, `level-too-large`
+    /// `idempotency-key-reused`, `unknown-strategy`, `strategy-fixed`, `safeguards-fixed`, `level-too-large`
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
     /// `unavailable`, `overloaded`, and for writes `contended`, each with Retry-After, and

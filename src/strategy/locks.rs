@@ -101,29 +101,36 @@ impl Locks {
     /// What is wrong with the services, a sentence for each: one that does not answer, or a setting
     /// under which a lock may be lost for nothing.
     pub async fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        for lock in [&self.redis, &self.zookeeper].into_iter().flatten() {
-            if let Err(problem) = lock.ping().await {
-                let (title, variable) = (lock.service().title(), lock.service().variable());
-                warnings.push(format!(
-                    "{title}, which {variable} names, does not answer: {problem}"
-                ));
+        let redis = async {
+            match (absence(self.redis.as_deref()).await, &self.redis_backend) {
+                // Where there is no answer now, the ping has just had one.
+                (None, Some(redis)) => redis.maxmemory_policy_warning().await.ok().flatten(),
+                (absence, _) => absence,
             }
-        }
-        if let Some(redis) = &self.redis_backend {
-            // Where there is no answer, the ping has said so.
-            let warning = redis.maxmemory_policy_warning().await;
-            warnings.extend(warning.ok().flatten());
-        }
-        warnings
+        };
+        let (redis, zookeeper) = tokio::join!(redis, absence(self.zookeeper.as_deref()));
+        redis.into_iter().chain(zookeeper).collect()
     }
 
     /// Gives everything up, and closes connections and sessions.
     pub async fn close(&self) {
-        for lock in [&self.redis, &self.zookeeper].into_iter().flatten() {
-            lock.close().await;
-        }
+        let close = async |lock: &Option<Arc<dyn Lock>>| {
+            if let Some(lock) = lock {
+                lock.close().await;
+            }
+        };
+        tokio::join!(close(&self.redis), close(&self.zookeeper));
     }
+}
+
+/// That a service does not answer, in a sentence.
+async fn absence(lock: Option<&dyn Lock>) -> Option<String> {
+    let lock = lock?;
+    let problem = lock.ping().await.err()?;
+    let (title, variable) = (lock.service().title(), lock.service().variable());
+    Some(format!(
+        "{title}, which {variable} names, does not answer: {problem}"
+    ))
 }
 
 fn managed(

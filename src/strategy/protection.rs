@@ -157,9 +157,13 @@ fn without_lock(
         _ => {
             let service = tenure.lock().service();
             let (title, variable) = (service.title(), service.variable());
+            let what = match &error {
+                LockError::Unavailable(error) if error.is_permanent() => "refuses; see the log",
+                _ => "does not answer",
+            };
             Ok(Step::Final(Err(StockError::StrategyUnavailable {
                 strategy: strategy.name(),
-                reason: format!("{title}, which {variable} names, does not answer"),
+                reason: format!("{title}, which {variable} names, {what}"),
                 source: Some(error.into()),
             })))
         }

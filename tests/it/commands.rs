@@ -38,6 +38,11 @@ async fn serve_has_no_page_no_lab_and_one_strategy() {
         let (status, problem) = post(&serve, &path).await;
         assert_eq!((status, &problem["code"]), (422, &json!("strategy-fixed")));
     }
+    for safeguard in ["guard=off", "check=off", "guard=on"] {
+        let (status, problem) = post(&serve, &format!("/stock/deduct?sku=1001&{safeguard}")).await;
+        let refused = (422, &json!("safeguards-fixed"));
+        assert_eq!((status, &problem["code"]), refused, "{safeguard}");
+    }
     let (status, problem) = post(&serve, "/stock/deduct").await;
     assert_eq!((status, &problem["code"]), (422, &json!("invalid-request")));
     assert_eq!(status_of(&serve, "/stock/1001").await, 404);

@@ -232,6 +232,21 @@ fn a_lost_lease_oversells_unless_version_and_fence_guard_the_write(
     assert!(0 < fence_alone[1] && fence_alone[1] < neither[1]);
 }
 
+/// The lock is kept until the outcome is known: the repeat under it finds what the first attempt
+/// did, also if that commits later still.
+#[test]
+fn a_commit_in_doubt_under_a_lock_is_settled_with_exactly_one_movement() {
+    let scenario = Scenario {
+        faults: 1,
+        safeguards: Safeguards {
+            guard: true,
+            check: false,
+        },
+        ..Scenario::new(Strategy::RedisLock, 1, 2)
+    };
+    scenario.explore().assert_clean();
+}
+
 /// Levels that are set and adjusted while they are sold still agree with their ledger; and whoever
 /// is refused is told of a level that did not suffice, also where somebody restocks between the
 /// refusal and the look at the level.

@@ -12,7 +12,7 @@ struct File {
 }
 
 /// A word, and the only files and directories that may have it in their code.
-const ONLY_IN: [(&str, &[&str]); 10] = [
+const ONLY_IN: [(&str, &[&str]); 11] = [
     (
         "axum::",
         &[
@@ -26,12 +26,17 @@ const ONLY_IN: [(&str, &[&str]); 10] = [
     ("sqlx::", &["src/store.rs", "src/store", "tests"]),
     (
         " redis::",
-        &["src/store/redis.rs", "src/store/redis", "tests"],
+        &["src/store/redis.rs", "src/store/redis", "tests", "locks"],
     ),
-    ("std::env::", &["src/config.rs", "tests"]),
+    ("zookeeper_client::", &["tests", "locks"]),
+    (
+        "std::env::",
+        &["src/config.rs", "tests", "locks/tests", "locks/examples"],
+    ),
     ("dotenvy::", &["src/main.rs"]),
-    ("anyhow::", &["tests"]),
-    ("std::process::Command", &["tests"]),
+    // The locks have it among their dev-dependencies only.
+    ("anyhow::", &["tests", "locks"]),
+    ("std::process::Command", &["tests", "locks/tests"]),
     ("#[ignore", &[]),
     ("mod utils", &[]),
     ("mod helpers", &[]),
@@ -79,7 +84,10 @@ const MOST_LINES: usize = 400;
 
 fn files() -> Vec<File> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut directories: Vec<PathBuf> = vec![root.join("src"), root.join("tests")];
+    let mut directories: Vec<PathBuf> =
+        ["src", "tests", "locks/src", "locks/tests", "locks/examples"]
+            .map(|directory| root.join(directory))
+            .into();
     let mut files = Vec::new();
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).expect("the sources are there") {
