@@ -112,8 +112,9 @@ pub(super) enum ReadErrors {
     /// `idempotency-key-reused`, `unknown-strategy`, `strategy-fixed`, `safeguards-fixed`, `level-too-large`
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
-    /// `unavailable`, `overloaded`, and for writes `contended`, each with Retry-After, and
-    /// `strategy-unavailable` and `home-unavailable` without: nothing was changed
+    /// `unavailable`, `overloaded`, for writes `contended`, and `strategy-unavailable` where its
+    /// service is away, each with Retry-After; without, `strategy-unavailable` and
+    /// `home-unavailable` where something is not configured: nothing was changed
     #[response(status = 503, content_type = "application/problem+json")]
     Unavailable(Problem),
 }
