@@ -66,6 +66,28 @@ async fn who_came_to_the_server_too_late_was_kept_waiting_by_others() {
     assert!(matches!(refused, LockError::Unavailable(_)), "{refused}");
 }
 
+/// The first request is overtaken by those that are told that the lock is busy, and arrives when
+/// the lock is free and nobody wants it any more.
+#[tokio::test(start_paused = true)]
+async fn a_late_request_takes_nothing_although_others_were_answered() {
+    let server = server();
+    let guard = manager(&server).lock("busy").acquire().await.unwrap();
+    server.delay_requests(Question::Acquire, 1);
+    let counts = Counts::default();
+    let late = LockManager::builder(server.client())
+        .clock(TokioClock::new())
+        .hooks(counts.clone())
+        .build();
+    let lock = late.lock("busy").wait(RESPONSE * 3);
+    let refused = lock.acquire().await.unwrap_err();
+    assert!(matches!(refused, LockError::WaitLimit { .. }), "{refused}");
+    assert!(counts.attempts() > 2, "{}", counts.attempts());
+    guard.release().await;
+    server.deliver();
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(server.held(), 0);
+}
+
 /// Renewals that get no answer make a guard suspect, and the next one that does mends it.
 #[tokio::test(start_paused = true)]
 async fn a_guard_is_suspect_while_renewals_fail_and_then_held_again() {
