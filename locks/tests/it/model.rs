@@ -88,6 +88,22 @@ async fn a_late_request_takes_nothing_although_others_were_answered() {
     assert_eq!(server.held(), 0);
 }
 
+/// A server that stands still keeps everybody waiting, also those who come to it so late that it
+/// could not answer within their limit.
+#[tokio::test(start_paused = true)]
+async fn a_frozen_server_is_not_a_busy_lock() {
+    let server = server();
+    let manager = manager(&server);
+    server.pause();
+    let waits = [300, 600, 1_500, 1_700].map(Duration::from_millis);
+    let refused = waits.map(|wait| tokio::spawn(manager.lock("frozen").wait(wait).acquire()));
+    for (refused, wait) in refused.into_iter().zip(waits) {
+        let refused = refused.await.unwrap().unwrap_err();
+        let is_told = matches!(refused, LockError::Unavailable(_));
+        assert!(is_told, "{wait:?}: {refused}");
+    }
+}
+
 /// Renewals that get no answer make a guard suspect, and the next one that does mends it.
 #[tokio::test(start_paused = true)]
 async fn a_guard_is_suspect_while_renewals_fail_and_then_held_again() {
