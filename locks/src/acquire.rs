@@ -322,6 +322,7 @@ impl Acquisition {
             lease: self.options.lease,
             turn: Some(turn),
             done,
+            held: None,
         });
     }
 

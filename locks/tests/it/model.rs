@@ -177,6 +177,51 @@ async fn a_release_without_an_answer_is_unconfirmed() {
     assert_eq!(server.held(), 0);
 }
 
+/// Each lock is counted once, by what the server says of its release, whoever has heard that.
+#[tokio::test(start_paused = true)]
+async fn a_loss_found_at_the_release_is_counted_also_when_nobody_waits_for_it() {
+    let server = server();
+    let counts = Counts::default();
+    let backend = server.client().latency(Duration::from_millis(2));
+    let manager = LockManager::builder(backend)
+        .clock(TokioClock::new())
+        .hooks(counts.clone())
+        .build();
+    let acquire = async || manager.lock("gone").acquire().await.unwrap();
+    let counted = || (counts.released(), counts.lost(), counts.dropped());
+
+    let guard = acquire().await;
+    server.expire("gone");
+    let outcome = guard.release().await;
+    let is_lost = matches!(outcome, ReleaseOutcome::AlreadyLost { .. });
+    assert!(is_lost, "{outcome:?}");
+    assert_eq!(counted(), (0, 1, 0));
+
+    let guard = acquire().await;
+    server.expire("gone");
+    let release = Box::pin(guard.release());
+    assert!(futures_util::poll!(release).is_pending());
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(counted(), (0, 2, 0));
+
+    let guard = acquire().await;
+    server.expire("gone");
+    drop(guard);
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(counted(), (0, 3, 1));
+
+    drop(acquire().await);
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(counted(), (1, 3, 2));
+
+    // Asked twice, the server knows nothing of it: it was held to the end.
+    let guard = acquire().await;
+    server.lose_answers(Question::Release, 1);
+    guard.release().await;
+    sleep(RESPONSE * 2).await;
+    assert_eq!(counted(), (2, 3, 2));
+}
+
 /// A server that never answers costs the wait limit, or for a single try its response limit.
 #[tokio::test(start_paused = true)]
 async fn a_silent_server_costs_no_more_than_the_limits() {
