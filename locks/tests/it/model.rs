@@ -222,6 +222,23 @@ async fn a_loss_found_at_the_release_is_counted_also_when_nobody_waits_for_it() 
     assert_eq!(counted(), (2, 3, 2));
 }
 
+#[tokio::test(start_paused = true)]
+async fn run_tells_of_a_loss_that_only_the_release_found() {
+    let server = server();
+    let run = manager(&server).lock("gone").run(async |guard| {
+        server.expire("gone");
+        guard.check().unwrap();
+    });
+    let lost = run.await.unwrap_err();
+    let is_stolen = matches!(
+        lost,
+        LockError::Lost {
+            reason: LostReason::Stolen
+        }
+    );
+    assert!(is_stolen, "{lost}");
+}
+
 /// A server that never answers costs the wait limit, or for a single try its response limit.
 #[tokio::test(start_paused = true)]
 async fn a_silent_server_costs_no_more_than_the_limits() {
