@@ -143,10 +143,13 @@ impl Acquisition {
     }
 
     /// Whether the time went by waiting for others, so that what was sent at `sent` could not be
-    /// answered within the limit even by a server that is well.
+    /// answered within the limit even by a server that is well; which it is not where who was first
+    /// in line before got no answer either.
     fn asked_too_late(&self, sent: Moment) -> bool {
         let unanswered = self.inner.clock.now().since(sent);
-        self.contended && unanswered < self.inner.backend.response_limit()
+        self.contended
+            && unanswered < self.inner.backend.response_limit()
+            && !self.inner.queue.is_troubled(&self.options.name)
     }
 
     /// Waits in the line of this process.
@@ -319,6 +322,7 @@ impl Acquisition {
             lease: self.options.lease,
             turn: Some(turn),
             done,
+            held: None,
         });
     }
 

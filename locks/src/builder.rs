@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::acquire;
 use crate::clock::Moment;
 use crate::error::LockError;
-use crate::guard::LockGuard;
+use crate::guard::{LockGuard, ReleaseOutcome};
 use crate::manager::LockManager;
 
 /// The shortest lease; below it the timers of a busy machine are too coarse.
@@ -175,7 +175,10 @@ impl LockBuilder {
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock was lost before `body`
-    /// came to its end.
+    /// came to its end, or the server says at the release that it had been: then all of `body` was
+    /// done, perhaps beside another holder. Where the server does not answer the release, the lock
+    /// was held as long as this process could know, and that is no error; nor is a loss looked for
+    /// while a guard that `body` has passed on keeps the lock.
     ///
     /// # Cancel safety
     /// Dropping it drops `body` and releases the lock in the background.
@@ -191,7 +194,10 @@ impl LockBuilder {
             reason = guard.lost() => Err(LockError::Lost { reason }),
             output = body(child) => Ok(output),
         };
-        guard.release().await;
-        output
+        // `body` came to its end, but perhaps beside another holder.
+        match guard.release().await {
+            ReleaseOutcome::AlreadyLost { reason, .. } => Err(LockError::Lost { reason }),
+            ReleaseOutcome::Released { .. } | ReleaseOutcome::Unconfirmed { .. } => output,
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::backend::Renewed;
 use crate::clock::Moment;
 use crate::error::{BackendError, LockError, LostReason};
 use crate::hold::Hold;
-use crate::release::Released;
+use crate::release::{Held, Released};
 use crate::token::Token;
 
 /// How many guards may share one lock.
@@ -224,12 +224,10 @@ impl LockGuard {
         if let Err(reason) = give_up(&hold, Some(done)) {
             return ReleaseOutcome::AlreadyLost { reason, held_for };
         }
-        hold.inner.hooks.released(hold.label(), held_for);
         match is_done.await {
             Ok(Released::Yes) => ReleaseOutcome::Released { held_for },
             Ok(Released::WasNotHeld) => {
                 let reason = LostReason::Stolen;
-                hold.inner.hooks.lost(hold.label(), held_for, reason);
                 ReleaseOutcome::AlreadyLost { reason, held_for }
             }
             Ok(Released::NotYet) | Err(_) => ReleaseOutcome::Unconfirmed { held_for },
@@ -250,7 +248,11 @@ impl LockGuard {
 /// Ends the hold and hands it to the release task; `Err` if it was lost first.
 fn give_up(hold: &Arc<Hold>, done: Option<oneshot::Sender<Released>>) -> Result<(), LostReason> {
     let turn = hold.end(LostReason::Released)?;
-    hold.release_in_background(turn, done);
+    let held = Held {
+        label: hold.label(),
+        held_for: hold.held_for(),
+    };
+    hold.release_in_background(turn, done, Some(held));
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use crate::guard::LockState;
 use crate::manager::Inner;
 use crate::nonce::Nonce;
 use crate::queue::Turn;
-use crate::release::{ReleaseJob, Released};
+use crate::release::{Held, ReleaseJob, Released};
 
 /// A lock that was granted to this process.
 #[derive(Debug)]
@@ -240,7 +240,7 @@ impl Hold {
         // The server may still know it as ours: after `max_hold`, or when only the answers to the
         // renewals were lost. What is known to be gone is not ours to release.
         if !matches!(reason, LostReason::Stolen | LostReason::SessionExpired) {
-            self.release_in_background(turn, None);
+            self.release_in_background(turn, None, None);
         }
         reason
     }
@@ -260,11 +260,12 @@ impl Hold {
         Ok(turn)
     }
 
-    /// Hands it to the release task.
+    /// Hands it to the release task, which counts it if it has not been counted as lost.
     pub(crate) fn release_in_background(
         &self,
         turn: Option<Turn>,
         done: Option<oneshot::Sender<Released>>,
+        held: Option<Held>,
     ) {
         let left = self.valid_until().since(self.inner.clock.now());
         self.inner.release(ReleaseJob {
@@ -273,6 +274,7 @@ impl Hold {
             lease: left.max(self.grant.lease),
             turn,
             done,
+            held,
         });
     }
 

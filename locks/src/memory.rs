@@ -82,8 +82,10 @@ impl MemoryBackend {
         tokio::spawn(async move {
             pass(server.clock.as_ref(), latency).await;
             let fate = server.fate(question);
-            if fate == Fate::RequestLost {
-                return;
+            match fate {
+                Fate::RequestLost => return,
+                Fate::Delayed => server.delivered.notified().await,
+                Fate::Answered | Fate::AnswerLost => {}
             }
             server.running().await;
             let answer = answer(&server);
@@ -149,8 +151,10 @@ impl Backend for MemoryBackend {
         let name = name.to_owned();
         self.ask(Question::Release, move |server| {
             let outcome = server.table.release(server.clock.now(), &name, nonce);
-            if outcome == Release::Released && !server.loses_wake_up() {
-                server.table.freed.publish(&name);
+            match outcome {
+                Release::Released if !server.loses_wake_up() => server.table.freed.publish(&name),
+                Release::Released => {}
+                Release::NotHeld => server.give_up(nonce),
             }
             outcome
         })
@@ -186,19 +190,21 @@ struct MemoryContender {
 impl Contender for MemoryContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
         let Request { name, nonce, lease } = self.request.clone();
-        self.unclear = true;
+        let earlier = std::mem::replace(&mut self.unclear, true);
         let answer = self.client.ask(Question::Acquire, move |server| {
             let now = server.clock.now();
-            server.table.acquire(now, &name, nonce, lease)
+            (!server.is_given_up(nonce)).then(|| server.table.acquire(now, &name, nonce, lease))
         });
-        match answer.await? {
+        let given_up = || BackendError::permanent("this acquisition was given up");
+        match answer.await?.ok_or_else(given_up)? {
             Ok(token) => Ok(Attempt::Held(Grant {
                 token,
                 source: Arc::clone(&self.client.server.source),
                 lease,
             })),
             Err(left) => {
-                self.unclear = false;
+                // It speaks for this request alone; an earlier one may still be on its way.
+                self.unclear = earlier;
                 Ok(Attempt::Busy {
                     ask_again: Some(left.min(self.client.fallback)),
                 })

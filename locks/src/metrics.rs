@@ -24,13 +24,16 @@ pub trait LockHooks: Debug + Send + Sync + 'static {
     /// A renewal of `locks` locks in one request was answered, or failed, after `took`.
     fn renewed(&self, _locks: usize, _took: Duration, _succeeded: bool) {}
 
-    /// A lock was given up by its holder after `held`.
+    /// A lock was given up after `held`, and the server did not say that it had been lost. Each lock
+    /// that was acquired is counted once in the end, as released or as lost, whether or not
+    /// anybody waits for the server's answer.
     fn released(&self, _label: &'static str, _held: Duration) {}
 
     /// A lock was lost after `held`.
     fn lost(&self, _label: &'static str, _held: Duration, _reason: LostReason) {}
 
-    /// A guard was dropped instead of released; the lock is released in the background.
+    /// A guard was dropped instead of released; the lock is released in the background, and counted
+    /// there.
     fn guard_dropped(&self, _label: &'static str) {}
 }
 

@@ -276,7 +276,9 @@ struct RedisContender {
 #[async_trait]
 impl Contender for RedisContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
-        self.unclear = true;
+        // What is never sent cannot arrive.
+        self.redis.connection.connected().await?;
+        let earlier = std::mem::replace(&mut self.unclear, true);
         let answer = self.redis.acquire(&self.request).await?;
         let attempt = match answer.as_slice() {
             [redis::Value::Int(1), token, source] => {
@@ -297,7 +299,8 @@ impl Contender for RedisContender {
             }
             other => return Err(BackendError::permanent(format!("unexpected: {other:?}"))),
         };
-        self.unclear = false;
+        // It speaks for this request alone; an earlier one may still be on its way.
+        self.unclear = earlier;
         Ok(attempt)
     }
 

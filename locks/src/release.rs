@@ -11,6 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::backend::Release;
+use crate::error::LostReason;
 use crate::nonce::Nonce;
 use crate::queue::Turn;
 use crate::retry::Backoff;
@@ -27,6 +28,15 @@ pub(crate) struct ReleaseJob {
     pub(crate) turn: Option<Turn>,
     /// Who wants to know how the first try went.
     pub(crate) done: Option<oneshot::Sender<Released>>,
+    /// The hold that ends with it, if it has not been counted as lost before.
+    pub(crate) held: Option<Held>,
+}
+
+/// A hold as it is counted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    pub(crate) label: &'static str,
+    pub(crate) held_for: Duration,
 }
 
 /// How a release went.
@@ -78,11 +88,14 @@ async fn release(means: &Means, job: ReleaseJob) {
         lease,
         turn,
         done,
+        held,
     } = job;
+    let count = |was_held| count(means, &name, held, was_held);
     // An acquire that is still on its way could take the lock after us, for one lease.
     let until = means.clock.now() + means.backend.kept_for(lease).max(lease) * 2;
     let mut backoff = Backoff::default();
     let mut tell = (turn, done);
+    let mut is_first = true;
     loop {
         let answer = tokio::select! {
             answer = means.backend.release(&name, nonce) => Some(answer),
@@ -93,6 +106,12 @@ async fn release(means: &Means, job: ReleaseJob) {
             Some(Ok(Release::NotHeld)) => Released::WasNotHeld,
             Some(Err(_)) | None => Released::NotYet,
         };
+        // Before anybody is told. Who asks again cannot tell its own doing from a loss.
+        match outcome {
+            Released::Yes => count(true),
+            Released::WasNotHeld => count(!is_first),
+            Released::NotYet => is_first = false,
+        }
         let (turn, done) = std::mem::take(&mut tell);
         drop(turn);
         if let Some(done) = done {
@@ -109,12 +128,29 @@ async fn release(means: &Means, job: ReleaseJob) {
                     continue;
                 }
                 tracing::warn!(lock = %name, %error, "a lock was left to its lease");
-                return;
+                return count(true);
             }
             None => {
                 tracing::warn!(lock = %name, "a lock was left to its lease");
-                return;
+                return count(true);
             }
         }
+    }
+}
+
+/// Counts a hold as released or as lost, by what the server has said.
+fn count(means: &Means, name: &str, held: Option<Held>, was_held: bool) {
+    let Some(Held { label, held_for }) = held else {
+        return;
+    };
+    if was_held {
+        means.hooks.released(label, held_for);
+    } else {
+        let reason = LostReason::Stolen;
+        means.hooks.lost(label, held_for, reason);
+        tracing::warn!(
+            lock = %name, held = ?held_for, reason = reason.name(),
+            "a lock had been lost before it was released",
+        );
     }
 }

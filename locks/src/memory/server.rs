@@ -1,9 +1,9 @@
 //! The model's server, and what can be done to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::clock::Clock;
 use crate::nonce::Nonce;
@@ -34,6 +34,8 @@ pub enum Question {
 pub(super) enum Fate {
     Answered,
     RequestLost,
+    /// It arrives when the server is told so.
+    Delayed,
     AnswerLost,
 }
 
@@ -42,13 +44,16 @@ pub(super) struct Server {
     pub(super) table: Table,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) source: Arc<str>,
+    /// What was given up before it arrived, and takes nothing when it does.
+    given_up: Mutex<HashSet<Nonce>>,
     faults: Mutex<Faults>,
     paused: watch::Sender<bool>,
+    pub(super) delivered: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Faults {
-    lost: HashMap<(Question, Fate), u32>,
+    left: HashMap<(Question, Fate), u32>,
     wake_ups_lost: u32,
 }
 
@@ -60,8 +65,10 @@ impl MemoryServer {
             table: Table::default(),
             clock: Arc::new(clock),
             source: format!("memory:{}", Nonce::random()).into(),
+            given_up: Mutex::default(),
             faults: Mutex::default(),
             paused: watch::Sender::new(false),
+            delivered: Notify::new(),
         }))
     }
 
@@ -78,13 +85,25 @@ impl MemoryServer {
     /// Loses the next `times` requests of a kind before they arrive.
     pub fn lose_requests(&self, question: Question, times: u32) {
         let fault = (question, Fate::RequestLost);
-        self.0.faults().lost.insert(fault, times);
+        self.0.faults().left.insert(fault, times);
+    }
+
+    /// Keeps the next `times` requests of a kind on their way until [`deliver`](Self::deliver);
+    /// later ones overtake them.
+    pub fn delay_requests(&self, question: Question, times: u32) {
+        let fault = (question, Fate::Delayed);
+        self.0.faults().left.insert(fault, times);
+    }
+
+    /// Lets the requests arrive that are delayed by now.
+    pub fn deliver(&self) {
+        self.0.delivered.notify_waiters();
     }
 
     /// Carries out the next `times` requests of a kind, and loses the answers.
     pub fn lose_answers(&self, question: Question, times: u32) {
         let fault = (question, Fate::AnswerLost);
-        self.0.faults().lost.insert(fault, times);
+        self.0.faults().left.insert(fault, times);
     }
 
     /// Loses the next `times` wake-ups after a release.
@@ -124,11 +143,20 @@ impl Server {
         let _ = paused.wait_for(|paused| !paused).await;
     }
 
+    /// Remembers that an acquisition was given up.
+    pub(super) fn give_up(&self, nonce: Nonce) {
+        self.given_up().insert(nonce);
+    }
+
+    pub(super) fn is_given_up(&self, nonce: Nonce) -> bool {
+        self.given_up().contains(&nonce)
+    }
+
     /// What becomes of the next request of a kind.
     pub(super) fn fate(&self, question: Question) -> Fate {
         let mut faults = self.faults();
-        for fate in [Fate::RequestLost, Fate::AnswerLost] {
-            if let Some(left @ 1..) = faults.lost.get_mut(&(question, fate)) {
+        for fate in [Fate::RequestLost, Fate::Delayed, Fate::AnswerLost] {
+            if let Some(left @ 1..) = faults.left.get_mut(&(question, fate)) {
                 *left -= 1;
                 return fate;
             }
@@ -141,6 +169,10 @@ impl Server {
         let loses = faults.wake_ups_lost > 0;
         faults.wake_ups_lost = faults.wake_ups_lost.saturating_sub(1);
         loses
+    }
+
+    fn given_up(&self) -> MutexGuard<'_, HashSet<Nonce>> {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn faults(&self) -> MutexGuard<'_, Faults> {

@@ -43,6 +43,11 @@ impl Connection {
         }
     }
 
+    /// Completes when there is a connection.
+    pub(super) async fn connected(&self) -> Result<(), BackendError> {
+        self.current().await.map(drop)
+    }
+
     /// Runs a command.
     pub(super) async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BackendError> {
         self.query(command).await?.map_err(backend_error)
@@ -81,12 +86,16 @@ impl Connection {
         let Numbered {
             mut connection,
             number,
-        } = self.link.get(|_| true, || self.connect()).await?;
+        } = self.current().await?;
         let answer = command.query_async(&mut connection).await;
         if answer.as_ref().is_err_and(is_of_the_connection) {
             self.link.forget(|current| current.number == number);
         }
         Ok(answer)
+    }
+
+    async fn current(&self) -> Result<Numbered, BackendError> {
+        self.link.get(|_| true, || self.connect()).await
     }
 
     fn connect(&self) -> impl Future<Output = Result<Numbered, BackendError>> + Send + 'static {

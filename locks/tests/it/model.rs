@@ -66,6 +66,44 @@ async fn who_came_to_the_server_too_late_was_kept_waiting_by_others() {
     assert!(matches!(refused, LockError::Unavailable(_)), "{refused}");
 }
 
+/// The first request is overtaken by those that are told that the lock is busy, and arrives when
+/// the lock is free and nobody wants it any more.
+#[tokio::test(start_paused = true)]
+async fn a_late_request_takes_nothing_although_others_were_answered() {
+    let server = server();
+    let guard = manager(&server).lock("busy").acquire().await.unwrap();
+    server.delay_requests(Question::Acquire, 1);
+    let counts = Counts::default();
+    let late = LockManager::builder(server.client())
+        .clock(TokioClock::new())
+        .hooks(counts.clone())
+        .build();
+    let lock = late.lock("busy").wait(RESPONSE * 3);
+    let refused = lock.acquire().await.unwrap_err();
+    assert!(matches!(refused, LockError::WaitLimit { .. }), "{refused}");
+    assert!(counts.attempts() > 2, "{}", counts.attempts());
+    guard.release().await;
+    server.deliver();
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(server.held(), 0);
+}
+
+/// A server that stands still keeps everybody waiting, also those who come to it so late that it
+/// could not answer within their limit.
+#[tokio::test(start_paused = true)]
+async fn a_frozen_server_is_not_a_busy_lock() {
+    let server = server();
+    let manager = manager(&server);
+    server.pause();
+    let waits = [300, 600, 1_500, 1_700].map(Duration::from_millis);
+    let refused = waits.map(|wait| tokio::spawn(manager.lock("frozen").wait(wait).acquire()));
+    for (refused, wait) in refused.into_iter().zip(waits) {
+        let refused = refused.await.unwrap().unwrap_err();
+        let is_told = matches!(refused, LockError::Unavailable(_));
+        assert!(is_told, "{wait:?}: {refused}");
+    }
+}
+
 /// Renewals that get no answer make a guard suspect, and the next one that does mends it.
 #[tokio::test(start_paused = true)]
 async fn a_guard_is_suspect_while_renewals_fail_and_then_held_again() {
@@ -137,6 +175,68 @@ async fn a_release_without_an_answer_is_unconfirmed() {
         "{outcome:?}"
     );
     assert_eq!(server.held(), 0);
+}
+
+/// Each lock is counted once, by what the server says of its release, whoever has heard that.
+#[tokio::test(start_paused = true)]
+async fn a_loss_found_at_the_release_is_counted_also_when_nobody_waits_for_it() {
+    let server = server();
+    let counts = Counts::default();
+    let backend = server.client().latency(Duration::from_millis(2));
+    let manager = LockManager::builder(backend)
+        .clock(TokioClock::new())
+        .hooks(counts.clone())
+        .build();
+    let acquire = async || manager.lock("gone").acquire().await.unwrap();
+    let counted = || (counts.released(), counts.lost(), counts.dropped());
+
+    let guard = acquire().await;
+    server.expire("gone");
+    let outcome = guard.release().await;
+    let is_lost = matches!(outcome, ReleaseOutcome::AlreadyLost { .. });
+    assert!(is_lost, "{outcome:?}");
+    assert_eq!(counted(), (0, 1, 0));
+
+    let guard = acquire().await;
+    server.expire("gone");
+    let release = Box::pin(guard.release());
+    assert!(futures_util::poll!(release).is_pending());
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(counted(), (0, 2, 0));
+
+    let guard = acquire().await;
+    server.expire("gone");
+    drop(guard);
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(counted(), (0, 3, 1));
+
+    drop(acquire().await);
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(counted(), (1, 3, 2));
+
+    // Asked twice, the server knows nothing of it: it was held to the end.
+    let guard = acquire().await;
+    server.lose_answers(Question::Release, 1);
+    guard.release().await;
+    sleep(RESPONSE * 2).await;
+    assert_eq!(counted(), (2, 3, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_tells_of_a_loss_that_only_the_release_found() {
+    let server = server();
+    let run = manager(&server).lock("gone").run(async |guard| {
+        server.expire("gone");
+        guard.check().unwrap();
+    });
+    let lost = run.await.unwrap_err();
+    let is_stolen = matches!(
+        lost,
+        LockError::Lost {
+            reason: LostReason::Stolen
+        }
+    );
+    assert!(is_stolen, "{lost}");
 }
 
 /// A server that never answers costs the wait limit, or for a single try its response limit.

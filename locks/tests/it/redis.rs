@@ -7,6 +7,7 @@ use stocklock_locks::{LockManager, Nonce};
 
 use crate::rig::redis::RedisRig;
 use crate::rig::{Rig, RigExt};
+use crate::support::ports::free_port;
 
 mod refusals;
 mod wakeups;
@@ -53,6 +54,19 @@ async fn scripts_that_the_server_forgot_are_sent_again() {
     run::<String>(&mut rig.direct().await, "SCRIPT FLUSH").await;
     guard.release().await;
     assert_eq!(rig.left().await, 0);
+}
+
+/// Or each acquisition while Redis is away would cost a release and a tombstone when it is back.
+#[tokio::test]
+async fn what_was_never_sent_has_left_nothing() {
+    let backend = RedisBackend::new(&format!("redis://127.0.0.1:{}/", free_port())).unwrap();
+    let mut contender = backend.contender(Request {
+        name: "away".into(),
+        nonce: Nonce::random(),
+        lease: std::time::Duration::from_secs(1),
+    });
+    contender.attempt().await.unwrap_err();
+    assert!(!contender.may_have_left_something());
 }
 
 /// The request to acquire arrives after the release that gave it up.

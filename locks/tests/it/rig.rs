@@ -181,7 +181,7 @@ impl Clock for Ahead {
 
 /// Counts what a manager tells.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Counts(Arc<[AtomicU64; 4]>);
+pub(crate) struct Counts(Arc<[AtomicU64; 5]>);
 
 impl Counts {
     pub(crate) fn attempts(&self) -> u64 {
@@ -195,6 +195,9 @@ impl Counts {
     }
     pub(crate) fn renewals(&self) -> u64 {
         self.0[3].load(Ordering::SeqCst)
+    }
+    pub(crate) fn released(&self) -> u64 {
+        self.0[4].load(Ordering::SeqCst)
     }
     fn add(&self, which: usize) {
         self.0[which].fetch_add(1, Ordering::SeqCst);
@@ -213,6 +216,9 @@ impl LockHooks for Counts {
     }
     fn renewed(&self, _: usize, _: Duration, _: bool) {
         self.add(3);
+    }
+    fn released(&self, _: &'static str, _: Duration) {
+        self.add(4);
     }
 }
 
