@@ -1,7 +1,10 @@
 //! Stock that lives in Redis, beyond the contract of all stores: how it gets there and into the
 //! ledger, what the server refuses, and what callers see of it.
 
+mod exactly_once;
 mod following;
+mod journal_limit;
+mod killed;
 mod loading;
 mod refusals;
 mod requests;

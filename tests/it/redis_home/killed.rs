@@ -1,0 +1,1 @@
+//! Redis killed in the middle of a race, and started again.
