@@ -2,6 +2,7 @@
 //! ledger, what the server refuses, and what callers see of it.
 
 mod exactly_once;
+mod first_requests;
 mod following;
 mod journal_limit;
 mod killed;
