@@ -112,10 +112,9 @@ impl Replica {
                 .for_each(|problem| tracing::warn!("{problem}")),
             Err(error) => tracing::warn!(%error, "the database's settings could not be checked"),
         }
-        let problems = self.locks.warnings().await;
-        problems
-            .iter()
-            .for_each(|problem| tracing::warn!("{problem}"));
+        for problem in self.locks.warnings().await {
+            tracing::warn!("{problem}");
+        }
         let (lease, deadline) = (self.lock_lease, self.limits.request_deadline_ms);
         if self.locks.services() != Services::NONE && lease < deadline {
             tracing::warn!(
