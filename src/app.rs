@@ -114,9 +114,9 @@ impl Replica {
                 .for_each(|problem| tracing::warn!("{problem}")),
             Err(error) => tracing::warn!(%error, "the database's settings could not be checked"),
         }
-        services
-            .iter()
-            .for_each(|problem| tracing::warn!("{problem}"));
+        for problem in services {
+            tracing::warn!("{problem}");
+        }
         let (lease, deadline) = (self.lock_lease, self.limits.request_deadline_ms);
         if self.locks.services() != Services::NONE && lease < deadline {
             tracing::warn!(

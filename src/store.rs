@@ -109,6 +109,11 @@ pub trait StockStore: Send + Sync + fmt::Debug {
     /// One cheap round trip.
     async fn ping(&self) -> Result<(), StoreError>;
 
+    /// The same with the Redis that stock lives in, where there is one.
+    async fn ping_redis(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Settings of the server under which a promise of ours does not hold, a sentence for each
     /// that says what to set.
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError>;

@@ -3,8 +3,9 @@
 //! *Guarantees:* exclusion between live sessions, in the order of arrival; a token, the czxid of the
 //! place in the queue, that never goes back. *Costs:* two writes of the ensemble for each lock, and
 //! three more for a name that was not used just before, whose directory comes and goes; three round
-//! trips of the holder; one wake-up for each hand-over, however many wait. *Fails when* the holder is
-//! paused past its session: two may then believe to hold, and only the token in the guarded write
+//! trips of the holder; a sync for each batch of renewals and a read for each lock in it; one
+//! wake-up for each hand-over, however many wait. *Fails when* the holder is paused past its
+//! session: two may then believe to hold, and only the token in the guarded write
 //! tells. *Use when* there is a ZooKeeper, fairness matters, or Redis may forget.
 //!
 //! The order is that in which the processes come for a lock, each with one contender at a time; an
@@ -37,7 +38,7 @@ mod session;
 
 use contender::ZooKeeperContender;
 use places::{Place, Places};
-use session::{Health, Sessions, backend_error, disconnected};
+use session::{Health, Session, Sessions, backend_error, disconnected};
 
 /// Where and how to use ZooKeeper.
 #[derive(Debug, Clone)]
@@ -169,14 +170,14 @@ impl ZooKeeper {
         }
     }
 
-    async fn renew(&self, renewal: &Renewal) -> Renewed {
-        let Some(place) = self.places.get(renewal.nonce) else {
+    async fn renew(&self, nonce: Nonce, place: Option<&Place>) -> Renewed {
+        let Some(place) = place else {
             return Renewed::Gone(LostReason::Stolen);
         };
-        match self.exists(&place).await {
+        match self.exists(place).await {
             Some(Ok(())) => Renewed::Held(place.session.timeout),
             Some(Err(reason)) => {
-                self.places.remove(renewal.nonce);
+                self.places.remove(nonce);
                 Renewed::Gone(reason)
             }
             None => Renewed::Unknown,
@@ -206,6 +207,18 @@ impl ZooKeeper {
     }
 }
 
+/// Each session once, if it can be asked.
+fn sessions_of<'a>(places: impl Iterator<Item = &'a Place>) -> Vec<&'a Arc<Session>> {
+    let mut sessions: Vec<&Arc<Session>> = Vec::new();
+    for Place { session, .. } in places {
+        let is_known = sessions.iter().any(|known| Arc::ptr_eq(known, session));
+        if !is_known && session.health() == Health::Connected {
+            sessions.push(session);
+        }
+    }
+    sessions
+}
+
 #[async_trait]
 impl Backend for ZooKeeperBackend {
     fn name(&self) -> &'static str {
@@ -231,8 +244,26 @@ impl Backend for ZooKeeperBackend {
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
-        // All are sent before the first answer is waited for.
-        Ok(join_all(renewals.iter().map(|renewal| self.0.renew(renewal))).await)
+        let place = |renewal: &Renewal| self.0.places.get(renewal.nonce);
+        let places: Vec<_> = renewals.iter().map(place).collect();
+        let sessions = sessions_of(places.iter().flatten());
+        let reads = renewals.iter().zip(&places);
+        let reads = reads.map(|(renewal, place)| self.0.renew(renewal.nonce, place.as_ref()));
+        // All are sent before the first answer is waited for, and what is asked of a session is
+        // answered in order: first the leader's word, then the reads.
+        let (synced, renewed) = tokio::join!(
+            join_all(sessions.iter().map(|session| session.sync())),
+            join_all(reads),
+        );
+        let is_synced = |place: &Place| {
+            let mut synced = sessions.iter().zip(&synced);
+            synced.any(|(session, synced)| synced.is_ok() && Arc::ptr_eq(session, &place.session))
+        };
+        let believed = |(renewed, place): (Renewed, &Option<Place>)| match (renewed, place) {
+            (Renewed::Held(_), Some(place)) if !is_synced(place) => Renewed::Unknown,
+            _ => renewed,
+        };
+        Ok(renewed.into_iter().zip(&places).map(believed).collect())
     }
 
     async fn release(&self, _name: &str, nonce: Nonce) -> Result<Release, BackendError> {
@@ -256,8 +287,9 @@ impl Backend for ZooKeeperBackend {
         let Some(place) = self.0.places.get(nonce) else {
             return Ok(false);
         };
-        match self.0.exists(&place).await {
-            Some(Ok(())) => Ok(true),
+        let (synced, exists) = tokio::join!(place.session.sync(), self.0.exists(&place));
+        match exists {
+            Some(Ok(())) => synced.map(|()| true).map_err(backend_error),
             Some(Err(_)) => {
                 self.0.places.remove(nonce);
                 Ok(false)
@@ -272,8 +304,7 @@ impl Backend for ZooKeeperBackend {
             return Err(disconnected());
         }
         // Answered by way of the leader: a server that has lost its quorum is of no use.
-        let synced = session.ask(session.client.sync("/")).await;
-        synced.map_err(backend_error)
+        session.sync().await.map_err(backend_error)
     }
 
     fn attach(&self, nudge: Nudge) {

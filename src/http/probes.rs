@@ -43,7 +43,11 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<ProbeBody
     if api.shutdown.is_cancelled() {
         return Err(not_ready("this replica is about to stop"));
     }
-    let dependencies = async { tokio::join!(api.store.ping(), lock_answers(&api)) };
+    let services = async {
+        lock_answers(&api).await?;
+        stock_answers(&api).await
+    };
+    let dependencies = async { tokio::join!(api.store.ping(), services) };
     match tokio::time::timeout(READY_LIMIT, dependencies).await {
         Ok((Ok(()), Ok(()))) => Ok(Json(ProbeBody { status: "ready" })),
         Ok((Err(_), _)) => Err(not_ready("the database refuses")),
@@ -59,6 +63,14 @@ async fn lock_answers(api: &Api) -> Result<(), Service> {
         Some(lock) => lock.ping().await.map_err(|_| lock.service()),
         None => Ok(()),
     }
+}
+
+/// Asks the Redis that the stock of the configured strategy lives in, if it lives there.
+async fn stock_answers(api: &Api) -> Result<(), Service> {
+    if api.strategy.card().home != "redis" {
+        return Ok(());
+    }
+    api.store.ping_redis().await.map_err(|_| Service::Redis)
 }
 
 /// Counters and histograms in the `OpenMetrics` text format

@@ -193,6 +193,10 @@ impl StockStore for Homes {
         self.sql.ping().await
     }
 
+    async fn ping_redis(&self) -> Result<(), StoreError> {
+        self.redis()?.ping().await
+    }
+
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
         let mut problems = self.sql.unsafe_settings().await?;
         if let Some(redis) = &self.redis {

@@ -115,6 +115,11 @@ impl RedisStore {
         self.keys.get_or_try_init(ledger).await
     }
 
+    /// One cheap round trip.
+    pub(super) async fn ping(&self) -> Result<(), StoreError> {
+        self.shared.read(&redis::cmd("PING")).await
+    }
+
     /// Settings under which this Redis loses more than it has to, a sentence for each.
     pub(super) async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
         let setting = async |name: &str| -> Result<String, StoreError> {

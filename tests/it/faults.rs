@@ -32,13 +32,13 @@ mod session;
 mod unknown_commit;
 
 /// A bound for what takes milliseconds on an idle machine.
-const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// Asks until the answer is yes.
 ///
 /// # Panics
 /// When it is still no at the limit.
-async fn until<F: Future<Output = bool>>(
+pub(crate) async fn until<F: Future<Output = bool>>(
     what: &str,
     limit: Duration,
     mut holds: impl FnMut() -> F,
@@ -53,16 +53,16 @@ async fn until<F: Future<Output = bool>>(
 
 /// What the service said.
 #[derive(Debug, Clone)]
-struct Answer {
-    status: u16,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
     /// Of a problem.
-    code: String,
+    pub(crate) code: String,
     /// Of a problem, for people.
-    detail: String,
+    pub(crate) detail: String,
     /// Of an operation.
-    id: String,
-    replayed: bool,
-    retry_after: bool,
+    pub(crate) id: String,
+    pub(crate) replayed: bool,
+    pub(crate) retry_after: bool,
 }
 
 impl Answer {
@@ -83,13 +83,13 @@ impl Answer {
     }
 
     /// Nothing is decided yet: the same request again is welcome.
-    fn asks_for_retry(&self) -> bool {
+    pub(crate) fn asks_for_retry(&self) -> bool {
         matches!(self.status, 503 | 504) || self.code == "request-in-flight"
     }
 }
 
 /// Sends a request once.
-async fn send(request: RequestBuilder) -> Result<Answer, reqwest::Error> {
+pub(crate) async fn send(request: RequestBuilder) -> Result<Answer, reqwest::Error> {
     Answer::of(request.send().await?).await
 }
 
@@ -116,10 +116,10 @@ async fn settle(request: RequestBuilder) -> Answer {
 }
 
 /// The header that makes a repeat safe.
-const KEY: &str = "idempotency-key";
+pub(crate) const KEY: &str = "idempotency-key";
 
 /// A key that nobody has used yet.
-fn new_key() -> String {
+pub(crate) fn new_key() -> String {
     format!("key-{:016x}", fastrand::u64(..))
 }
 
@@ -188,10 +188,10 @@ impl Cut {
 
 /// A database as it is, without the service between.
 #[derive(Debug)]
-struct Ledger(Arc<dyn StockStore>);
+pub(crate) struct Ledger(Arc<dyn StockStore>);
 
 impl Ledger {
-    fn at(url: &str) -> Self {
+    pub(crate) fn at(url: &str) -> Self {
         let options = StoreOptions {
             pool_size: 4,
             wait_limit: SOON,
@@ -213,7 +213,7 @@ impl Ledger {
     }
 
     /// The operations that sold, in no order.
-    async fn sales(&self, sku: &str) -> Vec<String> {
+    pub(crate) async fn sales(&self, sku: &str) -> Vec<String> {
         let movements = self.movements(sku).await.into_iter();
         movements
             .filter(|movement| movement.strategy.is_some())
@@ -221,7 +221,7 @@ impl Ledger {
             .collect()
     }
 
-    async fn audit(&self, sku: &str) -> Audit {
+    pub(crate) async fn audit(&self, sku: &str) -> Audit {
         let audits = self.0.audit(&self::sku(sku)).await;
         let audits = audits.expect("the audit can be read");
         audits.into_iter().next().expect("there is such a SKU")

@@ -1,8 +1,14 @@
 //! Stock that lives in Redis, beyond the contract of all stores: how it gets there and into the
 //! ledger, what the server refuses, and what callers see of it.
 
+mod consumers;
+mod exactly_once;
+mod first_requests;
 mod following;
+mod journal_limit;
+mod killed;
 mod loading;
+mod readiness;
 mod refusals;
 mod requests;
 mod watching;

@@ -59,6 +59,12 @@ impl Session {
         answer.unwrap_or(Err(Error::Timeout))
     }
 
+    /// Has what is asked after it answered from what the leader knows now. A server that is cut off
+    /// answers reads by itself, while the leader may have ended the session already.
+    pub(super) async fn sync(&self) -> Result<(), Error> {
+        self.ask(self.client.sync("/")).await
+    }
+
     /// Completes with an error when the connection is lost or the session is over.
     pub(super) async fn trouble(&self) -> BackendError {
         let mut states = self.client.state_watcher();

@@ -1,8 +1,10 @@
 //! What only ZooKeeper can do wrong.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use stocklock_locks::{LockManager, LostReason};
+use stocklock_locks::backend::{Backend, Renewal, Renewed, Request};
+use stocklock_locks::{LockManager, LostReason, Nonce};
 use tokio::task::JoinSet;
 use zookeeper_client::Error;
 
@@ -238,4 +240,37 @@ async fn a_lock_that_is_free_costs_two_writes() {
         known = known.min(cost(name).await);
     }
     assert_eq!((new, known), (4, 2));
+}
+
+/// A renewal is a sync, which only the leader can answer, and a read. A server that is cut off from
+/// its leader would answer the read alone, for a session that the leader may have ended.
+#[tokio::test]
+async fn a_renewal_asks_the_leader_once_and_reads_each_lock() {
+    let rig = ZooKeeperRig::start_private().await;
+    let backend = rig.zookeeper();
+    let nonces = ["a", "b", "c"].map(|name| (Arc::<str>::from(name), Nonce::random()));
+    for (name, nonce) in &nonces {
+        let request = Request {
+            name: Arc::clone(name),
+            nonce: *nonce,
+            lease: rig.lease(),
+        };
+        backend.contender(request).attempt().await.unwrap();
+    }
+    let renewals = nonces.map(|(name, nonce)| Renewal {
+        name,
+        nonce,
+        lease: rig.lease(),
+    });
+    // The session's own signs of life may come in between, so the least counts; the question for
+    // the counter counts itself.
+    let mut packets = u64::MAX;
+    for _ in 0..5 {
+        let before = rig.counter("zk_packets_received").await;
+        let renewed = backend.renew(&renewals).await.unwrap();
+        let is_held = |renewed: &Renewed| matches!(renewed, Renewed::Held(_));
+        assert!(renewed.iter().all(is_held), "{renewed:?}");
+        packets = packets.min(rig.counter("zk_packets_received").await - before - 1);
+    }
+    assert_eq!(packets, 4);
 }

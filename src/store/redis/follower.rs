@@ -29,6 +29,12 @@ const CLAIM_AFTER: Duration = Duration::from_secs(2);
 /// How often it looks for such entries, and how far behind the ledger is.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// A consumer that holds nothing and was not heard of for so long has ended, and its name may go.
+const RETIRE_AFTER: Duration = Duration::from_secs(10);
+
+/// How often it looks for such consumers.
+const RETIRE_EVERY: Duration = Duration::from_secs(5);
+
 /// The longest pause after a failure; the first is a sixteenth of it.
 const PAUSE: Duration = Duration::from_millis(800);
 
@@ -86,10 +92,12 @@ impl Follower {
         let name = self.name.clone();
         let mut consumer = store.consumer(&name, WAIT).await?;
         consumer.create_groups().await.map_err(reading)?;
-        let mut looked: Option<Instant> = None;
+        let (mut looked, mut retired) = (None, None);
         loop {
-            if looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
-                looked = Some(Instant::now());
+            if is_due(&mut retired, RETIRE_EVERY) {
+                consumer.retire(RETIRE_AFTER).await.map_err(reading)?;
+            }
+            if is_due(&mut looked, LOOK_EVERY) {
                 lag(consumer.waiting().await.map_err(reading)?);
                 if self.backlog.is_empty() {
                     self.backlog = consumer.claim(CLAIM_AFTER).await.map_err(reading)?;
@@ -184,6 +192,15 @@ impl Follower {
             tracing::error!(id, level, why, "an entry of the journal cannot be recorded");
         }
     }
+}
+
+/// Whether it was last done so long ago, or never; then it is done now.
+fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
+    let due = last.is_none_or(|last| last.elapsed() >= every);
+    if due {
+        *last = Some(Instant::now());
+    }
+    due
 }
 
 fn journaled(batch: &[&Read]) -> Vec<Journaled> {

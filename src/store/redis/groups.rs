@@ -6,10 +6,10 @@ use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamAutoClaimReply, StreamReadReply};
 use redis::{Pipeline, RedisResult, Value};
 
-use super::RedisStore;
 use super::entries::Entry;
 use super::failure::connecting;
 use super::keys::{Keys, SHARDS, Shard};
+use super::{RedisStore, scripts};
 use crate::store::StoreError;
 
 /// The one group of each journal: its consumers share the entries.
@@ -144,6 +144,23 @@ impl Consumer<'_> {
             })
         };
         Ok(Shard::all().zip(replies).flat_map(of_shard).collect())
+    }
+
+    /// Removes from the groups the names of consumers that were not heard of for so long.
+    pub(super) async fn retire(&mut self, idle: Duration) -> RedisResult<()> {
+        let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
+        let mut commands = redis::pipe();
+        for journal in self.journals() {
+            commands
+                .cmd("EVAL")
+                .arg(&scripts::RETIRE.code)
+                .arg(1)
+                .arg(journal)
+                .arg(GROUP)
+                .arg(idle)
+                .ignore();
+        }
+        commands.exec_async(&mut self.connection).await
     }
 
     /// How many entries wait in all journals together.

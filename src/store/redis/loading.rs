@@ -10,9 +10,10 @@ use crate::stock::{Home, Sku, StockLevel, Warehouse};
 use crate::store::StoreError;
 use crate::store::mirror::Mirrored;
 
-/// By how much a level's version leaps when it is loaded. Changes that Redis lost on their way to
-/// SQL had versions too, which must not be given to others: whoever read one of them would take
-/// another state for it. There were no more than the journal may hold, which is less than this.
+/// By how much a level's version leaps at least when it is loaded. Changes that Redis lost on their
+/// way to SQL had versions too, which must not be given to others: whoever read one of them would
+/// take another state for it. There were no more than the journal may hold, which is less than this.
+/// Redis' clock in microseconds, where that is later, tells apart a load from the one before it.
 pub(super) const LEAP: i64 = 10_000_000;
 
 /// How often a load starts again because entries left the journal meanwhile, and how often a level

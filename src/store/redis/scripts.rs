@@ -39,6 +39,10 @@ pub(super) static LOAD: LazyLock<Script> =
 pub(super) static DEPART: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/depart.lua").to_owned()));
 
+/// Removes consumers that are gone.
+pub(super) static RETIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/retire.lua").to_owned()));
+
 /// Reads levels, and how far their journal is, at one instant.
 pub(super) static SNAPSHOT: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/snapshot.lua").to_owned()));

@@ -84,6 +84,23 @@ async fn what_redis_lost_on_the_way_to_sql_is_sold_again_and_the_ledger_agrees()
     assert_eq!((audit.sold, audit.drift()), (4, 0), "{audit:?}");
 }
 
+/// Whoever reads a level, and writes after it was lost, must not take another state for what it read.
+#[tokio::test]
+async fn no_version_is_given_twice_however_often_redis_loses_what_sql_never_had() {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("a", 10).await;
+    for _ in 0..5 {
+        sell(&fixture, "a", 2).await;
+        let read = fixture.level("a").await;
+        fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
+        assert!(fixture.level("a").await.version > read.version);
+        sell(&fixture, "a", 2).await;
+        let sale = deduction("a", 1);
+        let late = fixture.store.deduct_if_version(&sale, &read).await;
+        assert_eq!(late.unwrap(), Attempt::Stale);
+    }
+}
+
 /// As when a failover, or `appendfsync everysec`, rolls Redis back behind what SQL has: the counter
 /// there has not noticed sales that the ledger knows of.
 #[tokio::test]

@@ -14,7 +14,7 @@ use crate::support::services::fresh_redis;
 
 const STRATEGIES: [&str; 2] = ["redis-lua", "redis-watch"];
 
-async fn create(app: &TestApp, sku: &str, on_hand: i64) {
+pub(super) async fn create(app: &TestApp, sku: &str, on_hand: i64) {
     let put = app.request(0, Method::PUT, &format!("/stock/{sku}"));
     let put = put
         .json(&json!({"on_hand": on_hand, "home": "redis"}))
@@ -24,7 +24,7 @@ async fn create(app: &TestApp, sku: &str, on_hand: i64) {
 }
 
 /// The audit once nothing is pending any more.
-async fn settled(app: &TestApp, sku: &str) -> Value {
+pub(super) async fn settled(app: &TestApp, sku: &str) -> Value {
     let deadline = Instant::now() + SOON;
     loop {
         let audit = app.audit(sku).await;

@@ -1,15 +1,13 @@
-//! Writes under a lock: what the fence in the row refuses, what it lets pass, and what leaves it
+//! Writes under a lock: what the fence of the level refuses, what it lets pass, and what leaves it
 //! there.
 
 use rstest::rstest;
 use stocklock::stock::{LevelChange, StockLevel};
-use stocklock::store::{Attempt, Change};
+use stocklock::store::{Attempt, Change, InRedis};
 
 use super::fixture::{
-    Fixture, Raw, adjustment, deduction, deduction_with_key, fence, level_change,
+    Fixture, On, Raw, adjustment, deduction, deduction_with_key, fence, level_change,
 };
-use crate::support::services::Backend;
-use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
 
 /// The SKU of these tests.
 const SKU: &str = "a";
@@ -19,17 +17,16 @@ const THERE: &str = "zookeeper:0123456789abcdef0123456789abcdef";
 
 /// A fixture with one level, and a look at its fence.
 struct Row {
+    on: On,
     fixture: Fixture,
-    raw: Raw,
 }
 
 impl Row {
     /// With ten units.
-    async fn new(backend: Backend) -> Self {
-        let fixture = Fixture::new(backend).await;
+    async fn new(on: On) -> Self {
+        let fixture = Fixture::on(on).await;
         fixture.put(SKU, 10).await;
-        let raw = Raw::connect(backend, &fixture.url).await;
-        Self { fixture, raw }
+        Self { on, fixture }
     }
 
     async fn read(&self) -> StockLevel {
@@ -49,17 +46,23 @@ impl Row {
         self.write(&self.read().await, token, source).await
     }
 
-    async fn fence(&mut self) -> (i64, String) {
-        let fence = self
-            .raw
-            .text("SELECT concat(fence, '@', fence_source) FROM stock");
+    async fn fence(&self) -> (i64, String) {
+        if self.on == On::Redis {
+            let key = self.fixture.key("stock:*").await;
+            let mut read = redis::cmd("HMGET");
+            read.arg(key).arg(&["fence", "fence_source"]);
+            let (token, source): (Option<i64>, Option<String>) = self.fixture.redis(&read).await;
+            return (token.unwrap_or_default(), source.unwrap_or_default());
+        }
+        let mut raw = Raw::connect(self.on.backend(), &self.fixture.url).await;
+        let fence = raw.text("SELECT concat(fence, '@', fence_source) FROM stock");
         let fence = fence.await.expect("there is one row");
         let (token, source) = fence.split_once('@').expect("as asked for");
         (token.parse().expect("a number"), source.to_owned())
     }
 
     /// The fence is this, and all that is sold is this much.
-    async fn is(&mut self, token: i64, source: &str, sold: i64) {
+    async fn is(&self, token: i64, source: &str, sold: i64) {
         assert_eq!(self.fence().await, (token, source.to_owned()));
         let audit = self.fixture.audit(SKU).await;
         assert!(audit.consistent(), "{audit:?}");
@@ -70,9 +73,9 @@ impl Row {
 #[rstest]
 #[tokio::test]
 async fn each_holder_writes_and_leaves_its_fence(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let mut row = Row::new(backend).await;
+    let row = Row::new(on).await;
     row.is(0, "", 0).await;
     // Twice under one lock, for an attempt may be repeated; then the next holders, up to the
     // greatest token that there can be.
@@ -85,7 +88,7 @@ async fn each_holder_writes_and_leaves_its_fence(
     ] {
         let remaining = 10 - sold;
         let attempt = row.read_and_write(token, HERE).await;
-        assert_eq!(attempt, Attempt::Deducted { remaining });
+        assert_eq!(attempt, on.done(remaining));
         row.is(token, HERE, sold).await;
     }
 }
@@ -93,9 +96,9 @@ async fn each_holder_writes_and_leaves_its_fence(
 #[rstest]
 #[tokio::test]
 async fn an_older_token_has_lost_its_lock_though_the_version_is_right(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let mut row = Row::new(backend).await;
+    let row = Row::new(on).await;
     row.read_and_write(7, HERE).await;
     for token in [6, 0, -1] {
         let attempt = row.read_and_write(token, HERE).await;
@@ -107,9 +110,9 @@ async fn an_older_token_has_lost_its_lock_though_the_version_is_right(
 #[rstest]
 #[tokio::test]
 async fn who_was_overtaken_by_the_next_holder_has_lost_its_lock(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let mut row = Row::new(backend).await;
+    let row = Row::new(on).await;
     let read = row.read().await;
     row.read_and_write(8, HERE).await;
     assert_eq!(row.write(&read, 7, HERE).await, Attempt::LockLost);
@@ -119,9 +122,9 @@ async fn who_was_overtaken_by_the_next_holder_has_lost_its_lock(
 #[rstest]
 #[tokio::test]
 async fn an_older_version_is_stale_while_no_later_holder_has_written(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let mut row = Row::new(backend).await;
+    let row = Row::new(on).await;
     let read = row.read().await;
     // Back to the same quantity: only the version tells.
     row.fixture.put(SKU, 9).await;
@@ -142,37 +145,45 @@ async fn an_older_version_is_stale_while_no_later_holder_has_written(
 #[rstest]
 #[tokio::test]
 async fn tokens_of_another_source_do_not_compare(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let mut row = Row::new(backend).await;
+    let row = Row::new(on).await;
     row.read_and_write(1_000, HERE).await;
     let attempt = row.read_and_write(3, THERE).await;
-    assert_eq!(attempt, Attempt::Deducted { remaining: 8 });
+    assert_eq!(attempt, on.done(8));
     row.is(3, THERE, 2).await;
     // Names of sources are compared as they are, not as people would.
     let attempt = row.read_and_write(2, &THERE.to_uppercase()).await;
-    assert_eq!(attempt, Attempt::Deducted { remaining: 7 });
+    assert_eq!(attempt, on.done(7));
     row.is(2, &THERE.to_uppercase(), 3).await;
 }
 
 #[rstest]
 #[tokio::test]
-async fn the_fence_stays_whoever_else_writes(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let mut row = Row::new(backend).await;
+async fn the_fence_stays_whoever_else_writes(
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+) {
+    let row = Row::new(on).await;
     row.read_and_write(7, HERE).await;
     let before = row.read().await;
     let store = row.fixture.store.clone();
     let sale = || deduction(SKU, 1);
-    for attempt in [
-        store.deduct_if_available(&sale()).await,
-        store.deduct_under_row_lock(&sale()).await,
+    let of_its_own = match on {
+        On::Sql(_) => [
+            store.deduct_if_available(&sale()).await,
+            store.deduct_under_row_lock(&sale()).await,
+        ],
+        On::Redis => [
+            store.deduct_in_redis(&sale(), InRedis::Script).await,
+            store.deduct_in_redis(&sale(), InRedis::Watch).await,
+        ],
+    };
+    let of_both = [
         store.deduct_if_version(&sale(), &row.read().await).await,
         store.overwrite(&sale(), &row.read().await).await,
-    ] {
-        assert!(
-            matches!(attempt, Ok(Attempt::Deducted { .. })),
-            "{attempt:?}"
-        );
+    ];
+    for (sold, attempt) in (2..).zip(of_its_own.into_iter().chain(of_both)) {
+        assert_eq!(attempt.expect("no error"), on.done(10 - sold));
     }
     let adjusted = store.adjust(&adjustment(SKU, 2)).await;
     assert!(matches!(adjusted, Ok(Change::Done { .. })), "{adjusted:?}");
@@ -183,16 +194,16 @@ async fn the_fence_stays_whoever_else_writes(#[values(Sqlite, Mysql, Postgres)] 
     assert_eq!(row.write(&before, 7, HERE).await, Attempt::Stale);
     assert_eq!(row.read_and_write(6, HERE).await, Attempt::LockLost);
     let attempt = row.read_and_write(7, HERE).await;
-    assert_eq!(attempt, Attempt::Deducted { remaining: 19 });
+    assert_eq!(attempt, on.done(19));
 }
 
 /// Each change of the limit is a new version, so that a write never meets the constraint.
 #[rstest]
 #[tokio::test]
 async fn a_limit_that_was_lowered_since_the_read_makes_it_stale(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let mut row = Row::new(backend).await;
+    let row = Row::new(on).await;
     let with_limit = |backorder_limit| LevelChange {
         backorder_limit: Some(backorder_limit),
         ..level_change(SKU, 0)
@@ -209,15 +220,12 @@ async fn a_limit_that_was_lowered_since_the_read_makes_it_stale(
 #[rstest]
 #[tokio::test]
 async fn a_duplicate_leaves_neither_units_nor_fence(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
 ) {
-    let mut row = Row::new(backend).await;
+    let row = Row::new(on).await;
     let store = row.fixture.store.clone();
     let sale = deduction_with_key(SKU, 1, "key");
-    for (token, expected) in [
-        (7, Attempt::Deducted { remaining: 9 }),
-        (8, Attempt::Duplicate),
-    ] {
+    for (token, expected) in [(7, on.done(9)), (8, Attempt::Duplicate)] {
         let (read, fence) = (row.read().await, fence(token, HERE));
         let attempt = store.deduct_if_fenced(&sale, &read, &fence).await;
         assert_eq!(attempt.expect("no error"), expected);

@@ -1,7 +1,7 @@
 -- Creates a level from its mirror in SQL, unless it is there.
 -- KEYS: the level, its journal, the number of departures from the journal.
 -- ARGV: that number as it was before the mirror was read, the mirror's last entry, on_hand, held,
--- backorder_limit, version, and by how much the version leaps.
+-- backorder_limit, version, and by how much the version leaps at least.
 local level, journal = KEYS[1], KEYS[2]
 if redis.call('EXISTS', level) == 1 then return {'there'} end
 -- Entries that left meanwhile are in SQL, and perhaps not in the mirror as it was read.
@@ -27,6 +27,10 @@ if last then
   on_hand, held, backorder_limit, version =
     last.on_hand, last.held, last.backorder_limit, last.version
 end
+-- Later than that of any load before, though the mirror may be the same: no level changes a million
+-- times a second.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
 redis.call('HSET', level, 'on_hand', on_hand, 'held', held, 'backorder_limit', backorder_limit,
-  'version', string.format('%.0f', version + ARGV[7]))
+  'version', string.format('%.0f', math.max(version + ARGV[7], now)))
 return {'loaded'}
