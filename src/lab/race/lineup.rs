@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn who_works_on_the_other_home_is_skipped_or_refused() {
-        let names = ["no-lock", "single-sql", "redis-lock", "redis-lua"];
-        let lists = [names.map(|name| listed(name, true)).into()];
+        let everyone = ["no-lock", "single-sql", "redis-lock", "redis-lua"];
+        let lists = [everyone.map(|name| listed(name, true)).into()];
         for (home, running, other) in [
             (
                 Home::Sql,
