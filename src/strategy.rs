@@ -8,7 +8,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::stock::Deduction;
+use crate::stock::{Deduction, Home};
 use crate::store::{Attempt, StoreError};
 
 mod card;
@@ -143,6 +143,23 @@ impl Strategy {
         self.card().tier
     }
 
+    /// What it promises for stock that lives there: in Redis nothing better than
+    /// [`Tier::Volatile`], for what Redis loses no protection brings back.
+    #[must_use]
+    pub fn tier_on(self, home: Home) -> Tier {
+        match (home, self.tier()) {
+            (Home::Redis, Tier::Safe | Tier::Guarded) => Tier::Volatile,
+            (_, tier) => tier,
+        }
+    }
+
+    /// Whether it works on stock that lives there.
+    #[must_use]
+    pub fn works_on(self, home: Home) -> bool {
+        let works_on = self.card().home;
+        works_on == "either" || works_on == home.as_str()
+    }
+
     /// What is known of it: tier, home, needs, and the four lines.
     #[must_use]
     pub fn card(self) -> &'static Card {
@@ -249,6 +266,26 @@ mod tests {
             assert_eq!(strategy.name().parse(), Ok(strategy));
         }
         assert_eq!("No-Lock".parse::<Strategy>(), Err(UnknownStrategy));
+    }
+
+    #[test]
+    fn stock_in_redis_is_at_best_volatile() {
+        for strategy in Strategy::ALL {
+            assert_eq!(strategy.tier_on(Home::Sql), strategy.tier(), "{strategy}");
+            let expected = match strategy.tier() {
+                Tier::Unsafe => Tier::Unsafe,
+                Tier::Safe | Tier::Guarded | Tier::Volatile => Tier::Volatile,
+            };
+            assert_eq!(strategy.tier_on(Home::Redis), expected, "{strategy}");
+        }
+    }
+
+    #[test]
+    fn a_strategy_works_on_its_own_home_or_on_either() {
+        let on = |strategy: Strategy| [Home::Sql, Home::Redis].map(|home| strategy.works_on(home));
+        assert_eq!(on(Strategy::SingleSql), [true, false]);
+        assert_eq!(on(Strategy::RedisLua), [false, true]);
+        assert_eq!(on(Strategy::NoLock), [true, true]);
     }
 
     #[test]

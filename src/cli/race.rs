@@ -11,6 +11,7 @@ use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
 use crate::descriptors::allow_connections;
 use crate::lab::race::{Entrants, Progress, RacePlan, Report, Target, run};
 use crate::lab::replicas::Replicas;
+use crate::stock::Home;
 use crate::strategy::Safeguards;
 
 /// Sells a fresh SKU out with every strategy in turn over real HTTP, and tells who oversold.
@@ -25,6 +26,11 @@ pub struct RaceArgs {
     /// `all`, or names separated by commas; see GET /strategies
     #[arg(long, value_name = "NAMES", default_value = "all")]
     strategy: Entrants,
+
+    /// Where the stock lives that is sold. In Redis, those strategies run that work there, and what
+    /// Redis loses can be sold again whatever the strategy; the SQL database has the ledger
+    #[arg(long, value_enum, value_name = "HOME", default_value_t = StockHome::Sql)]
+    home: StockHome,
 
     /// A known race instead of --stock, --buyers, --orders and --connections
     #[arg(long, value_enum, conflicts_with_all = ["stock", "buyers", "orders", "connections"])]
@@ -99,6 +105,24 @@ enum Switch {
     Off,
 }
 
+/// Where a SKU can live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StockHome {
+    /// In the SQL database
+    Sql,
+    /// In the Redis that `REDIS_URL` names
+    Redis,
+}
+
+impl From<StockHome> for Home {
+    fn from(home: StockHome) -> Self {
+        match home {
+            StockHome::Sql => Self::Sql,
+            StockHome::Redis => Self::Redis,
+        }
+    }
+}
+
 /// Races that others know as well.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Case {
@@ -111,12 +135,16 @@ enum Case {
 impl RaceArgs {
     /// Where the stock of the race is, for people.
     fn place(&self) -> String {
-        if !self.target.is_empty() {
-            return "the targets' database".to_owned();
-        }
-        match self.database.database_url {
-            Some(_) => format!("{} (DATABASE_URL)", self.database.place()),
-            None => "a temporary SQLite file".to_owned(),
+        let database = if !self.target.is_empty() {
+            "the targets' database".to_owned()
+        } else if self.database.database_url.is_some() {
+            format!("{} (DATABASE_URL)", self.database.place())
+        } else {
+            "a temporary SQLite file".to_owned()
+        };
+        match self.home {
+            StockHome::Sql => database,
+            StockHome::Redis => format!("{database}, with the stock in Redis"),
         }
     }
 
@@ -130,6 +158,7 @@ impl RaceArgs {
             plan.connections = connections as usize;
         }
         plan.strategies = self.strategy.clone();
+        plan.home = self.home.into();
         plan.safeguards = Safeguards {
             guard: self.guard == Switch::On,
             check: self.check == Switch::On,
@@ -142,8 +171,9 @@ impl RaceArgs {
 pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
     start_logging(&args.log)?;
     // Both ends of each buyer's connection are in this process, and so are the replicas' own: their
-    // pools, one for readiness, two to Redis, and one to ZooKeeper.
-    let pools = args.replicas * (args.database.database_pool_size + 4);
+    // pools, one for readiness, four to Redis, and one to ZooKeeper.
+    let pools = args.database.database_pool_size + args.services.redis_pool_size + 6;
+    let pools = args.replicas * pools;
     allow_connections(2 * args.plan().connections as u64 + u64::from(pools));
     let report = tokio::select! {
         report = run_plan(&args) => report?,
@@ -163,6 +193,10 @@ pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
 async fn run_plan(args: &RaceArgs) -> Result<Report, Failure> {
     if !args.target.is_empty() {
         return race_on(args, &args.target).await;
+    }
+    if args.home == StockHome::Redis && args.services.redis_url.is_none() {
+        let problem = "--home redis: the stock shall live in Redis: set REDIS_URL".to_owned();
+        return Err(Failure::Setting(problem));
     }
     let (database, _temporary) = database(&args.database)?;
     migrate(&database).await?;

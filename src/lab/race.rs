@@ -18,6 +18,7 @@ mod progress;
 mod report;
 mod row;
 mod service;
+mod settled;
 mod tally;
 mod target;
 
@@ -40,7 +41,7 @@ use crate::strategy::Strategy;
 
 use self::lock_counts::Reading;
 use self::row::Run;
-use self::service::{Audit, Service};
+use self::service::Service;
 
 /// Why a race was not run to its end. What a strategy does wrong is no error but a [`Verdict`].
 #[derive(Debug, thiserror::Error)]
@@ -153,9 +154,10 @@ async fn run_one(
     let sku = format!("race-{:08x}-{strategy}", fastrand::u32(..));
     let first = &targets[0];
     let mut service = Service::new(first);
-    service.stock_up(&sku, plan.stock).await?;
+    service.stock_up(&sku, plan.home, plan.stock).await?;
     for target in &targets[1..] {
-        audit(&mut Service::new(target), &sku, target, first).await?;
+        let known = Service::new(target).audit(&sku).await?;
+        known.ok_or_else(|| not_shared(target, first))?;
     }
     let before = Reading::take(targets, strategy).await?;
     let track = progress.begin(strategy, plan.total_orders());
@@ -164,7 +166,7 @@ async fn run_one(
         strategy,
         tally,
         wall,
-        audit: audit(&mut service, &sku, first, first).await?,
+        audit: settled::audit(&mut service, &sku, first, plan.ledger_limit).await?,
         locks: before.until_now().await?,
     };
     let mut row = Row::new(plan, sku, run);
@@ -178,15 +180,9 @@ async fn run_one(
     Ok(row)
 }
 
-async fn audit(
-    service: &mut Service,
-    sku: &str,
-    target: &Target,
-    first: &Target,
-) -> Result<Audit, RaceError> {
-    let audit = service.audit(sku).await?;
-    audit.ok_or_else(|| RaceError::NotShared {
+fn not_shared(target: &Target, first: &Target) -> RaceError {
+    RaceError::NotShared {
         target: target.to_string(),
         first: first.to_string(),
-    })
+    }
 }

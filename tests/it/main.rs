@@ -20,6 +20,7 @@ mod openapi;
 mod oversell;
 mod pages;
 mod redis_home;
+mod redis_race;
 mod replicas;
 mod store_contract;
 mod strategies;

@@ -39,12 +39,17 @@ pub(super) enum Behaviour {
     Restarting,
     /// Lists strategies that it does not have, and that will not be there a moment later.
     Unconfigured,
+    /// The ledger has all of a run only when it is audited for the fourth time.
+    Behind,
+    /// Two movements never arrive in the ledger's database.
+    Jammed,
     /// Not in lab mode.
     Production,
 }
 
 #[derive(Default)]
 struct Stock {
+    home: String,
     on_hand: i64,
     version: i64,
     received: i64,
@@ -61,6 +66,7 @@ struct Fake {
     locks_lost: AtomicUsize,
     writes_refused: AtomicUsize,
     readings: AtomicUsize,
+    audits: AtomicUsize,
     shelf: Arc<Shelf>,
 }
 
@@ -78,6 +84,7 @@ pub(super) async fn start(behaviour: Behaviour, replicas: usize) -> Vec<Target> 
             locks_lost: AtomicUsize::new(100),
             writes_refused: AtomicUsize::new(100),
             readings: AtomicUsize::new(0),
+            audits: AtomicUsize::new(0),
             shelf: Arc::clone(&shelf),
         });
         let router = Router::new()
@@ -112,6 +119,7 @@ async fn strategies() -> Json<Value> {
         {"name": "single-sql", "available": true, "reason": null},
         {"name": "redis-lock", "available": false, "reason": "it needs Redis: set REDIS_URL"},
         {"name": "zookeeper-lock", "available": true, "reason": null},
+        {"name": "redis-lua", "available": true, "reason": null},
     ]}))
 }
 
@@ -142,6 +150,7 @@ async fn stock_up(
 ) -> StatusCode {
     let on_hand = body["on_hand"].as_i64().unwrap();
     let stock = Stock {
+        home: body["home"].as_str().unwrap().to_owned(),
         on_hand,
         received: on_hand,
         ledger: vec![json!({
@@ -164,8 +173,12 @@ async fn deduct(
         return problem(422, "invalid");
     }
     let sku = body["sku"].as_str().unwrap();
-    if !fake.shelf.lock().unwrap().contains_key(sku) {
-        return problem(404, "unknown-sku");
+    match fake.shelf.lock().unwrap().get(sku) {
+        None => return problem(404, "unknown-sku"),
+        Some(stock) if only_at(&query["strategy"]).is_some_and(|home| home != stock.home) => {
+            return problem(409, "wrong-home");
+        }
+        Some(_) => {}
     }
     match fake.behaviour {
         Behaviour::Defective => return problem(500, "internal"),
@@ -196,7 +209,26 @@ async fn deduct(
     }
 }
 
+/// The only home that the strategy works on.
+fn only_at(strategy: &str) -> Option<&'static str> {
+    match strategy {
+        "single-sql" => Some("sql"),
+        "redis-lua" => Some("redis"),
+        _ => None,
+    }
+}
+
 impl Fake {
+    /// What is still on its way to the ledger, fewer with every audit.
+    fn pending(&self) -> usize {
+        let audits = self.audits.fetch_add(1, Ordering::Relaxed);
+        match self.behaviour {
+            Behaviour::Behind => 3_usize.saturating_sub(audits),
+            Behaviour::Jammed => 2,
+            _ => 0,
+        }
+    }
+
     fn lose_a_lock(&self, guard_is_off: bool) {
         self.locks_lost.fetch_add(1, Ordering::Relaxed);
         if !guard_is_off {
@@ -251,12 +283,13 @@ async fn audit(State(fake): State<Arc<Fake>>, Path(sku): Path<String>) -> Respon
         return problem(404, "unknown-sku");
     };
     let sold = i64::try_from(stock.ledger.len() - 1).unwrap();
+    let pending = fake.pending();
     let drift = stock.on_hand - (stock.received - sold);
     let oversold = (sold - stock.received).max(0);
     Json(json!({"sku": sku, "warehouses": [{
         "warehouse": "main", "received": stock.received, "sold": sold,
         "on_hand": stock.on_hand, "held": 0, "drift": drift, "oversold": oversold,
-        "pending": 0, "consistent": drift == 0 && oversold == 0,
+        "pending": pending, "consistent": drift == 0 && oversold == 0 && pending == 0,
     }]}))
     .into_response()
 }

@@ -7,6 +7,7 @@ use super::plan::{Entrants, RacePlan};
 use super::row::as_text;
 use super::service::{Listed, Service};
 use super::target::Target;
+use crate::stock::Home;
 use crate::strategy::Strategy;
 
 /// A strategy that the targets cannot run.
@@ -34,17 +35,19 @@ pub(super) async fn draw_up(plan: &RacePlan, targets: &[Target]) -> Result<Lineu
         service.check_lab_mode(&plan.probe_path()).await?;
         lists.push(service.strategies().await?);
     }
-    choose(&plan.strategies, &lists)
+    choose(&plan.strategies, plan.home, &lists)
 }
 
-fn choose(entrants: &Entrants, lists: &[Vec<Listed>]) -> Result<Lineup, RaceError> {
+fn choose(entrants: &Entrants, home: Home, lists: &[Vec<Listed>]) -> Result<Lineup, RaceError> {
     let (strategies, named): (&[Strategy], bool) = match entrants {
         Entrants::Everyone => (&Strategy::ALL, false),
         Entrants::Only(strategies) => (strategies, true),
     };
     let mut lineup = Lineup::default();
     for &strategy in strategies {
-        match lists.iter().find_map(|list| why_not(strategy, list)) {
+        let why_not = not_at_home(strategy, home)
+            .or_else(|| lists.iter().find_map(|list| not_at_target(strategy, list)));
+        match why_not {
             None => lineup.running.push(strategy),
             Some(reason) if named => return Err(RaceError::Unavailable { strategy, reason }),
             Some(reason) => lineup.skipped.push(Skipped { strategy, reason }),
@@ -56,10 +59,17 @@ fn choose(entrants: &Entrants, lists: &[Vec<Listed>]) -> Result<Lineup, RaceErro
     Ok(lineup)
 }
 
-fn why_not(strategy: Strategy, list: &[Listed]) -> Option<String> {
-    if strategy.card().home == "redis" {
-        return Some("its stock lives in Redis, and the race's in SQL".to_owned());
-    }
+/// Why it cannot sell stock that lives there.
+fn not_at_home(strategy: Strategy, home: Home) -> Option<String> {
+    let reason = match home {
+        Home::Sql => "its stock lives in Redis, and the race's in SQL",
+        Home::Redis => "its stock lives in SQL, and the race's in Redis",
+    };
+    (!strategy.works_on(home)).then(|| reason.to_owned())
+}
+
+/// Why the target with this list cannot run it.
+fn not_at_target(strategy: Strategy, list: &[Listed]) -> Option<String> {
     match list.iter().find(|listed| listed.name == strategy.name()) {
         None => Some("the target does not know it".to_owned()),
         Some(listed) if listed.available => None,
@@ -88,7 +98,7 @@ mod tests {
             vec![listed("single-sql", true), listed("redis-lock", true)],
             vec![listed("single-sql", true), listed("redis-lock", false)],
         ];
-        let lineup = choose(&Entrants::Everyone, &lists).unwrap();
+        let lineup = choose(&Entrants::Everyone, Home::Sql, &lists).unwrap();
         assert_eq!(lineup.running, [Strategy::SingleSql]);
         let redis = lineup
             .skipped
@@ -97,7 +107,7 @@ mod tests {
         assert_eq!(redis.unwrap().reason, "it needs Redis: set REDIS_URL");
 
         let named = Entrants::Only(vec![Strategy::SingleSql, Strategy::RedisLock]);
-        let error = choose(&named, &lists).unwrap_err();
+        let error = choose(&named, Home::Sql, &lists).unwrap_err();
         assert_eq!(
             error.to_string(),
             "strategy redis-lock cannot run: it needs Redis: set REDIS_URL"
@@ -105,8 +115,43 @@ mod tests {
     }
 
     #[test]
+    fn who_works_on_the_other_home_is_skipped_or_refused() {
+        let everyone = ["no-lock", "single-sql", "redis-lock", "redis-lua"];
+        let lists = [everyone.map(|name| listed(name, true)).into()];
+        for (home, running, other) in [
+            (
+                Home::Sql,
+                [Strategy::NoLock, Strategy::SingleSql, Strategy::RedisLock],
+                (
+                    Strategy::RedisLua,
+                    "its stock lives in Redis, and the race's in SQL",
+                ),
+            ),
+            (
+                Home::Redis,
+                [Strategy::NoLock, Strategy::RedisLock, Strategy::RedisLua],
+                (
+                    Strategy::SingleSql,
+                    "its stock lives in SQL, and the race's in Redis",
+                ),
+            ),
+        ] {
+            let lineup = choose(&Entrants::Everyone, home, &lists).unwrap();
+            assert_eq!(lineup.running, running);
+            let (strategy, reason) = (other.0, other.1.to_owned());
+            let skipped = Skipped { strategy, reason };
+            assert!(lineup.skipped.contains(&skipped), "{lineup:?}");
+
+            let named = Entrants::Only(vec![strategy]);
+            let error = choose(&named, home, &lists).unwrap_err();
+            let told = format!("strategy {strategy} cannot run: {}", other.1);
+            assert_eq!(error.to_string(), told);
+        }
+    }
+
+    #[test]
     fn a_race_of_nobody_is_refused() {
-        let error = choose(&Entrants::Everyone, &[Vec::new()]).unwrap_err();
+        let error = choose(&Entrants::Everyone, Home::Sql, &[Vec::new()]).unwrap_err();
         assert!(matches!(error, RaceError::NobodyRuns));
     }
 }

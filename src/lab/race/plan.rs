@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::RaceError;
+use crate::stock::Home;
 use crate::strategy::{Safeguards, Strategy, Tier, UnknownStrategy};
 
 /// The most orders of one run: their latencies are kept in memory.
@@ -57,6 +58,8 @@ impl Serialize for Entrants {
 pub struct RacePlan {
     /// Who runs.
     pub strategies: Entrants,
+    /// Where the stock lives that is sold.
+    pub home: Home,
     /// Units in stock before each run.
     pub stock: i64,
     /// Buyers who order at the same time.
@@ -70,20 +73,27 @@ pub struct RacePlan {
     /// The longest that one strategy's run may take; what is not settled by then has failed.
     #[serde(rename = "deadline_seconds", serialize_with = "as_seconds")]
     pub deadline: Duration,
+    /// The longest that the ledger may take to follow a run in Redis; what is journaled and not in
+    /// SQL by then is a finding.
+    #[serde(rename = "ledger_limit_seconds", serialize_with = "as_seconds")]
+    pub ledger_limit: Duration,
 }
 
 impl RacePlan {
-    /// Every strategy, a connection for each buyer, all safeguards, two minutes for each run.
+    /// Every strategy, a connection for each buyer, all safeguards, stock in SQL, two minutes for
+    /// each run.
     #[must_use]
     pub fn new(stock: i64, buyers: usize, orders: usize) -> Self {
         Self {
             strategies: Entrants::Everyone,
+            home: Home::Sql,
             stock,
             buyers,
             orders,
             connections: buyers,
             safeguards: Safeguards::default(),
             deadline: Duration::from_mins(2),
+            ledger_limit: Duration::from_secs(5),
         }
     }
 

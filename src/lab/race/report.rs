@@ -8,6 +8,7 @@ use super::lineup::Skipped;
 use super::plan::RacePlan;
 use super::row::{Row, Verdict};
 use super::target::Target;
+use crate::stock::Home;
 
 /// A column of the table; a new one is a line of [`COLUMNS`].
 struct Column {
@@ -98,6 +99,7 @@ impl Report {
         let mut lines = vec![self.figures().trim_fmt(), String::new()];
         let found = self.rows.iter().flat_map(lines_of);
         lines.extend(found);
+        lines.extend(self.home_line());
         lines.extend(self.safeguards_off());
         lines.extend(self.skipped_lines());
         lines.push(self.conclusion());
@@ -115,6 +117,18 @@ impl Report {
             column.set_cell_alignment(align);
         }
         table
+    }
+
+    /// What the stock's home means for every row.
+    fn home_line(&self) -> Option<String> {
+        let line = match self.plan.home {
+            Home::Sql => return None,
+            Home::Redis => {
+                "home redis: the stock lives in Redis, the ledger follows in SQL; whatever the \
+                 strategy, units that Redis loses can be sold again (volatile)"
+            }
+        };
+        Some(line.to_owned())
     }
 
     /// What did not keep the lock strategies from harm.
@@ -191,8 +205,9 @@ impl Report {
 fn lines_of(row: &Row) -> Vec<String> {
     let mut lines = Vec::new();
     // What an unsafe strategy oversells is its row's own figures; what it loses or duplicates
-    // among acknowledged orders is nobody's intention.
-    if !row.findings.is_empty() && (row.verdict.fails() || row.lost + row.duplicated > 0) {
+    // among acknowledged orders, or leaves to the ledger, is nobody's intention.
+    let unintended = row.lost + row.duplicated + row.pending > 0;
+    if !row.findings.is_empty() && (row.verdict.fails() || unintended) {
         lines.push(format!("{}: {}", row.strategy, row.findings.join("; ")));
     }
     if row.failed > 0 {

@@ -55,7 +55,7 @@ pub struct Row {
     /// The strategy.
     #[serde(serialize_with = "as_text")]
     pub strategy: Strategy,
-    /// What it promises.
+    /// What it promises for stock that lives where the race's does.
     #[serde(serialize_with = "as_text")]
     pub tier: Tier,
     /// What was sold.
@@ -86,6 +86,8 @@ pub struct Row {
     pub oversold: i64,
     /// Units sold that the counter did not notice.
     pub drift: i64,
+    /// Movements journaled in Redis that SQL did not have when the wait for it ended.
+    pub pending: i64,
     /// Units acknowledged that the ledger does not have.
     pub lost: i64,
     /// Units that the ledger has beyond what was acknowledged or is unknown.
@@ -131,12 +133,13 @@ impl Row {
             audit,
             locks,
         } = run;
+        let tier = strategy.tier_on(plan.home);
         let findings = findings(plan, &tally, &audit);
         let [p50_ms, p99_ms] = tally.percentiles_ms([50, 99]);
         let excess = audit.sold - signed(tally.acknowledged);
         Self {
             strategy,
-            tier: strategy.tier(),
+            tier,
             sku,
             orders: tally.orders(),
             sold: tally.acknowledged,
@@ -149,13 +152,14 @@ impl Row {
             left: audit.on_hand,
             oversold: audit.oversold,
             drift: audit.drift,
+            pending: audit.pending,
             lost: (-excess).max(0),
             duplicated: (excess - signed(tally.unknown)).max(0),
             requests_per_second: tally.per_second(wall),
             p50_ms,
             p99_ms,
             wall_seconds: wall.as_secs_f64(),
-            verdict: verdict(strategy.tier(), &tally, &audit, &findings),
+            verdict: verdict(tier, &tally, &audit, &findings),
             findings,
             remarks: remarks(strategy.tier(), &tally, &locks),
             locks,
@@ -210,10 +214,15 @@ fn findings(plan: &RacePlan, tally: &Tally, audit: &Audit) -> Vec<String> {
             expected - acknowledged,
             "orders refused although there was stock",
         ),
+        (
+            audit.pending != 0,
+            audit.pending,
+            "movements journaled, but not in SQL in time",
+        ),
     ];
     let wrong = checks.into_iter().filter(|(wrong, ..)| *wrong);
     wrong
-        .map(|(_, units, what)| format!("{units} {what}"))
+        .map(|(_, count, what)| format!("{count} {what}"))
         .collect()
 }
 
@@ -291,6 +300,7 @@ mod tests {
             on_hand: left,
             drift: left - (3 - ledger_sold),
             oversold: (ledger_sold - 3).max(0),
+            pending: 0,
         };
         let run = Run {
             strategy,

@@ -17,6 +17,7 @@ use super::connection::{Answer, Connection, Message};
 use super::lock_counts::LockCounts;
 use super::order::{Problem, pause};
 use super::target::Target;
+use crate::stock::Home;
 use crate::strategy::Strategy;
 
 /// Where a race sells from.
@@ -46,6 +47,7 @@ pub(super) struct Audit {
     pub(super) on_hand: i64,
     pub(super) drift: i64,
     pub(super) oversold: i64,
+    pub(super) pending: i64,
 }
 
 /// A row of the ledger.
@@ -111,10 +113,17 @@ impl Service {
         }
     }
 
-    /// Puts `on_hand` units of a fresh SKU in stock.
-    pub(super) async fn stock_up(&mut self, sku: &str, on_hand: i64) -> Result<(), RaceError> {
+    /// Puts `on_hand` units of a fresh SKU in stock that lives there.
+    pub(super) async fn stock_up(
+        &mut self,
+        sku: &str,
+        home: Home,
+        on_hand: i64,
+    ) -> Result<(), RaceError> {
         let path = format!("/stock/{sku}");
-        let body = json!({"on_hand": on_hand, "warehouse": WAREHOUSE, "reason": "race"});
+        let body = json!({
+            "on_hand": on_hand, "warehouse": WAREHOUSE, "home": home, "reason": "race",
+        });
         let answer = self
             .call(Method::PUT, &path, body.to_string().into())
             .await?;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::fake::{Behaviour, start};
 use super::*;
+use crate::stock::Home;
+use crate::strategy::Tier;
 
 fn plan(strategy: Strategy) -> RacePlan {
     RacePlan {
@@ -191,6 +193,64 @@ async fn all_skips_what_a_target_cannot_run_and_says_so() {
     assert_eq!(json["plan"]["strategies"], "all");
     assert_eq!(json["rows"][1]["strategy"], "single-sql");
     assert_eq!(json["rows"][0]["evidence"]["found"], "lost-update");
+}
+
+/// A race of stock in Redis, whose ledger may take as long as given.
+async fn race_in_redis(entrants: Entrants, behaviour: Behaviour, limit: Duration) -> Report {
+    let targets = start(behaviour, 2).await;
+    let plan = RacePlan {
+        strategies: entrants,
+        home: Home::Redis,
+        ledger_limit: limit,
+        ..plan(Strategy::RedisLua)
+    };
+    run(&plan, &targets, Progress::Silent).await.unwrap()
+}
+
+#[tokio::test]
+async fn in_redis_everyone_who_works_there_runs_and_nobody_is_better_than_volatile() {
+    let limit = Duration::from_secs(30);
+    let report = race_in_redis(Entrants::Everyone, Behaviour::Sound, limit).await;
+    let ran = report.rows.iter();
+    let ran: Vec<_> = ran
+        .map(|row| (row.strategy, row.tier, row.verdict))
+        .collect();
+    let expected = [
+        (Strategy::NoLock, Tier::Unsafe, Verdict::Caught),
+        (Strategy::ZookeeperLock, Tier::Volatile, Verdict::Exact),
+        (Strategy::RedisLua, Tier::Volatile, Verdict::Exact),
+    ];
+    assert_eq!(ran, expected);
+    let (table, json) = (report.table(), report.json());
+    assert!(table.contains("\nhome redis: "), "{table}");
+    let elsewhere = "its stock lives in SQL, and the race's in Redis";
+    assert!(table.contains(elsewhere), "{table}");
+    assert_eq!(json["plan"]["home"], "redis");
+    assert_eq!(json["rows"][1]["tier"], "volatile");
+}
+
+#[tokio::test]
+async fn the_ledger_in_sql_is_waited_for() {
+    let lua = Entrants::Only(vec![Strategy::RedisLua]);
+    let limit = Duration::from_secs(30);
+    let report = race_in_redis(lua, Behaviour::Behind, limit).await;
+    let row = &report.rows[0];
+    assert_eq!((row.verdict, row.pending), (Verdict::Exact, 0), "{row:?}");
+}
+
+#[tokio::test]
+async fn what_never_reaches_the_ledger_breaks_the_promise_and_is_told() {
+    let everyone = Entrants::Only(vec![Strategy::NoLock, Strategy::RedisLua]);
+    let limit = Duration::from_millis(50);
+    let report = race_in_redis(everyone, Behaviour::Jammed, limit).await;
+    let verdicts: Vec<_> = report.rows.iter().map(|row| row.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Caught, Verdict::Broken]);
+    let table = report.table();
+    let told = "2 movements journaled, but not in SQL in time";
+    assert!(table.contains(&format!("\nredis-lua: {told}\n")), "{table}");
+    assert_eq!(table.matches(told).count(), 2, "{table}");
+    assert_eq!(report.json()["rows"][0]["pending"], 2);
+    assert!(report.broken());
 }
 
 #[tokio::test]
