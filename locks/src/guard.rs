@@ -248,11 +248,11 @@ impl LockGuard {
 /// Ends the hold and hands it to the release task; `Err` if it was lost first.
 fn give_up(hold: &Arc<Hold>, done: Option<oneshot::Sender<Released>>) -> Result<(), LostReason> {
     let turn = hold.end(LostReason::Released)?;
-    let held = Held {
+    let to_tell = Held {
         label: hold.label(),
         held_for: hold.held_for(),
     };
-    hold.release_in_background(turn, done, Some(held));
+    hold.release_in_background(turn, done, Some(to_tell));
     Ok(())
 }
 
