@@ -47,6 +47,9 @@ struct Scene {
     survivor: Process,
     /// The operations that were acknowledged.
     sold: Vec<String>,
+    /// Entries that the dead left in the journals, in SQL already or not.
+    left_recorded: usize,
+    left_missing: usize,
 }
 
 impl Scene {
@@ -67,6 +70,8 @@ impl Scene {
             to_redis,
             survivor,
             sold: Vec::new(),
+            left_recorded: 0,
+            left_missing: 0,
         }
     }
 
@@ -126,8 +131,8 @@ impl Scene {
         drop(held);
         let (recorded, missing) = self.journaled().await;
         match death {
-            Death::BeforeTheAcknowledgement => assert!(recorded > 0, "nothing was committed"),
-            _ => assert!(missing > 0, "nothing was left over"),
+            Death::BeforeTheAcknowledgement => self.left_recorded += recorded,
+            _ => self.left_missing += missing,
         }
         for proxy in [&self.to_database.0, &self.to_redis.0] {
             proxy.set(Mode::Pass).await;
@@ -200,7 +205,11 @@ impl Scene {
         assert_eq!(recorded, acknowledged, "each once");
         let mirror = ledger.audit(SKU).await;
         assert_eq!(mirror.on_hand, STOCK - sold, "{mirror:?}");
-        assert_eq!(self.journaled().await, (0, 0));
+        // In SQL a moment before they depart.
+        until("the journals are empty", SOON, || async {
+            self.journaled().await == (0, 0)
+        })
+        .await;
     }
 }
 
@@ -221,4 +230,10 @@ async fn every_entry_is_recorded_once_whoever_dies_with_it(
         scene.settled().await;
         scene.survive(Death::OfTheDatabase).await;
     }
+    // Now and then a slow machine looks only after the survivor has taken over.
+    assert!(
+        scene.left_recorded > 0,
+        "nobody died before an acknowledgement"
+    );
+    assert!(scene.left_missing > 0, "nobody died before a commit");
 }

@@ -7,7 +7,7 @@ use super::requests::{create, settled};
 use crate::faults::{SOON, send, until};
 use crate::support::app::TestApp;
 use crate::support::proxy::{Mode, Proxy};
-use crate::support::services::{Backend, fresh_database, fresh_redis};
+use crate::support::services::{Backend, TestRedis, fresh_database, fresh_redis};
 
 const SKU: &str = "hot";
 const STOCK: i64 = 1_000;
@@ -21,6 +21,26 @@ async fn lag(app: &TestApp) -> Option<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("journal_waiting_entries "));
     line.map(|entries| entries.parse().expect("a number"))
+}
+
+/// How many entries stand in the journals. The audit has none pending a moment earlier: an entry is
+/// in SQL before it departs.
+async fn entries(redis: &TestRedis) -> u64 {
+    let client = redis::Client::open(&*redis.url).expect("its URL is one");
+    let connection = client.get_multiplexed_async_connection().await;
+    let mut connection = connection.expect("it lets the test in");
+    let mut keys = redis::cmd("KEYS");
+    let journals = keys.arg("journal:*}").query_async(&mut connection).await;
+    let journals: Vec<String> = journals.expect("it answers");
+    let mut lengths = redis::pipe();
+    for journal in journals {
+        lengths.cmd("XLEN").arg(journal);
+    }
+    let lengths: Vec<u64> = lengths
+        .query_async(&mut connection)
+        .await
+        .expect("it answers");
+    lengths.into_iter().sum()
 }
 
 #[rstest]
@@ -41,7 +61,10 @@ async fn sales_go_on_without_sql_until_the_journal_is_full(
         let sold = send(order(replica)).await.expect("it answers");
         assert_eq!(sold.status, 200, "{sold:?}");
     }
-    settled(&app, SKU).await;
+    until("the journals are empty", SOON, || async {
+        entries(&redis).await == 0
+    })
+    .await;
 
     proxy.set(Mode::Refuse).await;
     let mut replicas = (0..2).cycle();
