@@ -192,7 +192,7 @@ impl ZooKeeper {
             place.node = found.map_err(backend_error)?;
         }
         let Some(path) = place.path() else {
-            return Ok(false);
+            return remove_unused(&place).await.map(|()| false);
         };
         // Before the request, which may be dropped.
         self.places
@@ -204,6 +204,19 @@ impl ZooKeeper {
             Err(Error::SessionExpired) => Ok(false),
             Err(error) => Err(backend_error(error)),
         }
+    }
+}
+
+/// Removes the directory of a place that was never created. The server removes those only that had
+/// a place in them once. Whoever is about to create one there makes the directory again.
+async fn remove_unused(place: &Place) -> Result<(), BackendError> {
+    let session = &place.session;
+    match session
+        .ask(session.client.delete(&place.directory, None))
+        .await
+    {
+        Ok(()) | Err(Error::NoNode | Error::NotEmpty | Error::SessionExpired) => Ok(()),
+        Err(error) => Err(backend_error(error)),
     }
 }
 

@@ -274,3 +274,25 @@ async fn a_renewal_asks_the_leader_once_and_reads_each_lock() {
     }
     assert_eq!(packets, 4);
 }
+
+/// An acquisition may be cut when it has made the directory, and no place in it yet. The server
+/// removes only those that had one.
+#[tokio::test]
+async fn a_cut_acquisition_leaves_no_directory() {
+    let rig = ZooKeeperRig::start().await;
+    let manager = rig.manager();
+    for cut in 0..200 {
+        let acquisition = manager.lock(&format!("cut-{cut}")).acquire();
+        let time = rig.step() * cut / 4;
+        if let Ok(guard) = tokio::time::timeout(time, acquisition).await {
+            guard.unwrap().release().await;
+        }
+    }
+    let only_the_source = async || rig.names().await == [".source"];
+    eventually(
+        "no directory is left",
+        Duration::from_secs(10),
+        only_the_source,
+    )
+    .await;
+}

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::lock_servers::{BOTH, LockPlace, flags, no_lock_is_left};
+use super::lock_servers::{LockPlace, flags, no_lock_is_left, strategies};
 use super::session::{self, Session};
 use super::{Ledger, SOON, send, until};
 use crate::support::app::TestApp;
@@ -62,7 +62,7 @@ async fn clients_that_leave_in_the_middle_leave_nothing_half_done(
     let app = TestApp::on(&database.url, 1, &flags).await;
     let ledger = Ledger::at(&database.url);
     let mut session = Session::open(backend, &database.url).await;
-    for strategy in Strategy::available(BOTH) {
+    for strategy in strategies() {
         let mut skus = Vec::new();
         for number in 0..TRIES {
             let sku = match strategy.tier() {
@@ -137,7 +137,7 @@ async fn a_sale_goes_through_although_its_buyer_has_left(
     let ledger = Ledger::at(&database.url);
     let mut holder = Session::open(backend, &database.url).await;
     app.set_level("hot", STOCK).await;
-    for (number, strategy) in Strategy::available(BOTH).enumerate() {
+    for (number, strategy) in strategies().enumerate() {
         assert!(holder.try_lock_hot().await, "{strategy}: the row is free");
         let mut client = connect(&app).await;
         let order = order(strategy, "hot");

@@ -61,6 +61,12 @@ impl Scene {
         other.set_level(&sku, stock).await;
         let ledger = Ledger::at(&database.url);
 
+        // It reads once where the SKU lives, and that is not to be what is held.
+        let too_many = holder.request(Method::POST, "/stock/deduct?strategy=no-lock");
+        let too_many = too_many
+            .json(&json!({"sku": sku, "quantity": 10_000}))
+            .send();
+        assert_eq!(too_many.await.expect("it answers").status(), 409);
         let read = proxy.hold_answer(sku.as_bytes());
         let told = tokio::spawn(send(order(&holder, service, &sku, switches)));
         read.held().await;

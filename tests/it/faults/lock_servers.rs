@@ -9,11 +9,14 @@ use zookeeper_client::Client;
 use super::until;
 use crate::support::services::{TestRedis, TestZooKeeper, fresh_redis, fresh_zookeeper};
 
-/// Both services, for the strategies that can be used with them.
-pub(super) const BOTH: Services = Services {
-    redis: true,
-    zookeeper: true,
-};
+/// The strategies that can be used on stock in SQL with both services.
+pub(super) fn strategies() -> impl Iterator<Item = Strategy> {
+    let both = Services {
+        redis: true,
+        zookeeper: true,
+    };
+    Strategy::available(both).filter(|strategy| strategy.card().home != "redis")
+}
 
 /// Far less than a lease, and far more than a release takes.
 const AT_ONCE: Duration = Duration::from_secs(3);

@@ -6,7 +6,7 @@ use serde_json::json;
 use stocklock::strategy::{Strategy, Tier};
 use tokio::task::JoinSet;
 
-use super::lock_servers::{BOTH, LockPlace, flags, no_lock_is_left};
+use super::lock_servers::{LockPlace, flags, no_lock_is_left, strategies};
 use super::{Cut, Proxied, keyed, send, settle};
 use crate::support::services::Backend;
 
@@ -29,7 +29,7 @@ async fn a_commit_in_doubt_ends_as_one_sale(
 ) {
     let places = LockPlace::both().await;
     let subject = start(backend, 2, &[], &places).await;
-    for strategy in Strategy::available(BOTH) {
+    for strategy in strategies() {
         for with_key in [false, true] {
             one_sale_each(&subject, cut, strategy, with_key).await;
         }
@@ -90,7 +90,7 @@ async fn a_commit_that_stays_in_doubt_is_answered_504_and_settled_by_its_key(
     let flags = ["--database-pool-size", "1", "--wait-limit-ms", "500"];
     let places = LockPlace::both().await;
     let subject = start(backend, 1, &flags, &places).await;
-    for strategy in Strategy::available(BOTH) {
+    for strategy in strategies() {
         for with_key in [false, true] {
             stays_in_doubt(&subject, cut, strategy, with_key).await;
         }

@@ -76,14 +76,19 @@ impl ZooKeeperRig {
         value.parse().unwrap()
     }
 
+    /// What is below the root: a directory for each name, and `.source`.
+    pub(crate) async fn names(&self) -> Vec<String> {
+        match self.direct().await.list_children(&self.root).await {
+            Ok(names) => names,
+            Err(Error::NoNode) => Vec::new(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     /// The places in the queue of each lock.
     pub(crate) async fn places(&self) -> Vec<String> {
         let client = self.direct().await;
-        let names = match client.list_children(&self.root).await {
-            Ok(names) => names,
-            Err(Error::NoNode) => return Vec::new(),
-            Err(error) => panic!("{error}"),
-        };
+        let names = self.names().await;
         let queue = async |name: &String| {
             let directory = format!("{}/{name}", self.root);
             match client.list_children(&directory).await {
