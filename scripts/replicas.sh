@@ -144,7 +144,8 @@ up_nginx() {
 
 answers_redis() { [[ $(ask "$redis_port" 'PING\r\n') == +PONG* ]]; }
 
-answers_zookeeper() { [[ $(ask "$zookeeper_port" ruok) == imok ]]; }
+# It says imok before it serves: `srvr` tells the mode once it does.
+answers_zookeeper() { [[ $(ask "$zookeeper_port" srvr) == *Mode:* ]]; }
 
 # It takes connections at once, and greets once it has carried out the file of --init-file.
 answers_mariadb() {
