@@ -144,8 +144,8 @@ up_nginx() {
 
 answers_redis() { [[ $(ask "$redis_port" 'PING\r\n') == +PONG* ]]; }
 
-# It says imok before it serves: `srvr` tells the mode once it does.
-answers_zookeeper() { [[ $(ask "$zookeeper_port" srvr) == *Mode:* ]]; }
+# It says imok before it serves; `srvr` begins with the version once it does.
+answers_zookeeper() { [[ $(ask "$zookeeper_port" srvr) == "Zookeeper version"* ]]; }
 
 # It takes connections at once, and greets once it has carried out the file of --init-file.
 answers_mariadb() {
