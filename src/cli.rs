@@ -7,6 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+mod duration;
 mod race;
 
 use crate::app::Replica;

@@ -1,14 +1,17 @@
 //! `stocklock race`: from flags to a plan, from a report to an exit code.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use secrecy::SecretString;
 use tempfile::TempDir;
 
+use super::duration::round_trip;
 use super::{Failure, migrate, start_logging};
 use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
 use crate::descriptors::allow_connections;
+use crate::lab::delay::DistantServices;
 use crate::lab::race::{Entrants, Progress, RacePlan, Report, Target, run};
 use crate::lab::replicas::Replicas;
 use crate::stock::Home;
@@ -74,6 +77,11 @@ pub struct RaceArgs {
     /// `off`: they write although they could know that their lock was lost; the guard refuses it
     #[arg(long, value_enum, value_name = "SWITCH", default_value_t = Switch::On)]
     check: Switch,
+
+    /// Put the services of the replicas a network away: a round trip to the database, Redis and
+    /// `ZooKeeper` takes so much longer, such as `1ms` or `500us`, up to 1s [default: 0]
+    #[arg(long, value_name = "TIME", value_parser = round_trip, conflicts_with = "target")]
+    rtt: Option<Duration>,
 
     /// Write everything that was measured to this file
     #[arg(long, value_name = "FILE")]
@@ -173,7 +181,9 @@ pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
     // Both ends of each buyer's connection are in this process, and so are the replicas' own: their
     // pools, one for readiness, four to Redis, and one to ZooKeeper.
     let pools = args.database.database_pool_size + args.services.redis_pool_size + 6;
-    let pools = args.replicas * pools;
+    // A connection through a delaying proxy is two, with both ends of the first in this process.
+    let ends = if args.rtt.is_some() { 3 } else { 1 };
+    let pools = args.replicas * pools * ends;
     allow_connections(2 * args.plan().connections as u64 + u64::from(pools));
     let report = tokio::select! {
         report = run_plan(&args) => report?,
@@ -199,11 +209,42 @@ async fn run_plan(args: &RaceArgs) -> Result<Report, Failure> {
         return Err(Failure::Setting(problem));
     }
     let (database, _temporary) = database(&args.database)?;
+    let distant = at_a_distance(args, &database).await?;
+    // The schema is nobody's race: it is brought up to date without the delay.
     migrate(&database).await?;
-    let replicas = Replicas::start(&database, &args.services, &args.limits, args.replicas)
+    let Some(distant) = distant else {
+        eprintln!("racing on {}", args.place());
+        return race_on_replicas(args, &database, &args.services).await;
+    };
+    eprintln!("racing on {}; {}", args.place(), distant.distance);
+    let report = race_on_replicas(args, &distant.database, &distant.services).await;
+    report.map(|report| Report {
+        distance: Some(distant.distance),
+        ..report
+    })
+}
+
+/// The database and the services at the distance that was asked for, if any was.
+async fn at_a_distance(
+    args: &RaceArgs,
+    database: &DatabaseConfig,
+) -> Result<Option<DistantServices>, Failure> {
+    let Some(rtt) = args.rtt.filter(|rtt| !rtt.is_zero()) else {
+        return Ok(None);
+    };
+    let distant = DistantServices::start(rtt, database, &args.services).await;
+    distant.map(Some).map_err(Failure::Setting)
+}
+
+/// Starts replicas, and stops them when they have raced.
+async fn race_on_replicas(
+    args: &RaceArgs,
+    database: &DatabaseConfig,
+    services: &ServicesConfig,
+) -> Result<Report, Failure> {
+    let replicas = Replicas::start(database, services, &args.limits, args.replicas)
         .await
         .map_err(Failure::Setting)?;
-    eprintln!("racing on {}", args.place());
     let report = race_on(args, replicas.targets()).await;
     replicas.stop().await;
     report

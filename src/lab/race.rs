@@ -9,6 +9,7 @@
 mod buyers;
 mod connection;
 mod counts;
+mod distance;
 mod evidence;
 mod lineup;
 mod lock_counts;
@@ -28,6 +29,7 @@ mod fake;
 mod tests;
 
 pub use counts::Counts;
+pub use distance::Distance;
 pub use evidence::{Evidence, Sale};
 pub use lineup::Skipped;
 pub use lock_counts::LockCounts;
@@ -142,6 +144,7 @@ pub async fn run(
         targets: targets.to_vec(),
         rows,
         skipped: lineup.skipped,
+        distance: None,
     })
 }
 

@@ -1,21 +1,16 @@
 //! Several replicas in one process, each on a port, a pool and a mutex of its own: for the race
 //! and for the tests. They share nothing but the database, as replicas on several machines do.
 
-use std::net::Ipv4Addr;
-
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::loopback;
 use super::race::Target;
 use crate::app::Replica;
 use crate::config::{
     Config, DatabaseConfig, Limits, LogConfig, LogFormat, Mode, ServiceConfig, ServicesConfig,
 };
 use crate::strategy::Strategy;
-
-/// How often to look for a free port.
-const PORT_ATTEMPTS: usize = 100;
 
 /// Running replicas in lab mode; dropping them ends them abruptly.
 #[derive(Debug)]
@@ -48,8 +43,7 @@ impl Replicas {
             if number == 1 {
                 replica.warn_of_unsafe_settings().await;
             }
-            let listener = listen().await?;
-            let address = listener.local_addr().map_err(|error| error.to_string())?;
+            let (listener, address) = loopback::listen().await?;
             let target = format!("http://{address}").parse();
             replicas
                 .targets
@@ -94,16 +88,4 @@ fn config(
             format: LogFormat::Text,
         },
     }
-}
-
-/// A free port below the ephemeral range, where it might be taken by a client's own end.
-async fn listen() -> Result<TcpListener, String> {
-    let mut last_error = String::new();
-    for _ in 0..PORT_ATTEMPTS {
-        match TcpListener::bind((Ipv4Addr::LOCALHOST, fastrand::u16(20_000..32_000))).await {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last_error = error.to_string(),
-        }
-    }
-    Err(format!("no free port on loopback: {last_error}"))
 }

@@ -6,6 +6,7 @@ mod commands;
 mod config;
 mod connections;
 mod deploy;
+mod distant_race;
 mod drain;
 mod explorer_self_test;
 mod faults;

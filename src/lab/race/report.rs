@@ -1,9 +1,9 @@
 //! What a race found: the table, the evidence, and a closing sentence; or all of it as JSON.
 
 use comfy_table::{CellAlignment, Table, presets};
-use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::distance::Distance;
 use super::lineup::Skipped;
 use super::plan::RacePlan;
 use super::row::{Row, Verdict};
@@ -60,7 +60,7 @@ fn milliseconds(value: Option<f64>) -> String {
 }
 
 /// What a race found.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Report {
     /// What was to be run.
     pub plan: RacePlan,
@@ -70,6 +70,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// The strategies that did not run.
     pub skipped: Vec<Skipped>,
+    /// How far the targets' services were, if the caller put them at a distance.
+    pub distance: Option<Distance>,
 }
 
 impl Report {
@@ -82,14 +84,18 @@ impl Report {
     /// Everything, for machines.
     #[must_use]
     pub fn json(&self) -> Value {
-        json!({
+        let mut json = json!({
             "plan": self.plan,
             "targets": self.targets,
             "rows": self.rows,
             "skipped": self.skipped,
             "broken": self.broken(),
             "conclusion": self.conclusion(),
-        })
+        });
+        for (key, value) in Distance::json(self.distance.as_ref()) {
+            json[key] = value;
+        }
+        json
     }
 
     /// Everything, for people: the table, what was found and by what evidence, and a closing
@@ -100,6 +106,11 @@ impl Report {
         let found = self.rows.iter().flat_map(lines_of);
         lines.extend(found);
         lines.extend(self.home_line());
+        lines.extend(
+            self.distance
+                .as_ref()
+                .map(|distance| format!("rtt: {distance}")),
+        );
         lines.extend(self.safeguards_off());
         lines.extend(self.skipped_lines());
         lines.push(self.conclusion());

@@ -28,4 +28,9 @@ impl LockServices {
     pub(crate) fn redis_url(&self) -> &str {
         &self.redis.url
     }
+
+    /// `ZOOKEEPER_CONNECT`.
+    pub(crate) fn zookeeper_connect(&self) -> &str {
+        &self.zookeeper.connect
+    }
 }

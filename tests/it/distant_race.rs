@@ -1,0 +1,153 @@
+//! The race with its services a network away: who is exact stays exact, and every exchange with a
+//! service really takes the way there and back.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::commands::assert_is_told_in_one_line;
+use crate::support::lock_services::LockServices;
+use crate::support::process::{Ended, Process};
+use crate::support::services::{Backend, fresh_database};
+
+const EXACT: &str = "single-sql,for-update,optimistic,redis-lock,zookeeper-lock";
+
+/// Runs `stocklock race` with these words; the report of one that fails is no report.
+async fn race(words: &str, variables: &[(&str, &str)]) -> (Value, Ended) {
+    let words = format!("race --json race.json {words}");
+    let words: Vec<_> = words.split(' ').collect();
+    let ended = Process::run(&words, variables).await;
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let file = std::fs::read(ended.directory.path().join("race.json"));
+    let report = serde_json::from_slice(&file.expect("the file")).expect("it is JSON");
+    (report, ended)
+}
+
+/// The variables that lead to these services.
+fn variables(services: &LockServices) -> [(&str, &str); 2] {
+    [
+        ("REDIS_URL", services.redis_url()),
+        ("ZOOKEEPER_CONNECT", services.zookeeper_connect()),
+    ]
+}
+
+/// Half of the exchanges of each row took at least `round_trips` of `rtt_ms`.
+fn assert_takes(report: &Value, rtt_ms: f64, round_trips: &[(&str, f64)]) {
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), round_trips.len(), "{report:#}");
+    for (row, (strategy, round_trips)) in rows.iter().zip(round_trips) {
+        assert_eq!(row["strategy"], *strategy);
+        let p50 = row["p50_ms"].as_f64().expect("there were answers");
+        assert!(p50 >= round_trips * rtt_ms, "{strategy}: {p50} ms");
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn at_a_millisecond_who_promises_is_exact(
+    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
+    let [redis, zookeeper] = variables(&services);
+    let words = format!("--rtt 1ms --stock 200 --buyers 20 --orders 12 --strategy {EXACT}");
+    let database = ("DATABASE_URL", &*database.url);
+    let (report, ended) = race(&words, &[database, redis, zookeeper]).await;
+    for row in report["rows"].as_array().expect("rows") {
+        assert_eq!(row["verdict"], "exact", "{}", ended.stdout);
+        let counts = [&row["sold"], &row["refused"], &row["left"]];
+        assert_eq!(counts, [200, 40, 0], "{}", ended.stdout);
+    }
+    assert_eq!(report["rtt_ms"], 1.0);
+    assert!(report["measured_rtt_ms"].as_f64() >= Some(1.0), "{report}");
+    let everything = json!(["the SQL database", "Redis", "ZooKeeper"]);
+    assert_eq!(report["delayed"], everything);
+    let told = "rtt: the SQL database, Redis and ZooKeeper a round trip of 1 ms away (measured: ";
+    assert!(ended.stdout.contains(told), "{}", ended.stdout);
+    assert!(ended.stderr.contains(&told[5..]), "{}", ended.stderr);
+}
+
+/// One buyer waits for nobody, so that what remains is the way. Whatever the driver saves, there is
+/// one statement, and where a row is locked there are two and a commit; locks come on top.
+#[rstest]
+#[tokio::test]
+async fn an_exchange_takes_the_way_to_each_service_and_back(
+    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
+    let [redis, zookeeper] = variables(&services);
+    let words = format!("--rtt 40ms --stock 9 --buyers 1 --orders 9 --strategy {EXACT}");
+    let database = ("DATABASE_URL", &*database.url);
+    let (report, _) = race(&words, &[database, redis, zookeeper]).await;
+    let round_trips = [
+        ("single-sql", 1.0),
+        ("for-update", 3.0),
+        ("optimistic", 2.0),
+        ("redis-lock", 3.0),
+        ("zookeeper-lock", 3.0),
+    ];
+    assert_takes(&report, 40.0, &round_trips);
+}
+
+#[tokio::test]
+async fn beside_an_embedded_database_the_locks_alone_are_away_and_the_race_says_so() {
+    let services = LockServices::fresh().await;
+    let words = "--rtt 40ms --stock 9 --buyers 1 --orders 9 --strategy redis-lock,zookeeper-lock";
+    let (report, ended) = race(words, &variables(&services)).await;
+    assert_takes(
+        &report,
+        40.0,
+        &[("redis-lock", 1.0), ("zookeeper-lock", 1.0)],
+    );
+    assert_eq!(report["delayed"], json!(["Redis", "ZooKeeper"]));
+    let told = "SQLite is in the process, where nothing delays it";
+    assert!(ended.stdout.contains(told), "{}", ended.stdout);
+    assert!(ended.stderr.contains(told), "{}", ended.stderr);
+}
+
+#[tokio::test]
+async fn stock_in_redis_is_sold_exactly_from_afar() {
+    let services = LockServices::fresh().await;
+    let words = "--rtt 1ms --home redis --stock 60 --buyers 20 --orders 4 \
+                 --strategy redis-lua,redis-watch,redis-lock";
+    let (report, ended) = race(words, &variables(&services)).await;
+    for row in report["rows"].as_array().expect("rows") {
+        assert_eq!(row["verdict"], "exact", "{}", ended.stdout);
+    }
+}
+
+#[tokio::test]
+async fn without_a_distance_the_report_has_none() {
+    let words = "--rtt 0 --stock 4 --buyers 2 --orders 2 --strategy single-sql";
+    let (report, ended) = race(words, &[]).await;
+    for key in ["rtt_ms", "measured_rtt_ms", "delayed"] {
+        assert_eq!(report.get(key), Some(&Value::Null), "{report:#}");
+    }
+    assert!(!ended.stdout.contains("round trip"), "{}", ended.stdout);
+}
+
+#[rstest]
+#[case("nothing to delay", &[])]
+#[case("nothing to delay", &[("DATABASE_URL", "sqlite://stock.db")])]
+#[case("DATABASE_URL", &[("DATABASE_URL", "postgres:///stock?host=/run/postgresql")])]
+#[case("DATABASE_URL", &[("DATABASE_URL", "mysql://a:c4n4ry@db/stock?ssl-mode=verify_identity")])]
+#[case("REDIS_URL", &[("REDIS_URL", "rediss://a:c4n4ry@cache")])]
+#[case("ZOOKEEPER_CONNECT", &[("ZOOKEEPER_CONNECT", "zoo,")])]
+#[tokio::test]
+async fn what_cannot_be_delayed_is_told_in_one_line(
+    #[case] named: &str,
+    #[case] variables: &[(&str, &str)],
+) {
+    let ended = Process::run(&["race", "--rtt=1ms"], variables).await;
+    assert_is_told_in_one_line(&ended, named);
+    assert!(!ended.stderr.contains("c4n4ry"), "{}", ended.stderr);
+}
+
+#[rstest]
+#[case(&["--rtt=soon"], "such as 1ms")]
+#[case(&["--rtt=2s"], "up to 1s")]
+#[case(&["--rtt=1ms", "--target=http://127.0.0.1:8080"], "--target")]
+#[tokio::test]
+async fn a_distance_that_makes_no_sense_is_refused(#[case] words: &[&str], #[case] told: &str) {
+    let ended = Process::run(&[&["race"], words].concat(), &[]).await;
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains(told), "{}", ended.stderr);
+}
