@@ -156,6 +156,11 @@ impl RaceArgs {
         }
     }
 
+    /// How far away the services are to be, if at all.
+    fn distance(&self) -> Option<Duration> {
+        self.rtt.filter(|rtt| !rtt.is_zero())
+    }
+
     fn plan(&self) -> RacePlan {
         let mut plan = match self.case {
             Some(Case::Seckill) => RacePlan::seckill(),
@@ -182,7 +187,7 @@ pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
     // pools, one for readiness, four to Redis, and one to ZooKeeper.
     let pools = args.database.database_pool_size + args.services.redis_pool_size + 6;
     // A connection through a delaying proxy is two, with both ends of the first in this process.
-    let ends = if args.rtt.is_some() { 3 } else { 1 };
+    let ends = if args.distance().is_some() { 3 } else { 1 };
     let pools = args.replicas * pools * ends;
     allow_connections(2 * args.plan().connections as u64 + u64::from(pools));
     let report = tokio::select! {
@@ -229,7 +234,7 @@ async fn at_a_distance(
     args: &RaceArgs,
     database: &DatabaseConfig,
 ) -> Result<Option<DistantServices>, Failure> {
-    let Some(rtt) = args.rtt.filter(|rtt| !rtt.is_zero()) else {
+    let Some(rtt) = args.distance() else {
         return Ok(None);
     };
     let distant = DistantServices::start(rtt, database, &args.services).await;

@@ -45,8 +45,9 @@ impl fmt::Display for Distance {
     }
 }
 
+/// Milliseconds, to the microsecond.
 fn ms(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1000.0
+    duration.as_micros() as f64 / 1000.0
 }
 
 /// `a`, `a and b`, `a, b and c`.
