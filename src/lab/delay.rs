@@ -11,7 +11,7 @@ mod reroute;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 
 use self::proxy::Proxies;
 use self::reroute::{Ensemble, ServerUrl};
@@ -76,7 +76,8 @@ impl DistantServices {
 
 impl Routes {
     fn of(database: &DatabaseConfig, services: &ServicesConfig) -> Result<Self, String> {
-        let redis = services.redis_url().map(ServerUrl::of_redis).transpose();
+        let redis = services.redis_url.as_ref().map(ExposeSecret::expose_secret);
+        let redis = redis.map(ServerUrl::of_redis).transpose();
         let zookeeper = services.zookeeper_connect.as_deref();
         let zookeeper = zookeeper.map(Ensemble::of).transpose();
         Ok(Self {
