@@ -206,7 +206,7 @@ impl Replica {
 
 fn lock_settings(config: &Config) -> LockSettings<'_> {
     LockSettings {
-        redis_url: config.services.redis_url(),
+        redis_url: config.services.redis_url.as_ref(),
         zookeeper_connect: config.services.zookeeper_connect.as_deref(),
         lease: config.services.lock_lease_ms,
         // Nobody waits for it any more by then, so it hangs.

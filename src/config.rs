@@ -145,12 +145,6 @@ impl ServicesConfig {
             zookeeper: self.zookeeper_connect.is_some(),
         }
     }
-
-    /// The Redis's URL, password and all.
-    #[must_use]
-    pub fn redis_url(&self) -> Option<&str> {
-        self.redis_url.as_ref().map(ExposeSecret::expose_secret)
-    }
 }
 
 /// What is logged, to stderr.

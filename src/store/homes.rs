@@ -200,7 +200,10 @@ impl StockStore for Homes {
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
         let mut problems = self.sql.unsafe_settings().await?;
         if let Some(redis) = &self.redis {
-            problems.extend(redis.unsafe_settings().await?);
+            // That Redis is away hides nothing of what is wrong with SQL.
+            problems.extend(redis.unsafe_settings().await.unwrap_or_else(|error| {
+                vec![format!("Redis's settings could not be checked: {error}")]
+            }));
         }
         Ok(problems)
     }

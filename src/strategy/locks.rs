@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use secrecy::{ExposeSecret, SecretString};
 use stocklock_locks::backend::Backend;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
@@ -17,7 +18,7 @@ use crate::metrics::Metrics;
 #[derive(Debug, Clone, Copy)]
 pub struct LockSettings<'a> {
     /// The Redis, if there is one.
-    pub redis_url: Option<&'a str>,
+    pub redis_url: Option<&'a SecretString>,
     /// The `ZooKeeper` ensemble, if there is one.
     pub zookeeper_connect: Option<&'a str>,
     /// How long others wait after a holder has vanished; for `ZooKeeper` the session's time-out.
@@ -43,7 +44,11 @@ impl Locks {
     pub fn new(settings: &LockSettings<'_>, metrics: &Arc<Metrics>) -> Result<Self, String> {
         let redis = settings
             .redis_url
-            .map(|url| RedisBackend::builder(url).prefix("stocklock:lock").build())
+            .map(|url| {
+                RedisBackend::builder(url.expose_secret())
+                    .prefix("stocklock:lock")
+                    .build()
+            })
             .transpose()
             .map_err(|error| wrong(Service::Redis, &error))?;
         let zookeeper = settings

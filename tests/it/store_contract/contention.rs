@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rstest::rstest;
+use secrecy::SecretString;
 use stocklock::metrics::Metrics;
 use stocklock::operations::Operations;
 use stocklock::retry::RetryPolicy;
@@ -37,8 +38,9 @@ fn patient_deductor(fixture: &Fixture) -> Arc<Deductor> {
 
 /// The fixture's Redis, if it has one, so that the strategies which need it are available.
 fn locks(fixture: &Fixture) -> Locks {
+    let redis_url = fixture.redis_url().map(SecretString::from);
     let settings = LockSettings {
-        redis_url: fixture.redis_url(),
+        redis_url: redis_url.as_ref(),
         zookeeper_connect: None,
         lease: Duration::from_secs(10),
         max_hold: Duration::from_mins(1),
