@@ -232,12 +232,12 @@ fn connect_sql(url: &str, options: &StoreOptions) -> Result<Arc<dyn Mirror>, Str
         "sqlite" => Ok(Arc::new(sqlite::SqliteStore::open(url, options)?)),
         "mysql" | "mariadb" => {
             let pulse = Pulse::new(options.wait_limit);
-            let store = mysql::MySqlStore::open(url, options, Arc::clone(&pulse))?;
+            let store = mysql::MySqlStore::open(url, options, &pulse)?;
             Ok(Arc::new(Patient::new(store, pulse)))
         }
         "postgres" | "postgresql" => {
             let pulse = Pulse::new(options.wait_limit);
-            let store = postgres::PostgresStore::open(url, options, Arc::clone(&pulse))?;
+            let store = postgres::PostgresStore::open(url, options, &pulse)?;
             Ok(Arc::new(Patient::new(store, pulse)))
         }
         other => Err(unknown_scheme(other)),

@@ -5,11 +5,13 @@
 //! nothing can have been committed; in it, only what is known to undo it leaves nothing behind.
 
 use sqlx::error::DatabaseError;
-use sqlx::mysql::MySqlDatabaseError;
 use sqlx::postgres::PgDatabaseError;
-use sqlx::sqlite::SqliteError;
 
 use super::StoreError;
+
+mod code;
+
+use code::Code;
 
 /// What an error calls for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,15 +34,6 @@ pub enum Verdict {
     CheckViolated,
     /// None of these: a defect of ours, or something nobody foresaw.
     Bug,
-}
-
-/// A database's own number for what happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Code {
-    Mysql(u16),
-    Postgres(String),
-    /// The extended result code.
-    Sqlite(i32),
 }
 
 /// What `error` calls for.
@@ -71,102 +64,6 @@ fn ended_in_a_lock_wait(error: &dyn DatabaseError) -> bool {
     postgres.is_some_and(|error| error.code() == "57014" && error.r#where().is_some())
 }
 
-impl Code {
-    fn of(error: &dyn DatabaseError) -> Self {
-        if let Some(mysql) = error.try_downcast_ref::<MySqlDatabaseError>() {
-            return Self::Mysql(mysql.number());
-        }
-        let code = error.code().unwrap_or_default();
-        if error.try_downcast_ref::<SqliteError>().is_some() {
-            return Self::Sqlite(code.parse().unwrap_or_default());
-        }
-        Self::Postgres(code.into_owned())
-    }
-
-    fn verdict(&self) -> Verdict {
-        match self {
-            Self::Mysql(number) => mysql_verdict(*number),
-            Self::Postgres(sqlstate) => postgres_verdict(sqlstate),
-            Self::Sqlite(extended) => sqlite_verdict(*extended),
-        }
-    }
-
-    /// Whether a COMMIT that is answered so is known to have been undone.
-    ///
-    /// A list of what is known, since all the rest may come after the log was written: the server
-    /// that is killed there, or shut down, or loses its cluster, or its disk.
-    fn undoes_commit(&self) -> bool {
-        match self {
-            // Deadlock; with Galera, a transaction that failed certification.
-            Self::Mysql(number) => *number == 1213,
-            Self::Postgres(sqlstate) => matches!(sqlstate.as_str(), "40001" | "40P01"),
-            // SQLITE_BUSY and its kin, SQLITE_FULL.
-            Self::Sqlite(extended) => matches!(extended & 0xff, 5 | 13),
-        }
-    }
-}
-
-fn mysql_verdict(number: u16) -> Verdict {
-    match number {
-        // Deadlock; row changed since it was read (MariaDB); query interrupted.
-        1213 | 1020 | 1317 => Verdict::RetryTransaction,
-        // Lock wait time-out.
-        1205 => Verdict::RollBackThenRetry,
-        // Statement time-outs of MariaDB and MySQL.
-        1969 | 3024 => Verdict::TooSlow,
-        // Shutdown in progress; network errors; connection killed; disconnected as idle.
-        1053 | 1077..=1079 | 1152..=1161 | 1184 | 1927 | 4031 => Verdict::ConnectionLost,
-        // Too many connections; Galera node not ready; read-only; disk or table full; out of
-        // resources.
-        1040 | 1041 | 1047 | 1203 | 1290 | 1792 | 1836 | 1021 | 1037 | 1038 | 1114 => {
-            Verdict::Unavailable
-        }
-        1062 | 1586 => Verdict::Duplicate,
-        // CHECK violated, on MySQL and on MariaDB.
-        3819 | 4025 => Verdict::CheckViolated,
-        _ => Verdict::Bug,
-    }
-}
-
-fn postgres_verdict(sqlstate: &str) -> Verdict {
-    match sqlstate {
-        // Serialization failure, deadlock.
-        "40001" | "40P01" => Verdict::RetryTransaction,
-        // Lock not available.
-        "55P03" => Verdict::RollBackThenRetry,
-        // Statement time-out, or an administrator's word.
-        "57014" => Verdict::TooSlow,
-        // Shut down by an administrator, by a crash, as idle in a transaction, as idle.
-        "57P01" | "57P02" | "25P03" | "57P05" => Verdict::ConnectionLost,
-        // Starting up; read-only; out of connections, disk, memory.
-        "57P03" | "25006" | "53000" | "53100" | "53200" | "53300" => Verdict::Unavailable,
-        "23505" => Verdict::Duplicate,
-        "23514" => Verdict::CheckViolated,
-        class_08 if class_08.starts_with("08") => Verdict::ConnectionLost,
-        _ => Verdict::Bug,
-    }
-}
-
-fn sqlite_verdict(extended: i32) -> Verdict {
-    match extended {
-        // SQLITE_BUSY_SNAPSHOT: a read transaction that cannot become a writing one.
-        517 => Verdict::RetryTransaction,
-        // SQLITE_CONSTRAINT_PRIMARYKEY, _UNIQUE.
-        1555 | 2067 => Verdict::Duplicate,
-        // SQLITE_CONSTRAINT_CHECK.
-        275 => Verdict::CheckViolated,
-        _ => match extended & 0xff {
-            // SQLITE_BUSY, SQLITE_LOCKED.
-            5 | 6 => Verdict::RollBackThenRetry,
-            // SQLITE_READONLY, SQLITE_FULL, SQLITE_CANTOPEN.
-            8 | 13 | 14 => Verdict::Unavailable,
-            // SQLITE_IOERR: in COMMIT, what reached the disk is unknown.
-            10 => Verdict::ConnectionLost,
-            _ => Verdict::Bug,
-        },
-    }
-}
-
 /// What a store answers for `error` before COMMIT was sent, where the statement expected neither a
 /// duplicate nor a violated CHECK: nothing happened.
 pub(super) fn before_commit(error: sqlx::Error) -> StoreError {
@@ -193,6 +90,30 @@ pub(super) fn in_commit(error: sqlx::Error) -> StoreError {
     }
 }
 
+/// What a store answers for `error` from a statement that commits as it ends, where it expected
+/// neither a duplicate nor a violated CHECK. What the server says of the statement, it says before
+/// it commits; where it says that it goes, or nothing at all, the commit may have happened.
+pub(super) fn in_autocommit(error: sqlx::Error) -> StoreError {
+    let code = error.as_database_error().map(Code::of);
+    if code.is_some_and(|code| code.is_of_the_statement()) {
+        before_commit(error)
+    } else {
+        StoreError::OutcomeUnknown(Box::new(error))
+    }
+}
+
+/// Whether `PostgreSQL` gave up waiting for another transaction that is recording the same key, and
+/// not for the level's row: only the former wait names an index of the ledger's.
+pub(super) fn waited_for_the_ledger(error: &sqlx::Error) -> bool {
+    let postgres = error
+        .as_database_error()
+        .and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
+    classify(error) == Verdict::RollBackThenRetry
+        && postgres
+            .and_then(PgDatabaseError::r#where)
+            .is_some_and(|context| context.contains("movement"))
+}
+
 #[cfg(test)]
 mod tests {
     use std::borrow::Cow;
@@ -202,69 +123,6 @@ mod tests {
     use sqlx::error::ErrorKind;
 
     use super::*;
-
-    #[test]
-    fn mysql_numbers() {
-        for (number, verdict) in [
-            (1213, Verdict::RetryTransaction),
-            (1020, Verdict::RetryTransaction),
-            (1205, Verdict::RollBackThenRetry),
-            (1969, Verdict::TooSlow),
-            (3024, Verdict::TooSlow),
-            (1053, Verdict::ConnectionLost),
-            (1927, Verdict::ConnectionLost),
-            (1040, Verdict::Unavailable),
-            (1047, Verdict::Unavailable),
-            (1290, Verdict::Unavailable),
-            (1062, Verdict::Duplicate),
-            (3819, Verdict::CheckViolated),
-            (4025, Verdict::CheckViolated),
-            (1064, Verdict::Bug),
-        ] {
-            assert_eq!(mysql_verdict(number), verdict, "{number}");
-        }
-    }
-
-    #[test]
-    fn postgres_states() {
-        for (state, verdict) in [
-            ("40001", Verdict::RetryTransaction),
-            ("40P01", Verdict::RetryTransaction),
-            ("55P03", Verdict::RollBackThenRetry),
-            ("57014", Verdict::TooSlow),
-            ("57P01", Verdict::ConnectionLost),
-            ("08006", Verdict::ConnectionLost),
-            ("25P03", Verdict::ConnectionLost),
-            ("57P03", Verdict::Unavailable),
-            ("53300", Verdict::Unavailable),
-            ("25006", Verdict::Unavailable),
-            ("23505", Verdict::Duplicate),
-            ("23514", Verdict::CheckViolated),
-            ("25P02", Verdict::Bug),
-            ("42601", Verdict::Bug),
-        ] {
-            assert_eq!(postgres_verdict(state), verdict, "{state}");
-        }
-    }
-
-    #[test]
-    fn sqlite_codes() {
-        for (code, verdict) in [
-            (5, Verdict::RollBackThenRetry),
-            (261, Verdict::RollBackThenRetry),
-            (6, Verdict::RollBackThenRetry),
-            (517, Verdict::RetryTransaction),
-            (1555, Verdict::Duplicate),
-            (2067, Verdict::Duplicate),
-            (275, Verdict::CheckViolated),
-            (13, Verdict::Unavailable),
-            (1032, Verdict::Unavailable),
-            (778, Verdict::ConnectionLost),
-            (1, Verdict::Bug),
-        ] {
-            assert_eq!(sqlite_verdict(code), verdict, "{code}");
-        }
-    }
 
     #[test]
     fn a_lost_connection_leaves_the_outcome_open_only_in_commit() {
@@ -283,52 +141,6 @@ mod tests {
         }
         let protocol = sqlx::Error::Protocol("expected a packet".to_owned());
         assert_eq!(classify(&protocol), Verdict::ConnectionLost);
-    }
-
-    #[test]
-    fn only_what_is_known_to_undo_a_commit_says_that_nothing_happened() {
-        let postgres = |state: &str| Code::Postgres(state.to_owned());
-        for (code, undone) in [
-            (Code::Mysql(1213), true),
-            (Code::Mysql(1020), false),
-            (Code::Mysql(1026), false),
-            (Code::Mysql(1040), false),
-            (Code::Mysql(1047), false),
-            (Code::Mysql(1053), false),
-            (Code::Mysql(1062), false),
-            (Code::Mysql(1114), false),
-            (Code::Mysql(1180), false),
-            (Code::Mysql(1205), false),
-            (Code::Mysql(1290), false),
-            (Code::Mysql(1317), false),
-            (Code::Mysql(1969), false),
-            (Code::Mysql(3024), false),
-            (Code::Mysql(4025), false),
-            (postgres("40001"), true),
-            (postgres("40P01"), true),
-            (postgres("08006"), false),
-            (postgres("23505"), false),
-            (postgres("23514"), false),
-            (postgres("25006"), false),
-            (postgres("53100"), false),
-            (postgres("55P03"), false),
-            (postgres("57014"), false),
-            (postgres("57P01"), false),
-            (postgres("58030"), false),
-            (postgres("XX000"), false),
-            (postgres(""), false),
-            (Code::Sqlite(5), true),
-            (Code::Sqlite(261), true),
-            (Code::Sqlite(517), true),
-            (Code::Sqlite(13), true),
-            (Code::Sqlite(1), false),
-            (Code::Sqlite(8), false),
-            (Code::Sqlite(778), false),
-            (Code::Sqlite(14), false),
-            (Code::Sqlite(2067), false),
-        ] {
-            assert_eq!(code.undoes_commit(), undone, "{code:?}");
-        }
     }
 
     /// A database's error; as far as [`Code`] can see, one of `PostgreSQL`.
@@ -374,6 +186,22 @@ mod tests {
         assert!(matches!(within("53100"), StoreError::OutcomeUnknown(_)));
         assert!(matches!(before("XX000"), StoreError::Bug(_)));
         assert!(matches!(within("XX000"), StoreError::OutcomeUnknown(_)));
+    }
+
+    #[test]
+    fn a_statement_that_commits_by_itself_is_in_doubt_only_where_the_server_goes_or_says_nothing() {
+        let answered = |state| in_autocommit(sqlx::Error::Database(Box::new(Answer(state))));
+        assert!(matches!(answered("40P01"), StoreError::Conflict(_)));
+        assert!(matches!(answered("55P03"), StoreError::LockWait(_)));
+        assert!(matches!(answered("57014"), StoreError::TooSlow(_)));
+        assert!(matches!(answered("25006"), StoreError::Unavailable(_)));
+        assert!(matches!(answered("42P01"), StoreError::Bug(_)));
+        for state in ["", "08006", "57P01", "57P02", "58030", "XX000"] {
+            let answer = answered(state);
+            assert!(matches!(answer, StoreError::OutcomeUnknown(_)), "{state}");
+        }
+        let lost = in_autocommit(sqlx::Error::Io(io::ErrorKind::ConnectionReset.into()));
+        assert!(matches!(lost, StoreError::OutcomeUnknown(_)));
     }
 
     #[test]

@@ -8,12 +8,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::pool::PoolConnection;
-use sqlx::{MySql, MySqlPool, Transaction};
 
 use super::driver_error::{Verdict, classify};
 use super::level_change::{MAX_UNITS, plan};
-use super::pool::{Pulse, failed};
+use super::pool::{Lease, Pool, Pulse, failed};
 use super::record::{Record, bind_record};
 use super::{Attempt, Change, StockStore, StoreError, StoreOptions, pool, rows};
 use crate::stock::{
@@ -24,44 +22,54 @@ use crate::stock::{
 mod connect;
 mod deduct;
 mod mirror;
+mod script;
 mod sql;
 
+use connect::MySqlServer;
 pub(super) use connect::migrate;
+
+/// A transaction on a connection of the pool.
+type Transaction = pool::Transaction<MySqlServer>;
 
 /// Stock in MariaDB or `MySQL`.
 #[derive(Debug)]
 pub(super) struct MySqlStore {
-    pool: MySqlPool,
-    probe: MySqlPool,
-    pulse: Arc<Pulse>,
+    pool: Pool<MySqlServer>,
+    /// One connection, which no sale uses: the question whether the database is there must not
+    /// queue behind the sales, nor be answered from memory.
+    probe: Pool<MySqlServer>,
 }
 
 impl MySqlStore {
     pub(super) fn open(
         url: &str,
         options: &StoreOptions,
-        pulse: Arc<Pulse>,
+        pulse: &Arc<Pulse>,
     ) -> Result<Self, String> {
-        let pool = connect::pool(url, options, &pulse)?;
-        let probe = connect::pool(url, &options.of_probe(), &pulse)?;
-        Ok(Self { pool, probe, pulse })
+        let server = MySqlServer::at(url, options)?;
+        Ok(Self {
+            pool: Pool::new(server.clone(), options, pulse),
+            probe: Pool::new(server, &options.of_probe(), pulse),
+        })
     }
 
-    async fn connection(&self) -> Result<PoolConnection<MySql>, StoreError> {
-        pool::acquire(&self.pool, &self.pulse).await
+    async fn connection(&self) -> Result<Lease<MySqlServer>, StoreError> {
+        self.pool.acquire().await
     }
 
-    async fn begin(&self) -> Result<Transaction<'static, MySql>, StoreError> {
-        pool::begin(&self.pool, &self.pulse, None).await
+    async fn begin(&self) -> Result<Transaction, StoreError> {
+        self.pool.begin(None).await
     }
 
     /// Inserts the movement; answers whether it is new to the ledger.
     async fn insert(
         &self,
-        tx: &mut Transaction<'static, MySql>,
+        tx: &mut Transaction,
         record: &Record<'_>,
+        available_after: i64,
     ) -> Result<bool, StoreError> {
         let inserted = bind_record!(sqlx::query(sql::INSERT_MOVEMENT), record)
+            .bind(available_after)
             .execute(&mut **tx)
             .await;
         pool::recorded(inserted.map(drop), record.idempotency.is_some())
@@ -75,7 +83,7 @@ impl StockStore for MySqlStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        pool::ping(&self.probe, &self.pulse).await
+        self.probe.ping().await
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
@@ -87,12 +95,13 @@ impl StockStore for MySqlStore {
         sku: &Sku,
         warehouse: &Warehouse,
     ) -> Result<Option<StockLevel>, StoreError> {
+        let mut connection = self.connection().await?;
         let row = sqlx::query_as(sql::LEVEL)
             .bind(sku.as_str())
             .bind(warehouse.as_str())
-            .fetch_optional(&mut *self.connection().await?)
-            .await
-            .map_err(failed)?;
+            .fetch_optional(&mut *connection)
+            .await;
+        let row = connection.done(row)?;
         row.map(rows::level).transpose()
     }
 
@@ -135,20 +144,21 @@ impl StockStore for MySqlStore {
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {
+        let mut connection = self.connection().await?;
         let row = sqlx::query_as(sql::RECORDED)
             .bind(operation.0)
             .bind(idempotency.map(|idempotency| idempotency.caller.as_str()))
             .bind(idempotency.map(|idempotency| idempotency.key.as_str()))
             .bind(operation.0)
-            .fetch_optional(&mut *self.connection().await?)
-            .await
-            .map_err(failed)?;
+            .fetch_optional(&mut *connection)
+            .await;
+        let row = connection.done(row)?;
         row.map(rows::movement).transpose()
     }
 
     async fn set_level(&self, change: &LevelChange) -> Result<Change, StoreError> {
         let begin = Some(sql::BEGIN_WITH_GAPS_LOCKED);
-        let mut tx = pool::begin(&self.pool, &self.pulse, begin).await?;
+        let mut tx = self.pool.begin(begin).await?;
         let existing = sqlx::query_as(sql::LEVELS_OF_SKU_LOCKED)
             .bind(change.sku.as_str())
             .fetch_all(&mut *tx)
@@ -157,7 +167,7 @@ impl StockStore for MySqlStore {
         let planned = match plan(change, &rows::levels(existing)?) {
             Ok(planned) => planned,
             Err(refused) => {
-                pool::roll_back(tx).await;
+                tx.roll_back().await;
                 return Ok(refused);
             }
         };
@@ -184,11 +194,11 @@ impl StockStore for MySqlStore {
         };
         written.map_err(|error| pool::conflict_if_duplicate(error, failed))?;
         let record = Record::of_level_change(change, planned.before, level);
-        if !self.insert(&mut tx, &record).await? {
-            pool::roll_back(tx).await;
+        if !self.insert(&mut tx, &record, level.available()).await? {
+            tx.roll_back().await;
             return Ok(Change::Duplicate);
         }
-        pool::commit(tx).await?;
+        tx.commit().await?;
         Ok(Change::Done {
             level: planned.level,
             created: planned.created,
@@ -212,24 +222,28 @@ impl StockStore for MySqlStore {
                 .map_err(failed)?,
             Err(error) if classify(&error) != Verdict::CheckViolated => return Err(failed(error)),
             _ => {
-                pool::roll_back(tx).await;
+                tx.roll_back().await;
                 let level = self.level(&adjustment.sku, &adjustment.warehouse).await?;
                 return Ok(Change::refused(level, adjustment.delta));
             }
         };
         let level = rows::level(row)?;
         if level.on_hand.abs() > MAX_UNITS {
-            pool::roll_back(tx).await;
+            tx.roll_back().await;
             return Ok(Change::TooLarge);
         }
         if !self
-            .insert(&mut tx, &Record::of_adjustment(adjustment, &level))
+            .insert(
+                &mut tx,
+                &Record::of_adjustment(adjustment),
+                level.available(),
+            )
             .await?
         {
-            pool::roll_back(tx).await;
+            tx.roll_back().await;
             return Ok(Change::Duplicate);
         }
-        pool::commit(tx).await?;
+        tx.commit().await?;
         Ok(Change::Done {
             level,
             created: false,
@@ -237,11 +251,12 @@ impl StockStore for MySqlStore {
     }
 
     async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError> {
+        let mut connection = self.connection().await?;
         let found = sqlx::query_as(sql::LEVELS_OF_SKU)
             .bind(sku.as_str())
-            .fetch_all(&mut *self.connection().await?)
+            .fetch_all(&mut *connection)
             .await;
-        rows::levels(found.map_err(failed)?)
+        rows::levels(connection.done(found)?)
     }
 
     async fn levels(
@@ -250,14 +265,15 @@ impl StockStore for MySqlStore {
         limit: u32,
     ) -> Result<Vec<StockLevel>, StoreError> {
         let after_sku = after.map_or("", |cursor| cursor.sku.as_str());
+        let mut connection = self.connection().await?;
         let found = sqlx::query_as(sql::LEVELS)
             .bind(after_sku)
             .bind(after_sku)
             .bind(after.map_or("", |cursor| cursor.warehouse.as_str()))
             .bind(limit)
-            .fetch_all(&mut *self.connection().await?)
+            .fetch_all(&mut *connection)
             .await;
-        rows::levels(found.map_err(failed)?)
+        rows::levels(connection.done(found)?)
     }
 
     async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError> {
@@ -265,6 +281,7 @@ impl StockStore for MySqlStore {
         let kind = filter.kind.map(MovementKind::as_str);
         let reference = filter.reference.as_deref();
         let before = filter.before.map(|operation| operation.0);
+        let mut connection = self.connection().await?;
         let found = sqlx::query_as(sql::MOVEMENTS)
             .bind(filter.sku.as_str())
             .bind(warehouse)
@@ -276,20 +293,21 @@ impl StockStore for MySqlStore {
             .bind(before)
             .bind(before)
             .bind(filter.limit)
-            .fetch_all(&mut *self.connection().await?)
-            .await
-            .map_err(failed)?;
+            .fetch_all(&mut *connection)
+            .await;
+        let found = connection.done(found)?;
         found.into_iter().map(rows::movement).collect()
     }
 
     async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
+        let mut connection = self.connection().await?;
         let found = sqlx::query_as(sql::AUDIT)
             .bind(sku.as_str())
             .bind(sku.as_str())
-            .fetch_all(&mut *self.connection().await?)
+            .fetch_all(&mut *connection)
             .await;
-        found
-            .map_err(failed)?
+        connection
+            .done(found)?
             .into_iter()
             .map(rows::audit)
             .collect()

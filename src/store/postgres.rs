@@ -7,12 +7,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::pool::PoolConnection;
-use sqlx::{PgPool, Postgres, Transaction};
 
 use super::driver_error::{Verdict, classify};
 use super::level_change::{MAX_UNITS, plan};
-use super::pool::{Pulse, failed};
+use super::pool::{Lease, Pool, Pulse, failed};
 use super::record::{Record, bind_record};
 use super::{Attempt, Change, StockStore, StoreError, StoreOptions, pool, rows};
 use crate::stock::{
@@ -25,42 +23,51 @@ mod deduct;
 mod mirror;
 mod sql;
 
+use connect::PostgresServer;
 pub(super) use connect::migrate;
+
+/// A transaction on a connection of the pool.
+type Transaction = pool::Transaction<PostgresServer>;
 
 /// Stock in `PostgreSQL`.
 #[derive(Debug)]
 pub(super) struct PostgresStore {
-    pool: PgPool,
-    probe: PgPool,
-    pulse: Arc<Pulse>,
+    pool: Pool<PostgresServer>,
+    /// One connection, which no sale uses: the question whether the database is there must not
+    /// queue behind the sales, nor be answered from memory.
+    probe: Pool<PostgresServer>,
 }
 
 impl PostgresStore {
     pub(super) fn open(
         url: &str,
         options: &StoreOptions,
-        pulse: Arc<Pulse>,
+        pulse: &Arc<Pulse>,
     ) -> Result<Self, String> {
-        let pool = connect::pool(url, options, &pulse)?;
-        let probe = connect::pool(url, &options.of_probe(), &pulse)?;
-        Ok(Self { pool, probe, pulse })
+        let server = PostgresServer::at(url, options)?;
+        Ok(Self {
+            pool: Pool::new(server.clone(), options, pulse),
+            probe: Pool::new(server, &options.of_probe(), pulse),
+        })
     }
 
-    async fn connection(&self) -> Result<PoolConnection<Postgres>, StoreError> {
-        pool::acquire(&self.pool, &self.pulse).await
+    async fn connection(&self) -> Result<Lease<PostgresServer>, StoreError> {
+        self.pool.acquire().await
     }
 
-    async fn begin(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
-        pool::begin(&self.pool, &self.pulse, None).await
+    async fn begin(&self) -> Result<Transaction, StoreError> {
+        self.pool.begin(None).await
     }
 
     /// Inserts the movement; answers whether it is new to the ledger.
     async fn insert(
         &self,
-        tx: &mut Transaction<'static, Postgres>,
+        tx: &mut Transaction,
         record: &Record<'_>,
+        available_after: i64,
     ) -> Result<bool, StoreError> {
         let inserted = bind_record!(sqlx::query(sql::INSERT_MOVEMENT), record)
+            .bind(available_after)
             .execute(&mut **tx)
             .await;
         pool::recorded(inserted.map(drop), record.idempotency.is_some())
@@ -74,7 +81,7 @@ impl StockStore for PostgresStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        pool::ping(&self.probe, &self.pulse).await
+        self.probe.ping().await
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
@@ -86,12 +93,13 @@ impl StockStore for PostgresStore {
         sku: &Sku,
         warehouse: &Warehouse,
     ) -> Result<Option<StockLevel>, StoreError> {
+        let mut connection = self.connection().await?;
         let row = sqlx::query_as(sql::LEVEL)
             .bind(sku.as_str())
             .bind(warehouse.as_str())
-            .fetch_optional(&mut *self.connection().await?)
-            .await
-            .map_err(failed)?;
+            .fetch_optional(&mut *connection)
+            .await;
+        let row = connection.done(row)?;
         row.map(rows::level).transpose()
     }
 
@@ -134,13 +142,14 @@ impl StockStore for PostgresStore {
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {
+        let mut connection = self.connection().await?;
         let row = sqlx::query_as(sql::RECORDED)
             .bind(operation.0)
             .bind(idempotency.map(|idempotency| idempotency.caller.as_str()))
             .bind(idempotency.map(|idempotency| idempotency.key.as_str()))
-            .fetch_optional(&mut *self.connection().await?)
-            .await
-            .map_err(failed)?;
+            .fetch_optional(&mut *connection)
+            .await;
+        let row = connection.done(row)?;
         row.map(rows::movement).transpose()
     }
 
@@ -159,7 +168,7 @@ impl StockStore for PostgresStore {
         let planned = match plan(change, &rows::levels(existing)?) {
             Ok(planned) => planned,
             Err(refused) => {
-                pool::roll_back(tx).await;
+                tx.roll_back().await;
                 return Ok(refused);
             }
         };
@@ -186,11 +195,11 @@ impl StockStore for PostgresStore {
         };
         written.map_err(|error| pool::conflict_if_duplicate(error, failed))?;
         let record = Record::of_level_change(change, planned.before, level);
-        if !self.insert(&mut tx, &record).await? {
-            pool::roll_back(tx).await;
+        if !self.insert(&mut tx, &record, level.available()).await? {
+            tx.roll_back().await;
             return Ok(Change::Duplicate);
         }
-        pool::commit(tx).await?;
+        tx.commit().await?;
         Ok(Change::Done {
             level: planned.level,
             created: planned.created,
@@ -209,23 +218,27 @@ impl StockStore for PostgresStore {
             Ok(Some(row)) => rows::level(row)?,
             Err(error) if classify(&error) != Verdict::CheckViolated => return Err(failed(error)),
             _ => {
-                pool::roll_back(tx).await;
+                tx.roll_back().await;
                 let level = self.level(&adjustment.sku, &adjustment.warehouse).await?;
                 return Ok(Change::refused(level, adjustment.delta));
             }
         };
         if level.on_hand.abs() > MAX_UNITS {
-            pool::roll_back(tx).await;
+            tx.roll_back().await;
             return Ok(Change::TooLarge);
         }
         if !self
-            .insert(&mut tx, &Record::of_adjustment(adjustment, &level))
+            .insert(
+                &mut tx,
+                &Record::of_adjustment(adjustment),
+                level.available(),
+            )
             .await?
         {
-            pool::roll_back(tx).await;
+            tx.roll_back().await;
             return Ok(Change::Duplicate);
         }
-        pool::commit(tx).await?;
+        tx.commit().await?;
         Ok(Change::Done {
             level,
             created: false,
@@ -233,11 +246,12 @@ impl StockStore for PostgresStore {
     }
 
     async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError> {
+        let mut connection = self.connection().await?;
         let found = sqlx::query_as(sql::LEVELS_OF_SKU)
             .bind(sku.as_str())
-            .fetch_all(&mut *self.connection().await?)
+            .fetch_all(&mut *connection)
             .await;
-        rows::levels(found.map_err(failed)?)
+        rows::levels(connection.done(found)?)
     }
 
     async fn levels(
@@ -245,16 +259,18 @@ impl StockStore for PostgresStore {
         after: Option<&LevelCursor>,
         limit: u32,
     ) -> Result<Vec<StockLevel>, StoreError> {
+        let mut connection = self.connection().await?;
         let found = sqlx::query_as(sql::LEVELS)
             .bind(after.map_or("", |cursor| cursor.sku.as_str()))
             .bind(after.map_or("", |cursor| cursor.warehouse.as_str()))
             .bind(i64::from(limit))
-            .fetch_all(&mut *self.connection().await?)
+            .fetch_all(&mut *connection)
             .await;
-        rows::levels(found.map_err(failed)?)
+        rows::levels(connection.done(found)?)
     }
 
     async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError> {
+        let mut connection = self.connection().await?;
         let found = sqlx::query_as(sql::MOVEMENTS)
             .bind(filter.sku.as_str())
             .bind(filter.warehouse.as_ref().map(Warehouse::as_str))
@@ -262,19 +278,20 @@ impl StockStore for PostgresStore {
             .bind(filter.reference.as_deref())
             .bind(filter.before.map(|operation| operation.0))
             .bind(i64::from(filter.limit))
-            .fetch_all(&mut *self.connection().await?)
-            .await
-            .map_err(failed)?;
+            .fetch_all(&mut *connection)
+            .await;
+        let found = connection.done(found)?;
         found.into_iter().map(rows::movement).collect()
     }
 
     async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
+        let mut connection = self.connection().await?;
         let found = sqlx::query_as(sql::AUDIT)
             .bind(sku.as_str())
-            .fetch_all(&mut *self.connection().await?)
+            .fetch_all(&mut *connection)
             .await;
-        found
-            .map_err(failed)?
+        connection
+            .done(found)?
             .into_iter()
             .map(rows::audit)
             .collect()

@@ -7,7 +7,8 @@ use crate::stock::{
     StockLevel,
 };
 
-/// One row to insert, borrowed from the operation that it records.
+/// One row to insert, borrowed from the operation that it records: all of it but the units that are
+/// available afterwards, which the database may be the first to know.
 #[derive(Debug)]
 pub(super) struct Record<'a> {
     pub(super) operation: Uuid,
@@ -15,7 +16,6 @@ pub(super) struct Record<'a> {
     pub(super) warehouse: &'a str,
     pub(super) kind: MovementKind,
     pub(super) delta: i64,
-    pub(super) available_after: i64,
     pub(super) read_version: Option<i64>,
     pub(super) strategy: Option<&'static str>,
     pub(super) durability: Durability,
@@ -25,20 +25,15 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// A sale that left `available_after` units; `read` is the level that it was computed from,
-    /// where it was computed outside the statement that wrote it.
-    pub(super) fn of_deduction(
-        deduction: &'a Deduction,
-        available_after: i64,
-        read: Option<&StockLevel>,
-    ) -> Self {
+    /// A sale; `read` is the level that it was computed from, where it was computed outside the
+    /// statement that wrote it.
+    pub(super) fn of_deduction(deduction: &'a Deduction, read: Option<&StockLevel>) -> Self {
         Self {
             operation: deduction.operation.0,
             sku: deduction.sku.as_str(),
             warehouse: deduction.warehouse.as_str(),
             kind: MovementKind::Deducted,
             delta: -deduction.quantity.units(),
-            available_after,
             read_version: read.map(|level| level.version),
             strategy: Some(deduction.strategy),
             durability: Durability::Committed,
@@ -61,7 +56,6 @@ impl<'a> Record<'a> {
             warehouse: change.warehouse.as_str(),
             kind: kind_of_change(delta),
             delta,
-            available_after: after.available(),
             read_version: None,
             strategy: None,
             durability: Durability::Committed,
@@ -71,15 +65,14 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// An adjustment that led to the level `after`.
-    pub(super) fn of_adjustment(adjustment: &'a Adjustment, after: &StockLevel) -> Self {
+    /// A change by a number of units.
+    pub(super) fn of_adjustment(adjustment: &'a Adjustment) -> Self {
         Self {
             operation: adjustment.operation.0,
             sku: adjustment.sku.as_str(),
             warehouse: adjustment.warehouse.as_str(),
             kind: kind_of_change(adjustment.delta),
             delta: adjustment.delta,
-            available_after: after.available(),
             read_version: None,
             strategy: None,
             durability: Durability::Committed,
@@ -113,8 +106,8 @@ fn kind_of_change(delta: i64) -> MovementKind {
     }
 }
 
-/// Binds a record's values to an `INSERT_MOVEMENT`: a macro, for the three drivers' query types
-/// have no common one that could be named in a line.
+/// Binds a record's values to a statement that inserts it: a macro, for the three drivers' query
+/// types have no common one that could be named in a line.
 macro_rules! bind_record {
     ($query:expr, $record:expr) => {
         $query
@@ -123,7 +116,6 @@ macro_rules! bind_record {
             .bind($record.warehouse)
             .bind($record.kind.as_str())
             .bind($record.delta)
-            .bind($record.available_after)
             .bind($record.read_version)
             .bind($record.strategy)
             .bind($record.durability.as_str())

@@ -153,7 +153,7 @@ impl RedisStore {
         deduction: &Deduction,
         how: InRedis,
     ) -> Result<Attempt, StoreError> {
-        let note = Note::of(&Record::of_deduction(deduction, 0, None));
+        let note = Note::of(&Record::of_deduction(deduction, None));
         let units = deduction.quantity.units();
         let place = (&deduction.sku, &deduction.warehouse);
         let step = self
@@ -186,7 +186,7 @@ impl RedisStore {
         read: &StockLevel,
         guard: Guard<'_>,
     ) -> Result<Attempt, StoreError> {
-        let note = Note::of(&Record::of_deduction(deduction, 0, Some(read)));
+        let note = Note::of(&Record::of_deduction(deduction, Some(read)));
         let units = deduction.quantity.units();
         let place = (&deduction.sku, &deduction.warehouse);
         let mut step = self

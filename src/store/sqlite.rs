@@ -6,7 +6,6 @@
 //! milliseconds until the wait limit. Deliberately not here: retries of whole operations
 //! ([`crate::settle`]).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,7 +14,7 @@ use tokio::time::Instant;
 
 use super::driver_error::{Verdict, classify};
 use super::level_change::{MAX_UNITS, plan};
-use super::pool::{Pulse, failed};
+use super::pool::failed;
 use super::record::{Record, bind_record};
 use super::{Attempt, Change, StockStore, StoreError, StoreOptions, pool, rows};
 use crate::stock::{
@@ -27,6 +26,7 @@ mod connect;
 mod deduct;
 mod mirror;
 mod sql;
+mod transaction;
 
 pub(super) use connect::migrate;
 
@@ -41,14 +41,12 @@ pub(super) struct SqliteStore {
     readers: SqlitePool,
     probe: SqlitePool,
     wait_limit: Duration,
-    pulse: Arc<Pulse>,
 }
 
 impl SqliteStore {
     pub(super) fn open(url: &str, options: &StoreOptions) -> Result<Self, String> {
         let connect = connect::options(url)?;
-        let pulse = Pulse::new(options.wait_limit);
-        let pool = |size| connect::pool(size, options, &pulse);
+        let pool = |size| connect::pool(size, options);
         let reader = connect.clone().busy_timeout(options.wait_limit);
         Ok(Self {
             // The wait for another process's transaction is ours, in `begin`.
@@ -56,12 +54,11 @@ impl SqliteStore {
             readers: pool(options.pool_size).connect_lazy_with(reader.clone()),
             probe: pool(1).connect_lazy_with(reader),
             wait_limit: options.wait_limit,
-            pulse,
         })
     }
 
     fn unread(&self, error: sqlx::Error) -> StoreError {
-        pool::failed_in(&self.readers, error)
+        transaction::failed_in(&self.readers, error)
     }
 
     /// Becomes the one writer of the file.
@@ -75,7 +72,7 @@ impl SqliteStore {
                 {
                     tokio::time::sleep(WRITER_PAUSE.mul_f64(fastrand::f64())).await;
                 }
-                begun => return begun.map_err(|error| pool::failed_in(&self.writer, error)),
+                begun => return begun.map_err(|error| transaction::failed_in(&self.writer, error)),
             }
         }
     }
@@ -85,8 +82,10 @@ impl SqliteStore {
         &self,
         tx: &mut Transaction<'static, Sqlite>,
         record: &Record<'_>,
+        available_after: i64,
     ) -> Result<bool, StoreError> {
         let inserted = bind_record!(sqlx::query(sql::INSERT_MOVEMENT), record)
+            .bind(available_after)
             .execute(&mut **tx)
             .await;
         // No key can be in flight here: whoever is recording one is the only writer.
@@ -101,7 +100,7 @@ impl StockStore for SqliteStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        pool::ping(&self.probe, &self.pulse).await
+        transaction::ping(&self.probe).await
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
@@ -181,7 +180,7 @@ impl StockStore for SqliteStore {
         let planned = match plan(change, &rows::levels(existing)?) {
             Ok(planned) => planned,
             Err(refused) => {
-                pool::roll_back(tx).await;
+                transaction::roll_back(tx).await;
                 return Ok(refused);
             }
         };
@@ -208,11 +207,11 @@ impl StockStore for SqliteStore {
         };
         written.map_err(|error| pool::conflict_if_duplicate(error, failed))?;
         let record = Record::of_level_change(change, planned.before, level);
-        if !self.insert(&mut tx, &record).await? {
-            pool::roll_back(tx).await;
+        if !self.insert(&mut tx, &record, level.available()).await? {
+            transaction::roll_back(tx).await;
             return Ok(Change::Duplicate);
         }
-        pool::commit(tx).await?;
+        transaction::commit(tx).await?;
         Ok(Change::Done {
             level: planned.level,
             created: planned.created,
@@ -231,23 +230,27 @@ impl StockStore for SqliteStore {
             Ok(Some(row)) => rows::level(row)?,
             Err(error) if classify(&error) != Verdict::CheckViolated => return Err(failed(error)),
             _ => {
-                pool::roll_back(tx).await;
+                transaction::roll_back(tx).await;
                 let level = self.level(&adjustment.sku, &adjustment.warehouse).await?;
                 return Ok(Change::refused(level, adjustment.delta));
             }
         };
         if level.on_hand.abs() > MAX_UNITS {
-            pool::roll_back(tx).await;
+            transaction::roll_back(tx).await;
             return Ok(Change::TooLarge);
         }
         if !self
-            .insert(&mut tx, &Record::of_adjustment(adjustment, &level))
+            .insert(
+                &mut tx,
+                &Record::of_adjustment(adjustment),
+                level.available(),
+            )
             .await?
         {
-            pool::roll_back(tx).await;
+            transaction::roll_back(tx).await;
             return Ok(Change::Duplicate);
         }
-        pool::commit(tx).await?;
+        transaction::commit(tx).await?;
         Ok(Change::Done {
             level,
             created: false,

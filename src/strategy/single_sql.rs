@@ -1,7 +1,7 @@
 //! `single-sql`: one `UPDATE` that takes the units only where there are enough.
 //!
 //! *Guarantees*: never oversells: check and write are one statement, and the row's own lock orders them.
-//! *Costs*: one transaction of two statements; the row is locked from the `UPDATE` to the end of the commit.
+//! *Costs*: one round trip to a server; the row is locked from the `UPDATE` to the end of the commit, and across no round trip.
 //! *Fails when*: never by overselling; on one very hot row, deductions queue for the commit.
 //! *Use when*: always, unless you have measured a reason for another; it is the default.
 

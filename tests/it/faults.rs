@@ -10,6 +10,7 @@ use reqwest::{RequestBuilder, Response};
 use serde_json::Value;
 use stocklock::stock::{Audit, Movement, MovementFilter, Sku};
 use stocklock::store::{StockStore, StoreOptions, connect};
+use stocklock::strategy::Strategy;
 use tokio::time::{Instant, sleep};
 
 use crate::support::app::TestApp;
@@ -176,7 +177,28 @@ enum Cut {
 }
 
 impl Cut {
-    /// Cuts the next `times` commits.
+    /// Cuts the next commit of a deduction.
+    fn arm_for(self, subject: &Proxied, strategy: Strategy) -> Arc<Trigger> {
+        let proxy = &subject.proxy;
+        match (subject.backend, self) {
+            // It needs several round trips.
+            _ if strategy == Strategy::ForUpdate => self.arm(subject, 1),
+            // One message of four statements; the fourth answer is COMMIT's.
+            (Backend::Mysql, Self::Before) => proxy.cut_before(b"\x03BEGIN; UPDATE stock", 1),
+            (Backend::Mysql, Self::After) => proxy.cut_answer(b"\x07\0\0\x04\0\0\0\x02\0", 1),
+            // One statement, which commits as it ends; one of its parameters is the strategy.
+            (_, cut) => {
+                let name = strategy.name().as_bytes();
+                let parameter = [&[0, 0, 0, u8::try_from(name.len()).unwrap()], name].concat();
+                match cut {
+                    Self::Before => proxy.cut_before(&parameter, 1),
+                    Self::After => proxy.cut_after(&parameter, 1),
+                }
+            }
+        }
+    }
+
+    /// Cuts the next `times` messages that are a COMMIT.
     fn arm(self, subject: &Proxied, times: u32) -> Arc<Trigger> {
         let commit = subject.backend.commit_message();
         match self {

@@ -2,14 +2,13 @@
 //! set to.
 
 use std::str::FromStr;
-use std::sync::Arc;
 
 use sqlx::migrate::MigrateError;
 use sqlx::mysql::MySqlConnectOptions;
-use sqlx::{ConnectOptions, Connection, Executor, MySqlConnection, MySqlPool};
+use sqlx::{ConnectOptions, Connection, Executor, MySqlConnection};
 
 use super::sql;
-use crate::store::pool::{self, Pulse};
+use crate::store::pool::{self, Server};
 use crate::store::{StoreError, StoreOptions, migration};
 
 /// The settings of every session but a migration's; the time zone is sqlx's doing. Strict, or the
@@ -44,39 +43,49 @@ fn options(url: &str) -> Result<MySqlConnectOptions, String> {
     Ok(options)
 }
 
-/// A pool that opens its connections when they are first needed.
-pub(super) fn pool(
-    url: &str,
-    store: &StoreOptions,
-    pulse: &Arc<Pulse>,
-) -> Result<MySqlPool, String> {
-    let lock_wait = pool::lock_wait_seconds(store.wait_limit);
-    let statement = pool::statement_limit(store.wait_limit).as_millis();
-    let statement = u64::try_from(statement).map_err(|error| error.to_string())?;
-    let opened = Arc::clone(pulse);
-    let released = Arc::clone(pulse);
-    Ok(pool::server_pool(store, pulse)
-        .after_connect(move |connection: &mut MySqlConnection, _| {
-            let pulse = Arc::clone(&opened);
-            Box::pin(async move {
-                connection.execute(SESSION).await?;
-                sqlx::query(TIME_LIMITS)
-                    .bind(lock_wait)
-                    .bind(statement)
-                    .execute(connection)
-                    .await?;
-                pulse.beat();
-                Ok(())
-            })
+/// The server, and how its sessions are set up.
+#[derive(Debug, Clone)]
+pub(super) struct MySqlServer {
+    options: MySqlConnectOptions,
+    /// Seconds.
+    lock_wait: u64,
+    /// Milliseconds.
+    statement: u64,
+}
+
+impl MySqlServer {
+    pub(super) fn at(url: &str, store: &StoreOptions) -> Result<Self, String> {
+        let statement = pool::statement_limit(store.wait_limit).as_millis();
+        Ok(Self {
+            options: options(url)?,
+            lock_wait: pool::lock_wait_seconds(store.wait_limit),
+            statement: u64::try_from(statement).map_err(|error| error.to_string())?,
         })
-        .after_release(move |connection, _| {
-            let pulse = Arc::clone(&released);
-            Box::pin(async move {
-                let roll_back = pool::roll_back_mysql(connection);
-                pulse.after_release(roll_back).await
-            })
-        })
-        .connect_lazy_with(options(url)?))
+    }
+}
+
+impl Server for MySqlServer {
+    type Connection = MySqlConnection;
+
+    async fn open(&self) -> sqlx::Result<MySqlConnection> {
+        let mut connection = self.options.connect().await?;
+        connection.execute(SESSION).await?;
+        sqlx::query(TIME_LIMITS)
+            .bind(self.lock_wait)
+            .bind(self.statement)
+            .execute(&mut connection)
+            .await?;
+        Ok(connection)
+    }
+
+    async fn run(connection: &mut MySqlConnection, statement: &'static str) -> sqlx::Result<()> {
+        connection.execute(statement).await.map(drop)
+    }
+
+    /// `ROLLBACK` is welcome even where there is nothing to roll back.
+    async fn end_transaction(connection: &mut MySqlConnection) -> sqlx::Result<()> {
+        Self::run(connection, "ROLLBACK").await
+    }
 }
 
 /// Settings under which an acknowledged sale can be lost.

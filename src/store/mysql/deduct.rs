@@ -1,11 +1,15 @@
-//! The deductions on MariaDB and `MySQL`: each is one transaction that writes level and movement.
+//! The deductions on MariaDB and `MySQL`: level and movement are written by one [`Script`]; or,
+//! where the decision is ours, in a transaction of several round trips.
 
-use sqlx::{MySql, Transaction};
+use futures_util::TryStreamExt;
+use sqlx::mysql::MySqlQueryResult;
+use sqlx::{AssertSqlSafe, Either};
 
-use super::super::driver_error::{Verdict, classify};
-use super::super::pool::{self, failed};
+use super::super::driver_error::{Verdict, classify, in_autocommit, in_commit};
+use super::super::pool::{Transaction, failed};
 use super::super::record::Record;
-use super::super::{Attempt, StoreError, rows};
+use super::super::{Attempt, StockStore, StoreError, rows};
+use super::script::Script;
 use super::{MySqlStore, sql};
 use crate::stock::{Deduction, Fence, StockLevel};
 
@@ -13,22 +17,10 @@ pub(super) async fn if_available(
     store: &MySqlStore,
     deduction: &Deduction,
 ) -> Result<Attempt, StoreError> {
-    let mut tx = store.begin().await?;
-    let units = deduction.quantity.units();
-    let written = sqlx::query(sql::DEDUCT_IF_AVAILABLE)
-        .bind(units)
-        .bind(units)
-        .bind(deduction.sku.as_str())
-        .bind(deduction.warehouse.as_str())
-        .bind(units)
-        .execute(&mut *tx)
-        .await
-        .map_err(failed)?;
-    if written.rows_affected() == 0 {
-        return refused(tx, deduction).await;
+    match write(store, deduction, &Script::if_available(deduction)).await? {
+        Some(attempt) => Ok(attempt),
+        None => refused(store, deduction).await,
     }
-    let remaining = written.last_insert_id().cast_signed();
-    record(store, tx, deduction, remaining, None).await
 }
 
 pub(super) async fn under_row_lock(
@@ -46,7 +38,7 @@ pub(super) async fn under_row_lock(
     let remaining = match Attempt::decide(level, deduction.quantity.units()) {
         Ok(remaining) => remaining,
         Err(refused) => {
-            pool::roll_back(tx).await;
+            tx.roll_back().await;
             return Ok(refused);
         }
     };
@@ -57,7 +49,13 @@ pub(super) async fn under_row_lock(
         .execute(&mut *tx)
         .await
         .map_err(failed)?;
-    record(store, tx, deduction, remaining, None).await
+    let record = Record::of_deduction(deduction, None);
+    if !store.insert(&mut tx, &record, remaining).await? {
+        tx.roll_back().await;
+        return Ok(Attempt::Duplicate);
+    }
+    tx.commit().await?;
+    Ok(Attempt::Deducted { remaining })
 }
 
 pub(super) async fn if_version(
@@ -65,21 +63,8 @@ pub(super) async fn if_version(
     deduction: &Deduction,
     read: &StockLevel,
 ) -> Result<Attempt, StoreError> {
-    let mut tx = store.begin().await?;
-    let written = sqlx::query(sql::DEDUCT_IF_VERSION)
-        .bind(read.on_hand - deduction.quantity.units())
-        .bind(deduction.sku.as_str())
-        .bind(deduction.warehouse.as_str())
-        .bind(read.version)
-        .execute(&mut *tx)
-        .await
-        .map_err(failed)?;
-    if written.rows_affected() == 0 {
-        pool::roll_back(tx).await;
-        return Ok(Attempt::Stale);
-    }
-    let remaining = read.available() - deduction.quantity.units();
-    record(store, tx, deduction, remaining, Some(read)).await
+    let written = write(store, deduction, &Script::if_version(deduction, read)).await?;
+    Ok(written.unwrap_or(Attempt::Stale))
 }
 
 pub(super) async fn if_fenced(
@@ -88,24 +73,10 @@ pub(super) async fn if_fenced(
     read: &StockLevel,
     fence: &Fence,
 ) -> Result<Attempt, StoreError> {
-    let mut tx = store.begin().await?;
-    let written = sqlx::query(sql::DEDUCT_IF_FENCED)
-        .bind(read.on_hand - deduction.quantity.units())
-        .bind(fence.token)
-        .bind(&*fence.source)
-        .bind(deduction.sku.as_str())
-        .bind(deduction.warehouse.as_str())
-        .bind(read.version)
-        .bind(&*fence.source)
-        .bind(fence.token)
-        .execute(&mut *tx)
-        .await
-        .map_err(failed)?;
-    if written.rows_affected() == 0 {
-        return overtaken(tx, deduction, fence).await;
+    match write(store, deduction, &Script::if_fenced(deduction, read, fence)).await? {
+        Some(attempt) => Ok(attempt),
+        None => overtaken(store, deduction, fence).await,
     }
-    let remaining = read.available() - deduction.quantity.units();
-    record(store, tx, deduction, remaining, Some(read)).await
 }
 
 pub(super) async fn overwrite(
@@ -113,74 +84,107 @@ pub(super) async fn overwrite(
     deduction: &Deduction,
     read: &StockLevel,
 ) -> Result<Attempt, StoreError> {
-    let mut tx = store.begin().await?;
-    let written = sqlx::query(sql::OVERWRITE)
-        .bind(read.on_hand - deduction.quantity.units())
-        .bind(deduction.sku.as_str())
-        .bind(deduction.warehouse.as_str())
-        .execute(&mut *tx)
-        .await;
-    match written {
-        Ok(written) if written.rows_affected() > 0 => {}
-        Err(error) if classify(&error) != Verdict::CheckViolated => return Err(failed(error)),
-        // It is none of SQL's, or somebody lowered the limit since it was read.
-        _ => {
-            return refused(tx, deduction).await;
-        }
+    match write(store, deduction, &Script::overwrite(deduction, read)).await? {
+        Some(attempt) => Ok(attempt),
+        None => refused(store, deduction).await,
     }
-    let remaining = read.available() - deduction.quantity.units();
-    record(store, tx, deduction, remaining, Some(read)).await
 }
 
-/// Records a deduction in the transaction that wrote the level, and commits both.
-async fn record(
+/// Runs a script; answers nothing where its condition did not hold.
+async fn write(
     store: &MySqlStore,
-    mut tx: Transaction<'static, MySql>,
     deduction: &Deduction,
-    remaining: i64,
-    read: Option<&StockLevel>,
-) -> Result<Attempt, StoreError> {
-    if !store
-        .insert(&mut tx, &Record::of_deduction(deduction, remaining, read))
-        .await?
-    {
-        pool::roll_back(tx).await;
-        return Ok(Attempt::Duplicate);
+    script: &Script<'_>,
+) -> Result<Option<Attempt>, StoreError> {
+    let mut connection = store.connection().await?;
+    let (answers, end) = answers(&mut *connection, script).await;
+    let Err(error) = end else {
+        connection.done(Ok(()))?;
+        return remaining(&answers);
+    };
+    if error.as_database_error().is_some() {
+        // The server has gone no further, and is still in the transaction.
+        Transaction::begun(connection).roll_back().await;
     }
-    pool::commit(tx).await?;
-    Ok(Attempt::Deducted { remaining })
+    match (Step::after(answers.len()), classify(&error)) {
+        (Step::Insert, Verdict::Duplicate) => Ok(Some(Attempt::Duplicate)),
+        (Step::Insert, Verdict::RollBackThenRetry) if deduction.idempotency.is_some() => {
+            Err(StoreError::KeyInFlight(Box::new(error)))
+        }
+        (Step::Commit, _) => Err(in_commit(error)),
+        _ => Err(in_autocommit(error)),
+    }
+}
+
+/// The answers to a script's statements, and whether there was one to each.
+async fn answers(
+    connection: &mut sqlx::MySqlConnection,
+    script: &Script<'_>,
+) -> (Vec<MySqlQueryResult>, sqlx::Result<()>) {
+    let mut answers = Vec::with_capacity(4);
+    let text = AssertSqlSafe(script.to_string());
+    let mut results = sqlx::raw_sql(text).fetch_many(connection);
+    let end = loop {
+        match results.try_next().await {
+            Ok(Some(Either::Left(answer))) => answers.push(answer),
+            Ok(Some(Either::Right(_))) => {} // None of them answers with rows.
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    drop(results);
+    (answers, end)
+}
+
+/// What a script that came to its end says.
+fn remaining(answers: &[MySqlQueryResult]) -> Result<Option<Attempt>, StoreError> {
+    let [_, update, _, _] = answers else {
+        let problem = format!("{} answers to four statements", answers.len());
+        return Err(StoreError::OutcomeUnknown(problem.into()));
+    };
+    Ok((update.rows_affected() > 0).then(|| Attempt::Deducted {
+        remaining: update.last_insert_id().cast_signed(),
+    }))
+}
+
+/// The statement of a script that failed.
+enum Step {
+    /// `BEGIN` or `UPDATE`.
+    Update,
+    Insert,
+    Commit,
+}
+
+impl Step {
+    fn after(answers: usize) -> Self {
+        match answers {
+            0 | 1 => Self::Update,
+            2 => Self::Insert,
+            _ => Self::Commit,
+        }
+    }
 }
 
 /// What to answer where the guarded statement changed nothing.
-async fn refused(
-    mut tx: Transaction<'static, MySql>,
-    deduction: &Deduction,
-) -> Result<Attempt, StoreError> {
-    let row = sqlx::query_as(sql::LEVEL)
-        .bind(deduction.sku.as_str())
-        .bind(deduction.warehouse.as_str())
-        .fetch_optional(&mut *tx)
-        .await
-        .map_err(failed)?;
-    pool::roll_back(tx).await;
-    let level = row.map(rows::level).transpose()?;
+async fn refused(store: &MySqlStore, deduction: &Deduction) -> Result<Attempt, StoreError> {
+    let level = store.level(&deduction.sku, &deduction.warehouse).await?;
     Ok(Attempt::refused(level, deduction.quantity.units()))
 }
 
 /// Why the fenced statement changed nothing: a later holder of the lock has written, or else
 /// somebody who held none.
 async fn overtaken(
-    mut tx: Transaction<'static, MySql>,
+    store: &MySqlStore,
     deduction: &Deduction,
     fence: &Fence,
 ) -> Result<Attempt, StoreError> {
-    let last: Option<(i64, String)> = sqlx::query_as(sql::FENCE)
+    let mut connection = store.connection().await?;
+    let last = sqlx::query_as(sql::FENCE)
         .bind(deduction.sku.as_str())
         .bind(deduction.warehouse.as_str())
-        .fetch_optional(&mut *tx)
-        .await
-        .map_err(failed)?;
-    pool::roll_back(tx).await;
+        .fetch_optional(&mut *connection)
+        .await;
+    let last: Option<(i64, String)> = connection.done(last)?;
     let later = last.is_some_and(|(token, source)| fence.is_before(token, &source));
     Ok(if later {
         Attempt::LockLost

@@ -4,10 +4,10 @@
 use std::collections::HashSet;
 
 use async_trait::async_trait;
-use sqlx::{MySql, QueryBuilder, Transaction};
+use sqlx::{MySql, QueryBuilder};
 use uuid::Uuid;
 
-use super::MySqlStore;
+use super::{MySqlStore, Transaction};
 use crate::stock::{Durability, Sku, Warehouse};
 use crate::store::journal::{EntryId, Journaled, last_of_each_level};
 use crate::store::mirror::{LedgerSums, Mirror, Mirrored, OPERATIONS_AT_ONCE};
@@ -76,10 +76,11 @@ const LAST_RECORDED: &str = "SELECT journal_millis, journal_number FROM movement
 #[async_trait]
 impl Mirror for MySqlStore {
     async fn ledger_id(&self) -> Result<String, StoreError> {
-        sqlx::query_scalar(LEDGER_ID)
-            .fetch_one(&mut *self.connection().await?)
-            .await
-            .map_err(failed)
+        let mut connection = self.connection().await?;
+        let id = sqlx::query_scalar(LEDGER_ID)
+            .fetch_one(&mut *connection)
+            .await;
+        connection.done(id)
     }
 
     async fn mirrored(
@@ -87,12 +88,13 @@ impl Mirror for MySqlStore {
         sku: &Sku,
         warehouse: &Warehouse,
     ) -> Result<Option<Mirrored>, StoreError> {
+        let mut connection = self.connection().await?;
         let row = sqlx::query_as(MIRRORED)
             .bind(sku.as_str())
             .bind(warehouse.as_str())
-            .fetch_optional(&mut *self.connection().await?)
-            .await
-            .map_err(failed)?;
+            .fetch_optional(&mut *connection)
+            .await;
+        let row = connection.done(row)?;
         row.map(rows::mirrored).transpose()
     }
 
@@ -101,14 +103,14 @@ impl Mirror for MySqlStore {
         mirror_all(&mut tx, entries).await?;
         if !record_all(&mut tx, entries).await? {
             // Some are there already: each is to be looked at.
-            pool::roll_back(tx).await;
+            tx.roll_back().await;
             tx = self.begin().await?;
             mirror_all(&mut tx, entries).await?;
             for entry in entries {
                 record(&mut tx, entry).await?;
             }
         }
-        pool::commit(tx).await
+        tx.commit().await
     }
 
     async fn which_are_recorded(&self, operations: &[Uuid]) -> Result<HashSet<Uuid>, StoreError> {
@@ -120,36 +122,39 @@ impl Mirror for MySqlStore {
                 list.push_bind(*operation);
             }
             query.push(")");
-            let found: Vec<Uuid> = query
+            let mut connection = self.connection().await?;
+            let found = query
                 .build_query_scalar()
                 .persistent(false)
-                .fetch_all(&mut *self.connection().await?)
-                .await
-                .map_err(failed)?;
+                .fetch_all(&mut *connection)
+                .await;
+            let found: Vec<Uuid> = connection.done(found)?;
             recorded.extend(found);
         }
         Ok(recorded)
     }
 
     async fn ledger_sums(&self, sku: &Sku, last: EntryId) -> Result<Vec<LedgerSums>, StoreError> {
+        let mut connection = self.connection().await?;
         let found = sqlx::query_as(LEDGER_SUMS)
             .bind(last.millis)
             .bind(last.millis)
             .bind(last.number)
             .bind(sku.as_str())
             .bind(sku.as_str())
-            .fetch_all(&mut *self.connection().await?)
-            .await
-            .map_err(failed)?;
+            .fetch_all(&mut *connection)
+            .await;
+        let found = connection.done(found)?;
         found.into_iter().map(rows::ledger_sums).collect()
     }
 
     async fn last_recorded(&self, sku: &Sku) -> Result<EntryId, StoreError> {
-        let found: Option<(i64, i64)> = sqlx::query_as(LAST_RECORDED)
+        let mut connection = self.connection().await?;
+        let found = sqlx::query_as(LAST_RECORDED)
             .bind(sku.as_str())
-            .fetch_optional(&mut *self.connection().await?)
-            .await
-            .map_err(failed)?;
+            .fetch_optional(&mut *connection)
+            .await;
+        let found: Option<(i64, i64)> = connection.done(found)?;
         Ok(
             found.map_or(EntryId::default(), |(millis, number)| EntryId {
                 millis,
@@ -160,10 +165,7 @@ impl Mirror for MySqlStore {
 }
 
 /// Brings the mirrors up to the last of the entries.
-async fn mirror_all(
-    tx: &mut Transaction<'static, MySql>,
-    entries: &[Journaled],
-) -> Result<(), StoreError> {
+async fn mirror_all(tx: &mut Transaction, entries: &[Journaled]) -> Result<(), StoreError> {
     for entry in last_of_each_level(entries) {
         let (sku, warehouse) = entry.place();
         sqlx::query(MIRROR)
@@ -187,10 +189,7 @@ async fn mirror_all(
 
 /// Records entries that are new to the ledger by one statement; answers whether all are. Where they
 /// are not, the transaction is of no use any more.
-async fn record_all(
-    tx: &mut Transaction<'static, MySql>,
-    entries: &[Journaled],
-) -> Result<bool, StoreError> {
+async fn record_all(tx: &mut Transaction, entries: &[Journaled]) -> Result<bool, StoreError> {
     if entries.is_empty() {
         return Ok(true);
     }
@@ -224,7 +223,7 @@ async fn record_all(
 
 /// Another one that records the same operation, or the same key, at this moment makes it a conflict;
 /// afterwards the statement sees what it is.
-async fn record(tx: &mut Transaction<'static, MySql>, entry: &Journaled) -> Result<(), StoreError> {
+async fn record(tx: &mut Transaction, entry: &Journaled) -> Result<(), StoreError> {
     let note = &entry.note;
     let inserted = sqlx::query(RECORD)
         .bind(note.operation)

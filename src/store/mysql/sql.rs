@@ -27,32 +27,12 @@ pub(super) const LEVELS: &str =
     "SELECT sku, warehouse, on_hand, held, backorder_limit, version, home
     FROM stock WHERE sku >= ? AND (sku > ? OR warehouse > ?) ORDER BY sku, warehouse LIMIT ?";
 
-/// `last_insert_id(…)` puts its argument, the units that remain, into the answer to the `UPDATE`;
-/// there is no `RETURNING`. It comes first, for the columns further to the right would be read
-/// as already assigned, or not, depending on the server's `sql_mode`.
-pub(super) const DEDUCT_IF_AVAILABLE: &str = "UPDATE stock
-    SET version = version + 1 + 0 * last_insert_id(on_hand - held + backorder_limit - ?),
-        on_hand = on_hand - ?
-    WHERE sku = ? AND warehouse = ? AND home = 'sql' AND on_hand - held >= ? - backorder_limit";
-
 pub(super) const DEDUCT: &str = "UPDATE stock
     SET on_hand = on_hand - ?, version = version + 1
     WHERE sku = ? AND warehouse = ? AND home = 'sql'";
 
-pub(super) const DEDUCT_IF_VERSION: &str = "UPDATE stock
-    SET on_hand = ?, version = version + 1
-    WHERE sku = ? AND warehouse = ? AND home = 'sql' AND version = ?";
-
-pub(super) const DEDUCT_IF_FENCED: &str = "UPDATE stock
-    SET on_hand = ?, version = version + 1, fence = ?, fence_source = ?
-    WHERE sku = ? AND warehouse = ? AND home = 'sql' AND version = ? AND (fence_source <> ? OR fence <= ?)";
-
 pub(super) const FENCE: &str =
     "SELECT fence, fence_source FROM stock WHERE sku = ? AND warehouse = ?";
-
-pub(super) const OVERWRITE: &str = "UPDATE stock
-    SET on_hand = ?, version = version + 1
-    WHERE sku = ? AND warehouse = ? AND home = 'sql'";
 
 pub(super) const ADJUST: &str = "UPDATE stock
     SET on_hand = on_hand + ?, version = version + 1
@@ -66,8 +46,8 @@ pub(super) const UPDATE_LEVEL: &str =
     WHERE sku = ? AND warehouse = ? AND home = 'sql'";
 
 pub(super) const INSERT_MOVEMENT: &str = "INSERT INTO movement
-    (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
-     durability, caller, idempotency_key, request_hash, reason, reference)
+    (operation_id, line, sku, warehouse, kind, delta, read_version, strategy, durability, caller,
+     idempotency_key, request_hash, reason, reference, available_after)
     VALUES (?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
 pub(super) const RECORDED: &str = "SELECT operation_id, sku, warehouse, kind, delta,

@@ -1,14 +1,13 @@
 //! `PostgreSQL`: how to connect, what each session is set to, and what the server must be set to.
 
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
+use sqlx::{ConnectOptions, Connection, Executor, PgConnection};
 
 use super::sql;
-use crate::store::pool::{self, Pulse};
+use crate::store::pool::{self, Server};
 use crate::store::{StoreError, StoreOptions, migration};
 
 /// How long a transaction of ours may be idle before the server ends it and frees its rows: we
@@ -26,23 +25,38 @@ fn options(url: &str) -> Result<PgConnectOptions, String> {
     })
 }
 
-/// A pool that opens its connections when they are first needed.
-pub(super) fn pool(url: &str, store: &StoreOptions, pulse: &Arc<Pulse>) -> Result<PgPool, String> {
-    let opened = Arc::clone(pulse);
-    let released = Arc::clone(pulse);
-    Ok(pool::server_pool(store, pulse)
-        .after_connect(move |_, _| {
-            opened.beat();
-            Box::pin(async { Ok(()) })
-        })
-        .after_release(move |connection, _| {
-            let pulse = Arc::clone(&released);
-            Box::pin(async move {
-                let roll_back = pool::roll_back_postgres(connection);
-                pulse.after_release(roll_back).await
-            })
-        })
-        .connect_lazy_with(options(url)?.options(session(store.wait_limit))))
+/// The server, and how its sessions are set up.
+#[derive(Debug, Clone)]
+pub(super) struct PostgresServer(PgConnectOptions);
+
+impl PostgresServer {
+    pub(super) fn at(url: &str, store: &StoreOptions) -> Result<Self, String> {
+        Ok(Self(options(url)?.options(session(store.wait_limit))))
+    }
+}
+
+impl Server for PostgresServer {
+    type Connection = PgConnection;
+
+    async fn open(&self) -> sqlx::Result<PgConnection> {
+        self.0.connect().await
+    }
+
+    async fn run(connection: &mut PgConnection, statement: &'static str) -> sqlx::Result<()> {
+        connection.execute(statement).await.map(drop)
+    }
+
+    /// Where there is nothing to roll back, a `ROLLBACK` alone would be answered by a WARNING, in
+    /// the server's log too.
+    async fn end_transaction(connection: &mut PgConnection) -> sqlx::Result<()> {
+        match Self::run(connection, "BEGIN; ROLLBACK").await {
+            // In a transaction that has failed, even `BEGIN` is refused.
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("25P02") => {
+                Self::run(connection, "ROLLBACK").await
+            }
+            ended => ended,
+        }
+    }
 }
 
 /// The settings of every session but a migration's. `synchronous_commit` is the server's to

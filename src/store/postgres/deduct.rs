@@ -1,11 +1,14 @@
-//! The deductions on `PostgreSQL`: each is one transaction that writes level and movement.
+//! The deductions on `PostgreSQL`: level and movement are written by one statement, which is a
+//! transaction by itself; or, where the decision is ours, in a transaction of several.
 
-use sqlx::{Postgres, Transaction};
+use sqlx::postgres::PgArguments;
+use sqlx::query::QueryScalar;
+use sqlx::{Postgres, query_scalar};
 
-use super::super::driver_error::{Verdict, classify};
-use super::super::pool::{self, failed};
-use super::super::record::Record;
-use super::super::{Attempt, StoreError, rows};
+use super::super::driver_error::{Verdict, classify, in_autocommit, waited_for_the_ledger};
+use super::super::pool::failed;
+use super::super::record::{Record, bind_record};
+use super::super::{Attempt, StockStore, StoreError, rows};
 use super::{PostgresStore, sql};
 use crate::stock::{Deduction, Fence, StockLevel};
 
@@ -13,18 +16,13 @@ pub(super) async fn if_available(
     store: &PostgresStore,
     deduction: &Deduction,
 ) -> Result<Attempt, StoreError> {
-    let mut tx = store.begin().await?;
-    let remaining = sqlx::query_scalar(sql::DEDUCT_IF_AVAILABLE)
-        .bind(deduction.sku.as_str())
-        .bind(deduction.warehouse.as_str())
-        .bind(deduction.quantity.units())
-        .fetch_optional(&mut *tx)
-        .await
-        .map_err(failed)?;
-    let Some(remaining) = remaining else {
-        return refused(tx, deduction).await;
-    };
-    record(store, tx, deduction, remaining, None).await
+    let record = Record::of_deduction(deduction, None);
+    let statement = bind_record!(query_scalar(sql::DEDUCT_IF_AVAILABLE), record)
+        .bind(deduction.quantity.units());
+    match write(store, deduction, statement).await? {
+        Some(attempt) => Ok(attempt),
+        None => refused(store, deduction).await,
+    }
 }
 
 pub(super) async fn under_row_lock(
@@ -42,7 +40,7 @@ pub(super) async fn under_row_lock(
     let remaining = match Attempt::decide(level, deduction.quantity.units()) {
         Ok(remaining) => remaining,
         Err(refused) => {
-            pool::roll_back(tx).await;
+            tx.roll_back().await;
             return Ok(refused);
         }
     };
@@ -53,7 +51,13 @@ pub(super) async fn under_row_lock(
         .execute(&mut *tx)
         .await
         .map_err(failed)?;
-    record(store, tx, deduction, remaining, None).await
+    let record = Record::of_deduction(deduction, None);
+    if !store.insert(&mut tx, &record, remaining).await? {
+        tx.roll_back().await;
+        return Ok(Attempt::Duplicate);
+    }
+    tx.commit().await?;
+    Ok(Attempt::Deducted { remaining })
 }
 
 pub(super) async fn if_version(
@@ -61,21 +65,12 @@ pub(super) async fn if_version(
     deduction: &Deduction,
     read: &StockLevel,
 ) -> Result<Attempt, StoreError> {
-    let mut tx = store.begin().await?;
-    let written = sqlx::query(sql::DEDUCT_IF_VERSION)
-        .bind(deduction.sku.as_str())
-        .bind(deduction.warehouse.as_str())
+    let record = Record::of_deduction(deduction, Some(read));
+    let statement = bind_record!(query_scalar(sql::DEDUCT_IF_VERSION), record)
         .bind(read.on_hand - deduction.quantity.units())
-        .bind(read.version)
-        .execute(&mut *tx)
-        .await
-        .map_err(failed)?;
-    if written.rows_affected() == 0 {
-        pool::roll_back(tx).await;
-        return Ok(Attempt::Stale);
-    }
-    let remaining = read.available() - deduction.quantity.units();
-    record(store, tx, deduction, remaining, Some(read)).await
+        .bind(read.version);
+    let written = write(store, deduction, statement).await?;
+    Ok(written.unwrap_or(Attempt::Stale))
 }
 
 pub(super) async fn if_fenced(
@@ -84,22 +79,16 @@ pub(super) async fn if_fenced(
     read: &StockLevel,
     fence: &Fence,
 ) -> Result<Attempt, StoreError> {
-    let mut tx = store.begin().await?;
-    let written = sqlx::query(sql::DEDUCT_IF_FENCED)
-        .bind(deduction.sku.as_str())
-        .bind(deduction.warehouse.as_str())
+    let record = Record::of_deduction(deduction, Some(read));
+    let statement = bind_record!(query_scalar(sql::DEDUCT_IF_FENCED), record)
         .bind(read.on_hand - deduction.quantity.units())
         .bind(read.version)
         .bind(fence.token)
-        .bind(&*fence.source)
-        .execute(&mut *tx)
-        .await
-        .map_err(failed)?;
-    if written.rows_affected() == 0 {
-        return overtaken(tx, deduction, fence).await;
+        .bind(&*fence.source);
+    match write(store, deduction, statement).await? {
+        Some(attempt) => Ok(attempt),
+        None => overtaken(store, deduction, fence).await,
     }
-    let remaining = read.available() - deduction.quantity.units();
-    record(store, tx, deduction, remaining, Some(read)).await
 }
 
 pub(super) async fn overwrite(
@@ -107,77 +96,57 @@ pub(super) async fn overwrite(
     deduction: &Deduction,
     read: &StockLevel,
 ) -> Result<Attempt, StoreError> {
-    let mut tx = store.begin().await?;
-    let written = sqlx::query(sql::OVERWRITE)
-        .bind(deduction.sku.as_str())
-        .bind(deduction.warehouse.as_str())
-        .bind(read.on_hand - deduction.quantity.units())
-        .execute(&mut *tx)
-        .await;
-    match written {
-        Ok(written) if written.rows_affected() > 0 => {}
-        // It is not there any more, or is none of SQL's.
-        Ok(_) => return refused(tx, deduction).await,
-        // Somebody lowered the limit since it was read.
-        Err(error) if classify(&error) == Verdict::CheckViolated => {
-            pool::roll_back(tx).await; // It has failed: nothing can be read in it.
-            return refused(store.begin().await?, deduction).await;
-        }
-        Err(error) => return Err(failed(error)),
+    let record = Record::of_deduction(deduction, Some(read));
+    let statement = bind_record!(query_scalar(sql::OVERWRITE), record)
+        .bind(read.on_hand - deduction.quantity.units());
+    match write(store, deduction, statement).await? {
+        Some(attempt) => Ok(attempt),
+        None => refused(store, deduction).await,
     }
-    let remaining = read.available() - deduction.quantity.units();
-    record(store, tx, deduction, remaining, Some(read)).await
 }
 
-/// Records a deduction in the transaction that wrote the level, and commits both.
-async fn record(
+/// Runs a statement that writes level and movement, and commits as it ends; answers nothing where
+/// its condition did not hold.
+async fn write(
     store: &PostgresStore,
-    mut tx: Transaction<'static, Postgres>,
     deduction: &Deduction,
-    remaining: i64,
-    read: Option<&StockLevel>,
-) -> Result<Attempt, StoreError> {
-    if !store
-        .insert(&mut tx, &Record::of_deduction(deduction, remaining, read))
-        .await?
-    {
-        pool::roll_back(tx).await;
-        return Ok(Attempt::Duplicate);
+    statement: QueryScalar<'_, Postgres, i64, PgArguments>,
+) -> Result<Option<Attempt>, StoreError> {
+    let mut connection = store.connection().await?;
+    // sqlx reads the answer to its end, where the server says that it has committed.
+    match statement.fetch_optional(&mut *connection).await {
+        Ok(remaining) => {
+            connection.done(Ok(()))?;
+            Ok(remaining.map(|remaining| Attempt::Deducted { remaining }))
+        }
+        Err(error) if classify(&error) == Verdict::Duplicate => Ok(Some(Attempt::Duplicate)),
+        Err(error) if deduction.idempotency.is_some() && waited_for_the_ledger(&error) => {
+            Err(StoreError::KeyInFlight(Box::new(error)))
+        }
+        Err(error) => Err(in_autocommit(error)),
     }
-    pool::commit(tx).await?;
-    Ok(Attempt::Deducted { remaining })
 }
 
 /// What to answer where the guarded statement changed nothing.
-async fn refused(
-    mut tx: Transaction<'static, Postgres>,
-    deduction: &Deduction,
-) -> Result<Attempt, StoreError> {
-    let row = sqlx::query_as(sql::LEVEL)
-        .bind(deduction.sku.as_str())
-        .bind(deduction.warehouse.as_str())
-        .fetch_optional(&mut *tx)
-        .await
-        .map_err(failed)?;
-    pool::roll_back(tx).await;
-    let level = row.map(rows::level).transpose()?;
+async fn refused(store: &PostgresStore, deduction: &Deduction) -> Result<Attempt, StoreError> {
+    let level = store.level(&deduction.sku, &deduction.warehouse).await?;
     Ok(Attempt::refused(level, deduction.quantity.units()))
 }
 
 /// Why the fenced statement changed nothing: a later holder of the lock has written, or else
 /// somebody who held none.
 async fn overtaken(
-    mut tx: Transaction<'static, Postgres>,
+    store: &PostgresStore,
     deduction: &Deduction,
     fence: &Fence,
 ) -> Result<Attempt, StoreError> {
-    let last: Option<(i64, String)> = sqlx::query_as(sql::FENCE)
+    let mut connection = store.connection().await?;
+    let last = sqlx::query_as(sql::FENCE)
         .bind(deduction.sku.as_str())
         .bind(deduction.warehouse.as_str())
-        .fetch_optional(&mut *tx)
-        .await
-        .map_err(failed)?;
-    pool::roll_back(tx).await;
+        .fetch_optional(&mut *connection)
+        .await;
+    let last: Option<(i64, String)> = connection.done(last)?;
     let later = last.is_some_and(|(token, source)| fence.is_before(token, &source));
     Ok(if later {
         Attempt::LockLost

@@ -24,30 +24,55 @@ pub(super) const LEVELS: &str =
     "SELECT sku, warehouse, on_hand, held, backorder_limit, version, home
     FROM stock WHERE (sku, warehouse) > ($1, $2) ORDER BY sku, warehouse LIMIT $3";
 
-pub(super) const DEDUCT_IF_AVAILABLE: &str = "UPDATE stock
-    SET on_hand = on_hand - $3, version = version + 1
-    WHERE sku = $1 AND warehouse = $2 AND home = 'sql' AND on_hand - held >= $3 - backorder_limit
-    RETURNING on_hand - held + backorder_limit";
+/// What writes a level, as one statement with what records the deduction: it is a transaction by
+/// itself, takes one round trip, and holds the row's lock across none. The parameters up to `$13`
+/// are the movement's, the others the level's; the answer is what remains, or no row where the
+/// level's condition did not hold.
+macro_rules! with_movement {
+    ($update:literal) => {
+        concat!(
+            "WITH written AS (",
+            $update,
+            " RETURNING on_hand - held + backorder_limit AS available)
+            INSERT INTO movement
+                (operation_id, line, sku, warehouse, kind, delta, read_version, strategy,
+                 durability, caller, idempotency_key, request_hash, reason, reference,
+                 available_after)
+            SELECT $1, 0, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, available
+            FROM written RETURNING available_after"
+        )
+    };
+}
+
+pub(super) const DEDUCT_IF_AVAILABLE: &str = with_movement!(
+    "UPDATE stock SET on_hand = on_hand - $14, version = version + 1
+    WHERE sku = $2 AND warehouse = $3 AND home = 'sql'
+        AND on_hand - held >= $14 - backorder_limit"
+);
 
 pub(super) const DEDUCT: &str = "UPDATE stock
     SET on_hand = on_hand - $3, version = version + 1
     WHERE sku = $1 AND warehouse = $2 AND home = 'sql'";
 
-pub(super) const DEDUCT_IF_VERSION: &str = "UPDATE stock
-    SET on_hand = $3, version = version + 1
-    WHERE sku = $1 AND warehouse = $2 AND home = 'sql' AND version = $4";
+pub(super) const DEDUCT_IF_VERSION: &str = with_movement!(
+    "UPDATE stock SET on_hand = $14, version = version + 1
+    WHERE sku = $2 AND warehouse = $3 AND home = 'sql' AND version = $15"
+);
 
-pub(super) const DEDUCT_IF_FENCED: &str = "UPDATE stock
-    SET on_hand = $3, version = version + 1, fence = $5, fence_source = $6
-    WHERE sku = $1 AND warehouse = $2 AND home = 'sql' AND version = $4
-        AND (fence_source <> $6 OR fence <= $5)";
+pub(super) const DEDUCT_IF_FENCED: &str = with_movement!(
+    "UPDATE stock SET on_hand = $14, version = version + 1, fence = $16, fence_source = $17
+    WHERE sku = $2 AND warehouse = $3 AND home = 'sql' AND version = $15
+        AND (fence_source <> $17 OR fence <= $16)"
+);
 
 pub(super) const FENCE: &str =
     "SELECT fence, fence_source FROM stock WHERE sku = $1 AND warehouse = $2";
 
-pub(super) const OVERWRITE: &str = "UPDATE stock
-    SET on_hand = $3, version = version + 1
-    WHERE sku = $1 AND warehouse = $2 AND home = 'sql'";
+/// Whatever it is by now; but the limit may have been lowered, which the CHECK would refuse.
+pub(super) const OVERWRITE: &str = with_movement!(
+    "UPDATE stock SET on_hand = $14, version = version + 1
+    WHERE sku = $2 AND warehouse = $3 AND home = 'sql' AND $14 - held >= -backorder_limit"
+);
 
 pub(super) const ADJUST: &str = "UPDATE stock
     SET on_hand = on_hand + $3, version = version + 1
@@ -62,8 +87,8 @@ pub(super) const UPDATE_LEVEL: &str =
     WHERE sku = $1 AND warehouse = $2 AND home = 'sql'";
 
 pub(super) const INSERT_MOVEMENT: &str = "INSERT INTO movement
-    (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
-     durability, caller, idempotency_key, request_hash, reason, reference)
+    (operation_id, line, sku, warehouse, kind, delta, read_version, strategy, durability, caller,
+     idempotency_key, request_hash, reason, reference, available_after)
     VALUES ($1, 0, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
 
 pub(super) const RECORDED: &str = r#"SELECT operation_id, sku, warehouse, kind, delta,

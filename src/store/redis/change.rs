@@ -49,7 +49,7 @@ impl RedisStore {
                 available: read.available(),
             });
         }
-        let record = Record::of_adjustment(adjustment, &level);
+        let record = Record::of_adjustment(adjustment);
         self.write_level(level.clone(), &[read], &record).await
     }
 

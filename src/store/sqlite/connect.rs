@@ -1,12 +1,11 @@
 //! `SQLite`: how the file is opened, and how its schema is brought up to date.
 
 use std::str::FromStr;
-use std::sync::Arc;
 
 use sqlx::ConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 
-use crate::store::pool::{self, Pulse};
+use super::transaction;
 use crate::store::{StoreOptions, migration};
 
 /// By the two names that sqlx has for it, and by `SQLite`'s own: no name.
@@ -37,20 +36,12 @@ pub(super) fn options(url: &str) -> Result<SqliteConnectOptions, String> {
 }
 
 /// What the writer's pool and the readers' have in common.
-pub(super) fn pool(size: u32, store: &StoreOptions, pulse: &Arc<Pulse>) -> SqlitePoolOptions {
-    let released = Arc::clone(pulse);
+pub(super) fn pool(size: u32, store: &StoreOptions) -> SqlitePoolOptions {
     SqlitePoolOptions::new()
         .max_connections(size)
         .acquire_timeout(store.wait_limit)
         .test_before_acquire(false)
-        .after_release(move |connection, _| {
-            let pulse = Arc::clone(&released);
-            Box::pin(async move {
-                let reusable = pool::roll_back_sqlite(connection).await?;
-                pulse.beat();
-                Ok(reusable)
-            })
-        })
+        .after_release(|connection, _| Box::pin(transaction::end_transaction(connection)))
 }
 
 /// Creates the file if need be and brings its schema up to date.

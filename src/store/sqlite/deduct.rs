@@ -3,10 +3,10 @@
 use sqlx::{Sqlite, Transaction};
 
 use super::super::driver_error::{Verdict, classify};
-use super::super::pool::{self, failed};
+use super::super::pool::failed;
 use super::super::record::Record;
 use super::super::{Attempt, StockStore, StoreError, rows};
-use super::{SqliteStore, sql};
+use super::{SqliteStore, sql, transaction};
 use crate::stock::{Deduction, Fence, StockLevel};
 
 pub(super) async fn if_available(
@@ -22,7 +22,7 @@ pub(super) async fn if_available(
         .await
         .map_err(failed)?;
     let Some(remaining) = remaining else {
-        pool::roll_back(tx).await;
+        transaction::roll_back(tx).await;
         return refused(store, deduction).await;
     };
     record(store, tx, deduction, remaining, None).await
@@ -44,7 +44,7 @@ pub(super) async fn under_row_lock(
     let remaining = match Attempt::decide(level, deduction.quantity.units()) {
         Ok(remaining) => remaining,
         Err(refused) => {
-            pool::roll_back(tx).await;
+            transaction::roll_back(tx).await;
             return Ok(refused);
         }
     };
@@ -73,7 +73,7 @@ pub(super) async fn if_version(
         .await
         .map_err(failed)?;
     if written.rows_affected() == 0 {
-        pool::roll_back(tx).await;
+        transaction::roll_back(tx).await;
         return Ok(Attempt::Stale);
     }
     let remaining = read.available() - deduction.quantity.units();
@@ -121,7 +121,7 @@ pub(super) async fn overwrite(
         Err(error) if classify(&error) != Verdict::CheckViolated => return Err(failed(error)),
         // It is none of SQL's, or somebody lowered the limit since it was read.
         _ => {
-            pool::roll_back(tx).await;
+            transaction::roll_back(tx).await;
             return refused(store, deduction).await;
         }
     }
@@ -138,13 +138,13 @@ async fn record(
     read: Option<&StockLevel>,
 ) -> Result<Attempt, StoreError> {
     if !store
-        .insert(&mut tx, &Record::of_deduction(deduction, remaining, read))
+        .insert(&mut tx, &Record::of_deduction(deduction, read), remaining)
         .await?
     {
-        pool::roll_back(tx).await;
+        transaction::roll_back(tx).await;
         return Ok(Attempt::Duplicate);
     }
-    pool::commit(tx).await?;
+    transaction::commit(tx).await?;
     Ok(Attempt::Deducted { remaining })
 }
 
@@ -167,7 +167,7 @@ async fn overtaken(
         .fetch_optional(&mut *tx)
         .await
         .map_err(failed)?;
-    pool::roll_back(tx).await;
+    transaction::roll_back(tx).await;
     let later = last.is_some_and(|(token, source)| fence.is_before(token, &source));
     Ok(if later {
         Attempt::LockLost

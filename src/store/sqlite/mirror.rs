@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite, Transaction};
 use uuid::Uuid;
 
-use super::SqliteStore;
+use super::{SqliteStore, transaction};
 use crate::stock::{Durability, Sku, Warehouse};
 use crate::store::journal::{EntryId, Journaled, last_of_each_level};
 use crate::store::mirror::{LedgerSums, Mirror, Mirrored, OPERATIONS_AT_ONCE};
@@ -98,14 +98,14 @@ impl Mirror for SqliteStore {
         mirror_all(&mut tx, entries).await?;
         if !record_all(&mut tx, entries).await? {
             // Some are there already: each is to be looked at.
-            pool::roll_back(tx).await;
+            transaction::roll_back(tx).await;
             tx = self.begin().await?;
             mirror_all(&mut tx, entries).await?;
             for entry in entries {
                 record(&mut tx, entry).await?;
             }
         }
-        pool::commit(tx).await
+        transaction::commit(tx).await
     }
 
     async fn which_are_recorded(&self, operations: &[Uuid]) -> Result<HashSet<Uuid>, StoreError> {

@@ -50,8 +50,8 @@ pub(super) const UPDATE_LEVEL: &str =
     WHERE sku = ?1 AND warehouse = ?2 AND home = 'sql'";
 
 pub(super) const INSERT_MOVEMENT: &str = "INSERT INTO movement
-    (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
-     durability, caller, idempotency_key, request_hash, reason, reference)
+    (operation_id, line, sku, warehouse, kind, delta, read_version, strategy, durability, caller,
+     idempotency_key, request_hash, reason, reference, available_after)
     VALUES (?1, 0, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
 
 pub(super) const RECORDED: &str =

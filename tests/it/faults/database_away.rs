@@ -69,7 +69,7 @@ async fn connections_that_are_lost_again_and_again_are_not_called_contention(
         _ => b"BEGIN\0",
     };
     let cut = subject.proxy.cut_before(begin, u32::MAX);
-    let order = subject.app.deduct(0, "single-sql", &json!({"sku": "hot"}));
+    let order = subject.app.deduct(0, "for-update", &json!({"sku": "hot"}));
     let answer = told(order).await;
     assert_unavailable(&answer);
     // It has not given up at the first one.

@@ -1,4 +1,5 @@
-//! A connection that is lost in COMMIT: the service sees the same error whether it happened or not.
+//! A connection that is lost in the commit, which may be a message of its own, or the end of the one
+//! that also writes: the service sees the same error whether it happened or not.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +19,7 @@ const STOCK: i64 = 1_000;
 
 /// Goal: a commit in doubt ends as one sale and a 200, whether it had happened or not.
 ///
-/// Method: the proxy cuts one COMMIT in each round. In every other round the buyer is alone, so
+/// Method: the proxy cuts one commit in each round. In every other round the buyer is alone, so
 /// that it is known whose it is; in the others more buy the same at once, on both replicas. Then
 /// each 200 must stand in the ledger under its own id, and the ledger must hold nothing else.
 #[rstest::rstest]
@@ -53,7 +54,7 @@ async fn one_sale_each(subject: &Proxied, cut: Cut, strategy: Strategy, with_key
     let mut sold = BTreeSet::new();
     for round in 0..ROUNDS {
         let buyers = if round % 2 == 0 { 1 } else { CROWD };
-        let trigger = cut.arm(subject, 1);
+        let trigger = cut.arm_for(subject, strategy);
         let mut buying = JoinSet::new();
         for buyer in 0..buyers {
             let request = subject.app.deduct(round + buyer, strategy.name(), &order);
@@ -104,7 +105,7 @@ async fn stays_in_doubt(subject: &Proxied, cut: Cut, strategy: Strategy, with_ke
     let sku = format!("{strategy}-{with_key}");
     app.set_level(&sku, STOCK).await;
     let no_repeat = subject.proxy.cut_before(subject.greeting(), u32::MAX);
-    let trigger = cut.arm(subject, 1);
+    let trigger = cut.arm_for(subject, strategy);
     let order = app.deduct(0, strategy.name(), &json!({ "sku": sku }));
     let order = keyed(order, with_key);
     let repeat = order.try_clone().expect("the body is in memory");

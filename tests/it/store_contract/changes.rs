@@ -3,7 +3,7 @@
 use rstest::rstest;
 use stocklock::stock::{
     Adjustment, Home, LevelChange, MovementKind, Precondition, Reason, Reference, RequestHash,
-    Revision,
+    Revision, StockLevel,
 };
 use stocklock::store::{Attempt, Change};
 
@@ -246,7 +246,8 @@ async fn an_adjustment_with_a_key_is_made_once(
 }
 
 /// The statement is refused, and the level that is read afterwards suffices, as when somebody
-/// restocks in between: here by a constraint that knows more than the level tells.
+/// restocks in between: here by a constraint that knows more than the level tells, and by a write
+/// that follows from less than there is.
 #[rstest]
 #[tokio::test]
 async fn a_refusal_that_the_level_contradicts_is_no_answer(
@@ -267,6 +268,7 @@ async fn a_refusal_that_the_level_contradicts_is_no_answer(
 
     let adjusted = fixture.store.adjust(&adjustment("a", -1)).await.unwrap();
     assert_eq!(adjusted, Change::Stale);
+    let read = StockLevel { on_hand: 0, ..read };
     let attempt = fixture.store.overwrite(&deduction("a", 1), &read).await;
     assert_eq!(attempt.unwrap(), Attempt::Stale);
     assert_eq!(fixture.movements("a").await.len(), 1, "nothing happened");

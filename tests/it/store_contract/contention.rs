@@ -200,7 +200,7 @@ async fn is_waiting(backend: Backend, fixture: &Fixture) {
         // looked at it for a while.
         Mysql => {
             "SELECT info FROM information_schema.processlist WHERE db = database()
-             AND command = 'Execute' AND time_ms > 100 AND id <> connection_id()"
+             AND command IN ('Execute', 'Query') AND time_ms > 100 AND id <> connection_id()"
         }
         Postgres => {
             "SELECT query FROM pg_stat_activity

@@ -139,6 +139,13 @@ impl Proxy {
             .arm(Side::Client, pattern, Act::CutAfter, times)
     }
 
+    /// Closes the next `times` connections on which a server sends `pattern`, which the client does
+    /// not see.
+    pub(crate) fn cut_answer(&self, pattern: &[u8], times: u32) -> Arc<Trigger> {
+        self.triggers
+            .arm(Side::Server, pattern, Act::CutBefore, times)
+    }
+
     /// Holds the next piece with `pattern` that a client sends. It arrives when it is let go, even
     /// if the client has gone meanwhile: only then does the server learn of that.
     pub(crate) fn hold_request(&self, pattern: &[u8]) -> Hold {
@@ -291,10 +298,14 @@ async fn answers(
             return Ok(());
         }
         let piece = &buffer[..length];
-        if let Some(trigger) = watcher.look(piece)
-            && let Act::Hold(over) = &trigger.act
-        {
-            hold(&trigger, over, &mut mode).await;
+        if let Some(trigger) = watcher.look(piece) {
+            match &trigger.act {
+                Act::Hold(over) => hold(&trigger, over, &mut mode).await,
+                Act::CutBefore | Act::CutAfter => {
+                    trigger.count();
+                    return Ok(());
+                }
+            }
         }
         client.write_all(piece).await?;
     }

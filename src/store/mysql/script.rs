@@ -1,0 +1,160 @@
+//! Whole transactions in one message: level and movement are written, and committed, in one round
+//! trip, and the row's lock is held across none.
+//!
+//! A prepared statement is one statement, so a message of several has its values in its text. None
+//! of them is quoted, and so none can end its quotes: texts and bytes stand there as hexadecimal
+//! digits.
+
+use std::fmt::{self, Display, Formatter};
+
+use crate::stock::{Deduction, Fence, StockLevel};
+use crate::store::record::Record;
+
+/// A transaction that takes units from a level and records it. Its second statement is the one that
+/// says what came of it: whether the condition held, and as the last inserted id what remains.
+#[derive(Debug)]
+pub(super) struct Script<'a> {
+    record: Record<'a>,
+    /// What the level becomes.
+    on_hand: String,
+    /// What else is set, each with a comma before it.
+    also: String,
+    /// On what condition.
+    condition: String,
+}
+
+impl<'a> Script<'a> {
+    /// Where there is enough, so much less.
+    pub(super) fn if_available(deduction: &'a Deduction) -> Self {
+        let units = deduction.quantity.units();
+        Self {
+            record: Record::of_deduction(deduction, None),
+            on_hand: format!("on_hand - {units}"),
+            also: String::new(),
+            condition: format!("on_hand - held >= {units} - backorder_limit"),
+        }
+    }
+
+    /// If the level is still the one that was read.
+    pub(super) fn if_version(deduction: &'a Deduction, read: &StockLevel) -> Self {
+        Self {
+            condition: format!("version = {}", read.version),
+            ..Self::overwrite(deduction, read)
+        }
+    }
+
+    /// If it is, and no later holder of the lock has written.
+    pub(super) fn if_fenced(deduction: &'a Deduction, read: &StockLevel, fence: &Fence) -> Self {
+        let (token, source, version) = (fence.token, Text(&fence.source), read.version);
+        Self {
+            also: format!(", fence = {token}, fence_source = {source}"),
+            condition: format!(
+                "version = {version} AND (fence_source <> {source} OR fence <= {token})"
+            ),
+            ..Self::overwrite(deduction, read)
+        }
+    }
+
+    /// Whatever it is by now; but the limit may have been lowered, which the CHECK would refuse.
+    pub(super) fn overwrite(deduction: &'a Deduction, read: &StockLevel) -> Self {
+        let on_hand = read.on_hand - deduction.quantity.units();
+        Self {
+            record: Record::of_deduction(deduction, Some(read)),
+            on_hand: on_hand.to_string(),
+            also: String::new(),
+            condition: format!("{on_hand} - held >= -backorder_limit"),
+        }
+    }
+}
+
+/// `last_insert_id(…)` puts its argument, the units that remain, into the answer to the `UPDATE`;
+/// there is no `RETURNING`. It comes first, for the columns further to the right would be read as
+/// already assigned, or not, depending on the server's `sql_mode`.
+impl Display for Script<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let record = &self.record;
+        let (sku, warehouse) = (Text(record.sku), Text(record.warehouse));
+        write!(
+            f,
+            "BEGIN; UPDATE stock \
+            SET version = version + 1 + 0 * last_insert_id({on_hand} - held + backorder_limit), \
+            on_hand = {on_hand}{also} \
+            WHERE sku = {sku} AND warehouse = {warehouse} AND home = 'sql' AND {condition}; ",
+            on_hand = self.on_hand,
+            also = self.also,
+            condition = self.condition,
+        )?;
+        write!(
+            f,
+            "INSERT INTO movement \
+            (operation_id, line, sku, warehouse, kind, delta, read_version, strategy, durability, \
+            caller, idempotency_key, request_hash, reason, reference, available_after) \
+            SELECT {operation}, 0, {sku}, {warehouse}, {kind}, {delta}, {read_version}, \
+            {strategy}, {durability}, {caller}, {key}, {hash}, {reason}, {reference}, \
+            last_insert_id() FROM dual WHERE row_count() = 1; COMMIT",
+            operation = Bytes(record.operation.as_bytes()),
+            kind = Text(record.kind.as_str()),
+            delta = record.delta,
+            read_version = Nullable(record.read_version),
+            strategy = Nullable(record.strategy.map(Text)),
+            durability = Text(record.durability.as_str()),
+            caller = Text(record.caller()),
+            key = Nullable(record.key().map(Text)),
+            hash = Nullable(record.hash().map(Bytes)),
+            reason = Nullable(record.reason.map(Text)),
+            reference = Nullable(record.reference.map(Text)),
+        )
+    }
+}
+
+/// A text, of which the server knows the character set, so that its columns' indexes serve.
+#[derive(Clone, Copy)]
+struct Text<'a>(&'a str);
+
+struct Bytes<'a>(&'a [u8]);
+
+struct Nullable<T>(Option<T>);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "_utf8mb4 {}", Bytes(self.0.as_bytes()))
+    }
+}
+
+impl Display for Bytes<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("x'")?;
+        for byte in self.0 {
+            write!(f, "{byte:02x}")?;
+        }
+        f.write_str("'")
+    }
+}
+
+impl<T: Display> Display for Nullable<T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(value) => value.fmt(f),
+            None => f.write_str("NULL"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_can_end_its_quotes() {
+        for text in ["it's", "\\'; DROP TABLE stock; --", "上海仓", ""] {
+            let literal = Text(text).to_string();
+            let digits = literal.strip_prefix("_utf8mb4 x'").unwrap();
+            let digits = digits.strip_suffix('\'').unwrap();
+            assert_eq!(digits.len(), 2 * text.len());
+            assert!(digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        }
+        assert_eq!(Bytes(&[0, 0x27, 0xff]).to_string(), "x'0027ff'");
+        assert_eq!(Nullable::<i64>(None).to_string(), "NULL");
+        assert_eq!(Nullable(Some(-3)).to_string(), "-3");
+    }
+}
