@@ -11,4 +11,5 @@ mod loading;
 mod readiness;
 mod refusals;
 mod requests;
+mod silent;
 mod watching;
