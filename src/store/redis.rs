@@ -30,6 +30,7 @@ mod keys;
 mod loading;
 mod memory;
 mod scripts;
+mod settings;
 mod watch;
 
 use connection::{Connector, Shared};
@@ -118,28 +119,6 @@ impl RedisStore {
     /// One cheap round trip.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
         self.shared.read(&redis::cmd("PING")).await
-    }
-
-    /// Settings under which this Redis loses more than it has to, a sentence for each.
-    pub(super) async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
-        let setting = async |name: &str| -> Result<String, StoreError> {
-            let mut command = redis::cmd("CONFIG");
-            let answer: Vec<String> = self.shared.read(command.arg("GET").arg(name)).await?;
-            answer
-                .get(1)
-                .cloned()
-                .ok_or_else(|| failure::bad_answer(answer))
-        };
-        let problem = if setting("appendonly").await? != "yes" {
-            "Redis keeps no log: when it stops, units sold that SQL does not have yet are on sale \
-             again; set appendonly yes and appendfsync always"
-        } else if setting("appendfsync").await? != "always" {
-            "Redis acknowledges sales before they are on its disk, and may lose them in a crash of \
-             its machine; set appendfsync always"
-        } else {
-            return Ok(Vec::new());
-        };
-        Ok(vec![problem.to_owned()])
     }
 
     pub(super) async fn close(&self) {
