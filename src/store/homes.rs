@@ -25,7 +25,7 @@ use crate::stock::{
 const KEPT: usize = 100_000;
 
 /// A store of both homes, and what makes the SQL ledger follow the one in Redis.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Stores {
     /// The door to both.
     pub store: Arc<dyn StockStore>,
@@ -51,6 +51,12 @@ impl Stores {
         let redis = redis.map(Arc::new);
         let store = Arc::new(Homes::new(sql, redis.clone()));
         Ok(Self { store, redis })
+    }
+
+    /// Whether stock can live in Redis.
+    #[must_use]
+    pub fn have_redis(&self) -> bool {
+        self.redis.is_some()
     }
 
     /// What brings the journals of that Redis, if there is one, into the SQL ledger.

@@ -20,6 +20,7 @@ use crate::stock::{Deduction, Fence, Home, Idempotency, OperationId, Sku, StockL
 
 mod audit;
 mod change;
+mod complaints;
 mod connection;
 mod entries;
 mod exclusive;

@@ -11,6 +11,8 @@ mod killed;
 mod loading;
 mod readiness;
 mod refusals;
+mod refused_entries;
 mod requests;
 mod silent;
+mod stopping;
 mod watching;
