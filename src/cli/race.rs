@@ -7,6 +7,7 @@ use secrecy::SecretString;
 use tempfile::TempDir;
 
 use super::{Failure, migrate, start_logging};
+use crate::app::open_stores;
 use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
 use crate::descriptors::allow_connections;
 use crate::lab::race::{Entrants, Progress, RacePlan, Report, Target, run};
@@ -175,10 +176,7 @@ pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
     let pools = args.database.database_pool_size + args.services.redis_pool_size + 6;
     let pools = args.replicas * pools;
     allow_connections(2 * args.plan().connections as u64 + u64::from(pools));
-    let report = tokio::select! {
-        report = run_plan(&args) => report?,
-        _ = tokio::signal::ctrl_c() => return Err(Failure::Other("stopped".to_owned())),
-    };
+    let report = run_plan(&args).await?;
     print!("{}", report.table());
     if let Some(file) = &args.json {
         write_json(&report, &args.place(), file)?;
@@ -198,7 +196,7 @@ async fn run_plan(args: &RaceArgs) -> Result<Report, Failure> {
         let problem = "--home redis: the stock shall live in Redis: set REDIS_URL".to_owned();
         return Err(Failure::Setting(problem));
     }
-    let (database, _temporary) = database(&args.database)?;
+    let (database, temporary) = database(&args.database)?;
     migrate(&database).await?;
     let replicas = Replicas::start(&database, &args.services, &args.limits, args.replicas)
         .await
@@ -206,12 +204,34 @@ async fn run_plan(args: &RaceArgs) -> Result<Report, Failure> {
     eprintln!("racing on {}", args.place());
     let report = race_on(args, replicas.targets()).await;
     replicas.stop().await;
+    if temporary.is_some() {
+        erase_redis(&database, args).await;
+    }
     report
 }
 
+/// What lives in Redis belongs to a ledger that is about to go. Where it cannot be removed, the race
+/// was run all the same.
+async fn erase_redis(database: &DatabaseConfig, args: &RaceArgs) {
+    let erased = async {
+        let stores = open_stores(database, &args.services, &args.limits)?;
+        let erased = stores.erase_redis().await;
+        stores.store.close().await;
+        erased.map_err(|error| error.to_string())
+    };
+    if let Err(problem) = erased.await {
+        tracing::warn!("the race's stock stays behind in Redis: {problem}");
+    }
+}
+
 async fn race_on(args: &RaceArgs, targets: &[Target]) -> Result<Report, Failure> {
-    let report = run(&args.plan(), targets, Progress::for_stderr()).await;
-    report.map_err(|error| Failure::Other(error.to_string()))
+    let plan = args.plan();
+    tokio::select! {
+        report = run(&plan, targets, Progress::for_stderr()) => {
+            report.map_err(|error| Failure::Other(error.to_string()))
+        }
+        _ = tokio::signal::ctrl_c() => Err(Failure::Other("stopped".to_owned())),
+    }
 }
 
 /// The configured database, or a temporary one that is gone when the guard is dropped.

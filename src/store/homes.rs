@@ -65,6 +65,18 @@ impl Stores {
         let redis = Arc::clone(self.redis.as_ref()?);
         Some(Follower::new(redis, replica))
     }
+
+    /// Removes all stock of this ledger from Redis, journals and all, if there is a Redis: for a
+    /// ledger that is about to be removed itself.
+    ///
+    /// # Errors
+    /// Redis or SQL does not answer: some of it may be left.
+    pub async fn erase_redis(&self) -> Result<(), StoreError> {
+        match &self.redis {
+            Some(redis) => redis.erase().await,
+            None => Ok(()),
+        }
+    }
 }
 
 /// The SQL store, and the Redis store where there is one.

@@ -23,6 +23,7 @@ mod change;
 mod complaints;
 mod connection;
 mod entries;
+mod erasure;
 mod exclusive;
 mod failure;
 mod follower;
