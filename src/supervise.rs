@@ -43,9 +43,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_panics_or_returns_early_is_begun_again() {
-        let (begun, stop) = (Arc::new(AtomicU32::new(0)), CancellationToken::new());
+        let (times, stop) = (Arc::new(AtomicU32::new(0)), CancellationToken::new());
         let begin = || {
-            let (number, stop) = (begun.fetch_add(1, Ordering::SeqCst), stop.clone());
+            let (number, stop) = (times.fetch_add(1, Ordering::SeqCst), stop.clone());
             async move {
                 match number {
                     0 => panic!("a defect"),
@@ -55,7 +55,7 @@ mod tests {
             }
         };
         let stopping = async {
-            while begun.load(Ordering::SeqCst) < 3 {
+            while times.load(Ordering::SeqCst) < 3 {
                 tokio::time::sleep(PAUSE).await;
             }
             stop.cancel();
@@ -63,6 +63,6 @@ mod tests {
         let both = async { tokio::join!(supervise("it", &stop, begin), stopping) };
         let ended = tokio::time::timeout(100 * PAUSE, both).await;
         ended.expect("it is begun again, and ends when it is stopped");
-        assert_eq!(begun.load(Ordering::SeqCst), 3);
+        assert_eq!(times.load(Ordering::SeqCst), 3);
     }
 }

@@ -356,7 +356,7 @@ impl StockStore for Homes {
 
     async fn close(&self) {
         if let Some(redis) = &self.redis {
-            redis.close().await;
+            redis.close();
         }
         self.sql.close().await;
     }

@@ -123,9 +123,9 @@ impl RedisStore {
         self.shared.read(&redis::cmd("PING")).await
     }
 
-    pub(super) async fn close(&self) {
+    pub(super) fn close(&self) {
         self.exclusive.close();
-        self.shared.close().await;
+        self.shared.close();
     }
 
     /// Takes the units in one of Redis' own two ways.

@@ -150,7 +150,7 @@ impl Shared {
     }
 
     /// Ends the connection; the next command makes another one.
-    pub(super) async fn close(&self) {
+    pub(super) fn close(&self) {
         lock(&self.current).connection = None;
     }
 
