@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::change::LevelChanges;
-use crate::config::{Config, Limits, Mode};
+use crate::config::{Config, DatabaseConfig, Limits, Mode, ServicesConfig};
 use crate::http::{Api, BodyLimits, Lab, router};
 use crate::metrics::Metrics;
 use crate::operations::Operations;
@@ -16,8 +16,9 @@ use crate::server::{ServerLimits, serve};
 use crate::stock::{
     Home, LevelChange, OperationId, Precondition, Reason, Sku, StockError, Warehouse,
 };
-use crate::store::{Follower, RedisOptions, StockStore, StoreOptions, Stores, WatchOn};
+use crate::store::{RedisOptions, StoreOptions, Stores, WatchOn};
 use crate::strategy::{Deductor, LockSettings, Locks, Services};
+use crate::supervise::supervise;
 
 /// The SKU that the lab seeds, and deducts where none is named.
 const LAB_SKU: &str = "1001";
@@ -32,8 +33,7 @@ const LAB_STOCK: i64 = 5_000;
 #[derive(Debug)]
 pub struct Replica {
     api: Arc<Api>,
-    store: Arc<dyn StockStore>,
-    follower: Option<Follower>,
+    stores: Stores,
     locks: Locks,
     lock_lease: Duration,
     limits: Limits,
@@ -50,11 +50,7 @@ impl Replica {
     pub fn build(config: &Config, mode: Mode) -> Result<Self, String> {
         config.validate(mode)?;
         let limits = config.limits.clone();
-        let options = StoreOptions {
-            pool_size: config.database.database_pool_size,
-            wait_limit: limits.wait_limit_ms,
-        };
-        let stores = Stores::open(config.database.url(), &options, redis_options(config))?;
+        let stores = open_stores(&config.database, &config.services, &limits)?;
         let store = Arc::clone(&stores.store);
         let replica = config.service.replica_id.clone().unwrap_or_else(replica_id);
         let policy = RetryPolicy::new(
@@ -75,10 +71,10 @@ impl Replica {
         );
         let changes = LevelChanges::new(Arc::clone(&store), policy, operations.clone());
         let api = Arc::new(Api {
-            replica: replica.clone(),
+            replica,
             deductor: Arc::new(deductor),
             changes,
-            store: Arc::clone(&store),
+            store,
             locks: locks.clone(),
             strategy: config.service.strategy,
             lab: (mode == Mode::Lab).then(|| Lab {
@@ -94,8 +90,7 @@ impl Replica {
         });
         Ok(Self {
             api,
-            store,
-            follower: stores.follower(&replica),
+            stores,
             locks,
             lock_lease: config.services.lock_lease_ms,
             limits,
@@ -107,7 +102,7 @@ impl Replica {
     /// Warns of server settings under which a promise does not hold.
     pub async fn warn_of_unsafe_settings(&self) {
         let (settings, services) =
-            tokio::join!(self.store.unsafe_settings(), self.locks.warnings());
+            tokio::join!(self.stores.store.unsafe_settings(), self.locks.warnings());
         match settings {
             Ok(problems) => problems
                 .iter()
@@ -134,7 +129,7 @@ impl Replica {
     /// Whatever keeps a level from being set.
     pub async fn seed_lab(&self) -> Result<(), StockError> {
         self.seed(LAB_SKU, Home::Sql).await?;
-        if self.follower.is_some() {
+        if self.stores.have_redis() {
             self.seed(LAB_REDIS_SKU, Home::Redis).await?;
         }
         Ok(())
@@ -176,19 +171,20 @@ impl Replica {
         // It outlives the last sale, and ends with this future whatever happens.
         let follow_until = CancellationToken::new();
         let _ends = follow_until.clone().drop_guard();
-        let following = self.follower.map(|follower| {
-            let metrics = Arc::clone(&self.api.metrics);
-            let tell = move |entries| metrics.journal_waiting(entries);
-            tokio::spawn(follower.run(follow_until.clone(), tell))
-        });
+        let following = follow(
+            self.stores.clone(),
+            Arc::clone(&self.api),
+            follow_until.clone(),
+        );
+        let following = tokio::spawn(following);
         let to_the_end = async {
             serve(listener, router, limits, self.shutdown.clone()).await;
             self.operations.drained().await;
             follow_until.cancel();
-            if let Some(Err(error)) = futures_util::future::OptionFuture::from(following).await {
+            if let Err(error) = following.await {
                 tracing::warn!(%error, "what follows the journals ended badly");
             }
-            tokio::join!(self.locks.close(), self.store.close());
+            tokio::join!(self.locks.close(), self.stores.store.close());
         };
         let drain_limit = async {
             self.shutdown.cancelled().await;
@@ -214,14 +210,45 @@ fn lock_settings(config: &Config) -> LockSettings<'_> {
     }
 }
 
-fn redis_options(config: &Config) -> Option<RedisOptions> {
-    Some(RedisOptions {
-        url: config.services.redis_url.clone()?,
-        wait_limit: config.limits.wait_limit_ms,
-        watch_connections: config.services.redis_pool_size,
+/// Follows the journals, if there is a Redis, until it is told to stop.
+async fn follow(stores: Stores, api: Arc<Api>, until: CancellationToken) {
+    if !stores.have_redis() {
+        return;
+    }
+    let begin = || {
+        let follower = stores.follower(&api.replica);
+        let (api, until) = (Arc::clone(&api), until.clone());
+        async move {
+            if let Some(follower) = follower {
+                let tell = move |entries| api.metrics.journal_waiting(entries);
+                follower.run(until, tell).await;
+            }
+        }
+    };
+    supervise("what follows the journals", &until, begin).await;
+}
+
+/// Opens the stores of a replica, of both homes.
+///
+/// # Errors
+/// One line that names the setting to change.
+pub(crate) fn open_stores(
+    database: &DatabaseConfig,
+    services: &ServicesConfig,
+    limits: &Limits,
+) -> Result<Stores, String> {
+    let options = StoreOptions {
+        pool_size: database.database_pool_size,
+        wait_limit: limits.wait_limit_ms,
+    };
+    let redis = services.redis_url.clone().map(|url| RedisOptions {
+        url,
+        wait_limit: limits.wait_limit_ms,
+        watch_connections: services.redis_pool_size,
         watch_on: WatchOn::Exclusive,
-        journal_limit: config.services.journal_limit,
-    })
+        journal_limit: services.journal_limit,
+    });
+    Stores::open(database.url(), &options, redis)
 }
 
 fn sku(name: &str) -> Sku {

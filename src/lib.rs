@@ -22,6 +22,7 @@ pub mod strategy;
 pub mod change;
 pub mod operations;
 mod settle;
+mod supervise;
 
 pub mod store;
 

@@ -1,18 +1,20 @@
 //! The counters and histograms of one replica, in a registry of its own, so that replicas (and
 //! tests) in one process do not count for each other.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+mod journal;
 mod locks;
 
+use journal::JournalWaiting;
 pub use locks::LockMetrics;
 
 /// Upper bounds in seconds, from a fast loopback commit to the deadline.
@@ -43,7 +45,7 @@ pub struct Metrics {
     deductions: Family<DeductionLabels, Counter>,
     deduct_seconds: Family<StrategyLabel, Histogram, fn() -> Histogram>,
     responses: Family<StatusLabel, Counter>,
-    journal_waiting: Gauge,
+    journal_waiting: Arc<JournalWaiting>,
     /// Those of the distributed locks.
     pub locks: LockMetrics,
 }
@@ -73,12 +75,8 @@ impl Metrics {
             "HTTP answers by status",
             Family::clone(&responses),
         );
-        let journal_waiting = Gauge::default();
-        registry.register(
-            "journal_waiting_entries",
-            "Movements in the journals in Redis that the SQL ledger does not have yet",
-            Gauge::clone(&journal_waiting),
-        );
+        let journal_waiting = Arc::<JournalWaiting>::default();
+        registry.register_collector(Box::new(Arc::clone(&journal_waiting)));
         let locks = LockMetrics::register(&mut registry);
         Self {
             registry,
@@ -105,10 +103,9 @@ impl Metrics {
         self.responses.get_or_create(&StatusLabel { status }).inc();
     }
 
-    /// Tells how many movements wait in the journals for the SQL ledger.
-    pub fn journal_waiting(&self, entries: u64) {
-        self.journal_waiting
-            .set(i64::try_from(entries).unwrap_or(i64::MAX));
+    /// Tells how many movements wait in the journals for the SQL ledger, or that nobody knows.
+    pub fn journal_waiting(&self, entries: Option<u64>) {
+        self.journal_waiting.set(entries);
     }
 
     /// Everything, in the `OpenMetrics` text format.

@@ -75,6 +75,9 @@ pub enum StoreError {
     /// All connections of the pool stayed busy for the wait limit: nothing happened.
     #[error("every database connection is busy")]
     Exhausted,
+    /// All connections for `WATCH` stayed busy for the wait limit: nothing happened.
+    #[error("every redis connection for WATCH is busy")]
+    RedisExhausted,
     /// As many movements wait for the SQL ledger as may: nothing happened.
     #[error("the journal is full")]
     JournalFull,
@@ -296,6 +299,9 @@ impl From<StoreError> for StockError {
             StoreError::KeyInFlight(_) => Self::RequestInFlight,
             StoreError::Exhausted => Self::Overloaded {
                 what: "every database connection is busy",
+            },
+            StoreError::RedisExhausted => Self::Overloaded {
+                what: "every connection to Redis that REDIS_POOL_SIZE allows is busy",
             },
             StoreError::OutcomeUnknown(source) => Self::OutcomeUnknown { source },
             StoreError::Bug(source) => Self::Internal {

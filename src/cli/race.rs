@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use super::duration::round_trip;
 use super::{Failure, migrate, start_logging};
+use crate::app::open_stores;
 use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
 use crate::descriptors::allow_connections;
 use crate::lab::delay::DistantServices;
@@ -190,10 +191,7 @@ pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
     let ends = if args.distance().is_some() { 3 } else { 1 };
     let pools = args.replicas * pools * ends;
     allow_connections(2 * args.plan().connections as u64 + u64::from(pools));
-    let report = tokio::select! {
-        report = run_plan(&args) => report?,
-        _ = tokio::signal::ctrl_c() => return Err(Failure::Other("stopped".to_owned())),
-    };
+    let report = run_plan(&args).await?;
     print!("{}", report.table());
     if let Some(file) = &args.json {
         write_json(&report, &args.place(), file)?;
@@ -213,13 +211,25 @@ async fn run_plan(args: &RaceArgs) -> Result<Report, Failure> {
         let problem = "--home redis: the stock shall live in Redis: set REDIS_URL".to_owned();
         return Err(Failure::Setting(problem));
     }
-    let (database, _temporary) = database(&args.database)?;
+    let (database, temporary) = database(&args.database)?;
     let distant = at_a_distance(args, &database).await?;
     // The schema is nobody's race: it is brought up to date without the delay.
     migrate(&database).await?;
+    let report = race_near_or_far(args, &database, distant).await;
+    if temporary.is_some() {
+        erase_redis(&database, args).await;
+    }
+    report
+}
+
+async fn race_near_or_far(
+    args: &RaceArgs,
+    database: &DatabaseConfig,
+    distant: Option<DistantServices>,
+) -> Result<Report, Failure> {
     let Some(distant) = distant else {
         eprintln!("racing on {}", args.place());
-        return race_on_replicas(args, &database, &args.services).await;
+        return race_on_replicas(args, database, &args.services).await;
     };
     eprintln!("racing on {}; {}", args.place(), distant.distance);
     let report = race_on_replicas(args, &distant.database, &distant.services).await;
@@ -255,9 +265,28 @@ async fn race_on_replicas(
     report
 }
 
+/// What lives in Redis belongs to a ledger that is about to go. Where it cannot be removed, the race
+/// was run all the same.
+async fn erase_redis(database: &DatabaseConfig, args: &RaceArgs) {
+    let erased = async {
+        let stores = open_stores(database, &args.services, &args.limits)?;
+        let erased = stores.erase_redis().await;
+        stores.store.close().await;
+        erased.map_err(|error| error.to_string())
+    };
+    if let Err(problem) = erased.await {
+        tracing::warn!("the race's stock stays behind in Redis: {problem}");
+    }
+}
+
 async fn race_on(args: &RaceArgs, targets: &[Target]) -> Result<Report, Failure> {
-    let report = run(&args.plan(), targets, Progress::for_stderr()).await;
-    report.map_err(|error| Failure::Other(error.to_string()))
+    let plan = args.plan();
+    tokio::select! {
+        report = run(&plan, targets, Progress::for_stderr()) => {
+            report.map_err(|error| Failure::Other(error.to_string()))
+        }
+        _ = tokio::signal::ctrl_c() => Err(Failure::Other("stopped".to_owned())),
+    }
 }
 
 /// The configured database, or a temporary one that is gone when the guard is dropped.

@@ -25,7 +25,7 @@ use crate::stock::{
 const KEPT: usize = 100_000;
 
 /// A store of both homes, and what makes the SQL ledger follow the one in Redis.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Stores {
     /// The door to both.
     pub store: Arc<dyn StockStore>,
@@ -53,11 +53,29 @@ impl Stores {
         Ok(Self { store, redis })
     }
 
+    /// Whether stock can live in Redis.
+    #[must_use]
+    pub fn have_redis(&self) -> bool {
+        self.redis.is_some()
+    }
+
     /// What brings the journals of that Redis, if there is one, into the SQL ledger.
     #[must_use]
     pub fn follower(&self, replica: &str) -> Option<Follower> {
         let redis = Arc::clone(self.redis.as_ref()?);
         Some(Follower::new(redis, replica))
+    }
+
+    /// Removes all stock of this ledger from Redis, journals and all, if there is a Redis: for a
+    /// ledger that is about to be removed itself.
+    ///
+    /// # Errors
+    /// Redis or SQL does not answer: some of it may be left.
+    pub async fn erase_redis(&self) -> Result<(), StoreError> {
+        match &self.redis {
+            Some(redis) => redis.erase().await,
+            None => Ok(()),
+        }
     }
 }
 
@@ -338,7 +356,7 @@ impl StockStore for Homes {
 
     async fn close(&self) {
         if let Some(redis) = &self.redis {
-            redis.close().await;
+            redis.close();
         }
         self.sql.close().await;
     }

@@ -20,8 +20,10 @@ use crate::stock::{Deduction, Fence, Home, Idempotency, OperationId, Sku, StockL
 
 mod audit;
 mod change;
+mod complaints;
 mod connection;
 mod entries;
+mod erasure;
 mod exclusive;
 mod failure;
 mod follower;
@@ -30,6 +32,7 @@ mod keys;
 mod loading;
 mod memory;
 mod scripts;
+mod settings;
 mod watch;
 
 use connection::{Connector, Shared};
@@ -120,31 +123,9 @@ impl RedisStore {
         self.shared.read(&redis::cmd("PING")).await
     }
 
-    /// Settings under which this Redis loses more than it has to, a sentence for each.
-    pub(super) async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
-        let setting = async |name: &str| -> Result<String, StoreError> {
-            let mut command = redis::cmd("CONFIG");
-            let answer: Vec<String> = self.shared.read(command.arg("GET").arg(name)).await?;
-            answer
-                .get(1)
-                .cloned()
-                .ok_or_else(|| failure::bad_answer(answer))
-        };
-        let problem = if setting("appendonly").await? != "yes" {
-            "Redis keeps no log: when it stops, units sold that SQL does not have yet are on sale \
-             again; set appendonly yes and appendfsync always"
-        } else if setting("appendfsync").await? != "always" {
-            "Redis acknowledges sales before they are on its disk, and may lose them in a crash of \
-             its machine; set appendfsync always"
-        } else {
-            return Ok(Vec::new());
-        };
-        Ok(vec![problem.to_owned()])
-    }
-
-    pub(super) async fn close(&self) {
+    pub(super) fn close(&self) {
         self.exclusive.close();
-        self.shared.close().await;
+        self.shared.close();
     }
 
     /// Takes the units in one of Redis' own two ways.

@@ -1,6 +1,7 @@
 //! Stock that lives in Redis, beyond the contract of all stores: how it gets there and into the
 //! ledger, what the server refuses, and what callers see of it.
 
+mod audited;
 mod consumers;
 mod exactly_once;
 mod first_requests;
@@ -10,5 +11,8 @@ mod killed;
 mod loading;
 mod readiness;
 mod refusals;
+mod refused_entries;
 mod requests;
+mod silent;
+mod stopping;
 mod watching;

@@ -179,6 +179,14 @@ async fn the_command_races_in_redis_and_names_the_home() {
             "{row}"
         );
     }
+    // Its ledger was a temporary one: nobody will ever ask for that stock again.
+    let client = redis::Client::open(services.redis_url()).expect("the URL is one");
+    let connection = client.get_multiplexed_async_connection().await;
+    let mut connection = connection.expect("Redis lets the test in");
+    let mut keys = redis::cmd("KEYS");
+    let keys = keys.arg("*").query_async(&mut connection).await;
+    let keys: Vec<String> = keys.expect("an answer");
+    assert_eq!(keys, [""; 0]);
 }
 
 #[tokio::test]

@@ -3,12 +3,13 @@
 //!
 //! The figures are those of one instant, that of the snapshot in Redis. What was sold since must not
 //! show as units that the counter did not notice, so the ledger is asked for what was recorded up to
-//! the journal's last entry at that instant. What it recorded of later entries came after the
-//! snapshot, unless the journal has not even now come so far: then Redis has lost those entries, and
-//! the ledger alone knows of the sales.
+//! the journal's last entry at that instant. Where the ledger had come further before that instant,
+//! Redis has lost those entries, and the ledger alone knows of the sales: then it is asked for what
+//! was recorded up to there.
 
 use std::collections::{BTreeMap, HashSet};
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::entries::Entry;
@@ -21,9 +22,6 @@ use crate::store::StoreError;
 use crate::store::journal::EntryId;
 use crate::store::mirror::LedgerSums;
 
-/// How often the ledger is read again because entries arrived there meanwhile.
-const READINGS: u32 = 20;
-
 /// What the ledger has, and which of the waiting operations are in it already.
 type Ledger = (BTreeMap<Warehouse, LedgerSums>, HashSet<Uuid>);
 
@@ -33,9 +31,11 @@ impl RedisStore {
         let mirrors = self.sql.levels_of(sku).await?;
         let warehouses: Vec<Warehouse> =
             mirrors.into_iter().map(|mirror| mirror.warehouse).collect();
+        // Before the snapshot: what came to the ledger by then, the journal had by then.
+        let recorded = self.sql.last_recorded(sku).await?;
         let (levels, last) = self.snapshot(sku, &warehouses).await?;
         let waiting = self.waiting(sku, &warehouses, last).await?;
-        let (sums, recorded) = self.ledger(sku, last, &waiting).await?;
+        let (sums, recorded) = self.ledger(sku, last.max(recorded), &waiting).await?;
         let keys = self.keys().await?;
         let audits = levels.iter().map(|level| {
             let key = keys.level(sku, &level.warehouse);
@@ -95,8 +95,9 @@ impl RedisStore {
         }
     }
 
-    /// The ledger's sums and which of the waiting entries are in them: read in between two readings
-    /// of the sums that agree.
+    /// The ledger's sums up to an entry, and which of the waiting ones are in them: read in between
+    /// two readings of the sums that agree, for which they are read for as long as the wait limit.
+    /// Entries up to that one are finitely many, so it comes to rest however fast others follow.
     async fn ledger(
         &self,
         sku: &Sku,
@@ -107,15 +108,16 @@ impl RedisStore {
             .iter()
             .filter_map(|entry| entry.journaled.as_ref().ok());
         let operations: Vec<Uuid> = understood.map(|entry| entry.note.operation).collect();
+        let started = Instant::now();
         let mut before = self.sql.ledger_sums(sku, last).await?;
-        for _ in 0..READINGS {
+        while started.elapsed() < self.options.wait_limit {
             let recorded = self.sql.which_are_recorded(&operations).await?;
             let after = self.sql.ledger_sums(sku, last).await?;
-            let settled = |sums: &[LedgerSums]| -> Vec<_> {
-                sums.iter().map(|sums| sums.up_to_entry.clone()).collect()
-            };
             if settled(&before) == settled(&after) {
-                return Ok((self.with_what_was_lost(sku, after).await?, recorded));
+                let by_warehouse = after
+                    .into_iter()
+                    .map(|sums| (sums.up_to_entry.warehouse.clone(), sums));
+                return Ok((by_warehouse.collect(), recorded));
             }
             before = after;
         }
@@ -123,26 +125,21 @@ impl RedisStore {
             "the ledger moved while it was audited".into(),
         ))
     }
+}
 
-    /// Counts later entries only where the journal has not come so far: Redis has lost them.
-    async fn with_what_was_lost(
-        &self,
-        sku: &Sku,
-        mut sums: Vec<LedgerSums>,
-    ) -> Result<BTreeMap<Warehouse, LedgerSums>, StoreError> {
-        let recorded = self.sql.last_recorded(sku).await?;
-        let (_, journaled) = self.snapshot(sku, &[]).await?;
-        if recorded > journaled {
-            for sums in &mut sums {
-                sums.up_to_entry.received += sums.received_later;
-                sums.up_to_entry.sold += sums.sold_later;
-            }
-        }
-        let by_warehouse = sums
-            .into_iter()
-            .map(|s| (s.up_to_entry.warehouse.clone(), s));
-        Ok(by_warehouse.collect())
-    }
+/// What of the sums comes to rest: the level beside them is the mirror's, which follows each entry.
+fn settled(sums: &[LedgerSums]) -> Vec<(&Warehouse, i64, i64)> {
+    sums.iter()
+        .map(|LedgerSums { up_to_entry, .. }| {
+            let Audit {
+                warehouse,
+                received,
+                sold,
+                ..
+            } = up_to_entry;
+            (warehouse, *received, *sold)
+        })
+        .collect()
 }
 
 /// The counter in Redis, with the movements that the ledger has and those on their way to it.

@@ -1,15 +1,19 @@
 //! One multiplexed connection, for scripts and single commands: made when it is needed, and again
 //! after it was lost.
+//!
+//! However many need it, one attempt is made at a time, and what comes of it comes to all who wait:
+//! a server that says nothing costs each of them one limit, and not one after the other.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError,
     RedisResult, ServerErrorKind,
 };
-use tokio::sync::Mutex;
 
 use super::failure::{connecting, is_of_the_connection, reading, writing};
 use super::scripts::Script;
@@ -61,12 +65,26 @@ pub(super) struct Shared {
     current: Arc<Mutex<Current>>,
 }
 
+/// A connection and its generation.
+type Connected = (MultiplexedConnection, u64);
+
+/// An attempt to connect, for all who wait for it.
+type Attempt = futures_util::future::Shared<BoxFuture<'static, RedisResult<Connected>>>;
+
 #[derive(Debug, Default)]
 struct Current {
     connection: Option<MultiplexedConnection>,
     /// Counts connections, so that a late failure of an old one does not end a new one.
     generation: u64,
+    /// The one that is under way.
+    attempt: Option<Attempt>,
+    /// What the last attempt failed with, if it did.
+    failure: Option<RedisError>,
 }
+
+/// After a failed attempt, which part of the limit the next one is waited for: a server that is back
+/// answers at once, and while it is not, its callers' slots are needed by others.
+const AFTER_A_FAILURE: u32 = 8;
 
 impl Shared {
     pub(super) fn new(connector: Connector) -> Self {
@@ -80,7 +98,7 @@ impl Shared {
     pub(super) async fn read<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
         let (mut connection, generation) = self.get().await?;
         let answer = command.query_async(&mut connection).await;
-        self.noted(answer, generation).await.map_err(reading)
+        self.noted(answer, generation).map_err(reading)
     }
 
     /// Runs commands that change nothing, in one message.
@@ -90,7 +108,7 @@ impl Shared {
     ) -> Result<T, StoreError> {
         let (mut connection, generation) = self.get().await?;
         let answer = commands.query_async(&mut connection).await;
-        self.noted(answer, generation).await.map_err(reading)
+        self.noted(answer, generation).map_err(reading)
     }
 
     /// Runs a script by its hash, or by its text on a server that does not know it yet.
@@ -132,8 +150,8 @@ impl Shared {
     }
 
     /// Ends the connection; the next command makes another one.
-    pub(super) async fn close(&self) {
-        self.current.lock().await.connection = None;
+    pub(super) fn close(&self) {
+        lock(&self.current).connection = None;
     }
 
     async fn try_write<T: FromRedisValue>(
@@ -142,13 +160,13 @@ impl Shared {
     ) -> Result<RedisResult<T>, StoreError> {
         let (mut connection, generation) = self.get().await?;
         let answer = command.query_async(&mut connection).await;
-        Ok(self.noted(answer, generation).await)
+        Ok(self.noted(answer, generation))
     }
 
     /// Gives the connection up where the answer says that it is of no use any more.
-    async fn noted<T>(&self, answer: RedisResult<T>, generation: u64) -> RedisResult<T> {
+    fn noted<T>(&self, answer: RedisResult<T>, generation: u64) -> RedisResult<T> {
         if answer.as_ref().is_err_and(is_of_the_connection) {
-            let mut current = self.current.lock().await;
+            let mut current = lock(&self.current);
             if current.generation == generation {
                 current.connection = None;
             }
@@ -156,33 +174,63 @@ impl Shared {
         answer
     }
 
-    async fn get(&self) -> Result<(MultiplexedConnection, u64), StoreError> {
-        if let Some(current) = self.current.lock().await.get() {
-            return Ok(current);
-        }
-        let connector = self.connector.clone();
-        let current = Arc::clone(&self.current);
-        // In a task of its own: who asks may leave before the connection is there, and the next one
-        // finds it.
-        let connecting_task = tokio::spawn(async move {
-            let mut current = current.lock().await;
-            if current.connection.is_none() {
-                current.connection = Some(connector.connect().await?);
-                current.generation += 1;
+    async fn get(&self) -> Result<Connected, StoreError> {
+        let (attempt, failure) = {
+            let mut current = lock(&self.current);
+            if let Some(connected) = current.get() {
+                return Ok(connected);
             }
-            Ok(current.get().expect("it was just made"))
-        });
-        let connected = connecting_task.await.unwrap_or_else(|_| {
-            let ended = (ErrorKind::Io, "the runtime has ended");
-            Err(RedisError::from(ended))
-        });
+            let start = || begin(self.connector.clone(), Arc::clone(&self.current));
+            let attempt = current.attempt.get_or_insert_with(start).clone();
+            (attempt, current.failure.clone())
+        };
+        let connected = match failure {
+            None => attempt.await,
+            Some(failure) => {
+                let wait = self.connector.limit / AFTER_A_FAILURE;
+                let waited = tokio::time::timeout(wait, attempt).await;
+                waited.unwrap_or(Err(failure))
+            }
+        };
         connected.map_err(connecting)
     }
 }
 
+/// Begins to connect. In a task of its own: who asks may leave before the connection is there, and
+/// the next one finds it.
+fn begin(connector: Connector, current: Arc<Mutex<Current>>) -> Attempt {
+    let ended = Arc::clone(&current);
+    let task = tokio::spawn(async move {
+        let connected = connector.connect().await;
+        lock(&current).settle(connected)
+    });
+    let attempt = async move {
+        task.await.unwrap_or_else(|_| {
+            let why = RedisError::from((ErrorKind::Io, "the attempt to connect was ended"));
+            lock(&ended).settle(Err(why))
+        })
+    };
+    attempt.boxed().shared()
+}
+
+fn lock(current: &Mutex<Current>) -> MutexGuard<'_, Current> {
+    // Nothing panics while it is held.
+    current.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Current {
-    fn get(&self) -> Option<(MultiplexedConnection, u64)> {
+    fn get(&self) -> Option<Connected> {
         Some((self.connection.clone()?, self.generation))
+    }
+
+    /// The attempt is over.
+    fn settle(&mut self, connected: RedisResult<MultiplexedConnection>) -> RedisResult<Connected> {
+        self.attempt = None;
+        self.failure = connected.as_ref().err().cloned();
+        let connection = connected?;
+        self.generation += 1;
+        self.connection = Some(connection.clone());
+        Ok((connection, self.generation))
     }
 }
 

@@ -45,7 +45,7 @@ impl Exclusive {
     /// Takes a connection, waiting for one up to the wait limit.
     pub(super) async fn take(&self) -> Result<Taken<'_>, StoreError> {
         let slot = tokio::time::timeout(self.wait_limit, self.slots.acquire());
-        let slot = slot.await.map_err(|_elapsed| StoreError::Exhausted)?;
+        let slot = slot.await.map_err(|_elapsed| StoreError::RedisExhausted)?;
         let slot = slot.map_err(|closed| StoreError::Unavailable(closed.into()))?;
         let idle = self.idle().pop();
         let connection = match idle {

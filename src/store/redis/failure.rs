@@ -82,10 +82,23 @@ fn of_code(code: &str) -> Verdict {
 pub(super) fn is_of_the_connection(error: &RedisError) -> bool {
     classify(error) == Verdict::Lost
         || error.is_unrecoverable_error()
-        || matches!(
-            error.kind(),
-            ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown)
-        )
+        || matches!(error.kind(), ErrorKind::Server(kind) if is_of_a_replica(kind))
+        || refused_commands(error).any(is_of_a_replica)
+}
+
+fn is_of_a_replica(kind: ServerErrorKind) -> bool {
+    matches!(
+        kind,
+        ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown
+    )
+}
+
+/// Why the commands of a transaction were refused.
+fn refused_commands(error: &RedisError) -> impl Iterator<Item = ServerErrorKind> {
+    let refused = error.clone().into_server_errors();
+    let kinds = refused.map(|all| all.iter().filter_map(|(_, why)| why.kind()).collect());
+    let kinds: Vec<_> = kinds.unwrap_or_default();
+    kinds.into_iter()
 }
 
 /// What an error means where no connection could be had: whatever it is, nothing was sent.

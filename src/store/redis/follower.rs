@@ -5,15 +5,16 @@
 //! recorded it; recorded twice, it is the same row once. An entry that SQL will not take, or that
 //! nobody understands, stays where it is, where the audit shows it, and holds up no other.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::complaints::Complaints;
 use super::failure::reading;
-use super::groups::{GROUP, Read};
+use super::groups::{Consumer, GROUP, Read};
 use super::keys::Shard;
 use super::{RedisStore, scripts};
 use crate::store::StoreError;
@@ -35,14 +36,11 @@ const RETIRE_AFTER: Duration = Duration::from_secs(10);
 /// How often it looks for such consumers.
 const RETIRE_EVERY: Duration = Duration::from_secs(5);
 
-/// The longest pause after a failure; the first is a sixteenth of it.
+/// The longest pause after a failure; the first is an eighth of it.
 const PAUSE: Duration = Duration::from_millis(800);
 
 /// How many entries one transaction records.
 const BATCH: usize = 500;
-
-/// How many entries that were refused are remembered, so as not to complain of them again.
-const COMPLAINTS: usize = 1000;
 
 /// One consumer of all journals.
 #[derive(Debug)]
@@ -51,7 +49,7 @@ pub struct Follower {
     name: String,
     /// Entries that were read, and are not in SQL yet as far as is known.
     backlog: Vec<Read>,
-    complained: HashSet<String>,
+    complaints: Complaints,
     pause: Pause,
 }
 
@@ -62,18 +60,19 @@ impl Follower {
             // A name of its own for each process: what an earlier one left is another consumer's.
             name: format!("{replica}-{:08x}", fastrand::u32(..)),
             backlog: Vec::new(),
-            complained: HashSet::new(),
+            complaints: Complaints::new(),
             pause: Pause::default(),
         }
     }
 
-    /// Follows until it is stopped, and then on until nothing new is there. `lag` is told how many
-    /// entries wait.
+    /// Follows until it is stopped, and then until what was there by then is in SQL. `lag` is told how
+    /// many entries wait, and when nobody knows.
     ///
     /// # Cancel safety
     /// Dropping the future leaves what was read to the other consumers, and to the next one.
-    pub async fn run(mut self, stop: CancellationToken, lag: impl Fn(u64) + Send + Sync) {
+    pub async fn run(mut self, stop: CancellationToken, lag: impl Fn(Option<u64>) + Send + Sync) {
         while let Err(error) = self.follow(&stop, &lag).await {
+            lag(None);
             self.pause.tell(&error);
             if stop.is_cancelled() {
                 return;
@@ -86,41 +85,62 @@ impl Follower {
     async fn follow(
         &mut self,
         stop: &CancellationToken,
-        lag: &(impl Fn(u64) + Sync),
+        lag: &(impl Fn(Option<u64>) + Sync),
     ) -> Result<(), StoreError> {
         let store = Arc::clone(&self.store);
         let name = self.name.clone();
         let mut consumer = store.consumer(&name, WAIT).await?;
-        consumer.create_groups().await.map_err(reading)?;
         let (mut looked, mut retired) = (None, None);
-        loop {
+        while !stop.is_cancelled() {
+            if is_due(&mut looked, LOOK_EVERY) {
+                lag(Some(consumer.look().await.map_err(reading)?));
+                self.claim(&mut consumer).await?;
+            }
             if is_due(&mut retired, RETIRE_EVERY) {
                 consumer.retire(RETIRE_AFTER).await.map_err(reading)?;
             }
-            if is_due(&mut looked, LOOK_EVERY) {
-                lag(consumer.waiting().await.map_err(reading)?);
-                if self.backlog.is_empty() {
-                    self.backlog = consumer.claim(CLAIM_AFTER).await.map_err(reading)?;
-                }
-            }
-            let stopping = stop.is_cancelled();
             if self.backlog.is_empty() {
-                let wait = if stopping { Duration::ZERO } else { WAIT };
-                self.backlog = consumer.read_new(wait).await.map_err(reading)?;
-            }
-            if stopping && self.backlog.is_empty() {
-                lag(consumer.waiting().await.map_err(reading)?);
-                return Ok(());
+                self.backlog = consumer.read_new(WAIT).await.map_err(reading)?;
             }
             match self.record_backlog().await {
                 Ok(()) => self.pause.reset(),
-                Err(error) if stopping => return Err(error),
                 Err(error) => {
                     self.pause.tell(&error);
                     self.pause.pass(stop).await;
                 }
             }
         }
+        self.finish(&mut consumer, lag).await
+    }
+
+    /// Brings what is there now into SQL, and nothing of what comes meanwhile: that may never end.
+    async fn finish(
+        &mut self,
+        consumer: &mut Consumer<'_>,
+        lag: &(impl Fn(Option<u64>) + Sync),
+    ) -> Result<(), StoreError> {
+        let there = consumer.look().await.map_err(reading)?;
+        let mut left = usize::try_from(there).unwrap_or(usize::MAX);
+        self.claim(consumer).await?;
+        self.record_backlog().await?;
+        while left > 0 {
+            self.backlog = consumer.read_new(Duration::ZERO).await.map_err(reading)?;
+            if self.backlog.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(self.backlog.len());
+            self.record_backlog().await?;
+        }
+        lag(Some(consumer.look().await.map_err(reading)?));
+        Ok(())
+    }
+
+    /// Takes over what other consumers have left, if there is nothing of its own.
+    async fn claim(&mut self, consumer: &mut Consumer<'_>) -> Result<(), StoreError> {
+        if self.backlog.is_empty() {
+            self.backlog = consumer.claim(CLAIM_AFTER).await.map_err(reading)?;
+        }
+        Ok(())
     }
 
     /// Brings what was read into SQL, and lets it depart from the journals.
@@ -129,7 +149,10 @@ impl Follower {
             let size = self.backlog.len().min(BATCH);
             let batch: Vec<Read> = self.backlog.drain(..size).collect();
             if let Err(error) = self.record(&batch).await {
-                self.backlog.splice(0..0, batch);
+                // What was refused stays in the journal, and comes again when it is claimed.
+                if !matches!(error, StoreError::Bug(_)) {
+                    self.backlog.splice(0..0, batch);
+                }
                 return Err(error);
             }
         }
@@ -140,26 +163,43 @@ impl Follower {
         let (understood, strange): (Vec<&Read>, Vec<&Read>) =
             batch.iter().partition(|read| read.entry.journaled.is_ok());
         for read in strange {
-            self.complain(read, read.entry.journaled.as_ref().err());
+            if let Err(why) = &read.entry.journaled {
+                self.complaints.say(&read.entry, why);
+            }
         }
         match self.store.sql.follow(&journaled(&understood)).await {
             Ok(()) => self.depart(&understood).await,
             // One of them it will not take: which?
-            Err(StoreError::Bug(_)) => self.record_each(&understood).await,
+            Err(error @ StoreError::Bug(_)) => self.record_each(&understood, error).await,
             Err(error) => Err(error),
         }
     }
 
-    /// Each in a transaction of its own; what is refused even so stays in the journal.
-    async fn record_each(&mut self, batch: &[&Read]) -> Result<(), StoreError> {
+    /// Each in a transaction of its own; what is refused even so stays in the journal. Where all of
+    /// several are, it is not they that are wrong: that is a failure, and calls for a pause.
+    async fn record_each(
+        &mut self,
+        batch: &[&Read],
+        refused: StoreError,
+    ) -> Result<(), StoreError> {
+        let (mut taken, mut news) = (false, false);
         for read in batch {
             match self.store.sql.follow(&journaled(&[read])).await {
-                Ok(()) => self.depart(&[read]).await?,
-                Err(StoreError::Bug(error)) => self.complain(read, Some(&error)),
+                Ok(()) => {
+                    self.depart(&[read]).await?;
+                    taken = true;
+                }
+                Err(StoreError::Bug(why)) => news |= self.complaints.say(&read.entry, &why),
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        if taken || batch.len() == 1 {
+            return Ok(());
+        }
+        if !news {
+            self.pause.hush();
+        }
+        Err(refused)
     }
 
     /// Removes entries that SQL has.
@@ -180,17 +220,6 @@ impl Follower {
                 .await?;
         }
         Ok(())
-    }
-
-    fn complain(&mut self, read: &Read, why: Option<&impl std::fmt::Display>) {
-        if self.complained.len() >= COMPLAINTS {
-            self.complained.clear();
-        }
-        if self.complained.insert(read.entry.id.clone()) {
-            let why = why.map(ToString::to_string).unwrap_or_default();
-            let (id, level) = (&read.entry.id, &read.entry.level);
-            tracing::error!(id, level, why, "an entry of the journal cannot be recorded");
-        }
     }
 }
 
@@ -214,25 +243,34 @@ fn journaled(batch: &[&Read]) -> Vec<Journaled> {
 #[derive(Debug, Default)]
 struct Pause {
     failures: u32,
+    told: bool,
+    hushed: bool,
 }
 
 impl Pause {
     fn tell(&mut self, error: &StoreError) {
-        if self.failures == 0 {
+        if !self.told && !self.hushed {
             let cause = std::error::Error::source(error).map(ToString::to_string);
             tracing::warn!(%error, cause, "the ledger does not follow the journals");
+            self.told = true;
         }
-        self.failures += 1;
+        self.hushed = false;
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// The next failure is one that was told of before, entry by entry.
+    fn hush(&mut self) {
+        self.hushed = true;
     }
 
     fn reset(&mut self) {
-        if self.failures > 0 {
+        if self.told {
             tracing::info!(
                 failures = self.failures,
                 "the ledger follows the journals again"
             );
         }
-        self.failures = 0;
+        *self = Self::default();
     }
 
     async fn pass(&self, stop: &CancellationToken) {

@@ -1,14 +1,18 @@
 //! The consumers' side of the journals: what is read there, by whom, and how it leaves.
+//!
+//! A journal is there from its first entry on, and consumers create nothing but the group of one
+//! that is there: a Redis on which nothing is sold stays empty.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
-use redis::streams::{StreamAutoClaimReply, StreamReadReply};
-use redis::{Pipeline, RedisResult, Value};
+use redis::streams::{StreamAutoClaimReply, StreamInfoGroupsReply, StreamReadReply};
 
 use super::entries::Entry;
-use super::failure::connecting;
-use super::keys::{Keys, SHARDS, Shard};
+use super::failure::{connecting, is_of_the_connection};
+use super::keys::{Keys, Shard};
 use super::{RedisStore, scripts};
 use crate::store::StoreError;
 
@@ -31,8 +35,13 @@ pub(super) struct Consumer<'a> {
     connection: MultiplexedConnection,
     keys: &'a Keys,
     name: &'a str,
-    /// Where each journal is to be looked through next for entries of others.
-    cursors: Vec<String>,
+    /// The journals that are there, and how many entries they had when they were last looked at.
+    lengths: BTreeMap<Shard, u64>,
+    /// Those of them that have the group, and where each is to be looked through next for entries of
+    /// others.
+    cursors: BTreeMap<Shard, String>,
+    /// Those that were to get it, and did not: it is said once.
+    refused: BTreeSet<Shard>,
 }
 
 impl RedisStore {
@@ -53,42 +62,110 @@ impl RedisStore {
             connection,
             keys,
             name,
-            cursors: vec!["0-0".to_owned(); usize::from(SHARDS)],
+            lengths: BTreeMap::new(),
+            cursors: BTreeMap::new(),
+            refused: BTreeSet::new(),
         })
     }
 }
 
 impl Consumer<'_> {
+    /// The names of the journals that can be read.
     fn journals(&self) -> Vec<String> {
-        Shard::all().map(|shard| self.keys.journal(shard)).collect()
+        let shards = self.cursors.keys();
+        shards.map(|shard| self.keys.journal(*shard)).collect()
     }
 
-    /// Creates the groups, from each journal's beginning, where there are none.
-    pub(super) async fn create_groups(&mut self) -> RedisResult<()> {
-        let mut commands = redis::pipe();
-        commands.ignore_errors();
-        for journal in self.journals() {
-            commands
-                .cmd("XGROUP")
-                .arg("CREATE")
-                .arg(journal)
-                .arg(GROUP)
-                .arg("0")
-                .arg("MKSTREAM");
+    /// Looks which journals are there, and how many entries wait in all of them together. One that
+    /// was not there before can be read from then on.
+    pub(super) async fn look(&mut self) -> RedisResult<u64> {
+        let mut exist = redis::cmd("EXISTS");
+        for shard in Shard::all() {
+            exist.arg(self.keys.journal(shard));
         }
-        let answers: Vec<RedisResult<Value>> = commands.query_async(&mut self.connection).await?;
-        for answer in answers {
-            match answer {
-                Err(error) if error.code() != Some("BUSYGROUP") => return Err(error),
-                _ => {}
+        let there: usize = exist.query_async(&mut self.connection).await?;
+        if there != self.cursors.len() {
+            self.find_journals().await?;
+        }
+        if self.lengths.is_empty() {
+            return Ok(0);
+        }
+        let mut commands = redis::pipe();
+        for shard in self.lengths.keys() {
+            commands.cmd("XLEN").arg(self.keys.journal(*shard));
+        }
+        let lengths: Vec<u64> = commands.query_async(&mut self.connection).await?;
+        for (known, length) in self.lengths.values_mut().zip(lengths) {
+            *known = length;
+        }
+        Ok(self.lengths.values().sum())
+    }
+
+    async fn find_journals(&mut self) -> RedisResult<()> {
+        let mut commands = redis::pipe();
+        for shard in Shard::all() {
+            commands.cmd("EXISTS").arg(self.keys.journal(shard));
+        }
+        let there: Vec<bool> = commands.query_async(&mut self.connection).await?;
+        let there = Shard::all().zip(there).filter(|(_, there)| *there);
+        self.lengths = there.map(|(shard, _)| (shard, 0)).collect();
+        self.cursors
+            .retain(|shard, _| self.lengths.contains_key(shard));
+        let new = self.lengths.keys().copied();
+        let new: Vec<Shard> = new
+            .filter(|shard| !self.cursors.contains_key(shard))
+            .collect();
+        self.join(&new).await
+    }
+
+    /// Makes these journals readable. Their groups are looked for first: to create one that exists is
+    /// refused by a Redis out of memory, where the journals must all the more be emptied.
+    async fn join(&mut self, new: &[Shard]) -> RedisResult<()> {
+        if new.is_empty() {
+            return Ok(());
+        }
+        let mut commands = redis::pipe();
+        for shard in new {
+            let journal = self.keys.journal(*shard);
+            commands.cmd("XINFO").arg("GROUPS").arg(journal);
+        }
+        let groups: Vec<StreamInfoGroupsReply> = commands.query_async(&mut self.connection).await?;
+        for (shard, found) in new.iter().zip(groups) {
+            let has_it = found.groups.iter().any(|group| group.name == GROUP);
+            if has_it || self.create_group(*shard).await? {
+                self.cursors.insert(*shard, "0-0".to_owned());
             }
         }
         Ok(())
     }
 
+    /// Creates the group, from the journal's beginning; answers whether it is there. Where that is
+    /// refused, the other journals can be read all the same, and this one when it is not.
+    async fn create_group(&mut self, shard: Shard) -> RedisResult<bool> {
+        let journal = self.keys.journal(shard);
+        let mut command = redis::cmd("XGROUP");
+        command.arg("CREATE").arg(&journal).arg(GROUP).arg("0");
+        match command.exec_async(&mut self.connection).await {
+            Err(error) if is_of_the_connection(&error) => Err(error),
+            // Another consumer was faster.
+            Err(error) if error.code() == Some("BUSYGROUP") => Ok(true),
+            Err(error) => {
+                if self.refused.insert(shard) {
+                    tracing::warn!(journal, %error, "the ledger cannot follow this journal yet");
+                }
+                Ok(false)
+            }
+            Ok(()) => Ok(true),
+        }
+    }
+
     /// Entries that nobody has read yet; waits for one up to `wait`.
     pub(super) async fn read_new(&mut self, wait: Duration) -> RedisResult<Vec<Read>> {
         let journals = self.journals();
+        if journals.is_empty() {
+            tokio::time::sleep(wait).await;
+            return Ok(Vec::new());
+        }
         let mut command = redis::cmd("XREADGROUP");
         command
             .arg("GROUP")
@@ -116,41 +193,48 @@ impl Consumer<'_> {
         Ok(read)
     }
 
-    /// Entries that another consumer read at least `idle` ago, and has not let depart.
+    /// Entries that another consumer read at least `idle` ago, and has not let depart; in journals
+    /// that had entries when they were last looked at.
     pub(super) async fn claim(&mut self, idle: Duration) -> RedisResult<Vec<Read>> {
         let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
+        let has_entries = |shard: &Shard| self.lengths.get(shard).is_some_and(|length| *length > 0);
+        let shards: Vec<Shard> = self.cursors.keys().copied().filter(has_entries).collect();
+        if shards.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut commands = redis::pipe();
-        for (journal, cursor) in self.journals().iter().zip(&self.cursors) {
+        for shard in &shards {
             commands
                 .cmd("XAUTOCLAIM")
-                .arg(journal)
+                .arg(self.keys.journal(*shard))
                 .arg(GROUP)
                 .arg(self.name)
                 .arg(idle)
-                .arg(cursor)
+                .arg(&self.cursors[shard])
                 .arg("COUNT")
                 .arg(AT_ONCE);
         }
         let replies: Vec<StreamAutoClaimReply> = commands.query_async(&mut self.connection).await?;
-        self.cursors = replies
-            .iter()
-            .map(|reply| reply.next_stream_id.clone())
-            .collect();
-        let of_shard = |(shard, reply): (Shard, StreamAutoClaimReply)| {
-            let claimed = reply.claimed.into_iter();
-            claimed.map(move |id| Read {
+        let mut read = Vec::new();
+        for (shard, reply) in shards.into_iter().zip(replies) {
+            self.cursors.insert(shard, reply.next_stream_id);
+            read.extend(reply.claimed.into_iter().map(|id| Read {
                 shard,
                 entry: Entry::of(id),
-            })
-        };
-        Ok(Shard::all().zip(replies).flat_map(of_shard).collect())
+            }));
+        }
+        Ok(read)
     }
 
     /// Removes from the groups the names of consumers that were not heard of for so long.
     pub(super) async fn retire(&mut self, idle: Duration) -> RedisResult<()> {
         let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         let mut commands = redis::pipe();
-        for journal in self.journals() {
+        let journals = self.journals();
+        if journals.is_empty() {
+            return Ok(());
+        }
+        for journal in journals {
             commands
                 .cmd("EVAL")
                 .arg(&scripts::RETIRE.code)
@@ -161,15 +245,5 @@ impl Consumer<'_> {
                 .ignore();
         }
         commands.exec_async(&mut self.connection).await
-    }
-
-    /// How many entries wait in all journals together.
-    pub(super) async fn waiting(&mut self) -> RedisResult<u64> {
-        let mut commands: Pipeline = redis::pipe();
-        for journal in self.journals() {
-            commands.cmd("XLEN").arg(journal);
-        }
-        let lengths: Vec<u64> = commands.query_async(&mut self.connection).await?;
-        Ok(lengths.into_iter().sum())
     }
 }

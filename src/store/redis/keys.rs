@@ -42,6 +42,11 @@ impl Keys {
         format!("{{{}.{}}}", self.ledger, shard.0)
     }
 
+    /// A pattern that all keys match, and none of another ledger: its identity is hexadecimal.
+    pub(super) fn all(&self) -> String {
+        format!("*{{{}.*}}*", self.ledger)
+    }
+
     /// A hash: the level.
     pub(super) fn level(&self, sku: &Sku, warehouse: &Warehouse) -> String {
         format!("stock:{}:{sku}:{warehouse}", self.tag(Shard::of(sku)))

@@ -4,7 +4,7 @@ use redis::aio::ConnectionLike;
 use redis::{Pipeline, RedisResult, Value};
 
 use super::connection::on;
-use super::failure::{bad_answer, reading, writing};
+use super::failure::{RedisFailure, bad_answer, is_of_the_connection, reading, writing};
 use super::scripts::Answer;
 use super::{RedisStore, Step, WatchOn};
 use crate::store::StoreError;
@@ -20,14 +20,24 @@ impl RedisStore {
         let answer = deduct(&mut taken.connection, step, units).await;
         match &answer {
             Ok(_) => taken.give_back(),
-            Err(StoreError::ConnectionLost(_) | StoreError::OutcomeUnknown(_)) => {
-                self.exclusive.suspect_all();
-            }
             // Not given back but closed: something may still be watched on it.
+            Err(error) if speaks_for_all(error) => self.exclusive.suspect_all(),
             Err(_) => {}
         }
         answer
     }
+}
+
+/// Whether what broke this connection may have broken them all: they lead to one server.
+fn speaks_for_all(error: &StoreError) -> bool {
+    let (StoreError::ConnectionLost(source)
+    | StoreError::OutcomeUnknown(source)
+    | StoreError::Unavailable(source)) = error
+    else {
+        return false;
+    };
+    let failure = source.downcast_ref::<RedisFailure>();
+    failure.is_some_and(|RedisFailure(error)| is_of_the_connection(error))
 }
 
 /// The answers to what is asked: the level's counters, entries, names, the time.

@@ -7,7 +7,7 @@ use super::requests::{create, settled};
 use crate::faults::{SOON, send, until};
 use crate::support::app::TestApp;
 use crate::support::proxy::{Mode, Proxy};
-use crate::support::services::{Backend, TestRedis, fresh_database, fresh_redis};
+use crate::support::services::{Backend, PrivateServer, TestRedis, fresh_database, fresh_redis};
 
 const SKU: &str = "hot";
 const STOCK: i64 = 1_000;
@@ -103,5 +103,24 @@ async fn sales_go_on_without_sql_until_the_journal_is_full(
     let audit: Value = settled(&app, SKU).await;
     assert_eq!(audit["sold"], LIMIT + 6, "{audit}");
     assert_eq!(audit["consistent"], true, "{audit}");
+    app.stop().await;
+}
+
+/// A figure that was true once must not be taken for one that is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lag_is_not_told_while_redis_is_away() {
+    let mut redis = PrivateServer::redis(&[]).await;
+    let app = TestApp::with_flags(Backend::Sqlite, 1, &["--redis-url", redis.url()]).await;
+    let told = async |what: Option<u64>| {
+        until("the metrics follow", SOON, || async {
+            lag(&app).await == what
+        })
+        .await;
+    };
+    told(Some(0)).await;
+    redis.kill9();
+    told(None).await;
+    redis.restart().await;
+    told(Some(0)).await;
     app.stop().await;
 }

@@ -107,23 +107,10 @@ async fn no_version_is_given_twice_however_often_redis_loses_what_sql_never_had(
 async fn sales_that_redis_forgot_and_sql_has_show_as_drift() {
     let fixture = Fixture::on(On::REDIS).await;
     fixture.put("a", 10).await;
-    sell(&fixture, "a", 4).await;
-    let (level, journal) = (
-        fixture.key("stock:*:a:main").await,
-        fixture.key("journal:*").await,
-    );
-    let dump = async |key: &str| -> Vec<u8> { fixture.redis(redis::cmd("DUMP").arg(key)).await };
-    let earlier = [
-        (&level, dump(&level).await),
-        (&journal, dump(&journal).await),
-    ];
+    let earlier = sell_and_remember(&fixture, "a", 4).await;
     sell(&fixture, "a", 3).await;
     fixture.settle().await;
-    for (key, dump) in earlier {
-        let mut restore = redis::cmd("RESTORE");
-        restore.arg(key).arg(0).arg(dump).arg("REPLACE");
-        fixture.redis::<()>(&restore).await;
-    }
+    roll_back(&fixture, &earlier).await;
 
     let audit = fixture.audit("a").await;
 
@@ -176,5 +163,28 @@ pub(super) async fn sell(fixture: &Fixture, sku: &str, units: i64) {
             .deduct_in_redis(&deduction(sku, 1), InRedis::Script)
             .await;
         assert!(matches!(sold, Ok(Attempt::Journaled { .. })), "{sold:?}");
+    }
+}
+
+/// Keys with what they hold, as Redis writes it.
+type Dumps = [(String, Vec<u8>); 2];
+
+/// Sells so many units of the only SKU, and remembers what Redis has then.
+pub(super) async fn sell_and_remember(fixture: &Fixture, sku: &str, units: i64) -> Dumps {
+    sell(fixture, sku, units).await;
+    let dump = async |pattern: &str| {
+        let key = fixture.key(pattern).await;
+        let dump: Vec<u8> = fixture.redis(redis::cmd("DUMP").arg(&key)).await;
+        (key, dump)
+    };
+    [dump("stock:*").await, dump("journal:*}").await]
+}
+
+/// As a failover does, or `appendfsync everysec`: Redis is as it was.
+pub(super) async fn roll_back(fixture: &Fixture, earlier: &Dumps) {
+    for (key, dump) in earlier {
+        let mut restore = redis::cmd("RESTORE");
+        restore.arg(key).arg(0).arg(dump).arg("REPLACE");
+        fixture.redis::<()>(&restore).await;
     }
 }

@@ -1,21 +1,25 @@
 //! What a Redis says when it will not work: nothing happens, and everybody is told so.
 
-use redis::Cmd;
+use std::sync::Arc;
+
+use redis::{Cmd, FromRedisValue};
 use rstest::rstest;
 use stocklock::store::{Attempt, InRedis, StoreError};
+use tokio::task::JoinSet;
 
 use super::loading::sell;
-use crate::store_contract::fixture::{Fixture, deduction, redis_options};
+use crate::faults::until;
+use crate::store_contract::fixture::{Fixture, SOON, deduction, redis_options};
 use crate::support::services::Backend::Sqlite;
 use crate::support::services::PrivateServer;
 
-struct Private {
+pub(super) struct Private {
     server: PrivateServer,
-    fixture: Fixture,
+    pub(super) fixture: Fixture,
 }
 
 impl Private {
-    async fn start(arguments: &[&str]) -> Self {
+    pub(super) async fn start(arguments: &[&str]) -> Self {
         let server = PrivateServer::redis(arguments).await;
         let fixture = Fixture::new(Sqlite).await.with(redis_options(server.url()));
         fixture.put("a", 10).await;
@@ -23,12 +27,22 @@ impl Private {
         Self { server, fixture }
     }
 
-    async fn tell(&self, words: &[&str]) {
+    pub(super) async fn tell(&self, words: &[&str]) {
+        self.ask::<()>(words).await;
+    }
+
+    async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
         let client = redis::Client::open(self.server.url()).unwrap();
         let mut connection = client.get_multiplexed_async_connection().await.unwrap();
         let mut command: Cmd = redis::cmd(words[0]);
-        let answer = command.arg(&words[1..]).exec_async(&mut connection).await;
-        answer.unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        let answer = command.arg(&words[1..]).query_async(&mut connection).await;
+        answer.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// How many connections it has, the one that asks included.
+    async fn connections(&self) -> usize {
+        let list: String = self.ask(&["CLIENT", "LIST"]).await;
+        list.lines().count()
     }
 }
 
@@ -94,7 +108,7 @@ async fn a_server_that_cannot_save_is_unavailable() {
             }
         }
     };
-    let refused = tokio::time::timeout(crate::store_contract::fixture::SOON, refused).await;
+    let refused = tokio::time::timeout(SOON, refused).await;
     match refused.expect("it notices soon") {
         Err(StoreError::Unavailable(why)) => assert!(why.to_string().contains("MISCONF"), "{why}"),
         other => panic!("{other:?}"),
@@ -114,6 +128,58 @@ async fn settings_of_redis_that_lose_sales_are_told() {
         let told = told().await;
         assert!(matches!(&told[..], [one] if one.contains(word)), "{told:?}");
     }
+    // It is told beside what is wrong with the log.
+    for (policy, lost) in [
+        ("allkeys-lru", "journals"),
+        ("volatile-ttl", "remembers of sales"),
+    ] {
+        redis
+            .tell(&["CONFIG", "SET", "maxmemory-policy", policy])
+            .await;
+        let told = told().await;
+        let [_, evicts] = &told[..] else {
+            panic!("{told:?}")
+        };
+        for word in [policy, lost, "set maxmemory-policy noeviction"] {
+            assert!(evicts.contains(word), "{evicts}");
+        }
+    }
+}
+
+/// After a failover, each of the connections for `WATCH` leads to the replica of now: they are given
+/// up together, and not one by one at the cost of a refusal each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_connection_that_leads_to_a_replica_speaks_for_all() {
+    let redis = Private::start(&[]).await;
+    redis.fixture.put("b", 1_000).await;
+    let mut buyers = JoinSet::new();
+    for _ in 0..40 {
+        let store = Arc::clone(&redis.fixture.store);
+        buyers.spawn(async move {
+            store
+                .deduct_in_redis(&deduction("b", 1), InRedis::Watch)
+                .await
+        });
+    }
+    buyers.join_all().await;
+    let before = redis.connections().await;
+    assert!(before > 4, "{before} connections are no pool");
+    redis.tell(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let sale = deduction("a", 1);
+    let refused = redis
+        .fixture
+        .store
+        .deduct_in_redis(&sale, InRedis::Watch)
+        .await;
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable(_))),
+        "{refused:?}"
+    );
+    // That of the scripts, and the one that asks.
+    until("they are closed", SOON, || async {
+        redis.connections().await <= 2
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -4,11 +4,12 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Duration, Instant, sleep};
 
+use crate::faults::{send, until};
 use crate::store_contract::fixture::SOON;
 use crate::support::app::TestApp;
-use crate::support::proxy::Proxy;
+use crate::support::proxy::{Mode, Proxy};
 use crate::support::services::Backend::Sqlite;
 use crate::support::services::fresh_redis;
 
@@ -32,7 +33,7 @@ pub(super) async fn settled(app: &TestApp, sku: &str) -> Value {
             return audit;
         }
         assert!(Instant::now() < deadline, "{audit}");
-        sleep(std::time::Duration::from_millis(5)).await;
+        sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -75,8 +76,11 @@ async fn a_sale_says_that_it_is_as_durable_as_redis_and_reaches_the_ledger() {
         (&wrong["code"], &wrong["home"]),
         (&json!("wrong-home"), &json!("redis"))
     );
-    let metrics = app.get("/metrics").await.text().await.expect("text");
-    assert!(metrics.contains("journal_waiting_entries 0"), "{metrics}");
+    until("the metrics follow", SOON, || async {
+        let metrics = app.get("/metrics").await.text().await.expect("text");
+        metrics.contains("journal_waiting_entries 0")
+    })
+    .await;
     app.stop().await;
 }
 
@@ -171,5 +175,34 @@ async fn without_a_redis_its_stock_is_refused_with_the_setting_to_make() {
         assert_eq!(refused["code"], code, "{refused}");
     }
     without.stop().await;
+    app.stop().await;
+}
+
+/// The caller is told which setting to raise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_few_connections_for_watch_name_their_setting() {
+    let redis = fresh_redis().await;
+    let (proxy, url) = Proxy::before(&redis.url).await;
+    let flags = [
+        "--redis-url",
+        &url,
+        "--redis-pool-size",
+        "1",
+        "--wait-limit-ms",
+        "400",
+    ];
+    let app = TestApp::with_flags(Sqlite, 1, &flags).await;
+    create(&app, "a", 10).await;
+    let sale = || send(app.deduct(0, "redis-watch", &json!({"sku": "a"})));
+    assert_eq!(sale().await.expect("it answers").status, 200);
+    // An answer comes in time, and two of them take longer than anybody waits for the connection.
+    proxy.set(Mode::Delay(Duration::from_millis(150))).await;
+    let sales: JoinSet<_> = (0..5).map(|_| sale()).collect();
+    let answers = sales.join_all().await.into_iter();
+    let answers: Vec<_> = answers.map(|answer| answer.expect("it answers")).collect();
+    let refused = answers.iter().find(|answer| answer.code == "overloaded");
+    let refused = refused.unwrap_or_else(|| panic!("{answers:?}"));
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(refused.detail.contains("REDIS_POOL_SIZE"), "{refused:?}");
     app.stop().await;
 }

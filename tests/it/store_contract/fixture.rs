@@ -119,6 +119,14 @@ impl Fixture {
         }
     }
 
+    /// The same, which keeps the Redis that it is on.
+    pub(crate) fn with_redis(self, redis: TestRedis) -> Self {
+        Self {
+            redis: Some(redis),
+            ..self
+        }
+    }
+
     /// The Redis that the stock lives in, if it does.
     pub(crate) fn redis_url(&self) -> Option<&str> {
         self.redis.as_ref().map(|redis| &*redis.url)
