@@ -2,7 +2,9 @@
 
 import sys
 
-from .cli import main
-
 if __name__ == "__main__":
+    if sys.version_info < (3, 11):
+        sys.exit("bench: Python 3.11 or later is needed")
+    from .cli import main
+
     sys.exit(main())

@@ -113,14 +113,20 @@ def _redis(results: Results) -> str:
 
 
 def _table(title: str, table: Table) -> str:
-    names = list(dict.fromkeys(row.strategy.name for row in table.rows))
+    # In the order of the table; those that are not to be used say so.
+    names = {
+        row.strategy.name: row.strategy.name + (" (unsafe)" if row.strategy.tier == "unsafe" else "")
+        for row in table.rows
+    }
     share = {
         (row.strategy.name, row.run.connections): row.run.rate / healthz.rate
         for row in table.rows
         for healthz in table.healthz
         if healthz.connections == row.run.connections
     }
-    groups = [(name, [share.get((name, count)) for count in CONNECTIONS]) for name in names]
+    groups = [
+        (text, [share.get((name, count)) for count in CONNECTIONS]) for name, text in names.items()
+    ]
     series = [_connections(count) for count in CONNECTIONS]
     return bars(f"Strategies on {title}: answers with 200, /healthz = 1", series, groups, "{:.3f}")
 

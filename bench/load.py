@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .process import BenchError, program, run
@@ -21,7 +21,7 @@ class Run:
     p50_ms: float
     p99_ms: float
     answered: int  # 200s in all
-    note: str = ""
+    lost: int = 0  # units that an unsafe strategy sold and the counter did not notice
 
 
 def healthz(service: Service, connections: int, seconds: float) -> Run:
@@ -40,8 +40,7 @@ def deduct(service: Service, strategy: Strategy, connections: int, seconds: floa
     problem = why_void(measured, audit, promises=strategy.tier != "unsafe")
     if problem:
         raise BenchError(f"{strategy.name} at {connections} connections is void: {problem}")
-    note = f"lost {audit.drift}" if audit.drift else ""
-    return Run(**{**measured.__dict__, "note": note})
+    return replace(measured, lost=audit.drift)
 
 
 def why_void(measured: Run, audit: Audit, *, promises: bool) -> str | None:
@@ -62,7 +61,7 @@ def parse(output: str, connections: int) -> Run:
         raise BenchError(f"wrk printed no result:\n{output}")
     result = json.loads(lines[0].removeprefix("RESULT "))
     if result["broken"]:
-        raise BenchError(f"{result['broken']} connections failed: {output}")
+        raise BenchError(f"{result['broken']} requests got no answer:\n{output}")
     answered = result["requests"] - result["refused"]
     return Run(
         connections=connections,

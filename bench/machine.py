@@ -54,19 +54,19 @@ def describe(data: Path) -> dict[str, str]:
     return {
         "processor": f"{processor()}, {cores} cores",
         "memory": f"{memory_gib():.0f} GiB",
-        "kernel": f"{platform.system()} {platform.release()}",
+        "kernel": f"{platform.system()} {platform.release().split('-')[0]}",
         "disk": f"{file_system(data)}, 4 KiB synced in {sync_milliseconds(data):.2f} ms (median)",
     }
 
 
 def tools() -> dict[str, str]:
     """The versions of the load generators."""
-    # wrk prints its version, and then how it is used, with the exit code of that.
+    # It prints its version, and then how it is used, with the exit code of that.
     wrk = subprocess.run(
         [program("wrk", "wrk"), "-v"], capture_output=True, text=True, timeout=10, check=False
     )
     return {
-        "wrk": wrk.stdout.split("Copyright")[0].strip().removeprefix("wrk "),
+        "wrk": wrk.stdout.split("[")[0].strip().removeprefix("wrk ").removeprefix("debian/"),
         "pgbench": _version([program("pgbench", "postgresql"), "--version"]),
         "mariadb-slap": _version([program("mariadb-slap", "mariadb-client"), "--version"]),
     }

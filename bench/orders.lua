@@ -27,9 +27,9 @@ end
 function done(summary, latency)
   local errors = summary.errors
   io.write(string.format(
-    'RESULT {"seconds": %.6f, "requests": %d, "refused": %d, "broken": %d, "late": %d, '
+    'RESULT {"seconds": %.6f, "requests": %d, "refused": %d, "broken": %d, '
       .. '"p50_ms": %.3f, "p99_ms": %.3f}\n',
     summary.duration / 1e6, summary.requests, errors.status,
-    errors.connect + errors.read + errors.write, errors.timeout,
+    errors.connect + errors.read + errors.write + errors.timeout,
     latency:percentile(50) / 1e3, latency:percentile(99) / 1e3))
 end

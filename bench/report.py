@@ -26,8 +26,8 @@ The counter lives in Redis, and every replica writes the ledger in {ledger} a mo
 TABLES = """\
 Each cell: answers with 200 a second (as a part of `/healthz`; of `single-sql`), both with as many connections and in the same pass.
 Redis has `appendfsync always`, as a lock needs it.
-*Unsafe* strategies lost stock while they were measured, on purpose: their speed is of no use.
-Latencies are in `performance.json`."""
+*Unsafe* strategies lose stock, on purpose: their speed is of no use.
+How much they lost meanwhile, and the latencies, are in `performance.json`."""
 
 
 def markdown(results: Results) -> str:
