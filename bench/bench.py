@@ -83,45 +83,75 @@ def measure(plan: Plan, state: Path, results: Results) -> None:
             "REDIS_URL": redis.url,
             "ZOOKEEPER_CONNECT": zookeeper.connect,
         }
-        progress = Progress(_runs(plan, _strategies(plan, state, environment)))
+        site = _Site(plan, state, environment, redis, results)
+        progress = Progress(_runs(plan, site.strategies()))
         for name in plan.databases:
             redis.command("FLUSHALL")
-            _measure_database(name, plan, state, environment, redis, results, progress)
+            site.measure(name, progress)
     results.minutes = (time.monotonic() - begin) / 60
 
 
-def _measure_database(
-    name: str,
-    plan: Plan,
-    state: Path,
-    environment: dict[str, str],
-    redis: Redis,
-    results: Results,
-    progress: Progress,
-) -> None:
-    say(f"starting {name}")
-    database = _database(name, plan, state)
-    with ExitStack() as running:
-        running.callback(database.stop)
-        title = database.title
-        results.servers[title] = database.settings()
-        environment = environment | {"DATABASE_URL": database.url}
-        service = Service(plan.binary, state, plan.port_of("service"), environment)
-        running.callback(service.stop)
-        experiments.warm_up(service)
-        if isinstance(database, MariaDb | PostgreSql):
-            rounds = experiments.against_direct(database, service, plan.pace, state, progress)
-            results.against_direct[title] = rounds
-            results.claims.append(claims.single_sql(title, TOOLS[name], rounds))
-        if name == plan.redis_ledger:
-            results.redis_ledger = title
-            results.redis = experiments.redis_lua(service, redis, plan.pace, title, progress)
-            results.claims.append(claims.redis_lua(results.redis))
-        # The tables are of Redis as deploy/redis.conf has it: that is what a lock needs.
-        experiments.set_policy(redis, experiments.ALWAYS)
-        results.tables[title] = experiments.strategies(
-            service, service.strategies(), plan.pace, title, progress
+@dataclass(frozen=True)
+class _Site:
+    """What all databases are measured with."""
+
+    plan: Plan
+    state: Path
+    environment: dict[str, str]
+    redis: Redis
+    results: Results
+
+    def strategies(self) -> list[Strategy]:
+        """Which there are, asked of a service that is stopped again: so it is known how long the
+        whole will take."""
+        service = self._service(f"sqlite://{self.state / 'survey.db'}")
+        try:
+            return service.strategies()
+        finally:
+            service.stop()
+
+    def measure(self, name: str, progress: Progress) -> None:
+        """Everything on one database, which runs only meanwhile."""
+        say(f"starting {name}")
+        database = _database(name, self.plan, self.state)
+        with ExitStack() as running:
+            running.callback(database.stop)
+            self.results.servers[database.title] = database.settings()
+            service = self._service(database.url)
+            running.callback(service.stop)
+            experiments.warm_up(service)
+            if isinstance(database, MariaDb | PostgreSql):
+                self._against_direct(database, service, progress)
+            if name == self.plan.redis_ledger:
+                self._redis_lua(database.title, service, progress)
+            self._strategies(database.title, service, progress)
+
+    def _against_direct(
+        self, database: MariaDb | PostgreSql, service: Service, progress: Progress
+    ) -> None:
+        pace = self.plan.pace
+        rounds = experiments.against_direct(database, service, pace, self.state, progress)
+        self.results.against_direct[database.title] = rounds
+        tool = TOOLS[database.name]
+        self.results.claims.append(claims.single_sql(database.title, tool, rounds))
+
+    def _redis_lua(self, title: str, service: Service, progress: Progress) -> None:
+        rounds = experiments.redis_lua(service, self.redis, self.plan.pace, title, progress)
+        self.results.redis_ledger = title
+        self.results.redis = rounds
+        self.results.claims.append(claims.redis_lua(rounds))
+
+    def _strategies(self, title: str, service: Service, progress: Progress) -> None:
+        # Redis as deploy/redis.conf has it: that is what a lock needs.
+        experiments.set_policy(self.redis, experiments.ALWAYS)
+        chosen = service.strategies()
+        self.results.tables[title] = experiments.strategies(
+            service, chosen, self.plan.pace, title, progress
         )
+
+    def _service(self, database_url: str) -> Service:
+        environment = self.environment | {"DATABASE_URL": database_url}
+        return Service(self.plan.binary, self.state, self.plan.port_of("service"), environment)
 
 
 def _database(name: str, plan: Plan, state: Path) -> Database:
@@ -130,18 +160,6 @@ def _database(name: str, plan: Plan, state: Path) -> Database:
     if name == "postgres":
         return PostgreSql(state, plan.port_of(name))
     return Sqlite(state)
-
-
-def _strategies(plan: Plan, state: Path, environment: dict[str, str]) -> list[Strategy]:
-    """Which there are, asked of a service that is stopped again: so it is known how long the whole
-    will take."""
-    url = f"sqlite://{state / 'survey.db'}"
-    environment = environment | {"DATABASE_URL": url}
-    service = Service(plan.binary, state, plan.port_of("service"), environment)
-    try:
-        return service.strategies()
-    finally:
-        service.stop()
 
 
 def _runs(plan: Plan, strategies: list[Strategy]) -> int:

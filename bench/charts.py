@@ -115,7 +115,8 @@ def _redis(results: Results) -> str:
 def _table(title: str, table: Table) -> str:
     # In the order of the table; those that are not to be used say so.
     names = {
-        row.strategy.name: row.strategy.name + (" (unsafe)" if row.strategy.tier == "unsafe" else "")
+        row.strategy.name: row.strategy.name
+        + (" (unsafe)" if row.strategy.tier == "unsafe" else "")
         for row in table.rows
     }
     share = {

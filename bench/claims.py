@@ -41,8 +41,7 @@ def single_sql(database: str, tool: str, rounds: Sequence[Round]) -> Claim:
     """Best against best: what is asked is how much of the database the service lets through, with
     whatever number of connections each does best with."""
     ratios = [
-        max(run.rate for run in one.service) / max(run.rate for run in one.direct)
-        for one in rounds
+        max(run.rate for run in one.service) / max(run.rate for run in one.direct) for one in rounds
     ]
     return Claim(f"single-sql on {database} to the best of {tool}", SINGLE_SQL_OF_DIRECT, ratios)
 

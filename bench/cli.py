@@ -206,5 +206,3 @@ def _number(text: str, least: int, most: int) -> int:
     if not text.isdigit() or not least <= int(text) <= most:
         raise argparse.ArgumentTypeError(f"a number from {least} to {most} is wanted")
     return int(text)
-
-

@@ -84,7 +84,7 @@ def _pgbench(
     output = run(
         [program("pgbench", "postgresql"), *database.client_options(), "--no-vacuum",
          "--protocol=prepared", f"--file={script}", "--define=n=0", f"--client={clients}",
-         f"--jobs={min(clients, 2)}", f"--time={seconds:.0f}", NAME],
+         f"--jobs={min(clients, 2)}", f"--time={seconds:.0f}", database.DATABASE],
         seconds=seconds + 60,
         environment=database.environment() | {"PGOPTIONS": options},
     )  # fmt: skip
@@ -119,8 +119,7 @@ def _slap(
     sample = f"SELECT version, unix_timestamp(sysdate(6)) FROM stock WHERE sku = '{sku}'"
     try:
         answer = database.query(
-            f"SELECT 0, sleep({WARM_UP_SECONDS}); {sample};"
-            f" SELECT 0, sleep({seconds}); {sample}",
+            f"SELECT 0, sleep({WARM_UP_SECONDS}); {sample}; SELECT 0, sleep({seconds}); {sample}",
             seconds=seconds + 60,
         )
         still_runs = slap.runs()

@@ -79,7 +79,14 @@ class Process:
         return self._process.poll() is None
 
     def wait_until(self, answers: Callable[[], bool], seconds: float = 60) -> None:
-        """Waits until it answers; an error with the end of its log if it does not."""
+        """Waits until it answers; else it is stopped, and the error has the end of its log."""
+        try:
+            self._wait_until(answers, seconds)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait_until(self, answers: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not answers():
             if not self.runs():

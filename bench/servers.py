@@ -7,7 +7,16 @@ import socket
 from pathlib import Path
 from typing import Protocol
 
-from .process import Process, as_server, listens, program, run, server_directory, server_user
+from .process import (
+    BenchError,
+    Process,
+    as_server,
+    listens,
+    program,
+    run,
+    server_directory,
+    server_user,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "stocklock"
@@ -76,11 +85,7 @@ class MariaDb:
             log,
         )  # fmt: skip
         # It listens once it has carried out the file.
-        try:
-            self._process.wait_until(lambda: listens(port))
-        except BaseException:
-            self.stop()
-            raise
+        self._process.wait_until(lambda: listens(port))
 
     def _user_file(self, home: Path) -> Path:
         path = home / "init.sql"
@@ -123,11 +128,12 @@ class PostgreSql:
 
     name = "postgres"
     title = "PostgreSQL"
+    DATABASE = "postgres"  # the one that is there from the beginning
 
     def __init__(self, state: Path, port: int) -> None:
         self.port = port
         self._password = secrets.token_hex(16)
-        self.url = f"postgres://{NAME}:{self._password}@127.0.0.1:{port}/{NAME}"
+        self.url = f"postgres://{NAME}:{self._password}@127.0.0.1:{port}/{self.DATABASE}"
         home = server_directory(state / self.name)
         self._make(home)
         settings = ("fsync=on", "synchronous_commit=on", "max_connections=200",
@@ -140,15 +146,8 @@ class PostgreSql:
             state / "postgres.log",
             end=signal.SIGINT,
         )  # fmt: skip
-        try:
-            ready = program("pg_isready", "postgresql-client")
-            self._process.wait_until(
-                lambda: listens(port) and _succeeds([ready, "-q", "-h", "127.0.0.1", "-p", str(port)])
-            )
-            self.query(f"CREATE DATABASE {NAME}", database="postgres")
-        except BaseException:
-            self.stop()
-            raise
+        ready = [program("pg_isready", "postgresql-client"), "-q", *self.client_options()]
+        self._process.wait_until(lambda: listens(port) and _succeeds(ready))
 
     def _make(self, home: Path) -> None:
         password = home / "password"
@@ -156,8 +155,8 @@ class PostgreSql:
         password.write_text(self._password)
         if os.getuid() == 0:
             os.chown(password, home.stat().st_uid, -1)
-        # Not scram-sha-256: pgbench counts its own time from before it has connected, and 64 of those
-        # exchanges would take a good part of a short run.
+        # Not scram-sha-256: pgbench's time runs while it connects, and 64 of those exchanges would
+        # take a good part of it.
         run(
             [*as_server(), program("initdb", "postgresql"), "-D", f"{home}/data", "-U", NAME,
              "--auth=md5", f"--pwfile={password}", "--encoding=UTF8", "--locale=C.UTF-8"],
@@ -170,10 +169,10 @@ class PostgreSql:
     def client_options(self) -> list[str]:
         return ["-h", "127.0.0.1", "-p", str(self.port), "-U", NAME]
 
-    def query(self, sql: str, *, database: str = NAME, seconds: float = 30) -> list[list[str]]:
+    def query(self, sql: str, seconds: float = 30) -> list[list[str]]:
         client = program("psql", "postgresql-client")
         command = [client, *self.client_options(), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1",
-                   "-d", database, "-c", sql]  # fmt: skip
+                   "-d", self.DATABASE, "-c", sql]  # fmt: skip
         answer = run(command, seconds=seconds, environment=self.environment())
         return [line.split("|") for line in answer.splitlines()]
 
@@ -200,11 +199,7 @@ class Redis:
              "127.0.0.1", "--port", str(port), "--dir", str(home), "--maxmemory", "2gb"],
             state / "redis.log",
         )  # fmt: skip
-        try:
-            self._process.wait_until(lambda: listens(port))
-        except BaseException:
-            self.stop()
-            raise
+        self._process.wait_until(lambda: listens(port))
 
     def command(self, *words: str) -> str:
         """Sends one command and returns the raw answer, which must be none of an error."""
@@ -247,11 +242,7 @@ class ZooKeeper:
              "org.apache.zookeeper.server.ZooKeeperServerMain", str(configuration)],
             state / "zookeeper.log",
         )  # fmt: skip
-        try:
-            self._process.wait_until(lambda: self._status().startswith("Zookeeper version"))
-        except BaseException:
-            self.stop()
-            raise
+        self._process.wait_until(lambda: self._status().startswith("Zookeeper version"))
 
     def _status(self) -> str:
         try:
@@ -277,8 +268,6 @@ def _copy(source: Path, state: Path) -> Path:
 
 
 def _succeeds(command: list[str]) -> bool:
-    from .process import BenchError
-
     try:
         run(command, seconds=10)
     except BenchError:

@@ -56,11 +56,7 @@ class Service:
         self._process = Process(
             "stocklock", command, state / "stocklock.log", environment=path | environment | own
         )
-        try:
-            self._process.wait_until(self._is_ready)
-        except BaseException:
-            self.stop()
-            raise
+        self._process.wait_until(self._is_ready)
 
     def _is_ready(self) -> bool:
         try:

@@ -114,12 +114,11 @@ def pgbench_script(sku: str, source: str | None = None) -> str:
     values["idempotency_key"] = f"concat('{sku}-', (:client_id)::text, '-', (:n)::text)"
     lines = ["\\set n :n + 1"]
     for statement, text in _statements("postgres", source):
-        if isinstance(statement, Stored):
-            text = _numbered(text, statement, values)
-        if isinstance(statement, Stored) and statement.result:
-            lines.append(f"{text} AS {statement.result} \\gset")
-        else:
+        if isinstance(statement, Plain):
             lines.append(f"{text};")
+            continue
+        end = f" AS {statement.result} \\gset" if statement.result else ";"
+        lines.append(_numbered(text, statement, values) + end)
     return "\n".join(lines) + "\n"
 
 
@@ -127,12 +126,10 @@ def slap_query(sku: str, source: str | None = None) -> str:
     """What `mariadb-slap --delimiter=';' --query=…` repeats, one transaction long."""
     values = COMMON_VALUES | MARIADB_VALUES | {"sku": f"'{sku}'"}
     values["idempotency_key"] = f"concat('{sku}-', uuid_short())"
-    parts = []
-    for statement, text in _statements("mariadb", source):
-        if isinstance(statement, Stored):
-            text = _positional(text, statement, values)
-        parts.append(text)
-    return ";".join(parts)
+    return ";".join(
+        text if isinstance(statement, Plain) else _positional(text, statement, values)
+        for statement, text in _statements("mariadb", source)
+    )
 
 
 def _statements(database: str, source: str | None) -> list[tuple[Plain | Stored, str]]:

@@ -91,7 +91,9 @@ class Page(unittest.TestCase):
         results.tables["MariaDB"] = Table(runs, [TableRow(single_sql, each) for each in runs])
         results.claims = [claims.single_sql("MariaDB", "slap", results.against_direct["MariaDB"])]
         page = report.markdown(results)
-        self.assertIn("| single-sql on MariaDB to the best of slap | **0.40** | 0.70 | **no**", page)
+        self.assertIn(
+            "| single-sql on MariaDB to the best of slap | **0.40** | 0.70 | **no**", page
+        )
         for name, picture in charts.all_of(results).items():
             self.assertIn(f"({name})", page)
             self.assertTrue(picture.startswith("<svg "))
