@@ -34,7 +34,7 @@ the bench fails. All servers are private ones, on loopback, and are stopped in t
 
 EXAMPLES = """\
 examples:
-  make bench                                   all of it, about 20 minutes, into docs/
+  make bench                                   all of it, about 15 minutes, into docs/
   make bench BENCH='--quick'                   a look at it, in some 4 minutes, into target/bench
   make bench BENCH='--only postgres --seconds 10'
   make bench BENCH_BINARY=/some/stocklock      another build; nothing is compiled

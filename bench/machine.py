@@ -55,6 +55,7 @@ def describe(data: Path) -> dict[str, str]:
         "processor": f"{processor()}, {cores} cores",
         "memory": f"{memory_gib():.0f} GiB",
         "kernel": f"{platform.system()} {platform.release().split('-')[0]}",
+        "others": f"{os.getloadavg()[0]:.1f} processes wanted a core in the minute before",
         "disk": f"{file_system(data)}, 4 KiB synced in {sync_milliseconds(data):.2f} ms (median)",
     }
 
