@@ -3,11 +3,11 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run release up down status test services check audit loadtest
+.PHONY: help run release up down status test services check audit loadtest bench bench-test
 
 help: ## list these targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
-		while IFS='|' read -r target text; do printf '%-16s %s\n' "$$target" "$$text"; done
+		while IFS='|' read -r target text; do printf '%-17s %s\n' "$$target" "$$text"; done
 
 run: ## build the service and run it in lab mode, on an embedded database
 	$(CARGO) run --release --locked -- lab
@@ -37,6 +37,16 @@ check: ## check format, lints and documentation
 
 loadtest: services release ## sell out through nginx with k6, and race the strategies with oha
 	@loadtest/run.sh
+
+BENCH_BINARY ?= target/release/stocklock
+
+# With a binary of one's own, nothing is built.
+bench: bench-test $(if $(filter file,$(origin BENCH_BINARY)),release) ## measure it beside its databases' own load tools, into docs/; BENCH=--help says more
+	@scripts/services.sh bench
+	@python3 -m bench --binary $(BENCH_BINARY) $(BENCH)
+
+bench-test: ## check what `make bench` computes, and that it sends the statements of src/store
+	@python3 -m unittest discover --quiet --top-level-directory . --start-directory bench/tests
 
 audit: ## check licences and origins of the dependencies (needs cargo-deny)
 	@$(CARGO) deny --version >/dev/null 2>&1 || \

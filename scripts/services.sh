@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that what `make test` needs is on this machine, and says what it found or did.
+# Makes sure that what `make test` needs is on this machine, and says what it found or did. With
+# the argument `bench`, also what `make bench` needs beside it.
 #
 # The tests start their own private servers; nothing that runs on this machine is used or touched.
 # What is missing is installed from Debian's packages where that is allowed (root, or sudo without
@@ -18,6 +19,13 @@ needed=(
     "nginx|nginx|nginx|"
     "docker-compose, which checks docker-compose.yml|docker-compose|docker-compose|"
 )
+if [[ ${1:-} == bench ]]; then
+    needed+=(
+        "Python|python3|python3|"
+        "wrk|wrk|wrk|"
+        "clients of the databases|pgbench psql pg_isready mariadb mariadb-slap|postgresql postgresql-client mariadb-client|"
+    )
+fi
 
 say() { printf 'services: %s\n' "$*"; }
 

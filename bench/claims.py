@@ -1,0 +1,65 @@
+"""What must hold of the figures: ratios, each the median of the rounds' own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from .experiments import REDIS_CONNECTIONS, RedisRound, Round
+from .load import Run
+
+SINGLE_SQL_OF_DIRECT = 0.7
+REDIS_LUA_OF_HEALTHZ = 0.25
+CLAIMED_POLICY = "everysec"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A ratio that must not be below its target."""
+
+    text: str
+    target: float
+    rounds: list[float]
+
+    @property
+    def ratio(self) -> float:
+        return median(self.rounds)
+
+    @property
+    def holds(self) -> bool:
+        return self.ratio >= self.target
+
+    def line(self) -> str:
+        verdict = "holds" if self.holds else "DOES NOT HOLD"
+        each = ", ".join(f"{ratio:.2f}" for ratio in self.rounds)
+        return (
+            f"{self.text}: {self.ratio:.2f}, at least {self.target:.2f} claimed: {verdict}"
+            f" (rounds: {each})"
+        )
+
+
+def single_sql(database: str, tool: str, rounds: Sequence[Round]) -> Claim:
+    """Best against best: what is asked is how much of the database the service lets through, with
+    whatever number of connections each does best with."""
+    ratios = [
+        max(run.rate for run in one.service) / max(run.rate for run in one.direct) for one in rounds
+    ]
+    return Claim(f"single-sql on {database} to the best of {tool}", SINGLE_SQL_OF_DIRECT, ratios)
+
+
+def redis_lua(rounds: Sequence[RedisRound]) -> Claim:
+    """With as many connections each."""
+    ratios = [
+        _at(one.policies[CLAIMED_POLICY], REDIS_CONNECTIONS).rate
+        / _at(one.healthz, REDIS_CONNECTIONS).rate
+        for one in rounds
+    ]
+    return Claim(
+        f"redis-lua to /healthz, {REDIS_CONNECTIONS} connections, appendfsync {CLAIMED_POLICY}",
+        REDIS_LUA_OF_HEALTHZ,
+        ratios,
+    )
+
+
+def _at(runs: Sequence[Run], connections: int) -> Run:
+    (found,) = (run for run in runs if run.connections == connections)
+    return found
