@@ -62,11 +62,12 @@ impl Keys {
         format!("op:{}:{operation}", self.tag(Shard::of(sku)))
     }
 
-    /// A text: what was done under a caller's key.
+    /// A text: what was done with this SKU under a caller's key. It names the SKU, so that a key counts
+    /// for each by itself, whether two of them lie in one shard or not.
     pub(super) fn idempotency(&self, sku: &Sku, idempotency: &Idempotency) -> String {
         let Idempotency { caller, key, .. } = idempotency;
         let tag = self.tag(Shard::of(sku));
-        format!("op:{tag}:{}:{}", caller.as_str(), key.as_str())
+        format!("op:{tag}:{sku}:{}:{}", caller.as_str(), key.as_str())
     }
 }
 
@@ -76,7 +77,13 @@ mod tests {
 
     #[test]
     fn a_sku_never_changes_its_shard() {
-        for (sku, shard) in [("1001", 62), ("1001-redis", 6), ("上海仓", 32)] {
+        for (sku, shard) in [
+            ("1001", 62),
+            ("1001-redis", 6),
+            ("a", 10),
+            ("b", 62),
+            ("上海仓", 32),
+        ] {
             assert_eq!(Shard::of(&Sku::parse(sku).unwrap()), Shard(shard), "{sku}");
         }
     }
