@@ -39,11 +39,12 @@ pub use follower::Follower;
 use keys::{Keys, Shard};
 use scripts::{Answer, Script};
 
-/// How long an operation is remembered under its own id. Only the replica that minted it repeats
-/// it, and no longer than a request may last.
+/// How long an operation without a key is remembered under its own id. Only the replica that minted
+/// it repeats it, for as long as a request may last: no deadline that can be set is longer than an
+/// hour. What was sent and given up may still arrive as much later as the network holds it.
 const OPERATION_MEMORY: Duration = Duration::from_hours(2);
 
-/// How long it is remembered under its caller's key.
+/// How long one with a key is remembered, under that alone: it says which operation it was.
 const KEY_MEMORY: Duration = Duration::from_hours(24);
 
 /// How to reach a Redis, and how much to ask of it.
@@ -228,17 +229,15 @@ impl RedisStore {
         idempotency: Option<&Idempotency>,
     ) -> Result<Step, StoreError> {
         let keys = self.keys().await?;
-        let mut all = vec![
-            keys.level(sku, warehouse),
-            keys.journal(Shard::of(sku)),
-            keys.operation(sku, OperationId(note.operation)),
-        ];
-        all.extend(idempotency.map(|idempotency| keys.idempotency(sku, idempotency)));
         Ok(Step {
-            keys: all,
+            keys: vec![
+                keys.level(sku, warehouse),
+                keys.journal(Shard::of(sku)),
+                keys.memory(sku, OperationId(note.operation), idempotency),
+            ],
             movement: note.to_text(),
             journal_limit: self.options.journal_limit,
-            names: 1 + usize::from(idempotency.is_some()),
+            memory: idempotency.map_or(OPERATION_MEMORY, |_| KEY_MEMORY),
         })
     }
 }
@@ -249,23 +248,21 @@ struct Step {
     keys: Vec<String>,
     movement: String,
     journal_limit: u32,
-    names: usize,
+    /// How long the operation is remembered.
+    memory: Duration,
 }
 
 impl Step {
-    /// Under which keys the operation is remembered, and for how long.
-    fn memories(&self) -> impl Iterator<Item = (&String, Duration)> {
-        let names = &self.keys[2..2 + self.names];
-        names.iter().zip([OPERATION_MEMORY, KEY_MEMORY])
+    /// The name under which the operation is remembered.
+    fn name(&self) -> &str {
+        &self.keys[2]
     }
 
     fn arguments(&self, more: impl IntoIterator<Item = String>) -> Vec<String> {
         let mut all = vec![
             self.movement.clone(),
             self.journal_limit.to_string(),
-            OPERATION_MEMORY.as_millis().to_string(),
-            KEY_MEMORY.as_millis().to_string(),
-            self.names.to_string(),
+            self.memory.as_millis().to_string(),
         ];
         all.extend(more);
         all

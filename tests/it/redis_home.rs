@@ -8,6 +8,7 @@ mod following;
 mod journal_limit;
 mod killed;
 mod loading;
+mod memory;
 mod readiness;
 mod refusals;
 mod requests;

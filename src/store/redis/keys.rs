@@ -57,14 +57,26 @@ impl Keys {
         format!("journal:{}:departures", self.tag(shard))
     }
 
-    /// A text: what an operation did.
-    pub(super) fn operation(&self, sku: &Sku, operation: OperationId) -> String {
+    /// A text: what an operation did. With a key it is remembered under that, else under its own id.
+    pub(super) fn memory(
+        &self,
+        sku: &Sku,
+        operation: OperationId,
+        idempotency: Option<&Idempotency>,
+    ) -> String {
+        idempotency.map_or_else(
+            || self.operation(sku, operation),
+            |idempotency| self.idempotency(sku, idempotency),
+        )
+    }
+
+    fn operation(&self, sku: &Sku, operation: OperationId) -> String {
         format!("op:{}:{operation}", self.tag(Shard::of(sku)))
     }
 
     /// A text: what was done with this SKU under a caller's key. It names the SKU, so that a key counts
     /// for each by itself, whether two of them lie in one shard or not.
-    pub(super) fn idempotency(&self, sku: &Sku, idempotency: &Idempotency) -> String {
+    fn idempotency(&self, sku: &Sku, idempotency: &Idempotency) -> String {
         let Idempotency { caller, key, .. } = idempotency;
         let tag = self.tag(Shard::of(sku));
         format!("op:{tag}:{sku}:{}:{}", caller.as_str(), key.as_str())

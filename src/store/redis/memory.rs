@@ -7,21 +7,15 @@ use crate::store::StoreError;
 use crate::store::journal::Note;
 
 impl RedisStore {
-    /// The movement that is remembered under this operation, or else under this key.
+    /// The movement that is remembered under this key, or under this operation where there is none.
     pub(in crate::store) async fn remembered(
         &self,
         sku: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {
-        let keys = self.keys().await?;
-        let mut command = redis::cmd("MGET");
-        command.arg(keys.operation(sku, operation));
-        if let Some(idempotency) = idempotency {
-            command.arg(keys.idempotency(sku, idempotency));
-        }
-        let memories: Vec<Option<String>> = self.shared.read(&command).await?;
-        let memory = memories.into_iter().flatten().next();
+        let name = self.keys().await?.memory(sku, operation, idempotency);
+        let memory: Option<String> = self.shared.read(redis::cmd("GET").arg(name)).await?;
         memory.map(|memory| movement(&memory)).transpose()
     }
 }

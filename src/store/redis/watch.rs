@@ -30,8 +30,8 @@ impl RedisStore {
     }
 }
 
-/// The answers to what is asked: the level's counters, entries, names, the time.
-type Look = (Vec<Option<i64>>, i64, i64, (i64, i64));
+/// The answers to what is asked: the level's counters, entries, the memory, the time.
+type Look = (Vec<Option<i64>>, i64, bool, (i64, i64));
 
 /// What was read while it was watched.
 struct Seen {
@@ -39,8 +39,8 @@ struct Seen {
     counters: Option<[i64; 4]>,
     /// Entries in the journal.
     waiting: i64,
-    /// Of the names under which the operation would be remembered, how many are.
-    remembered: i64,
+    /// Whether the operation was executed before.
+    remembered: bool,
     /// The server's clock, in milliseconds.
     millis: i64,
 }
@@ -81,12 +81,11 @@ async fn deduct(
 }
 
 async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen, StoreError> {
-    let names = &step.keys[2..2 + step.names];
     let mut commands = redis::pipe();
     commands
         .cmd("WATCH")
         .arg(&step.keys[0])
-        .arg(names)
+        .arg(step.name())
         .ignore()
         .cmd("HMGET")
         .arg(&step.keys[0])
@@ -94,7 +93,7 @@ async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen,
         .cmd("XLEN")
         .arg(&step.keys[1])
         .cmd("EXISTS")
-        .arg(names)
+        .arg(step.name())
         .cmd("TIME");
     let read: RedisResult<Look> = on(connection, &commands).await;
     let (counters, waiting, remembered, (seconds, micros)) = read.map_err(reading)?;
@@ -115,7 +114,7 @@ async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen,
 
 /// What to write, or what is settled without.
 fn decide(seen: &Seen, step: &Step, units: i64) -> Result<Next, Answer> {
-    if seen.remembered > 0 {
+    if seen.remembered {
         return Err(Answer::Duplicate);
     }
     let Some([on_hand, held, backorder_limit, version]) = seen.counters else {
@@ -166,15 +165,13 @@ fn transaction(step: &Step, next: &Next) -> Pipeline {
         .arg(next.version);
     // The entry's id is not known before `EXEC`; only its time is read from here.
     let memory = format!("{}-0 {} {}", next.millis, next.available(), step.movement);
-    for (name, kept) in step.memories() {
-        let kept = u64::try_from(kept.as_millis()).unwrap_or(u64::MAX);
-        commands
-            .cmd("SET")
-            .arg(name)
-            .arg(&memory)
-            .arg("PX")
-            .arg(kept);
-    }
+    let kept = u64::try_from(step.memory.as_millis()).unwrap_or(u64::MAX);
+    commands
+        .cmd("SET")
+        .arg(step.name())
+        .arg(&memory)
+        .arg("PX")
+        .arg(kept);
     commands
 }
 

@@ -1,5 +1,5 @@
 -- Takes units, if there are so many. ARGV, beside the shared ones: units.
-local units = tonumber(ARGV[6])
+local units = tonumber(ARGV[4])
 if is_remembered() then return {'duplicate'} end
 local on_hand, held, backorder_limit = read_level()
 if not on_hand then return {'absent'} end
