@@ -5,6 +5,7 @@ mod consumers;
 mod exactly_once;
 mod first_requests;
 mod following;
+mod hot_shard;
 mod journal_limit;
 mod killed;
 mod loading;

@@ -52,9 +52,9 @@ impl Keys {
         format!("journal:{}", self.tag(shard))
     }
 
-    /// A number that grows whenever entries leave the journal.
+    /// A hash: how many entries of each level have left the journal, and since when that is counted.
     pub(super) fn departures(&self, shard: Shard) -> String {
-        format!("journal:{}:departures", self.tag(shard))
+        format!("departed:{}:journal", self.tag(shard))
     }
 
     /// A text: what an operation did. With a key it is remembered under that, else under its own id.
