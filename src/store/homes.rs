@@ -200,8 +200,13 @@ impl StockStore for Homes {
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
         let mut problems = self.sql.unsafe_settings().await?;
         if let Some(redis) = &self.redis {
+            let told = async {
+                let mut told = redis.unsafe_settings().await?;
+                told.extend(redis.cluster_problem().await?.map(str::to_owned));
+                Ok::<_, StoreError>(told)
+            };
             // That Redis is away hides nothing of what is wrong with SQL.
-            problems.extend(redis.unsafe_settings().await.unwrap_or_else(|error| {
+            problems.extend(told.await.unwrap_or_else(|error| {
                 vec![format!("Redis's settings could not be checked: {error}")]
             }));
         }

@@ -20,6 +20,7 @@ use crate::stock::{Deduction, Fence, Home, Idempotency, OperationId, Sku, StockL
 
 mod audit;
 mod change;
+mod cluster;
 mod connection;
 mod entries;
 mod exclusive;

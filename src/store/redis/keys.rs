@@ -1,7 +1,8 @@
 //! What the keys are called.
 //!
-//! A SKU's keys all carry the name of its shard in braces, so that on a cluster they lie on one
-//! node, and one script may touch them together. The name begins with the identity of the SQL
+//! A SKU's keys all carry the name of its shard in braces: they belong together, and one script
+//! touches them. (Redis Cluster would keep them on one node; but the followers ask for all shards at
+//! once, so a cluster is not supported.) The name begins with the identity of the SQL
 //! ledger, for it is that ledger which the stock here belongs to: another one on the same Redis
 //! (a test's, a race's) has other keys.
 
