@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rstest::rstest;
 use stocklock::stock::Home;
 use stocklock::store::{Attempt, InRedis};
 use tokio::task::JoinSet;
@@ -140,6 +141,62 @@ async fn sales_that_redis_forgot_and_sql_has_show_as_drift() {
         (13, 3, 3),
         "{audit:?}"
     );
+}
+
+/// As after a failover to a machine whose clock is behind: what is journaled there must come after
+/// what SQL has, or it would reach neither the mirror nor a level that is loaded again.
+#[tokio::test]
+async fn a_clock_that_is_behind_loses_no_sale_of_a_level_that_was_loaded() {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("a", 10).await;
+    sell(&fixture, "a", 1).await;
+    let journal = fixture.key("journal:*").await;
+    let (seconds, _): (u64, u64) = fixture.redis(&redis::cmd("TIME")).await;
+    let ahead = format!("{}-5", (seconds + 3600) * 1000);
+    let mut set = redis::cmd("XSETID");
+    fixture.redis::<()>(set.arg(&journal).arg(&ahead)).await;
+    sell(&fixture, "a", 1).await;
+    fixture.settle().await;
+    fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
+
+    sell(&fixture, "a", 2).await;
+
+    let key = fixture.key("stock:*:a:main").await;
+    fixture.redis::<()>(redis::cmd("DEL").arg(key)).await;
+    assert_eq!(fixture.level("a").await.on_hand, 6, "by the journal");
+    fixture.settle().await;
+    fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
+    assert_eq!(fixture.level("a").await.on_hand, 6, "by the mirror");
+    assert!(fixture.audit("a").await.consistent());
+    sell(&fixture, "a", 6).await;
+    let audit = fixture.audit("a").await;
+    assert_eq!((audit.sold, audit.pending), (10, 0), "{audit:?}");
+}
+
+/// Redis is open to others: what they write names a level of ours at most.
+#[rstest]
+#[case::nothing_else(&[])]
+#[case::words(&["on_hand", "many", "held", "0", "backorder_limit", "0", "version", "1"])]
+#[case::too_large(&["on_hand", "1", "held", "0", "backorder_limit", "0", "version", "99999999999999999999"])]
+#[tokio::test]
+async fn a_level_is_not_loaded_from_an_entry_that_has_no_counters(#[case] counters: &[&str]) {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("a", 10).await;
+    sell(&fixture, "a", 2).await;
+    let (journal, level) = (
+        fixture.key("journal:*").await,
+        fixture.key("stock:*:a:main").await,
+    );
+    let mut add = redis::cmd("XADD");
+    add.arg(&journal).arg("*").arg("level").arg(&level);
+    fixture
+        .redis::<String>(add.arg(counters).arg("movement").arg("{}"))
+        .await;
+    fixture.redis::<()>(redis::cmd("DEL").arg(&level)).await;
+
+    assert_eq!(fixture.level("a").await.on_hand, 8);
+
+    sell(&fixture, "a", 8).await;
 }
 
 #[tokio::test]

@@ -45,4 +45,21 @@ counters = last_entry() or counters
 local version = string.format('%.0f', math.max(counters[4] + ARGV[8], now))
 redis.call('HSET', level, 'on_hand', counters[1], 'held', counters[2],
   'backorder_limit', counters[3], 'version', version)
+
+-- The clock may be behind the one before: what is journaled from now on comes after what SQL has,
+-- or it would change no mirror. The entry that brings this about is gone at once.
+local function parts(id)
+  local millis, number = id:match('^(%d+)-(%d+)$')
+  return tonumber(millis), tonumber(number)
+end
+local last = '0-0'
+local stream = redis.pcall('XINFO', 'STREAM', journal)
+for i = 1, #stream, 2 do
+  if stream[i] == 'last-generated-id' then last = stream[i + 1] end
+end
+local millis, number = parts(last)
+local mirrored_millis, mirrored_number = parts(mirrored)
+if millis < mirrored_millis or millis == mirrored_millis and number < mirrored_number then
+  redis.call('XDEL', journal, redis.call('XADD', journal, mirrored, 'level', ''))
+end
 return {'loaded'}
