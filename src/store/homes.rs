@@ -293,8 +293,8 @@ impl StockStore for Homes {
                 .redis()?
                 .remembered(sku, operation, idempotency)
                 .await?;
-            // What has a key was not created in SQL, and of keys Redis alone knows: to ask SQL for
-            // each refusal would cost what the home in Redis saves.
+            // What has a key was not created in SQL; and where Redis may have forgotten keys, it has
+            // asked SQL already. To ask for each refusal would cost what the home in Redis saves.
             if remembered.is_some() || idempotency.is_some() {
                 return Ok(remembered);
             }

@@ -158,7 +158,7 @@ impl RedisStore {
         let note = Note::of(&Record::of_deduction(deduction, 0, None));
         let units = deduction.quantity.units();
         let place = (&deduction.sku, &deduction.warehouse);
-        let step = self
+        let mut step = self
             .step(place, &note, deduction.idempotency.as_ref())
             .await?;
         for _ in 0..loading::LOADS {
@@ -169,8 +169,14 @@ impl RedisStore {
                 }
                 InRedis::Watch => self.watch(&step, units).await?,
             };
-            if answer != Answer::Absent {
-                return attempt(answer, units);
+            match answer {
+                Answer::Absent => step.sure = deduction.idempotency.is_none(),
+                Answer::Unsure if self.recall(&step).await? => return Ok(Attempt::Duplicate),
+                Answer::Unsure => {
+                    step.sure = true;
+                    continue;
+                }
+                settled => return attempt(settled, units),
             }
             match self.load(place.0, place.1).await? {
                 Some(Home::Redis) => {}
@@ -203,13 +209,28 @@ impl RedisStore {
             step.keys.push(step.keys[0].clone());
             wanted.push(read.version.to_string());
         }
-        let arguments = step.arguments(wanted);
-        let answer = self.run(&scripts::WRITE, &step.keys, &arguments).await?;
+        let answer = self.write(&mut step, wanted).await?;
         if answer == Answer::Absent {
             // Redis has lost it since: it is to be read again.
             return Ok(Attempt::Stale);
         }
         attempt(answer, units)
+    }
+
+    /// Writes what is `wanted`, unless the operation is remembered here or, where that is not sure,
+    /// in SQL.
+    async fn write(&self, step: &mut Step<'_>, wanted: Vec<String>) -> Result<Answer, StoreError> {
+        let arguments = step.arguments(wanted.iter().cloned());
+        let answer = self.run(&scripts::WRITE, &step.keys, &arguments).await?;
+        if answer != Answer::Unsure {
+            return Ok(answer);
+        }
+        if self.recall(step).await? {
+            return Ok(Answer::Duplicate);
+        }
+        step.sure = true;
+        let arguments = step.arguments(wanted);
+        self.run(&scripts::WRITE, &step.keys, &arguments).await
     }
 
     /// Runs a script that changes a level.
@@ -223,14 +244,18 @@ impl RedisStore {
     }
 
     /// What a change of a level is written with.
-    async fn step(
+    async fn step<'a>(
         &self,
-        (sku, warehouse): (&Sku, &Warehouse),
+        (sku, warehouse): (&'a Sku, &Warehouse),
         note: &Note,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<Step, StoreError> {
+        idempotency: Option<&'a Idempotency>,
+    ) -> Result<Step<'a>, StoreError> {
         let keys = self.keys().await?;
         Ok(Step {
+            sku,
+            operation: OperationId(note.operation),
+            idempotency,
+            sure: idempotency.is_none(),
             keys: vec![
                 keys.level(sku, warehouse),
                 keys.journal(Shard::of(sku)),
@@ -245,7 +270,12 @@ impl RedisStore {
 
 /// The keys and arguments that all changes share, in the order of `scripts/prelude.lua`.
 #[derive(Debug)]
-struct Step {
+struct Step<'a> {
+    sku: &'a Sku,
+    operation: OperationId,
+    idempotency: Option<&'a Idempotency>,
+    /// Whether SQL need not be asked for the key.
+    sure: bool,
     keys: Vec<String>,
     movement: String,
     journal_limit: u32,
@@ -253,7 +283,7 @@ struct Step {
     memory: Duration,
 }
 
-impl Step {
+impl Step<'_> {
     /// The name under which the operation is remembered.
     fn name(&self) -> &str {
         &self.keys[2]
@@ -264,6 +294,7 @@ impl Step {
             self.movement.clone(),
             self.journal_limit.to_string(),
             self.memory.as_millis().to_string(),
+            u8::from(self.sure).to_string(),
         ];
         all.extend(more);
         all
@@ -282,7 +313,7 @@ fn attempt(answer: Answer, units: i64) -> Result<Attempt, StoreError> {
         Answer::Short { available } => Attempt::Insufficient { available },
         Answer::Stale => Attempt::Stale,
         Answer::Fenced => Attempt::LockLost,
-        Answer::Absent => return Err(failure::bad_answer(answer)),
+        Answer::Absent | Answer::Unsure => return Err(failure::bad_answer(answer)),
         Answer::Full => return Err(StoreError::JournalFull),
     })
 }

@@ -1,10 +1,10 @@
 //! What Redis remembers of operations: enough to give the first answer again.
 
-use super::RedisStore;
 use super::failure::bad_answer;
+use super::{RedisStore, Step};
 use crate::stock::{Idempotency, Movement, OperationId, Sku};
 use crate::store::StoreError;
-use crate::store::journal::Note;
+use crate::store::journal::{EntryId, Note};
 
 impl RedisStore {
     /// The movement that is remembered under this key, or under this operation where there is none.
@@ -17,6 +17,30 @@ impl RedisStore {
         let name = self.keys().await?.memory(sku, operation, idempotency);
         let memory: Option<String> = self.shared.read(redis::cmd("GET").arg(name)).await?;
         memory.map(|memory| movement(&memory)).transpose()
+    }
+}
+
+impl RedisStore {
+    /// Looks in SQL for what may be forgotten here, and remembers it again; answers whether it was
+    /// found. What a journal still holds is not forgotten; what a follower has read before a loss,
+    /// and has not yet recorded, is missed.
+    pub(super) async fn recall(&self, step: &Step<'_>) -> Result<bool, StoreError> {
+        let (sku, key) = (step.sku, step.idempotency);
+        let recorded = self.sql.recorded(sku, step.operation, key).await?;
+        // In SQL a key is its caller's only once; here each SKU has its own.
+        let (Some(key), Some(movement)) = (key, recorded.filter(|found| found.sku == *sku)) else {
+            return Ok(false);
+        };
+        let available = movement.available_after;
+        let note = Note::of_movement(movement, key);
+        // No answer tells the time of the entry that it once was.
+        let memory = format!("{} {available} {}", EntryId::default(), note.to_text());
+        let mut set = redis::cmd("SET");
+        set.arg(step.name()).arg(memory).arg("NX").arg("PX");
+        let kept = u64::try_from(step.memory.as_millis()).unwrap_or(u64::MAX);
+        // Nothing changes by it that a repeat would do again.
+        let _: Option<String> = self.shared.read(set.arg(kept)).await?;
+        Ok(true)
     }
 }
 

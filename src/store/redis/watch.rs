@@ -11,7 +11,7 @@ use crate::store::StoreError;
 
 impl RedisStore {
     /// One attempt; [`Answer::Stale`] where another was faster.
-    pub(super) async fn watch(&self, step: &Step, units: i64) -> Result<Answer, StoreError> {
+    pub(super) async fn watch(&self, step: &Step<'_>, units: i64) -> Result<Answer, StoreError> {
         if self.options.watch_on == WatchOn::Shared {
             let mut connection = self.shared.connection().await?;
             return deduct(&mut connection, step, units).await;
@@ -37,6 +37,8 @@ type Look = (Vec<Option<i64>>, i64, bool, (i64, i64));
 struct Seen {
     /// `on_hand`, held, `backorder_limit`, version; nothing where there is no level.
     counters: Option<[i64; 4]>,
+    /// When the level was loaded from SQL, if it was, by the same clock as `millis`.
+    loaded: Option<i64>,
     /// Entries in the journal.
     waiting: i64,
     /// Whether the operation was executed before.
@@ -57,7 +59,7 @@ struct Next {
 /// Two messages; whatever the answer, nothing is watched afterwards.
 async fn deduct(
     connection: &mut impl ConnectionLike,
-    step: &Step,
+    step: &Step<'_>,
     units: i64,
 ) -> Result<Answer, StoreError> {
     let seen = look(connection, step).await?;
@@ -80,7 +82,7 @@ async fn deduct(
     }
 }
 
-async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen, StoreError> {
+async fn look(connection: &mut impl ConnectionLike, step: &Step<'_>) -> Result<Seen, StoreError> {
     let mut commands = redis::pipe();
     commands
         .cmd("WATCH")
@@ -89,7 +91,7 @@ async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen,
         .ignore()
         .cmd("HMGET")
         .arg(&step.keys[0])
-        .arg(&["on_hand", "held", "backorder_limit", "version"])
+        .arg(&["on_hand", "held", "backorder_limit", "version", "loaded"])
         .cmd("XLEN")
         .arg(&step.keys[1])
         .cmd("EXISTS")
@@ -97,15 +99,20 @@ async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen,
         .cmd("TIME");
     let read: RedisResult<Look> = on(connection, &commands).await;
     let (counters, waiting, remembered, (seconds, micros)) = read.map_err(reading)?;
-    let counters = match counters[..] {
-        [Some(on_hand), Some(held), Some(limit), Some(version)] => {
-            Some([on_hand, held, limit, version])
-        }
-        [None, None, None, None] => None,
+    let (counters, loaded) = match counters[..] {
+        [
+            Some(on_hand),
+            Some(held),
+            Some(limit),
+            Some(version),
+            loaded,
+        ] => (Some([on_hand, held, limit, version]), loaded),
+        [None, None, None, None, _] => (None, None),
         _ => return Err(bad_answer(counters)),
     };
     Ok(Seen {
         counters,
+        loaded,
         waiting,
         remembered,
         millis: seconds * 1000 + micros / 1000,
@@ -113,13 +120,22 @@ async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen,
 }
 
 /// What to write, or what is settled without.
-fn decide(seen: &Seen, step: &Step, units: i64) -> Result<Next, Answer> {
+fn decide(seen: &Seen, step: &Step<'_>, units: i64) -> Result<Next, Answer> {
     if seen.remembered {
         return Err(Answer::Duplicate);
     }
     let Some([on_hand, held, backorder_limit, version]) = seen.counters else {
         return Err(Answer::Absent);
     };
+    // As the function `is_unsure` of `scripts/prelude.lua` has it.
+    let memory = i64::try_from(step.memory.as_millis()).unwrap_or(i64::MAX);
+    if !step.sure
+        && seen
+            .loaded
+            .is_some_and(|loaded| seen.millis < loaded + memory)
+    {
+        return Err(Answer::Unsure);
+    }
     let available = on_hand - held + backorder_limit;
     if available < units {
         return Err(Answer::Short { available });
@@ -137,7 +153,7 @@ fn decide(seen: &Seen, step: &Step, units: i64) -> Result<Next, Answer> {
 }
 
 /// The same as the function `write` of `scripts/prelude.lua` writes.
-fn transaction(step: &Step, next: &Next) -> Pipeline {
+fn transaction(step: &Step<'_>, next: &Next) -> Pipeline {
     let mut commands = redis::pipe();
     commands.atomic();
     commands

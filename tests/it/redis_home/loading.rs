@@ -7,7 +7,7 @@ use stocklock::stock::Home;
 use stocklock::store::{Attempt, InRedis};
 use tokio::task::JoinSet;
 
-use crate::store_contract::fixture::{Fixture, On, deduction, level_change, name};
+use crate::store_contract::fixture::{Fixture, On, adjustment, deduction, level_change, name};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_level_that_redis_has_lost_is_loaded_once_by_whoever_comes_first() {
@@ -141,6 +141,47 @@ async fn sales_that_redis_forgot_and_sql_has_show_as_drift() {
         (13, 3, 3),
         "{audit:?}"
     );
+}
+
+/// As the README has it: an adjustment would be one more movement, and leave the drift as it is.
+#[tokio::test]
+async fn drift_is_taken_off_the_counter_itself() {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("a", 10).await;
+    let level = fixture.key("stock:*:a:main").await;
+    sell(&fixture, "a", 4).await;
+    fixture.settle().await;
+    let mut forget = redis::cmd("HINCRBY");
+    fixture
+        .redis::<()>(forget.arg(&level).arg("on_hand").arg(3))
+        .await;
+    let drift = fixture.audit("a").await.drift();
+    assert_eq!(drift, 3);
+    fixture
+        .store
+        .adjust(&adjustment("a", -drift))
+        .await
+        .unwrap();
+    assert_eq!(fixture.audit("a").await.drift(), drift);
+    fixture.store.adjust(&adjustment("a", drift)).await.unwrap();
+
+    let read = fixture.level("a").await;
+    for (field, by) in [("on_hand", -drift), ("version", 1)] {
+        let mut correct = redis::cmd("HINCRBY");
+        fixture
+            .redis::<()>(correct.arg(&level).arg(field).arg(by))
+            .await;
+    }
+
+    assert!(fixture.audit("a").await.consistent());
+    let late = fixture
+        .store
+        .deduct_if_version(&deduction("a", 1), &read)
+        .await;
+    assert_eq!(late.unwrap(), Attempt::Stale);
+    sell(&fixture, "a", 6).await;
+    let audit = fixture.audit("a").await;
+    assert_eq!((audit.sold, audit.oversold(), audit.drift()), (10, 0, 0));
 }
 
 /// As after a failover to a machine whose clock is behind: what is journaled there must come after

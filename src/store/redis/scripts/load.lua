@@ -43,8 +43,13 @@ counters = last_entry() or counters
 -- Later than that of any load before, though the mirror may be the same: no level changes a million
 -- times a second.
 local version = string.format('%.0f', math.max(counters[4] + ARGV[8], now))
-redis.call('HSET', level, 'on_hand', counters[1], 'held', counters[2],
-  'backorder_limit', counters[3], 'version', version)
+local fields = {'on_hand', counters[1], 'held', counters[2], 'backorder_limit', counters[3],
+  'version', version}
+-- One that was never sold from has no key in SQL that could be forgotten here.
+if mirrored ~= '0-0' then
+  fields[9], fields[10] = 'loaded', string.format('%.0f', time[1] * 1000)
+end
+redis.call('HSET', level, unpack(fields))
 
 -- The clock may be behind the one before: what is journaled from now on comes after what SQL has,
 -- or it would change no mirror. The entry that brings this about is gone at once.

@@ -1,12 +1,21 @@
 -- What the scripts that change a level share.
 -- KEYS: the level, its journal, the name under which the operation is remembered.
--- ARGV: the movement, the most entries of a journal, how long to remember the operation in ms.
+-- ARGV: the movement, the most entries of a journal, how long to remember the operation in ms, and
+-- 1 where SQL need not be asked whether it has the operation's key.
 local level, journal, name, movement = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 
 -- Whole numbers in full: left to itself, Lua writes large ones with an exponent.
 local function text(number) return string.format('%.0f', number) end
 
 local function is_remembered() return redis.call('EXISTS', name) == 1 end
+
+-- A level that came from SQL was lost here before, and with it perhaps what was remembered: for as
+-- long as a key would be, only SQL can tell whether it was used.
+local function is_unsure()
+  if ARGV[4] == '1' then return false end
+  local loaded = redis.call('HGET', level, 'loaded')
+  return loaded and redis.call('TIME')[1] * 1000 < loaded + ARGV[3]
+end
 
 local function read_level()
   local read = redis.call('HMGET', level, 'on_hand', 'held', 'backorder_limit')
