@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::stock::{
-    Durability, Idempotency, IdempotencyKey, Movement, MovementKind, OperationId, RequestHash, Sku,
-    Warehouse,
+    Durability, IdempotencyKey, Movement, MovementKind, OperationId, RequestHash, Sku, Warehouse,
 };
 
 use super::record::Record;
@@ -118,24 +117,6 @@ impl Note {
             hash: record.hash().map(<[u8]>::to_vec),
             reason: record.reason.map(str::to_owned),
             reference: record.reference.map(str::to_owned),
-        }
-    }
-
-    /// What the ledger says of a movement that was made under `key`.
-    pub(super) fn of_movement(movement: Movement, key: &Idempotency) -> Self {
-        Self {
-            operation: movement.operation.0,
-            sku: movement.sku.into(),
-            warehouse: movement.warehouse.into(),
-            kind: movement.kind,
-            delta: movement.delta,
-            read_version: movement.read_version,
-            strategy: movement.strategy,
-            caller: key.caller.as_str().to_owned(),
-            key: Some(key.key.as_str().to_owned()),
-            hash: movement.request_hash.map(|hash| hash.0.to_vec()),
-            reason: movement.reason,
-            reference: movement.reference,
         }
     }
 

@@ -18,9 +18,7 @@ impl RedisStore {
         let memory: Option<String> = self.shared.read(redis::cmd("GET").arg(name)).await?;
         memory.map(|memory| movement(&memory)).transpose()
     }
-}
 
-impl RedisStore {
     /// Looks in SQL for what may be forgotten here, and remembers it again; answers whether it was
     /// found. What a journal still holds is not forgotten; what a follower has read before a loss,
     /// and has not yet recorded, is missed.
@@ -32,7 +30,7 @@ impl RedisStore {
             return Ok(false);
         };
         let available = movement.available_after;
-        let note = Note::of_movement(movement, key);
+        let note = note_of(movement, key);
         // No answer tells the time of the entry that it once was.
         let memory = format!("{} {available} {}", EntryId::default(), note.to_text());
         let mut set = redis::cmd("SET");
@@ -41,6 +39,24 @@ impl RedisStore {
         // Nothing changes by it that a repeat would do again.
         let _: Option<String> = self.shared.read(set.arg(kept)).await?;
         Ok(true)
+    }
+}
+
+/// What the ledger says of a movement that was made under `key`.
+fn note_of(movement: Movement, key: &Idempotency) -> Note {
+    Note {
+        operation: movement.operation.0,
+        sku: movement.sku.into(),
+        warehouse: movement.warehouse.into(),
+        kind: movement.kind,
+        delta: movement.delta,
+        read_version: movement.read_version,
+        strategy: movement.strategy,
+        caller: key.caller.as_str().to_owned(),
+        key: Some(key.key.as_str().to_owned()),
+        hash: movement.request_hash.map(|hash| hash.0.to_vec()),
+        reason: movement.reason,
+        reference: movement.reference,
     }
 }
 

@@ -37,6 +37,14 @@ impl Scene {
         }
     }
 
+    /// It moves with each change.
+    async fn version(&self) -> i64 {
+        let level = self.app.get_json("/stock/a").await;
+        level["warehouses"][0]["version"]
+            .as_i64()
+            .expect("a number")
+    }
+
     fn change(&self, method: Method, path: &str, body: &Value) -> RequestBuilder {
         self.app.request(0, method, path).json(body)
     }
@@ -98,11 +106,13 @@ async fn an_adjustment_whose_answer_was_lost_happens_once() {
 #[tokio::test]
 async fn a_level_whose_setting_was_not_answered_is_set_once() {
     let scene = Scene::open().await;
+    let before = scene.version().await;
     let cut = scene.proxy.cut_after(b"\"k\":\"received\"", 1);
     let put = scene.change(Method::PUT, "/stock/a", &json!({"on_hand": 14}));
     let put = put.send().await.expect("an answer");
     assert_eq!(put.status(), 200);
     assert_eq!(cut.fired(), 1, "the answer was not lost");
+    assert_eq!(scene.version().await, before + 1);
     assert_five_received(scene).await;
 }
 
