@@ -168,7 +168,8 @@ pub trait StockStore: Send + Sync + fmt::Debug {
         Ok(level.map_or(Attempt::UnknownSku, |level| Attempt::WrongHome(level.home)))
     }
 
-    /// The movement that the ledger of this SKU holds under this operation, or else under this key.
+    /// The movement that the ledger of this SKU holds under this operation, or else under this key:
+    /// the one that the operation was tried with, if it was with one.
     async fn recorded(
         &self,
         sku: &Sku,

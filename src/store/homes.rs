@@ -218,8 +218,13 @@ impl StockStore for Homes {
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
         let mut problems = self.sql.unsafe_settings().await?;
         if let Some(redis) = &self.redis {
+            let told = async {
+                let mut told = redis.unsafe_settings().await?;
+                told.extend(redis.cluster_problem().await?.map(str::to_owned));
+                Ok::<_, StoreError>(told)
+            };
             // That Redis is away hides nothing of what is wrong with SQL.
-            problems.extend(redis.unsafe_settings().await.unwrap_or_else(|error| {
+            problems.extend(told.await.unwrap_or_else(|error| {
                 vec![format!("Redis's settings could not be checked: {error}")]
             }));
         }
@@ -306,8 +311,8 @@ impl StockStore for Homes {
                 .redis()?
                 .remembered(sku, operation, idempotency)
                 .await?;
-            // What has a key was not created in SQL, and of keys Redis alone knows: to ask SQL for
-            // each refusal would cost what the home in Redis saves.
+            // What has a key was not created in SQL; and where Redis may have forgotten keys, it has
+            // asked SQL already. To ask for each refusal would cost what the home in Redis saves.
             if remembered.is_some() || idempotency.is_some() {
                 return Ok(remembered);
             }

@@ -20,6 +20,7 @@ use crate::stock::{Deduction, Fence, Home, Idempotency, OperationId, Sku, StockL
 
 mod audit;
 mod change;
+mod cluster;
 mod complaints;
 mod connection;
 mod entries;
@@ -42,11 +43,12 @@ pub use follower::Follower;
 use keys::{Keys, Shard};
 use scripts::{Answer, Script};
 
-/// How long an operation is remembered under its own id. Only the replica that minted it repeats
-/// it, and no longer than a request may last.
+/// How long an operation without a key is remembered under its own id. Only the replica that minted
+/// it repeats it, for as long as a request may last: no deadline that can be set is longer than an
+/// hour. What was sent and given up may still arrive as much later as the network holds it.
 const OPERATION_MEMORY: Duration = Duration::from_hours(2);
 
-/// How long it is remembered under its caller's key.
+/// How long one with a key is remembered, under that alone: it says which operation it was.
 const KEY_MEMORY: Duration = Duration::from_hours(24);
 
 /// How to reach a Redis, and how much to ask of it.
@@ -137,7 +139,7 @@ impl RedisStore {
         let note = Note::of(&Record::of_deduction(deduction, None));
         let units = deduction.quantity.units();
         let place = (&deduction.sku, &deduction.warehouse);
-        let step = self
+        let mut step = self
             .step(place, &note, deduction.idempotency.as_ref())
             .await?;
         for _ in 0..loading::LOADS {
@@ -148,8 +150,14 @@ impl RedisStore {
                 }
                 InRedis::Watch => self.watch(&step, units).await?,
             };
-            if answer != Answer::Absent {
-                return attempt(answer, units);
+            match answer {
+                Answer::Absent => step.sure = deduction.idempotency.is_none(),
+                Answer::Unsure if self.recall(&step).await? => return Ok(Attempt::Duplicate),
+                Answer::Unsure => {
+                    step.sure = true;
+                    continue;
+                }
+                settled => return attempt(settled, units),
             }
             match self.load(place.0, place.1).await? {
                 Some(Home::Redis) => {}
@@ -182,13 +190,28 @@ impl RedisStore {
             step.keys.push(step.keys[0].clone());
             wanted.push(read.version.to_string());
         }
-        let arguments = step.arguments(wanted);
-        let answer = self.run(&scripts::WRITE, &step.keys, &arguments).await?;
+        let answer = self.write(&mut step, wanted).await?;
         if answer == Answer::Absent {
             // Redis has lost it since: it is to be read again.
             return Ok(Attempt::Stale);
         }
         attempt(answer, units)
+    }
+
+    /// Writes what is `wanted`, unless the operation is remembered here or, where that is not sure,
+    /// in SQL.
+    async fn write(&self, step: &mut Step<'_>, wanted: Vec<String>) -> Result<Answer, StoreError> {
+        let arguments = step.arguments(wanted.iter().cloned());
+        let answer = self.run(&scripts::WRITE, &step.keys, &arguments).await?;
+        if answer != Answer::Unsure {
+            return Ok(answer);
+        }
+        if self.recall(step).await? {
+            return Ok(Answer::Duplicate);
+        }
+        step.sure = true;
+        let arguments = step.arguments(wanted);
+        self.run(&scripts::WRITE, &step.keys, &arguments).await
     }
 
     /// Runs a script that changes a level.
@@ -202,51 +225,57 @@ impl RedisStore {
     }
 
     /// What a change of a level is written with.
-    async fn step(
+    async fn step<'a>(
         &self,
-        (sku, warehouse): (&Sku, &Warehouse),
+        (sku, warehouse): (&'a Sku, &Warehouse),
         note: &Note,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<Step, StoreError> {
+        idempotency: Option<&'a Idempotency>,
+    ) -> Result<Step<'a>, StoreError> {
         let keys = self.keys().await?;
-        let mut all = vec![
-            keys.level(sku, warehouse),
-            keys.journal(Shard::of(sku)),
-            keys.operation(sku, OperationId(note.operation)),
-        ];
-        all.extend(idempotency.map(|idempotency| keys.idempotency(sku, idempotency)));
         Ok(Step {
-            keys: all,
+            sku,
+            operation: OperationId(note.operation),
+            idempotency,
+            sure: idempotency.is_none(),
+            keys: vec![
+                keys.level(sku, warehouse),
+                keys.journal(Shard::of(sku)),
+                keys.memory(sku, OperationId(note.operation), idempotency),
+            ],
             movement: note.to_text(),
             journal_limit: self.options.journal_limit,
-            names: 1 + usize::from(idempotency.is_some()),
+            memory: idempotency.map_or(OPERATION_MEMORY, |_| KEY_MEMORY),
         })
     }
 }
 
 /// The keys and arguments that all changes share, in the order of `scripts/prelude.lua`.
 #[derive(Debug)]
-struct Step {
+struct Step<'a> {
+    sku: &'a Sku,
+    operation: OperationId,
+    idempotency: Option<&'a Idempotency>,
+    /// Whether SQL need not be asked for the key.
+    sure: bool,
     keys: Vec<String>,
     movement: String,
     journal_limit: u32,
-    names: usize,
+    /// How long the operation is remembered.
+    memory: Duration,
 }
 
-impl Step {
-    /// Under which keys the operation is remembered, and for how long.
-    fn memories(&self) -> impl Iterator<Item = (&String, Duration)> {
-        let names = &self.keys[2..2 + self.names];
-        names.iter().zip([OPERATION_MEMORY, KEY_MEMORY])
+impl Step<'_> {
+    /// The name under which the operation is remembered.
+    fn name(&self) -> &str {
+        &self.keys[2]
     }
 
     fn arguments(&self, more: impl IntoIterator<Item = String>) -> Vec<String> {
         let mut all = vec![
             self.movement.clone(),
             self.journal_limit.to_string(),
-            OPERATION_MEMORY.as_millis().to_string(),
-            KEY_MEMORY.as_millis().to_string(),
-            self.names.to_string(),
+            self.memory.as_millis().to_string(),
+            u8::from(self.sure).to_string(),
         ];
         all.extend(more);
         all
@@ -265,7 +294,7 @@ fn attempt(answer: Answer, units: i64) -> Result<Attempt, StoreError> {
         Answer::Short { available } => Attempt::Insufficient { available },
         Answer::Stale => Attempt::Stale,
         Answer::Fenced => Attempt::LockLost,
-        Answer::Absent => return Err(failure::bad_answer(answer)),
+        Answer::Absent | Answer::Unsure => return Err(failure::bad_answer(answer)),
         Answer::Full => return Err(StoreError::JournalFull),
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! *Guarantees*: volatile: never oversells while Redis keeps its data; what Redis loses (failover, `appendfsync everysec`) can be sold again.
 //! *Costs*: one round trip to Redis; the SQL ledger follows behind, and deductions stop (503) when it falls too far behind.
-//! *Fails when*: Redis loses what it acknowledged: those units go on sale again, though they were sold.
+//! *Fails when*: Redis loses what it acknowledged: those units go on sale again, and a retry with an Idempotency-Key that was lost with them may sell once more.
 //! *Use when*: a flash sale needs more than the database gives, and a small loss on failover can be borne.
 
 use crate::stock::Deduction;

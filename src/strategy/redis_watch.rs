@@ -2,7 +2,7 @@
 //!
 //! *Guarantees*: volatile: never oversells while Redis keeps its data; what Redis loses (failover, `appendfsync everysec`) can be sold again.
 //! *Costs*: two round trips on a connection of its own; under contention most attempts are thrown away.
-//! *Fails when*: Redis loses what it acknowledged; on a hot SKU it may give up as contended (503) while others succeed.
+//! *Fails when*: Redis loses what it acknowledged, units and Idempotency-Keys; on a hot SKU it may give up as contended (503) while others succeed.
 //! *Use when*: you compare it with redis-lua, which does the same in one round trip.
 
 use crate::stock::Deduction;

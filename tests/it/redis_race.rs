@@ -1,16 +1,13 @@
-//! The race of stock that lives in Redis: who is exact there, that SQL agrees with it to the unit
-//! afterwards, and that what `no-lock` oversold holds up nobody's ledger.
+//! The race of stock that lives in Redis: who is exact there, and that SQL agrees with it to the unit
+//! afterwards.
 
-use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 use sqlx::{Connection, MySqlConnection, PgConnection, SqliteConnection};
 use stocklock::lab::race::{Evidence, Progress, RacePlan, Report, Row, Verdict, run};
 use stocklock::stock::Home;
 use stocklock::strategy::{Strategy, Tier};
-use tokio::time::{Duration, Instant, sleep};
 
-use crate::store_contract::fixture::SOON;
 use crate::support::app::TestApp;
 use crate::support::lock_services::LockServices;
 use crate::support::process::Process;
@@ -47,7 +44,6 @@ async fn in_redis_who_promises_is_exact_and_who_does_not_is_caught(
     }
     let caught = &report.rows[0];
     assert_eq!(caught.verdict, Verdict::Caught, "{}", report.table());
-    assert_not_held_up(&app, services.redis_url(), &caught.sku).await;
     app.stop().await;
 }
 
@@ -102,61 +98,6 @@ async fn on_hand(backend: Backend, url: &str, sku: &str) -> i64 {
         }
     };
     answer.expect("the row is there")
-}
-
-/// A SKU whose sales go through the very journal of the SKU that was oversold: they arrive.
-async fn assert_not_held_up(app: &TestApp, redis: &str, oversold: &str) {
-    let client = redis::Client::open(redis).expect("the URL is one");
-    let connection = client.get_multiplexed_async_connection().await;
-    let mut connection = connection.expect("Redis lets the test in");
-    let shard = shard_of(&mut connection, oversold).await;
-    let mut neighbour = None;
-    // One in 64 is in the same shard: that none of so many is happens to nobody.
-    for number in 0..2_000 {
-        let sku = format!("neighbour-{number}");
-        create(app, &sku).await;
-        if shard_of(&mut connection, &sku).await == shard {
-            neighbour = Some(sku);
-            break;
-        }
-    }
-    let sku = neighbour.expect("a SKU of the same shard");
-    for strategy in ["redis-lua", "redis-watch", "no-lock"] {
-        let sold = app.deduct(0, strategy, &json!({"sku": sku})).send().await;
-        assert_eq!(sold.expect("an answer").status(), 200, "{strategy}");
-    }
-    let deadline = Instant::now() + SOON;
-    let audit = loop {
-        let audit = app.audit(&sku).await;
-        if audit["pending"] == 0 {
-            break audit;
-        }
-        assert!(Instant::now() < deadline, "{audit}");
-        sleep(Duration::from_millis(5)).await;
-    };
-    assert_eq!(
-        (&audit["sold"], &audit["on_hand"], &audit["consistent"]),
-        (&json!(3), &json!(2), &json!(true)),
-        "{audit}"
-    );
-}
-
-async fn create(app: &TestApp, sku: &str) {
-    let put = app.request(0, Method::PUT, &format!("/stock/{sku}"));
-    let put = put.json(&json!({"on_hand": 5, "home": "redis"}));
-    assert_eq!(put.send().await.expect("an answer").status(), 201);
-}
-
-/// What stands in braces in the SKU's key.
-async fn shard_of(connection: &mut redis::aio::MultiplexedConnection, sku: &str) -> String {
-    let mut keys = redis::cmd("KEYS");
-    let keys = keys.arg(format!("stock:*:{sku}:main"));
-    let keys: Vec<String> = keys.query_async(connection).await.expect("an answer");
-    let [key] = &keys[..] else {
-        panic!("{sku}: {keys:?}")
-    };
-    let (start, end) = (key.find('{'), key.find('}'));
-    key[start.expect("a brace")..end.expect("a brace")].to_owned()
 }
 
 #[tokio::test]

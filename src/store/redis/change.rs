@@ -1,7 +1,7 @@
 //! Setting and adjusting levels: computed here from levels that were read, and written if they are
 //! still the same.
 
-use super::scripts::{self, Answer};
+use super::scripts::Answer;
 use super::{RedisStore, failure};
 use crate::stock::{Adjustment, LevelChange, StockLevel, Warehouse};
 use crate::store::journal::Note;
@@ -71,20 +71,19 @@ impl RedisStore {
             step.keys.push(keys.level(&read.sku, &read.warehouse));
             wanted.push(read.version.to_string());
         }
-        let arguments = step.arguments(wanted);
-        Ok(
-            match self.run(&scripts::WRITE, &step.keys, &arguments).await? {
-                Answer::Written { version, .. } => Change::Done {
-                    level: StockLevel { version, ..level },
-                    created: false,
-                },
-                Answer::Duplicate => Change::Duplicate,
-                // Lost since, or changed: to be read again.
-                Answer::Absent | Answer::Stale | Answer::Fenced => Change::Stale,
-                // The versions say that what was read suffices.
-                answer @ Answer::Short { .. } => return Err(failure::bad_answer(answer)),
-                Answer::Full => return Err(StoreError::JournalFull),
+        Ok(match self.write(&mut step, wanted).await? {
+            Answer::Written { version, .. } => Change::Done {
+                level: StockLevel { version, ..level },
+                created: false,
             },
-        )
+            Answer::Duplicate => Change::Duplicate,
+            // Lost since, or changed: to be read again.
+            Answer::Absent | Answer::Stale | Answer::Fenced => Change::Stale,
+            // The versions say that what was read suffices.
+            answer @ (Answer::Short { .. } | Answer::Unsure) => {
+                return Err(failure::bad_answer(answer));
+            }
+            Answer::Full => return Err(StoreError::JournalFull),
+        })
     }
 }

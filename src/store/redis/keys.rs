@@ -1,7 +1,8 @@
 //! What the keys are called.
 //!
-//! A SKU's keys all carry the name of its shard in braces, so that on a cluster they lie on one
-//! node, and one script may touch them together. The name begins with the identity of the SQL
+//! A SKU's keys all carry the name of its shard in braces: they belong together, and one script
+//! touches them. (Redis Cluster would keep them on one node; but the followers ask for all shards at
+//! once, so a cluster is not supported.) The name begins with the identity of the SQL
 //! ledger, for it is that ledger which the stock here belongs to: another one on the same Redis
 //! (a test's, a race's) has other keys.
 
@@ -57,21 +58,34 @@ impl Keys {
         format!("journal:{}", self.tag(shard))
     }
 
-    /// A number that grows whenever entries leave the journal.
+    /// A hash: how many entries of each level have left the journal, and since when that is counted.
     pub(super) fn departures(&self, shard: Shard) -> String {
-        format!("journal:{}:departures", self.tag(shard))
+        format!("departed:{}:journal", self.tag(shard))
     }
 
-    /// A text: what an operation did.
-    pub(super) fn operation(&self, sku: &Sku, operation: OperationId) -> String {
+    /// A text: what an operation did. With a key it is remembered under that, else under its own id.
+    pub(super) fn memory(
+        &self,
+        sku: &Sku,
+        operation: OperationId,
+        idempotency: Option<&Idempotency>,
+    ) -> String {
+        idempotency.map_or_else(
+            || self.operation(sku, operation),
+            |idempotency| self.idempotency(sku, idempotency),
+        )
+    }
+
+    fn operation(&self, sku: &Sku, operation: OperationId) -> String {
         format!("op:{}:{operation}", self.tag(Shard::of(sku)))
     }
 
-    /// A text: what was done under a caller's key.
-    pub(super) fn idempotency(&self, sku: &Sku, idempotency: &Idempotency) -> String {
+    /// A text: what was done with this SKU under a caller's key. It names the SKU, so that a key counts
+    /// for each by itself, whether two of them lie in one shard or not.
+    fn idempotency(&self, sku: &Sku, idempotency: &Idempotency) -> String {
         let Idempotency { caller, key, .. } = idempotency;
         let tag = self.tag(Shard::of(sku));
-        format!("op:{tag}:{}:{}", caller.as_str(), key.as_str())
+        format!("op:{tag}:{sku}:{}:{}", caller.as_str(), key.as_str())
     }
 }
 
@@ -81,7 +95,13 @@ mod tests {
 
     #[test]
     fn a_sku_never_changes_its_shard() {
-        for (sku, shard) in [("1001", 62), ("1001-redis", 6), ("上海仓", 32)] {
+        for (sku, shard) in [
+            ("1001", 62),
+            ("1001-redis", 6),
+            ("a", 10),
+            ("b", 62),
+            ("上海仓", 32),
+        ] {
             assert_eq!(Shard::of(&Sku::parse(sku).unwrap()), Shard(shard), "{sku}");
         }
     }

@@ -16,12 +16,16 @@ use crate::store::mirror::Mirrored;
 /// Redis' clock in microseconds, where that is later, tells apart a load from the one before it.
 pub(super) const LEAP: i64 = 10_000_000;
 
-/// How often a load starts again because entries left the journal meanwhile, and how often a level
+/// How often a load starts again because entries of its level left the journal meanwhile, which they
+/// do only after another one has loaded it or just before it was lost, and how often a level
 /// is loaded that is gone again when it is read.
 pub(super) const LOADS: u32 = 20;
 
 /// `on_hand`, held, `backorder_limit`, version; nothing where there is no level.
 pub(super) type Counters = [Option<i64>; 4];
+
+/// Since when it is known what departed from a journal, and how many entries of one level have.
+type Departed = (Option<String>, Option<String>);
 
 /// What reads a level's counters.
 pub(super) fn read_level(key: &str) -> Cmd {
@@ -125,18 +129,19 @@ impl RedisStore {
         let keys = self.keys().await?;
         let shard = Shard::of(sku);
         let level = keys.level(sku, warehouse);
-        let departures = keys.departures(shard);
-        let touched = [level, keys.journal(shard), departures.clone()];
+        let departed = keys.departures(shard);
+        let mut of_this = redis::cmd("HMGET");
+        of_this.arg(&departed).arg("since").arg(&level);
+        let touched = [level, keys.journal(shard), departed];
         for _ in 0..LOADS {
-            let departed: Option<String> =
-                self.shared.read(redis::cmd("GET").arg(&departures)).await?;
+            let before: Departed = self.shared.read(&of_this).await?;
             let Some(mirrored) = self.sql.mirrored(sku, warehouse).await? else {
                 return Ok(None);
             };
             if mirrored.level.home != Home::Redis {
                 return Ok(Some(mirrored.level.home));
             }
-            let arguments = load_arguments(departed, &mirrored);
+            let arguments = load_arguments(before, &mirrored);
             let answer = self
                 .shared
                 .script(&scripts::LOAD, &touched, &arguments)
@@ -158,9 +163,11 @@ pub(super) fn lost_again() -> StoreError {
     StoreError::Unavailable("redis loses what is loaded into it".into())
 }
 
-fn load_arguments(departed: Option<String>, mirrored: &Mirrored) -> Vec<String> {
+fn load_arguments(before: Departed, mirrored: &Mirrored) -> Vec<String> {
     let Mirrored { level, entry } = mirrored;
+    let (since, departed) = before;
     vec![
+        since.unwrap_or_default(),
         departed.unwrap_or_default(),
         entry.to_string(),
         level.on_hand.to_string(),

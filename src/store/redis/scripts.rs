@@ -60,6 +60,8 @@ pub(super) enum Answer {
     Stale,
     /// A later holder of the lock has written.
     Fenced,
+    /// The key is not remembered, which says nothing so soon after the level was loaded.
+    Unsure,
     /// Redis does not have the level.
     Absent,
     /// As many entries wait in the journal as may.
@@ -81,6 +83,7 @@ impl Answer {
             ["duplicate"] => Self::Duplicate,
             ["stale"] => Self::Stale,
             ["fenced"] => Self::Fenced,
+            ["unsure"] => Self::Unsure,
             ["absent"] => Self::Absent,
             ["full"] => Self::Full,
             _ => return Err(bad_answer(answer)),

@@ -11,7 +11,7 @@ use crate::store::StoreError;
 
 impl RedisStore {
     /// One attempt; [`Answer::Stale`] where another was faster.
-    pub(super) async fn watch(&self, step: &Step, units: i64) -> Result<Answer, StoreError> {
+    pub(super) async fn watch(&self, step: &Step<'_>, units: i64) -> Result<Answer, StoreError> {
         if self.options.watch_on == WatchOn::Shared {
             let mut connection = self.shared.connection().await?;
             return deduct(&mut connection, step, units).await;
@@ -40,17 +40,19 @@ fn speaks_for_all(error: &StoreError) -> bool {
     failure.is_some_and(|RedisFailure(error)| is_of_the_connection(error))
 }
 
-/// The answers to what is asked: the level's counters, entries, names, the time.
-type Look = (Vec<Option<i64>>, i64, i64, (i64, i64));
+/// The answers to what is asked: the level's counters, entries, the memory, the time.
+type Look = (Vec<Option<i64>>, i64, bool, (i64, i64));
 
 /// What was read while it was watched.
 struct Seen {
     /// `on_hand`, held, `backorder_limit`, version; nothing where there is no level.
     counters: Option<[i64; 4]>,
+    /// When the level was loaded from SQL, if it was, by the same clock as `millis`.
+    loaded: Option<i64>,
     /// Entries in the journal.
     waiting: i64,
-    /// Of the names under which the operation would be remembered, how many are.
-    remembered: i64,
+    /// Whether the operation was executed before.
+    remembered: bool,
     /// The server's clock, in milliseconds.
     millis: i64,
 }
@@ -67,7 +69,7 @@ struct Next {
 /// Two messages; whatever the answer, nothing is watched afterwards.
 async fn deduct(
     connection: &mut impl ConnectionLike,
-    step: &Step,
+    step: &Step<'_>,
     units: i64,
 ) -> Result<Answer, StoreError> {
     let seen = look(connection, step).await?;
@@ -90,33 +92,37 @@ async fn deduct(
     }
 }
 
-async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen, StoreError> {
-    let names = &step.keys[2..2 + step.names];
+async fn look(connection: &mut impl ConnectionLike, step: &Step<'_>) -> Result<Seen, StoreError> {
     let mut commands = redis::pipe();
     commands
         .cmd("WATCH")
         .arg(&step.keys[0])
-        .arg(names)
+        .arg(step.name())
         .ignore()
         .cmd("HMGET")
         .arg(&step.keys[0])
-        .arg(&["on_hand", "held", "backorder_limit", "version"])
+        .arg(&["on_hand", "held", "backorder_limit", "version", "loaded"])
         .cmd("XLEN")
         .arg(&step.keys[1])
         .cmd("EXISTS")
-        .arg(names)
+        .arg(step.name())
         .cmd("TIME");
     let read: RedisResult<Look> = on(connection, &commands).await;
     let (counters, waiting, remembered, (seconds, micros)) = read.map_err(reading)?;
-    let counters = match counters[..] {
-        [Some(on_hand), Some(held), Some(limit), Some(version)] => {
-            Some([on_hand, held, limit, version])
-        }
-        [None, None, None, None] => None,
+    let (counters, loaded) = match counters[..] {
+        [
+            Some(on_hand),
+            Some(held),
+            Some(limit),
+            Some(version),
+            loaded,
+        ] => (Some([on_hand, held, limit, version]), loaded),
+        [None, None, None, None, _] => (None, None),
         _ => return Err(bad_answer(counters)),
     };
     Ok(Seen {
         counters,
+        loaded,
         waiting,
         remembered,
         millis: seconds * 1000 + micros / 1000,
@@ -124,13 +130,22 @@ async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen,
 }
 
 /// What to write, or what is settled without.
-fn decide(seen: &Seen, step: &Step, units: i64) -> Result<Next, Answer> {
-    if seen.remembered > 0 {
+fn decide(seen: &Seen, step: &Step<'_>, units: i64) -> Result<Next, Answer> {
+    if seen.remembered {
         return Err(Answer::Duplicate);
     }
     let Some([on_hand, held, backorder_limit, version]) = seen.counters else {
         return Err(Answer::Absent);
     };
+    // As the function `is_unsure` of `scripts/prelude.lua` has it.
+    let memory = i64::try_from(step.memory.as_millis()).unwrap_or(i64::MAX);
+    if !step.sure
+        && seen
+            .loaded
+            .is_some_and(|loaded| seen.millis < loaded + memory)
+    {
+        return Err(Answer::Unsure);
+    }
     let available = on_hand - held + backorder_limit;
     if available < units {
         return Err(Answer::Short { available });
@@ -148,7 +163,7 @@ fn decide(seen: &Seen, step: &Step, units: i64) -> Result<Next, Answer> {
 }
 
 /// The same as the function `write` of `scripts/prelude.lua` writes.
-fn transaction(step: &Step, next: &Next) -> Pipeline {
+fn transaction(step: &Step<'_>, next: &Next) -> Pipeline {
     let mut commands = redis::pipe();
     commands.atomic();
     commands
@@ -176,15 +191,13 @@ fn transaction(step: &Step, next: &Next) -> Pipeline {
         .arg(next.version);
     // The entry's id is not known before `EXEC`; only its time is read from here.
     let memory = format!("{}-0 {} {}", next.millis, next.available(), step.movement);
-    for (name, kept) in step.memories() {
-        let kept = u64::try_from(kept.as_millis()).unwrap_or(u64::MAX);
-        commands
-            .cmd("SET")
-            .arg(name)
-            .arg(&memory)
-            .arg("PX")
-            .arg(kept);
-    }
+    let kept = u64::try_from(step.memory.as_millis()).unwrap_or(u64::MAX);
+    commands
+        .cmd("SET")
+        .arg(step.name())
+        .arg(&memory)
+        .arg("PX")
+        .arg(kept);
     commands
 }
 

@@ -182,20 +182,24 @@ async fn a_journal_that_is_full_takes_no_more_until_the_ledger_has_followed() {
     assert!(audit.consistent());
 }
 
-/// One key, two SKUs, so two shards: the second sale is its own, and keeps its place in the ledger.
+/// One key, two SKUs: the second sale is its own, and keeps its place in the ledger, whether the
+/// two lie in different shards (62 and 10) or in the same one.
 #[rstest]
 #[tokio::test]
 async fn a_key_that_the_ledger_has_from_another_sku_does_not_stop_it(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(["1001", "a"], ["1001", "b"])] skus: [&str; 2],
 ) {
     let fixture = Fixture::in_redis(backend, |options| options).await;
-    for sku in ["a", "b"] {
+    for sku in skus {
         fixture.put(sku, 5).await;
         let keyed = deduction_with_key(sku, 1, "k");
         let sold = fixture.store.deduct_in_redis(&keyed, InRedis::Script).await;
         assert!(matches!(sold, Ok(Attempt::Journaled { .. })), "{sold:?}");
+        let again = fixture.store.deduct_in_redis(&keyed, InRedis::Watch).await;
+        assert_eq!(again.unwrap(), Attempt::Duplicate);
     }
-    for sku in ["a", "b"] {
+    for sku in skus {
         let audit = fixture.audit(sku).await;
         assert_eq!((audit.sold, audit.consistent()), (1, true), "{audit:?}");
     }

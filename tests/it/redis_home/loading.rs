@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use rstest::rstest;
 use stocklock::stock::Home;
 use stocklock::store::{Attempt, InRedis};
 use tokio::task::JoinSet;
 
-use crate::store_contract::fixture::{Fixture, On, deduction, level_change, name};
+use crate::store_contract::fixture::{Fixture, On, adjustment, deduction, level_change, name};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_level_that_redis_has_lost_is_loaded_once_by_whoever_comes_first() {
@@ -127,6 +128,103 @@ async fn sales_that_redis_forgot_and_sql_has_show_as_drift() {
         (13, 3, 3),
         "{audit:?}"
     );
+}
+
+/// As the README has it: an adjustment would be one more movement, and leave the drift as it is.
+#[tokio::test]
+async fn drift_is_taken_off_the_counter_itself() {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("a", 10).await;
+    let level = fixture.key("stock:*:a:main").await;
+    sell(&fixture, "a", 4).await;
+    fixture.settle().await;
+    let mut forget = redis::cmd("HINCRBY");
+    fixture
+        .redis::<()>(forget.arg(&level).arg("on_hand").arg(3))
+        .await;
+    let drift = fixture.audit("a").await.drift();
+    assert_eq!(drift, 3);
+    fixture
+        .store
+        .adjust(&adjustment("a", -drift))
+        .await
+        .unwrap();
+    assert_eq!(fixture.audit("a").await.drift(), drift);
+    fixture.store.adjust(&adjustment("a", drift)).await.unwrap();
+
+    let read = fixture.level("a").await;
+    for (field, by) in [("on_hand", -drift), ("version", 1)] {
+        let mut correct = redis::cmd("HINCRBY");
+        fixture
+            .redis::<()>(correct.arg(&level).arg(field).arg(by))
+            .await;
+    }
+
+    assert!(fixture.audit("a").await.consistent());
+    let late = fixture
+        .store
+        .deduct_if_version(&deduction("a", 1), &read)
+        .await;
+    assert_eq!(late.unwrap(), Attempt::Stale);
+    sell(&fixture, "a", 6).await;
+    let audit = fixture.audit("a").await;
+    assert_eq!((audit.sold, audit.oversold(), audit.drift()), (10, 0, 0));
+}
+
+/// As after a failover to a machine whose clock is behind: what is journaled there must come after
+/// what SQL has, or it would reach neither the mirror nor a level that is loaded again.
+#[tokio::test]
+async fn a_clock_that_is_behind_loses_no_sale_of_a_level_that_was_loaded() {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("a", 10).await;
+    sell(&fixture, "a", 1).await;
+    let journal = fixture.key("journal:*").await;
+    let (seconds, _): (u64, u64) = fixture.redis(&redis::cmd("TIME")).await;
+    let ahead = format!("{}-5", (seconds + 3600) * 1000);
+    let mut set = redis::cmd("XSETID");
+    fixture.redis::<()>(set.arg(&journal).arg(&ahead)).await;
+    sell(&fixture, "a", 1).await;
+    fixture.settle().await;
+    fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
+
+    sell(&fixture, "a", 2).await;
+
+    let key = fixture.key("stock:*:a:main").await;
+    fixture.redis::<()>(redis::cmd("DEL").arg(key)).await;
+    assert_eq!(fixture.level("a").await.on_hand, 6, "by the journal");
+    fixture.settle().await;
+    fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
+    assert_eq!(fixture.level("a").await.on_hand, 6, "by the mirror");
+    assert!(fixture.audit("a").await.consistent());
+    sell(&fixture, "a", 6).await;
+    let audit = fixture.audit("a").await;
+    assert_eq!((audit.sold, audit.pending), (10, 0), "{audit:?}");
+}
+
+/// Redis is open to others: what they write names a level of ours at most.
+#[rstest]
+#[case::nothing_else(&[])]
+#[case::words(&["on_hand", "many", "held", "0", "backorder_limit", "0", "version", "1"])]
+#[case::too_large(&["on_hand", "1", "held", "0", "backorder_limit", "0", "version", "99999999999999999999"])]
+#[tokio::test]
+async fn a_level_is_not_loaded_from_an_entry_that_has_no_counters(#[case] counters: &[&str]) {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("a", 10).await;
+    sell(&fixture, "a", 2).await;
+    let (journal, level) = (
+        fixture.key("journal:*").await,
+        fixture.key("stock:*:a:main").await,
+    );
+    let mut add = redis::cmd("XADD");
+    add.arg(&journal).arg("*").arg("level").arg(&level);
+    fixture
+        .redis::<String>(add.arg(counters).arg("movement").arg("{}"))
+        .await;
+    fixture.redis::<()>(redis::cmd("DEL").arg(&level)).await;
+
+    assert_eq!(fixture.level("a").await.on_hand, 8);
+
+    sell(&fixture, "a", 8).await;
 }
 
 #[tokio::test]

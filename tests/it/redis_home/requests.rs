@@ -1,7 +1,6 @@
 //! What callers see of stock that lives in Redis.
 
 use reqwest::Method;
-use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep};
@@ -118,42 +117,6 @@ async fn of_100_requests_with_one_key_one_sells() {
             (&json!(2), &json!(true))
         );
     }
-    app.stop().await;
-}
-
-/// The connection is cut once the server has executed it: the replica asks again, and sells once.
-#[rstest]
-#[case::a_script("redis-lua", b"EVALSHA")]
-#[case::a_transaction("redis-watch", b"EXEC\r\n")]
-#[tokio::test]
-async fn a_sale_whose_answer_was_lost_happens_once(#[case] strategy: &str, #[case] sent: &[u8]) {
-    let redis = fresh_redis().await;
-    let (proxy, url) = Proxy::before(&redis.url).await;
-    let app = TestApp::with_flags(Sqlite, 1, &["--redis-url", &url]).await;
-    create(&app, "a", 10).await;
-    let first = app.deduct(0, strategy, &json!({"sku": "a"})).send().await;
-    assert_eq!(first.expect("an answer").status(), 200);
-    let cut = proxy.cut_after(sent, 1);
-    let request = || {
-        let request = app.deduct(0, strategy, &json!({"sku": "a", "quantity": 3}));
-        request.header("Idempotency-Key", "k")
-    };
-    let sold = request().send().await.expect("an answer");
-    assert_eq!(sold.status(), 200);
-    assert_eq!(cut.fired(), 1, "the answer was not lost");
-    assert!(
-        !sold.headers().contains_key("idempotent-replayed"),
-        "it is the first answer"
-    );
-    let repeat = request().send().await.expect("an answer");
-    assert_eq!(repeat.headers()["idempotent-replayed"], "true");
-    let (sold, repeat): (Value, Value) = (sold.json().await.unwrap(), repeat.json().await.unwrap());
-    assert_eq!(sold, repeat);
-    let audit = settled(&app, "a").await;
-    assert_eq!(
-        (&audit["sold"], &audit["consistent"]),
-        (&json!(4), &json!(true))
-    );
     app.stop().await;
 }
 

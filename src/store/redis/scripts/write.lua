@@ -5,15 +5,16 @@
 if is_remembered() then return {'duplicate'} end
 local on_hand, held, backorder_limit = read_level()
 if not on_hand then return {'absent'} end
-local token, source = ARGV[8], ARGV[9]
+if is_unsure() then return {'unsure'} end
+local token, source = ARGV[7], ARGV[8]
 if token ~= '' then
   local last = redis.call('HMGET', level, 'fence', 'fence_source')
   if last[2] == source and tonumber(last[1]) > tonumber(token) then return {'fenced'} end
 end
-for i = 10, #ARGV do
-  if redis.call('HGET', KEYS[2 + names + i - 9], 'version') ~= ARGV[i] then return {'stale'} end
+for i = 4, #KEYS do
+  if redis.call('HGET', KEYS[i], 'version') ~= ARGV[5 + i] then return {'stale'} end
 end
-local new_on_hand, new_limit = tonumber(ARGV[6]), tonumber(ARGV[7]) or backorder_limit
+local new_on_hand, new_limit = tonumber(ARGV[5]), tonumber(ARGV[6]) or backorder_limit
 if new_on_hand - held + new_limit < 0 then
   return {'short', text(on_hand - held + backorder_limit)}
 end
