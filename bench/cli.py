@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ABOUT = """\
 Measures one replica, without nginx, against what stands beside it on the same machine:
 
-  1. single-sql against the same statements (read from src/store/*/sql.rs) from pgbench and from
+  1. single-sql against the same statements (read from the store's snapshots) from pgbench and from
      mariadb-slap, in interleaved rounds;
   2. redis-lua against /healthz, with Redis under appendfsync everysec, always, and without a file;
   3. every strategy on every database, with 1, 16, 64 and 256 connections.

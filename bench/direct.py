@@ -9,7 +9,7 @@ from pathlib import Path
 from .process import BenchError, Process, program, run
 from .servers import NAME, MariaDb, PostgreSql
 from .service import Service
-from .statements import pgbench_script, slap_query
+from .statements import pgbench_script, slap_message
 
 # The sessions of the service's pool, see session() and SESSION in src/store/*/connect.rs. Only the
 # limits are longer: a timer costs the same whatever it is set to, but the tools give up where the
@@ -110,8 +110,9 @@ def _slap(
         "mariadb-slap",
         [program("mariadb-slap", "mariadb-client"), *database.client_options(), "--silent",
          f"--create-schema={NAME}", "--no-drop", f"--concurrency={clients}",
-         f"--number-of-queries={ENDLESS}", f"--init-command={MARIADB_SESSION}", "--delimiter=;",
-         f"--query={slap_query(sku)}"],
+         f"--number-of-queries={ENDLESS}", f"--init-command={MARIADB_SESSION}",
+         # As one message, as the service sends it; split, it would be four.
+         "--delimiter=@@", f"--query={slap_message(sku)}"],
         state / "slap.log",
         environment=database.environment(),
         end=signal.SIGTERM,

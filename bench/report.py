@@ -15,7 +15,7 @@ The load generator, the service and the servers share the machine, so each has l
 With another disk the ratios change: where a commit waits long for it, the service has less to add."""
 
 DIRECT = """\
-The statements that `single-sql` sends are read from `src/store/*/sql.rs` and repeated by the database's own load tool, on a hot row in the same tables, with the same settings of server and session.
+What `single-sql` sends (held in the snapshots of `src/store`) is repeated by the database's own load tool, on a hot row in the same tables, with the same settings of server and session.
 `pgbench` prepares them, as the service does; `mariadb-slap` can only send text, which the server parses each time.
 Both have no HTTP to speak, no idempotency to decide and no outcome to answer."""
 

@@ -1,17 +1,10 @@
-"""The statements of the load tools are those of the store."""
+"""What the load tools send is what the store sends."""
 
 import re
 import unittest
 
 from bench import statements
-from bench.statements import MOVEMENT, ROOT, SOURCES, StatementError, constants
-
-RUST = """
-pub(super) const PLAIN: &str = "UPDATE stock
-    SET on_hand = 0";
-pub(super) const RAW: &str =
-    r#"SELECT "T" FROM movement"#;
-"""
+from bench.statements import MOVEMENT, ROOT, SNAPSHOTS, StatementError, snapshot
 
 
 class Statements(unittest.TestCase):
@@ -21,43 +14,34 @@ class Statements(unittest.TestCase):
         names = {"operation": "operation_id", "key": "idempotency_key", "hash": "request_hash"}
         self.assertEqual(tuple(names.get(name, name) for name in bound), MOVEMENT)
 
-    def test_every_parameter_of_the_real_statements_is_replaced(self) -> None:
+    def test_every_parameter_is_replaced(self) -> None:
         script = statements.pgbench_script("sku-1")
         self.assertNotRegex(script, r"\$\d")
         self.assertIn("WHERE sku = 'sku-1' AND warehouse = 'main'", script)
-        query = statements.slap_query("sku-1")
-        self.assertNotIn("?", query)
-        self.assertIn("WHERE sku = 'sku-1' AND warehouse = 'main'", query)
+        message = statements.slap_message("sku-1")
+        self.assertNotIn(b"sample".hex(), message)
+        self.assertIn("WHERE sku = 'sku-1' AND warehouse = ", message)
 
-    def test_both_record_a_movement_for_the_level_that_they_write(self) -> None:
-        for text in (statements.pgbench_script("s"), statements.slap_query("s")):
+    def test_both_write_a_level_and_record_a_movement_for_it(self) -> None:
+        for text in (statements.pgbench_script("s"), statements.slap_message("s")):
             self.assertEqual(text.count("UPDATE stock"), 1)
             self.assertEqual(text.count("INSERT INTO movement"), 1)
 
-    def test_only_the_delimiters_of_slap_are_semicolons(self) -> None:
-        query = statements.slap_query("s")
-        self.assertEqual(query.count(";"), len(statements.SINGLE_SQL["mariadb"]) - 1)
-
-    def test_the_sources_are_read_as_rust_reads_them(self) -> None:
-        expected = {"PLAIN": "UPDATE stock SET on_hand = 0", "RAW": 'SELECT "T" FROM movement'}
-        self.assertEqual(constants(RUST), expected)
-        for path in SOURCES.values():
-            source = path.read_text()
-            self.assertEqual(len(constants(source)), source.count(": &str ="), path)
-
-    def test_a_statement_that_is_gone_is_an_error(self) -> None:
-        with self.assertRaisesRegex(StatementError, "sql.rs has no [A-Z_]+"):
-            statements.pgbench_script("s", RUST)
-        with self.assertRaisesRegex(StatementError, "sql.rs has no [A-Z_]+"):
-            statements.slap_query("s", RUST)
+    def test_slap_has_nothing_to_split(self) -> None:
+        self.assertNotIn("@@", statements.slap_message("s"))
 
     def test_another_number_of_parameters_is_an_error(self) -> None:
-        postgres = SOURCES["postgres"].read_text().replace("sku = $1", "sku = $1 || $99")
-        with self.assertRaisesRegex(StatementError, r"\d+ parameters in sql.rs, and \d+"):
-            statements.pgbench_script("s", postgres)
-        mariadb = SOURCES["mariadb"].read_text().replace("sku = ?", "sku = ? AND ?")
-        with self.assertRaisesRegex(StatementError, r"\d+ parameters in sql.rs, and \d+"):
-            statements.slap_query("s", mariadb)
+        text = SNAPSHOTS["postgres"].read_text().replace("$13", "$13 || $99")
+        with self.assertRaisesRegex(StatementError, r"\d+ parameters, and \d+ are known"):
+            statements.pgbench_script("s", text)
+
+    def test_another_sample_is_an_error(self) -> None:
+        text = SNAPSHOTS["mariadb"].read_text().replace(b"sample-key".hex(), "00")
+        with self.assertRaisesRegex(StatementError, "the message has no"):
+            statements.slap_message("s", text)
+
+    def test_a_snapshot_is_what_follows_its_head(self) -> None:
+        self.assertEqual(snapshot("---\nsource: s\nexpression: e\n---\nA\n  B\n"), "A B")
 
 
 if __name__ == "__main__":

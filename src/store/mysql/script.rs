@@ -142,7 +142,30 @@ impl<T: Display> Display for Nullable<T> {
 
 #[cfg(test)]
 mod tests {
+    use uuid::uuid;
+
     use super::*;
+    use crate::stock::{
+        Caller, Idempotency, IdempotencyKey, OperationId, Quantity, RequestHash, Sku, Warehouse,
+    };
+
+    /// What `make bench` has the database's own load tool send; it knows these samples.
+    #[test]
+    fn single_sql() {
+        let deduction = Deduction {
+            operation: OperationId(uuid!("01234567-89ab-7def-8123-456789abcdef")),
+            sku: Sku::parse("sample").unwrap(),
+            warehouse: Warehouse::default(),
+            quantity: Quantity::ONE,
+            idempotency: Some(Idempotency {
+                caller: Caller::anonymous(),
+                key: IdempotencyKey::parse("sample-key").unwrap(),
+                hash: RequestHash([0; 32]),
+            }),
+            strategy: "single-sql",
+        };
+        insta::assert_snapshot!(Script::if_available(&deduction));
+    }
 
     #[test]
     fn no_text_can_end_its_quotes() {

@@ -120,3 +120,12 @@ pub(super) const AUDIT: &str = "SELECT s.warehouse, coalesce(m.received, 0), coa
 pub(super) const SETTINGS: &str = "SELECT current_setting('synchronous_commit'),
         current_setting('synchronous_standby_names'),
         current_setting('fsync'), current_setting('full_page_writes')";
+
+#[cfg(test)]
+mod tests {
+    /// What `make bench` has the database's own load tool send.
+    #[test]
+    fn single_sql() {
+        insta::assert_snapshot!(super::DEDUCT_IF_AVAILABLE);
+    }
+}
