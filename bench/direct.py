@@ -111,8 +111,8 @@ def _slap(
         [program("mariadb-slap", "mariadb-client"), *database.client_options(), "--silent",
          f"--create-schema={NAME}", "--no-drop", f"--concurrency={clients}",
          f"--number-of-queries={ENDLESS}", f"--init-command={MARIADB_SESSION}",
-         # As one message, as the service sends it; split, it would be four.
-         "--delimiter=@@", f"--query={slap_message(sku)}"],
+         # As one message, as the service sends it; split, it would be five.
+         "--delimiter=|", f"--query={slap_message(sku)}"],
         state / "slap.log",
         environment=database.environment(),
         end=signal.SIGTERM,

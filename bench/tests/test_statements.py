@@ -28,7 +28,7 @@ class Statements(unittest.TestCase):
             self.assertEqual(text.count("INSERT INTO movement"), 1)
 
     def test_slap_has_nothing_to_split(self) -> None:
-        self.assertNotIn("@@", statements.slap_message("s"))
+        self.assertNotIn("|", statements.slap_message("s"))
 
     def test_another_number_of_parameters_is_an_error(self) -> None:
         text = SNAPSHOTS["postgres"].read_text().replace("$13", "$13 || $99")

@@ -17,6 +17,7 @@ use crate::support::app::TestApp;
 use crate::support::proxy::{Proxy, Trigger};
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
+mod cut_amid;
 mod database_away;
 mod database_killed;
 mod disconnect;
@@ -183,9 +184,9 @@ impl Cut {
         match (subject.backend, self) {
             // It needs several round trips.
             _ if strategy == Strategy::ForUpdate => self.arm(subject, 1),
-            // One message of four statements; the fourth answer is COMMIT's.
-            (Backend::Mysql, Self::Before) => proxy.cut_before(b"\x03BEGIN; UPDATE stock", 1),
-            (Backend::Mysql, Self::After) => proxy.cut_answer(b"\x07\0\0\x04\0\0\0\x02\0", 1),
+            // One message of five statements; the fifth answer is COMMIT's.
+            (Backend::Mysql, Self::Before) => proxy.cut_before(b"\x03SET @available", 1),
+            (Backend::Mysql, Self::After) => proxy.cut_answer(b"\x07\0\0\x05\0\0\0\x02\0", 1),
             // One statement, which commits as it ends; one of its parameters is the strategy.
             (_, cut) => {
                 let name = strategy.name().as_bytes();

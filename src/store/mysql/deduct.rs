@@ -121,7 +121,7 @@ async fn answers(
     connection: &mut sqlx::MySqlConnection,
     script: &Script<'_>,
 ) -> (Vec<MySqlQueryResult>, sqlx::Result<()>) {
-    let mut answers = Vec::with_capacity(4);
+    let mut answers = Vec::with_capacity(5);
     let text = AssertSqlSafe(script.to_string());
     let mut results = sqlx::raw_sql(text).fetch_many(connection);
     let end = loop {
@@ -138,8 +138,8 @@ async fn answers(
 
 /// What a script that came to its end says.
 fn remaining(answers: &[MySqlQueryResult]) -> Result<Option<Attempt>, StoreError> {
-    let [_, update, _, _] = answers else {
-        let problem = format!("{} answers to four statements", answers.len());
+    let [_, _, update, _, _] = answers else {
+        let problem = format!("{} answers to five statements", answers.len());
         return Err(StoreError::OutcomeUnknown(problem.into()));
     };
     Ok((update.rows_affected() > 0).then(|| Attempt::Deducted {
@@ -149,7 +149,7 @@ fn remaining(answers: &[MySqlQueryResult]) -> Result<Option<Attempt>, StoreError
 
 /// The statement of a script that failed.
 enum Step {
-    /// `BEGIN` or `UPDATE`.
+    /// `SET`, `BEGIN` or `UPDATE`.
     Update,
     Insert,
     Commit,
@@ -158,8 +158,8 @@ enum Step {
 impl Step {
     fn after(answers: usize) -> Self {
         match answers {
-            0 | 1 => Self::Update,
-            2 => Self::Insert,
+            0..=2 => Self::Update,
+            3 => Self::Insert,
             _ => Self::Commit,
         }
     }

@@ -10,7 +10,7 @@ use std::fmt::{self, Display, Formatter};
 use crate::stock::{Deduction, Fence, StockLevel};
 use crate::store::record::Record;
 
-/// A transaction that takes units from a level and records it. Its second statement is the one that
+/// A transaction that takes units from a level and records it. The answer to its third statement
 /// says what came of it: whether the condition held, and as the last inserted id what remains.
 #[derive(Debug)]
 pub(super) struct Script<'a> {
@@ -70,14 +70,19 @@ impl<'a> Script<'a> {
 /// `last_insert_id(…)` puts its argument, the units that remain, into the answer to the `UPDATE`;
 /// there is no `RETURNING`. It comes first, for the columns further to the right would be read as
 /// already assigned, or not, depending on the server's `sql_mode`.
+///
+/// Whether a row was changed the `INSERT` learns from a variable that the `UPDATE` itself sets.
+/// `row_count()` would say it too, but it is about the answer: once the client is gone, MariaDB
+/// goes on with the message, finds no count, would record nothing, and commit.
 impl Display for Script<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let record = &self.record;
         let (sku, warehouse) = (Text(record.sku), Text(record.warehouse));
         write!(
             f,
-            "BEGIN; UPDATE stock \
-            SET version = version + 1 + 0 * last_insert_id({on_hand} - held + backorder_limit), \
+            "SET @available = NULL; BEGIN; UPDATE stock \
+            SET version = version + 1 \
+            + 0 * last_insert_id(@available := {on_hand} - held + backorder_limit), \
             on_hand = {on_hand}{also} \
             WHERE sku = {sku} AND warehouse = {warehouse} AND home = 'sql' AND {condition}; ",
             on_hand = self.on_hand,
@@ -91,7 +96,7 @@ impl Display for Script<'_> {
             caller, idempotency_key, request_hash, reason, reference, available_after) \
             SELECT {operation}, 0, {sku}, {warehouse}, {kind}, {delta}, {read_version}, \
             {strategy}, {durability}, {caller}, {key}, {hash}, {reason}, {reference}, \
-            last_insert_id() FROM dual WHERE row_count() = 1; COMMIT",
+            @available FROM dual WHERE @available IS NOT NULL; COMMIT",
             operation = Bytes(record.operation.as_bytes()),
             kind = Text(record.kind.as_str()),
             delta = record.delta,
