@@ -22,16 +22,14 @@ pub(super) struct Mirrored {
     pub(super) entry: EntryId,
 }
 
-/// One warehouse's figures in the ledger, divided at one of the journal's entries.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct LedgerSums {
-    /// With what was recorded up to that entry, or without the journal. The level in it is the
-    /// mirror's.
-    pub(super) up_to_entry: Audit,
-    /// Units that came in by later entries.
-    pub(super) received_later: i64,
-    /// Units sold by later entries.
-    pub(super) sold_later: i64,
+/// What the ledger has of one SKU up to one of the journal's entries.
+#[derive(Debug, Clone)]
+pub(super) struct LedgerUpTo {
+    /// For each warehouse, with what was recorded up to that entry, or without the journal. The
+    /// level in it is the mirror's.
+    pub(super) sums: Vec<Audit>,
+    /// Those that are recorded of the operations that were asked for.
+    pub(super) recorded: HashSet<Uuid>,
 }
 
 /// A SQL store as the ledger behind a Redis.
@@ -54,11 +52,14 @@ pub(super) trait Mirror: StockStore {
     /// to the last of them; all in one transaction.
     async fn follow(&self, entries: &[Journaled]) -> Result<(), StoreError>;
 
-    /// Which of the operations are recorded.
-    async fn which_are_recorded(&self, operations: &[Uuid]) -> Result<HashSet<Uuid>, StoreError>;
-
-    /// The sums of a SKU's ledger for each of its warehouses, divided at `last`; one snapshot.
-    async fn ledger_sums(&self, sku: &Sku, last: EntryId) -> Result<Vec<LedgerSums>, StoreError>;
+    /// The ledger of a SKU up to `last`, and which of the operations are in it: from one snapshot,
+    /// so that they fit together whatever is recorded meanwhile.
+    async fn ledger_up_to(
+        &self,
+        sku: &Sku,
+        last: EntryId,
+        operations: &[Uuid],
+    ) -> Result<LedgerUpTo, StoreError>;
 
     /// The latest entry among the SKU's movements.
     async fn last_recorded(&self, sku: &Sku) -> Result<EntryId, StoreError>;

@@ -6,14 +6,13 @@
 //! does not answer (see [`Pulse::after_release`]). Deliberately not here: `SQLite`, which is no
 //! server.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::journal::{EntryId, Journaled};
-use super::mirror::{LedgerSums, Mirror, Mirrored};
+use super::mirror::{LedgerUpTo, Mirror, Mirrored};
 use super::pool::Pulse;
 use super::{Attempt, Change, StockStore, StoreError};
 use crate::stock::{
@@ -182,12 +181,14 @@ impl<S: Mirror> Mirror for Patient<S> {
         self.write(self.store.follow(entries)).await
     }
 
-    async fn which_are_recorded(&self, operations: &[Uuid]) -> Result<HashSet<Uuid>, StoreError> {
-        self.read(self.store.which_are_recorded(operations)).await
-    }
-
-    async fn ledger_sums(&self, sku: &Sku, last: EntryId) -> Result<Vec<LedgerSums>, StoreError> {
-        self.read(self.store.ledger_sums(sku, last)).await
+    async fn ledger_up_to(
+        &self,
+        sku: &Sku,
+        last: EntryId,
+        operations: &[Uuid],
+    ) -> Result<LedgerUpTo, StoreError> {
+        self.read(self.store.ledger_up_to(sku, last, operations))
+            .await
     }
 
     async fn last_recorded(&self, sku: &Sku) -> Result<EntryId, StoreError> {

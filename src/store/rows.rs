@@ -14,7 +14,7 @@ use crate::stock::{
 
 use super::StoreError;
 use super::journal::EntryId;
-use super::mirror::{LedgerSums, Mirrored};
+use super::mirror::Mirrored;
 
 /// sku, warehouse, `on_hand`, held, `backorder_limit`, version, home.
 pub(super) type LevelRow = (String, String, i64, i64, i64, i64, String);
@@ -43,9 +43,6 @@ pub(super) type AuditRow = (String, i64, i64, i64, i64, i64);
 /// sku, warehouse, `on_hand`, held, `backorder_limit`, version, home, `journal_millis`,
 /// `journal_number`.
 pub(super) type MirrorRow = (String, String, i64, i64, i64, i64, String, i64, i64);
-
-/// warehouse, received, sold, `on_hand`, held, `backorder_limit`, received later, sold later.
-pub(super) type LedgerRow = (String, i64, i64, i64, i64, i64, i64, i64);
 
 pub(super) fn level(row: LevelRow) -> Result<StockLevel, StoreError> {
     let (sku, warehouse, on_hand, held, backorder_limit, version, home) = row;
@@ -141,15 +138,6 @@ pub(super) fn mirrored(row: MirrorRow) -> Result<Mirrored, StoreError> {
     Ok(Mirrored {
         level: level(row)?,
         entry: EntryId { millis, number },
-    })
-}
-
-pub(super) fn ledger_sums(row: LedgerRow) -> Result<LedgerSums, StoreError> {
-    let (warehouse, received, sold, on_hand, held, limit, received_later, sold_later) = row;
-    Ok(LedgerSums {
-        up_to_entry: audit((warehouse, received, sold, on_hand, held, limit))?,
-        received_later,
-        sold_later,
     })
 }
 

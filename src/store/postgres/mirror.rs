@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::{PostgresStore, Transaction};
 use crate::stock::{Durability, Sku, Warehouse};
 use crate::store::journal::{EntryId, Journaled, last_of_each_level};
-use crate::store::mirror::{LedgerSums, Mirror, Mirrored, OPERATIONS_AT_ONCE};
+use crate::store::mirror::{LedgerUpTo, Mirror, Mirrored, OPERATIONS_AT_ONCE};
 use crate::store::pool::{self, conflict_if_duplicate, failed};
 use crate::store::{StoreError, rows};
 
@@ -49,25 +49,21 @@ const RECORD: &str = "INSERT INTO movement
 const RECORDED_AMONG: &str = "SELECT operation_id FROM movement
     WHERE line = 0 AND operation_id IN ";
 
+/// The transaction sees what was committed before its first statement, and nothing else.
+const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
+
 /// The sums of `bigint` are `numeric` until they are cast.
-const LEDGER_SUMS: &str = "SELECT s.warehouse, coalesce(m.received, 0),
-        coalesce(m.sold, 0), s.on_hand, s.held, s.backorder_limit,
-        coalesce(m.received_later, 0), coalesce(m.sold_later, 0)
+const LEDGER_SUMS: &str =
+    "SELECT s.warehouse, coalesce(m.received_by_then, 0), coalesce(m.sold_by_then, 0),
+        s.on_hand, s.held, s.backorder_limit
     FROM stock s LEFT JOIN (
         SELECT warehouse,
-            cast(sum(CASE WHEN later OR kind = 'deducted' THEN 0 ELSE delta END) AS bigint)
-                AS received,
-            cast(sum(CASE WHEN later OR kind <> 'deducted' THEN 0 ELSE -delta END) AS bigint)
-                AS sold,
-            cast(sum(CASE WHEN later AND kind <> 'deducted' THEN delta ELSE 0 END) AS bigint)
-                AS received_later,
-            cast(sum(CASE WHEN later AND kind = 'deducted' THEN -delta ELSE 0 END) AS bigint)
-                AS sold_later
-        FROM (
-            SELECT warehouse, kind, delta, coalesce(journal_millis > $2
-                OR journal_millis = $2 AND journal_number > $3, false) AS later
-            FROM movement WHERE sku = $1
-        ) d GROUP BY warehouse
+            cast(sum(CASE WHEN kind <> 'deducted' THEN delta ELSE 0 END) AS bigint) AS received_by_then,
+            cast(sum(CASE WHEN kind = 'deducted' THEN -delta ELSE 0 END) AS bigint) AS sold_by_then
+        FROM movement
+        WHERE sku = $1 AND NOT coalesce(journal_millis > $2
+            OR journal_millis = $2 AND journal_number > $3, false)
+        GROUP BY warehouse
     ) m ON m.warehouse = s.warehouse
     WHERE s.sku = $1 ORDER BY s.warehouse";
 
@@ -115,37 +111,30 @@ impl Mirror for PostgresStore {
         tx.commit().await
     }
 
-    async fn which_are_recorded(&self, operations: &[Uuid]) -> Result<HashSet<Uuid>, StoreError> {
-        let mut recorded = HashSet::new();
-        for operations in operations.chunks(OPERATIONS_AT_ONCE) {
-            let mut query = QueryBuilder::<Postgres>::new(RECORDED_AMONG);
-            let mut list = query.push("(").separated(", ");
-            for operation in operations {
-                list.push_bind(*operation);
-            }
-            query.push(")");
-            let mut connection = self.connection().await?;
-            let found = query
-                .build_query_scalar()
-                .persistent(false)
-                .fetch_all(&mut *connection)
-                .await;
-            let found: Vec<Uuid> = connection.done(found)?;
-            recorded.extend(found);
-        }
-        Ok(recorded)
-    }
-
-    async fn ledger_sums(&self, sku: &Sku, last: EntryId) -> Result<Vec<LedgerSums>, StoreError> {
-        let mut connection = self.connection().await?;
-        let found = sqlx::query_as(LEDGER_SUMS)
+    async fn ledger_up_to(
+        &self,
+        sku: &Sku,
+        last: EntryId,
+        operations: &[Uuid],
+    ) -> Result<LedgerUpTo, StoreError> {
+        let mut tx = self.pool.begin(Some(BEGIN_SNAPSHOT)).await?;
+        let sums = sqlx::query_as(LEDGER_SUMS)
             .bind(sku.as_str())
             .bind(last.millis)
             .bind(last.number)
-            .fetch_all(&mut *connection)
-            .await;
-        let found = connection.done(found)?;
-        found.into_iter().map(rows::ledger_sums).collect()
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(failed)?;
+        let mut recorded = HashSet::new();
+        for operations in operations.chunks(OPERATIONS_AT_ONCE) {
+            recorded.extend(recorded_among(&mut tx, operations).await?);
+        }
+        tx.roll_back().await;
+        let sums = sums.into_iter().map(rows::audit);
+        Ok(LedgerUpTo {
+            sums: sums.collect::<Result<_, _>>()?,
+            recorded,
+        })
     }
 
     async fn last_recorded(&self, sku: &Sku) -> Result<EntryId, StoreError> {
@@ -162,6 +151,24 @@ impl Mirror for PostgresStore {
             }),
         )
     }
+}
+
+async fn recorded_among(
+    tx: &mut Transaction,
+    operations: &[Uuid],
+) -> Result<Vec<Uuid>, StoreError> {
+    let mut query = QueryBuilder::<Postgres>::new(RECORDED_AMONG);
+    let mut list = query.push("(").separated(", ");
+    for operation in operations {
+        list.push_bind(*operation);
+    }
+    query.push(")");
+    query
+        .build_query_scalar()
+        .persistent(false)
+        .fetch_all(&mut **tx)
+        .await
+        .map_err(failed)
 }
 
 /// Brings the mirrors up to the last of the entries.

@@ -7,9 +7,8 @@
 //! Redis has lost those entries, and the ledger alone knows of the sales: then it is asked for what
 //! was recorded up to there.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::entries::Entry;
@@ -20,10 +19,7 @@ use super::{RedisStore, scripts};
 use crate::stock::{Audit, MovementKind, Sku, StockLevel, Warehouse};
 use crate::store::StoreError;
 use crate::store::journal::EntryId;
-use crate::store::mirror::LedgerSums;
-
-/// What the ledger has, and which of the waiting operations are in it already.
-type Ledger = (BTreeMap<Warehouse, LedgerSums>, HashSet<Uuid>);
+use crate::store::mirror::LedgerUpTo;
 
 impl RedisStore {
     /// Counter against ledger and journal, for each warehouse of the SKU.
@@ -35,12 +31,14 @@ impl RedisStore {
         let recorded = self.sql.last_recorded(sku).await?;
         let (levels, last) = self.snapshot(sku, &warehouses).await?;
         let waiting = self.waiting(sku, &warehouses, last).await?;
-        let (sums, recorded) = self.ledger(sku, last.max(recorded), &waiting).await?;
+        let ledger = self.ledger(sku, last.max(recorded), &waiting).await?;
         let keys = self.keys().await?;
         let audits = levels.iter().map(|level| {
             let key = keys.level(sku, &level.warehouse);
             let waiting = waiting.iter().filter(|entry| entry.level == key);
-            audit(level, sums.get(&level.warehouse), waiting, &recorded)
+            let of_level = |sums: &&Audit| sums.warehouse == level.warehouse;
+            let sums = ledger.sums.iter().find(of_level);
+            audit(level, sums, waiting, &ledger.recorded)
         });
         Ok(audits.collect())
     }
@@ -95,64 +93,32 @@ impl RedisStore {
         }
     }
 
-    /// The ledger's sums up to an entry, and which of the waiting ones are in them: read in between
-    /// two readings of the sums that agree, for which they are read for as long as the wait limit.
-    /// Entries up to that one are finitely many, so it comes to rest however fast others follow.
+    /// The ledger's sums up to an entry, and which of the waiting ones are in them.
     async fn ledger(
         &self,
         sku: &Sku,
         last: EntryId,
         waiting: &[Entry],
-    ) -> Result<Ledger, StoreError> {
+    ) -> Result<LedgerUpTo, StoreError> {
         let understood = waiting
             .iter()
             .filter_map(|entry| entry.journaled.as_ref().ok());
         let operations: Vec<Uuid> = understood.map(|entry| entry.note.operation).collect();
-        let started = Instant::now();
-        let mut before = self.sql.ledger_sums(sku, last).await?;
-        while started.elapsed() < self.options.wait_limit {
-            let recorded = self.sql.which_are_recorded(&operations).await?;
-            let after = self.sql.ledger_sums(sku, last).await?;
-            if settled(&before) == settled(&after) {
-                let by_warehouse = after
-                    .into_iter()
-                    .map(|sums| (sums.up_to_entry.warehouse.clone(), sums));
-                return Ok((by_warehouse.collect(), recorded));
-            }
-            before = after;
-        }
-        Err(StoreError::Conflict(
-            "the ledger moved while it was audited".into(),
-        ))
+        self.sql.ledger_up_to(sku, last, &operations).await
     }
-}
-
-/// What of the sums comes to rest: the level beside them is the mirror's, which follows each entry.
-fn settled(sums: &[LedgerSums]) -> Vec<(&Warehouse, i64, i64)> {
-    sums.iter()
-        .map(|LedgerSums { up_to_entry, .. }| {
-            let Audit {
-                warehouse,
-                received,
-                sold,
-                ..
-            } = up_to_entry;
-            (warehouse, *received, *sold)
-        })
-        .collect()
 }
 
 /// The counter in Redis, with the movements that the ledger has and those on their way to it.
 fn audit<'a>(
     level: &StockLevel,
-    sums: Option<&LedgerSums>,
+    sums: Option<&Audit>,
     waiting: impl Iterator<Item = &'a Entry>,
     recorded: &HashSet<Uuid>,
 ) -> Audit {
     let mut audit = Audit {
         warehouse: level.warehouse.clone(),
-        received: sums.map_or(0, |sums| sums.up_to_entry.received),
-        sold: sums.map_or(0, |sums| sums.up_to_entry.sold),
+        received: sums.map_or(0, |sums| sums.received),
+        sold: sums.map_or(0, |sums| sums.sold),
         on_hand: level.on_hand,
         held: level.held,
         backorder_limit: level.backorder_limit,

@@ -68,11 +68,10 @@ fn of_words(detail: Option<&str>) -> Verdict {
 fn of_code(code: &str) -> Verdict {
     match code {
         // Out of memory (`maxmemory`); cannot save (disk full); too few replicas; a script of
-        // somebody else's runs for too long; a password is missing or wrong; a consumer group that
-        // was lost with everything else.
-        "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "NOAUTH" | "WRONGPASS" | "NOGROUP" => {
-            Verdict::Refused
-        }
+        // somebody else's runs for too long; a password is missing or wrong; a consumer group, or
+        // the stream that was waited for, that was lost with everything else.
+        "UNBLOCKED" | "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "NOAUTH" | "WRONGPASS"
+        | "NOGROUP" => Verdict::Refused,
         _ => Verdict::Bug,
     }
 }

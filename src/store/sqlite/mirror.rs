@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::{SqliteStore, transaction};
 use crate::stock::{Durability, Sku, Warehouse};
 use crate::store::journal::{EntryId, Journaled, last_of_each_level};
-use crate::store::mirror::{LedgerSums, Mirror, Mirrored, OPERATIONS_AT_ONCE};
+use crate::store::mirror::{LedgerUpTo, Mirror, Mirrored, OPERATIONS_AT_ONCE};
 use crate::store::pool::{self, conflict_if_duplicate, failed};
 use crate::store::{StoreError, rows};
 
@@ -49,20 +49,17 @@ const RECORD: &str = "INSERT INTO movement
 const RECORDED_AMONG: &str = "SELECT operation_id FROM movement
     WHERE line = 0 AND operation_id IN ";
 
-const LEDGER_SUMS: &str = "SELECT s.warehouse, coalesce(m.received, 0),
-        coalesce(m.sold, 0), s.on_hand, s.held, s.backorder_limit,
-        coalesce(m.received_later, 0), coalesce(m.sold_later, 0)
+const LEDGER_SUMS: &str =
+    "SELECT s.warehouse, coalesce(m.received_by_then, 0), coalesce(m.sold_by_then, 0),
+        s.on_hand, s.held, s.backorder_limit
     FROM stock s LEFT JOIN (
         SELECT warehouse,
-            sum(CASE WHEN later OR kind = 'deducted' THEN 0 ELSE delta END) AS received,
-            sum(CASE WHEN later OR kind <> 'deducted' THEN 0 ELSE -delta END) AS sold,
-            sum(CASE WHEN later AND kind <> 'deducted' THEN delta ELSE 0 END) AS received_later,
-            sum(CASE WHEN later AND kind = 'deducted' THEN -delta ELSE 0 END) AS sold_later
-        FROM (
-            SELECT warehouse, kind, delta, coalesce(journal_millis > ?2
-                OR journal_millis = ?2 AND journal_number > ?3, false) AS later
-            FROM movement WHERE sku = ?1
-        ) d GROUP BY warehouse
+            sum(CASE WHEN kind <> 'deducted' THEN delta ELSE 0 END) AS received_by_then,
+            sum(CASE WHEN kind = 'deducted' THEN -delta ELSE 0 END) AS sold_by_then
+        FROM movement
+        WHERE sku = ?1 AND NOT coalesce(journal_millis > ?2
+            OR journal_millis = ?2 AND journal_number > ?3, false)
+        GROUP BY warehouse
     ) m ON m.warehouse = s.warehouse
     WHERE s.sku = ?1 ORDER BY s.warehouse";
 
@@ -108,35 +105,35 @@ impl Mirror for SqliteStore {
         transaction::commit(tx).await
     }
 
-    async fn which_are_recorded(&self, operations: &[Uuid]) -> Result<HashSet<Uuid>, StoreError> {
-        let mut recorded = HashSet::new();
-        for operations in operations.chunks(OPERATIONS_AT_ONCE) {
-            let mut query = QueryBuilder::<Sqlite>::new(RECORDED_AMONG);
-            let mut list = query.push("(").separated(", ");
-            for operation in operations {
-                list.push_bind(*operation);
-            }
-            query.push(")");
-            let found: Vec<Uuid> = query
-                .build_query_scalar()
-                .persistent(false)
-                .fetch_all(&self.readers)
-                .await
-                .map_err(|error| self.unread(error))?;
-            recorded.extend(found);
-        }
-        Ok(recorded)
-    }
-
-    async fn ledger_sums(&self, sku: &Sku, last: EntryId) -> Result<Vec<LedgerSums>, StoreError> {
-        let found = sqlx::query_as(LEDGER_SUMS)
+    async fn ledger_up_to(
+        &self,
+        sku: &Sku,
+        last: EntryId,
+        operations: &[Uuid],
+    ) -> Result<LedgerUpTo, StoreError> {
+        // One that reads sees what the file had when it first did.
+        let mut tx = self
+            .readers
+            .begin()
+            .await
+            .map_err(|error| self.unread(error))?;
+        let sums = sqlx::query_as(LEDGER_SUMS)
             .bind(sku.as_str())
             .bind(last.millis)
             .bind(last.number)
-            .fetch_all(&self.readers)
+            .fetch_all(&mut *tx)
             .await
-            .map_err(|error| self.unread(error))?;
-        found.into_iter().map(rows::ledger_sums).collect()
+            .map_err(failed)?;
+        let mut recorded = HashSet::new();
+        for operations in operations.chunks(OPERATIONS_AT_ONCE) {
+            recorded.extend(recorded_among(&mut tx, operations).await?);
+        }
+        transaction::roll_back(tx).await;
+        let sums = sums.into_iter().map(rows::audit);
+        Ok(LedgerUpTo {
+            sums: sums.collect::<Result<_, _>>()?,
+            recorded,
+        })
     }
 
     async fn last_recorded(&self, sku: &Sku) -> Result<EntryId, StoreError> {
@@ -152,6 +149,24 @@ impl Mirror for SqliteStore {
             }),
         )
     }
+}
+
+async fn recorded_among(
+    tx: &mut Transaction<'static, Sqlite>,
+    operations: &[Uuid],
+) -> Result<Vec<Uuid>, StoreError> {
+    let mut query = QueryBuilder::<Sqlite>::new(RECORDED_AMONG);
+    let mut list = query.push("(").separated(", ");
+    for operation in operations {
+        list.push_bind(*operation);
+    }
+    query.push(")");
+    query
+        .build_query_scalar()
+        .persistent(false)
+        .fetch_all(&mut **tx)
+        .await
+        .map_err(failed)
 }
 
 /// Brings the mirrors up to the last of the entries.

@@ -89,7 +89,7 @@ async fn what_redis_forgot_shows_though_it_sells_during_the_audit() {
     roll_back(&near, &earlier).await;
     // In the middle of the audit, Redis sells on: its journal comes to later entries than the
     // ledger has.
-    let held = proxy.hold_request(b"received_later");
+    let held = proxy.hold_request(b"received_by_then");
     let audited = name("a");
     let (audits, ()) = tokio::join!(far.store.audit(&audited), async {
         held.held().await;
