@@ -21,6 +21,7 @@ use crate::stock::{
 
 mod connect;
 mod deduct;
+mod literal;
 mod mirror;
 mod script;
 mod sql;

@@ -4,9 +4,10 @@
 use std::collections::HashSet;
 
 use async_trait::async_trait;
-use sqlx::{MySql, QueryBuilder};
+use sqlx::{AssertSqlSafe, MySql, QueryBuilder};
 use uuid::Uuid;
 
+use super::literal::{Bytes, Nullable, Text};
 use super::{MySqlStore, Transaction};
 use crate::stock::{Durability, Sku, Warehouse};
 use crate::store::journal::{EntryId, Journaled, last_of_each_level};
@@ -26,11 +27,12 @@ const MIRROR: &str = "UPDATE stock
     WHERE sku = ? AND warehouse = ? AND home = 'redis'
         AND (journal_millis < ? OR journal_millis = ? AND journal_number < ?)";
 
-/// Followed by rows.
+/// Followed by rows, as text: to prepare a statement for thousands of parameters, of each of which
+/// the server sends a description, takes longer than to insert them.
 const RECORD_ALL: &str = "INSERT INTO movement
     (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
      durability, caller, idempotency_key, request_hash, reason, reference, created_at,
-     journal_millis, journal_number) ";
+     journal_millis, journal_number) VALUES ";
 
 /// A key that another operation has is that operation's; the movement is recorded without it.
 const RECORD: &str = "INSERT INTO movement
@@ -201,32 +203,36 @@ async fn record_all(tx: &mut Transaction, entries: &[Journaled]) -> Result<bool,
     if entries.is_empty() {
         return Ok(true);
     }
-    let mut query = QueryBuilder::<MySql>::new(RECORD_ALL);
-    query.push_values(entries, |mut row, entry| {
-        let note = &entry.note;
-        row.push_bind(note.operation)
-            .push("0")
-            .push_bind(&note.sku)
-            .push_bind(&note.warehouse)
-            .push_bind(note.kind.as_str())
-            .push_bind(note.delta)
-            .push_bind(entry.available())
-            .push_bind(note.read_version)
-            .push_bind(&note.strategy)
-            .push_bind(Durability::Redis.as_str())
-            .push_bind(&note.caller)
-            .push_bind(&note.key)
-            .push_bind(&note.hash)
-            .push_bind(&note.reason)
-            .push_bind(&note.reference)
-            .push("from_unixtime(")
-            .push_bind_unseparated(entry.id.millis)
-            .push_unseparated(" / 1000)")
-            .push_bind(entry.id.millis)
-            .push_bind(entry.id.number);
-    });
-    let inserted = query.build().persistent(false).execute(&mut **tx).await;
+    let rows: Vec<String> = entries.iter().map(row).collect();
+    let text = format!("{RECORD_ALL}{}", rows.join(", "));
+    let inserted = sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut **tx).await;
     pool::recorded(inserted.map(drop), false)
+}
+
+/// An entry as a row of [`RECORD_ALL`].
+fn row(entry: &Journaled) -> String {
+    let note = &entry.note;
+    format!(
+        "({operation}, 0, {sku}, {warehouse}, {kind}, {delta}, {available}, {read_version}, \
+        {strategy}, {durability}, {caller}, {key}, {hash}, {reason}, {reference}, \
+        from_unixtime({millis} / 1000), {millis}, {number})",
+        operation = Bytes(note.operation.as_bytes()),
+        sku = Text(&note.sku),
+        warehouse = Text(&note.warehouse),
+        kind = Text(note.kind.as_str()),
+        delta = note.delta,
+        available = entry.available(),
+        read_version = Nullable(note.read_version),
+        strategy = Nullable(note.strategy.as_deref().map(Text)),
+        durability = Text(Durability::Redis.as_str()),
+        caller = Text(&note.caller),
+        key = Nullable(note.key.as_deref().map(Text)),
+        hash = Nullable(note.hash.as_deref().map(Bytes)),
+        reason = Nullable(note.reason.as_deref().map(Text)),
+        reference = Nullable(note.reference.as_deref().map(Text)),
+        millis = entry.id.millis,
+        number = entry.id.number,
+    )
 }
 
 /// Another one that records the same operation, or the same key, at this moment makes it a conflict;

@@ -1,12 +1,12 @@
 //! Whole transactions in one message: level and movement are written, and committed, in one round
 //! trip, and the row's lock is held across none.
 //!
-//! A prepared statement is one statement, so a message of several has its values in its text. None
-//! of them is quoted, and so none can end its quotes: texts and bytes stand there as hexadecimal
-//! digits.
+//! A prepared statement is one statement, so a message of several has its values in its text, as
+//! [`literal`](super::literal)s.
 
 use std::fmt::{self, Display, Formatter};
 
+use super::literal::{Bytes, Nullable, Text};
 use crate::stock::{Deduction, Fence, StockLevel};
 use crate::store::record::Record;
 
@@ -112,39 +112,6 @@ impl Display for Script<'_> {
     }
 }
 
-/// A text, of which the server knows the character set, so that its columns' indexes serve.
-#[derive(Clone, Copy)]
-struct Text<'a>(&'a str);
-
-struct Bytes<'a>(&'a [u8]);
-
-struct Nullable<T>(Option<T>);
-
-impl Display for Text<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "_utf8mb4 {}", Bytes(self.0.as_bytes()))
-    }
-}
-
-impl Display for Bytes<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str("x'")?;
-        for byte in self.0 {
-            write!(f, "{byte:02x}")?;
-        }
-        f.write_str("'")
-    }
-}
-
-impl<T: Display> Display for Nullable<T> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some(value) => value.fmt(f),
-            None => f.write_str("NULL"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use uuid::uuid;
@@ -170,19 +137,5 @@ mod tests {
             strategy: "single-sql",
         };
         insta::assert_snapshot!(Script::if_available(&deduction));
-    }
-
-    #[test]
-    fn no_text_can_end_its_quotes() {
-        for text in ["it's", "\\'; DROP TABLE stock; --", "上海仓", ""] {
-            let literal = Text(text).to_string();
-            let digits = literal.strip_prefix("_utf8mb4 x'").unwrap();
-            let digits = digits.strip_suffix('\'').unwrap();
-            assert_eq!(digits.len(), 2 * text.len());
-            assert!(digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
-        }
-        assert_eq!(Bytes(&[0, 0x27, 0xff]).to_string(), "x'0027ff'");
-        assert_eq!(Nullable::<i64>(None).to_string(), "NULL");
-        assert_eq!(Nullable(Some(-3)).to_string(), "-3");
     }
 }

@@ -26,11 +26,20 @@ const MIRROR: &str = "UPDATE stock
     WHERE sku = $1 AND warehouse = $2 AND home = 'redis'
         AND (journal_millis < $7 OR journal_millis = $7 AND journal_number < $8)";
 
-/// Followed by rows.
+/// Rows as columns: one statement for any number of them, prepared once.
 const RECORD_ALL: &str = "INSERT INTO movement
     (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
      durability, caller, idempotency_key, request_hash, reason, reference, created_at,
-     journal_millis, journal_number) ";
+     journal_millis, journal_number)
+    SELECT operation_id, 0, sku, warehouse, kind, delta, available_after, read_version, strategy,
+        $1, caller, idempotency_key, request_hash, reason, reference,
+        to_timestamp(journal_millis / 1000.0), journal_millis, journal_number
+    FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[],
+            $8::bigint[], $9::text[], $10::text[], $11::text[], $12::bytea[], $13::text[],
+            $14::text[], $15::bigint[], $16::bigint[])
+        AS row (operation_id, sku, warehouse, kind, delta, available_after, read_version, strategy,
+            caller, idempotency_key, request_hash, reason, reference, journal_millis,
+            journal_number)";
 
 /// A key that another operation has is that operation's; the movement is recorded without it.
 const RECORD: &str = "INSERT INTO movement
@@ -197,32 +206,31 @@ async fn record_all(tx: &mut Transaction, entries: &[Journaled]) -> Result<bool,
     if entries.is_empty() {
         return Ok(true);
     }
-    let mut query = QueryBuilder::<Postgres>::new(RECORD_ALL);
-    query.push_values(entries, |mut row, entry| {
-        let note = &entry.note;
-        row.push_bind(note.operation)
-            .push("0")
-            .push_bind(&note.sku)
-            .push_bind(&note.warehouse)
-            .push_bind(note.kind.as_str())
-            .push_bind(note.delta)
-            .push_bind(entry.available())
-            .push_bind(note.read_version)
-            .push_bind(&note.strategy)
-            .push_bind(Durability::Redis.as_str())
-            .push_bind(&note.caller)
-            .push_bind(&note.key)
-            .push_bind(&note.hash)
-            .push_bind(&note.reason)
-            .push_bind(&note.reference)
-            .push("to_timestamp(")
-            .push_bind_unseparated(entry.id.millis)
-            .push_unseparated(" / 1000.0)")
-            .push_bind(entry.id.millis)
-            .push_bind(entry.id.number);
-    });
-    let inserted = query.build().persistent(false).execute(&mut **tx).await;
+    let inserted = sqlx::query(RECORD_ALL)
+        .bind(Durability::Redis.as_str())
+        .bind(column(entries, |entry| entry.note.operation))
+        .bind(column(entries, |entry| &*entry.note.sku))
+        .bind(column(entries, |entry| &*entry.note.warehouse))
+        .bind(column(entries, |entry| entry.note.kind.as_str()))
+        .bind(column(entries, |entry| entry.note.delta))
+        .bind(column(entries, |entry| entry.available()))
+        .bind(column(entries, |entry| entry.note.read_version))
+        .bind(column(entries, |entry| entry.note.strategy.as_deref()))
+        .bind(column(entries, |entry| &*entry.note.caller))
+        .bind(column(entries, |entry| entry.note.key.as_deref()))
+        .bind(column(entries, |entry| entry.note.hash.as_deref()))
+        .bind(column(entries, |entry| entry.note.reason.as_deref()))
+        .bind(column(entries, |entry| entry.note.reference.as_deref()))
+        .bind(column(entries, |entry| entry.id.millis))
+        .bind(column(entries, |entry| entry.id.number))
+        .execute(&mut **tx)
+        .await;
     pool::recorded(inserted.map(drop), false)
+}
+
+/// One value of each entry.
+fn column<'a, T>(entries: &'a [Journaled], value: impl Fn(&'a Journaled) -> T) -> Vec<T> {
+    entries.iter().map(value).collect()
 }
 
 /// Another one that records the same operation, or the same key, at this moment makes it a conflict;

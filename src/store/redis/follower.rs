@@ -209,7 +209,7 @@ impl Follower {
             let arguments = by_shard
                 .entry(read.shard)
                 .or_insert_with(|| vec![GROUP.to_owned()]);
-            arguments.push(read.entry.id.clone());
+            arguments.extend([read.entry.id.clone(), read.entry.level.clone()]);
         }
         let keys = self.store.keys().await?;
         for (shard, arguments) in by_shard {

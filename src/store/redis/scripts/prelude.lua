@@ -5,7 +5,7 @@
 local level, journal, name, movement = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 
 -- Whole numbers in full: left to itself, Lua writes large ones with an exponent.
-local function text(number) return string.format('%.0f', number) end
+local function text(number) return string.format('%d', number) end
 
 local function is_remembered() return redis.call('EXISTS', name) == 1 end
 
