@@ -2,13 +2,14 @@
 //! where the decision is ours, in a transaction of several round trips.
 
 use futures_util::TryStreamExt;
+use sqlx::Either;
 use sqlx::mysql::MySqlQueryResult;
-use sqlx::{AssertSqlSafe, Either};
 
 use super::super::driver_error::{Verdict, classify, in_autocommit, in_commit};
 use super::super::pool::{Transaction, failed};
 use super::super::record::Record;
 use super::super::{Attempt, StockStore, StoreError, rows};
+use super::literal::statement;
 use super::script::Script;
 use super::{MySqlStore, sql};
 use crate::stock::{Deduction, Fence, StockLevel};
@@ -97,7 +98,7 @@ async fn write(
     script: &Script<'_>,
 ) -> Result<Option<Attempt>, StoreError> {
     let mut connection = store.connection().await?;
-    let (answers, end) = answers(&mut *connection, script).await;
+    let (answers, end) = answers(&mut connection, script).await;
     let Err(error) = end else {
         connection.done(Ok(()))?;
         return remaining(&answers);
@@ -122,7 +123,7 @@ async fn answers(
     script: &Script<'_>,
 ) -> (Vec<MySqlQueryResult>, sqlx::Result<()>) {
     let mut answers = Vec::with_capacity(5);
-    let text = AssertSqlSafe(script.to_string());
+    let text = statement(script.to_string());
     let mut results = sqlx::raw_sql(text).fetch_many(connection);
     let end = loop {
         match results.try_next().await {

@@ -4,10 +4,10 @@
 use std::collections::HashSet;
 
 use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, MySql, QueryBuilder};
+use sqlx::{MySql, QueryBuilder};
 use uuid::Uuid;
 
-use super::literal::{Bytes, Nullable, Text};
+use super::literal::{Bytes, Nullable, Text, statement};
 use super::{MySqlStore, Transaction};
 use crate::stock::{Durability, Sku, Warehouse};
 use crate::store::journal::{EntryId, Journaled, last_of_each_level};
@@ -205,7 +205,7 @@ async fn record_all(tx: &mut Transaction, entries: &[Journaled]) -> Result<bool,
     }
     let rows: Vec<String> = entries.iter().map(row).collect();
     let text = format!("{RECORD_ALL}{}", rows.join(", "));
-    let inserted = sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut **tx).await;
+    let inserted = sqlx::raw_sql(statement(text)).execute(&mut **tx).await;
     pool::recorded(inserted.map(drop), false)
 }
 

@@ -213,7 +213,7 @@ async fn record_all(tx: &mut Transaction, entries: &[Journaled]) -> Result<bool,
         .bind(column(entries, |entry| &*entry.note.warehouse))
         .bind(column(entries, |entry| entry.note.kind.as_str()))
         .bind(column(entries, |entry| entry.note.delta))
-        .bind(column(entries, |entry| entry.available()))
+        .bind(column(entries, Journaled::available))
         .bind(column(entries, |entry| entry.note.read_version))
         .bind(column(entries, |entry| entry.note.strategy.as_deref()))
         .bind(column(entries, |entry| &*entry.note.caller))
