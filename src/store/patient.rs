@@ -3,7 +3,7 @@
 //! A server that is there ends by itself whatever takes too long. A connection over which nothing
 //! passes any more ends nothing: whoever waits on it would wait for ever, with a connection of the
 //! pool in hand. Dropping the operation gives the connection back, and the pool closes it when it
-//! does not answer (see [`Pulse::after_release`]). Deliberately not here: `SQLite`, which is no
+//! does not answer (see [`Pulse::answers`]). Deliberately not here: `SQLite`, which is no
 //! server.
 
 use std::sync::Arc;
