@@ -39,10 +39,12 @@ class Claim:
 
 def single_sql(database: str, tool: str, rounds: Sequence[Round]) -> Claim:
     """Best against best: what is asked is how much of the database the service lets through, with
-    whatever number of connections each does best with."""
-    ratios = [
-        max(run.rate for run in one.service) / max(run.rate for run in one.direct) for one in rounds
-    ]
+    whichever of the numbers of clients each does best with; the same numbers for both."""
+    ratios = []
+    for one in rounds:
+        clients = {run.clients for run in one.direct}
+        service = max(run.rate for run in one.service if run.connections in clients)
+        ratios.append(service / max(run.rate for run in one.direct))
     return Claim(f"single-sql on {database} to the best of {tool}", SINGLE_SQL_OF_DIRECT, ratios)
 
 

@@ -63,7 +63,7 @@ class Claims(unittest.TestCase):
     def test_best_is_compared_with_best_in_each_round(self) -> None:
         direct = [Direct(1, 50), Direct(16, 100)]
         rounds = [
-            Round(direct, [run(1, 20), run(64, rate)]) for rate in (60.0, 69.0, 90.0)
+            Round(direct, [run(1, 20), run(16, rate), run(64, 99)]) for rate in (60.0, 69.0, 90.0)
         ]  # fmt: skip
         claim = claims.single_sql("MariaDB", "mariadb-slap", rounds)
         self.assertEqual(claim.rounds, [0.6, 0.69, 0.9])

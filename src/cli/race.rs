@@ -80,7 +80,7 @@ pub struct RaceArgs {
     check: Switch,
 
     /// Put the services of the replicas a network away: a round trip to the database, Redis and
-    /// `ZooKeeper` takes so much longer, such as `1ms` or `500us`, up to 1s [default: 0]
+    /// `ZooKeeper` takes so much longer, such as `1ms` or `500us`, up to 100ms [default: 0]
     #[arg(long, value_name = "TIME", value_parser = round_trip, conflicts_with = "target")]
     rtt: Option<Duration>,
 

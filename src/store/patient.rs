@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::journal::{EntryId, Journaled};
-use super::mirror::{LedgerUpTo, Mirror, Mirrored};
+use super::mirror::{LedgerUpTo, Mirror, Mirrored, OPERATIONS_AT_ONCE};
 use super::pool::Pulse;
 use super::{Attempt, Change, StockStore, StoreError};
 use crate::stock::{
@@ -31,6 +31,9 @@ const READ: u32 = 1;
 /// connection. An adjustment that waits in vain even for the second connection, on which it looks
 /// what there is, is cut short wrongly: it is then in doubt, and so tried again.
 const WRITE: u32 = 2;
+
+/// The statements for which an audit is waited for at most: some seconds each, were they all slow.
+const MOST_LOOKUPS: u32 = 20;
 
 /// A store on a server, waited for only so long.
 #[derive(Debug)]
@@ -187,8 +190,15 @@ impl<S: Mirror> Mirror for Patient<S> {
         last: EntryId,
         operations: &[Uuid],
     ) -> Result<LedgerUpTo, StoreError> {
-        self.read(self.store.ledger_up_to(sku, last, operations))
-            .await
+        // Looked up by so many statements, which the wait for one does not bound.
+        let lookups = operations.len().div_ceil(OPERATIONS_AT_ONCE);
+        let statements = READ.saturating_add(u32::try_from(lookups).unwrap_or(u32::MAX));
+        let reading = self.store.ledger_up_to(sku, last, operations);
+        let read = self
+            .pulse
+            .listen(statements.min(MOST_LOOKUPS), reading)
+            .await;
+        read.unwrap_or_else(|silence| Err(StoreError::Unavailable(silence.into())))
     }
 
     async fn last_recorded(&self, sku: &Sku) -> Result<EntryId, StoreError> {

@@ -143,7 +143,7 @@ async fn what_cannot_be_delayed_is_told_in_one_line(
 
 #[rstest]
 #[case(&["--rtt=soon"], "such as 1ms")]
-#[case(&["--rtt=2s"], "up to 1s")]
+#[case(&["--rtt=2s"], "up to 100ms")]
 #[case(&["--rtt=1ms", "--target=http://127.0.0.1:8080"], "--target")]
 #[tokio::test]
 async fn a_distance_that_makes_no_sense_is_refused(#[case] words: &[&str], #[case] told: &str) {

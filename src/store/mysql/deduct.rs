@@ -100,8 +100,10 @@ async fn write(
     let mut connection = store.connection().await?;
     let (answers, end) = answers(&mut connection, script).await;
     let Err(error) = end else {
+        // With another number of answers nobody knows what is open on it: it is rolled back.
+        let remaining = remaining(&answers)?;
         connection.done(Ok(()))?;
-        return remaining(&answers);
+        return Ok(remaining);
     };
     if error.as_database_error().is_some() {
         // The server has gone no further, and is still in the transaction.

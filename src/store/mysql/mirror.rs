@@ -1,4 +1,4 @@
-//! What MariaDB and `MySQL` does for the stock that lives in Redis, in the same order as the other back
+//! What MariaDB and `MySQL` do for the stock that lives in Redis, in the same order as the other back
 //! ends.
 
 use std::collections::HashSet;

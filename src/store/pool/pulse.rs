@@ -100,6 +100,11 @@ impl Pulse {
                 self.beat();
                 return true;
             }
+            // Of the statement that was left, most probably: the server lives, and has said so.
+            Ok(Err(error @ sqlx::Error::Database(_))) => {
+                tracing::debug!(%error, "a connection is dropped");
+                return false;
+            }
             Ok(Err(error)) => tracing::debug!(%error, "a connection is dropped"),
             Err(_elapsed) => tracing::debug!("a connection that does not answer is dropped"),
         }

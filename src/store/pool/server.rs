@@ -16,7 +16,7 @@ use crate::store::{StoreError, StoreOptions};
 /// than a request waits for a connection: behind one that is dead there may be more.
 const ALIVE_WITHIN: Duration = Duration::from_millis(250);
 
-/// No connection is used for longer, so that what a server keeps for each does not grow for ever,
+/// No connection goes back that is older, so that what a server keeps for each does not grow for ever,
 /// and a server that was moved is found at its new address.
 const LIFETIME: Duration = Duration::from_mins(30);
 
