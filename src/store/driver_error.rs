@@ -1,8 +1,8 @@
 //! The one table from driver errors to what is to be done about them.
 //!
-//! Codes are those that sqlx yields: the error number for MariaDB/`MySQL`, the SQLSTATE for
-//! `PostgreSQL`, the extended result code for `SQLite`. Before COMMIT was sent
-//! nothing can have been committed; in it, only what is known to undo it leaves nothing behind.
+//! Before COMMIT was sent nothing can have been committed; in it, only what is known to undo it
+//! leaves nothing behind. A statement that commits as it ends is in doubt once nothing is heard of
+//! it. The databases' own numbers are in `code`.
 
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;

@@ -1,6 +1,6 @@
 //! What comes of a deduction, or of a change of a level, that a store carried out or refused.
 
-use crate::stock::{Home, StockLevel};
+use crate::stock::{Fence, Home, StockLevel};
 
 /// What came of one attempt to deduct; every arm but [`Attempt::Deducted`] left no trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,16 @@ impl Attempt {
             Some(level) => Self::Insufficient {
                 available: level.available(),
             },
+        }
+    }
+
+    /// Why a write on condition of version and `fence` changed nothing, where `last` is the fence
+    /// that stands there: a later holder of the lock has written, or else somebody who held none.
+    pub(super) fn overtaken(last: Option<(i64, String)>, fence: &Fence) -> Self {
+        if last.is_some_and(|(token, source)| fence.is_before(token, &source)) {
+            Self::LockLost
+        } else {
+            Self::Stale
         }
     }
 }

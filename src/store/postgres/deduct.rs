@@ -133,8 +133,7 @@ async fn refused(store: &PostgresStore, deduction: &Deduction) -> Result<Attempt
     Ok(Attempt::refused(level, deduction.quantity.units()))
 }
 
-/// Why the fenced statement changed nothing: a later holder of the lock has written, or else
-/// somebody who held none.
+/// What to answer where the fenced statement changed nothing.
 async fn overtaken(
     store: &PostgresStore,
     deduction: &Deduction,
@@ -146,11 +145,5 @@ async fn overtaken(
         .bind(deduction.warehouse.as_str())
         .fetch_optional(&mut *connection)
         .await;
-    let last: Option<(i64, String)> = connection.done(last)?;
-    let later = last.is_some_and(|(token, source)| fence.is_before(token, &source));
-    Ok(if later {
-        Attempt::LockLost
-    } else {
-        Attempt::Stale
-    })
+    Ok(Attempt::overtaken(connection.done(last)?, fence))
 }

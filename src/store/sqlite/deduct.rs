@@ -154,24 +154,18 @@ async fn refused(store: &SqliteStore, deduction: &Deduction) -> Result<Attempt, 
     Ok(Attempt::refused(level, deduction.quantity.units()))
 }
 
-/// Why the fenced statement changed nothing: a later holder of the lock has written, or else
-/// somebody who held none.
+/// What to answer where the fenced statement changed nothing.
 async fn overtaken(
     mut tx: Transaction<'static, Sqlite>,
     deduction: &Deduction,
     fence: &Fence,
 ) -> Result<Attempt, StoreError> {
-    let last: Option<(i64, String)> = sqlx::query_as(sql::FENCE)
+    let last = sqlx::query_as(sql::FENCE)
         .bind(deduction.sku.as_str())
         .bind(deduction.warehouse.as_str())
         .fetch_optional(&mut *tx)
         .await
         .map_err(failed)?;
     transaction::roll_back(tx).await;
-    let later = last.is_some_and(|(token, source)| fence.is_before(token, &source));
-    Ok(if later {
-        Attempt::LockLost
-    } else {
-        Attempt::Stale
-    })
+    Ok(Attempt::overtaken(last, fence))
 }
