@@ -65,6 +65,8 @@ class RedisRound:
 
     healthz: list[Run] = field(default_factory=list)
     policies: dict[str, list[Run]] = field(default_factory=dict)
+    # What Redis keeps of each sale once SQL has it, run by run.
+    kept_bytes: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -138,9 +140,10 @@ def redis_lua(
             for policy in POLICIES:
                 progress.begins(f"{where}: redis-lua, appendfsync {policy.name}")
                 set_policy(redis, policy)
-                this.policies[policy.name].append(
-                    load.deduct(service, strategy, count, pace.seconds)
-                )
+                empty = redis.used_memory()
+                run = load.deduct(service, strategy, count, pace.seconds)
+                this.policies[policy.name].append(run)
+                this.kept_bytes.append((redis.used_memory() - empty) / run.answered)
         rounds.append(this)
     return rounds
 

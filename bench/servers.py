@@ -215,6 +215,11 @@ class Redis:
         pairs = (line.split(":", 1) for line in self.command("INFO", section).splitlines())
         return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
+    def used_memory(self) -> int:
+        """In bytes, without what is on its way to its file."""
+        info = self.info("memory")
+        return int(info["used_memory"]) - int(info["mem_aof_buffer"])
+
     def settings(self) -> dict[str, str]:
         return {"version": self.info("server")["redis_version"]}
 

@@ -55,8 +55,8 @@ MARIADB_OPERATION = (
 )
 
 # The values of the sample in MariaDB's snapshot that each transaction must have for itself.
-SAMPLE_SKU = f"_utf8mb4 x'{b'sample'.hex()}'"
-SAMPLE_KEY = f"_utf8mb4 x'{b'sample-key'.hex()}'"
+SAMPLE_SKU = "'sample'"
+SAMPLE_KEY = "'sample-key'"
 SAMPLE_OPERATION = "x'0123456789ab7def8123456789abcdef'"
 
 

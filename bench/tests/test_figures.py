@@ -87,13 +87,14 @@ class Page(unittest.TestCase):
         )  # fmt: skip
         results.servers["MariaDB"] = {"version": "10"}
         results.against_direct["MariaDB"] = [Round([Direct(1, 50)], [run(1, 20)])]
-        results.redis = [RedisRound(runs, {policy.name: runs for policy in POLICIES})]
+        results.redis = [RedisRound(runs, {policy.name: runs for policy in POLICIES}, [400.0, 410.0])]
         results.tables["MariaDB"] = Table(runs, [TableRow(single_sql, each) for each in runs])
         results.claims = [claims.single_sql("MariaDB", "slap", results.against_direct["MariaDB"])]
         page = report.markdown(results)
         self.assertIn(
             "| single-sql on MariaDB to the best of slap | **0.40** | 0.70 | **no**", page
         )
+        self.assertIn("Redis keeps 405 bytes of it", page)
         for name, picture in charts.all_of(results).items():
             self.assertIn(f"({name})", page)
             self.assertTrue(picture.startswith("<svg "))
