@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::HeaderMap;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -73,8 +74,8 @@ pub(super) async fn adjust(
     _: NoQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let headers = request.headers().clone();
-    let body = extract::body(request, api.body).await?;
+    let (Parts { headers, .. }, body) = request.into_parts();
+    let body = extract::body(body, api.body).await?;
     let adjustment = adjustment(new_sku(sku)?, extract::json(&headers, &body)?, &headers)?;
     let (sku, warehouse) = (adjustment.sku.to_string(), adjustment.warehouse.to_string());
     let adjusted = api.changes.adjust(adjustment).await?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -114,9 +115,9 @@ pub(super) async fn deduct(
     State(api): State<Arc<Api>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let headers = request.headers().clone();
-    let query: DeductQuery = extract::query(request.uri().query())?;
-    let body = extract::body(request, api.body).await?;
+    let (Parts { headers, uri, .. }, body) = request.into_parts();
+    let query: DeductQuery = extract::query(uri.query())?;
+    let body = extract::body(body, api.body).await?;
     let strategy = strategy(&api, query.strategy.as_deref())?;
     let safeguards = safeguards(&api, &query)?;
     let fields = fields(query, || extract::json(&headers, &body), body.is_empty())?;

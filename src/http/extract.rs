@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Request, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny};
@@ -23,8 +23,8 @@ pub struct BodyLimits {
 }
 
 /// Reads the whole body, within the limits.
-pub(super) async fn body(request: Request<Body>, limits: BodyLimits) -> Result<Bytes, ApiError> {
-    let collecting = Limited::new(request.into_body(), limits.bytes).collect();
+pub(super) async fn body(body: Body, limits: BodyLimits) -> Result<Bytes, ApiError> {
+    let collecting = Limited::new(body, limits.bytes).collect();
     match tokio::time::timeout(limits.time, collecting).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::new(
@@ -102,11 +102,13 @@ fn not_json(error: &serde_json::Error) -> ApiError {
 
 /// Reads a query string.
 pub(super) fn query<T: DeserializeOwned>(query: Option<&str>) -> Result<T, ApiError> {
-    let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(
-        query.unwrap_or_default().as_bytes(),
-    ));
-    serde_path_to_error::deserialize(pairs)
-        .map_err(|error| invalid_field(&error.path().to_string(), error.inner()))
+    let query = query.unwrap_or_default();
+    let pairs = || serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
+    T::deserialize(pairs()).or_else(|_| {
+        // Once more, now with an eye on which field it is.
+        serde_path_to_error::deserialize(pairs())
+            .map_err(|error| invalid_field(&error.path().to_string(), error.inner()))
+    })
 }
 
 /// Proof that the query is empty, for routes that take none: a caller whose filter or condition

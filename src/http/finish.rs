@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use tokio::time::Instant;
@@ -41,7 +41,7 @@ pub(super) async fn finish(
 ) -> Response {
     let Finisher { api, outages } = &*finisher;
     let id = request_id(&request);
-    let route = (request.method().clone(), request.uri().path().to_owned());
+    let route = (request.method().clone(), request.uri().clone());
     let mut response = next.run(request).await;
     let status = response.status();
     if let Some(error) = error_of(&mut response) {
@@ -93,8 +93,8 @@ fn write_problem(response: &mut Response, error: &ApiError, id: &str) {
 
 /// Contention and overload are the callers' doing and stand in the metrics; logging each would
 /// make them worse. An outage is logged once a second, with how many it has failed since.
-fn log(error: &ApiError, request_id: &str, route: &(Method, String), outages: &OutageLog) {
-    let (method, path) = route;
+fn log(error: &ApiError, request_id: &str, route: &(Method, Uri), outages: &OutageLog) {
+    let (method, path) = (&route.0, route.1.path());
     let cause = error.cause.as_deref().unwrap_or(&error.detail);
     let code = error.code;
     match error.status {

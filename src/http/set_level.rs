@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -73,8 +74,8 @@ pub(super) async fn set_level(
     _: NoQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let headers = request.headers().clone();
-    let body = extract::body(request, api.body).await?;
+    let (Parts { headers, .. }, body) = request.into_parts();
+    let body = extract::body(body, api.body).await?;
     let change = change(new_sku(sku)?, extract::json(&headers, &body)?, &headers)?;
     let set = api.changes.set_level(change).await.map_err(refusal);
     let LevelSet { level, created } = set?;

@@ -1,18 +1,20 @@
 //! Idempotency: the caller's key, and the hash that tells a repeat from another request.
 
+use std::borrow::Cow;
+
 use sha2::{Digest, Sha256};
 
 use super::{Quantity, Sku, Warehouse};
 
 /// Who sent the request; keys are unique per caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller(String);
+pub struct Caller(Cow<'static, str>);
 
 impl Caller {
     /// Whoever sends no API key.
     #[must_use]
     pub fn anonymous() -> Self {
-        Self("anonymous".to_owned())
+        Self(Cow::Borrowed("anonymous"))
     }
 
     /// The caller as text.
