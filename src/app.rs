@@ -220,7 +220,7 @@ async fn follow(stores: Stores, api: Arc<Api>, until: CancellationToken) {
         let (api, until) = (Arc::clone(&api), until.clone());
         async move {
             if let Some(follower) = follower {
-                let tell = move |entries| api.metrics.journal_waiting(entries);
+                let tell = move |movements| api.metrics.journal_waiting(movements);
                 follower.run(until, tell).await;
             }
         }

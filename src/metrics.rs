@@ -104,8 +104,8 @@ impl Metrics {
     }
 
     /// Tells how many movements wait in the journals for the SQL ledger, or that nobody knows.
-    pub fn journal_waiting(&self, entries: Option<u64>) {
-        self.journal_waiting.set(entries);
+    pub fn journal_waiting(&self, movements: Option<u64>) {
+        self.journal_waiting.set(movements);
     }
 
     /// Everything, in the `OpenMetrics` text format.

@@ -14,21 +14,21 @@ use prometheus_client::metrics::gauge::ConstGauge;
 pub(super) struct JournalWaiting(Mutex<Option<u64>>);
 
 impl JournalWaiting {
-    pub(super) fn set(&self, entries: Option<u64>) {
+    pub(super) fn set(&self, movements: Option<u64>) {
         // Nothing panics while it is held.
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = entries;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = movements;
     }
 }
 
 impl Collector for JournalWaiting {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let entries = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(entries) = entries else {
+        let movements = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(movements) = movements else {
             return Ok(());
         };
-        let gauge = ConstGauge::new(i64::try_from(entries).unwrap_or(i64::MAX));
+        let gauge = ConstGauge::new(i64::try_from(movements).unwrap_or(i64::MAX));
         gauge.encode(encoder.encode_descriptor(
-            "journal_waiting_entries",
+            "journal_waiting_movements",
             "Movements in the journals in Redis that the SQL ledger does not have yet, the same at \
              all replicas: use max, not sum; absent while Redis does not answer.",
             None,

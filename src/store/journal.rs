@@ -1,20 +1,19 @@
 //! The journal's entries: what Redis wrote down, on its way into the SQL ledger.
 //!
-//! An entry is a movement and the level right after it. The movement is written by this service and
-//! passes through Redis as one text; the level is written by the script that made it.
+//! An entry is what one call of a script has done to a level: its movements, each with the units that
+//! it left, and the level after the last of them. A movement is written by this service and passes
+//! through Redis as one text; the rest is written by the script.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-use uuid::Uuid;
+use crate::stock::{Durability, Movement, OperationId, Sku, Warehouse};
 
-use crate::stock::{
-    Durability, IdempotencyKey, Movement, MovementKind, OperationId, RequestHash, Sku, Warehouse,
-};
+mod note;
 
-use super::record::Record;
+pub(super) use note::Note;
 
 /// The identity of an entry in a stream: milliseconds, and a number within them. Ordered by value,
 /// which its text is not (`9-0` comes before `10-0`).
@@ -66,149 +65,67 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// A movement as it passes through Redis; the names are short since each is kept many times.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Note {
-    #[serde(rename = "o")]
-    pub(super) operation: Uuid,
-    #[serde(rename = "s")]
-    pub(super) sku: String,
-    #[serde(rename = "w")]
-    pub(super) warehouse: String,
-    #[serde(rename = "k")]
-    pub(super) kind: MovementKind,
-    #[serde(rename = "d")]
-    pub(super) delta: i64,
-    #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
-    pub(super) read_version: Option<i64>,
-    #[serde(rename = "y", default, skip_serializing_if = "Option::is_none")]
-    pub(super) strategy: Option<String>,
-    #[serde(rename = "c")]
-    pub(super) caller: String,
-    #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
-    pub(super) key: Option<String>,
-    /// As text, 64 hexadecimal digits.
-    #[serde(
-        rename = "h",
-        default,
-        skip_serializing_if = "Option::is_none",
-        with = "hex"
-    )]
-    pub(super) hash: Option<Vec<u8>>,
-    #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
-    pub(super) reason: Option<String>,
-    #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
-    pub(super) reference: Option<String>,
+/// A movement, the units that were available right after it, and the entry that it stands in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Noted {
+    pub(super) id: EntryId,
+    pub(super) note: Note<'static>,
+    pub(super) available: i64,
 }
 
-impl Note {
-    /// What `record` says, but for the level after it, which only Redis knows.
-    pub(super) fn of(record: &Record<'_>) -> Self {
-        Self {
-            operation: record.operation,
-            sku: record.sku.to_owned(),
-            warehouse: record.warehouse.to_owned(),
-            kind: record.kind,
-            delta: record.delta,
-            read_version: record.read_version,
-            strategy: record.strategy.map(str::to_owned),
-            caller: record.caller().to_owned(),
-            key: record.key().map(str::to_owned),
-            hash: record.hash().map(<[u8]>::to_vec),
-            reason: record.reason.map(str::to_owned),
-            reference: record.reference.map(str::to_owned),
-        }
+/// A movement as a line of an entry; it is what Redis remembers of the operation, too.
+pub(super) fn line(available: i64, note: &str) -> String {
+    format!("{available} {note}")
+}
+
+impl Noted {
+    /// Of which level.
+    fn place(&self) -> (&str, &str) {
+        (&self.note.sku, &self.note.warehouse)
     }
 
-    /// The note as Redis keeps it.
-    pub(super) fn to_text(&self) -> String {
-        serde_json::to_string(self).expect("texts and numbers make JSON")
+    /// Reads such a line.
+    pub(super) fn parse(line: &str, id: EntryId) -> Result<Self, String> {
+        let no_line = || format!("`{line}` is no line of an entry");
+        let (available, note) = line.split_once(' ').ok_or_else(no_line)?;
+        Ok(Self {
+            id,
+            note: Note::parse(note)?,
+            available: available.parse().map_err(|_| no_line())?,
+        })
     }
 
-    /// Reads what [`Note::to_text`] wrote; anything else, Redis being open to others, is refused.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let note: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        Sku::parse(&*note.sku).map_err(|error| error.to_string())?;
-        Warehouse::parse(&*note.warehouse).map_err(|error| error.to_string())?;
-        note.request_hash()?;
-        if let Some(key) = &note.key {
-            IdempotencyKey::parse(key)?;
-        }
-        // What the ledger's columns hold.
-        let texts = [(Some(&note.caller), 64), (note.strategy.as_ref(), 32)];
-        let more = [(note.reason.as_ref(), 200), (note.reference.as_ref(), 200)];
-        for (text, most) in texts.into_iter().chain(more) {
-            if text.is_some_and(|text| text.chars().count() > most || text.contains('\0')) {
-                return Err(format!("a text that the ledger cannot hold: {text:?}"));
-            }
-        }
-        Ok(note)
-    }
-
-    /// The hash of the request, where it carried a key.
-    fn request_hash(&self) -> Result<Option<RequestHash>, String> {
-        let hash = self.hash.clone().map(Vec::try_into).transpose();
-        let hash = hash.map_err(|bytes: Vec<u8>| format!("a hash of {} bytes", bytes.len()))?;
-        Ok(hash.map(RequestHash))
-    }
-
-    /// The movement that the ledger will hold, which left `available_after` units.
-    pub(super) fn movement(self, id: EntryId, available_after: i64) -> Result<Movement, String> {
-        let request_hash = self.request_hash()?;
+    /// The movement as the ledger will hold it.
+    pub(super) fn movement(self) -> Result<Movement, String> {
+        let Self {
+            id,
+            note,
+            available,
+        } = self;
+        let request_hash = note.request_hash()?;
         Ok(Movement {
-            operation: OperationId(self.operation),
-            sku: Sku::parse(self.sku).map_err(|error| error.to_string())?,
-            warehouse: Warehouse::parse(self.warehouse).map_err(|error| error.to_string())?,
-            kind: self.kind,
-            delta: self.delta,
-            available_after,
-            read_version: self.read_version,
-            strategy: self.strategy,
+            operation: OperationId(note.operation),
+            sku: Sku::parse(note.sku).map_err(|error| error.to_string())?,
+            warehouse: Warehouse::parse(note.warehouse).map_err(|error| error.to_string())?,
+            kind: note.kind,
+            delta: note.delta,
+            available_after: available,
+            read_version: note.read_version,
+            strategy: note.strategy.map(Cow::into_owned),
             durability: Durability::Redis,
             request_hash,
-            reason: self.reason,
-            reference: self.reference,
+            reason: note.reason.map(Cow::into_owned),
+            reference: note.reference.map(Cow::into_owned),
             created_at: id.instant(),
         })
     }
 }
 
-/// Bytes as hexadecimal digits.
-mod hex {
-    use std::fmt::Write;
-
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    #[expect(clippy::ref_option, reason = "serde's signature")]
-    pub(super) fn serialize<S: Serializer>(
-        bytes: &Option<Vec<u8>>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let mut digits = String::new();
-        for byte in bytes.iter().flatten() {
-            // Writing to a String cannot fail.
-            let _ = write!(digits, "{byte:02x}");
-        }
-        serializer.serialize_some(&digits)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Vec<u8>>, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-        let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(pair).collect();
-        bytes
-            .map(Some)
-            .ok_or_else(|| de::Error::custom("no hexadecimal digits"))
-    }
-}
-
-/// One entry: a movement, and the level that it left behind.
+/// One entry: movements of one level, and the level that they left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Journaled {
     pub(super) id: EntryId,
-    pub(super) note: Note,
+    pub(super) movements: Movements,
     pub(super) on_hand: i64,
     pub(super) held: i64,
     pub(super) backorder_limit: i64,
@@ -216,22 +133,52 @@ pub(super) struct Journaled {
 }
 
 impl Journaled {
-    /// Units that were available right after it.
-    pub(super) fn available(&self) -> i64 {
-        self.on_hand - self.held + self.backorder_limit
-    }
-
     /// Which level it left behind.
     pub(super) fn place(&self) -> (&str, &str) {
-        (&self.note.sku, &self.note.warehouse)
+        self.movements.0[0].place()
     }
+}
+
+/// The movements of an entry, in their order: one at least, and all of one level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Movements(Vec<Noted>);
+
+impl Movements {
+    /// Reads an entry's lines.
+    pub(super) fn parse(lines: &str, id: EntryId) -> Result<Self, String> {
+        let movements = lines.split('\n').map(|line| Noted::parse(line, id));
+        let movements = movements.collect::<Result<Vec<_>, _>>()?;
+        if movements
+            .iter()
+            .any(|other| other.place() != movements[0].place())
+        {
+            return Err("movements of several levels".to_owned());
+        }
+        Ok(Self(movements))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Noted> {
+        self.0.iter()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// The movements of all entries.
+pub(super) fn movements<'a>(entries: &[&'a Journaled]) -> Vec<&'a Noted> {
+    entries
+        .iter()
+        .flat_map(|entry| entry.movements.iter())
+        .collect()
 }
 
 /// For each level that `entries` changed, the last of them, in (SKU, warehouse) order: the order in
 /// which rows are locked.
-pub(super) fn last_of_each_level(entries: &[Journaled]) -> Vec<&Journaled> {
+pub(super) fn last_of_each_level<'a>(entries: &[&'a Journaled]) -> Vec<&'a Journaled> {
     let mut last: BTreeMap<(&str, &str), &Journaled> = BTreeMap::new();
-    for entry in entries {
+    for &entry in entries {
         let known = last.entry(entry.place()).or_insert(entry);
         if known.id < entry.id {
             *known = entry;
@@ -242,29 +189,15 @@ pub(super) fn last_of_each_level(entries: &[Journaled]) -> Vec<&Journaled> {
 
 #[cfg(test)]
 mod tests {
+    use super::note::tests::note;
     use super::*;
 
-    fn note(sku: &str) -> Note {
-        Note {
-            operation: Uuid::from_u128(7),
-            sku: sku.to_owned(),
-            warehouse: "上海仓".to_owned(),
-            kind: MovementKind::Deducted,
-            delta: -3,
-            read_version: None,
-            strategy: Some("redis-lua".to_owned()),
-            caller: "anonymous".to_owned(),
-            key: Some("k".to_owned()),
-            hash: Some(vec![171; 32]),
-            reason: None,
-            reference: None,
-        }
-    }
-
     fn entry(id: &str, sku: &str) -> Journaled {
+        let id = id.parse().unwrap();
+        let lines = [line(7, &note(sku).to_text()), line(6, &note(sku).to_text())];
         Journaled {
-            id: id.parse().unwrap(),
-            note: note(sku),
+            id,
+            movements: Movements::parse(&lines.join("\n"), id).unwrap(),
             on_hand: 5,
             held: 1,
             backorder_limit: 2,
@@ -284,49 +217,28 @@ mod tests {
     }
 
     #[test]
-    fn a_note_survives_its_passage_through_redis() {
-        let note = note("a");
-        assert_eq!(Note::parse(&note.to_text()), Ok(note.clone()));
-        assert_eq!(note.request_hash(), Ok(Some(RequestHash([171; 32]))));
-        let movement = note.movement("951782400123-4".parse().unwrap(), 4).unwrap();
+    fn a_line_is_a_movement_of_the_ledger() {
+        let (id, text) = (
+            "951782400123-4".parse().unwrap(),
+            line(4, &note("a").to_text()),
+        );
+        let movement = Noted::parse(&text, id).unwrap().movement().unwrap();
         assert_eq!(movement.available_after, 4);
         assert_eq!(movement.created_at, "2000-02-29T00:00:00.123Z");
     }
 
     #[test]
-    fn what_others_wrote_is_refused() {
-        let good = note("a");
-        for bad in [
-            Note {
-                sku: "a b".to_owned(),
-                ..good.clone()
-            },
-            Note {
-                warehouse: String::new(),
-                ..good.clone()
-            },
-            Note {
-                hash: Some(vec![1]),
-                ..good.clone()
-            },
-            Note {
-                key: Some("a b".to_owned()),
-                ..good.clone()
-            },
-            Note {
-                caller: "c".repeat(65),
-                ..good.clone()
-            },
-            Note {
-                reason: Some("r".repeat(201)),
-                ..good.clone()
-            },
-        ] {
-            assert!(Note::parse(&bad.to_text()).is_err(), "{bad:?}");
-        }
-        let digits = good.to_text().replace("abab", "zzab");
-        assert!(Note::parse(&digits).is_err(), "{digits}");
-        assert!(Note::parse("{}").is_err());
+    fn an_entry_is_of_one_level() {
+        let text = |sku| line(7, &note(sku).to_text());
+        let parse = |lines: &[String]| Movements::parse(&lines.join("\n"), EntryId::default());
+        let movements = parse(&[text("a"), text("a")]).unwrap();
+        assert_eq!(movements.len(), 2);
+        assert_eq!(movements.0[1].available, 7);
+        assert_eq!(movements.0[1].note, note("a"));
+        assert!(parse(&[text("a"), text("b")]).is_err());
+        assert!(parse(&[text("a"), String::new()]).is_err());
+        assert!(parse(&[]).is_err());
+        assert!(parse(&[note("a").to_text()]).is_err());
     }
 
     #[test]
@@ -337,7 +249,7 @@ mod tests {
             entry("8-5", "b"),
             entry("9-1", "a"),
         ];
-        let last = last_of_each_level(&entries);
+        let last = last_of_each_level(&entries.iter().collect::<Vec<_>>());
         let found: Vec<_> = last
             .iter()
             .map(|e| (e.place().0, e.id.to_string()))

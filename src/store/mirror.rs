@@ -50,7 +50,7 @@ pub(super) trait Mirror: StockStore {
 
     /// Records the entries, each operation once however often it comes, and brings the mirrors up
     /// to the last of them; all in one transaction.
-    async fn follow(&self, entries: &[Journaled]) -> Result<(), StoreError>;
+    async fn follow(&self, entries: &[&Journaled]) -> Result<(), StoreError>;
 
     /// The ledger of a SKU up to `last`, and which of the operations are in it: from one snapshot,
     /// so that they fit together whatever is recorded meanwhile.

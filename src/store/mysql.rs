@@ -19,6 +19,7 @@ use crate::stock::{
     MovementFilter, MovementKind, OperationId, Sku, StockLevel, Warehouse,
 };
 
+mod bulk;
 mod connect;
 mod deduct;
 mod literal;

@@ -180,7 +180,7 @@ impl<S: Mirror> Mirror for Patient<S> {
         self.read(self.store.mirrored(sku, warehouse)).await
     }
 
-    async fn follow(&self, entries: &[Journaled]) -> Result<(), StoreError> {
+    async fn follow(&self, entries: &[&Journaled]) -> Result<(), StoreError> {
         self.write(self.store.follow(entries)).await
     }
 

@@ -83,16 +83,16 @@ impl<'a> Record<'a> {
     }
 
     /// The caller whose key it carries, or nobody in particular.
-    pub(super) fn caller(&self) -> &str {
+    pub(super) fn caller(&self) -> &'a str {
         self.idempotency
             .map_or("anonymous", |idempotency| idempotency.caller.as_str())
     }
 
-    pub(super) fn key(&self) -> Option<&str> {
+    pub(super) fn key(&self) -> Option<&'a str> {
         self.idempotency.map(|idempotency| idempotency.key.as_str())
     }
 
-    pub(super) fn hash(&self) -> Option<&[u8]> {
+    pub(super) fn hash(&self) -> Option<&'a [u8]> {
         self.idempotency.map(|idempotency| &idempotency.hash.0[..])
     }
 }

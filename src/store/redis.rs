@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a level, its journal's entry and the memory of the operation are written in one
 //! script, or in one `MULTI`, or not at all; what Redis keeps is never oversold, and each of its
-//! entries is in the ledger once. Not guaranteed: that Redis keeps it. A level that it does not have
+//! movements is in the ledger once. Not guaranteed: that Redis keeps it. A level that it does not have
 //! comes from its mirror in SQL, so what was lost on the way there can be sold again.
 
 use std::sync::Arc;
@@ -16,9 +16,10 @@ use super::journal::Note;
 use super::mirror::Mirror;
 use super::record::Record;
 use super::{Attempt, InRedis, StoreError};
-use crate::stock::{Deduction, Fence, Home, Idempotency, OperationId, Sku, StockLevel, Warehouse};
+use crate::stock::{Deduction, Fence, Home};
 
 mod audit;
+mod batches;
 mod change;
 mod cluster;
 mod complaints;
@@ -34,14 +35,18 @@ mod loading;
 mod memory;
 mod scripts;
 mod settings;
+mod step;
 mod watch;
+mod write;
 
+use batches::Batches;
 use connection::{Connector, Shared};
 use exclusive::Exclusive;
 pub(super) use failure::RedisFailure;
 pub use follower::Follower;
-use keys::{Keys, Shard};
-use scripts::{Answer, Script};
+use keys::Keys;
+use scripts::Answer;
+use step::Taking;
 
 /// How long an operation without a key is remembered under its own id. Only the replica that minted
 /// it repeats it, for as long as a request may last: no deadline that can be set is longer than an
@@ -62,7 +67,7 @@ pub struct RedisOptions {
     pub watch_connections: u32,
     /// On which connections `WATCH` is sent.
     pub watch_on: WatchOn,
-    /// The most entries that may wait in one of the journals for the SQL ledger.
+    /// The most movements that may wait in one of the journals for the SQL ledger.
     pub journal_limit: u32,
 }
 
@@ -93,6 +98,7 @@ pub(super) struct RedisStore {
     connector: Connector,
     shared: Shared,
     exclusive: Exclusive,
+    batches: Batches,
     keys: OnceCell<Keys>,
     options: RedisOptions,
 }
@@ -105,10 +111,12 @@ impl RedisStore {
             .map_err(|_| "expected redis://[user[:password]@]host[:port][/database]".to_owned())?;
         let limit = options.wait_limit;
         let connector = Connector::new(client, limit);
+        let shared = Shared::new(connector.clone());
         Ok(Self {
             sql,
             connector: connector.clone(),
-            shared: Shared::new(connector.clone()),
+            batches: Batches::new(shared.clone(), options.journal_limit),
+            shared,
             exclusive: Exclusive::new(connector, options.watch_connections, limit),
             keys: OnceCell::new(),
             options,
@@ -137,148 +145,39 @@ impl RedisStore {
         how: InRedis,
     ) -> Result<Attempt, StoreError> {
         let note = Note::of(&Record::of_deduction(deduction, None));
+        let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
+        let key = deduction.idempotency.as_ref();
         let units = deduction.quantity.units();
-        let place = (&deduction.sku, &deduction.warehouse);
-        let mut step = self
-            .step(place, &note, deduction.idempotency.as_ref())
-            .await?;
+        let step = Arc::new(self.step((sku, warehouse), &note, key).await?);
+        let mut sure = key.is_none();
         for _ in 0..loading::LOADS {
+            let taking = Taking {
+                step: Arc::clone(&step),
+                units,
+                sure,
+            };
             let answer = match how {
-                InRedis::Script => {
-                    let arguments = step.arguments([units.to_string()]);
-                    self.run(&scripts::DEDUCT, &step.keys, &arguments).await?
-                }
-                InRedis::Watch => self.watch(&step, units).await?,
+                InRedis::Script => self.batches.deduct(taking).await?,
+                InRedis::Watch => self.watch(&taking).await?,
             };
             match answer {
-                Answer::Absent => step.sure = deduction.idempotency.is_none(),
-                Answer::Unsure if self.recall(&step).await? => return Ok(Attempt::Duplicate),
+                Answer::Absent => sure = key.is_none(),
+                Answer::Unsure if self.recall(&step, sku, key).await? => {
+                    return Ok(Attempt::Duplicate);
+                }
                 Answer::Unsure => {
-                    step.sure = true;
+                    sure = true;
                     continue;
                 }
                 settled => return attempt(settled, units),
             }
-            match self.load(place.0, place.1).await? {
+            match self.load(sku, warehouse).await? {
                 Some(Home::Redis) => {}
                 Some(home) => return Ok(Attempt::WrongHome(home)),
                 None => return Ok(Attempt::UnknownSku),
             }
         }
         Err(loading::lost_again())
-    }
-
-    /// Writes what follows from `read`, if the guard lets it pass.
-    pub(super) async fn write_from(
-        &self,
-        deduction: &Deduction,
-        read: &StockLevel,
-        guard: Guard<'_>,
-    ) -> Result<Attempt, StoreError> {
-        let note = Note::of(&Record::of_deduction(deduction, Some(read)));
-        let units = deduction.quantity.units();
-        let place = (&deduction.sku, &deduction.warehouse);
-        let mut step = self
-            .step(place, &note, deduction.idempotency.as_ref())
-            .await?;
-        let mut wanted = vec![(read.on_hand - units).to_string(), String::new()];
-        wanted.extend(match guard {
-            Guard::Fence(fence) => [fence.token.to_string(), fence.source.to_string()],
-            Guard::Version | Guard::None => [String::new(), String::new()],
-        });
-        if !matches!(guard, Guard::None) {
-            step.keys.push(step.keys[0].clone());
-            wanted.push(read.version.to_string());
-        }
-        let answer = self.write(&mut step, wanted).await?;
-        if answer == Answer::Absent {
-            // Redis has lost it since: it is to be read again.
-            return Ok(Attempt::Stale);
-        }
-        attempt(answer, units)
-    }
-
-    /// Writes what is `wanted`, unless the operation is remembered here or, where that is not sure,
-    /// in SQL.
-    async fn write(&self, step: &mut Step<'_>, wanted: Vec<String>) -> Result<Answer, StoreError> {
-        let arguments = step.arguments(wanted.iter().cloned());
-        let answer = self.run(&scripts::WRITE, &step.keys, &arguments).await?;
-        if answer != Answer::Unsure {
-            return Ok(answer);
-        }
-        if self.recall(step).await? {
-            return Ok(Answer::Duplicate);
-        }
-        step.sure = true;
-        let arguments = step.arguments(wanted);
-        self.run(&scripts::WRITE, &step.keys, &arguments).await
-    }
-
-    /// Runs a script that changes a level.
-    async fn run(
-        &self,
-        script: &Script,
-        keys: &[String],
-        arguments: &[String],
-    ) -> Result<Answer, StoreError> {
-        Answer::parse(&self.shared.script(script, keys, arguments).await?)
-    }
-
-    /// What a change of a level is written with.
-    async fn step<'a>(
-        &self,
-        (sku, warehouse): (&'a Sku, &Warehouse),
-        note: &Note,
-        idempotency: Option<&'a Idempotency>,
-    ) -> Result<Step<'a>, StoreError> {
-        let keys = self.keys().await?;
-        Ok(Step {
-            sku,
-            operation: OperationId(note.operation),
-            idempotency,
-            sure: idempotency.is_none(),
-            keys: vec![
-                keys.level(sku, warehouse),
-                keys.journal(Shard::of(sku)),
-                keys.memory(sku, OperationId(note.operation), idempotency),
-            ],
-            movement: note.to_text(),
-            journal_limit: self.options.journal_limit,
-            memory: idempotency.map_or(OPERATION_MEMORY, |_| KEY_MEMORY),
-        })
-    }
-}
-
-/// The keys and arguments that all changes share, in the order of `scripts/prelude.lua`.
-#[derive(Debug)]
-struct Step<'a> {
-    sku: &'a Sku,
-    operation: OperationId,
-    idempotency: Option<&'a Idempotency>,
-    /// Whether SQL need not be asked for the key.
-    sure: bool,
-    keys: Vec<String>,
-    movement: String,
-    journal_limit: u32,
-    /// How long the operation is remembered.
-    memory: Duration,
-}
-
-impl Step<'_> {
-    /// The name under which the operation is remembered.
-    fn name(&self) -> &str {
-        &self.keys[2]
-    }
-
-    fn arguments(&self, more: impl IntoIterator<Item = String>) -> Vec<String> {
-        let mut all = vec![
-            self.movement.clone(),
-            self.journal_limit.to_string(),
-            self.memory.as_millis().to_string(),
-            u8::from(self.sure).to_string(),
-        ];
-        all.extend(more);
-        all
     }
 }
 

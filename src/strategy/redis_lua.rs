@@ -1,7 +1,7 @@
 //! `redis-lua`: one script on Redis takes the units only where there are enough.
 //!
 //! *Guarantees*: volatile: never oversells while Redis keeps its data; what Redis loses (failover, `appendfsync everysec`) can be sold again.
-//! *Costs*: one round trip to Redis; the SQL ledger follows behind, and deductions stop (503) when it falls too far behind.
+//! *Costs*: one round trip to Redis, shared by those who want the same SKU at that moment; the SQL ledger follows behind, and deductions stop (503) when it falls too far behind.
 //! *Fails when*: Redis loses what it acknowledged: those units go on sale again, and a retry with an Idempotency-Key that was lost with them may sell once more.
 //! *Use when*: a flash sale needs more than the database gives, and a small loss on failover can be borne.
 

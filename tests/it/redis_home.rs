@@ -20,4 +20,5 @@ mod refused_entries;
 mod requests;
 mod silent;
 mod stopping;
+mod together;
 mod watching;

@@ -7,12 +7,11 @@ use async_trait::async_trait;
 use sqlx::{MySql, QueryBuilder};
 use uuid::Uuid;
 
-use super::literal::{Bytes, Nullable, Text, statement};
-use super::{MySqlStore, Transaction};
+use super::{MySqlStore, Transaction, bulk};
 use crate::stock::{Durability, Sku, Warehouse};
-use crate::store::journal::{EntryId, Journaled, last_of_each_level};
+use crate::store::journal::{self, EntryId, Journaled, Noted, last_of_each_level};
 use crate::store::mirror::{LedgerUpTo, Mirror, Mirrored, OPERATIONS_AT_ONCE};
-use crate::store::pool::{self, conflict_if_duplicate, failed};
+use crate::store::pool::{conflict_if_duplicate, failed};
 use crate::store::{StoreError, rows};
 
 const LEDGER_ID: &str = "SELECT id FROM ledger";
@@ -26,13 +25,6 @@ const MIRROR: &str = "UPDATE stock
         journal_millis = ?, journal_number = ?
     WHERE sku = ? AND warehouse = ? AND home = 'redis'
         AND (journal_millis < ? OR journal_millis = ? AND journal_number < ?)";
-
-/// Followed by rows, as text: to prepare a statement for thousands of parameters, of each of which
-/// the server sends a description, takes longer than to insert them.
-const RECORD_ALL: &str = "INSERT INTO movement
-    (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
-     durability, caller, idempotency_key, request_hash, reason, reference, created_at,
-     journal_millis, journal_number) VALUES ";
 
 /// A key that another operation has is that operation's; the movement is recorded without it.
 const RECORD: &str = "INSERT INTO movement
@@ -97,16 +89,17 @@ impl Mirror for MySqlStore {
         row.map(rows::mirrored).transpose()
     }
 
-    async fn follow(&self, entries: &[Journaled]) -> Result<(), StoreError> {
+    async fn follow(&self, entries: &[&Journaled]) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         mirror_all(&mut tx, entries).await?;
-        if !record_all(&mut tx, entries).await? {
+        let movements = journal::movements(entries);
+        if !bulk::record_all(&mut tx, &movements).await? {
             // Some are there already: each is to be looked at.
             tx.roll_back().await;
             tx = self.begin().await?;
             mirror_all(&mut tx, entries).await?;
-            for entry in entries {
-                record(&mut tx, entry).await?;
+            for movement in movements {
+                record(&mut tx, movement).await?;
             }
         }
         tx.commit().await
@@ -175,7 +168,7 @@ async fn recorded_among(
 }
 
 /// Brings the mirrors up to the last of the entries.
-async fn mirror_all(tx: &mut Transaction, entries: &[Journaled]) -> Result<(), StoreError> {
+async fn mirror_all(tx: &mut Transaction, entries: &[&Journaled]) -> Result<(), StoreError> {
     for entry in last_of_each_level(entries) {
         let (sku, warehouse) = entry.place();
         sqlx::query(MIRROR)
@@ -197,55 +190,17 @@ async fn mirror_all(tx: &mut Transaction, entries: &[Journaled]) -> Result<(), S
     Ok(())
 }
 
-/// Records entries that are new to the ledger by one statement; answers whether all are. Where they
-/// are not, the transaction is of no use any more.
-async fn record_all(tx: &mut Transaction, entries: &[Journaled]) -> Result<bool, StoreError> {
-    if entries.is_empty() {
-        return Ok(true);
-    }
-    let rows: Vec<String> = entries.iter().map(row).collect();
-    let text = format!("{RECORD_ALL}{}", rows.join(", "));
-    let inserted = sqlx::raw_sql(statement(text)).execute(&mut **tx).await;
-    pool::recorded(inserted.map(drop), false)
-}
-
-/// An entry as a row of [`RECORD_ALL`].
-fn row(entry: &Journaled) -> String {
-    let note = &entry.note;
-    format!(
-        "({operation}, 0, {sku}, {warehouse}, {kind}, {delta}, {available}, {read_version}, \
-        {strategy}, {durability}, {caller}, {key}, {hash}, {reason}, {reference}, \
-        from_unixtime({millis} / 1000), {millis}, {number})",
-        operation = Bytes(note.operation.as_bytes()),
-        sku = Text(&note.sku),
-        warehouse = Text(&note.warehouse),
-        kind = Text(note.kind.as_str()),
-        delta = note.delta,
-        available = entry.available(),
-        read_version = Nullable(note.read_version),
-        strategy = Nullable(note.strategy.as_deref().map(Text)),
-        durability = Text(Durability::Redis.as_str()),
-        caller = Text(&note.caller),
-        key = Nullable(note.key.as_deref().map(Text)),
-        hash = Nullable(note.hash.as_deref().map(Bytes)),
-        reason = Nullable(note.reason.as_deref().map(Text)),
-        reference = Nullable(note.reference.as_deref().map(Text)),
-        millis = entry.id.millis,
-        number = entry.id.number,
-    )
-}
-
 /// Another one that records the same operation, or the same key, at this moment makes it a conflict;
 /// afterwards the statement sees what it is.
-async fn record(tx: &mut Transaction, entry: &Journaled) -> Result<(), StoreError> {
-    let note = &entry.note;
+async fn record(tx: &mut Transaction, movement: &Noted) -> Result<(), StoreError> {
+    let note = &movement.note;
     let inserted = sqlx::query(RECORD)
         .bind(note.operation)
         .bind(&note.sku)
         .bind(&note.warehouse)
         .bind(note.kind.as_str())
         .bind(note.delta)
-        .bind(entry.available())
+        .bind(movement.available)
         .bind(note.read_version)
         .bind(&note.strategy)
         .bind(Durability::Redis.as_str())
@@ -256,9 +211,9 @@ async fn record(tx: &mut Transaction, entry: &Journaled) -> Result<(), StoreErro
         .bind(&note.hash)
         .bind(&note.reason)
         .bind(&note.reference)
-        .bind(entry.id.millis)
-        .bind(entry.id.millis)
-        .bind(entry.id.number)
+        .bind(movement.id.millis)
+        .bind(movement.id.millis)
+        .bind(movement.id.number)
         .bind(note.operation)
         .execute(&mut **tx)
         .await;

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{PostgresStore, Transaction};
 use crate::stock::{Durability, Sku, Warehouse};
-use crate::store::journal::{EntryId, Journaled, last_of_each_level};
+use crate::store::journal::{self, EntryId, Journaled, Noted, last_of_each_level};
 use crate::store::mirror::{LedgerUpTo, Mirror, Mirrored, OPERATIONS_AT_ONCE};
 use crate::store::pool::{self, conflict_if_duplicate, failed};
 use crate::store::{StoreError, rows};
@@ -105,16 +105,17 @@ impl Mirror for PostgresStore {
         row.map(rows::mirrored).transpose()
     }
 
-    async fn follow(&self, entries: &[Journaled]) -> Result<(), StoreError> {
+    async fn follow(&self, entries: &[&Journaled]) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         mirror_all(&mut tx, entries).await?;
-        if !record_all(&mut tx, entries).await? {
+        let movements = journal::movements(entries);
+        if !record_all(&mut tx, &movements).await? {
             // Some are there already: each is to be looked at.
             tx.roll_back().await;
             tx = self.begin().await?;
             mirror_all(&mut tx, entries).await?;
-            for entry in entries {
-                record(&mut tx, entry).await?;
+            for movement in movements {
+                record(&mut tx, movement).await?;
             }
         }
         tx.commit().await
@@ -181,7 +182,7 @@ async fn recorded_among(
 }
 
 /// Brings the mirrors up to the last of the entries.
-async fn mirror_all(tx: &mut Transaction, entries: &[Journaled]) -> Result<(), StoreError> {
+async fn mirror_all(tx: &mut Transaction, entries: &[&Journaled]) -> Result<(), StoreError> {
     for entry in last_of_each_level(entries) {
         let (sku, warehouse) = entry.place();
         sqlx::query(MIRROR)
@@ -200,50 +201,56 @@ async fn mirror_all(tx: &mut Transaction, entries: &[Journaled]) -> Result<(), S
     Ok(())
 }
 
-/// Records entries that are new to the ledger by one statement; answers whether all are. Where they
+/// Records movements that are new to the ledger by one statement; answers whether all are. Where they
 /// are not, the transaction is of no use any more.
-async fn record_all(tx: &mut Transaction, entries: &[Journaled]) -> Result<bool, StoreError> {
-    if entries.is_empty() {
+async fn record_all(tx: &mut Transaction, movements: &[&Noted]) -> Result<bool, StoreError> {
+    if movements.is_empty() {
         return Ok(true);
     }
     let inserted = sqlx::query(RECORD_ALL)
         .bind(Durability::Redis.as_str())
-        .bind(column(entries, |entry| entry.note.operation))
-        .bind(column(entries, |entry| &*entry.note.sku))
-        .bind(column(entries, |entry| &*entry.note.warehouse))
-        .bind(column(entries, |entry| entry.note.kind.as_str()))
-        .bind(column(entries, |entry| entry.note.delta))
-        .bind(column(entries, Journaled::available))
-        .bind(column(entries, |entry| entry.note.read_version))
-        .bind(column(entries, |entry| entry.note.strategy.as_deref()))
-        .bind(column(entries, |entry| &*entry.note.caller))
-        .bind(column(entries, |entry| entry.note.key.as_deref()))
-        .bind(column(entries, |entry| entry.note.hash.as_deref()))
-        .bind(column(entries, |entry| entry.note.reason.as_deref()))
-        .bind(column(entries, |entry| entry.note.reference.as_deref()))
-        .bind(column(entries, |entry| entry.id.millis))
-        .bind(column(entries, |entry| entry.id.number))
+        .bind(column(movements, |movement| movement.note.operation))
+        .bind(column(movements, |movement| &*movement.note.sku))
+        .bind(column(movements, |movement| &*movement.note.warehouse))
+        .bind(column(movements, |movement| movement.note.kind.as_str()))
+        .bind(column(movements, |movement| movement.note.delta))
+        .bind(column(movements, |movement| movement.available))
+        .bind(column(movements, |movement| movement.note.read_version))
+        .bind(column(movements, |movement| {
+            movement.note.strategy.as_deref()
+        }))
+        .bind(column(movements, |movement| &*movement.note.caller))
+        .bind(column(movements, |movement| movement.note.key.as_deref()))
+        .bind(column(movements, |movement| movement.note.hash.as_deref()))
+        .bind(column(movements, |movement| {
+            movement.note.reason.as_deref()
+        }))
+        .bind(column(movements, |movement| {
+            movement.note.reference.as_deref()
+        }))
+        .bind(column(movements, |movement| movement.id.millis))
+        .bind(column(movements, |movement| movement.id.number))
         .execute(&mut **tx)
         .await;
     pool::recorded(inserted.map(drop), false)
 }
 
-/// One value of each entry.
-fn column<'a, T>(entries: &'a [Journaled], value: impl Fn(&'a Journaled) -> T) -> Vec<T> {
-    entries.iter().map(value).collect()
+/// One value of each movement.
+fn column<'a, T>(movements: &[&'a Noted], value: impl Fn(&'a Noted) -> T) -> Vec<T> {
+    movements.iter().copied().map(value).collect()
 }
 
 /// Another one that records the same operation, or the same key, at this moment makes it a conflict;
 /// afterwards the statement sees what it is.
-async fn record(tx: &mut Transaction, entry: &Journaled) -> Result<(), StoreError> {
-    let note = &entry.note;
+async fn record(tx: &mut Transaction, movement: &Noted) -> Result<(), StoreError> {
+    let note = &movement.note;
     let inserted = sqlx::query(RECORD)
         .bind(note.operation)
         .bind(&note.sku)
         .bind(&note.warehouse)
         .bind(note.kind.as_str())
         .bind(note.delta)
-        .bind(entry.available())
+        .bind(movement.available)
         .bind(note.read_version)
         .bind(&note.strategy)
         .bind(Durability::Redis.as_str())
@@ -252,8 +259,8 @@ async fn record(tx: &mut Transaction, entry: &Journaled) -> Result<(), StoreErro
         .bind(&note.hash)
         .bind(&note.reason)
         .bind(&note.reference)
-        .bind(entry.id.millis)
-        .bind(entry.id.number)
+        .bind(movement.id.millis)
+        .bind(movement.id.number)
         .execute(&mut **tx)
         .await;
     inserted

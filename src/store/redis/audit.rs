@@ -13,12 +13,11 @@ use uuid::Uuid;
 
 use super::entries::Entry;
 use super::failure::bad_answer;
-use super::keys::Shard;
 use super::loading::{LOADS, lost_again};
 use super::{RedisStore, scripts};
 use crate::stock::{Audit, MovementKind, Sku, StockLevel, Warehouse};
 use crate::store::StoreError;
-use crate::store::journal::EntryId;
+use crate::store::journal::{EntryId, Noted};
 use crate::store::mirror::LedgerUpTo;
 
 impl RedisStore {
@@ -34,7 +33,7 @@ impl RedisStore {
         let ledger = self.ledger(sku, last.max(recorded), &waiting).await?;
         let keys = self.keys().await?;
         let audits = levels.iter().map(|level| {
-            let key = keys.level(sku, &level.warehouse);
+            let key = keys.of(sku).level(&level.warehouse);
             let waiting = waiting.iter().filter(|entry| entry.level == key);
             let of_level = |sums: &&Audit| sums.warehouse == level.warehouse;
             let sums = ledger.sums.iter().find(of_level);
@@ -50,12 +49,9 @@ impl RedisStore {
         warehouses: &[Warehouse],
     ) -> Result<(Vec<StockLevel>, EntryId), StoreError> {
         let keys = self.keys().await?;
-        let mut touched = vec![keys.journal(Shard::of(sku))];
-        touched.extend(
-            warehouses
-                .iter()
-                .map(|warehouse| keys.level(sku, warehouse)),
-        );
+        let of_sku = keys.of(sku);
+        let mut touched = vec![keys.journal(of_sku.shard)];
+        touched.extend(warehouses.iter().map(|warehouse| of_sku.level(warehouse)));
         for _ in 0..LOADS {
             let answer = self.shared.look(&scripts::SNAPSHOT, &touched).await?;
             let (last, counters) = answer.split_first().ok_or_else(|| bad_answer(&answer))?;
@@ -76,8 +72,9 @@ impl RedisStore {
         last: EntryId,
     ) -> Result<Vec<Entry>, StoreError> {
         let keys = self.keys().await?;
-        let journal = keys.journal(Shard::of(sku));
-        let levels: HashSet<String> = warehouses.iter().map(|w| keys.level(sku, w)).collect();
+        let of_sku = keys.of(sku);
+        let journal = keys.journal(of_sku.shard);
+        let levels: HashSet<String> = warehouses.iter().map(|w| of_sku.level(w)).collect();
         let mut found = Vec::new();
         let mut after = None;
         loop {
@@ -103,7 +100,8 @@ impl RedisStore {
         let understood = waiting
             .iter()
             .filter_map(|entry| entry.journaled.as_ref().ok());
-        let operations: Vec<Uuid> = understood.map(|entry| entry.note.operation).collect();
+        let movements = understood.flat_map(|entry| entry.movements.iter());
+        let operations: Vec<Uuid> = movements.map(|noted| noted.note.operation).collect();
         self.sql.ledger_up_to(sku, last, &operations).await
     }
 }
@@ -125,16 +123,21 @@ fn audit<'a>(
         pending: 0,
     };
     for entry in waiting {
-        match &entry.journaled {
-            Ok(entry) if recorded.contains(&entry.note.operation) => continue,
-            Ok(entry) if entry.note.kind == MovementKind::Deducted => {
-                audit.sold -= entry.note.delta;
-            }
-            Ok(entry) => audit.received += entry.note.delta,
+        let Ok(journaled) = &entry.journaled else {
             // Nobody knows what it says, but it waits.
-            Err(_) => {}
+            audit.pending += 1;
+            continue;
+        };
+        for Noted { note, .. } in journaled.movements.iter() {
+            if recorded.contains(&note.operation) {
+                continue;
+            }
+            match note.kind {
+                MovementKind::Deducted => audit.sold -= note.delta,
+                _ => audit.received += note.delta,
+            }
+            audit.pending += 1;
         }
-        audit.pending += 1;
     }
     audit
 }

@@ -2,6 +2,7 @@
 //! still the same.
 
 use super::scripts::Answer;
+use super::write::Wanted;
 use super::{RedisStore, failure};
 use crate::stock::{Adjustment, LevelChange, StockLevel, Warehouse};
 use crate::store::journal::Note;
@@ -61,17 +62,15 @@ impl RedisStore {
         record: &Record<'_>,
     ) -> Result<Change, StoreError> {
         let place = (&level.sku, &level.warehouse);
-        let mut step = self
-            .step(place, &Note::of(record), record.idempotency)
-            .await?;
-        let mut wanted = vec![level.on_hand.to_string(), level.backorder_limit.to_string()];
-        wanted.extend([String::new(), String::new()]); // No fence.
+        let key = record.idempotency;
+        let step = self.step(place, &Note::of(record), key).await?;
+        let mut wanted = Wanted::new(level.on_hand, Some(level.backorder_limit));
         let keys = self.keys().await?;
         for read in read {
-            step.keys.push(keys.level(&read.sku, &read.warehouse));
-            wanted.push(read.version.to_string());
+            let key = keys.of(&read.sku).level(&read.warehouse);
+            wanted.unchanged(key, read.version);
         }
-        Ok(match self.write(&mut step, wanted).await? {
+        Ok(match self.write(&step, place.0, key, &wanted).await? {
             Answer::Written { version, .. } => Change::Done {
                 level: StockLevel { version, ..level },
                 created: false,

@@ -15,7 +15,7 @@ use redis::{
     RedisResult, ServerErrorKind,
 };
 
-use super::failure::{connecting, is_of_the_connection, reading, writing};
+use super::failure::{Failed, connecting, is_of_the_connection, reading};
 use super::scripts::Script;
 use crate::store::StoreError;
 
@@ -58,8 +58,8 @@ impl Connector {
 }
 
 /// The connection that everybody shares. No command that changes what later ones mean (`WATCH`,
-/// `MULTI` outside of one message, `SELECT`) and none that waits may be sent on it.
-#[derive(Debug)]
+/// `MULTI` outside of one message, `SELECT`) and none that waits may be sent on it. Clones share it.
+#[derive(Debug, Clone)]
 pub(super) struct Shared {
     connector: Connector,
     current: Arc<Mutex<Current>>,
@@ -94,9 +94,14 @@ impl Shared {
         }
     }
 
+    /// How long an answer is waited for.
+    pub(super) fn limit(&self) -> Duration {
+        self.connector.limit
+    }
+
     /// Runs a command that changes nothing.
     pub(super) async fn read<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
-        let (mut connection, generation) = self.get().await?;
+        let (mut connection, generation) = self.get().await.map_err(connecting)?;
         let answer = command.query_async(&mut connection).await;
         self.noted(answer, generation).map_err(reading)
     }
@@ -106,29 +111,43 @@ impl Shared {
         &self,
         commands: &Pipeline,
     ) -> Result<T, StoreError> {
-        let (mut connection, generation) = self.get().await?;
+        let (mut connection, generation) = self.get().await.map_err(connecting)?;
         let answer = commands.query_async(&mut connection).await;
         self.noted(answer, generation).map_err(reading)
     }
 
-    /// Runs a script by its hash, or by its text on a server that does not know it yet.
+    /// Runs a script with these keys and arguments.
     pub(super) async fn script(
         &self,
         script: &Script,
         keys: &[String],
         arguments: &[String],
     ) -> Result<Vec<String>, StoreError> {
+        let write_arguments = |command: &mut Cmd| {
+            command.arg(keys.len()).arg(keys).arg(arguments);
+        };
+        Ok(self.run(script, write_arguments).await?)
+    }
+
+    /// Runs a script by its hash, or by its text on a server that does not know it yet. What is
+    /// written into the command is the number of keys, the keys, the arguments.
+    pub(super) async fn run(
+        &self,
+        script: &Script,
+        write_arguments: impl Fn(&mut Cmd),
+    ) -> Result<Vec<String>, Failed> {
         let command = |name: &str, script: &str| {
             let mut command = redis::cmd(name);
-            command.arg(script).arg(keys.len()).arg(keys).arg(arguments);
+            write_arguments(command.arg(script));
             command
         };
-        match self.try_write(&command("EVALSHA", &script.hash)).await? {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => self
-                .try_write(&command("EVAL", &script.code))
-                .await?
-                .map_err(writing),
-            answer => answer.map_err(writing),
+        match self.try_write(&command("EVALSHA", &script.hash)).await {
+            Err(Failed::Unanswered(error))
+                if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) =>
+            {
+                self.try_write(&command("EVAL", &script.code)).await
+            }
+            answer => answer,
         }
     }
 
@@ -146,7 +165,8 @@ impl Shared {
 
     /// A connection to hold on to, shared like any other.
     pub(super) async fn connection(&self) -> Result<MultiplexedConnection, StoreError> {
-        self.get().await.map(|(connection, _)| connection)
+        let (connection, _) = self.get().await.map_err(connecting)?;
+        Ok(connection)
     }
 
     /// Ends the connection; the next command makes another one.
@@ -154,13 +174,10 @@ impl Shared {
         lock(&self.current).connection = None;
     }
 
-    async fn try_write<T: FromRedisValue>(
-        &self,
-        command: &Cmd,
-    ) -> Result<RedisResult<T>, StoreError> {
-        let (mut connection, generation) = self.get().await?;
+    async fn try_write<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Failed> {
+        let (mut connection, generation) = self.get().await.map_err(Failed::Unsent)?;
         let answer = command.query_async(&mut connection).await;
-        Ok(self.noted(answer, generation))
+        self.noted(answer, generation).map_err(Failed::Unanswered)
     }
 
     /// Gives the connection up where the answer says that it is of no use any more.
@@ -174,7 +191,7 @@ impl Shared {
         answer
     }
 
-    async fn get(&self) -> Result<Connected, StoreError> {
+    async fn get(&self) -> RedisResult<Connected> {
         let (attempt, failure) = {
             let mut current = lock(&self.current);
             if let Some(connected) = current.get() {
@@ -184,15 +201,14 @@ impl Shared {
             let attempt = current.attempt.get_or_insert_with(start).clone();
             (attempt, current.failure.clone())
         };
-        let connected = match failure {
+        match failure {
             None => attempt.await,
             Some(failure) => {
                 let wait = self.connector.limit / AFTER_A_FAILURE;
                 let waited = tokio::time::timeout(wait, attempt).await;
                 waited.unwrap_or(Err(failure))
             }
-        };
-        connected.map_err(connecting)
+        }
     }
 }
 

@@ -5,7 +5,19 @@ use redis::streams::{StreamId, StreamRangeReply};
 
 use super::RedisStore;
 use crate::store::StoreError;
-use crate::store::journal::{EntryId, Journaled, Note};
+use crate::store::journal::{EntryId, Journaled, Movements};
+
+/// The most movements of an entry; as in `scripts/prelude.lua`. So many keep Redis busy for less than
+/// a millisecond.
+pub(super) const PER_ENTRY: u8 = 64;
+
+/// How many movements wait in a journal with so many entries, and a tally that has `counted` so many:
+/// as the function `count_waiting` of `scripts/prelude.lua` has it.
+pub(super) fn waiting_movements(entries: i64, counted: Option<&str>) -> i64 {
+    let most = entries.saturating_mul(i64::from(PER_ENTRY));
+    let counted = counted.and_then(|counted| counted.parse().ok());
+    counted.unwrap_or(0).min(most).max(entries)
+}
 
 /// An entry as the driver yields it, and what it says, if it says anything that we understand.
 #[derive(Debug)]
@@ -17,6 +29,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// How many movements it has; one that nobody understands counts as one.
+    pub(super) fn movements(&self) -> usize {
+        let journaled = self.journaled.as_ref();
+        journaled.map_or(1, |journaled| journaled.movements.len())
+    }
+
     pub(super) fn of(stream: StreamId) -> Self {
         Self {
             level: text(&stream, "level").unwrap_or_default(),
@@ -40,15 +58,20 @@ fn journaled(entry: &StreamId) -> Result<Journaled, String> {
         text.parse()
             .map_err(|_| format!("its `{field}` is `{text}`"))
     };
+    let id = entry.id.parse()?;
     Ok(Journaled {
-        id: entry.id.parse()?,
-        note: Note::parse(&text(entry, "movement")?)?,
+        id,
+        movements: Movements::parse(&text(entry, "movements")?, id)?,
         on_hand: number("on_hand")?,
         held: number("held")?,
         backorder_limit: number("backorder_limit")?,
         version: number("version")?,
     })
 }
+
+/// How many entries of a journal a page has: not so many that sales, whose answers come on the same
+/// connection, would wait for it.
+const PAGE: u32 = 100;
 
 impl RedisStore {
     /// A page of a journal's entries, from after `after` up to `last`.
@@ -65,7 +88,7 @@ impl RedisStore {
             .arg(from)
             .arg(last.to_string())
             .arg("COUNT")
-            .arg(1000);
+            .arg(PAGE);
         let page: StreamRangeReply = self.shared.read(&command).await?;
         Ok(page.ids.into_iter().map(Entry::of).collect())
     }

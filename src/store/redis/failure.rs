@@ -100,6 +100,24 @@ fn refused_commands(error: &RedisError) -> impl Iterator<Item = ServerErrorKind>
     kinds.into_iter()
 }
 
+/// What there is instead of the answer to a change. Clones tell it to all who wait for one message.
+#[derive(Debug, Clone)]
+pub(super) enum Failed {
+    /// No connection could be had.
+    Unsent(RedisError),
+    /// It was sent, and this came of it.
+    Unanswered(RedisError),
+}
+
+impl From<Failed> for StoreError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Unsent(error) => connecting(error),
+            Failed::Unanswered(error) => writing(error),
+        }
+    }
+}
+
 /// What an error means where no connection could be had: whatever it is, nothing was sent.
 pub(super) fn connecting(error: RedisError) -> StoreError {
     StoreError::Unavailable(RedisFailure(error).into())

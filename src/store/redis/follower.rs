@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::complaints::Complaints;
+use super::entries::Entry;
 use super::failure::reading;
-use super::groups::{Consumer, GROUP, Read};
+use super::groups::{AT_ONCE, Consumer, GROUP, Read};
 use super::keys::Shard;
 use super::{RedisStore, scripts};
 use crate::store::StoreError;
@@ -22,6 +23,10 @@ use crate::store::journal::Journaled;
 
 /// How long a consumer waits for new entries before it looks after other things.
 const WAIT: Duration = Duration::from_millis(250);
+
+/// How long it lets entries gather where no more are there. A transaction for each few of them would
+/// cost the database, and with it the sales beside, several times as much.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// An entry that was read so long ago and has not left was read by a consumer that is dead, or slow:
 /// then both record it, which does no harm.
@@ -39,7 +44,7 @@ const RETIRE_EVERY: Duration = Duration::from_secs(5);
 /// The longest pause after a failure; the first is an eighth of it.
 const PAUSE: Duration = Duration::from_millis(800);
 
-/// How many entries one transaction records.
+/// How many movements one transaction records, and no entry that begins after them.
 const BATCH: usize = 500;
 
 /// One consumer of all journals.
@@ -66,7 +71,7 @@ impl Follower {
     }
 
     /// Follows until it is stopped, and then until what was there by then is in SQL. `lag` is told how
-    /// many entries wait, and when nobody knows.
+    /// many movements wait, and when nobody knows.
     ///
     /// # Cancel safety
     /// Dropping the future leaves what was read to the other consumers, and to the next one.
@@ -102,8 +107,14 @@ impl Follower {
             if self.backlog.is_empty() {
                 self.backlog = consumer.read_new(WAIT).await.map_err(reading)?;
             }
+            let few = (1..AT_ONCE).contains(&self.backlog.len());
             match self.record_backlog().await {
-                Ok(()) => self.pause.reset(),
+                Ok(()) => {
+                    self.pause.reset();
+                    if few {
+                        let _ = timeout(GATHER, stop.cancelled()).await;
+                    }
+                }
                 Err(error) => {
                     self.pause.tell(&error);
                     self.pause.pass(stop).await;
@@ -119,8 +130,8 @@ impl Follower {
         consumer: &mut Consumer<'_>,
         lag: &(impl Fn(Option<u64>) + Sync),
     ) -> Result<(), StoreError> {
-        let there = consumer.look().await.map_err(reading)?;
-        let mut left = usize::try_from(there).unwrap_or(usize::MAX);
+        consumer.look().await.map_err(reading)?;
+        let mut left = consumer.entries;
         self.claim(consumer).await?;
         self.record_backlog().await?;
         while left > 0 {
@@ -146,8 +157,7 @@ impl Follower {
     /// Brings what was read into SQL, and lets it depart from the journals.
     async fn record_backlog(&mut self) -> Result<(), StoreError> {
         while !self.backlog.is_empty() {
-            let size = self.backlog.len().min(BATCH);
-            let batch: Vec<Read> = self.backlog.drain(..size).collect();
+            let batch: Vec<Read> = self.backlog.drain(..one_batch(&self.backlog)).collect();
             if let Err(error) = self.record(&batch).await {
                 // What was refused stays in the journal, and comes again when it is claimed.
                 if !matches!(error, StoreError::Bug(_)) {
@@ -209,11 +219,16 @@ impl Follower {
             let arguments = by_shard
                 .entry(read.shard)
                 .or_insert_with(|| vec![GROUP.to_owned()]);
-            arguments.extend([read.entry.id.clone(), read.entry.level.clone()]);
+            let Entry { id, level, .. } = &read.entry;
+            arguments.extend([
+                id.clone(),
+                level.clone(),
+                read.entry.movements().to_string(),
+            ]);
         }
         let keys = self.store.keys().await?;
         for (shard, arguments) in by_shard {
-            let touched = [keys.journal(shard), keys.departures(shard)];
+            let touched = [keys.journal(shard), keys.tally(shard)];
             self.store
                 .shared
                 .script(&scripts::DEPART, &touched, &arguments)
@@ -232,11 +247,22 @@ fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
     due
 }
 
-fn journaled(batch: &[&Read]) -> Vec<Journaled> {
+/// How many of these entries one transaction records.
+fn one_batch(backlog: &[Read]) -> usize {
+    let mut movements = 0;
+    let begins_in_time = |read: &&Read| {
+        let begins = movements;
+        movements += read.entry.movements();
+        begins < BATCH
+    };
+    backlog.iter().take_while(begins_in_time).count()
+}
+
+fn journaled<'a>(batch: &[&'a Read]) -> Vec<&'a Journaled> {
     let understood = batch
         .iter()
         .filter_map(|read| read.entry.journaled.as_ref().ok());
-    understood.cloned().collect()
+    understood.collect()
 }
 
 /// Pauses between failures, each longer than the one before; and one line for a row of them.

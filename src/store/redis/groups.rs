@@ -10,7 +10,7 @@ use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamAutoClaimReply, StreamInfoGroupsReply, StreamReadReply};
 
-use super::entries::Entry;
+use super::entries::{Entry, waiting_movements};
 use super::failure::{connecting, is_of_the_connection};
 use super::keys::{Keys, Shard};
 use super::{RedisStore, scripts};
@@ -19,8 +19,9 @@ use crate::store::StoreError;
 /// The one group of each journal: its consumers share the entries.
 pub(super) const GROUP: &str = "ledger";
 
-/// How many entries of one journal are read at once.
-const AT_ONCE: u32 = 256;
+/// How many entries of one journal are read at once: not more than are recorded before others would
+/// take them for those of a consumer that is dead, though each be as long as it may.
+pub(super) const AT_ONCE: usize = 32;
 
 /// An entry and the journal that it stands in.
 #[derive(Debug)]
@@ -35,8 +36,10 @@ pub(super) struct Consumer<'a> {
     connection: MultiplexedConnection,
     keys: &'a Keys,
     name: &'a str,
-    /// The journals that are there, and how many entries they had when they were last looked at.
-    lengths: BTreeMap<Shard, u64>,
+    /// The journals that are there, and how many movements they had when they were last looked at.
+    waiting: BTreeMap<Shard, u64>,
+    /// How many entries all of them had then.
+    pub(super) entries: usize,
     /// Those of them that have the group, and where each is to be looked through next for entries of
     /// others.
     cursors: BTreeMap<Shard, String>,
@@ -62,7 +65,8 @@ impl RedisStore {
             connection,
             keys,
             name,
-            lengths: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            entries: 0,
             cursors: BTreeMap::new(),
             refused: BTreeSet::new(),
         })
@@ -76,7 +80,7 @@ impl Consumer<'_> {
         shards.map(|shard| self.keys.journal(*shard)).collect()
     }
 
-    /// Looks which journals are there, and how many entries wait in all of them together. One that
+    /// Looks which journals are there, and how many movements wait in all of them together. One that
     /// was not there before can be read from then on.
     pub(super) async fn look(&mut self) -> RedisResult<u64> {
         let mut exist = redis::cmd("EXISTS");
@@ -87,18 +91,25 @@ impl Consumer<'_> {
         if there != self.cursors.len() {
             self.find_journals().await?;
         }
-        if self.lengths.is_empty() {
+        self.entries = 0;
+        if self.waiting.is_empty() {
             return Ok(0);
         }
         let mut commands = redis::pipe();
-        for shard in self.lengths.keys() {
+        for shard in self.waiting.keys() {
             commands.cmd("XLEN").arg(self.keys.journal(*shard));
+            let tally = self.keys.tally(*shard);
+            commands.cmd("HGET").arg(tally).arg("waiting");
         }
-        let lengths: Vec<u64> = commands.query_async(&mut self.connection).await?;
-        for (known, length) in self.lengths.values_mut().zip(lengths) {
-            *known = length;
+        let found: Vec<Option<String>> = commands.query_async(&mut self.connection).await?;
+        for (known, found) in self.waiting.values_mut().zip(found.chunks_exact(2)) {
+            let entries = found[0].as_ref().and_then(|entries| entries.parse().ok());
+            let entries = entries.unwrap_or(0);
+            self.entries += usize::try_from(entries).unwrap_or(0);
+            let movements = waiting_movements(entries, found[1].as_deref());
+            *known = u64::try_from(movements).unwrap_or(0);
         }
-        Ok(self.lengths.values().sum())
+        Ok(self.waiting.values().sum())
     }
 
     async fn find_journals(&mut self) -> RedisResult<()> {
@@ -108,10 +119,10 @@ impl Consumer<'_> {
         }
         let there: Vec<bool> = commands.query_async(&mut self.connection).await?;
         let there = Shard::all().zip(there).filter(|(_, there)| *there);
-        self.lengths = there.map(|(shard, _)| (shard, 0)).collect();
+        self.waiting = there.map(|(shard, _)| (shard, 0)).collect();
         self.cursors
-            .retain(|shard, _| self.lengths.contains_key(shard));
-        let new = self.lengths.keys().copied();
+            .retain(|shard, _| self.waiting.contains_key(shard));
+        let new = self.waiting.keys().copied();
         let new: Vec<Shard> = new
             .filter(|shard| !self.cursors.contains_key(shard))
             .collect();
@@ -197,7 +208,7 @@ impl Consumer<'_> {
     /// that had entries when they were last looked at.
     pub(super) async fn claim(&mut self, idle: Duration) -> RedisResult<Vec<Read>> {
         let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
-        let has_entries = |shard: &Shard| self.lengths.get(shard).is_some_and(|length| *length > 0);
+        let has_entries = |shard: &Shard| self.waiting.get(shard).is_some_and(|length| *length > 0);
         let shards: Vec<Shard> = self.cursors.keys().copied().filter(has_entries).collect();
         if shards.is_empty() {
             return Ok(Vec::new());

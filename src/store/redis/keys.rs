@@ -17,6 +17,8 @@ pub(super) const SHARDS: u8 = 64;
 #[derive(Debug)]
 pub(super) struct Keys {
     ledger: String,
+    /// The part in braces, for each shard.
+    tags: Vec<String>,
 }
 
 /// One of the [`SHARDS`].
@@ -36,11 +38,23 @@ impl Shard {
 
 impl Keys {
     pub(super) fn new(ledger: String) -> Self {
-        Self { ledger }
+        let tag = |shard: Shard| format!("{{{ledger}.{}}}", shard.0);
+        let tags = Shard::all().map(tag).collect();
+        Self { ledger, tags }
     }
 
-    fn tag(&self, shard: Shard) -> String {
-        format!("{{{}.{}}}", self.ledger, shard.0)
+    /// Those of one SKU.
+    pub(super) fn of<'a>(&'a self, sku: &'a Sku) -> KeysOf<'a> {
+        let shard = Shard::of(sku);
+        KeysOf {
+            sku,
+            shard,
+            tag: self.tag(shard),
+        }
+    }
+
+    fn tag(&self, shard: Shard) -> &str {
+        &self.tags[usize::from(shard.0)]
     }
 
     /// A pattern that all keys match, and none of another ledger: its identity is hexadecimal.
@@ -48,44 +62,47 @@ impl Keys {
         format!("*{{{}.*}}*", self.ledger)
     }
 
-    /// A hash: the level.
-    pub(super) fn level(&self, sku: &Sku, warehouse: &Warehouse) -> String {
-        format!("stock:{}:{sku}:{warehouse}", self.tag(Shard::of(sku)))
-    }
-
     /// A stream: the movements that SQL does not have yet.
     pub(super) fn journal(&self, shard: Shard) -> String {
         format!("journal:{}", self.tag(shard))
     }
 
-    /// A hash: how many entries of each level have left the journal, and since when that is counted.
-    pub(super) fn departures(&self, shard: Shard) -> String {
-        format!("departed:{}:journal", self.tag(shard))
+    /// A hash: how many movements wait in the journal, how many entries of each level have left it, and
+    /// since when that is counted.
+    pub(super) fn tally(&self, shard: Shard) -> String {
+        format!("tally:{}:journal", self.tag(shard))
+    }
+}
+
+/// The keys of one SKU, whose shard is found once for all of them.
+#[derive(Debug)]
+pub(super) struct KeysOf<'a> {
+    sku: &'a Sku,
+    pub(super) shard: Shard,
+    tag: &'a str,
+}
+
+impl KeysOf<'_> {
+    /// A hash: the level.
+    pub(super) fn level(&self, warehouse: &Warehouse) -> String {
+        format!("stock:{}:{}:{warehouse}", self.tag, self.sku)
     }
 
     /// A text: what an operation did. With a key it is remembered under that, else under its own id.
     pub(super) fn memory(
         &self,
-        sku: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> String {
-        idempotency.map_or_else(
-            || self.operation(sku, operation),
-            |idempotency| self.idempotency(sku, idempotency),
-        )
-    }
-
-    fn operation(&self, sku: &Sku, operation: OperationId) -> String {
-        format!("op:{}:{operation}", self.tag(Shard::of(sku)))
-    }
-
-    /// A text: what was done with this SKU under a caller's key. It names the SKU, so that a key counts
-    /// for each by itself, whether two of them lie in one shard or not.
-    fn idempotency(&self, sku: &Sku, idempotency: &Idempotency) -> String {
-        let Idempotency { caller, key, .. } = idempotency;
-        let tag = self.tag(Shard::of(sku));
-        format!("op:{tag}:{sku}:{}:{}", caller.as_str(), key.as_str())
+        let Self { sku, tag, .. } = self;
+        match idempotency {
+            None => format!("op:{tag}:{operation}"),
+            // It names the SKU, so that a key counts for each by itself, whether two of them lie in
+            // one shard or not.
+            Some(Idempotency { caller, key, .. }) => {
+                format!("op:{tag}:{sku}:{}:{}", caller.as_str(), key.as_str())
+            }
+        }
     }
 }
 
@@ -110,10 +127,9 @@ mod tests {
     fn keys_of_one_sku_share_the_part_in_braces() {
         let keys = Keys::new("1f".to_owned());
         let sku = Sku::parse("a").unwrap();
-        let tag = keys.tag(Shard::of(&sku));
-        let level = keys.level(&sku, &Warehouse::default());
-        assert_eq!(level, format!("stock:{tag}:a:main"));
-        let journal = keys.journal(Shard::of(&sku));
-        assert_eq!(journal, format!("journal:{tag}"));
+        let of_sku = keys.of(&sku);
+        let level = of_sku.level(&Warehouse::default());
+        assert_eq!(level, "stock:{1f.10}:a:main");
+        assert_eq!(keys.journal(of_sku.shard), "journal:{1f.10}");
     }
 }

@@ -4,7 +4,6 @@ use redis::Cmd;
 
 use super::RedisStore;
 use super::failure::bad_answer;
-use super::keys::Shard;
 use super::scripts;
 use crate::stock::{Home, Sku, StockLevel, Warehouse};
 use crate::store::StoreError;
@@ -24,7 +23,7 @@ pub(super) const LOADS: u32 = 20;
 /// `on_hand`, held, `backorder_limit`, version; nothing where there is no level.
 pub(super) type Counters = [Option<i64>; 4];
 
-/// Since when it is known what departed from a journal, and how many entries of one level have.
+/// Since when it is counted what departs from a journal, and how many entries of one level have.
 type Departed = (Option<String>, Option<String>);
 
 /// What reads a level's counters.
@@ -64,7 +63,7 @@ impl RedisStore {
         sku: &Sku,
         warehouse: &Warehouse,
     ) -> Result<Option<StockLevel>, StoreError> {
-        let key = self.keys().await?.level(sku, warehouse);
+        let key = self.keys().await?.of(sku).level(warehouse);
         for _ in 0..LOADS {
             let counters = self.shared.read(&read_level(&key)).await?;
             if let Some(level) = level((sku, warehouse), counters)? {
@@ -83,11 +82,11 @@ impl RedisStore {
         sku: &Sku,
         warehouses: &[Warehouse],
     ) -> Result<Vec<StockLevel>, StoreError> {
-        let keys = self.keys().await?;
+        let keys = self.keys().await?.of(sku);
         let mut all = redis::pipe();
         all.atomic();
         for warehouse in warehouses {
-            all.add_command(read_level(&keys.level(sku, warehouse)));
+            all.add_command(read_level(&keys.level(warehouse)));
         }
         for _ in 0..LOADS {
             let counters: Vec<Counters> = self.shared.read_all(&all).await?;
@@ -127,12 +126,12 @@ impl RedisStore {
         warehouse: &Warehouse,
     ) -> Result<Option<Home>, StoreError> {
         let keys = self.keys().await?;
-        let shard = Shard::of(sku);
-        let level = keys.level(sku, warehouse);
-        let departed = keys.departures(shard);
+        let of_sku = keys.of(sku);
+        let level = of_sku.level(warehouse);
+        let tally = keys.tally(of_sku.shard);
         let mut of_this = redis::cmd("HMGET");
-        of_this.arg(&departed).arg("since").arg(&level);
-        let touched = [level, keys.journal(shard), departed];
+        of_this.arg(&tally).arg("since").arg(&level);
+        let touched = [level, keys.journal(of_sku.shard), tally];
         for _ in 0..LOADS {
             let before: Departed = self.shared.read(&of_this).await?;
             let Some(mirrored) = self.sql.mirrored(sku, warehouse).await? else {

@@ -23,7 +23,7 @@ impl Script {
     }
 }
 
-/// Takes units, if there are so many.
+/// Takes units for several operations, if there are so many.
 pub(super) static DEDUCT: LazyLock<Script> =
     LazyLock::new(|| Script::with_prelude(include_str!("scripts/deduct.lua")));
 
@@ -64,29 +64,40 @@ pub(super) enum Answer {
     Unsure,
     /// Redis does not have the level.
     Absent,
-    /// As many entries wait in the journal as may.
+    /// As many movements wait in the journal as may.
     Full,
 }
 
 impl Answer {
-    pub(super) fn parse(answer: &[String]) -> Result<Self, StoreError> {
-        let words: Vec<&str> = answer.iter().map(String::as_str).collect();
+    pub(super) fn parse(answer: &str) -> Result<Self, StoreError> {
         let number = |text: &str| text.parse().map_err(|_| bad_answer(answer));
-        Ok(match words[..] {
-            ["written", available, version] => Self::Written {
+        let (what, numbers) = answer.split_once(' ').unwrap_or((answer, ""));
+        Ok(match (what, numbers.split_once(' ')) {
+            ("written", Some((available, version))) => Self::Written {
                 available: number(available)?,
                 version: number(version)?,
             },
-            ["short", available] => Self::Short {
-                available: number(available)?,
+            ("short", None) => Self::Short {
+                available: number(numbers)?,
             },
-            ["duplicate"] => Self::Duplicate,
-            ["stale"] => Self::Stale,
-            ["fenced"] => Self::Fenced,
-            ["unsure"] => Self::Unsure,
-            ["absent"] => Self::Absent,
-            ["full"] => Self::Full,
+            ("duplicate", None) => Self::Duplicate,
+            ("stale", None) => Self::Stale,
+            ("fenced", None) => Self::Fenced,
+            ("unsure", None) => Self::Unsure,
+            ("absent", None) => Self::Absent,
+            ("full", None) => Self::Full,
             _ => return Err(bad_answer(answer)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entries::PER_ENTRY;
+
+    #[test]
+    fn both_sides_know_how_many_movements_an_entry_has() {
+        let prelude = include_str!("scripts/prelude.lua");
+        assert!(prelude.contains(&format!("local PER_ENTRY = {PER_ENTRY}\n")));
     }
 }

@@ -4,20 +4,24 @@ use redis::aio::ConnectionLike;
 use redis::{Pipeline, RedisResult, Value};
 
 use super::connection::on;
+use super::entries::waiting_movements;
 use super::failure::{RedisFailure, bad_answer, is_of_the_connection, reading, writing};
 use super::scripts::Answer;
-use super::{RedisStore, Step, WatchOn};
+use super::step::{Step, Taking};
+use super::{RedisStore, WatchOn};
 use crate::store::StoreError;
+use crate::store::journal::line;
 
 impl RedisStore {
     /// One attempt; [`Answer::Stale`] where another was faster.
-    pub(super) async fn watch(&self, step: &Step<'_>, units: i64) -> Result<Answer, StoreError> {
+    pub(super) async fn watch(&self, taking: &Taking) -> Result<Answer, StoreError> {
+        let most_waiting = i64::from(self.options.journal_limit);
         if self.options.watch_on == WatchOn::Shared {
             let mut connection = self.shared.connection().await?;
-            return deduct(&mut connection, step, units).await;
+            return deduct(&mut connection, taking, most_waiting).await;
         }
         let mut taken = self.exclusive.take().await?;
-        let answer = deduct(&mut taken.connection, step, units).await;
+        let answer = deduct(&mut taken.connection, taking, most_waiting).await;
         match &answer {
             Ok(_) => taken.give_back(),
             // Not given back but closed: something may still be watched on it.
@@ -40,8 +44,9 @@ fn speaks_for_all(error: &StoreError) -> bool {
     failure.is_some_and(|RedisFailure(error)| is_of_the_connection(error))
 }
 
-/// The answers to what is asked: the level's counters, entries, the memory, the time.
-type Look = (Vec<Option<i64>>, i64, bool, (i64, i64));
+/// The answers to what is asked: the level's counters, the journal's entries and tally, the memory,
+/// the time.
+type Look = (Vec<Option<i64>>, i64, Option<String>, bool, (i64, i64));
 
 /// What was read while it was watched.
 struct Seen {
@@ -49,7 +54,7 @@ struct Seen {
     counters: Option<[i64; 4]>,
     /// When the level was loaded from SQL, if it was, by the same clock as `millis`.
     loaded: Option<i64>,
-    /// Entries in the journal.
+    /// Movements in the journal.
     waiting: i64,
     /// Whether the operation was executed before.
     remembered: bool,
@@ -63,17 +68,17 @@ struct Next {
     held: i64,
     backorder_limit: i64,
     version: i64,
-    millis: i64,
 }
 
 /// Two messages; whatever the answer, nothing is watched afterwards.
 async fn deduct(
     connection: &mut impl ConnectionLike,
-    step: &Step<'_>,
-    units: i64,
+    taking: &Taking,
+    most_waiting: i64,
 ) -> Result<Answer, StoreError> {
+    let step = &taking.step;
     let seen = look(connection, step).await?;
-    let next = match decide(&seen, step, units) {
+    let next = match decide(&seen, taking, most_waiting) {
         Ok(next) => next,
         Err(settled) => {
             let unwatched: RedisResult<()> = on(connection, redis::pipe().cmd("UNWATCH")).await;
@@ -92,23 +97,26 @@ async fn deduct(
     }
 }
 
-async fn look(connection: &mut impl ConnectionLike, step: &Step<'_>) -> Result<Seen, StoreError> {
+async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen, StoreError> {
     let mut commands = redis::pipe();
     commands
         .cmd("WATCH")
-        .arg(&step.keys[0])
-        .arg(step.name())
+        .arg(&*step.level)
+        .arg(&step.name)
         .ignore()
         .cmd("HMGET")
-        .arg(&step.keys[0])
+        .arg(&*step.level)
         .arg(&["on_hand", "held", "backorder_limit", "version", "loaded"])
         .cmd("XLEN")
-        .arg(&step.keys[1])
+        .arg(&step.journal)
+        .cmd("HGET")
+        .arg(&step.tally)
+        .arg("waiting")
         .cmd("EXISTS")
-        .arg(step.name())
+        .arg(&step.name)
         .cmd("TIME");
     let read: RedisResult<Look> = on(connection, &commands).await;
-    let (counters, waiting, remembered, (seconds, micros)) = read.map_err(reading)?;
+    let (counters, entries, counted, remembered, (seconds, micros)) = read.map_err(reading)?;
     let (counters, loaded) = match counters[..] {
         [
             Some(on_hand),
@@ -123,14 +131,15 @@ async fn look(connection: &mut impl ConnectionLike, step: &Step<'_>) -> Result<S
     Ok(Seen {
         counters,
         loaded,
-        waiting,
+        waiting: waiting_movements(entries, counted.as_deref()),
         remembered,
         millis: seconds * 1000 + micros / 1000,
     })
 }
 
 /// What to write, or what is settled without.
-fn decide(seen: &Seen, step: &Step<'_>, units: i64) -> Result<Next, Answer> {
+fn decide(seen: &Seen, taking: &Taking, most_waiting: i64) -> Result<Next, Answer> {
+    let Taking { step, units, sure } = taking;
     if seen.remembered {
         return Err(Answer::Duplicate);
     }
@@ -139,7 +148,7 @@ fn decide(seen: &Seen, step: &Step<'_>, units: i64) -> Result<Next, Answer> {
     };
     // As the function `is_unsure` of `scripts/prelude.lua` has it.
     let memory = i64::try_from(step.memory.as_millis()).unwrap_or(i64::MAX);
-    if !step.sure
+    if !sure
         && seen
             .loaded
             .is_some_and(|loaded| seen.millis < loaded + memory)
@@ -147,10 +156,10 @@ fn decide(seen: &Seen, step: &Step<'_>, units: i64) -> Result<Next, Answer> {
         return Err(Answer::Unsure);
     }
     let available = on_hand - held + backorder_limit;
-    if available < units {
+    if available < *units {
         return Err(Answer::Short { available });
     }
-    if seen.waiting >= i64::from(step.journal_limit) {
+    if seen.waiting >= most_waiting {
         return Err(Answer::Full);
     }
     Ok(Next {
@@ -158,29 +167,35 @@ fn decide(seen: &Seen, step: &Step<'_>, units: i64) -> Result<Next, Answer> {
         held,
         backorder_limit,
         version: version + 1,
-        millis: seen.millis,
     })
 }
 
-/// The same as the function `write` of `scripts/prelude.lua` writes.
-fn transaction(step: &Step<'_>, next: &Next) -> Pipeline {
+/// The same as the function `commit` of `scripts/prelude.lua` writes.
+fn transaction(step: &Step, next: &Next) -> Pipeline {
+    let line = line(next.available(), &step.movement);
     let mut commands = redis::pipe();
     commands.atomic();
     commands
         .cmd("HSET")
-        .arg(&step.keys[0])
+        .arg(&*step.level)
         .arg("on_hand")
         .arg(next.on_hand)
         .arg("version")
         .arg(next.version);
     commands
+        .cmd("SET")
+        .arg(&step.name)
+        .arg(&line)
+        .arg("PX")
+        .arg(step.kept());
+    commands
         .cmd("XADD")
-        .arg(&step.keys[1])
+        .arg(&step.journal)
         .arg("*")
         .arg("level")
-        .arg(&step.keys[0])
-        .arg("movement")
-        .arg(&step.movement)
+        .arg(&*step.level)
+        .arg("movements")
+        .arg(&line)
         .arg("on_hand")
         .arg(next.on_hand)
         .arg("held")
@@ -189,15 +204,11 @@ fn transaction(step: &Step<'_>, next: &Next) -> Pipeline {
         .arg(next.backorder_limit)
         .arg("version")
         .arg(next.version);
-    // The entry's id is not known before `EXEC`; only its time is read from here.
-    let memory = format!("{}-0 {} {}", next.millis, next.available(), step.movement);
-    let kept = u64::try_from(step.memory.as_millis()).unwrap_or(u64::MAX);
     commands
-        .cmd("SET")
-        .arg(step.name())
-        .arg(&memory)
-        .arg("PX")
-        .arg(kept);
+        .cmd("HINCRBY")
+        .arg(&step.tally)
+        .arg("waiting")
+        .arg(1);
     commands
 }
 

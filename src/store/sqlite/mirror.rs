@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{SqliteStore, transaction};
 use crate::stock::{Durability, Sku, Warehouse};
-use crate::store::journal::{EntryId, Journaled, last_of_each_level};
+use crate::store::journal::{self, EntryId, Journaled, Noted, last_of_each_level};
 use crate::store::mirror::{LedgerUpTo, Mirror, Mirrored, OPERATIONS_AT_ONCE};
 use crate::store::pool::{self, conflict_if_duplicate, failed};
 use crate::store::{StoreError, rows};
@@ -90,16 +90,17 @@ impl Mirror for SqliteStore {
         row.map(rows::mirrored).transpose()
     }
 
-    async fn follow(&self, entries: &[Journaled]) -> Result<(), StoreError> {
+    async fn follow(&self, entries: &[&Journaled]) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         mirror_all(&mut tx, entries).await?;
-        if !record_all(&mut tx, entries).await? {
+        let movements = journal::movements(entries);
+        if !record_all(&mut tx, &movements).await? {
             // Some are there already: each is to be looked at.
             transaction::roll_back(tx).await;
             tx = self.begin().await?;
             mirror_all(&mut tx, entries).await?;
-            for entry in entries {
-                record(&mut tx, entry).await?;
+            for movement in movements {
+                record(&mut tx, movement).await?;
             }
         }
         transaction::commit(tx).await
@@ -172,7 +173,7 @@ async fn recorded_among(
 /// Brings the mirrors up to the last of the entries.
 async fn mirror_all(
     tx: &mut Transaction<'static, Sqlite>,
-    entries: &[Journaled],
+    entries: &[&Journaled],
 ) -> Result<(), StoreError> {
     for entry in last_of_each_level(entries) {
         let (sku, warehouse) = entry.place();
@@ -192,25 +193,25 @@ async fn mirror_all(
     Ok(())
 }
 
-/// Records entries that are new to the ledger by one statement; answers whether all are. Where they
+/// Records movements that are new to the ledger by one statement; answers whether all are. Where they
 /// are not, the transaction is of no use any more.
 async fn record_all(
     tx: &mut Transaction<'static, Sqlite>,
-    entries: &[Journaled],
+    movements: &[&Noted],
 ) -> Result<bool, StoreError> {
-    if entries.is_empty() {
+    if movements.is_empty() {
         return Ok(true);
     }
     let mut query = QueryBuilder::<Sqlite>::new(RECORD_ALL);
-    query.push_values(entries, |mut row, entry| {
-        let note = &entry.note;
+    query.push_values(movements, |mut row, movement| {
+        let note = &movement.note;
         row.push_bind(note.operation)
             .push("0")
             .push_bind(&note.sku)
             .push_bind(&note.warehouse)
             .push_bind(note.kind.as_str())
             .push_bind(note.delta)
-            .push_bind(entry.available())
+            .push_bind(movement.available)
             .push_bind(note.read_version)
             .push_bind(&note.strategy)
             .push_bind(Durability::Redis.as_str())
@@ -220,10 +221,10 @@ async fn record_all(
             .push_bind(&note.reason)
             .push_bind(&note.reference)
             .push("strftime('%Y-%m-%dT%H:%M:%fZ', ")
-            .push_bind_unseparated(entry.id.millis)
+            .push_bind_unseparated(movement.id.millis)
             .push_unseparated(" / 1000.0, 'unixepoch')")
-            .push_bind(entry.id.millis)
-            .push_bind(entry.id.number);
+            .push_bind(movement.id.millis)
+            .push_bind(movement.id.number);
     });
     let inserted = query.build().persistent(false).execute(&mut **tx).await;
     pool::recorded(inserted.map(drop), false)
@@ -231,18 +232,15 @@ async fn record_all(
 
 /// Another one that records the same operation, or the same key, at this moment makes it a conflict;
 /// afterwards the statement sees what it is.
-async fn record(
-    tx: &mut Transaction<'static, Sqlite>,
-    entry: &Journaled,
-) -> Result<(), StoreError> {
-    let note = &entry.note;
+async fn record(tx: &mut Transaction<'static, Sqlite>, movement: &Noted) -> Result<(), StoreError> {
+    let note = &movement.note;
     let inserted = sqlx::query(RECORD)
         .bind(note.operation)
         .bind(&note.sku)
         .bind(&note.warehouse)
         .bind(note.kind.as_str())
         .bind(note.delta)
-        .bind(entry.available())
+        .bind(movement.available)
         .bind(note.read_version)
         .bind(&note.strategy)
         .bind(Durability::Redis.as_str())
@@ -251,8 +249,8 @@ async fn record(
         .bind(&note.hash)
         .bind(&note.reason)
         .bind(&note.reference)
-        .bind(entry.id.millis)
-        .bind(entry.id.number)
+        .bind(movement.id.millis)
+        .bind(movement.id.number)
         .execute(&mut **tx)
         .await;
     inserted

@@ -3,11 +3,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
+use uuid::Uuid;
 
 use crate::faults::{Ledger, SOON, send, until};
 use crate::support::process::Process;
@@ -158,10 +161,9 @@ impl Scene {
                 .query_async(&mut connection)
                 .await
                 .expect("it answers");
-            waiting.extend(entries.into_iter().map(|(_, fields)| {
-                let movement: Value = serde_json::from_str(&fields["movement"]).expect("JSON");
-                movement["o"].as_str().expect("an operation").to_owned()
-            }));
+            for (_, fields) in entries {
+                waiting.extend(fields["movements"].lines().map(operation));
+            }
         }
         let recorded = Ledger::at(self.server.url()).sales(SKU).await;
         let recorded: BTreeSet<_> = recorded.into_iter().collect();
@@ -240,4 +242,13 @@ async fn every_entry_is_recorded_once_whoever_dies_with_it(
             "only {left} of {CYCLES} died before {step}"
         );
     }
+}
+
+/// The operation of a journal's line: the units that were left, and a movement that begins with it.
+fn operation(line: &str) -> String {
+    let (_, movement) = line.split_once(' ').expect("two words");
+    let movement: Value = serde_json::from_str(movement).expect("JSON");
+    let text = movement[0].as_str().expect("an operation");
+    let bytes = BASE64.decode(text).expect("Base64");
+    Uuid::from_slice(&bytes).expect("16 bytes").to_string()
 }

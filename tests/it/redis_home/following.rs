@@ -131,7 +131,7 @@ async fn an_entry_that_nobody_understands_stays_visible_and_holds_up_no_other() 
         fixture.key("journal:*").await,
         fixture.key("stock:*:a:main").await,
     );
-    let strange = HashMap::from([("level", &*level), ("movement", "{}")]);
+    let strange = HashMap::from([("level", &*level), ("movements", "{}")]);
     let mut add = redis::cmd("XADD");
     fixture
         .redis::<String>(add.arg(&journal).arg("*").arg(strange))

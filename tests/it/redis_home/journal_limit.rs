@@ -11,15 +11,15 @@ use crate::support::services::{Backend, PrivateServer, TestRedis, fresh_database
 
 const SKU: &str = "hot";
 const STOCK: i64 = 1_000;
-/// The most entries that may wait.
+/// The most movements that may wait.
 const LIMIT: u64 = 30;
 
-/// How many entries wait, as a replica's metrics have it.
+/// How many movements wait, as a replica's metrics have it.
 async fn lag(app: &TestApp) -> Option<u64> {
     let metrics = app.get("/metrics").await.text().await.expect("text");
     let line = metrics
         .lines()
-        .find_map(|line| line.strip_prefix("journal_waiting_entries "));
+        .find_map(|line| line.strip_prefix("journal_waiting_movements "));
     line.map(|entries| entries.parse().expect("a number"))
 }
 

@@ -218,7 +218,7 @@ async fn a_level_is_not_loaded_from_an_entry_that_has_no_counters(#[case] counte
     let mut add = redis::cmd("XADD");
     add.arg(&journal).arg("*").arg("level").arg(&level);
     fixture
-        .redis::<String>(add.arg(counters).arg("movement").arg("{}"))
+        .redis::<String>(add.arg(counters).arg("movements").arg("{}"))
         .await;
     fixture.redis::<()>(redis::cmd("DEL").arg(&level)).await;
 

@@ -77,7 +77,7 @@ async fn a_sale_says_that_it_is_as_durable_as_redis_and_reaches_the_ledger() {
     );
     until("the metrics follow", SOON, || async {
         let metrics = app.get("/metrics").await.text().await.expect("text");
-        metrics.contains("journal_waiting_entries 0")
+        metrics.contains("journal_waiting_movements 0")
     })
     .await;
     app.stop().await;

@@ -17,7 +17,7 @@ use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database,
 const LIMIT: Duration = Duration::from_secs(2);
 /// For a request that does not need Redis.
 const AT_ONCE: Duration = Duration::from_secs(1);
-const BUYERS: usize = 50;
+const BUYERS: usize = 400;
 const PROBES: usize = 20;
 
 /// A replica that sells in Redis, through a proxy, and in SQL.
@@ -113,6 +113,26 @@ async fn a_silent_redis_costs_each_request_its_limit_and_those_of_sql_nothing() 
             .await,
         0
     );
+}
+
+/// Nobody knows of it yet when they all come: those whom no message has carried are told as soon as
+/// the first ones know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_wait_for_their_turn_learn_of_the_silence_with_the_first() {
+    let scene = Scene::open().await;
+    scene.proxy.set(Mode::Blackhole).await;
+    let mut buyers: JoinSet<_> = (0..BUYERS)
+        .map(|_| scene.sell("hot", "redis-lua"))
+        .collect();
+    let started = Instant::now();
+    let mut told = 0;
+    while let Some(answer) = buyers.join_next().await {
+        let answer = answer.expect("no panic");
+        assert!(matches!(answer.status, 503 | 504), "{answer:?}");
+        told += usize::from(answer.status == 503 && started.elapsed() < LIMIT * 3 / 2);
+    }
+    // Two messages of a script may have been under way, with 64 deductions each.
+    assert!(told >= BUYERS - 128, "{told}");
 }
 
 /// The connections of before are dead without a sign, new ones are fine.

@@ -1,16 +1,17 @@
 -- Creates a level from its mirror in SQL, unless it is there.
--- KEYS: the level, its journal, what has departed from the journal.
--- ARGV: two fields of the latter as they were before the mirror was read, the mirror's last entry,
--- on_hand, held, backorder_limit, version, and by how much the version leaps at least.
-local level, journal, departed = KEYS[1], KEYS[2], KEYS[3]
+-- KEYS: the level, its journal, that one's tally.
+-- ARGV: the tally's `since` and its count of this level as they were before the mirror was read; the
+-- mirror's last entry, on_hand, held, backorder_limit, version; by how much the version leaps at
+-- least.
+local level, journal, tally = KEYS[1], KEYS[2], KEYS[3]
 if redis.call('EXISTS', level) == 1 then return {'there'} end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
 
 -- Entries of this level that left meanwhile are in SQL, and perhaps not in the mirror as it was
 -- read. Nor is it known what left where that itself was lost meanwhile.
-local before = redis.call('HMGET', departed, 'since', level)
-if not before[1] then redis.call('HSETNX', departed, 'since', now) end
+local before = redis.call('HMGET', tally, 'since', level)
+if not before[1] then redis.call('HSETNX', tally, 'since', now) end
 if before[1] ~= ARGV[1] or (before[2] or '') ~= ARGV[2] then return {'again'} end
 local mirrored = ARGV[3]
 local counters = {ARGV[4], ARGV[5], ARGV[6], ARGV[7]}
