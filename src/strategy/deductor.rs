@@ -80,8 +80,7 @@ impl Deductor {
             self.metrics
                 .deduction(strategy.name(), error.code(), started.elapsed());
         })?;
-        // On the heap from the start: what it may need under any strategy is kilobytes, which would
-        // be copied on the way into its task.
+        // On the heap from the start: it is large, and would be copied on the way into its task.
         let run = Box::pin(Arc::clone(self).run(strategy, order));
         self.operations.run(slot, run).await
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stocklock_locks::{LockError, LockState, LostReason, ReleaseOutcome};
 
-use crate::rig::{Ahead, Counts, Rig, RigExt};
+use crate::rig::{Ahead, Counts, Rig, RigExt, eventually};
 
 pub(super) async fn a_lock_that_is_not_renewed_runs_out(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
@@ -63,12 +63,13 @@ pub(super) async fn many_locks_are_renewed_in_few_requests(rig: &impl Rig) {
     let lock = |number| manager.lock(&format!("n{number}")).acquire();
     let guards = futures_util::future::join_all((0..200).map(lock)).await;
     tokio::time::sleep(rig.lease()).await;
-    // Two or three rounds of two batches, where the locks were acquired at about the same time.
-    assert!(
-        (4..=40).contains(&counts.renewals()),
-        "{}",
-        counts.renewals()
-    );
+    // Two or three rounds of two batches, where the locks were acquired at about the same time; a
+    // machine that is busy may be late with the second.
+    assert!(counts.renewals() <= 40, "{}", counts.renewals());
+    eventually("all were renewed twice", rig.lease(), async || {
+        counts.renewals() >= 4
+    })
+    .await;
     for guard in guards {
         let guard = guard.unwrap();
         guard.check().unwrap();
