@@ -44,13 +44,21 @@ replicas() { # COMMAND [OPTION...]
     scripts/replicas.sh "$1" --state "$state" "${@:2}"
 }
 
+# Where the strategy of the replicas finds stock.
+stock_home() {
+    local strategy=${STRATEGY:-single-sql}
+    curl -sSf --max-time 10 "$BASE_URL/strategies" |
+        jq -er --arg name "$strategy" '.strategies[] | select(.name == $name).home' |
+        sed 's/either/sql/'
+}
+
 bring_programs
 trap 'replicas down --remove' EXIT
 trap 'exit 130' INT TERM
 
 replicas up --port "$port"
 say "flash sale, as in production, strategy ${STRATEGY:-single-sql}"
-timeout 180 "$tools/k6/bin/k6" run --quiet --no-usage-report loadtest/flash-sale.js ||
+STOCK_HOME=${STOCK_HOME:-$(stock_home)} timeout 180 "$tools/k6/bin/k6" run --quiet --no-usage-report loadtest/flash-sale.js ||
     fail "the flash sale failed (exit code $?)"
 replicas down
 
