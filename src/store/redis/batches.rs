@@ -210,3 +210,90 @@ fn settle(batch: Vec<Waiting>, answers: Result<Vec<String>, Failed>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::Client;
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    use super::super::connection::Connector;
+    use super::super::step::Step;
+    use super::*;
+    use crate::stock::OperationId;
+
+    const LEVEL: &str = "level";
+
+    /// Nothing is sent.
+    fn batches() -> Batches {
+        let client = Client::open("redis://127.0.0.1:1/").expect("a URL");
+        let connector = Connector::new(client, Duration::from_secs(1));
+        Batches::new(Shared::new(connector), 10)
+    }
+
+    type Answered = oneshot::Receiver<Result<String, Failed>>;
+
+    fn waiting() -> (Waiting, Answered) {
+        let step = Step {
+            operation: OperationId::mint(),
+            level: LEVEL.into(),
+            journal: String::new(),
+            tally: String::new(),
+            name: String::new(),
+            movement: String::new(),
+            memory: Duration::ZERO,
+        };
+        let taking = Taking {
+            step: step.into(),
+            units: 1,
+            sure: true,
+        };
+        let (answer, answered) = oneshot::channel();
+        let since = Instant::now();
+        (
+            Waiting {
+                taking,
+                since,
+                answer,
+            },
+            answered,
+        )
+    }
+
+    fn still_waiting(answers: &mut [Answered]) -> usize {
+        let answers = answers.iter_mut().map(Answered::try_recv);
+        answers
+            .filter(|answer| matches!(answer, Err(TryRecvError::Empty)))
+            .count()
+    }
+
+    #[test]
+    fn calls_that_end_before_their_time_leave_nobody_waiting_and_make_room() {
+        let batches = batches();
+        let level = Arc::from(LEVEL);
+        let calls = || Calls::new(batches.clone(), Arc::clone(&level));
+        let (mut running, mut answers) = (Vec::new(), Vec::new());
+        for number in 0..CALLS + 3 {
+            let (waiting, answered) = waiting();
+            answers.push(answered);
+            if batches.enqueue(&level, waiting) {
+                running.push(calls());
+            }
+            assert_eq!(running.len(), CALLS.min(number + 1));
+        }
+        assert_eq!(still_waiting(&mut answers), CALLS + 3);
+        // The other call still comes for them.
+        drop(running.pop());
+        assert_eq!(still_waiting(&mut answers), CALLS + 3);
+        let (one_more, answered) = waiting();
+        answers.push(answered);
+        assert!(
+            batches.enqueue(&level, one_more),
+            "there is room for a call"
+        );
+        running.push(calls());
+        // Nobody comes any more.
+        running.clear();
+        assert_eq!(still_waiting(&mut answers), 0);
+        assert!(batches.queues().is_empty());
+    }
+}

@@ -104,6 +104,33 @@ async fn a_key_that_comes_several_times_at_once_sells_once() {
     assert_eq!(answers, [sold(8), Attempt::Duplicate, sold(7)]);
 }
 
+/// After Redis has lost everything, only SQL can tell: it is asked for some, and nobody else waits.
+#[tokio::test]
+async fn a_key_that_only_sql_has_is_found_among_others() {
+    let fixture = Fixture::in_redis(Sqlite, |options| options).await;
+    fixture.put("a", 10).await;
+    let known = deduction_with_key("a", 1, "known");
+    deduct_all(&fixture, std::slice::from_ref(&known)).await;
+    fixture.settle().await;
+    fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
+    fixture.level("a").await;
+
+    let orders = [
+        deduction("a", 1),
+        deduction_with_key("a", 1, "known"),
+        deduction_with_key("a", 1, "new"),
+        deduction("a", 1),
+    ];
+    let answers = deduct_all(&fixture, &orders).await;
+
+    let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
+    let sold = |remaining| Attempt::Journaled { remaining };
+    // Whose keys are asked for come after those that have none.
+    assert_eq!(answers, [sold(8), Attempt::Duplicate, sold(6), sold(7)]);
+    assert_eq!(entries(&fixture).await, [2, 1]);
+    assert_eq!(fixture.audit("a").await.sold, 4);
+}
+
 /// More than one call, one entry, one transaction, one prepared statement take.
 #[rstest]
 #[tokio::test]
