@@ -19,6 +19,7 @@ from .results import Results
 from .service import version
 
 ROOT = Path(__file__).resolve().parent.parent
+BUILT_HERE = ROOT / "target/release/stocklock"
 
 ABOUT = """\
 Measures one replica, without nginx, against what stands beside it on the same machine:
@@ -53,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--binary",
         type=Path,
-        default=ROOT / "target/release/stocklock",
+        default=BUILT_HERE,
         metavar="FILE",
         help="the service's program [target/release/stocklock]",
     )
@@ -128,7 +129,7 @@ def _bench(options: argparse.Namespace) -> int:
         results = Results(
             date=datetime.now(UTC).strftime("%Y-%m-%d"),
             command=_command(options),
-            commit=machine.commit(),
+            commit=machine.commit() if plan.binary == BUILT_HERE.resolve() else "unknown",
             service=version(plan.binary),
             machine=machine.describe(state),
             tools=machine.tools(),
@@ -163,18 +164,24 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def _is_whole(options: argparse.Namespace) -> bool:
-    return not (options.quick or options.only or options.seconds or options.rounds)
+    return not _words(options)
 
 
 def _command(options: argparse.Namespace) -> str:
     """As it can be repeated elsewhere: without what names a place on this machine."""
+    words = _words(options)
+    return "make bench" + (f" BENCH={shlex.quote(' '.join(words))}" if words else "")
+
+
+def _words(options: argparse.Namespace) -> list[str]:
+    """Those that change what is measured."""
     words = [f"--only {name}" for name in options.only or ()]
     words += ["--quick"] if options.quick else []
     for name in ("seconds", "rounds"):
         value = getattr(options, name)
         words += [f"--{name} {value:g}"] if value else []
     words += [f"--pool-size {options.pool_size}"] if options.pool_size != 16 else []
-    return "make bench" + (f" BENCH={shlex.quote(' '.join(words))}" if words else "")
+    return words
 
 
 def _write(output: Path, results: Results) -> None:

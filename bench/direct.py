@@ -55,7 +55,7 @@ def measure(
     else:
         rate, least = _slap(database, sku, clients, seconds, state)
     audit = service.settled_audit(sku)
-    if not audit.consistent or audit.drift != 0 or audit.sold < least:
+    if least <= 0 or not audit.consistent or audit.drift != 0 or audit.sold < least:
         raise BenchError(
             f"direct with {clients} clients is void: {least} transactions counted, then {audit}"
         )

@@ -35,8 +35,9 @@ class Policy:
 
 
 ALWAYS = Policy("always", appendonly=True, appendfsync="always")
+CLAIMED_POLICY = Policy("everysec", appendonly=True)
 POLICIES = (
-    Policy("everysec", appendonly=True),
+    CLAIMED_POLICY,
     ALWAYS,
     Policy("off", appendonly=False),
 )
@@ -61,7 +62,8 @@ class Round:
 
 @dataclass
 class RedisRound:
-    """`/healthz` and `redis-lua` under each policy in turn, by number of connections."""
+    """`/healthz` and `redis-lua` under each policy in turn, by number of connections. With those of
+    the claim, `/healthz` comes before and after the run that is compared with it."""
 
     healthz: list[Run] = field(default_factory=list)
     policies: dict[str, list[Run]] = field(default_factory=dict)
@@ -90,7 +92,7 @@ def runs_of_rounds(pace: Pace) -> int:
 
 
 def runs_of_redis(pace: Pace) -> int:
-    return (pace.rounds - 1 + len(CONNECTIONS)) * (1 + len(POLICIES))
+    return (pace.rounds - 1 + len(CONNECTIONS)) * (1 + len(POLICIES)) + pace.rounds
 
 
 def runs_of_table(strategies: int) -> int:
@@ -144,6 +146,9 @@ def redis_lua(
                 run = load.deduct(service, strategy, count, pace.seconds)
                 this.policies[policy.name].append(run)
                 this.kept_bytes.append((redis.used_memory() - empty) / run.answered)
+                if (count, policy) == (REDIS_CONNECTIONS, CLAIMED_POLICY):
+                    progress.begins(f"{where}: /healthz again")
+                    this.healthz.append(load.healthz(service, count, pace.seconds))
         rounds.append(this)
     return rounds
 

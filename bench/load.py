@@ -25,8 +25,12 @@ class Run:
 
 
 def healthz(service: Service, connections: int, seconds: float) -> Run:
-    """The service's empty handler, asked by the same script."""
-    return _wrk(service, "GET", "/healthz", secrets.token_hex(4), connections, seconds)
+    """The service's empty handler, asked by the same script. What others are compared with must
+    have answered every time: a slow one would flatter them."""
+    measured = _wrk(service, "GET", "/healthz", secrets.token_hex(4), connections, seconds)
+    if measured.answered == 0 or measured.refused > 0:
+        raise BenchError(f"/healthz at {connections} connections is void: {measured}")
+    return measured
 
 
 def deduct(service: Service, strategy: Strategy, connections: int, seconds: float) -> Run:
@@ -38,6 +42,8 @@ def deduct(service: Service, strategy: Strategy, connections: int, seconds: floa
     measured = _wrk(service, "POST", path, sku, connections, seconds)
     audit = service.settled_audit(sku)
     problem = why_void(measured, audit, promises=strategy.tier != "unsafe")
+    if service.defects() > 0:
+        problem = "the service answered 500; its log says why"
     if problem:
         raise BenchError(f"{strategy.name} at {connections} connections is void: {problem}")
     return replace(measured, lost=audit.drift)
@@ -46,6 +52,8 @@ def deduct(service: Service, strategy: Strategy, connections: int, seconds: floa
 def why_void(measured: Run, audit: Audit, *, promises: bool) -> str | None:
     """Why a run cannot be counted. Requests that wrk cut at its end, one on each connection at
     most, may have been executed."""
+    if measured.answered == 0:
+        return "nothing was sold"
     most = measured.answered + measured.connections
     if not measured.answered <= audit.sold <= most:
         return f"{measured.answered} were answered 200, and the ledger has {audit.sold} sales"

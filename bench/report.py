@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from . import charts
 from .experiments import CONNECTIONS, POLICIES, Table, TableRow
-from .results import Results, medians
+from .results import Results, medians, refused
 
 READ = """\
 A bare number of a machine says little about another one, so what is claimed are ratios, measured side by side.
@@ -114,14 +114,18 @@ def _against_direct(results: Results, title: str) -> str:
 
 def _redis(results: Results) -> str:
     healthz = medians([one.healthz for one in results.redis])
-    policies = [
-        medians([one.policies[policy.name] for one in results.redis]) for policy in POLICIES
-    ]
+    policies = []
+    for policy in POLICIES:
+        runs = [one.policies[policy.name] for one in results.redis]
+        policies.append((medians(runs), refused(runs)))
     rows = [
         (
             str(count),
             f"{rate:.0f}",
-            *(f"{each[count]:.0f} ({each[count] / rate:.2f})" for each in policies),
+            *(
+                f"{sold[count]:.0f} ({sold[count] / rate:.2f}){_refused(others[count])}"
+                for sold, others in policies
+            ),
         )
         for count, rate in healthz.items()
     ]
@@ -156,7 +160,11 @@ def _cell(row: TableRow, healthz: dict[int, float], base: dict[int, float]) -> s
     run = row.run
     count = run.connections
     cell = f"{run.rate:.0f} ({run.rate / healthz[count]:.3f}; {run.rate / base[count]:.2f})"
-    return f"{cell}, refused {run.refused:.0f}" if run.refused >= 0.5 else cell
+    return cell + _refused(run.refused)
+
+
+def _refused(rate: float) -> str:
+    return f", refused {rate:.0f}" if rate >= 0.5 else ""
 
 
 def _connections(count: int) -> str:

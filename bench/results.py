@@ -43,6 +43,15 @@ class Results:
         return whole
 
 
+def refused(rounds: Sequence[Sequence[Run]]) -> dict[int, float]:
+    """The median of what was refused a second in the rounds, for each number of connections."""
+    rates: dict[int, list[float]] = {}
+    for runs in rounds:
+        for run in runs:
+            rates.setdefault(run.connections, []).append(run.refused)
+    return {count: median(each) for count, each in rates.items()}
+
+
 def medians(rounds: Sequence[Sequence[Run] | Sequence[Direct]]) -> dict[int, float]:
     """The median rate of the rounds, for each number of connections or clients."""
     rates: dict[int, list[float]] = {}

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,14 @@ class Service:
                 return now
             before = now
         raise BenchError(f"{sku} is not settled after {seconds:.0f} s: {before}")
+
+    def defects(self) -> int:
+        """How many requests it has answered 500 so far."""
+        status, text = self._exchange("GET", "/metrics")
+        if status != 200 or "\nhttp_responses_total" not in text:
+            raise BenchError(f"/metrics was answered {status}, without a count of the answers")
+        counted = re.findall(r'^http_responses_total\{status="500"\} (\d+)', text, re.MULTILINE)
+        return sum(map(int, counted))
 
     def stop(self) -> None:
         self._process.stop()

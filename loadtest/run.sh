@@ -58,7 +58,8 @@ trap 'exit 130' INT TERM
 
 replicas up --port "$port"
 say "flash sale, as in production, strategy ${STRATEGY:-single-sql}"
-STOCK_HOME=${STOCK_HOME:-$(stock_home)} timeout 180 "$tools/k6/bin/k6" run --quiet --no-usage-report loadtest/flash-sale.js ||
+home=${STOCK_HOME:-$(stock_home)} || fail "$BASE_URL/strategies does not know ${STRATEGY:-single-sql}"
+STOCK_HOME=$home timeout 180 "$tools/k6/bin/k6" run --quiet --no-usage-report loadtest/flash-sale.js ||
     fail "the flash sale failed (exit code $?)"
 replicas down
 

@@ -1,6 +1,7 @@
 """What is read from the load tools, which runs count, and what follows from them."""
 
 import unittest
+from dataclasses import replace
 
 from bench import charts, claims, report
 from bench.direct import Direct, parse_pgbench
@@ -54,6 +55,10 @@ class Voidness(unittest.TestCase):
         self.assertIsNotNone(why_void(run(4, 1), audit(99), promises=True))
         self.assertIsNotNone(why_void(run(4, 1), audit(105), promises=False))
 
+    def test_a_run_in_which_nothing_was_sold_is_void(self) -> None:
+        nothing = replace(run(4, 0), answered=0, refused=50)
+        self.assertEqual(why_void(nothing, audit(0), promises=True), "nothing was sold")
+
     def test_only_who_promises_nothing_may_lose_stock(self) -> None:
         self.assertIsNotNone(why_void(run(4, 1), audit(100, drift=1), promises=True))
         self.assertIsNone(why_void(run(4, 1), audit(100, drift=1), promises=False))
@@ -71,7 +76,8 @@ class Claims(unittest.TestCase):
         self.assertIn("DOES NOT HOLD", claim.line())
 
     def test_redis_lua_is_compared_with_as_many_connections(self) -> None:
-        this = RedisRound([run(1, 1), run(64, 100)], {"everysec": [run(1, 50), run(64, 25)]})
+        healthz = [run(1, 1), run(64, 90), run(64, 110)]
+        this = RedisRound(healthz, {"everysec": [run(1, 50), run(64, 25)]})
         claim = claims.redis_lua([this])
         self.assertEqual((claim.ratio, claim.holds), (0.25, True))
 
@@ -87,7 +93,8 @@ class Page(unittest.TestCase):
         )  # fmt: skip
         results.servers["MariaDB"] = {"version": "10"}
         results.against_direct["MariaDB"] = [Round([Direct(1, 50)], [run(1, 20)])]
-        results.redis = [RedisRound(runs, {policy.name: runs for policy in POLICIES}, [400.0, 410.0])]
+        sold = [*runs[:2], replace(runs[2], refused=7), runs[3]]
+        results.redis = [RedisRound(runs, {policy.name: sold for policy in POLICIES}, [400.0, 410.0])]
         results.tables["MariaDB"] = Table(runs, [TableRow(single_sql, each) for each in runs])
         results.claims = [claims.single_sql("MariaDB", "slap", results.against_direct["MariaDB"])]
         page = report.markdown(results)
@@ -95,6 +102,7 @@ class Page(unittest.TestCase):
             "| single-sql on MariaDB to the best of slap | **0.40** | 0.70 | **no**", page
         )
         self.assertIn("Redis keeps 405 bytes of it", page)
+        self.assertIn("| 640 (1.00), refused 7 |", page)
         for name, picture in charts.all_of(results).items():
             self.assertIn(f"({name})", page)
             self.assertTrue(picture.startswith("<svg "))

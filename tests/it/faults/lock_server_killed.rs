@@ -29,7 +29,7 @@ const KILLS: usize = 2;
 const WAIT_LIMIT: Duration = Duration::from_secs(2);
 const SECOND: Duration = Duration::from_secs(1);
 /// What a busy machine may add to a wait: on one that built something meanwhile, it was 1.5 s.
-const DELAY: Duration = Duration::from_secs(4);
+const DELAY: Duration = Duration::from_millis(2_500);
 
 /// What the buyers of one SKU share.
 #[derive(Debug, Default)]
