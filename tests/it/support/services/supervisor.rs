@@ -106,7 +106,7 @@ impl Supervisor {
         let log = fs::read(self.directory.join("log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<_> = log.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+        lines[lines.len().saturating_sub(80)..].join("\n")
     }
 
     fn order(&mut self, order: &str) -> Result<String> {
