@@ -1,6 +1,6 @@
 """All that one bench measured, as it is written to performance.json."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
@@ -43,20 +43,22 @@ class Results:
         return whole
 
 
-def refused(rounds: Sequence[Sequence[Run]]) -> dict[int, float]:
-    """The median of what was refused a second in the rounds, for each number of connections."""
-    rates: dict[int, list[float]] = {}
-    for runs in rounds:
-        for run in runs:
-            rates.setdefault(run.connections, []).append(run.refused)
-    return {count: median(each) for count, each in rates.items()}
-
-
 def medians(rounds: Sequence[Sequence[Run] | Sequence[Direct]]) -> dict[int, float]:
     """The median rate of the rounds, for each number of connections or clients."""
+    return _medians(
+        (run.connections if isinstance(run, Run) else run.clients, run.rate)
+        for runs in rounds
+        for run in runs
+    )
+
+
+def refused(rounds: Sequence[Sequence[Run]]) -> dict[int, float]:
+    """The median of what was refused a second, for each number of connections."""
+    return _medians((run.connections, run.refused) for runs in rounds for run in runs)
+
+
+def _medians(counted: Iterable[tuple[int, float]]) -> dict[int, float]:
     rates: dict[int, list[float]] = {}
-    for runs in rounds:
-        for run in runs:
-            count = run.connections if isinstance(run, Run) else run.clients
-            rates.setdefault(count, []).append(run.rate)
+    for count, rate in counted:
+        rates.setdefault(count, []).append(rate)
     return {count: median(each) for count, each in sorted(rates.items())}
