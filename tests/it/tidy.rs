@@ -26,17 +26,17 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
     ("sqlx::", &["src/store.rs", "src/store", "tests"]),
     (
         " redis::",
-        &["src/store/redis.rs", "src/store/redis", "tests", "locks"],
+        &["src/store/redis.rs", "src/store/redis", "tests", "crates/locks"],
     ),
-    ("zookeeper_client::", &["tests", "locks"]),
+    ("zookeeper_client::", &["tests", "crates/locks"]),
     (
         "std::env::",
-        &["src/config.rs", "tests", "locks/tests", "locks/examples"],
+        &["src/config.rs", "tests", "crates/locks/tests", "crates/locks/examples"],
     ),
     ("dotenvy::", &["src/main.rs"]),
     // The locks have it among their dev-dependencies only.
-    ("anyhow::", &["tests", "locks"]),
-    ("std::process::Command", &["tests", "locks/tests"]),
+    ("anyhow::", &["tests", "crates/locks"]),
+    ("std::process::Command", &["tests", "crates/locks/tests"]),
     ("#[ignore", &[]),
     ("mod utils", &[]),
     ("mod helpers", &[]),
@@ -85,7 +85,7 @@ const MOST_LINES: usize = 400;
 fn files() -> Vec<File> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut directories: Vec<PathBuf> =
-        ["src", "tests", "locks/src", "locks/tests", "locks/examples"]
+        ["src", "tests", "crates/locks/src", "crates/locks/tests", "crates/locks/examples"]
             .map(|directory| root.join(directory))
             .into();
     let mut files = Vec::new();

@@ -2,12 +2,12 @@
 
 pub(crate) mod alone;
 pub(crate) mod holder;
-#[path = "../../../tests/it/support/ports.rs"]
+#[path = "../../../../tests/it/support/ports.rs"]
 pub(crate) mod ports;
 #[expect(dead_code, reason = "the service's tests use more of it")]
-#[path = "../../../tests/it/support/proxy.rs"]
+#[path = "../../../../tests/it/support/proxy.rs"]
 pub(crate) mod proxy;
 pub(crate) mod server;
 #[expect(dead_code, reason = "the service's tests use more of it")]
-#[path = "../../../tests/it/support/services/supervisor.rs"]
+#[path = "../../../../tests/it/support/services/supervisor.rs"]
 mod supervisor;
