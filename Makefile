@@ -25,7 +25,9 @@ down: ## stop them
 	@scripts/replicas.sh down
 
 test: services ## run every test, against real servers that the tests start themselves
-	$(CARGO) test --workspace --locked
+	@crashes=$$(mktemp) && export TEST_CRASHES_FILE=$$crashes && \
+	{ $(CARGO) test --workspace --locked; result=$$?; } && \
+	echo "servers restarted after a crash: $$(wc -l <$$crashes)" && rm $$crashes && exit $$result
 
 services: ## make sure that the servers' programs are installed, and install them where allowed
 	@scripts/services.sh
