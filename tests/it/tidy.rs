@@ -26,12 +26,22 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
     ("sqlx::", &["src/store.rs", "src/store", "tests"]),
     (
         " redis::",
-        &["src/store/redis.rs", "src/store/redis", "tests", "crates/locks"],
+        &[
+            "src/store/redis.rs",
+            "src/store/redis",
+            "tests",
+            "crates/locks",
+        ],
     ),
     ("zookeeper_client::", &["tests", "crates/locks"]),
     (
         "std::env::",
-        &["src/config.rs", "tests", "crates/locks/tests", "crates/locks/examples"],
+        &[
+            "src/config.rs",
+            "tests",
+            "crates/locks/tests",
+            "crates/locks/examples",
+        ],
     ),
     ("dotenvy::", &["src/main.rs"]),
     // The locks have it among their dev-dependencies only.
@@ -84,10 +94,15 @@ const MOST_LINES: usize = 400;
 
 fn files() -> Vec<File> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut directories: Vec<PathBuf> =
-        ["src", "tests", "crates/locks/src", "crates/locks/tests", "crates/locks/examples"]
-            .map(|directory| root.join(directory))
-            .into();
+    let mut directories: Vec<PathBuf> = [
+        "src",
+        "tests",
+        "crates/locks/src",
+        "crates/locks/tests",
+        "crates/locks/examples",
+    ]
+    .map(|directory| root.join(directory))
+    .into();
     let mut files = Vec::new();
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).expect("the sources are there") {
