@@ -23,7 +23,10 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
             "src/app.rs",
         ],
     ),
-    ("sqlx::", &["src/store.rs", "src/store", "tests"]),
+    (
+        "sqlx::",
+        &["src/store.rs", "src/store", "tests", "crates/testkit"],
+    ),
     (
         " redis::",
         &[
@@ -31,9 +34,13 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
             "src/store/redis",
             "tests",
             "crates/locks",
+            "crates/testkit",
         ],
     ),
-    ("zookeeper_client::", &["tests", "crates/locks"]),
+    (
+        "zookeeper_client::",
+        &["tests", "crates/locks", "crates/testkit"],
+    ),
     (
         "std::env::",
         &[
@@ -41,12 +48,16 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
             "tests",
             "crates/locks/tests",
             "crates/locks/examples",
+            "crates/testkit",
         ],
     ),
     ("dotenvy::", &["src/main.rs"]),
     // The locks have it among their dev-dependencies only.
-    ("anyhow::", &["tests", "crates/locks"]),
-    ("std::process::Command", &["tests", "crates/locks/tests"]),
+    ("anyhow::", &["tests", "crates/locks", "crates/testkit"]),
+    (
+        "std::process::Command",
+        &["tests", "crates/locks/tests", "crates/testkit"],
+    ),
     ("#[ignore", &[]),
     ("mod utils", &[]),
     ("mod helpers", &[]),
@@ -100,6 +111,7 @@ fn files() -> Vec<File> {
         "crates/locks/src",
         "crates/locks/tests",
         "crates/locks/examples",
+        "crates/testkit",
     ]
     .map(|directory| root.join(directory))
     .into();

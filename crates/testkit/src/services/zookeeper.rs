@@ -85,9 +85,9 @@ async fn told(connect: &str, word: &str, label: &str) -> Result<String> {
 
 /// A root of one test's own, empty at first, on the ZooKeeper that the tests share.
 #[derive(Debug)]
-pub(crate) struct TestZooKeeper {
+pub struct TestZooKeeper {
     /// Where it is, as `ZOOKEEPER_CONNECT` would say: the root is the path at its end.
-    pub(crate) connect: String,
+    pub connect: String,
     /// The server and the root's name, if the server stays when the tests have ended.
     remains: Option<(String, String)>,
 }
@@ -96,7 +96,7 @@ pub(crate) struct TestZooKeeper {
 ///
 /// # Panics
 /// When there is no ZooKeeper, and none can be started.
-pub(crate) async fn fresh_zookeeper() -> TestZooKeeper {
+pub async fn fresh_zookeeper() -> TestZooKeeper {
     static SHARED: Cell = Cell::const_new();
     let shared = shared(&SHARED, ZooKeeper).await;
     let created = TestZooKeeper::create(&shared.url, shared.stays()).await;
@@ -105,7 +105,7 @@ pub(crate) async fn fresh_zookeeper() -> TestZooKeeper {
 
 impl TestZooKeeper {
     /// Creates an empty root on the server of a connect string.
-    pub(crate) async fn create(server: &str, stays: bool) -> Result<Self> {
+    pub async fn create(server: &str, stays: bool) -> Result<Self> {
         let root = format!("/{}", random_name());
         let client = Client::connect(server).await?;
         // A chroot has to be there before anything can be created in it.

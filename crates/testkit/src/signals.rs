@@ -13,7 +13,7 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(20);
 ///
 /// # Panics
 /// When there is none.
-pub(crate) async fn stop(process: Pid) {
+pub async fn stop(process: Pid) {
     kill_process(process, Signal::STOP).expect("the process lives");
     let deadline = Instant::now() + STOPPED_WITHIN;
     while !has_stopped(process) {
@@ -26,7 +26,7 @@ pub(crate) async fn stop(process: Pid) {
 ///
 /// # Panics
 /// When there is none.
-pub(crate) fn resume(process: Pid) {
+pub fn resume(process: Pid) {
     kill_process(process, Signal::CONT).expect("the process lives");
 }
 

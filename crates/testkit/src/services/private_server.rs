@@ -10,8 +10,8 @@ use super::redis::Redis;
 use super::supervisor::Supervisor;
 use super::zookeeper::ZooKeeper;
 use super::{Backend, Server};
-use crate::support::ports::free_port;
-use crate::support::signals;
+use crate::ports::free_port;
+use crate::signals;
 
 /// How long a server may take until it answers; it takes well under a second on an idle machine.
 const READY_WITHIN: Duration = Duration::from_mins(1);
@@ -24,7 +24,7 @@ const DATABASE: &str = "stocklock";
 
 /// A server of one test's own; it ends, and its data go, when this is dropped.
 #[derive(Debug)]
-pub(crate) struct PrivateServer {
+pub struct PrivateServer {
     program: Box<dyn Program>,
     supervisor: Supervisor,
     url: String,
@@ -35,7 +35,7 @@ impl PrivateServer {
     ///
     /// # Panics
     /// When it does not start; [`Backend::Sqlite`] has no server.
-    pub(crate) async fn start(backend: Backend) -> Self {
+    pub async fn start(backend: Backend) -> Self {
         let engine = backend.engine().expect("SQLite has no server");
         let mut started = Self::of(engine).await;
         let server = Server::ours(engine, &started.url);
@@ -50,7 +50,7 @@ impl PrivateServer {
     ///
     /// # Panics
     /// When it does not start.
-    pub(crate) async fn redis(arguments: &[&str]) -> Self {
+    pub async fn redis(arguments: &[&str]) -> Self {
         Self::of(Redis::with(arguments)).await
     }
 
@@ -58,7 +58,7 @@ impl PrivateServer {
     ///
     /// # Panics
     /// When it does not start.
-    pub(crate) async fn zookeeper() -> Self {
+    pub async fn zookeeper() -> Self {
         Self::of(ZooKeeper).await
     }
 
@@ -92,12 +92,12 @@ impl PrivateServer {
 
     /// Where it is: the URL of a database server's one database, of Redis' first, or a connect
     /// string for ZooKeeper.
-    pub(crate) fn url(&self) -> &str {
+    pub fn url(&self) -> &str {
         &self.url
     }
 
     /// The process that clients are connected to, for signals of a test's own.
-    pub(crate) fn process(&self) -> rustix::process::Pid {
+    pub fn process(&self) -> rustix::process::Pid {
         self.supervisor
             .server()
             .and_then(|id| rustix::process::Pid::from_raw(id.cast_signed()))
@@ -106,17 +106,17 @@ impl PrivateServer {
 
     /// Stops that process as it is (`SIGSTOP`), and returns when nothing of it runs any more. A
     /// PostgreSQL has a process of its own for each connection, and those go on.
-    pub(crate) async fn stop(&self) {
+    pub async fn stop(&self) {
         signals::stop(self.process()).await;
     }
 
     /// Lets it go on after [`Self::stop`] (`SIGCONT`).
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         signals::resume(self.process());
     }
 
     /// Kills the server with all of its processes, and returns once they are dead.
-    pub(crate) fn kill9(&mut self) {
+    pub fn kill9(&mut self) {
         self.supervisor
             .kill9()
             .expect("the supervisor takes orders");
@@ -125,7 +125,7 @@ impl PrivateServer {
     /// Starts it again after [`Self::kill9`], on the same port and data; returns when it answers. As
     /// what supervises servers does, it starts once more what breaks while it recovers: seen of
     /// MariaDB 10.11.19, once in hundreds of kills.
-    pub(crate) async fn restart(&mut self) {
+    pub async fn restart(&mut self) {
         for _ in 0..STARTS {
             self.supervisor
                 .start()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
 use redis::{Client, Cmd, Connection, FromRedisValue, RedisResult};
-use reqwest::Url;
+use url::Url;
 
 use super::program::{Program, find};
 use super::shared::{Cell, shared};
@@ -100,9 +100,9 @@ async fn redis() -> &'static str {
 /// The server is not the test's own: what concerns all of it (`FLUSHALL`, `SCRIPT FLUSH`, channels,
 /// settings) wants [`super::PrivateServer::redis`].
 #[derive(Debug)]
-pub(crate) struct TestRedis {
+pub struct TestRedis {
     /// Where it is, as `REDIS_URL` would say.
-    pub(crate) url: String,
+    pub url: String,
     shared: &'static str,
     number: u32,
 }
@@ -111,7 +111,7 @@ pub(crate) struct TestRedis {
 ///
 /// # Panics
 /// When that cannot be done.
-pub(crate) async fn fresh_redis() -> TestRedis {
+pub async fn fresh_redis() -> TestRedis {
     let shared = redis().await;
     let claimed = tokio::task::spawn_blocking(|| TestRedis::claim(shared));
     let claimed = claimed.await.expect("no panic");

@@ -12,7 +12,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use reqwest::Url;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -20,22 +19,21 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use url::Url;
 
 use super::ports::free_port;
 
-// By its path, since the tests of the locks include this file by its own.
-#[path = "proxy/trigger.rs"]
 mod trigger;
 
 use trigger::{Act, Side, Triggers, Watcher, lock};
-pub(crate) use trigger::{Hold, Trigger};
+pub use trigger::{Hold, Trigger};
 
 /// How much is read at once.
 const BUFFER: usize = 16 * 1024;
 
 /// What happens to all that passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum Mode {
     /// It passes.
     Pass,
     /// Connections are closed, and new ones refused.
@@ -52,7 +50,7 @@ pub(crate) enum Mode {
 
 /// A proxy before one server; dropping it closes everything.
 #[derive(Debug)]
-pub(crate) struct Proxy {
+pub struct Proxy {
     address: SocketAddr,
     orders: mpsc::Sender<(Mode, oneshot::Sender<()>)>,
     triggers: Arc<Triggers>,
@@ -61,7 +59,7 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     /// Starts a proxy before the server that listens at `upstream` (host and port).
-    pub(crate) async fn to(upstream: impl Into<String>) -> Self {
+    pub async fn to(upstream: impl Into<String>) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let listener = TcpListener::bind(address).await.expect("the port is free");
         let triggers = Arc::<Triggers>::default();
@@ -83,7 +81,7 @@ impl Proxy {
     }
 
     /// Starts a proxy before the server of a URL, and gives the URL that leads through it.
-    pub(crate) async fn before(url: &str) -> (Self, String) {
+    pub async fn before(url: &str) -> (Self, String) {
         let mut url = Url::parse(url).expect("a URL");
         let host = url.host_str().expect("a URL with a host");
         let port = url
@@ -103,7 +101,7 @@ impl Proxy {
 
     /// Starts a proxy before the one server of a ZooKeeper connect string, and gives the connect
     /// string that leads through it.
-    pub(crate) async fn before_zookeeper(connect: &str) -> (Self, String) {
+    pub async fn before_zookeeper(connect: &str) -> (Self, String) {
         assert!(!connect.contains(','), "{connect} names several servers");
         let path = connect.find('/').unwrap_or(connect.len());
         let (server, chroot) = connect.split_at(path);
@@ -113,12 +111,12 @@ impl Proxy {
     }
 
     /// Where it listens.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Sets what happens from now on, and returns when it is so.
-    pub(crate) async fn set(&self, mode: Mode) {
+    pub async fn set(&self, mode: Mode) {
         let (done, is_done) = oneshot::channel();
         let sent = self.orders.send((mode, done)).await;
         sent.expect("the proxy runs");
@@ -127,33 +125,33 @@ impl Proxy {
 
     /// Closes the next `times` connections on which a client sends `pattern`; the server sees
     /// neither that nor what came in one piece with it.
-    pub(crate) fn cut_before(&self, pattern: &[u8], times: u32) -> Arc<Trigger> {
+    pub fn cut_before(&self, pattern: &[u8], times: u32) -> Arc<Trigger> {
         self.triggers
             .arm(Side::Client, pattern, Act::CutBefore, times)
     }
 
     /// Closes the next `times` connections on which a client sends `pattern`, once the server has
     /// answered it; the client does not see the answer.
-    pub(crate) fn cut_after(&self, pattern: &[u8], times: u32) -> Arc<Trigger> {
+    pub fn cut_after(&self, pattern: &[u8], times: u32) -> Arc<Trigger> {
         self.triggers
             .arm(Side::Client, pattern, Act::CutAfter, times)
     }
 
     /// Closes the next `times` connections on which a server sends `pattern`, which the client does
     /// not see.
-    pub(crate) fn cut_answer(&self, pattern: &[u8], times: u32) -> Arc<Trigger> {
+    pub fn cut_answer(&self, pattern: &[u8], times: u32) -> Arc<Trigger> {
         self.triggers
             .arm(Side::Server, pattern, Act::CutBefore, times)
     }
 
     /// Holds the next piece with `pattern` that a client sends. It arrives when it is let go, even
     /// if the client has gone meanwhile: only then does the server learn of that.
-    pub(crate) fn hold_request(&self, pattern: &[u8]) -> Hold {
+    pub fn hold_request(&self, pattern: &[u8]) -> Hold {
         self.triggers.arm_hold(Side::Client, pattern)
     }
 
     /// Holds the next piece with `pattern` that a server sends; the client may send more meanwhile.
-    pub(crate) fn hold_answer(&self, pattern: &[u8]) -> Hold {
+    pub fn hold_answer(&self, pattern: &[u8]) -> Hold {
         self.triggers.arm_hold(Side::Server, pattern)
     }
 }

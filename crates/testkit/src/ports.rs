@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 /// A port of loopback that nobody listens on and that this process has not given out before.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     (0..1_000)
         .map(|_| fastrand::u16(20_000..30_000))
         .find(|&port| {

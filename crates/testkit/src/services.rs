@@ -10,44 +10,47 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::Result;
-use reqwest::Url;
+use url::Url;
 
 mod engine;
 mod private_server;
 mod program;
 mod redis;
 mod shared;
-mod supervisor;
+pub mod supervisor;
 mod zookeeper;
 
 use engine::Engine;
-pub(crate) use private_server::PrivateServer;
-pub(crate) use program::find;
-pub(crate) use redis::{TestRedis, fresh_redis};
+pub use private_server::PrivateServer;
+pub use program::find;
+pub use redis::{TestRedis, fresh_redis};
 use shared::{Cell, shared};
 use supervisor::{Supervisor, create_directory};
-pub(crate) use zookeeper::{TestZooKeeper, fresh_zookeeper};
+pub use zookeeper::{TestZooKeeper, fresh_zookeeper};
 
 /// How long the removal of a test's place may wait for those who still use it.
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
 
 /// A database that the service can store its stock in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Backend {
+pub enum Backend {
+    /// SQLite, a file.
     Sqlite,
+    /// MariaDB or MySQL.
     Mysql,
+    /// PostgreSQL.
     Postgres,
 }
 
 impl Backend {
     /// All of them.
-    pub(crate) const ALL: [Self; 3] = [Self::Sqlite, Self::Mysql, Self::Postgres];
+    pub const ALL: [Self; 3] = [Self::Sqlite, Self::Mysql, Self::Postgres];
     /// Those that are a server behind a connection, which can be killed or cut.
-    pub(crate) const SERVERS: [Self; 2] = [Self::Mysql, Self::Postgres];
+    pub const SERVERS: [Self; 2] = [Self::Mysql, Self::Postgres];
 
     /// The message in which the driver sends `COMMIT`, for the triggers of
     /// [`super::proxy::Proxy`]. The bare word would also be found in `READ COMMITTED`.
-    pub(crate) fn commit_message(self) -> &'static [u8] {
+    pub fn commit_message(self) -> &'static [u8] {
         match self {
             Self::Sqlite => panic!("SQLite has no connection to find a message on"),
             Self::Mysql => b"\x07\0\0\0\x03COMMIT",
@@ -66,7 +69,7 @@ impl Backend {
 
 /// A database server, ours or somebody else's.
 #[derive(Debug, Clone)]
-pub(crate) struct Server {
+pub struct Server {
     engine: Engine,
     /// The URL of a database that is always there.
     url: String,
@@ -76,7 +79,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// The server behind a URL that allows to create databases; it stays when the tests end.
-    pub(crate) fn behind(backend: Backend, url: &str) -> Self {
+    pub fn behind(backend: Backend, url: &str) -> Self {
         Self {
             engine: backend.engine().expect("SQLite has no server"),
             url: url.to_owned(),
@@ -103,7 +106,7 @@ impl Server {
     }
 
     /// The URL of one of its databases.
-    pub(crate) fn url(&self, database: &str) -> String {
+    pub fn url(&self, database: &str) -> String {
         let mut url = Url::parse(&self.url).expect("the server's URL is one");
         url.set_path(database);
         url.into()
@@ -113,7 +116,7 @@ impl Server {
     ///
     /// # Panics
     /// When the server refuses.
-    pub(crate) async fn fresh_database(&self) -> TestDatabase {
+    pub async fn fresh_database(&self) -> TestDatabase {
         let name = random_name();
         self.create_database(&name)
             .await
@@ -146,7 +149,7 @@ impl Server {
 ///
 /// # Panics
 /// When there is none, and none can be started.
-pub(crate) async fn mysql() -> Server {
+pub async fn mysql() -> Server {
     static SHARED: Cell = Cell::const_new();
     Server::shared(&SHARED, Engine::MariaDb).await
 }
@@ -155,16 +158,16 @@ pub(crate) async fn mysql() -> Server {
 ///
 /// # Panics
 /// When there is none, and none can be started.
-pub(crate) async fn postgres() -> Server {
+pub async fn postgres() -> Server {
     static SHARED: Cell = Cell::const_new();
     Server::shared(&SHARED, Engine::PostgreSql).await
 }
 
 /// A database of one test's own, empty at first; it goes when this is dropped.
 #[derive(Debug)]
-pub(crate) struct TestDatabase {
+pub struct TestDatabase {
     /// Where it is, as `DATABASE_URL` would say.
-    pub(crate) url: String,
+    pub url: String,
     remains: Remains,
 }
 
@@ -183,7 +186,7 @@ enum Remains {
 ///
 /// # Panics
 /// When that cannot be done.
-pub(crate) async fn fresh_database(backend: Backend) -> TestDatabase {
+pub async fn fresh_database(backend: Backend) -> TestDatabase {
     match backend {
         Backend::Sqlite => sqlite_database().expect("a temporary file can be created"),
         Backend::Mysql => mysql().await.fresh_database().await,

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 const SUPERVISE: &str = include_str!("supervise.sh");
 
 /// Creates an empty directory that the server's user owns.
-pub(super) fn create_directory(name: &str) -> Result<PathBuf> {
+pub fn create_directory(name: &str) -> Result<PathBuf> {
     let directory = tempfile::Builder::new()
         .prefix(&format!("stocklock-{name}-"))
         .tempdir()
@@ -31,7 +31,7 @@ pub(super) fn create_directory(name: &str) -> Result<PathBuf> {
 
 /// The shell that owns a directory, and what it was told to run there.
 #[derive(Debug)]
-pub(super) struct Supervisor {
+pub struct Supervisor {
     directory: PathBuf,
     shell: Child,
     orders: Option<ChildStdin>,
@@ -42,7 +42,7 @@ pub(super) struct Supervisor {
 impl Supervisor {
     /// Takes `directory` over; `server` is the command to run there, `stop` the signal that ends it
     /// at last. Nothing runs before [`Self::start`].
-    pub(super) fn new(directory: PathBuf, stop: &str, server: &[OsString]) -> Result<Self> {
+    pub fn new(directory: PathBuf, stop: &str, server: &[OsString]) -> Result<Self> {
         let mut shell = Command::new("sh")
             .args(["-c", SUPERVISE, "supervise"])
             .arg(&directory)
@@ -69,31 +69,31 @@ impl Supervisor {
     }
 
     /// The directory that it owns.
-    pub(super) fn directory(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         &self.directory
     }
 
     /// Starts the server.
-    pub(super) fn start(&mut self) -> Result<()> {
+    pub fn start(&mut self) -> Result<()> {
         let id = self.order("start")?;
         self.server = Some(id.parse().context("not a process id")?);
         Ok(())
     }
 
     /// Ends the server and all of its processes at once, as a loss of power would.
-    pub(super) fn kill9(&mut self) -> Result<()> {
+    pub fn kill9(&mut self) -> Result<()> {
         self.order("kill9")?;
         self.server = None;
         Ok(())
     }
 
     /// The id of the server's own process.
-    pub(super) fn server(&self) -> Option<u32> {
+    pub fn server(&self) -> Option<u32> {
         self.server
     }
 
     /// Whether the server ended by itself; the shell has not reaped it yet.
-    pub(super) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.server.is_some_and(|id| {
             // A zombie until the shell reaps it, which some shells do at once.
             fs::read_to_string(format!("/proc/{id}/status"))
@@ -102,7 +102,7 @@ impl Supervisor {
     }
 
     /// The end of what the server has written.
-    pub(super) fn log_tail(&self) -> String {
+    pub fn log_tail(&self) -> String {
         let log = fs::read(self.directory.join("log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<_> = log.lines().collect();
@@ -131,14 +131,14 @@ impl Drop for Supervisor {
 
 /// The user whom servers run as when the tests run as root, which MariaDB and PostgreSQL refuse.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Unprivileged {
+pub struct Unprivileged {
     id: u32,
     group: u32,
 }
 
 impl Unprivileged {
     /// Nobody, or nothing where the tests are unprivileged themselves.
-    pub(super) fn needed() -> Option<Self> {
+    pub fn needed() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
@@ -158,7 +158,7 @@ impl Unprivileged {
 }
 
 /// The beginning of a command line that runs `program` without privileges.
-pub(super) fn unprivileged(program: PathBuf) -> Vec<OsString> {
+pub fn unprivileged(program: PathBuf) -> Vec<OsString> {
     let mut line = Vec::new();
     if let Some(Unprivileged { id, group }) = Unprivileged::needed() {
         line.extend([
@@ -174,7 +174,7 @@ pub(super) fn unprivileged(program: PathBuf) -> Vec<OsString> {
 }
 
 /// Runs a command line to its end, and tells what it said if it failed.
-pub(super) fn run(line: &[OsString], directory: &Path) -> Result<()> {
+pub fn run(line: &[OsString], directory: &Path) -> Result<()> {
     let output = Command::new(&line[0])
         .args(&line[1..])
         .current_dir(directory)
@@ -191,18 +191,28 @@ pub(super) fn run(line: &[OsString], directory: &Path) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn a_server_that_ends_at_once_is_noticed_and_leaves_nothing() {
-    let directory = create_directory("ends").unwrap();
-    let server = ["sh", "-c", "echo 'address in use'; exit 1"].map(OsString::from);
-    let mut supervisor = Supervisor::new(directory.clone(), "KILL", &server).unwrap();
-    supervisor.start().unwrap();
-    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
-    while !supervisor.has_ended() {
-        assert!(tokio::time::Instant::now() < deadline);
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::time::Duration;
+
+    use tokio::time::{Instant, sleep};
+
+    use super::{Supervisor, create_directory};
+
+    #[tokio::test]
+    async fn a_server_that_ends_at_once_is_noticed_and_leaves_nothing() {
+        let directory = create_directory("ends").unwrap();
+        let server = ["sh", "-c", "echo 'address in use'; exit 1"].map(OsString::from);
+        let mut supervisor = Supervisor::new(directory.clone(), "KILL", &server).unwrap();
+        supervisor.start().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !supervisor.has_ended() {
+            assert!(Instant::now() < deadline);
+            sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(supervisor.log_tail(), "address in use");
+        drop(supervisor);
+        assert!(!directory.exists());
     }
-    assert_eq!(supervisor.log_tail(), "address in use");
-    drop(supervisor);
-    assert!(!directory.exists());
 }

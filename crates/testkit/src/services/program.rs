@@ -31,7 +31,7 @@ pub(super) trait Program: Debug + Send + Sync {
 }
 
 /// Finds a server's program in the search path or where Debian puts what is not meant to be in it.
-pub(crate) fn find(program: &str) -> Result<PathBuf> {
+pub fn find(program: &str) -> Result<PathBuf> {
     let mut places: Vec<PathBuf> = super::environment("PATH")
         .map(|path| std::env::split_paths(&path).collect())
         .unwrap_or_default();

@@ -33,7 +33,7 @@ pub(super) enum Act {
 
 /// A message to wait for, armed for a number of times.
 #[derive(Debug)]
-pub(crate) struct Trigger {
+pub struct Trigger {
     sender: Side,
     pattern: Vec<u8>,
     pub(super) act: Act,
@@ -43,12 +43,12 @@ pub(crate) struct Trigger {
 
 impl Trigger {
     /// How many connections it has closed, or messages it has held.
-    pub(crate) fn fired(&self) -> u32 {
+    pub fn fired(&self) -> u32 {
         *self.fired.borrow()
     }
 
     /// Does nothing any more to what comes from now on.
-    pub(crate) fn disarm(&self) {
+    pub fn disarm(&self) {
         self.left.store(0, Ordering::SeqCst);
     }
 
@@ -78,7 +78,7 @@ impl Trigger {
 
 /// One message that is kept on its way, or will be when it comes; dropping this lets it go.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub struct Hold {
     trigger: Arc<Trigger>,
     _let_go: DropGuard,
 }
@@ -88,7 +88,7 @@ impl Hold {
     ///
     /// # Panics
     /// When it does not come.
-    pub(crate) async fn held(&self) {
+    pub async fn held(&self) {
         let mut fired = self.trigger.fired.subscribe();
         let held = tokio::time::timeout(HELD_WITHIN, fired.wait_for(|&fired| fired > 0)).await;
         let pattern = self.trigger.pattern.escape_ascii();
@@ -97,7 +97,7 @@ impl Hold {
     }
 
     /// Lets the message go on, with all that waits behind it.
-    pub(crate) fn let_go(self) {
+    pub fn let_go(self) {
         drop(self);
     }
 }
