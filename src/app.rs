@@ -17,7 +17,6 @@ use stocklock_core::level_service::LevelService;
 use stocklock_core::stock::{
     Home, LevelChange, OperationId, Precondition, Reason, Sku, StockError, Warehouse,
 };
-use stocklock_core::strategy::LocalMutexes;
 use stocklock_store::{RedisOptions, StockStore, StoreOptions, Stores, WatchOn};
 
 /// The SKU that the lab seeds, and deducts where none is named.
@@ -65,7 +64,7 @@ impl Replica {
         let available = config.services.available();
         let context = DeductionContext {
             store: Arc::clone(&store) as _,
-            mutexes: LocalMutexes::new(),
+            mutexes: Arc::default(),
             locks: locks.locks().clone(),
             available: available.clone(),
             policy: policy.clone(),
