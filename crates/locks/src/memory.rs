@@ -1,7 +1,7 @@
 //! An in-memory model of a lock server with faults, for tests.
 //!
 //! Each operation sends a request to a [`MemoryServer`] and receives an answer. The server can lose
-//! either of them, delay requests, pause, expire a lease, or forget all locks. As on a network, a
+//! requests and answers, delay requests, pause, expire a lease, or forget all locks. As on a network, a
 //! request stays on its way after the caller dropped its future. With a
 //! [`TokioClock`](crate::clock::TokioClock) under paused time, all time is virtual, so a test does
 //! not really wait for a lease of ten seconds.
@@ -182,6 +182,7 @@ struct MemoryContender {
     client: MemoryBackend,
     request: Request,
     freed: Option<Listener>,
+    /// Whether a request may have acquired the lock.
     may_hold: bool,
 }
 

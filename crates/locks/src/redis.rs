@@ -276,6 +276,7 @@ struct RedisContender {
     redis: Arc<Redis>,
     request: Request,
     subscription: Option<Subscription>,
+    /// Whether a request may have acquired the lock.
     may_hold: bool,
 }
 

@@ -24,7 +24,7 @@ pub(crate) type Done = oneshot::Sender<Option<Release>>;
 pub(crate) struct ReleaseJob {
     pub(crate) name: Arc<str>,
     pub(crate) nonce: Nonce,
-    /// The requested lease, or its remaining time if that is longer.
+    /// The requested lease, or the remaining time of an extended one.
     pub(crate) lease: Duration,
     /// Passed on to the next local waiter after the first attempt.
     pub(crate) turn: Option<Turn>,
@@ -48,7 +48,7 @@ pub(crate) enum Command {
     Drain(oneshot::Sender<()>),
 }
 
-/// Runs the release task. It ends after its manager, when all releases are done.
+/// Runs the release task until the manager is dropped and all releases are done.
 pub(crate) async fn run(context: WatchdogContext, mut commands: mpsc::UnboundedReceiver<Command>) {
     let mut running = FuturesUnordered::new();
     let mut drained: Vec<oneshot::Sender<()>> = Vec::new();
@@ -81,7 +81,7 @@ async fn release(context: &WatchdogContext, job: ReleaseJob) {
         metrics,
     } = job;
     let report = |was_held| report(context, &name, metrics, was_held);
-    // A late acquire request could take the lock after this release, for one more lease.
+    // Two leases: a late acquire request may take the lock for one more lease.
     let until = context.clock.now() + context.backend.kept_for(lease).max(lease) * 2;
     let mut backoff = Backoff::default();
     let mut waiting = (turn, done);
@@ -117,11 +117,11 @@ async fn release(context: &WatchdogContext, job: ReleaseJob) {
                     context.clock.sleep_until(context.clock.now() + pause).await;
                     continue;
                 }
-                tracing::warn!(lock = %name, %error, "a lock was not released; its lease ends it");
+                tracing::warn!(lock = %name, %error, "a lock was not released; its lease must expire");
                 return report(true);
             }
             None => {
-                tracing::warn!(lock = %name, "a lock was not released; its lease ends it");
+                tracing::warn!(lock = %name, "a lock was not released; its lease must expire");
                 return report(true);
             }
         }

@@ -27,7 +27,7 @@ const JOIN_WITHIN: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(crate) struct Watchdog {
     schedule: Mutex<Schedule>,
-    /// Wakes the task because a new entry is due first.
+    /// Wakes the task when a new entry is due before all others.
     earlier: Notify,
     nudge: Arc<Notify>,
 }

@@ -21,7 +21,7 @@ pub(super) struct Connection {
     limits: AsyncConnectionConfig,
     link: Link<Numbered>,
     /// Numbers the connections, so that a late error of an old one does not close a new one.
-    made: Arc<AtomicU64>,
+    next_number: Arc<AtomicU64>,
 }
 
 #[derive(Clone)]
@@ -39,7 +39,7 @@ impl Connection {
                 .set_connection_timeout(Some(connect))
                 .set_response_timeout(Some(response)),
             link: Link::default(),
-            made: Arc::default(),
+            next_number: Arc::default(),
         }
     }
 
@@ -86,7 +86,7 @@ impl Connection {
             number,
         } = self.current().await?;
         let answer = command.query_async(&mut connection).await;
-        if answer.as_ref().is_err_and(is_of_the_connection) {
+        if answer.as_ref().is_err_and(needs_new_connection) {
             self.link.forget(|current| current.number == number);
         }
         Ok(answer)
@@ -98,12 +98,12 @@ impl Connection {
 
     fn connect(&self) -> impl Future<Output = Result<Numbered, BackendError>> + Send + 'static {
         let (client, limits) = (self.client.clone(), self.limits.clone());
-        let made = Arc::clone(&self.made);
+        let next_number = Arc::clone(&self.next_number);
         async move {
             let connection = client.get_multiplexed_async_connection_with_config(&limits);
             Ok(Numbered {
                 connection: connection.await.map_err(backend_error)?,
-                number: made.fetch_add(1, Ordering::Relaxed),
+                number: next_number.fetch_add(1, Ordering::Relaxed),
             })
         }
     }
@@ -111,7 +111,7 @@ impl Connection {
 
 /// Returns true if a new connection may help: this one is broken or silent, or its server is now a
 /// replica.
-fn is_of_the_connection(error: &RedisError) -> bool {
+fn needs_new_connection(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()
         || matches!(

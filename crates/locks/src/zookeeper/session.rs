@@ -128,7 +128,7 @@ impl Sessions {
     }
 
     /// Triggers a renewal of all locks when the state of the session changes. The renewals then
-    /// find suspect or lost locks.
+    /// detect locks that are suspect or lost.
     fn watch(&self, client: &Client) {
         let Some(nudge) = self.nudge.get().cloned() else {
             return;

@@ -1,6 +1,7 @@
 //! The contract: one list of test cases that runs on every back end.
 //!
-//! On virtual time a lease lasts ten seconds and costs nothing. On real servers leases are short.
+//! Under virtual time a test does not really wait, so leases last ten seconds. On real servers they
+//! are short.
 
 mod cancel;
 mod core;

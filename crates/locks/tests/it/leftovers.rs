@@ -59,7 +59,8 @@ async fn ten_thousand(manager: &LockManager, prefix: &str) {
     }
 }
 
-/// Waits for a held lock, on the server and in the local queue: once without and once with success.
+/// Waits for a held lock, on the server and in the local queue. The first two waits reach their wait
+/// limit; the next two succeed.
 async fn contend(one: &LockManager, other: &LockManager, name: &str) {
     let guard = one.lock(name).acquire().await.unwrap();
     let short = Duration::from_millis(50);

@@ -6,7 +6,7 @@ use stocklock_locks::{LockBuilder, LockError, LockState, LostReason, ReleaseOutc
 
 use crate::rig::{Ahead, Counts, Rig, RigExt, eventually, lost_reason};
 
-async fn hits_wait_limit(lock: LockBuilder) {
+async fn assert_hits_wait_limit(lock: LockBuilder) {
     let error = lock.acquire().await.unwrap_err();
     assert!(matches!(error, LockError::WaitLimit { .. }), "{error}");
 }
@@ -31,7 +31,7 @@ pub(super) async fn renewals_keep_lock_for_many_leases(rig: &impl Rig) {
     let one = rig.builder().hooks(counts.clone()).build();
     let guard = one.lock("kept").acquire().await.unwrap();
     let token = guard.token();
-    hits_wait_limit(rig.manager().lock("kept").wait(rig.lease() * 4)).await;
+    assert_hits_wait_limit(rig.manager().lock("kept").wait(rig.lease() * 4)).await;
     assert_eq!(guard.state(), LockState::Held);
     assert_eq!(guard.token(), token);
     guard.verify().await.unwrap();
@@ -132,13 +132,13 @@ pub(super) async fn client_clock_one_hour_ahead_has_no_effect(rig: &impl Rig) {
     let ahead = rig.builder().clock(Ahead(rig.clock(), hour)).build();
     let behind = rig.manager();
     let guard = ahead.lock("time").acquire().await.unwrap();
-    hits_wait_limit(behind.lock("time").wait(rig.lease() * 3 / 2)).await;
+    assert_hits_wait_limit(behind.lock("time").wait(rig.lease() * 3 / 2)).await;
     guard.check().unwrap();
     let token = guard.token();
     guard.release().await;
     let guard = behind.lock("time").acquire().await.unwrap();
     assert!(token < guard.token());
-    hits_wait_limit(ahead.lock("time").wait(rig.lease() * 3 / 2)).await;
+    assert_hits_wait_limit(ahead.lock("time").wait(rig.lease() * 3 / 2)).await;
     guard.check().unwrap();
 }
 

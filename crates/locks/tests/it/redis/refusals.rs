@@ -26,7 +26,7 @@ fn transient(error: &LockError) -> String {
 
 /// While the server refuses, a short wait fails with the reason, and a long one continues. After
 /// `end`, which stops the refusals, the long wait acquires the lock.
-async fn waits_out(rig: &RedisRig, code: &str, end: impl AsyncFnOnce()) {
+async fn check_refusal(rig: &RedisRig, code: &str, end: impl AsyncFnOnce()) {
     let counts = Counts::default();
     // One hash slot for all keys, for the test with a cluster.
     let backend = RedisBackend::builder(&rig.url()).prefix("{lock}");
@@ -71,7 +71,7 @@ async fn acquire_waits_while_writes_are_refused(
 ) {
     let rig = RedisRig::start().await;
     execute(&rig, refuse).await;
-    waits_out(&rig, code, async || execute(&rig, accept).await).await;
+    check_refusal(&rig, code, async || execute(&rig, accept).await).await;
 }
 
 /// The directory for snapshots is not writable.
@@ -96,7 +96,7 @@ async fn acquire_waits_while_snapshots_fail() {
         eventually("a snapshot", Duration::from_secs(10), has_tried).await;
     };
     saves(0o500, "err").await;
-    waits_out(&rig, "MISCONF", async || saves(0o700, "ok").await).await;
+    check_refusal(&rig, "MISCONF", async || saves(0o700, "ok").await).await;
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn acquire_waits_while_cluster_is_down() {
     let settings = format!("--cluster-enabled yes --cluster-port {}", free_port());
     let rig = RedisRig::before(Server::redis_with(&settings).await).await;
     let end = async || execute(&rig, "CLUSTER ADDSLOTSRANGE 0 16383").await;
-    waits_out(&rig, "CLUSTERDOWN", end).await;
+    check_refusal(&rig, "CLUSTERDOWN", end).await;
 }
 
 /// A restarted server loads its data, made slow by its settings.
@@ -127,7 +127,7 @@ async fn acquire_waits_while_server_loads_data() {
             answer.is_ok_and(|answer| answer.starts_with(b"-LOADING"))
         };
         eventually("the server loads", Duration::from_secs(10), loads).await;
-        waits_out(&rig, "LOADING", async || {}).await;
+        check_refusal(&rig, "LOADING", async || {}).await;
     };
     tokio::join!(rig.server.bring_up(), loading());
 }
