@@ -1,10 +1,10 @@
-"""The command: `python3 -m bench`, or `make bench`."""
+"""Entry point of `python3 -m bench`."""
 
 import sys
 
 if __name__ == "__main__":
     if sys.version_info < (3, 11):
-        sys.exit("bench: Python 3.11 or later is needed")
+        sys.exit("bench: Python 3.11 or later is required")
     from .cli import main
 
     sys.exit(main())
