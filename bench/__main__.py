@@ -2,9 +2,6 @@
 
 import sys
 
-if __name__ == "__main__":
-    if sys.version_info < (3, 11):
-        sys.exit("bench: Python 3.11 or later is required")
-    from .cli import main
+from .cli import main
 
-    sys.exit(main())
+sys.exit(main())

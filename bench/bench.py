@@ -2,21 +2,21 @@
 
 import shutil
 import socket
-import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import experiments
+from . import experiments, load
 from .experiments import CLAIMED_POLICY, CLIENTS, CONNECTIONS, POLICIES, REDIS_CONNECTIONS, Site
-from .process import PACKAGES, BenchError, program, say
+from .process import BenchError, program, say
 from .servers import Database, MariaDb, PostgreSql, Redis, Servers
 from .service import Service
 
 SERVERS = {"mariadb": MariaDb, "postgres": PostgreSql}
 DATABASES = ("sqlite", *SERVERS)
+PROGRAMS = ("wrk", "setpriv", "mariadb", "mariadb-slap", "psql", "pgbench")
 
 
 def check(plan: Namespace) -> None:
@@ -24,23 +24,12 @@ def check(plan: Namespace) -> None:
     for binary in (plan.binary, plan.testkit, plan.against):
         if binary and not shutil.which(binary):
             raise BenchError(f"{binary} is not a program: run `make release`, or name another file")
-    for name in PACKAGES:
+    for name in PROGRAMS:
         program(name)
     for port in (plan.port, plan.port + 1):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 raise BenchError(f"port {port} is in use: choose another with --port")
-
-
-@contextmanager
-def state_directory(data: Path) -> Iterator[Path]:
-    """A temporary directory. The servers run as another user, who must be able to enter it."""
-    state = Path(tempfile.mkdtemp(prefix="stocklock-bench-", dir=data))
-    try:
-        state.chmod(0o755)
-        yield state
-    finally:
-        shutil.rmtree(state)
 
 
 @contextmanager
@@ -56,10 +45,9 @@ def open_site(plan: Namespace, binary: Path, number: int, name: str, state: Path
         if name in SERVERS:
             database = SERVERS[name](servers.fact(name, "url"))
         environment = plan.settings | {
-            "DATABASE_URL": database.url,
-            "REDIS_URL": redis.url,
+            "DATABASE_URL": database.url, "REDIS_URL": redis.url,
             "ZOOKEEPER_CONNECT": servers.fact("zookeeper", "connect"),
-        }
+        }  # fmt: skip
         settings = {
             "Redis": {"version": servers.fact("redis", "version")},
             "ZooKeeper": {"version": servers.fact("zookeeper", "version")},
@@ -67,12 +55,12 @@ def open_site(plan: Namespace, binary: Path, number: int, name: str, state: Path
         }
         log = home / "stocklock.log"
         with closing(Service(binary, log, plan.port + number, environment)) as service:
-            site = Site(service, database, redis, home, settings)
-            site.warm_up()
-            yield site
+            # Fills the connection pools and the caches of prepared statements.
+            load.deduct(service, service.strategy("single-sql"), CONNECTIONS[-1], 1)
+            yield Site(service, database, redis, home, settings)
 
 
-def measure(plan: Namespace, state: Path, builds: dict[Path, dict[str, Any]]) -> None:
+def measure(plan: Namespace, state: Path, builds: Sequence[tuple[Path, dict[str, Any]]]) -> None:
     """Runs the experiments and adds them to the results of each build. Two builds take turns, and
     only the runs of the claims are done."""
     alone = len(builds) == 1
@@ -83,7 +71,7 @@ def measure(plan: Namespace, state: Path, builds: dict[Path, dict[str, Any]]) ->
         with ExitStack() as stack:
             sites = [
                 (stack.enter_context(open_site(plan, binary, number, name, state)), results)
-                for number, (binary, results) in enumerate(builds.items())
+                for number, (binary, results) in enumerate(builds)
             ]
             for number in range(plan.pace["rounds"]):
                 for site, results in sites if number % 2 == 0 else sites[::-1]:

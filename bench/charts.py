@@ -5,63 +5,48 @@ background, and follows the light or dark preference of the reader.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
 from .experiments import POLICIES
 from .load import Run
 
-# One colour per tier, and one for what is not a strategy. From the palette of Okabe and Ito, which
-# people with colour blindness can tell apart; each stands out on both backgrounds.
-TIERS = {
-    "safe": "#009e73",
-    "guarded": "#3a8fd0",
-    "volatile": "#d99a00",
-    "unsafe": "#d55e00",
-    "not a strategy": "#8b949e",
-}
+# People with colour blindness can tell these colours apart (after Okabe and Ito).
 OTHER = "not a strategy"
+TIERS = {"safe": "#009e73", "guarded": "#3a8fd0", "volatile": "#d99a00", "unsafe": "#d55e00",
+         OTHER: "#8b949e"}  # fmt: skip
 
 STYLE = """\
-text { font-family: sans-serif; font-size: 12px; fill: #1f2328 }
+text { font: 12px sans-serif; fill: #1f2328 }
 .title { font-size: 15px; font-weight: bold }
-.note, .count { font-size: 10px; fill: #59636e }
+.small, .tick, .right { font-size: 10px; fill: #59636e }
+.tick { text-anchor: middle }
+.right { text-anchor: end }
 .back { fill: #ffffff; stroke: #d1d9e0 }
 .grid { stroke: #d1d9e0 }
 @media (prefers-color-scheme: dark) {
   text { fill: #f0f6fc }
-  .note, .count { fill: #9198a1 }
+  .small, .tick, .right { fill: #9198a1 }
   .back { fill: #0d1117; stroke: #3d444d }
   .grid { stroke: #3d444d }
 }"""
 
-WIDTH = 760
-NAMES = 14  # x of the groups' names
-LEFT = 210  # x of the axis
+WIDTH, HEAD, BAR, GAP = 760, 78, 13, 12
+NAMES, LEFT = 14, 210  # x of the groups' names and of the axis
 RIGHT = 60  # room for the value of the longest bar
-HEAD = 78
-BAR = 13
-GAP = 12
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One measurement."""
-
+class Bar(NamedTuple):
     label: str
     tier: str
-    value: float
+    rate: float
 
 
-@dataclass(frozen=True)
-class Group:
-    """Bars that belong together, with a name and a note below it."""
-
+class Group(NamedTuple):
     name: str
-    note: str
+    note: str  # below the name
     bars: Sequence[Bar]
 
 
@@ -69,85 +54,63 @@ def draw(title: str, groups: Sequence[Group], labels: str = "") -> str:
     """A chart of rates per second. `labels` says what the bars' labels are."""
     bars = [bar for group in groups for bar in group.bars]
     # The axis starts at a power of ten below all values.
-    least = math.floor(math.log10(max(min(bar.value for bar in bars) * 0.99, 1)))
-    most = math.log10(max(bar.value for bar in bars))
+    least = math.floor(math.log10(max(min(bar.rate for bar in bars) * 0.99, 1)))
+    most = math.log10(max(bar.rate for bar in bars))
     scale = (WIDTH - LEFT - RIGHT) / max(most - least, 1)
-
-    def x_of(value: float) -> float:
-        return LEFT + max(math.log10(max(value, 1e-9)) - least, 0.01) * scale
-
     height = HEAD + len(bars) * BAR + len(groups) * GAP
-    parts = [_text(NAMES, 24, title, "title"), *_legend(bars)]
-    parts.append(_text(LEFT - 20, HEAD - 12, labels, "count", "end"))
+    parts = [
+        f"<title>{escape(title)}</title>\n<style>\n{STYLE}\n</style>",
+        f'<rect class="back" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="6"/>',
+        _text(NAMES, 24, title, "title"),
+        _text(WIDTH - NAMES, 47, "per second, logarithmic scale", "right"),
+        _text(LEFT - 20, HEAD - 12, labels, "right"),
+    ]
+    x = NAMES
+    for tier in [tier for tier in TIERS if any(bar.tier == tier for bar in bars)]:
+        parts += [_box(x, 37, BAR - 2, tier), _text(x + 16, 47, tier)]
+        x += 34 + 7 * len(tier)
     for power in range(least, math.floor(most) + 1):
-        x = x_of(10.0**power) if power > least else LEFT
-        parts.append(f'<path class="grid" d="M{x:.1f} {HEAD - 8}V{height - 8}"/>')
-        parts.append(_text(x, HEAD - 12, f"{10**power:,}", "count", "middle"))
+        tick = LEFT + (power - least) * scale
+        parts.append(f'<path class="grid" d="M{tick:.1f} {HEAD - 8}V{height - 8}"/>')
+        parts.append(_text(tick, HEAD - 12, f"{10**power:,}", "tick"))
     y = HEAD
     for group in groups:
-        parts.append(_text(NAMES, y + 10, group.name))
-        if group.note:
-            parts.append(_text(NAMES, y + 23, group.note, "note"))
+        parts += [_text(NAMES, y + 10, group.name), _text(NAMES, y + 23, group.note, "small")]
         for bar in group.bars:
-            end = x_of(bar.value)
-            parts.append(_text(LEFT - 6, y + 9, bar.label, "count", "end"))
-            parts.append(
-                f'<rect x="{LEFT}" y="{y}" width="{end - LEFT:.1f}" height="{BAR - 2}"'
-                f' fill="{TIERS[bar.tier]}"/>'
-            )
-            value = f"{bar.value:,.0f}" if bar.value >= 10 else f"{bar.value:.1f}"
-            parts.append(_text(end + 5, y + 9, value, "count"))
+            width = max(math.log10(max(bar.rate, 1)) - least, 0.01) * scale
+            value = f"{bar.rate:,.0f}" if bar.rate >= 10 else f"{bar.rate:.1f}"
+            parts.append(_text(LEFT - 6, y + 9, bar.label, "right"))
+            parts.append(_box(LEFT, y, width, bar.tier))
+            parts.append(_text(LEFT + width + 5, y + 9, value, "small"))
             y += BAR
         y += GAP
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
-        f' viewBox="0 0 {WIDTH} {height}" role="img">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{STYLE}\n</style>\n"
-        f'<rect class="back" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="6"/>\n'
-        f"{body}\n</svg>\n"
-    )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
+    return "\n".join([f'{head} width="{WIDTH}" height="{height}" role="img">', *parts, "</svg>\n"])
 
 
-def _legend(bars: Sequence[Bar]) -> list[str]:
-    parts = []
-    x = float(NAMES)
-    for tier in TIERS:
-        if any(bar.tier == tier for bar in bars):
-            parts.append(f'<rect x="{x:.0f}" y="37" width="11" height="11" fill="{TIERS[tier]}"/>')
-            parts.append(_text(x + 16, 47, tier))
-            x += 34 + 7 * len(tier)
-    parts.append(_text(WIDTH - NAMES, 47, "per second, logarithmic scale", "note", "end"))
-    return parts
+def _box(x: float, y: float, width: float, tier: str) -> str:
+    size = f'width="{width:.1f}" height="{BAR - 2}"'
+    return f'<rect x="{x:.0f}" y="{y:.0f}" {size} fill="{TIERS[tier]}"/>'
 
 
-def _text(x: float, y: float, text: str, style: str = "", anchor: str = "start") -> str:
-    style = f' class="{style}"' if style else ""
-    anchor = f' text-anchor="{anchor}"' if anchor != "start" else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}"{style}{anchor}>{escape(text)}</text>'
+def _text(x: float, y: float, text: str, style: str = "name") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{style}">{escape(text)}</text>' if text else ""
 
 
-def all_charts(results: dict[str, Any]) -> Mapping[str, str]:
+def all_charts(results: dict[str, Any]) -> dict[str, str]:
     """Each chart by its file name."""
     charts = {}
     for title, rounds in results["against_direct"].items():
-        charts[direct_name(title)] = _direct(title, rounds)
+        charts[file_name("direct", title)] = _direct(title, rounds)
     if results["redis"]:
-        charts[REDIS_NAME] = _redis(results["redis"])
+        charts[file_name("redis")] = _redis(results["redis"])
     for title, table in results["tables"].items():
-        charts[table_name(title)] = _table(title, table)
+        charts[file_name("strategies", title)] = _table(title, table)
     return charts
 
 
-REDIS_NAME = "performance-redis.svg"
-
-
-def direct_name(title: str) -> str:
-    return f"performance-direct-{title.lower()}.svg"
-
-
-def table_name(title: str) -> str:
-    return f"performance-strategies-{title.lower()}.svg"
+def file_name(*words: str) -> str:
+    return "-".join(["performance", *words]).lower() + ".svg"
 
 
 def _direct(title: str, rounds: Sequence[dict[str, list[Run]]]) -> str:
@@ -156,18 +119,16 @@ def _direct(title: str, rounds: Sequence[dict[str, list[Run]]]) -> str:
     groups = []
     for count, rate in service.items():
         bars = [Bar("load tool", OTHER, tool[count])] if count in tool else []
-        groups.append(Group(_connections(count), "", [*bars, Bar("single-sql", "safe", rate)]))
+        groups.append(Group(f"connections: {count}", "", [*bars, Bar("single-sql", "safe", rate)]))
     return draw(f"{title}: deductions, median of {len(rounds)} rounds", groups)
 
 
 def _redis(rounds: Sequence[dict[str, Any]]) -> str:
-    policies = {
-        policy.name: medians(one["policies"][policy.name] for one in rounds) for policy in POLICIES
-    }
+    policies = {name: medians(one["policies"][name] for one in rounds) for name in POLICIES}
     groups = []
     for count, rate in medians(one["healthz"] for one in rounds).items():
         bars = [Bar(name, "volatile", rates[count]) for name, rates in policies.items()]
-        groups.append(Group(_connections(count), "", [Bar("/healthz", OTHER, rate), *bars]))
+        groups.append(Group(f"connections: {count}", "", [Bar("/healthz", OTHER, rate), *bars]))
     return draw("redis-lua by appendfsync policy, and /healthz", groups)
 
 
@@ -197,7 +158,3 @@ def medians(rounds: Iterable[Sequence[Run]], key: str = "rate") -> dict[int, flo
             count = run["connections"] if "connections" in run else run["clients"]
             values.setdefault(count, []).append(run[key])
     return {count: median(each) for count, each in sorted(values.items())}
-
-
-def _connections(count: int) -> str:
-    return "1 connection" if count == 1 else f"{count} connections"

@@ -1,4 +1,9 @@
-"""The command line of `python3 -m bench`."""
+"""Measures one replica without nginx: single-sql, and the same statement sent by pgbench and
+mariadb-slap; redis-lua, and /healthz; and each strategy on each database.
+
+Only answers with status 200 count. After each run the bench compares the ledger with the answers,
+and fails if they disagree. All servers are private, listen on loopback, and are stopped at the end.
+"""
 
 import argparse
 import json
@@ -9,35 +14,22 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from . import charts, claims, machine, report
-from .bench import DATABASES, SERVERS, check, measure, state_directory
+from .bench import DATABASES, SERVERS, check, measure
 from .process import ROOT, BenchError, run, say
 
 RELEASE = ROOT / "target/release"
 BUILT_HERE = RELEASE / "stocklock"
 
-ABOUT = """\
-Measures one replica without nginx:
-
-  1. single-sql, compared with the same statement sent by pgbench and mariadb-slap;
-  2. redis-lua, compared with /healthz, with appendfsync everysec, always, and without a file;
-  3. each strategy on each database, with 1, 16, 64 and 256 connections.
-
-Only answers with status 200 count. After each run the bench compares the ledger with the answers,
-and fails if they disagree. All servers are private, listen on loopback, and are stopped at the end.
-"""
-
 EXAMPLES = """\
 examples:
   make bench                                   everything, about 15 minutes, into docs/
   make bench BENCH='--quick'                   a first look, about 4 minutes, into target/bench
-  make bench BENCH='--only postgres --seconds 10'
   make bench BENCH_BINARY=/path/stocklock      measures another build, compiles only testkit
-  make bench BENCH='--against /path/stocklock --rounds 9'
-                                               compares the claims of this build and another one
+  make bench BENCH='--against /path/stocklock --rounds 9'    compares the claims of two builds
   python3 -m bench --render                    writes the page and charts from performance.json
 
 exit codes: 0 all claims hold; 1 a claim does not hold, or a run failed; 2 wrong command line
@@ -46,12 +38,11 @@ exit codes: 0 all claims hold; 1 a claim does not hold, or a run failed; 2 wrong
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python3 -m bench",
-        description=ABOUT,
-        epilog=EXAMPLES,
+        "python3 -m bench", description=__doc__, epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    )  # fmt: skip
     file: dict[str, Any] = {"type": lambda text: Path(text).resolve(), "metavar": "PATH"}
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
 
     def add(option: str, text: str, default: Any = None, **kind: Any) -> None:
         parser.add_argument(option, default=default, help=text, **kind)
@@ -61,14 +52,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--testkit", "starts the servers [target/release/testkit]", RELEASE / "testkit", **file)
     add("--only", "measure only this database; may be repeated", action="append", choices=DATABASES)
     add("--quick", "two rounds and runs of 1 s: not precise", False, action="store_true")
-    add("--rounds", "number of interleaved rounds [5]", **_number(1, 20))
-    add("--seconds", "length of the runs for claims [3; for the tables 2]", **_number(1, 60))
-    add("--pool-size", "DATABASE_POOL_SIZE of the replica [16]", 16, **_number(1, 1000))
+    add("--rounds", "number of interleaved rounds, at most 20 [5]", **number, choices=range(1, 21))
+    add("--seconds", "of the runs for claims [3; for the tables 2]", **number, choices=range(1, 61))
+    add("--pool-size", "DATABASE_POOL_SIZE of the replica [16]", 16, **number)
     add("--output", "for performance.* [docs; target/bench if the bench is limited]", **file)
     add("--render", "measure nothing; write page and charts again", False, action="store_true")
     add("--data", "for the servers; must be on a disk [/var/tmp]", Path("/var/tmp"), **file)
-    add("--port", "of the replica; --against takes the next, too [19180]", 19180,
-        **_number(1024, 32766))  # fmt: skip
+    add("--port", "of the replica; --against takes the next, too [19180]", 19180, **number)
     plan = parser.parse_args(arguments)
 
     # The options that change what is measured.
@@ -88,21 +78,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return plan
 
 
-def _number(least: int, most: int) -> dict[str, Any]:
-    def number(text: str) -> int:
-        if not text.isdigit() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"expected a number from {least} to {most}")
-        return int(text)
-
-    return {"type": number, "metavar": "N"}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     plan = parse(arguments)
     # SIGTERM must stop the servers like Ctrl-C.
-    signal.signal(signal.SIGTERM, _interrupted)
-    # The servers run as another user, who must be able to read their configuration.
-    os.umask(0o022)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if plan.render:
             output = plan.output or ROOT / "docs"
@@ -120,17 +99,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _bench(plan: argparse.Namespace) -> int:
     check(plan)
     start = time.monotonic()
-    with state_directory(plan.data) as state:
-        builds = {}
-        for binary in [plan.binary, plan.against] if plan.against else [plan.binary]:
-            builds[binary] = _empty_results(plan, binary, state)
+    with TemporaryDirectory(prefix="stocklock-bench-", dir=plan.data) as name:
+        state = Path(name)
+        # The servers run as another user, who must be able to enter it and to read their files.
+        os.umask(0o022)
+        state.chmod(0o755)
+        binaries = [plan.binary, plan.against] if plan.against else [plan.binary]
+        builds = [(binary, _empty_results(plan, binary, state)) for binary in binaries]
         measure(plan, state, builds)
-    for results in builds.values():
+    for _, results in builds:
         results["minutes"] = (time.monotonic() - start) / 60
         results["claims"] = claims.of(results)
-    results = builds[plan.binary]
     if plan.against:
-        return 0 if claims.compare(results["claims"], builds[plan.against]["claims"]) else 1
+        pairs = zip(*(results["claims"] for _, results in builds), strict=True)
+        lines = [claims.compare(new, old) for new, old in pairs]
+        print("\n".join(line for line, _ in lines))
+        return 0 if all(reached for _, reached in lines) else 1
+    ((_, results),) = builds
     output = plan.output or ROOT / ("target/bench" if plan.limits else "docs")
     output.mkdir(parents=True, exist_ok=True)
     (output / "performance.json").write_text(json.dumps(results, indent=1) + "\n")
@@ -142,8 +127,7 @@ def _bench(plan: argparse.Namespace) -> int:
 
 
 def _empty_results(plan: argparse.Namespace, binary: Path, state: Path) -> dict[str, Any]:
-    """performance.json without measurements. The command has no paths, so that it can be repeated
-    on another machine."""
+    """performance.json without measurements. Its command has no paths of this machine."""
     limits = f" BENCH={shlex.quote(' '.join(plan.limits))}" if plan.limits else ""
     facts = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -163,7 +147,3 @@ def _write(output: Path, results: dict[str, Any]) -> None:
         (output / name).write_text(chart)
     (output / "performance.md").write_text(report.markdown(results))
     say(f"wrote {output / 'performance.md'}")
-
-
-def _interrupted(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -12,25 +12,14 @@ from .statements import pgbench_script, slap_message
 
 # The session settings of the service's connections (`connect.rs` of each SQL store). Only the time
 # limits are longer, because the tools stop at the first error; the service would answer 503.
-POSTGRES_SESSION = {
-    "default_transaction_isolation": r"read\ committed",
-    "lock_timeout": "30000",
-    "statement_timeout": "30500",
-    "idle_in_transaction_session_timeout": "10000",
-}
+POSTGRES_SESSION = (
+    r"-c default_transaction_isolation=read\ committed -c lock_timeout=30000"
+    " -c statement_timeout=30500 -c idle_in_transaction_session_timeout=10000"
+)
 MARIADB_SESSION = (
     "SET SESSION tx_isolation = 'READ-COMMITTED',"
     " sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', idle_transaction_timeout = 10,"
     " innodb_lock_wait_timeout = 30, max_statement_time = 30.5"
-)
-
-# mariadb-slap needs a number of queries. It is stopped long before it reaches this one.
-ENDLESS = 1_000_000_000
-WARM_UP_SECONDS = 0.5
-
-# These columns of a movement must not depend on which program wrote it.
-SAME_COLUMNS = (
-    "line, kind, delta, held_delta, read_version, strategy, durability, caller, reason, reference"
 )
 
 
@@ -54,14 +43,12 @@ def measure(
 def assert_same_rows(database: Server) -> None:
     """Checks that the tool and the service wrote equal movements, except ids, keys and levels."""
     rows = database.query(
-        f"SELECT DISTINCT {SAME_COLUMNS}, length(request_hash), idempotency_key IS NULL"
-        " FROM movement WHERE kind = 'deducted' AND strategy = 'single-sql'"
+        "SELECT DISTINCT line, kind, delta, held_delta, read_version, strategy, durability, caller,"
+        " reason, reference, length(request_hash), idempotency_key IS NULL FROM movement WHERE kind = 'deducted' AND strategy = 'single-sql'"
         " OR sku LIKE 'direct-%' AND delta < 0"
     )
     if len(rows) != 1:
-        raise BenchError(
-            f"{database.title}: the service and {database.tool} write different movements: {rows}"
-        )
+        raise BenchError(f"the service and {database.tool} write different movements: {rows}")
 
 
 def _pgbench(
@@ -69,22 +56,21 @@ def _pgbench(
 ) -> tuple[float, int]:
     script = home / "pgbench.sql"
     script.write_text(pgbench_script(sku))
-    options = " ".join(f"-c {name}={value}" for name, value in POSTGRES_SESSION.items())
     output = run(
         [program("pgbench"), *database.client_options, "--no-vacuum",
          "--protocol=prepared", f"--file={script}", "--define=n=0", f"--client={clients}",
          f"--jobs={min(clients, 2)}", f"--time={seconds:.0f}", database.database],
         seconds=seconds + 60,
-        environment=database.environment | {"PGOPTIONS": options},
+        environment=database.environment | {"PGOPTIONS": POSTGRES_SESSION},
     )  # fmt: skip
     return parse_pgbench(output)
 
 
 def parse_pgbench(output: str) -> tuple[float, int]:
     """Transactions per second without the time to connect, and the number of transactions."""
-    rate = re.search(r"^tps = ([\d.]+) \(without initial connection time\)", output, re.MULTILINE)
-    count = re.search(r"^number of transactions actually processed: (\d+)", output, re.MULTILINE)
-    failed = re.search(r"^number of failed transactions: (\d+)", output, re.MULTILINE)
+    rate = re.search(r"tps = ([\d.]+) \(without initial connection time\)", output)
+    count = re.search(r"number of transactions actually processed: (\d+)", output)
+    failed = re.search(r"number of failed transactions: (\d+)", output)
     if not rate or not count or (failed and int(failed[1]) > 0):
         raise BenchError(f"pgbench failed or has unknown output:\n{output}")
     return float(rate[1]), int(count[1])
@@ -99,7 +85,8 @@ def _slap(
     slap = Process(
         [program("mariadb-slap"), *database.client_options, "--silent",
          f"--create-schema={database.database}", "--no-drop", f"--concurrency={clients}",
-         f"--number-of-queries={ENDLESS}", f"--init-command={MARIADB_SESSION}",
+         "--number-of-queries=1000000000", f"--init-command={MARIADB_SESSION}",
+         # It is stopped long before that number of queries.
          # A delimiter that does not occur keeps the transaction one message, as in the service.
          "--delimiter=|", f"--query={slap_message(sku)}"],
         home / "slap.log",
@@ -108,7 +95,7 @@ def _slap(
     sample = f"SELECT version, unix_timestamp(sysdate(6)) FROM stock WHERE sku = '{sku}'"
     try:
         answer = database.query(
-            f"SELECT 0, sleep({WARM_UP_SECONDS}); {sample}; SELECT 0, sleep({seconds}); {sample}",
+            f"SELECT 0, sleep(0.5); {sample}; SELECT 0, sleep({seconds}); {sample}",
             seconds=seconds + 60,
         )
         if not slap.runs():

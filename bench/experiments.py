@@ -5,8 +5,8 @@ the machine's speed affects both sides. The results have the form of performance
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,9 @@ CLIENTS = (1, 4, 16, 64)
 REDIS_CONNECTIONS = 64
 
 
-@dataclass(frozen=True)
-class Policy:
-    """How Redis persists its data."""
-
-    name: str
-    appendonly: bool
-    appendfsync: str = "everysec"
-
-
-ALWAYS = Policy("always", appendonly=True, appendfsync="always")
-CLAIMED_POLICY = Policy("everysec", appendonly=True)
-POLICIES = (CLAIMED_POLICY, ALWAYS, Policy("off", appendonly=False))
+# How Redis persists its data: `appendonly` and `appendfsync`.
+POLICIES = {"everysec": ("yes", "everysec"), "always": ("yes", "always"), "off": ("no", "everysec")}
+CLAIMED_POLICY = "everysec"
 
 
 @dataclass(frozen=True)
@@ -46,11 +37,6 @@ class Site:
     redis: Redis
     home: Path
     settings: dict[str, dict[str, str]]
-
-    def warm_up(self) -> None:
-        """Fills the connection pools and the caches of prepared statements."""
-        load.healthz(self.service, CONNECTIONS[-1], 1)
-        load.deduct(self.service, self.service.strategy("single-sql"), CONNECTIONS[-1], 1)
 
 
 def direct_round(
@@ -76,25 +62,25 @@ def direct_round(
 
 
 def redis_round(
-    site: Site, seconds: float, number: int, connections: Sequence[int], policies: Sequence[Policy]
+    site: Site, seconds: float, number: int, connections: Sequence[int], policies: Iterable[str]
 ) -> dict[str, Any]:
     """`redis-lua` under each policy, and `/healthz` before and after the run that the claim
     depends on. `kept_bytes`: what Redis keeps per sale after SQL has it, one value per run."""
     service, redis = site.service, site.redis
     redis_lua = service.strategy("redis-lua")
     healthz: list[Run] = []
-    by_policy: dict[str, list[Run]] = {policy.name: [] for policy in policies}
+    by_policy: dict[str, list[Run]] = {policy: [] for policy in policies}
     kept_bytes: list[float] = []
     for count in connections:
         title = f"Redis with {site.database.title}, round {number + 1}, {count} connections"
         say(f"{title}: /healthz")
         healthz.append(load.healthz(service, count, seconds))
-        for policy in policies:
-            say(f"{title}: redis-lua, appendfsync {policy.name}")
+        for policy, runs in by_policy.items():
+            say(f"{title}: redis-lua, appendfsync {policy}")
             set_policy(redis, policy)
             empty = redis.used_memory()
             run = load.deduct(service, redis_lua, count, seconds)
-            by_policy[policy.name].append(run)
+            runs.append(run)
             kept_bytes.append((redis.used_memory() - empty) / run["answered"])
             if (count, policy) == (REDIS_CONNECTIONS, CLAIMED_POLICY):
                 say(f"{title}: /healthz again")
@@ -102,12 +88,13 @@ def redis_round(
     return {"healthz": healthz, "policies": by_policy, "kept_bytes": kept_bytes}
 
 
-def set_policy(redis: Redis, policy: Policy, seconds: float = 60) -> None:
+def set_policy(redis: Redis, policy: str, seconds: float = 60) -> None:
     """Empties Redis, changes its persistence, and waits until the change is complete. SQL has the
     sales of earlier runs."""
     redis.command("FLUSHALL")
-    redis.command("CONFIG", "SET", "appendfsync", policy.appendfsync)
-    redis.command("CONFIG", "SET", "appendonly", "yes" if policy.appendonly else "no")
+    appendonly, appendfsync = POLICIES[policy]
+    redis.command("CONFIG", "SET", "appendfsync", appendfsync)
+    redis.command("CONFIG", "SET", "appendonly", appendonly)
     deadline = time.monotonic() + seconds
     names = ("aof_rewrite_in_progress", "aof_rewrite_scheduled")
     while "1" in map(redis.info("persistence").get, names):
@@ -119,7 +106,7 @@ def set_policy(redis: Redis, policy: Policy, seconds: float = 60) -> None:
 def strategies(site: Site, seconds: float) -> dict[str, list[Any]]:
     """The table of one database: each strategy and `/healthz` with each number of connections."""
     # As in deploy/redis.conf: a lock needs it.
-    set_policy(site.redis, ALWAYS)
+    set_policy(site.redis, "always")
     chosen = site.service.strategies()
     table: dict[str, list[Any]] = {"healthz": [], "rows": []}
     for count in CONNECTIONS:
@@ -127,5 +114,5 @@ def strategies(site: Site, seconds: float) -> dict[str, list[Any]]:
         table["healthz"].append(load.healthz(site.service, count, seconds))
         for strategy in chosen:
             run = load.deduct(site.service, strategy, count, seconds)
-            table["rows"].append({"strategy": asdict(strategy), "run": run})
+            table["rows"].append({"strategy": strategy._asdict(), "run": run})
     return table

@@ -53,19 +53,17 @@ def tools() -> dict[str, str]:
     """The versions of the load tools."""
     versions = {}
     for name, (option, pattern) in TOOLS.items():
-        # Not `run`: `wrk -v` exits with 1.
-        command = [program(name), option]
-        output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        found = re.search(pattern, output)
-        versions[name] = found[1] if found else "unknown"
+        # Not `run`, because `wrk -v` exits with 1.
+        shown = subprocess.run([program(name), option], capture_output=True, text=True, check=False)
+        versions[name] = re.findall(pattern, shown.stdout)[0]
     return versions
 
 
 def commit() -> str:
-    """The commit of the working copy, and whether a file differs from it."""
+    """The commit of the working copy, with `-dirty` if a file differs from it."""
     try:
-        name = run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]).strip()
-        changed = run(["git", "-C", str(ROOT), "status", "--porcelain"]).strip()
-    except (BenchError, FileNotFoundError):
+        return run(
+            ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+        ).strip()
+    except BenchError:
         return "unknown"
-    return f"{name}, with changes" if changed else name

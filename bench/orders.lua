@@ -22,8 +22,7 @@ function request()
   return before .. sent .. "\r\n\r\n"
 end
 
--- There is no function `response`, because wrk would then build a table for each answer.
--- wrk itself counts the answers with a status above 399.
+-- There is no function `response`: for it, wrk would build a table of each answer.
 function done(summary, latency)
   local errors = summary.errors
   io.write(string.format(

@@ -5,20 +5,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 START = time.monotonic()
-# The programs that a bench needs, and their Debian packages.
-PACKAGES = {
-    "wrk": "wrk",
-    "setpriv": "util-linux",
-    "mariadb": "mariadb-client",
-    "mariadb-slap": "mariadb-client",
-    "pgbench": "postgresql",
-    "psql": "postgresql-client",
-}
 
 
 class BenchError(Exception):
@@ -37,8 +29,7 @@ def program(name: str) -> str:
     places += sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)
     found = shutil.which(name, path=":".join(places))
     if found is None:
-        package = PACKAGES[name]
-        raise BenchError(f"{name} is missing: apt-get install --no-install-recommends {package}")
+        raise BenchError(f"{name} is missing: run `scripts/services.sh bench`")
     return found
 
 
@@ -46,35 +37,19 @@ class Process:
     """A child process in its own session: Ctrl-C reaches only the bench, which then stops it."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        log: Path,
-        environment: Mapping[str, str],
-        stdout: int | None = None,
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str], stdout: Any = None
     ) -> None:
         self._name = Path(command[0]).name
         self._log = log
         with log.open("ab") as output:
+            # `testkit up` ends when the pipe closes, even if the bench is killed.
             self.child = subprocess.Popen(
-                command,
-                # `testkit up` ends when this pipe closes, even if the bench is killed.
-                stdin=subprocess.PIPE,
-                stdout=stdout or output,
-                stderr=output,
-                env=environment,
-                start_new_session=True,
-                text=True,
-            )
+                command, stdin=subprocess.PIPE, stdout=stdout or output, stderr=output,
+                env=environment, start_new_session=True, text=True,
+            )  # fmt: skip
 
     def runs(self) -> bool:
         return self.child.poll() is None
-
-    def wait_until(self, is_ready: Callable[[], bool], seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while not is_ready():
-            if not self.runs() or time.monotonic() > deadline:
-                raise self.error(f"is not ready after {seconds:.0f} s" if self.runs() else "ended")
-            time.sleep(0.05)
 
     def error(self, problem: str) -> BenchError:
         lines = self._log.read_text(errors="replace").splitlines()[-8:]
@@ -100,8 +75,8 @@ def run(
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=seconds, env=environment, check=False)  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise BenchError(f"{name} did not end within {seconds:.0f} s") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BenchError(f"{name} failed: {error}") from error
     if done.returncode != 0:
         output = (done.stderr or done.stdout).strip()
         raise BenchError(f"{name} failed with exit code {done.returncode}:\n{output[-2000:]}")

@@ -26,7 +26,10 @@ DIRECT = """\
 The database's own load tool sends the statement of `single-sql`, which it takes from the snapshots of the store's unit tests.
 It updates one hot row of the same tables, with the same settings of the server and of the session.
 `pgbench` uses prepared statements, like the service. `mariadb-slap` sends text, which the server parses each time.
-The tools do not serve HTTP, do not check idempotency and do not build responses."""
+The tools do not serve HTTP, do not check idempotency and do not build responses.
+
+The tables show medians over the rounds. The claim divides the best rates of each round, and is the median of these ratios.
+The replica uses at most `DATABASE_POOL_SIZE` connections to the database for deductions."""
 
 REDIS = """\
 The stock level is in Redis. A consumer applies each sale to the ledger in {ledger} a moment later, on the same machine.
@@ -49,26 +52,20 @@ def markdown(results: dict[str, Any]) -> str:
     ]
     if results["against_direct"]:
         sections.append("## single-sql and the database's own load tool\n\n" + DIRECT)
-        for title, rounds in results["against_direct"].items():
-            sections.append(_against_direct(title, rounds, results["settings"]))
+        sections += [_against_direct(*each) for each in results["against_direct"].items()]
     if results["redis"]:
         sections.append("## Stock in Redis\n\n" + _redis(results))
     sections.append("## All strategies\n\n" + TABLES)
-    sections += [_table(title, table) for title, table in results["tables"].items()]
+    sections += [_table(*each) for each in results["tables"].items()]
     return "\n\n".join(sections) + "\n"
 
 
 def _claims(claims: Sequence[dict[str, Any]]) -> str:
-    rows = [
-        (
-            claim["text"],
-            f"**{claim['ratio']:.2f}**",
-            f"{claim['target']:.2f}",
-            "yes" if claim["holds"] else "**no**",
-            ", ".join(f"{ratio:.2f}" for ratio in claim["rounds"]),
-        )
-        for claim in claims
-    ]
+    rows = []
+    for claim in claims:
+        rounds = ", ".join(f"{ratio:.2f}" for ratio in claim["rounds"])
+        figures = [f"**{claim['ratio']:.2f}**", f"{claim['target']:.2f}"]
+        rows.append((claim["text"], *figures, "yes" if claim["holds"] else "**no**", rounds))
     return _grid(("ratio of", "median", "at least", "holds", "rounds"), rows)
 
 
@@ -93,9 +90,7 @@ def _settings(settings: dict[str, str]) -> str:
     return ", ".join([settings["version"], *others])
 
 
-def _against_direct(
-    title: str, rounds: Sequence[dict[str, list[Run]]], settings: dict[str, str]
-) -> str:
+def _against_direct(title: str, rounds: Sequence[dict[str, list[Run]]]) -> str:
     service = medians(one["service"] for one in rounds)
     tool = medians(one["direct"] for one in rounds)
     rows = []
@@ -105,20 +100,15 @@ def _against_direct(
     best = (max(tool.values()), max(service[count] for count in tool))
     rows.append(("best", f"{best[0]:.0f}", f"{best[1]:.0f}", f"{best[1] / best[0]:.2f}"))
     heads = ("connections", "load tool, transactions/s", "`single-sql`, answers/s", "ratio")
-    note = (
-        f"Medians of {len(rounds)} rounds. The claim divides the best rates of each round, and is"
-        f" the median of these ratios. The replica uses at most {settings['DATABASE_POOL_SIZE']}"
-        " connections to the database for deductions."
-    )
-    chart = f"![{title}: load tool and single-sql]({charts.direct_name(title)})"
-    return f"### {title}\n\n{_grid(heads, rows)}\n\n{note}\n\n{chart}"
+    chart = f"![{title}: load tool and single-sql]({charts.file_name('direct', title)})"
+    return f"### {title}\n\n{_grid(heads, rows)}\n\n{chart}"
 
 
 def _redis(results: dict[str, Any]) -> str:
     rounds = results["redis"]
     policies = []
     for policy in POLICIES:
-        runs = [one["policies"][policy.name] for one in rounds]
+        runs = [one["policies"][policy] for one in rounds]
         policies.append((medians(runs), medians(runs, "refused")))
     rows = []
     for count, rate in medians(one["healthz"] for one in rounds).items():
@@ -127,10 +117,11 @@ def _redis(results: dict[str, Any]) -> str:
             for sold, refused in policies
         )
         rows.append((str(count), f"{rate:.0f}", *cells))
-    heads = ("connections", "`/healthz`", *(f"`redis-lua`, {policy.name}" for policy in POLICIES))
+    heads = ("connections", "`/healthz`", *(f"`redis-lua`, {policy}" for policy in POLICIES))
     kept = median(each for one in rounds for each in one["kept_bytes"])
     text = REDIS.format(ledger=results["redis_ledger"], kept=kept)
-    return f"{text}\n\n{_grid(heads, rows)}\n\n![redis-lua and /healthz]({charts.REDIS_NAME})"
+    chart = f"![redis-lua and /healthz]({charts.file_name('redis')})"
+    return f"{text}\n\n{_grid(heads, rows)}\n\n{chart}"
 
 
 def _table(title: str, table: dict[str, list[Any]]) -> str:
@@ -142,7 +133,7 @@ def _table(title: str, table: dict[str, list[Any]]) -> str:
         cells = (_cell(run, healthz, base) for run in runs)
         rows.append((f"`{name}`", f"*{tier}*" if tier == "unsafe" else tier, *cells))
     heads = ("strategy", "tier", "1 connection", *map(str, CONNECTIONS[1:]))
-    chart = f"![Strategies on {title}]({charts.table_name(title)})"
+    chart = f"![Strategies on {title}]({charts.file_name('strategies', title)})"
     return f"### {title}\n\n{_grid(heads, rows)}\n\n{chart}"
 
 

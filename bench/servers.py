@@ -58,16 +58,13 @@ class Database:
 class Server(Database):
     """A database server with command-line clients, among them a load tool."""
 
-    tool = ""
-    # Options of all clients, and the command that executes a statement.
-    options = ""
-    client = ""
-    separator = ""
-    # The clients read the password from this variable. Other users can read arguments.
-    password = ""
-    # The expression for a setting, and the names of the settings. The first is the version.
-    setting = ""
-    names: tuple[str, ...] = ()
+    tool: str
+    options: str  # of all clients
+    client: str  # the command that executes a statement
+    separator: str  # between its columns
+    password: str  # the variable for the password; other users could read an argument
+    setting: str  # the expression for a setting
+    names: tuple[str, ...]  # of the settings; the first is the version
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

@@ -4,7 +4,8 @@ import json
 import os
 import re
 import time
-from dataclasses import dataclass
+from collections import namedtuple
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,10 @@ from .process import BenchError, Process, program
 
 # On-hand units of a new SKU. No run can sell it out.
 PLENTY = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """A strategy as `GET /strategies` describes it."""
-
-    name: str
-    tier: str
-    home: str
-
-
-@dataclass(frozen=True)
-class Audit:
-    """The audit of one SKU: its stock level compared with its ledger."""
-
-    sold: int
-    drift: int
-    pending: int
-    consistent: bool
+# A strategy as `GET /strategies` describes it.
+Strategy = namedtuple("Strategy", "name tier home")
+# The audit of one SKU, which compares its stock level with its ledger.
+Audit = namedtuple("Audit", "sold drift pending consistent")
 
 
 class Service(Process):
@@ -44,11 +30,12 @@ class Service(Process):
         # setpriv: the replica ends even if the bench is killed.
         command = [program("setpriv"), "--pdeathsig=TERM", "--", str(binary), "lab"]
         super().__init__(command, log, environment | own)
-        try:
-            self.wait_until(self._is_ready)
-        except BaseException:
-            self.close()
-            raise
+        deadline = time.monotonic() + 60
+        while not self._is_ready():
+            if not self.runs() or time.monotonic() > deadline:
+                self.close()
+                raise self.error("is not ready after 60 s, or has ended")
+            time.sleep(0.05)
 
     def _is_ready(self) -> bool:
         try:
@@ -59,9 +46,8 @@ class Service(Process):
     def strategies(self) -> list[Strategy]:
         """The strategies that are available."""
         listed = self._ask("GET", "/strategies")["strategies"]
-        return [
-            Strategy(one["name"], one["tier"], one["home"]) for one in listed if one["available"]
-        ]
+        available = (one for one in listed if one["available"])
+        return [Strategy(*(one[name] for name in Strategy._fields)) for one in available]
 
     def strategy(self, name: str) -> Strategy:
         for strategy in self.strategies():
@@ -77,7 +63,7 @@ class Service(Process):
     def audit(self, sku: str) -> Audit:
         """The audit of a SKU that has one warehouse."""
         (one,) = self._ask("GET", f"/stock/{sku}/audit")["warehouses"]
-        return Audit(one["sold"], one["drift"], one["pending"], one["consistent"])
+        return Audit(*(one[name] for name in Audit._fields))
 
     def final_audit(self, sku: str, seconds: float = 30) -> Audit:
         """The audit after all deductions are finished: when wrk disconnects, some are still
@@ -107,11 +93,8 @@ class Service(Process):
         return json.loads(text)
 
     def _exchange(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
-        connection = HTTPConnection(self.address, timeout=30)
-        try:
+        with closing(HTTPConnection(self.address, timeout=30)) as connection:
             headers = {"Content-Type": "application/json"} if body else {}
             connection.request(method, path, json.dumps(body) if body else None, headers)
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
-        finally:
-            connection.close()

@@ -7,17 +7,14 @@ constants, and values that must differ in each transaction by expressions.
 
 import re
 
-from .process import ROOT
-
-WAREHOUSE = "main"
-QUANTITY = 1
+from .process import ROOT, BenchError
 
 # The PostgreSQL parameters by name: the columns of `movement`, and the quantity.
 VALUES = {
-    "warehouse": f"'{WAREHOUSE}'",
-    "quantity": str(QUANTITY),
+    "warehouse": "'main'",
+    "quantity": "1",
     "kind": "'deducted'",
-    "delta": str(-QUANTITY),
+    "delta": "-1",
     "read_version": "NULL::bigint",
     "strategy": "'single-sql'",
     "durability": "'committed'",
@@ -37,35 +34,21 @@ MARIADB_OPERATION = (
     " hex(random_bytes(10))))"
 )
 
-# Values in MariaDB's snapshot that must differ in each transaction or run.
-SAMPLE_SKU = "'sample'"
-SAMPLE_KEY = "'sample-key'"
-SAMPLE_OPERATION = "x'0123456789ab7def8123456789abcdef'"
-
-
-class StatementError(Exception):
-    """A snapshot has changed in a way that this module does not understand."""
-
 
 def snapshot(dialect: str) -> str:
-    """The snapshot of `single-sql` for `mysql` or `postgres`."""
+    """The text of `single-sql` for `mysql` or `postgres`, each white space as one blank."""
     # Not in `target`, which has too many files to search.
     folders = (path for path in ROOT.iterdir() if path.is_dir() and path.name != "target")
     snapshots = (path for folder in folders for path in folder.rglob("*single_sql.snap"))
     found = [path for path in snapshots if dialect in str(path.relative_to(ROOT))]
     if len(found) != 1:
-        raise StatementError(f"one snapshot *{dialect}*single_sql.snap is needed, found: {found}")
-    return found[0].read_text()
-
-
-def content(text: str) -> str:
-    """The text of a snapshot without its header, each white space replaced by one blank."""
-    return " ".join(text.split("---\n", 2)[2].split())
+        raise BenchError(f"one snapshot *{dialect}*single_sql.snap is needed, found: {found}")
+    return " ".join(found[0].read_text().split("---\n", 2)[2].split())
 
 
 def pgbench_script(sku: str, text: str | None = None) -> str:
     """A script for `pgbench --define n=0`. Its one statement is a transaction."""
-    statement = content(snapshot("postgres") if text is None else text)
+    statement = text or snapshot("postgres")
     values = VALUES | {
         "sku": f"'{sku}'",
         "operation_id": POSTGRES_OPERATION,
@@ -77,7 +60,7 @@ def pgbench_script(sku: str, text: str | None = None) -> str:
         number for number, name in names.items() if name in values
     }
     if unknown:
-        raise StatementError(f"no value is known for the parameters {sorted(unknown)}")
+        raise BenchError(f"no value is known for the parameters {sorted(unknown)}")
     statement = re.sub(r"\$\d+", lambda found: values[names[found[0]]], statement)
     return f"\\set n :n + 1\n{statement};\n"
 
@@ -87,22 +70,22 @@ def _parameters(statement: str) -> dict[str, str]:
     insert = re.search(r"INSERT INTO movement \((.*?)\) SELECT (.*?) FROM", statement)
     quantity = re.search(r"on_hand = on_hand - (\$\d+)", statement)
     if not insert or not quantity:
-        raise StatementError(f"not an update and an insert: {statement}")
+        raise BenchError(f"not an update and an insert: {statement}")
     columns, values = (part.split(", ") for part in insert.groups())
     if len(columns) != len(values):
-        raise StatementError(f"{len(columns)} columns, but {len(values)} values: {statement}")
+        raise BenchError(f"{len(columns)} columns, but {len(values)} values: {statement}")
     return dict(zip(values, columns, strict=True)) | {quantity[1]: "quantity"}
 
 
 def slap_message(sku: str, text: str | None = None) -> str:
     """The message that `mariadb-slap --query` repeats. It is a whole transaction."""
-    message = content(snapshot("mysql") if text is None else text)
+    message = text or snapshot("mysql")
     for sample, value in (
-        (SAMPLE_SKU, f"'{sku}'"),
-        (SAMPLE_OPERATION, MARIADB_OPERATION),
-        (SAMPLE_KEY, f"concat('{sku}-', uuid_short())"),
+        ("'sample'", f"'{sku}'"),
+        ("x'0123456789ab7def8123456789abcdef'", MARIADB_OPERATION),
+        ("'sample-key'", f"concat('{sku}-', uuid_short())"),
     ):
         if sample not in message:
-            raise StatementError(f"the message has no {sample}")
+            raise BenchError(f"the message has no {sample}")
         message = message.replace(sample, value)
     return message

@@ -3,8 +3,7 @@
 # ZooKeeper, with the configuration files of deploy/. Everything listens on loopback only.
 #
 # `testkit up` starts the servers. For each process the state directory has NAME.log, and NAME.pid
-# with the process id and the start time. A process id that was reused has another start time, so
-# the script never stops a process of another program.
+# with the process id and the start time, so that a reused process id is never taken for it.
 
 set -euo pipefail
 
@@ -19,8 +18,8 @@ up      starts what does not run; repeat it to restart a replica that was killed
   --testkit FILE  the program that starts the servers [testkit, beside the service]
   --port PORT     of nginx; the replicas take the next ports; below 32748 [18080]
 status  prints what runs and where; exit code 1 if something does not run
-down    stops everything; --remove also deletes the state directory with data and logs
-  --state DIR     the state directory [$TMPDIR/stocklock-replicas-<user id>]
+down    stops everything and deletes the servers' data; --remove also deletes the logs
+  --state DIR     the directory for all files [$TMPDIR/stocklock-replicas-<user id>]
 
 The replicas get all settings of the service (see .env.example) from the environment. If
 DATABASE_URL, REDIS_URL or ZOOKEEPER_CONNECT is set, that server is used and no private one started.
@@ -38,8 +37,6 @@ fail() {
     exit 1
 }
 
-# ---- processes ----------------------------------------------------------------------------------
-
 # Prints the start time of a process in ticks since the boot, or nothing if it has ended.
 start_time() { # PID
     local stat
@@ -50,51 +47,44 @@ start_time() { # PID
 }
 
 runs() { # NAME
-    local pid start
+    local start
     [[ -r $state/$1.pid ]] && read -r pid start <"$state/$1.pid" &&
         [[ $start && $(start_time "$pid") == "$start" ]]
 }
 
 started=()
 start() { # NAME PORT OUTPUT COMMAND...
-    local name=$1 port=$2 output=$3
-    shift 3
-    [[ ! $port ]] || ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null ||
-        give_up "$name cannot use port $port, which is in use: choose others with --port"
+    [[ ! $2 ]] || ! (exec 3<>"/dev/tcp/127.0.0.1/$2") 2>/dev/null ||
+        give_up "$1 cannot use port $2, which is in use: choose others with --port"
     # In a new session, so that it survives the terminal. testkit ends with its standard input, so
     # this is a FIFO that the process itself keeps open. The lock (9) is not inherited.
-    (cd "$state" && exec setsid "$@") <>"$state/input" >>"$output" 2>>"$state/$name.log" 9>&- &
-    echo "$! $(start_time $!)" >"$state/$name.pid"
-    started=("$name" "${started[@]}")
+    (cd "$state" && exec setsid "${@:4}") <>"$state/input" >>"$3" 2>>"$state/$1.log" 9>&- &
+    echo "$! $(start_time $!)" >"$state/$1.pid"
+    started=("$1" "${started[@]}")
 }
 
 stop() { # NAME
-    local name=$1 pid signal=TERM begin=$SECONDS
+    local pid signal=TERM end=$((SECONDS + 60))
     # nginx finishes its requests on QUIT, and cuts them on TERM.
-    [[ $name != nginx ]] || signal=QUIT
-    if runs "$name"; then
-        read -r pid _ <"$state/$name.pid"
+    [[ $1 != nginx ]] || signal=QUIT
+    if runs "$1"; then
         # CONT, because the process may be paused.
-        kill -s "$signal" "$pid" && kill -s CONT "$pid" || true
-        while runs "$name"; do
-            if ((SECONDS - begin > 60)); then
-                say "$name does not end within 60 s: killing it"
-                kill -s KILL "$pid" || true
-                begin=$SECONDS
-            fi
+        kill -s "$signal" "$pid" && kill -s CONT "$pid" 2>/dev/null || true
+        while runs "$1"; do
+            if ((SECONDS > end)); then kill -s KILL "$pid" || true; fi
             sleep 0.05
         done
-        say "$name: stopped"
+        say "$1: stopped"
     fi
-    rm -f "$state/$name.pid"
+    rm -f "$state/$1.pid"
 }
 
 # Waits until COMMAND succeeds.
 await() { # NAME SECONDS COMMAND...
-    local begin=$SECONDS
+    local end=$((SECONDS + $2))
     until "${@:3}"; do
-        runs "$1" || give_up "$1 ended; the end of its log:" "$1"
-        ((SECONDS - begin <= $2)) || give_up "$1 is not ready after $2 s; the end of its log:" "$1"
+        runs "$1" && ((SECONDS <= end)) ||
+            give_up "$1 ended, or is not ready after $2 s; the end of its log:" "$1"
         sleep 0.1
     done
 }
@@ -114,8 +104,6 @@ answers() { # PORT PATH
         IFS= read -r line <&3 && [[ $line == *" 200 "* ]]' answers "$1" "$2" 2>/dev/null
 }
 
-# ---- parts of the topology ----------------------------------------------------------------------
-
 # The servers that testkit starts, with commas.
 private_servers() {
     local names=
@@ -128,7 +116,7 @@ private_servers() {
 # Name and port of each process, in the order of their start.
 processes() {
     local number
-    [[ ! $(private_servers) ]] || echo "servers"
+    [[ ! $(private_servers) ]] || echo servers
     for ((number = 1; number <= replicas; number++)); do echo "replica-$number $((port + number))"; done
     echo "nginx $port"
 }
@@ -145,8 +133,7 @@ settings() {
 up_servers() {
     # Replicas that still run know the addresses of the old servers.
     stop_all
-    [[ -x $testkit ]] || fail "$testkit is missing: run \`make release\`, or name it with --testkit"
-    # It gets the passwords.
+    # The output has passwords.
     (umask 077 && : >"$state/servers.json")
     start servers "" "$state/servers.json" env TMPDIR="$state" "$testkit" up --json \
         --only "$(private_servers)" --config-dir "$root/deploy"
@@ -163,10 +150,11 @@ up_replica() { # NAME PORT
         DATABASE_URL="${DATABASE_URL:-$(server mariadb url)}" \
         REDIS_URL="${REDIS_URL:-$(server redis url)}" \
         ZOOKEEPER_CONNECT="${ZOOKEEPER_CONNECT:-$(server zookeeper connect)}" "$binary" "$mode"
+    await "$1" 60 answers "$2" /readyz
 }
 
 # deploy/nginx.conf with the addresses of this topology.
-nginx_configuration() {
+up_nginx() {
     local number script="s/listen 8080 /listen 127.0.0.1:$port /; /server replica-[2-9]:8080/d"
     script+='; /server replica-1:8080/{h'
     for ((number = 1; number <= replicas; number++)); do
@@ -175,22 +163,19 @@ nginx_configuration() {
     sed "$script; d}" "$root/deploy/nginx.conf" >"$state/nginx.conf"
     [[ $(grep -cE '(server|listen) 127\.0\.0\.1:' "$state/nginx.conf") == $((replicas + 1)) ]] ||
         give_up "deploy/nginx.conf needs servers replica-N:8080 and one \`listen 8080\`"
-}
-
-up_nginx() {
     mkdir -p "$state/nginx"
-    nginx_configuration
     start nginx "$port" "$state/nginx/access.log" nginx -e stderr -p "$state/nginx/" \
         -c "$state/nginx.conf" -g 'daemon off;'
+    await nginx 30 answers "$port" /healthz
 }
 
-# ---- commands -----------------------------------------------------------------------------------
-
 up() {
-    local name its_port program now
-    [[ -x $binary ]] || fail "$binary is missing: run \`make release\`, or name it with --binary"
+    local program name its_port now
     for program in nginx setsid timeout flock; do
         type -P "$program" >/dev/null || fail "$program is missing: run \`make services\`"
+    done
+    for program in "$binary" "$testkit"; do
+        [[ -x $program ]] || fail "$program is missing: run \`make release\`, or name another file"
     done
     # The servers run as another user, who must be able to enter the directory.
     umask 022
@@ -200,22 +185,15 @@ up() {
         fail "$state has other files in it: choose another with --state"
     own_and_lock
     now=$(settings)
-    if [[ -r $state/settings && $now != "$(<"$state/settings")" ]] && status | grep -q ': runs'; then
+    if [[ -r $state/settings && $now != "$(<"$state/settings")" && $(status) == *": runs,"* ]]; then
         fail "the replicas run with other settings: \`scripts/replicas.sh down\` first"
     fi
     # The settings can contain passwords.
     (umask 077 && echo "$now" >"$state/settings" && processes >"$state/processes")
     [[ -p $state/input ]] || mkfifo "$state/input"
-
-    if grep -qx servers "$state/processes" && ! runs servers; then up_servers; fi
     while read -r name its_port; do
-        [[ $name != replica-* ]] || runs "$name" || up_replica "$name" "$its_port"
+        runs "$name" || "up_${name%-*}" "$name" "$its_port"
     done <"$state/processes"
-    while read -r name its_port; do
-        [[ $name != replica-* ]] || await "$name" 60 answers "$its_port" /readyz
-    done <"$state/processes"
-    runs nginx || up_nginx
-    await nginx 30 answers "$port" /healthz
     status
 }
 
@@ -230,7 +208,6 @@ status() {
     [[ -r $state/processes ]] || fail "nothing was started in $state"
     while read -r name its_port; do
         if runs "$name"; then
-            read -r pid _ <"$state/$name.pid"
             say "$name: runs, process $pid${its_port:+, http://127.0.0.1:$its_port}"
         else
             say "$name: does not run"
@@ -261,35 +238,29 @@ down() {
 }
 
 number() { # OPTION VALUE LEAST MOST
-    if [[ ! $2 =~ ^[0-9]{1,5}$ ]] || (($2 < $3 || $2 > $4)); then
-        fail "$1 must be a number from $3 to $4, not \`$2\`"
-    fi
+    [[ $2 =~ ^[0-9]{1,5}$ ]] && (($2 >= $3 && $2 <= $4)) || fail "$1 needs a number from $3 to $4"
 }
 
 command=${1:-}
-[[ $command == up || $command == status || $command == down ]] || {
-    usage >&2
-    exit 2
-}
-shift
 state=${TMPDIR:-/tmp}/stocklock-replicas-$(id -u)
 replicas=2 mode=serve port=18080 binary=$root/target/release/stocklock testkit= remove=
-while (($#)); do
-    case $command$1 in
+while (($# > 1)); do
+    case $command$2 in
     up--lab) mode=lab ;;
     down--remove) remove=yes ;;
     up--replicas | up--binary | up--testkit | up--port | *--state)
-        (($# > 1)) || fail "$1 needs a value"
-        declare "${1#--}=$2"
+        (($# > 2)) || fail "$2 needs a value"
+        declare "${2#--}=$3"
         shift
         ;;
-    *)
-        usage >&2
-        exit 2
-        ;;
+    *) command=usage ;;
     esac
     shift
 done
+[[ $command == @(up|status|down) ]] || {
+    usage >&2
+    exit 2
+}
 number --replicas "$replicas" 1 8
 number --port "$port" 1024 32747
 state=$(realpath -m "$state")

@@ -93,12 +93,11 @@ look() {
 
 look
 if [[ ${#missing[@]} -gt 0 ]]; then
-    names=$(printf ', %s' "${missing[@]}")
-    say "missing: ${names:2}"
+    say "missing: $(IFS=';' && echo "${missing[*]}")"
     if ! may_install; then
         fail "Install these Debian packages, or the same programs in another way:" \
             "    apt-get install --no-install-recommends ${packages[*]}" \
-            "or run the tests where that is possible, for example in a container:" \
+            "or run the tests in a container, for example:" \
             "    docker run --rm -v \"\$PWD\":/src -w /src rust:bookworm make test" \
             "(A server on another machine is not enough: some tests kill their server.)"
     fi

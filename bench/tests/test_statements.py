@@ -3,7 +3,8 @@
 import unittest
 
 from bench import statements
-from bench.statements import StatementError, snapshot
+from bench.process import BenchError
+from bench.statements import snapshot
 
 
 class Statements(unittest.TestCase):
@@ -16,7 +17,7 @@ class Statements(unittest.TestCase):
         self.assertIn("WHERE sku = 'sku-1' AND warehouse = ", message)
 
     def test_values_go_into_their_columns(self) -> None:
-        names = statements._parameters(statements.content(snapshot("postgres")))
+        names = statements._parameters(snapshot("postgres"))
         self.assertEqual((names["$1"], names["$2"]), ("operation_id", "sku"))
         self.assertIn("quantity", names.values())
         self.assertNotIn("line", {names[name] for name in names if name.startswith("$")})
@@ -31,23 +32,15 @@ class Statements(unittest.TestCase):
 
     def test_unknown_parameter_is_an_error(self) -> None:
         text = snapshot("postgres").replace("$13", "$13 || $99")
-        with self.assertRaisesRegex(StatementError, "no value is known"):
+        with self.assertRaisesRegex(BenchError, "no value is known"):
             statements.pgbench_script("s", text)
 
     def test_missing_value_is_an_error(self) -> None:
         text = snapshot("postgres").replace("reference,", "")
-        with self.assertRaisesRegex(StatementError, "columns, but"):
+        with self.assertRaisesRegex(BenchError, "columns, but"):
             statements.pgbench_script("s", text)
 
     def test_unknown_sample_is_an_error(self) -> None:
         text = snapshot("mysql").replace("'sample-key'", "'another'")
-        with self.assertRaisesRegex(StatementError, "the message has no"):
+        with self.assertRaisesRegex(BenchError, "the message has no"):
             statements.slap_message("s", text)
-
-    def test_content_follows_the_header(self) -> None:
-        text = "---\nsource: s\nexpression: e\n---\nA\n  B\n"
-        self.assertEqual(statements.content(text), "A B")
-
-
-if __name__ == "__main__":
-    unittest.main()
