@@ -6,11 +6,11 @@
 // than the buyers got answers with 200, or if the SKU is not sold out. It ends with exit code 108
 // after an answer that is neither a decision nor a reason to send the order again.
 //
-//   BASE_URL    nginx, or one replica      [http://127.0.0.1:18080]
-//   BUYERS      at the peak                [50]
-//   DURATION    of the peak in seconds     [10]
-//   STOCK       units on sale              [5000]
-//   STOCK_HOME  home of the SKU: sql or redis  [sql]
+//   BASE_URL    nginx, or one replica         [http://127.0.0.1:18080]
+//   BUYERS      at the peak                   [50]
+//   DURATION    of the peak in seconds        [10]
+//   STOCK       units on sale                 [5000]
+//   STOCK_HOME  home of the SKU, sql or redis [sql]
 
 import http from 'k6/http';
 import exec from 'k6/execution';
