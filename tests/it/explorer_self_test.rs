@@ -1,7 +1,8 @@
-//! The explorer tested: it sees every schedule, and it reports what goes wrong so that it can be
-//! seen again. A tool that finds nothing is worth something only if it would have found something.
+//! Tests of the explorer: it sees every schedule, and it reports a failure so that it can be
+//! replayed. A tool that finds no errors proves something only if it finds errors that exist.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use anyhow::ensure;
 use stocklock::stock::{Deduction, OperationId, Quantity, Sku, Warehouse};
@@ -10,40 +11,36 @@ use stocklock::store::{Attempt, StockStore, StoreError};
 use crate::support::explore::{Decisions, Explorer, Failure, Task, World, yield_once};
 use crate::support::memory_store::MemoryStore;
 
-/// A counter that `tasks` add 1 to by a read and a write, either of which is a step.
-fn counters(tasks: usize) -> World<Arc<Mutex<u32>>, ()> {
-    let counter = Arc::new(Mutex::new(0));
-    let add = |counter: Arc<Mutex<u32>>| async move {
+/// A counter that each task increments with a read and a write, which are two steps.
+fn counters(tasks: usize) -> World<Arc<AtomicUsize>, ()> {
+    let state = Arc::new(AtomicUsize::new(0));
+    let add = |counter: Arc<AtomicUsize>| async move {
         yield_once().await;
-        let read = *counter.lock().expect("nobody panics with it");
+        let read = counter.load(Relaxed);
         yield_once().await;
-        *counter.lock().expect("nobody panics with it") = read + 1;
+        counter.store(read + 1, Relaxed);
     };
-    let tasks = (0..tasks).map(|_| Box::pin(add(Arc::clone(&counter))) as Task<()>);
+    let tasks = (0..tasks).map(|_| Box::pin(add(Arc::clone(&state))) as Task<()>);
     let tasks = tasks.collect();
-    World {
-        state: counter,
-        tasks,
-    }
+    World { state, tasks }
 }
 
-/// Schedules in all, and those in which no addition was lost.
+/// The number of schedules, and the number of those that lose no increment.
 fn count(tasks: usize) -> (u64, u64) {
     let mut exact = 0;
     let schedules = Explorer::up_to(1_000).explore(
         |_| counters(tasks),
         |counter, _| {
-            let sum = *counter.lock().expect("nobody panics with it");
-            exact += u64::from(usize::try_from(sum)? == tasks);
+            exact += u64::from(counter.load(Relaxed) == tasks);
             Ok(())
         },
     );
-    (schedules.expect("nothing is checked"), exact)
+    (schedules.expect("the check never fails"), exact)
 }
 
-/// Two steps of each of n tasks have (2n)! / 2^n orders; in n! of them nobody cuts in.
+/// Two steps of each of n tasks have (2n)! / 2^n orders. In n! of them no task interrupts another.
 #[test]
-fn every_interleaving_of_two_step_counters_is_seen_once() {
+fn explorer_sees_every_interleaving_of_counters_once() {
     assert_eq!(count(1), (1, 1));
     assert_eq!(count(2), (6, 2));
     assert_eq!(count(3), (90, 6));
@@ -51,13 +48,13 @@ fn every_interleaving_of_two_step_counters_is_seen_once() {
 
 #[test]
 #[should_panic(expected = "more than 89 schedules")]
-fn more_schedules_than_the_bound_are_a_failure() {
+fn explorer_panics_at_more_schedules_than_its_bound() {
     let _ = Explorer::up_to(89).explore(|_| counters(3), |_, _| Ok(()));
 }
 
-/// Two tasks that take two locks in opposite order, as they can only in some schedules.
+/// Two tasks take two locks in opposite order, which blocks them in some schedules only.
 #[test]
-fn a_deadlock_is_reported_with_its_schedule() {
+fn explorer_reports_a_deadlock_with_its_schedule() {
     let build = |_: &Decisions| {
         let locks = Arc::new([tokio::sync::Mutex::new(()), tokio::sync::Mutex::new(())]);
         let both = |first: usize, second: usize| {
@@ -76,13 +73,13 @@ fn a_deadlock_is_reported_with_its_schedule() {
     let explore = |explorer: Explorer| explorer.explore(build, |(), _| Ok(()));
     let failure = explore(Explorer::up_to(100)).expect_err("they can block each other");
     assert!(failure.why.contains("deadlock"), "{failure}");
-    let again = explore(Explorer::only(&failure.schedule)).expect_err("the same schedule");
-    assert_eq!(again.why, failure.why);
+    let replayed = explore(Explorer::only(&failure.schedule)).expect_err("the same schedule");
+    assert_eq!(replayed.why, failure.why);
 }
 
-/// What looks careful, and is not: it checks, reads once more, and writes what follows from that.
+/// Checks one read of the level, reads again and overwrites the level without a condition.
 async fn check_then_reread(
-    store: &dyn StockStore,
+    store: &MemoryStore,
     deduction: &Deduction,
 ) -> Result<Attempt, StoreError> {
     let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
@@ -96,12 +93,12 @@ async fn check_then_reread(
     }
 }
 
-fn explore_broken(explorer: Explorer) -> Result<u64, Failure> {
-    let sku = Sku::parse("1001").expect("a good name");
+fn explore_broken_strategy(explorer: Explorer) -> Result<u64, Failure> {
+    let sku = Sku::parse("1001").expect("a valid SKU");
     explorer.explore(
         |decisions| {
-            let store = MemoryStore::new(decisions, 0);
-            store.stock(&sku, 1);
+            let state = MemoryStore::new(decisions, 0);
+            state.stock(&sku, 1);
             let buy = |store: MemoryStore, sku: Sku| async move {
                 let deduction = Deduction {
                     operation: OperationId::mint(),
@@ -114,12 +111,9 @@ fn explore_broken(explorer: Explorer) -> Result<u64, Failure> {
                 let attempt = check_then_reread(&store, &deduction).await;
                 attempt.expect("the model has no faults here");
             };
-            let tasks = (0..2).map(|_| Box::pin(buy(store.clone(), sku.clone())) as Task<()>);
+            let tasks = (0..2).map(|_| Box::pin(buy(state.clone(), sku.clone())) as Task<()>);
             let tasks = tasks.collect();
-            World {
-                state: store,
-                tasks,
-            }
+            World { state, tasks }
         },
         |store, _| {
             let sold = store.deductions_now().len();
@@ -130,13 +124,14 @@ fn explore_broken(explorer: Explorer) -> Result<u64, Failure> {
 }
 
 #[test]
-fn a_broken_strategy_is_reported_and_its_schedule_fails_again() {
-    let failure = explore_broken(Explorer::up_to(1_000)).expect_err("it oversells");
+fn explorer_reports_a_broken_strategy_and_replays_it() {
+    let failure = explore_broken_strategy(Explorer::up_to(1_000)).expect_err("it oversells");
     assert_eq!(failure.why, "sold 2 of 1");
     let printed = failure.to_string();
     assert!(printed.contains("task 1: SELECT"), "{printed}");
     assert!(printed.contains(&format!("only(\"{}\")", failure.schedule)));
-    let again = explore_broken(Explorer::only(&failure.schedule)).expect_err("the same schedule");
-    assert_eq!(again.why, failure.why);
-    assert_eq!(again.trace, failure.trace);
+    let replay = Explorer::only(&failure.schedule);
+    let replayed = explore_broken_strategy(replay).expect_err("the same schedule");
+    assert_eq!(replayed.why, failure.why);
+    assert_eq!(replayed.trace, failure.trace);
 }

@@ -1,25 +1,32 @@
 //! Every schedule of two or three deductions over the model database.
 //!
-//! What runs is the service's own code, from the first attempt to the answer; the model decides
-//! only what each statement sees. So that `no-lock` oversells is proved here, not hoped for, and
-//! so is, for these small cases and as far as the model is right, that the safe ones never do. The
-//! counts are exact on purpose: they change only when a strategy's statements do. (Those of
-//! `no-lock` and `optimistic` were also counted by a program that has nothing in common with the
-//! explorer: paths through the states of the same model, by dynamic programming.)
+//! The code under test is the service's own, from the first attempt to the answer; the model only
+//! decides what each statement sees. For these small cases, and as far as the model is right, this
+//! proves that `no-lock` oversells and that the safe strategies never do. The schedule counts are
+//! exact on purpose: they change only if a strategy's statements change. A program that shares no
+//! code with the explorer confirmed the counts of `no-lock` and `optimistic`: it counted the paths
+//! through the states of the same model by dynamic programming.
 
+use anyhow::{bail, ensure};
 use rstest::rstest;
 use stocklock::stock::{Precondition, Quantity, StockError};
 use stocklock::store::{Attempt, Change, StockStore};
 use stocklock::strategy::{Safeguards, Strategy};
 
 use crate::support::explore::{Explorer, Task, World};
-use crate::support::memory_store::{Guard, MemoryStore};
+use crate::support::memory_store::{MemoryStore, WriteCondition};
 use scenario::{Buyer, Scenario, Tally, adjustment, deduction, level_change, sku};
 
 mod scenario;
 
+/// The guard without the local check of the lock.
+const GUARD_ONLY: Safeguards = Safeguards {
+    guard: true,
+    check: false,
+};
+
 #[rstest]
-#[case::one_last_unit(1, 1_980, 1_974)]
+#[case::one_unit(1, 1_980, 1_974)]
 #[case::two_units(2, 2_490, 2_484)]
 fn no_lock_oversells_in_most_schedules(
     #[case] stock: i64,
@@ -37,9 +44,9 @@ fn no_lock_oversells_in_most_schedules(
     assert!(tally.oversold > tally.schedules / 2);
 }
 
-/// Where there is enough for all, a lost update oversells nothing; the audit shows it all the same.
+/// With enough stock for all buyers, a lost update oversells nothing, but the audit still shows it.
 #[test]
-fn the_audit_finds_lost_updates_that_oversell_nothing() {
+fn audit_finds_lost_updates_that_oversell_nothing() {
     let tally = Scenario::new(Strategy::NoLock, 2, 2).explore();
     assert_eq!(
         (tally.schedules, tally.oversold, tally.drifted),
@@ -48,34 +55,28 @@ fn the_audit_finds_lost_updates_that_oversell_nothing() {
 }
 
 #[rstest]
+#[case::single_sql(Strategy::SingleSql, [144, 84])]
+#[case::for_update(Strategy::ForUpdate, [78, 150])]
+#[case::optimistic(Strategy::Optimistic, [3_102, 47_544])]
 fn safe_strategies_never_oversell_under_any_schedule(
-    #[values(Strategy::SingleSql, Strategy::ForUpdate, Strategy::Optimistic)] strategy: Strategy,
-    #[values(1, 2)] stock: i64,
+    #[case] strategy: Strategy,
+    #[case] schedules: [u64; 2],
 ) {
-    let tally = Scenario::new(strategy, stock, 3).explore();
-    tally.assert_clean();
-    let expected = match (strategy, stock) {
-        (Strategy::SingleSql, 1) => 144,
-        (Strategy::SingleSql, _) => 84,
-        (Strategy::ForUpdate, 1) => 78,
-        (Strategy::ForUpdate, _) => 150,
-        (_, 1) => 3_102,
-        (..) => 47_544,
-    };
-    assert_eq!(tally.schedules, expected);
+    for (stock, expected) in [1, 2].into_iter().zip(schedules) {
+        let tally = Scenario::new(strategy, stock, 3).explore();
+        tally.assert_clean();
+        assert_eq!(tally.schedules, expected, "stock {stock}");
+    }
 }
 
 #[rstest]
-#[case::one_last_unit(1)]
-#[case::two_units(2)]
-fn local_mutex_never_oversells_in_one_process(#[case] stock: i64) {
-    Scenario::new(Strategy::LocalMutex, stock, 3)
-        .explore()
-        .assert_clean();
+fn local_mutex_never_oversells_in_one_process(#[values(1, 2)] stock: i64) {
+    let scenario = Scenario::new(Strategy::LocalMutex, stock, 3);
+    scenario.explore().assert_clean();
 }
 
 #[rstest]
-#[case::one_last_unit(1, 6_798, 6_510)]
+#[case::one_unit(1, 6_798, 6_510)]
 #[case::two_units(2, 16_344, 15_786)]
 fn local_mutex_oversells_with_two_processes(
     #[case] stock: i64,
@@ -91,9 +92,8 @@ fn local_mutex_oversells_with_two_processes(
     assert_eq!(tally.drifted, oversold);
 }
 
-/// Too few attempts: some give up, and then nothing of theirs is left.
 #[test]
-fn an_optimistic_deduction_that_gives_up_has_taken_nothing() {
+fn optimistic_deduction_that_gives_up_takes_nothing() {
     let scenario = Scenario {
         max_attempts: 1,
         ..Scenario::new(Strategy::Optimistic, 3, 3)
@@ -104,7 +104,7 @@ fn an_optimistic_deduction_that_gives_up_has_taken_nothing() {
 }
 
 #[rstest]
-fn one_key_sells_once_and_answers_both(
+fn one_key_sells_once_and_answers_both_requests(
     #[values(Strategy::SingleSql, Strategy::ForUpdate, Strategy::Optimistic)] strategy: Strategy,
     #[values(1, 2)] stock: i64,
     #[values(0, 1)] faults: u32,
@@ -116,64 +116,58 @@ fn one_key_sells_once_and_answers_both(
     }
     scenario.explore_with(|store, answers| {
         let sold = store.deductions_now();
-        anyhow::ensure!(sold.len() == 1, "one movement, not {sold:?}");
-        let [Ok(first), Ok(second)] = [&answers[0].1, &answers[1].1] else {
-            anyhow::bail!("one was refused: {answers:?}");
+        ensure!(sold.len() == 1, "not exactly one movement: {sold:?}");
+        let [(_, Ok(first)), (_, Ok(second))] = answers else {
+            bail!("a request was refused: {answers:?}");
         };
         let mut same = second.clone();
         same.replayed = first.replayed;
-        anyhow::ensure!(*first == same, "two answers: {first:?}, {second:?}");
-        anyhow::ensure!(
+        ensure!(*first == same, "two answers: {first:?}, {second:?}");
+        ensure!(
             first.replayed != second.replayed,
-            "one of them is the repeat"
+            "not exactly one replayed answer: {answers:?}"
         );
         Ok(())
     });
 }
 
-/// Of two requests, for different SKUs, under one key, the second one waits for the first one at
-/// the ledger's index, and is refused; its level is what it was.
+/// Two requests for different SKUs use the same key. The second one waits at the ledger's unique
+/// index and is then refused; the level of its SKU does not change.
 #[rstest]
-fn one_key_for_two_requests_serves_one_and_refuses_the_other(
+fn one_key_for_two_skus_serves_one_and_refuses_the_other(
     #[values(Strategy::SingleSql, Strategy::ForUpdate, Strategy::Optimistic)] strategy: Strategy,
 ) {
     let mut scenario = Scenario::new(strategy, 1, 2);
-    scenario.buyers[0].key = Some("order-1");
-    scenario.buyers[1] = Buyer {
-        sku: "1002",
-        key: Some("order-1"),
-    };
+    let key = Some("order-1");
+    scenario.buyers = ["1001", "1002"].map(|sku| Buyer { sku, key }).into();
     scenario.explore_with(|store, answers| {
         let refused = |one: &Result<_, _>| matches!(one, Err(StockError::IdempotencyKeyReused));
-        let count = answers.iter().filter(|(_, one)| refused(one)).count();
-        anyhow::ensure!(count == 1, "one is refused: {answers:?}");
-        anyhow::ensure!(store.deductions_now().len() == 1, "one is sold");
+        let refusals = answers.iter().filter(|(_, one)| refused(one)).count();
+        ensure!(refusals == 1, "not exactly one refusal: {answers:?}");
+        let sold = store.deductions_now();
+        ensure!(sold.len() == 1, "not exactly one movement: {sold:?}");
         Ok(())
     });
 }
 
-/// A connection may be lost in one COMMIT, which then takes effect, or not, at any later time.
+/// One COMMIT may lose its connection. It takes effect or not, at any later step.
 #[rstest]
-fn a_commit_in_doubt_is_settled_with_exactly_one_movement(
+fn commit_with_unknown_outcome_leaves_exactly_one_movement(
     #[values(Strategy::SingleSql, Strategy::ForUpdate, Strategy::Optimistic)] strategy: Strategy,
     #[values(1, 2)] stock: i64,
 ) {
-    // Three optimistic ones have millions of schedules.
-    let buyers = if strategy == Strategy::Optimistic {
-        2
-    } else {
-        3
-    };
+    // Three buyers under `optimistic` have millions of schedules.
+    let optimistic = strategy == Strategy::Optimistic;
     let scenario = Scenario {
         faults: 1,
-        ..Scenario::new(strategy, stock, buyers)
+        ..Scenario::new(strategy, stock, if optimistic { 2 } else { 3 })
     };
     scenario.explore().assert_clean();
 }
 
-/// The mutex is free once the attempt is over, but the transaction in doubt may not be.
+/// The mutex is released after the attempt, but the server may commit that attempt later.
 #[test]
-fn local_mutex_oversells_after_a_commit_in_doubt() {
+fn local_mutex_oversells_after_an_unknown_outcome() {
     let scenario = Scenario {
         faults: 1,
         ..Scenario::new(Strategy::LocalMutex, 1, 2)
@@ -182,43 +176,43 @@ fn local_mutex_oversells_after_a_commit_in_doubt() {
     assert_eq!((tally.schedules, tally.oversold), (654, 146));
 }
 
-/// While no lease is lost, the lock alone excludes: also what writes unconditionally sells exactly.
+/// While no lease is lost, the lock alone is enough: unconditional writes are exact, too.
 #[rstest]
-fn a_lock_that_is_kept_protects_even_without_a_guard(
+fn kept_lock_never_oversells_with_or_without_the_guard(
     #[values(1, 2)] stock: i64,
     #[values(false, true)] guard: bool,
 ) {
     let scenario = Scenario {
         safeguards: Safeguards {
             guard,
-            check: false,
+            ..GUARD_ONLY
         },
         ..Scenario::new(Strategy::RedisLock, stock, 2)
     };
     scenario.explore().assert_clean();
 }
 
-/// A lease may end at any step, and its holder goes on, not knowing. Version and fence refuse what
-/// it writes. The fence alone does not: the holder that was overtaken may write *before* the next
-/// one, which then overwrites that with what follows from an earlier read. Without either there are
-/// more schedules that oversell. (With the local check they are fewer, and none is gone: the lease
-/// may end between the check and the write.)
+/// A lease may end at any step while its holder continues without knowing. A write conditional on
+/// version and fence is refused then. The fence alone is not enough: the stale holder may write
+/// *before* the next holder, which then overwrites that level with one computed from an older read.
+/// Unconditional writes oversell in more schedules. The local check makes these schedules fewer but
+/// does not prevent them, because the lease may end between the check and the write.
 #[rstest]
-#[case::of_two(2, false, [1_364, 702], [1_364, 834])]
-#[case::of_two_who_check(2, true, [1_222, 546], [1_222, 594])]
-#[case::of_three(3, false, [69_690, 22_170], [69_294, 54_330])]
-fn a_lost_lease_oversells_unless_version_and_fence_guard_the_write(
+#[case::two_buyers(2, false, [1_364, 702], [1_364, 834])]
+#[case::two_buyers_with_check(2, true, [1_222, 546], [1_222, 594])]
+#[case::three_buyers(3, false, [69_690, 22_170], [69_294, 54_330])]
+fn lost_lease_oversells_unless_version_and_fence_are_checked(
     #[case] buyers: usize,
     #[case] check: bool,
-    #[case] fence_alone: [u64; 2],
-    #[case] neither: [u64; 2],
+    #[case] fence_only: [u64; 2],
+    #[case] unconditional: [u64; 2],
 ) {
-    let explore = |guard: Option<Guard>| {
+    let explore = |condition: Option<WriteCondition>| {
         let scenario = Scenario {
             losses: 1,
-            guard: guard.unwrap_or(Guard::VersionAndFence),
+            condition: condition.unwrap_or(WriteCondition::VersionAndFence),
             safeguards: Safeguards {
-                guard: guard.is_some(),
+                guard: condition.is_some(),
                 check,
             },
             ..Scenario::new(Strategy::RedisLock, 1, buyers)
@@ -226,43 +220,41 @@ fn a_lost_lease_oversells_unless_version_and_fence_guard_the_write(
         scenario.explore()
     };
     let counts = |tally: Tally| [tally.schedules, tally.oversold];
-    explore(Some(Guard::VersionAndFence)).assert_clean();
-    assert_eq!(counts(explore(Some(Guard::FenceAlone))), fence_alone);
-    assert_eq!(counts(explore(None)), neither);
-    assert!(0 < fence_alone[1] && fence_alone[1] < neither[1]);
+    explore(Some(WriteCondition::VersionAndFence)).assert_clean();
+    let found = explore(Some(WriteCondition::FenceOnly));
+    assert_eq!(counts(found), fence_only);
+    assert_eq!(counts(explore(None)), unconditional);
+    assert!(0 < fence_only[1] && fence_only[1] < unconditional[1]);
 }
 
-/// The lock is kept until the outcome is known: the repeat under it finds what the first attempt
-/// did, also if that commits later still.
+/// The lock is held until the outcome is known: the repeated attempt under the same lock finds what
+/// the first one did, even if the first one commits later.
 #[test]
-fn a_commit_in_doubt_under_a_lock_is_settled_with_exactly_one_movement() {
+fn unknown_outcome_under_a_lock_leaves_exactly_one_movement() {
     let scenario = Scenario {
         faults: 1,
-        safeguards: Safeguards {
-            guard: true,
-            check: false,
-        },
+        safeguards: GUARD_ONLY,
         ..Scenario::new(Strategy::RedisLock, 1, 2)
     };
     scenario.explore().assert_clean();
 }
 
-/// Levels that are set and adjusted while they are sold still agree with their ledger; and whoever
-/// is refused is told of a level that did not suffice, also where somebody restocks between the
-/// refusal and the look at the level.
+/// One task sets the level to 5 while another sells or removes one unit: the level agrees with its
+/// movements in every schedule. A refusal names a level that was too low. If the level is raised
+/// between the refusal and the read of the level, the attempt is a conflict.
 #[rstest]
-fn changes_of_a_level_and_sales_keep_counter_and_ledger_together(
+fn set_level_during_a_sale_keeps_level_and_movements_equal(
     #[values(0, 1)] stock: i64,
     #[values(false, true)] by_adjustment: bool,
 ) {
     let sku = sku("1001");
     let mut sold_out = 0;
-    let mut restocked_meanwhile = 0;
+    let mut conflicts = 0;
     let explored = Explorer::up_to(100_000).explore(
         |decisions| {
-            let store = MemoryStore::new(decisions, 0);
-            store.stock(&sku, stock);
-            let (setter, taker) = (store.clone(), store.clone());
+            let state = MemoryStore::new(decisions, 0);
+            state.stock(&sku, stock);
+            let (setter, taker) = (state.clone(), state.clone());
             let change = level_change(&sku, 5, Some(Precondition::Exists));
             let order = deduction(&sku, Quantity::ONE, None, Strategy::SingleSql);
             let removal = adjustment(&sku, -1);
@@ -288,10 +280,7 @@ fn changes_of_a_level_and_sales_keep_counter_and_ledger_together(
                     }
                 }),
             ];
-            World {
-                state: store,
-                tasks,
-            }
+            World { state, tasks }
         },
         |store, answers| {
             let audit = &store.audit_now(&sku)[0];
@@ -303,18 +292,16 @@ fn changes_of_a_level_and_sales_keep_counter_and_ledger_together(
                     0
                 }
                 Some(Attempt::Stale) if stock == 0 => {
-                    restocked_meanwhile += 1;
+                    conflicts += 1;
                     0
                 }
-                refused => anyhow::bail!("{refused:?}"),
+                refused => bail!("{refused:?}"),
             };
-            anyhow::ensure!(audit.consistent() && audit.sold == sold, "{audit:?}");
+            ensure!(audit.consistent() && audit.sold == sold, "{audit:?}");
             Ok(())
         },
     );
-    assert!(explored.is_ok_and(|schedules| schedules > 10));
-    assert_eq!(
-        (sold_out > 0, restocked_meanwhile > 0),
-        (stock == 0, stock == 0)
-    );
+    let schedules = explored.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(schedules > 10, "{schedules} schedules");
+    assert_eq!((sold_out > 0, conflicts > 0), (stock == 0, stock == 0));
 }

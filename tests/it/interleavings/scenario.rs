@@ -1,6 +1,6 @@
-//! A few buyers of a few units: how their world is built, and what must hold when they are done.
+//! A few buyers of a few units: builds their world and checks how each schedule ends.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -14,57 +14,60 @@ use stocklock::stock::{
 use stocklock::strategy::{LocalMutexes, Locks, Protection, Safeguards, Strategy, Tier};
 
 use crate::support::explore::{Decisions, Explorer, Task, World, yield_once};
-use crate::support::memory_store::{Guard, MemoryStore};
+use crate::support::memory_store::{MemoryStore, WriteCondition};
 use crate::support::model_lock::ModelLock;
 
-/// The most schedules of one scenario; all together are to take seconds.
+/// Most schedules of one scenario; all scenarios together should take seconds.
 const BOUND: u64 = 200_000;
 
-/// Longer than anything that runs here, so that no clock decides anything.
+/// Longer than any run, so that no time limit is ever reached.
 const WAIT_LIMIT: Duration = Duration::from_hours(1);
 
-/// One who wants one unit.
+/// Shared by all schedules: to build the registry takes longer than to run a schedule.
+static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
+
+/// A buyer of one unit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Buyer {
     pub(super) sku: &'static str,
     pub(super) key: Option<&'static str>,
 }
 
-/// Who buys what under which strategy, and what may go wrong.
+/// The strategy, the stock, the buyers, and the faults that may happen.
 #[derive(Debug)]
 pub(super) struct Scenario {
     pub(super) strategy: Strategy,
-    /// Units in stock of every SKU that somebody wants.
+    /// Units in stock of each SKU that a buyer wants.
     pub(super) stock: i64,
     pub(super) buyers: Vec<Buyer>,
-    /// How many processes the buyers are spread over: each has its own mutexes.
+    /// Number of processes that the buyers are spread over; each has its own mutexes.
     pub(super) processes: usize,
-    /// How many connections may be lost in COMMIT.
+    /// Number of connections that may be lost in COMMIT.
     pub(super) faults: u32,
     pub(super) max_attempts: u32,
-    /// How many leases of the lock may end early.
+    /// Number of leases that may end early.
     pub(super) losses: u32,
-    /// What a write under the lock is conditional on, while the guard is on.
-    pub(super) guard: Guard,
+    /// The condition of a write under the lock; unused if `safeguards.guard` is off.
+    pub(super) condition: WriteCondition,
     pub(super) safeguards: Safeguards,
 }
 
-/// Which schedules ended how.
+/// Number of schedules by their end.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) schedules: u64,
-    /// More was sold than there was.
+    /// More units were sold than were in stock.
     pub(super) oversold: u64,
-    /// Counter and ledger disagree.
+    /// The level differs from the sum of its movements.
     pub(super) drifted: u64,
-    /// Somebody gave up.
+    /// A buyer was refused because all attempts met a conflict.
     pub(super) contended: u64,
-    /// Somebody was left in doubt.
+    /// A buyer got an unknown outcome.
     pub(super) unknown: u64,
 }
 
 impl Tally {
-    /// Every schedule sold what there was to sell, and settled everything.
+    /// Asserts that no schedule oversold, drifted, gave up or left an outcome unknown.
     pub(super) fn assert_clean(&self) {
         let clean = Self {
             schedules: self.schedules,
@@ -74,11 +77,11 @@ impl Tally {
     }
 }
 
-/// A buyer's operation, and the answer to it.
+/// A buyer's operation and its result.
 pub(super) type Answer = (OperationId, Result<Deducted, StockError>);
 
 impl Scenario {
-    /// `buyers` who want one unit each of the same SKU, in one process, and nothing goes wrong.
+    /// `buyers` of one unit each of the same SKU, in one process, without faults.
     pub(super) fn new(strategy: Strategy, stock: i64, buyers: usize) -> Self {
         let buyer = Buyer {
             sku: "1001",
@@ -90,31 +93,31 @@ impl Scenario {
             buyers: vec![buyer; buyers],
             processes: 1,
             faults: 0,
-            // A deduction turns stale at most once for each other buyer and once for itself in
-            // doubt, so that with these attempts nobody gives up.
+            // Enough for every buyer: a deduction meets at most one conflict with each other buyer,
+            // and one with its own earlier attempt if that attempt's outcome is unknown.
             max_attempts: 6,
             losses: 0,
-            guard: Guard::VersionAndFence,
+            condition: WriteCondition::VersionAndFence,
             safeguards: Safeguards::default(),
         }
     }
 
-    /// Runs every schedule, and counts how they ended.
+    /// Runs every schedule and counts how they ended.
     pub(super) fn explore(&self) -> Tally {
         self.explore_with(|_, _| Ok(()))
     }
 
-    /// As [`Scenario::explore`], with something more to hold at the end of each.
+    /// As [`Scenario::explore`], with another check at the end of each schedule.
     pub(super) fn explore_with(
         &self,
-        mut more: impl FnMut(&MemoryStore, &[Answer]) -> anyhow::Result<()>,
+        mut check: impl FnMut(&MemoryStore, &[Answer]) -> anyhow::Result<()>,
     ) -> Tally {
         let mut tally = Tally::default();
         let explored = Explorer::up_to(BOUND).explore(
             |decisions| self.world(decisions),
             |store, answers| {
                 self.check(store, answers, &mut tally)?;
-                more(store, answers)
+                check(store, answers)
             },
         );
         tally.schedules = explored.unwrap_or_else(|failure| panic!("{self:?}: {failure}"));
@@ -122,28 +125,25 @@ impl Scenario {
     }
 
     fn world(&self, decisions: &Decisions) -> World<MemoryStore, Answer> {
-        let store = MemoryStore::new(decisions, self.faults).guarded_by(self.guard);
+        let state = MemoryStore::new(decisions, self.faults).with_condition(self.condition);
         let lock = ModelLock::new(decisions, self.losses);
         let mut skus: Vec<_> = self.buyers.iter().map(|buyer| buyer.sku).collect();
         skus.dedup();
         for name in skus {
-            store.stock(&sku(name), self.stock);
+            state.stock(&sku(name), self.stock);
         }
         let mutexes: Vec<_> = (0..self.processes)
             .map(|_| Arc::new(LocalMutexes::new()))
             .collect();
         let tasks = self.buyers.iter().enumerate().map(|(number, buyer)| {
             let mutexes = Arc::clone(&mutexes[number % self.processes]);
-            self.task(buyer, store.clone(), mutexes, lock.clone())
+            self.task(buyer, state.clone(), mutexes, lock.clone())
         });
         let tasks = tasks.collect();
-        World {
-            state: store,
-            tasks,
-        }
+        World { state, tasks }
     }
 
-    /// What the `Deductor` would run for this buyer.
+    /// The same code that the `Deductor` runs for a request.
     fn task(
         &self,
         buyer: &Buyer,
@@ -152,8 +152,8 @@ impl Scenario {
         lock: ModelLock,
     ) -> Task<Answer> {
         let strategy = self.strategy;
-        // Who comes to the mutex when matters: it keeps a queue. To a store it does not, for
-        // every statement is a step of its own.
+        // The mutex has a queue, so the order of arrival at it matters and needs a step. A store
+        // needs none, because each of its statements is a step.
         let is_step = strategy == Strategy::LocalMutex;
         let policy = RetryPolicy {
             base_pause: Duration::ZERO,
@@ -172,14 +172,14 @@ impl Scenario {
                 locks: &Locks::of(Arc::new(lock)),
                 safeguards,
                 policy: &policy,
-                metrics: &Metrics::new(),
+                metrics: &METRICS,
             };
             let result = protection.deduct(strategy, &order).await;
             (order.operation, result)
         })
     }
 
-    /// What holds under every strategy, safe or not; what does not is counted.
+    /// Checks what every strategy guarantees, and counts what unsafe strategies may break.
     fn check(
         &self,
         store: &MemoryStore,
@@ -192,22 +192,21 @@ impl Scenario {
             let own = movements(*operation);
             match result {
                 Ok(answer) => {
-                    let of_answer = movements(answer.operation);
-                    ensure!(of_answer == 1, "{of_answer} movements for {answer:?}");
-                    ensure!(own == usize::from(!answer.replayed), "not so: {answer:?}");
+                    let recorded = movements(answer.operation);
+                    ensure!(recorded == 1, "{recorded} movements for {answer:?}");
+                    ensure!(own == usize::from(!answer.replayed), "{own} for {answer:?}");
                 }
                 Err(StockError::OutcomeUnknown { .. }) => ensure!(own <= 1, "sold {own} times"),
-                Err(error) => ensure!(own == 0, "refused by `{error}`, but sold"),
+                Err(error) => ensure!(own == 0, "sold, but the answer was `{error}`"),
             }
         }
-        let is = |code: &str| {
-            let mut errors = answers
-                .iter()
-                .filter_map(|(_, result)| result.as_ref().err());
-            errors.any(|error| error.code() == code)
+        let any = |code: &str| {
+            let mut results = answers.iter().map(|(_, result)| result);
+            results.any(|result| result.as_ref().is_err_and(|error| error.code() == code))
         };
-        tally.contended += u64::from(is("contended"));
-        tally.unknown += u64::from(is("outcome-unknown"));
+        let (contended, unknown) = (any("contended"), any("outcome-unknown"));
+        tally.contended += u64::from(contended);
+        tally.unknown += u64::from(unknown);
         let audit = &store.audit_now(&sku("1001"))[0];
         tally.oversold += u64::from(audit.oversold() > 0);
         tally.drifted += u64::from(audit.drift() != 0);
@@ -216,12 +215,12 @@ impl Scenario {
         let lost_update = read.windows(2).any(|pair| pair[0] == pair[1]);
         ensure!(
             lost_update == (audit.drift() != 0),
-            "two movements from one version, and only they, are a lost update: {sold:?}"
+            "the level drifts if and only if two movements read the same version: {sold:?}"
         );
-        // Everybody was served or refused for good, in a strategy that can count: then what could
-        // be sold was sold. (Buyers under one key are one.)
-        let all_buy = self.buyers.iter().all(|buyer| buyer.key.is_none());
-        if all_buy && audit.drift() == 0 && !is("contended") && !is("outcome-unknown") {
+        // With definite answers and no lost update, every unit that is wanted must be sold.
+        // Buyers with the same key count as one buyer and are checked elsewhere.
+        let keyless = self.buyers.iter().all(|buyer| buyer.key.is_none());
+        if keyless && audit.drift() == 0 && !contended && !unknown {
             let wanted = i64::try_from(self.buyers.len())?;
             ensure!(audit.sold == wanted.min(self.stock), "undersold: {audit:?}");
         }
@@ -232,9 +231,8 @@ impl Scenario {
     }
 }
 
-/// A pause has no length, and is a step only where what follows does not yield by itself: whatever
-/// may happen in a pause may as well happen right before the next statement. The mutex's wait
-/// limit never passes.
+/// A pause without length. It is a step only if the following code does not yield first: other
+/// tasks may as well run right before the next statement. The mutex's wait limit never ends.
 #[derive(Debug)]
 struct TimelessSleep {
     is_step: bool,
@@ -253,7 +251,7 @@ impl Sleep for TimelessSleep {
 }
 
 pub(super) fn sku(name: &str) -> Sku {
-    Sku::parse(name).expect("the tests' names are good")
+    Sku::parse(name).expect("a valid SKU")
 }
 
 pub(super) fn deduction(
@@ -265,7 +263,7 @@ pub(super) fn deduction(
     let warehouse = Warehouse::default();
     let idempotency = key.map(|key| Idempotency {
         caller: Caller::anonymous(),
-        key: IdempotencyKey::parse(key).expect("the tests' keys are good"),
+        key: IdempotencyKey::parse(key).expect("a valid key"),
         hash: RequestHash::of_deduction(sku, &warehouse, quantity),
     });
     Deduction {
@@ -301,7 +299,7 @@ pub(super) fn adjustment(sku: &Sku, delta: i64) -> Adjustment {
         sku: sku.clone(),
         warehouse: Warehouse::default(),
         delta,
-        reason: Reason::parse("count").expect("a reason"),
+        reason: Reason::parse("count").expect("a valid reason"),
         reference: None,
         idempotency: None,
     }

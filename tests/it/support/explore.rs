@@ -1,14 +1,14 @@
-//! Runs a small world of futures under every schedule that is possible.
+//! Runs a small set of futures under every possible schedule.
 //!
-//! A schedule is a list of decisions: which of the woken futures is polled next, and whatever the
-//! world itself leaves open (does this COMMIT lose its connection?). The explorer walks the tree
-//! of decisions depth first, building the world anew for each schedule, so a world must do the
-//! same whenever the same is decided: no clock, no randomness, no thread. It stops only when all
-//! schedules have been seen; more than the bound are a failure, as is a schedule that ends with
-//! futures that nobody will ever wake.
+//! A schedule is a list of decisions: which woken future is polled next, and every choice that the
+//! world itself leaves open, for example whether a COMMIT loses its connection. The explorer walks
+//! the tree of decisions depth first and builds a new world for each schedule. The same decisions
+//! must therefore lead to the same run: a world has no clock, no randomness and no threads.
+//! Exploration fails if there are more schedules than the bound, or if a schedule ends with futures
+//! that are never woken.
 //!
-//! Futures yield before each of their steps. What they do before their first yield is therefore
-//! nothing that another could see, and no decision: all arrive, in their order, then it begins.
+//! Futures yield before each step. Before the first decision, each future runs in turn up to its
+//! first yield, so other futures must not be able to see what it does until then.
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// One of the world's futures.
+/// One of the futures of a world.
 pub(crate) type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What is explored: futures, and the state that they share, for the check at the end.
@@ -25,72 +25,67 @@ pub(crate) struct World<S, T> {
     pub(crate) tasks: Vec<Task<T>>,
 }
 
-/// The decisions of one run, drawn from by the explorer and by the world.
+/// The decisions of one run. The explorer and the world share them.
 #[derive(Clone, Default)]
 pub(crate) struct Decisions(Arc<Mutex<Run>>);
 
 #[derive(Default)]
 struct Run {
-    /// Decided before the run began; from where it ends on, the first option is taken.
-    given: Vec<Decision>,
+    /// Decisions fixed before the run. After the last one, the first option is always taken.
+    fixed: Vec<Decision>,
     taken: Vec<Decision>,
     spawned: Vec<Task<()>>,
-    /// Who is being polled, and what was done by whom so far.
+    /// Number of the task that is being polled.
     current: usize,
+    /// Task numbers and their steps so far.
     trace: Vec<(usize, &'static str)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Decision {
     option: usize,
-    /// Out of how many; zero where a person wrote the schedule down, who need not know.
+    /// Number of options; 0 in a schedule passed to [`Explorer::only`], which lacks it.
     out_of: usize,
 }
 
 impl Decisions {
-    fn given(given: Vec<Decision>) -> Self {
+    fn fixed(fixed: Vec<Decision>) -> Self {
         Self(Arc::new(Mutex::new(Run {
-            given,
+            fixed,
             ..Run::default()
         })))
     }
 
-    /// Decides between 0 and `options - 1`, all of which will be explored.
+    /// Picks a number below `options`. The explorer tries each of them.
     pub(crate) fn choose(&self, options: usize) -> usize {
         if options == 1 {
             return 0;
         }
         let mut run = self.run();
-        let decision = match run.given.get(run.taken.len()) {
-            Some(given) => {
-                assert!(
-                    given.option < options && (given.out_of == 0 || given.out_of == options),
-                    "the world is not the same every time"
-                );
-                given.option
-            }
-            None => 0,
-        };
-        run.taken.push(Decision {
-            option: decision,
-            out_of: options,
-        });
-        decision
+        let fixed = run.fixed.get(run.taken.len());
+        assert!(
+            fixed.is_none_or(|it| it.option < options && [0, options].contains(&it.out_of)),
+            "the same decisions led to a different run"
+        );
+        let option = fixed.map_or(0, |decision| decision.option);
+        let out_of = options;
+        run.taken.push(Decision { option, out_of });
+        option
     }
 
-    /// Adds a future to the world while it runs.
+    /// Adds a future to the running world.
     pub(crate) fn spawn(&self, task: Task<()>) {
         self.run().spawned.push(task);
     }
 
-    /// Notes what the future that is being polled does, for the report of a failure.
-    pub(crate) fn note(&self, what: &'static str) {
+    /// Records a step of the future that is being polled, for the report of a failure.
+    pub(crate) fn note(&self, step: &'static str) {
         let mut run = self.run();
         let current = run.current;
-        run.trace.push((current, what));
+        run.trace.push((current, step));
     }
 
-    /// The decisions that lead to the next schedule, or `None` after the last one.
+    /// The decisions of the next schedule, or `None` after the last one.
     fn next(&self) -> Option<Vec<Decision>> {
         let mut next = self.run().taken.clone();
         while let Some(last) = next.pop() {
@@ -120,7 +115,7 @@ impl Decisions {
     }
 }
 
-/// A schedule that went wrong; printed, it is what [`Explorer::only`] takes.
+/// A failed schedule. [`Explorer::only`] replays it.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) why: String,
@@ -131,32 +126,32 @@ pub(crate) struct Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.why)?;
-        for (task, what) in &self.trace {
-            writeln!(f, "  task {task}: {what}")?;
+        for (task, step) in &self.trace {
+            writeln!(f, "  task {task}: {step}")?;
         }
-        write!(f, "replay it by Explorer::only(\"{}\")", self.schedule)
+        write!(f, "replay it with Explorer::only(\"{}\")", self.schedule)
     }
 }
 
-/// Prints the schedule when something in it panics, which only the test's harness catches.
+/// Prints the schedule if a future or the check panics; only the test harness catches panics.
 struct PanicReport<'a>(&'a Decisions);
 
 impl Drop for PanicReport<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}", self.0.failure("a panic in this schedule:".to_owned()));
+            eprintln!("{}", self.0.failure("panic in this schedule:".to_owned()));
         }
     }
 }
 
-/// How much to explore.
+/// Which schedules to explore.
 pub(crate) struct Explorer {
     bound: u64,
     only: Option<Vec<Decision>>,
 }
 
 impl Explorer {
-    /// Every schedule, of which there must not be more than `bound`.
+    /// All schedules; more than `bound` are a failure.
     pub(crate) fn up_to(bound: u64) -> Self {
         Self { bound, only: None }
     }
@@ -173,18 +168,21 @@ impl Explorer {
         }
     }
 
-    /// Builds and runs the world under every schedule, and lets `check` judge the end of each,
-    /// with the outputs in the order of the tasks. Answers how many schedules there were.
+    /// Builds and runs the world under every schedule and returns the number of schedules. `check`
+    /// judges the end of each from the state and the outputs, in the order of the tasks.
     ///
     /// # Panics
-    /// When there are more than the bound, and when a future or the check does.
-    pub(crate) fn explore<S, T: Send + 'static>(
+    /// If there are more schedules than the bound, or a future or the check panics.
+    pub(crate) fn explore<S, T>(
         self,
         build: impl Fn(&Decisions) -> World<S, T>,
         mut check: impl FnMut(&S, &[T]) -> anyhow::Result<()>,
-    ) -> Result<u64, Failure> {
+    ) -> Result<u64, Failure>
+    where
+        T: Send + 'static,
+    {
         let once = self.only.is_some();
-        let mut given = self.only.unwrap_or_default();
+        let mut fixed = self.only.unwrap_or_default();
         let mut schedules = 0;
         loop {
             assert!(
@@ -193,14 +191,14 @@ impl Explorer {
                 self.bound
             );
             schedules += 1;
-            let decisions = Decisions::given(given);
+            let decisions = Decisions::fixed(fixed);
             let report = PanicReport(&decisions);
             let world = build(&decisions);
             let outputs = run(&decisions, world.tasks)?;
             check(&world.state, &outputs).map_err(|error| decisions.failure(error.to_string()))?;
             drop(report);
             match decisions.next() {
-                Some(next) if !once => given = next,
+                Some(next) if !once => fixed = next,
                 _ => return Ok(schedules),
             }
         }
@@ -216,84 +214,76 @@ impl Wake for Woken {
     }
 }
 
-/// A future on its way, until it is done.
-struct Running {
-    task: Option<Task<()>>,
+/// A future with its output, which a spawned future does not have.
+struct Running<T> {
+    task: Task<Option<T>>,
     woken: Arc<Woken>,
-    waker: Waker,
+    done: bool,
+    output: Option<T>,
 }
 
-impl Running {
-    fn new(task: Task<()>) -> Self {
-        let woken = Arc::new(Woken(AtomicBool::new(true)));
-        let waker = Waker::from(Arc::clone(&woken));
+impl<T: Send + 'static> Running<T> {
+    fn new(task: impl Future<Output = Option<T>> + Send + 'static) -> Self {
         Self {
-            task: Some(task),
-            woken,
-            waker,
+            task: Box::pin(task),
+            woken: Arc::new(Woken(AtomicBool::new(true))),
+            done: false,
+            output: None,
         }
     }
 
     fn ready(&self) -> bool {
-        self.task.is_some() && self.woken.0.load(Ordering::Relaxed)
+        !self.done && self.woken.0.load(Ordering::Relaxed)
     }
 
     fn poll(&mut self) {
         self.woken.0.store(false, Ordering::Relaxed);
-        if let Some(task) = &mut self.task
-            && let Poll::Ready(()) = task.as_mut().poll(&mut Context::from_waker(&self.waker))
-        {
-            self.task = None;
+        let waker = Waker::from(Arc::clone(&self.woken));
+        if let Poll::Ready(output) = self.task.as_mut().poll(&mut Context::from_waker(&waker)) {
+            (self.done, self.output) = (true, output);
         }
     }
 }
 
-/// Runs the tasks, and those that they spawn, to the end.
+/// Runs the tasks and the futures that they spawn to completion.
 fn run<T: Send + 'static>(decisions: &Decisions, tasks: Vec<Task<T>>) -> Result<Vec<T>, Failure> {
-    let outputs: Vec<_> = tasks.iter().map(|_| Arc::new(Mutex::new(None))).collect();
+    let count = tasks.len();
+    let tasks = tasks.into_iter();
     let mut running: Vec<_> = tasks
-        .into_iter()
-        .zip(outputs.iter().map(Arc::clone))
-        .map(|(task, output)| {
-            Running::new(Box::pin(async move {
-                let done = task.await;
-                *output.lock().expect("nobody panics with it") = Some(done);
-            }))
-        })
+        .map(|task| Running::new(async { Some(task.await) }))
         .collect();
-    for (task, arriving) in running.iter_mut().enumerate() {
-        decisions.run().current = task;
-        arriving.poll();
+    for (number, task) in running.iter_mut().enumerate() {
+        decisions.run().current = number;
+        task.poll();
     }
     loop {
-        let spawned = std::mem::take(&mut decisions.run().spawned);
-        running.extend(spawned.into_iter().map(Running::new));
-        let ready = || running.iter().enumerate().filter(|(_, one)| one.ready());
-        let options = ready().count();
-        if options == 0 {
+        for task in std::mem::take(&mut decisions.run().spawned) {
+            running.push(Running::new(async {
+                task.await;
+                None
+            }));
+        }
+        let ready: Vec<_> = (0..running.len())
+            .filter(|&number| running[number].ready())
+            .collect();
+        if ready.is_empty() {
             break;
         }
-        let chosen = ready()
-            .nth(decisions.choose(options))
-            .map(|(task, _)| task)
-            .expect("the option is one of the ready ones");
+        let chosen = ready[decisions.choose(ready.len())];
         decisions.run().current = chosen;
         running[chosen].poll();
     }
-    let stuck: Vec<_> = (0..running.len())
-        .filter(|&task| running[task].task.is_some())
-        .collect();
+    let stuck = (0..running.len()).filter(|&number| !running[number].done);
+    let stuck: Vec<_> = stuck.collect();
     if !stuck.is_empty() {
-        return Err(decisions.failure(format!("deadlock: nobody will wake the tasks {stuck:?}")));
+        return Err(decisions.failure(format!("deadlock: tasks {stuck:?} are never woken")));
     }
-    let outputs = outputs.iter().map(|output| {
-        let output = output.lock().expect("nobody panics with it").take();
-        output.expect("every task is done")
-    });
-    Ok(outputs.collect())
+    Ok((running.into_iter().take(count))
+        .map(|task| task.output.expect("every task is done"))
+        .collect())
 }
 
-/// Lets the others go first, once: pending the first time, and woken at once.
+/// Pending once, and woken immediately, so that other futures can run first.
 pub(crate) async fn yield_once() {
     let mut yielded = false;
     std::future::poll_fn(|context| {

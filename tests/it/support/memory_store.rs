@@ -1,10 +1,10 @@
 //! A `StockStore` in memory that models a READ COMMITTED database, one statement at a time.
 //!
-//! Each statement and each COMMIT is one step, preceded by one yield, so that the explorer can
-//! put any step of anybody else in between. Writes lock their row until the transaction ends;
-//! whoever wants the row meanwhile waits in line, and then decides by what it has become. The
-//! ledger takes an operation once and a caller's key once. Time does not exist: nothing here times
-//! out, and two transactions that wait for each other are a deadlock, which the explorer reports.
+//! Each statement and each COMMIT is one step. It yields first, so that the explorer can run steps
+//! of other tasks in between. A write locks its row until the transaction ends; other writers wait
+//! in order and then see the committed row. The ledger accepts each operation id and each caller's
+//! key once. There is no time: nothing times out, and the explorer reports transactions that wait
+//! for each other as a deadlock.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -22,31 +22,31 @@ use transaction::Lock;
 mod stock_store;
 mod transaction;
 
-/// What a write under a lock is conditional on.
+/// The condition of a write under a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Guard {
-    /// Version and fence, as the databases have it.
+pub(crate) enum WriteCondition {
+    /// Version and fence, as in the databases.
     VersionAndFence,
-    /// The fence only, which is what many a text on fencing tokens asks for.
-    FenceAlone,
+    /// Only the fence, as many texts on fencing tokens recommend.
+    FenceOnly,
 }
 
-/// The model database; clones are the same one.
+/// The model database; clones share it.
 #[derive(Clone)]
 pub(crate) struct MemoryStore {
     tables: Arc<Mutex<Tables>>,
-    guard: Guard,
+    condition: WriteCondition,
     decisions: Decisions,
 }
 
-/// What is committed, and who holds what.
+/// The committed rows, and the locks.
 #[derive(Debug, Default)]
 struct Tables {
     levels: Vec<Row>,
     ledger: Vec<Entry>,
     locks: Vec<Lock>,
     transactions: u64,
-    /// How many more connections may be lost in COMMIT.
+    /// Number of connections that may still be lost in COMMIT.
     faults: u32,
 }
 
@@ -58,7 +58,7 @@ struct Row {
 }
 
 impl Row {
-    /// Whether a later holder of the same lock has written it.
+    /// Whether a later holder of the same lock has written this row.
     fn is_after(&self, fence: &Fence) -> bool {
         let last = self.fence.as_ref();
         last.is_some_and(|last| fence.is_before(last.token, &last.source))
@@ -78,7 +78,7 @@ impl DerefMut for Row {
     }
 }
 
-/// A row of the ledger: the movement, and the caller's key that it was recorded under.
+/// A row of the ledger: the movement, and the caller with its idempotency key.
 #[derive(Debug, Clone)]
 struct Entry {
     movement: Movement,
@@ -98,8 +98,8 @@ impl Tables {
         self.levels.push(row);
     }
 
-    /// Whether one of the ledger's unique indexes refuses `entry`.
-    fn conflicts(&self, entry: &Entry) -> bool {
+    /// Whether a unique index of the ledger refuses `entry`.
+    fn is_duplicate(&self, entry: &Entry) -> bool {
         self.ledger.iter().any(|old| {
             old.movement.operation == entry.movement.operation
                 || (entry.key.is_some() && old.key == entry.key)
@@ -116,17 +116,17 @@ impl MemoryStore {
         };
         Self {
             tables: Arc::new(Mutex::new(tables)),
-            guard: Guard::VersionAndFence,
+            condition: WriteCondition::VersionAndFence,
             decisions: decisions.clone(),
         }
     }
 
-    /// The same with writes under a lock on another condition.
-    pub(crate) fn guarded_by(self, guard: Guard) -> Self {
-        Self { guard, ..self }
+    /// Changes the condition of writes under a lock.
+    pub(crate) fn with_condition(self, condition: WriteCondition) -> Self {
+        Self { condition, ..self }
     }
 
-    /// Stocks a SKU before anything runs.
+    /// Creates a SKU with `on_hand` units in its default warehouse, without a step.
     pub(crate) fn stock(&self, sku: &Sku, on_hand: i64) {
         let level = StockLevel {
             sku: sku.clone(),
@@ -147,31 +147,30 @@ impl MemoryStore {
         });
     }
 
-    /// Counter against ledger as committed, without a step; zeros for an unknown SKU.
+    /// The audit of the SKU's committed levels and movements, without a step.
     pub(crate) fn audit_now(&self, sku: &Sku) -> Vec<Audit> {
         let tables = self.tables();
         let levels = tables.levels.iter().filter(|level| level.sku == *sku);
-        levels
-            .map(|level| {
-                let deltas = |sold: bool| -> i64 {
-                    let movements = tables.ledger.iter().map(|entry| &entry.movement);
-                    movements
-                        .filter(|one| one.sku == *sku && one.warehouse == level.warehouse)
-                        .filter(|one| (one.kind == MovementKind::Deducted) == sold)
-                        .map(|one| one.delta)
-                        .sum()
-                };
-                Audit {
-                    warehouse: level.warehouse.clone(),
-                    received: deltas(false),
-                    sold: -deltas(true),
-                    on_hand: level.on_hand,
-                    held: level.held,
-                    backorder_limit: level.backorder_limit,
-                    pending: 0,
-                }
-            })
-            .collect()
+        let audit = |level: &Row| {
+            let sum = |sold: bool| -> i64 {
+                let movements = tables.ledger.iter().map(|entry| &entry.movement);
+                movements
+                    .filter(|one| one.sku == *sku && one.warehouse == level.warehouse)
+                    .filter(|one| (one.kind == MovementKind::Deducted) == sold)
+                    .map(|one| one.delta)
+                    .sum()
+            };
+            Audit {
+                warehouse: level.warehouse.clone(),
+                received: sum(false),
+                sold: -sum(true),
+                on_hand: level.on_hand,
+                held: level.held,
+                backorder_limit: level.backorder_limit,
+                pending: 0,
+            }
+        };
+        levels.map(audit).collect()
     }
 
     /// The deductions in the ledger, without a step.
@@ -183,7 +182,7 @@ impl MemoryStore {
             .collect()
     }
 
-    /// The committed levels that are wanted, in order.
+    /// The committed levels that match, sorted.
     fn levels_where(&self, wanted: impl Fn(&StockLevel) -> bool) -> Vec<StockLevel> {
         let tables = self.tables();
         let levels = tables.levels.iter().map(|row| row.level.clone());
@@ -192,13 +191,13 @@ impl MemoryStore {
         found
     }
 
-    /// What every statement begins with.
+    /// Starts a statement.
     async fn step(&self, statement: &'static str) {
         yield_once().await;
         self.decisions.note(statement);
     }
 
-    /// Whether this COMMIT is one that is lost: both are explored.
+    /// Decides whether this COMMIT loses its connection.
     fn connection_is_lost(&self) -> bool {
         let mut tables = self.tables();
         let lost = tables.faults > 0 && self.decisions.choose(2) == 1;
@@ -217,7 +216,7 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-/// The movement that leads to `after`.
+/// A movement whose result is the level `after`.
 fn movement(
     operation: OperationId,
     kind: MovementKind,
@@ -237,7 +236,7 @@ fn movement(
         request_hash: None,
         reason: None,
         reference: None,
-        // The model has no time; nothing that is explored reads it.
+        // The model has no time, and no explored code reads it.
         created_at: "1970-01-01T00:00:00Z".to_owned(),
     }
 }
@@ -247,7 +246,7 @@ fn key(idempotency: Option<&Idempotency>) -> Option<(String, String)> {
     Some((caller.as_str().to_owned(), key.as_str().to_owned()))
 }
 
-/// The sale that left `after`, computed from `read` where it was computed outside the statement.
+/// The sale whose result is `after`. Read-check-write strategies computed it from `read`.
 fn sale(deduction: &Deduction, after: &StockLevel, read: Option<&StockLevel>) -> Entry {
     let delta = -deduction.quantity.units();
     Entry {
@@ -261,7 +260,7 @@ fn sale(deduction: &Deduction, after: &StockLevel, read: Option<&StockLevel>) ->
     }
 }
 
-/// What an attempt comes to where `level` was read after the units had been refused.
+/// Why a deduction took nothing, from the level that was read after the refusal.
 fn refusal(level: Option<&StockLevel>, deduction: &Deduction) -> Attempt {
     let Some(available) = level.map(StockLevel::available) else {
         return Attempt::UnknownSku;

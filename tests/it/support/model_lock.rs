@@ -1,9 +1,8 @@
-//! A lock service in memory whose leases end whenever a schedule wants it.
+//! A lock service in memory whose leases may end early, in every way that the explorer tries.
 //!
-//! It grants in the order of asking, and mints a token that grows with each acquisition. The lease
-//! of an acquisition may end at any step, as often as the world allows: then the next one holds the
-//! lock, and the holder before it goes on, not knowing. (A pause of that holder needs no modelling:
-//! any schedule may leave it aside for as long as it likes.)
+//! It grants the lock in order of arrival, with a token that grows with each acquisition. A lease
+//! may end at any step: the next waiter then gets the lock, and the previous holder continues
+//! without knowing. A pause of a holder needs no model, because a schedule may delay any task.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,7 +17,7 @@ use stocklock_locks::LockError;
 
 use super::explore::{Decisions, yield_once};
 
-/// The one lock of the model; clones are the same one.
+/// The only lock of the model; clones share it.
 #[derive(Clone)]
 pub(crate) struct ModelLock {
     state: Arc<Mutex<State>>,
@@ -27,18 +26,20 @@ pub(crate) struct ModelLock {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The token of the acquisition that holds it.
+    /// Token of the current holder.
     holder: Option<i64>,
-    /// The last token minted.
+    /// Last token issued.
     last: i64,
+    /// Tickets of the waiting acquisitions.
     waiters: VecDeque<(i64, Waker)>,
+    /// Last ticket issued.
     tickets: i64,
-    /// How many more leases may end early.
+    /// Number of leases that may still end early.
     losses: u32,
 }
 
 impl ModelLock {
-    /// A free lock, of which at most `losses` leases end before their holder releases them.
+    /// A free lock; at most `losses` of its leases end before their holder releases them.
     pub(crate) fn new(decisions: &Decisions, losses: u32) -> Self {
         let state = State {
             losses,
@@ -50,9 +51,8 @@ impl ModelLock {
         }
     }
 
-    /// Decides whether the lease of this acquisition ends before it is released; if so, at any
-    /// later step.
-    fn decide_on_the_lease(&self, token: i64) {
+    /// Decides whether the lease of this holder may end at a later step, before its release.
+    fn decide_whether_lease_ends(&self, token: i64) {
         if self.state().losses == 0 || self.decisions.choose(2) == 0 {
             return;
         }
@@ -71,7 +71,12 @@ impl ModelLock {
 }
 
 impl State {
-    /// Ends this acquisition, unless it has ended.
+    fn next_ticket(&mut self) -> i64 {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    /// Frees the lock if this acquisition still holds it.
     fn end(&mut self, token: i64) {
         if self.holder != Some(token) {
             return;
@@ -82,12 +87,10 @@ impl State {
         }
     }
 
-    /// Grants the lock to whoever has waited longest, once it is free.
+    /// Grants the lock when it is free and no other acquisition has waited longer.
     fn poll_acquire(&mut self, ticket: i64, context: &Context<'_>) -> Poll<i64> {
-        let is_next = self
-            .waiters
-            .front()
-            .is_none_or(|(first, _)| *first == ticket);
+        let first = self.waiters.front();
+        let is_next = first.is_none_or(|(first, _)| *first == ticket);
         if self.holder.is_none() && is_next {
             self.waiters.pop_front();
             self.last += 1;
@@ -117,16 +120,12 @@ impl Lock for ModelLock {
 
     async fn acquire(&self, _name: &str, _wait: Duration) -> Result<Box<dyn Held>, LockError> {
         yield_once().await;
-        self.decisions.note("ask for the lock");
-        let ticket = {
-            let mut state = self.state();
-            state.tickets += 1;
-            state.tickets
-        };
+        self.decisions.note("request the lock");
+        let ticket = self.state().next_ticket();
         let token =
             std::future::poll_fn(|context| self.state().poll_acquire(ticket, context)).await;
-        self.decisions.note("hold the lock");
-        self.decide_on_the_lease(token);
+        self.decisions.note("acquire the lock");
+        self.decide_whether_lease_ends(token);
         let lock = self.clone();
         Ok(Box::new(ModelHold { lock, token }))
     }
@@ -154,7 +153,7 @@ impl Held for ModelHold {
         }
     }
 
-    /// The truth, which a real holder knows only from its clock.
+    /// Exact; a real holder knows this only from its clock.
     fn is_lost(&self) -> bool {
         self.lock.state().holder != Some(self.token)
     }
@@ -162,7 +161,7 @@ impl Held for ModelHold {
     async fn release(self: Box<Self>) {}
 }
 
-/// The release arrives at once. One that is late only keeps the others waiting.
+/// The release takes effect immediately. A late release would only make the others wait longer.
 impl Drop for ModelHold {
     fn drop(&mut self) {
         self.lock.state().end(self.token);

@@ -1,4 +1,4 @@
-//! The store's door: the same statements in the same order as the SQL back ends.
+//! [`StockStore`] with the same statements in the same order as the SQL back ends.
 
 use async_trait::async_trait;
 use stocklock::stock::{
@@ -9,10 +9,10 @@ use stocklock::stock::{
 use stocklock::store::{Attempt, Change, StockStore, StoreError};
 
 use super::transaction::Transaction;
-use super::{Entry, Guard, MemoryStore, Row, key, movement, refusal, sale};
+use super::{Entry, MemoryStore, Row, WriteCondition, key, movement, refusal, sale};
 
 impl MemoryStore {
-    /// Records a deduction in the transaction that wrote the level, and commits both.
+    /// Inserts a deduction into the ledger in the transaction that wrote the level, and commits.
     async fn record(
         &self,
         mut tx: Transaction,
@@ -29,7 +29,7 @@ impl MemoryStore {
         })
     }
 
-    /// Records a change of a level, and commits both.
+    /// Inserts the entry of a changed level into the ledger, and commits.
     async fn record_change(
         &self,
         mut tx: Transaction,
@@ -57,9 +57,7 @@ impl StockStore for MemoryStore {
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
-        Ok(vec![
-            "this store keeps nothing beyond its process".to_owned(),
-        ])
+        Ok(vec!["this store is lost when its process ends".to_owned()])
     }
 
     async fn level(
@@ -83,8 +81,8 @@ impl StockStore for MemoryStore {
         if let Some(after) = after {
             return self.record(tx, deduction, &after, None).await;
         }
-        // The row is not kept locked for the second read: MariaDB lets go of one that the
-        // statement passes over, and SQLite's transaction is over.
+        // The second read does not hold the row lock: MariaDB releases the lock of a row that
+        // fails the condition, and SQLite has ended the transaction.
         drop(tx);
         let level = self.level(row.0, row.1).await?;
         Ok(refusal(level.as_ref(), deduction))
@@ -103,7 +101,7 @@ impl StockStore for MemoryStore {
             .await
         {
             Some(after) => self.record(tx, deduction, &after, None).await,
-            None => Err(StoreError::Bug("a locked row has gone".into())),
+            None => Err(StoreError::Bug("a locked row was deleted".into())),
         }
     }
 
@@ -132,7 +130,7 @@ impl StockStore for MemoryStore {
         let row = (&deduction.sku, &deduction.warehouse);
         let mut tx = Transaction::begin(self);
         let allowed = |row: &Row| {
-            let same = self.guard == Guard::FenceAlone || row.version == read.version;
+            let same = self.condition == WriteCondition::FenceOnly || row.version == read.version;
             same && !row.is_after(fence)
         };
         let set = |row: &mut Row| {
@@ -163,7 +161,7 @@ impl StockStore for MemoryStore {
             .update(row, |_| true, |level| level.on_hand = on_hand)
             .await;
         match written {
-            // The CHECK of the table, where the limit was lowered since it was read.
+            // The table's CHECK refuses: the backorder limit was lowered after the read.
             Some(after) if after.available() < 0 => {
                 drop(tx);
                 let level = self.level(row.0, row.1).await?;

@@ -1,7 +1,7 @@
-//! One transaction of the model: its locks, its writes, and the end of both.
+//! One transaction of the model: its locks and its writes.
 //!
-//! The locks are those of a row, of a SKU, and of an entry in one of the ledger's unique indexes:
-//! who inserts a value that an open transaction has inserted waits for that transaction's end.
+//! A lock protects a SKU, a row, or a value in a unique index of the ledger: an insert of a value
+//! that an open transaction has inserted waits until that transaction ends.
 
 use std::sync::MutexGuard;
 use std::task::{Context, Poll, Waker};
@@ -20,7 +20,7 @@ pub(super) enum LockName {
     Key(String, String),
 }
 
-/// A lock that is held, and who waits for it, in the order of asking.
+/// A lock, its holder, and the transactions that wait for it, in order of arrival.
 #[derive(Debug)]
 pub(super) struct Lock {
     name: LockName,
@@ -38,7 +38,7 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
-    /// Begins. No step of its own, for it touches nothing that others could see.
+    /// Begins a transaction. BEGIN is not a step, because no other task can see it.
     pub(super) fn begin(store: &MemoryStore) -> Self {
         let mut tables = store.tables();
         tables.transactions += 1;
@@ -56,33 +56,37 @@ impl Transaction {
         self.store.tables()
     }
 
-    /// Waits until the lock is this transaction's, and keeps it until the end.
+    /// Waits for the lock and keeps it until the transaction ends.
     pub(super) async fn lock(&self, name: &LockName) {
         std::future::poll_fn(|context| self.tables().poll_lock(self.id, name, context)).await;
     }
 
-    /// The row as this transaction sees it: its own write, or else what is committed by now.
+    /// The row as this transaction sees it: its last write, or else the committed row.
     pub(super) fn row(&self, sku: &Sku, warehouse: &Warehouse) -> Option<Row> {
-        let own = self.written.iter().rev();
-        own.into_iter()
+        let mut written = self.written.iter().rev();
+        written
             .find(|row| row.sku == *sku && row.warehouse == *warehouse)
             .cloned()
             .or_else(|| self.tables().row(sku, warehouse).cloned())
+    }
+
+    async fn lock_row(&self, sku: &Sku, warehouse: &Warehouse) {
+        let name = LockName::Row(sku.clone(), warehouse.clone());
+        self.lock(&name).await;
     }
 
     /// `SELECT … FOR UPDATE` of one row.
     pub(super) async fn select_for_update(&self, sku: &Sku, warehouse: &Warehouse) -> Option<Row> {
         self.store.step("SELECT FOR UPDATE").await;
         self.row(sku, warehouse)?;
-        self.lock(&LockName::Row(sku.clone(), warehouse.clone()))
-            .await;
+        self.lock_row(sku, warehouse).await;
         self.row(sku, warehouse)
     }
 
-    /// `UPDATE … SET … WHERE <key> AND <condition>`; answers the new row, or `None` for no row.
+    /// `UPDATE … SET … WHERE <key> AND <condition>`; returns the new row, if one was updated.
     ///
-    /// As READ COMMITTED has it: a row that does not satisfy the condition as it is committed is
-    /// passed over without waiting; one that does is locked, and then judged by what it has become.
+    /// READ COMMITTED: a row whose committed version fails the condition is skipped without a wait.
+    /// Any other row is locked first, and the condition is then checked again.
     pub(super) async fn update(
         &mut self,
         (sku, warehouse): (&Sku, &Warehouse),
@@ -91,8 +95,7 @@ impl Transaction {
     ) -> Option<Row> {
         self.store.step("UPDATE").await;
         self.row(sku, warehouse).filter(&condition)?;
-        self.lock(&LockName::Row(sku.clone(), warehouse.clone()))
-            .await;
+        self.lock_row(sku, warehouse).await;
         let mut row = self.row(sku, warehouse).filter(&condition)?;
         set(&mut row);
         row.version += 1;
@@ -100,30 +103,28 @@ impl Transaction {
         Some(row)
     }
 
-    /// `SELECT … FOR UPDATE` of all of a SKU's rows, under the lock that its setters share.
+    /// `SELECT … FOR UPDATE` of all rows of a SKU, after its lock that every `set_level` takes.
     pub(super) async fn select_sku_for_update(&self, sku: &Sku) -> Vec<StockLevel> {
         self.store.step("lock the SKU").await;
         self.lock(&LockName::Sku(sku.clone())).await;
         self.store.step("SELECT the SKU's levels FOR UPDATE").await;
         let of_sku = |level: &StockLevel| level.sku == *sku;
         for level in self.store.levels_where(of_sku) {
-            self.lock(&LockName::Row(level.sku, level.warehouse)).await;
+            self.lock_row(&level.sku, &level.warehouse).await;
         }
         self.store.levels_where(of_sku)
     }
 
-    /// `INSERT` of a row of stock, or `UPDATE` of all of one that is locked already.
+    /// `INSERT` of a row of stock, or `UPDATE` of all its columns except the fence.
     pub(super) async fn put(&mut self, level: StockLevel) {
         self.store.step("INSERT or UPDATE of the level").await;
-        self.lock(&LockName::Row(level.sku.clone(), level.warehouse.clone()))
-            .await;
-        let fence = self
-            .row(&level.sku, &level.warehouse)
-            .and_then(|row| row.fence);
+        self.lock_row(&level.sku, &level.warehouse).await;
+        let old = self.row(&level.sku, &level.warehouse);
+        let fence = old.and_then(|row| row.fence);
         self.written.push(Row { level, fence });
     }
 
-    /// `INSERT` into the ledger; answers whether it is new there.
+    /// `INSERT` into the ledger; returns false for a duplicate.
     pub(super) async fn insert(&mut self, entry: Entry) -> bool {
         self.store.step("INSERT").await;
         self.lock(&LockName::Operation(entry.movement.operation))
@@ -131,16 +132,15 @@ impl Transaction {
         if let Some((caller, key)) = &entry.key {
             self.lock(&LockName::Key(caller.clone(), key.clone())).await;
         }
-        if self.tables().conflicts(&entry) {
+        if self.tables().is_duplicate(&entry) {
             return false;
         }
         self.inserted.push(entry);
         true
     }
 
-    /// `COMMIT`, whose connection may be lost while the model has such a fault left. The server
-    /// then goes on with it for as long as it likes, and commits it or rolls it back in the end;
-    /// meanwhile it keeps its locks. Both an immediate end and a late one are among the schedules.
+    /// `COMMIT`. While the model has faults left, the connection may be lost. The server then
+    /// commits or rolls back at any later step, and holds the locks until then.
     pub(super) async fn commit(self) -> Result<(), StoreError> {
         let store = self.store.clone();
         store.step("COMMIT").await;
@@ -152,16 +152,16 @@ impl Transaction {
         decisions.note("the connection is lost in COMMIT");
         store.decisions.spawn(Box::pin(async move {
             if decisions.choose(2) == 0 {
-                decisions.note("the server commits what was in doubt");
+                decisions.note("the server commits the transaction with the unknown outcome");
                 self.apply();
             } else {
-                decisions.note("the server rolls back what was in doubt");
+                decisions.note("the server rolls back the transaction with the unknown outcome");
             }
         }));
         Err(StoreError::OutcomeUnknown("lost in COMMIT".into()))
     }
 
-    /// Makes the writes visible; the drop that follows in the same step gives the locks up.
+    /// Makes the writes visible. The drop at the end releases the locks in the same step.
     fn apply(mut self) {
         let written = std::mem::take(&mut self.written);
         let inserted = std::mem::take(&mut self.inserted);
@@ -193,7 +193,7 @@ impl Tables {
         if lock.holder == id {
             return Poll::Ready(());
         }
-        // Woken or not, a waiter keeps its place in the queue.
+        // A waiter that is polled again keeps its place in the queue.
         if let Some(waiter) = lock.waiters.iter_mut().find(|waiter| waiter.0 == id) {
             waiter.1.clone_from(context.waker());
         } else {
@@ -202,7 +202,7 @@ impl Tables {
         Poll::Pending
     }
 
-    /// Ends transaction `id`: each of its locks goes to whoever has waited longest.
+    /// Ends transaction `id`: each of its locks goes to the transaction that has waited longest.
     fn release(&mut self, id: u64) {
         self.locks.retain_mut(|lock| {
             lock.waiters.retain(|waiter| waiter.0 != id);
