@@ -10,5 +10,4 @@ mod fenced;
 pub(crate) mod fixture;
 mod ledger;
 mod migrations;
-mod raw;
 mod servers;

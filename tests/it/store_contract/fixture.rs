@@ -13,7 +13,7 @@ use stocklock::store::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use super::raw::Raw;
+pub(crate) use crate::support::rival::Raw;
 use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database, fresh_redis};
 
 /// How long the stores of the tests wait: no shorter than MariaDB can wait for a lock.
