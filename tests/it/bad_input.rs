@@ -275,9 +275,7 @@ async fn error_in_answer(app: &TestApp, bad: Bad) -> Option<String> {
 
 #[rstest]
 #[tokio::test]
-async fn bad_input_is_refused_with_a_problem_and_changes_nothing(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn bad_input_is_refused_without_effect(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::with_flags(backend, 1, &[]).await;
     app.set_level("real", 10).await;
     let pages = ["/stock", "/stock/real", "/stock/real/movements"];

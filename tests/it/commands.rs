@@ -193,9 +193,7 @@ async fn password_of_the_database_is_never_printed(#[case] url: &str) {
 
 #[rstest]
 #[tokio::test]
-async fn processes_that_start_together_on_a_fresh_database_get_ready(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn replicas_can_start_together(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let database = fresh_database(backend).await;
     let variables = [("DATABASE_URL", database.url.as_str())];
     let start = || Process::start(&["serve"], &variables);

@@ -65,9 +65,7 @@ async fn hundred_requests_with_one_key_take_once(
 
 #[rstest]
 #[tokio::test]
-async fn key_answers_the_same_request_in_any_form_and_no_other(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn key_answers_only_the_same_request(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("real", 10).await;
     let first = send_keyed(take(&app, 0, &json!({"sku": "real"})), "key").await;
@@ -97,9 +95,7 @@ async fn key_answers_the_same_request_in_any_form_and_no_other(
 
 #[rstest]
 #[tokio::test]
-async fn keys_and_skus_that_differ_only_in_case_are_different(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn keys_and_skus_are_case_sensitive(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     for (sku, on_hand) in [("shirt", 10), ("Shirt", 20), ("SHIRT", 30)] {
         app.set_level(sku, on_hand).await;
@@ -151,9 +147,7 @@ async fn refusal_is_not_stored_under_its_key(#[values(Sqlite, Mysql, Postgres)] 
 
 #[rstest]
 #[tokio::test]
-async fn adjustment_with_the_same_key_is_made_once(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn adjustment_with_a_key_is_made_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("real", 10).await;
     let delivery = json!({"delta": 5, "reason": "delivery", "reference": "PO-1"});
@@ -201,9 +195,7 @@ async fn parallel_adjustments_with_one_key_add_once() {
 /// The first request with the key is still running: the test itself keeps its transaction open.
 #[rstest]
 #[tokio::test]
-async fn key_is_in_flight_while_its_first_request_runs(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn key_is_in_flight_while_its_request_runs(#[values(Mysql, Postgres)] backend: Backend) {
     let app = TestApp::with_flags(backend, 1, &["--wait-limit-ms=1000"]).await;
     app.set_level("real", 10).await;
     let mut first = Raw::connect(backend, &app.database_url).await;

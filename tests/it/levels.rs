@@ -49,7 +49,7 @@ async fn level_is_created_and_then_set(#[values(Sqlite, Mysql, Postgres)] backen
 
 #[rstest]
 #[tokio::test]
-async fn stock_is_sold_down_to_the_backorder_limit_and_no_further(
+async fn backorders_are_sold_down_to_the_limit(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     let app = TestApp::start(backend).await;
@@ -129,9 +129,7 @@ async fn precondition_keeps_its_meaning_behind_a_proxy() {
 
 #[rstest]
 #[tokio::test]
-async fn answer_to_a_put_has_the_etag_for_the_next_put(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn put_answers_the_etag_for_the_next(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("a", 1).await;
     let mut tag = etag(&app, "a").await;
@@ -147,9 +145,7 @@ async fn answer_to_a_put_has_the_etag_for_the_next_put(
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_many_puts_with_the_same_precondition_succeeds(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn one_of_many_conditional_puts_wins(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("a", 1).await;
     let current = etag(&app, "a").await;
@@ -203,9 +199,7 @@ async fn get_with_the_current_etag_answers_304() {
 
 #[rstest]
 #[tokio::test]
-async fn adjustment_is_refused_below_the_limit(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn adjustment_below_limit_is_refused(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("a", 5).await;
     let adjust = async |delta, reason| {

@@ -19,6 +19,14 @@ const SLACK: Duration = Duration::from_secs(5);
 /// With `--wait-limit-ms=1000`.
 const WAITED: Duration = Duration::from_secs(2).saturating_add(SLACK);
 
+/// A replica with one SKU, whose row another transaction has locked.
+async fn with_locked_stock(backend: Backend, flags: &[&str]) -> (TestApp, Rival) {
+    let app = TestApp::with_flags(backend, 1, flags).await;
+    app.set_level("a", 10).await;
+    let rival = Rival::holding_stock(backend, &app.database_url).await;
+    (app, rival)
+}
+
 fn take(app: &TestApp, strategy: &str) -> RequestBuilder {
     app.deduct(0, strategy, &json!({"sku": "a"}))
 }
@@ -58,17 +66,13 @@ async fn overloaded(app: &TestApp) -> Answer {
 
 #[rstest]
 #[tokio::test]
-async fn deductions_above_max_in_flight_are_refused_at_once(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn deductions_above_the_cap_are_refused(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let flags = [
         "--max-in-flight=1",
         "--wait-limit-ms=20000",
         "--request-deadline-ms=30000",
     ];
-    let app = TestApp::with_flags(backend, 1, &flags).await;
-    app.set_level("a", 10).await;
-    let rival = Rival::holding_stock(backend, &app.database_url).await;
+    let (app, rival) = with_locked_stock(backend, &flags).await;
     let first = tokio::spawn(send(take(&app, "single-sql")));
     assert_eq!(refusal(&overloaded(&app).await), (503, "overloaded", true));
     let refused = send(take(&app, "single-sql")).await;
@@ -85,9 +89,7 @@ async fn deductions_above_max_in_flight_are_refused_at_once(
 #[tokio::test]
 async fn exhausted_pool_is_overloaded_not_unavailable(#[values(Mysql, Postgres)] backend: Backend) {
     let flags = ["--database-pool-size=1", "--wait-limit-ms=1000"];
-    let app = TestApp::with_flags(backend, 1, &flags).await;
-    app.set_level("a", 10).await;
-    let rival = Rival::holding_stock(backend, &app.database_url).await;
+    let (app, rival) = with_locked_stock(backend, &flags).await;
     let mut requests = JoinSet::new();
     for _ in 0..10 {
         requests.spawn(send(take(&app, "single-sql")));
@@ -111,9 +113,7 @@ async fn row_locked_past_the_wait_limit_is_contended(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
     #[values("no-lock", "local-mutex", "single-sql", "for-update", "optimistic")] strategy: &str,
 ) {
-    let app = TestApp::with_flags(backend, 1, &["--wait-limit-ms=1000"]).await;
-    app.set_level("a", 10).await;
-    let rival = Rival::holding_stock(backend, &app.database_url).await;
+    let (app, rival) = with_locked_stock(backend, &["--wait-limit-ms=1000"]).await;
     let refused = send(take(&app, strategy)).await;
     assert_eq!(refusal(&refused), (503, "contended", true));
     assert!(refused.after >= Duration::from_millis(900), "{refused:?}");
@@ -124,12 +124,8 @@ async fn row_locked_past_the_wait_limit_is_contended(
 
 #[rstest]
 #[tokio::test]
-async fn puts_and_adjustments_keep_the_wait_limit(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
-    let app = TestApp::with_flags(backend, 1, &["--wait-limit-ms=1000"]).await;
-    app.set_level("a", 10).await;
-    let rival = Rival::holding_stock(backend, &app.database_url).await;
+async fn changes_keep_the_wait_limit(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let (app, rival) = with_locked_stock(backend, &["--wait-limit-ms=1000"]).await;
     let put = app.put(0, "a", &json!({"on_hand": 1}));
     let adjust = app.adjust(0, "a", &json!({"delta": 1, "reason": "x"}));
     for request in [put, adjust] {
@@ -146,9 +142,7 @@ async fn puts_and_adjustments_keep_the_wait_limit(
 /// The proxy holds the movement back until the deadline has passed.
 #[rstest]
 #[tokio::test]
-async fn missed_deadline_is_outcome_unknown_until_a_retry(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn missed_deadline_is_an_unknown_outcome(#[values(Mysql, Postgres)] backend: Backend) {
     let database = fresh_database(backend).await;
     let (proxy, url) = Proxy::before(&database.url).await;
     let flags = ["--wait-limit-ms=500", "--request-deadline-ms=1000"];

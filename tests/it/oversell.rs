@@ -28,9 +28,7 @@ fn only(strategies: &str, mut plan: RacePlan) -> RacePlan {
 /// A lock prevents conflicts, while `optimistic` depends on the refused writes.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_strategy_keeps_its_tiers_promise_in_a_race(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn every_strategy_keeps_its_promise(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let plan = RacePlan::new(500, 50, 12);
     let services = LockServices::fresh().await;
     let flags = services.flags();
@@ -77,9 +75,7 @@ async fn flash_sale_sells_exactly_the_stock(#[values(Sqlite, Mysql, Postgres)] b
 /// There are as many orders as units, so that only the drift shows the lost updates.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_updates_show_as_drift_if_every_order_is_served(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn lost_updates_show_as_drift(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let plan = RacePlan {
         orders: 10,
         stock: 500,
@@ -100,9 +96,7 @@ async fn lost_updates_show_as_drift_if_every_order_is_served(
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn local_mutex_is_exact_with_one_replica(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn local_mutex_is_exact_on_one_replica(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let plan = only("local-mutex", RacePlan::new(200, 40, 6));
     let report = race(backend, 1, &plan, &[]).await;
     let (row, table) = (&report.rows[0], report.table());

@@ -33,9 +33,7 @@ fn texts<'a>(items: &'a [Value], field: &str) -> Vec<&'a str> {
 
 #[rstest]
 #[tokio::test]
-async fn pages_of_levels_yield_every_level_once_in_order(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn pages_yield_each_level_once_in_order(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::with_flags(backend, 1, &[]).await;
     let mut names = Vec::new();
     for sku in ["a", "B", "b", "b.1", "ä", "上海", "0", "a-1", "𠮷"] {
@@ -62,9 +60,7 @@ async fn pages_of_levels_yield_every_level_once_in_order(
 
 #[rstest]
 #[tokio::test]
-async fn pages_of_movements_yield_every_movement_newest_first(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn pages_yield_movements_newest_first(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("a", 100).await;
     app.set_level("b", 100).await;

@@ -9,7 +9,8 @@ use stocklock::store::{Attempt, Change};
 
 use super::deductions::Way;
 use super::fixture::{
-    Fixture, On, Raw, adjustment, creation, deduction, idempotency, level_change, name, place,
+    Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, creation, deduction, idempotency,
+    level_change, name, place,
 };
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -24,9 +25,7 @@ fn done(change: Change) -> (StockLevel, bool) {
 
 #[rstest]
 #[tokio::test]
-async fn set_level_creates_a_level_once_and_then_changes_it(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn set_level_creates_once_and_then_changes(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let first = LevelChange {
         reason: Some(Reason::parse("opening stock 开业").unwrap()),
@@ -71,9 +70,7 @@ async fn set_level_creates_a_level_once_and_then_changes_it(
 
 #[rstest]
 #[tokio::test]
-async fn failed_precondition_changes_nothing(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn failed_precondition_changes_nothing(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let set = async |precondition: Precondition| {
         let change = LevelChange {
@@ -104,9 +101,7 @@ async fn failed_precondition_changes_nothing(
 
 #[rstest]
 #[tokio::test]
-async fn sku_has_one_home_in_all_its_warehouses(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn sku_has_one_home_in_all_warehouses(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     fixture.set(creation("a", "main", Home::Redis)).await;
     let with_home = LevelChange {
@@ -131,9 +126,7 @@ async fn sku_has_one_home_in_all_its_warehouses(
 
 #[rstest]
 #[tokio::test]
-async fn level_below_its_limit_or_too_large_is_refused(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn level_outside_its_limits_is_refused(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 1).await;
     let below = LevelChange {
@@ -154,9 +147,7 @@ async fn level_below_its_limit_or_too_large_is_refused(
 
 #[rstest]
 #[tokio::test]
-async fn adjustment_adds_or_takes_down_to_the_limit(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn adjustment_takes_down_to_the_limit(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let unknown = fixture.store.adjust(&adjustment("a", 1)).await.unwrap();
     assert_eq!(unknown, Change::UnknownSku);
@@ -192,9 +183,7 @@ async fn adjustment_adds_or_takes_down_to_the_limit(
 
 #[rstest]
 #[tokio::test]
-async fn adjustment_with_a_key_is_made_once(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn adjustment_with_a_key_is_made_once(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let store = &fixture.store;
     fixture.put("a", 2).await;
@@ -218,9 +207,7 @@ async fn adjustment_with_a_key_is_made_once(
 /// tighter constraint refuses the adjustment, and the overwrite starts from a lower level.
 #[rstest]
 #[tokio::test]
-async fn refusal_that_the_level_contradicts_is_a_conflict(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn contradicted_refusal_is_a_conflict(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     let mut raw = Raw::connect(backend, &fixture.url).await;
     let tighter = match backend {

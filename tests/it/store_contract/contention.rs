@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{
-    Fixture, On, Raw, SOON, WAIT_LIMIT, creation, deduction, deduction_with_key, name, open,
-    start_deduction, units, until_found,
+    Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SOON, SQLITE, WAIT_LIMIT, creation, deduction,
+    deduction_with_key, name, open, start_deduction, units, until_found,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -53,7 +53,7 @@ fn locks(fixture: &Fixture) -> Locks {
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_64_buyers_of_50_units_exactly_50_get_one(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On,
 ) {
     let fixture = Fixture::on(on).await;
     let (services, tier) = match on {
@@ -131,9 +131,7 @@ async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)]
 /// wrote (MariaDB undoes only the failed statement) and must not wait for its locks.
 #[rstest]
 #[tokio::test]
-async fn key_that_an_open_transaction_records_is_in_flight(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn key_of_an_open_transaction_is_in_flight(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 5).await;
     let store = open(&fixture.url, 1);
@@ -160,9 +158,7 @@ async fn key_that_an_open_transaction_records_is_in_flight(
 
 #[rstest]
 #[tokio::test]
-async fn key_of_a_rolled_back_transaction_can_be_recorded(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn key_of_a_rolled_back_transaction_is_free(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 5).await;
     let mut first = Raw::connect(backend, &fixture.url).await;
@@ -200,9 +196,7 @@ async fn until_waiting(fixture: &Fixture) {
 /// default isolation level would abort it.
 #[rstest]
 #[tokio::test]
-async fn statement_that_waited_for_a_row_sees_its_new_version(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn waiting_statement_sees_the_new_version(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 5).await;
     let mut holder = Raw::connect(backend, &fixture.url).await;
@@ -234,9 +228,7 @@ async fn statement_that_waited_for_a_row_sees_its_new_version(
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_many_concurrent_creations_of_a_sku_succeeds(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn one_of_many_creations_succeeds(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     for round in 0..10 {
         let sku = format!("sku-{round}");
@@ -268,9 +260,7 @@ async fn one_of_many_concurrent_creations_of_a_sku_succeeds(
 /// the row and then wants the key.
 #[rstest]
 #[tokio::test]
-async fn deadlock_aborts_one_attempt_and_the_next_one_succeeds(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn deadlock_aborts_one_attempt_and_no_more(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 5).await;
     let mut other = Raw::connect(backend, &fixture.url).await;

@@ -5,7 +5,8 @@ use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
 use stocklock::store::{Attempt, InRedis, StoreError};
 
 use super::fixture::{
-    Fixture, On, deduction, deduction_with_key, fence, level_change, name, place,
+    Fixture, MYSQL, On, POSTGRES, REDIS, SQLITE, deduction, deduction_with_key, fence,
+    level_change, name, place,
 };
 
 type Outcome = Result<Attempt, StoreError>;
@@ -58,9 +59,7 @@ impl Way {
 
 #[rstest]
 #[tokio::test]
-async fn every_way_takes_the_units_and_records_a_movement(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn every_way_takes_and_records_the_units(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     for way in Way::all(on) {
         let sku = format!("{way:?}");
@@ -104,7 +103,7 @@ async fn assert_deducts(way: Way, fixture: &Fixture, attempts: &[(u32, Attempt)]
 #[rstest]
 #[tokio::test]
 async fn stock_is_sold_to_zero_and_no_further(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On,
     #[values(0, 1)] way: usize,
 ) {
     let way = Way::atomic(on)[way];
@@ -124,8 +123,8 @@ async fn stock_is_sold_to_zero_and_no_further(
 
 #[rstest]
 #[tokio::test]
-async fn stock_is_sold_down_to_the_backorder_limit_and_no_further(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+async fn backorders_are_sold_down_to_the_limit(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On,
     #[values(0, 1)] way: usize,
 ) {
     let way = Way::atomic(on)[way];
@@ -148,7 +147,7 @@ async fn stock_is_sold_down_to_the_backorder_limit_and_no_further(
 
 #[rstest]
 #[tokio::test]
-async fn held_units_are_not_sold(#[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On) {
+async fn held_units_are_not_sold(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     fixture.hold_three("a").await;
@@ -164,9 +163,7 @@ async fn held_units_are_not_sold(#[values(On::SQLITE, On::MYSQL, On::POSTGRES, O
 
 #[rstest]
 #[tokio::test]
-async fn missing_sku_or_warehouse_is_an_unknown_sku(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn missing_sku_or_warehouse_is_unknown(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     let elsewhere = Deduction {
@@ -186,9 +183,7 @@ async fn missing_sku_or_warehouse_is_an_unknown_sku(
 
 #[rstest]
 #[tokio::test]
-async fn write_with_an_old_version_is_a_conflict(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn write_with_an_old_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
     // The same quantity again, with a new version.
@@ -205,9 +200,7 @@ async fn write_with_an_old_version_is_a_conflict(
 
 #[rstest]
 #[tokio::test]
-async fn overwrite_loses_an_update_and_the_ledger_proves_it(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn overwrite_loses_an_update_and_drifts(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
     for _ in 0..2 {
@@ -224,9 +217,7 @@ async fn overwrite_loses_an_update_and_the_ledger_proves_it(
 
 #[rstest]
 #[tokio::test]
-async fn overwrite_below_the_limit_is_refused_by_the_constraint(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn overwrite_below_the_limit_is_refused(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let with_limit = |backorder_limit, on_hand| LevelChange {
         backorder_limit: Some(backorder_limit),
@@ -243,9 +234,7 @@ async fn overwrite_below_the_limit_is_refused_by_the_constraint(
 
 #[rstest]
 #[tokio::test]
-async fn ledger_accepts_each_operation_and_each_key_once(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn ledger_has_each_operation_and_key_once(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     for way in Way::all(on) {
         let sku = format!("{way:?}");
@@ -282,9 +271,7 @@ async fn ledger_accepts_each_operation_and_each_key_once(
 
 #[rstest]
 #[tokio::test]
-async fn names_and_keys_differ_by_case_and_use_any_script(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn names_and_keys_keep_case_and_script(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let [first, second] = Way::atomic(on);
     for (sku, on_hand) in [("abc", 1), ("ABC", 2), ("äbc", 3)] {

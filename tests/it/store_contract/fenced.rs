@@ -5,7 +5,8 @@ use stocklock::stock::{LevelChange, StockLevel};
 use stocklock::store::{Attempt, Change, InRedis};
 
 use super::fixture::{
-    Fixture, On, Raw, adjustment, deduction, deduction_with_key, fence, level_change,
+    Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, deduction, deduction_with_key,
+    fence, level_change,
 };
 
 /// The SKU of these tests.
@@ -71,9 +72,7 @@ impl Row {
 
 #[rstest]
 #[tokio::test]
-async fn each_holder_writes_and_stores_its_fence(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn each_holder_writes_and_stores_its_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     row.assert(0, "", 0).await;
     // Two attempts under one lock, then later holders, up to the greatest possible token.
@@ -86,9 +85,7 @@ async fn each_holder_writes_and_stores_its_fence(
 
 #[rstest]
 #[tokio::test]
-async fn write_with_an_older_token_has_lost_its_lock(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn write_with_older_token_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     row.read_and_write(7, HERE).await;
     for token in [6, 0, -1] {
@@ -100,9 +97,7 @@ async fn write_with_an_older_token_has_lost_its_lock(
 
 #[rstest]
 #[tokio::test]
-async fn write_after_that_of_the_next_holder_has_lost_its_lock(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn write_after_next_holder_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     let read = row.read().await;
     row.read_and_write(8, HERE).await;
@@ -112,9 +107,7 @@ async fn write_after_that_of_the_next_holder_has_lost_its_lock(
 
 #[rstest]
 #[tokio::test]
-async fn write_with_an_older_version_and_a_valid_token_is_a_conflict(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn write_with_older_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     let read = row.read().await;
     // The same quantity again, with a new version.
@@ -135,9 +128,7 @@ async fn write_with_an_older_version_and_a_valid_token_is_a_conflict(
 
 #[rstest]
 #[tokio::test]
-async fn tokens_of_different_sources_are_not_compared(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn tokens_of_two_sources_are_not_compared(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     row.read_and_write(1_000, HERE).await;
     let attempt = row.read_and_write(3, THERE).await;
@@ -151,9 +142,7 @@ async fn tokens_of_different_sources_are_not_compared(
 
 #[rstest]
 #[tokio::test]
-async fn writes_without_a_lock_keep_the_fence(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     row.read_and_write(7, HERE).await;
     let before = row.read().await;
@@ -191,9 +180,7 @@ async fn writes_without_a_lock_keep_the_fence(
 /// Each change of the limit changes the version, so a write never reaches the constraint.
 #[rstest]
 #[tokio::test]
-async fn write_after_the_limit_was_lowered_is_a_conflict(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn write_after_lower_limit_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     let with_limit = |backorder_limit| LevelChange {
         backorder_limit: Some(backorder_limit),
@@ -210,9 +197,7 @@ async fn write_after_the_limit_was_lowered_is_a_conflict(
 
 #[rstest]
 #[tokio::test]
-async fn duplicate_changes_neither_units_nor_fence(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn duplicate_keeps_units_and_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     let store = row.fixture.store.clone();
     let sale = deduction_with_key(SKU, 1, "key");

@@ -32,10 +32,12 @@ pub(crate) enum On {
     Redis,
 }
 
+pub(crate) const SQLITE: On = On::Sql(Backend::Sqlite);
+pub(crate) const MYSQL: On = On::Sql(Backend::Mysql);
+pub(crate) const POSTGRES: On = On::Sql(Backend::Postgres);
+pub(crate) const REDIS: On = On::Redis;
+
 impl On {
-    pub(crate) const SQLITE: Self = Self::Sql(Backend::Sqlite);
-    pub(crate) const MYSQL: Self = Self::Sql(Backend::Mysql);
-    pub(crate) const POSTGRES: Self = Self::Sql(Backend::Postgres);
     pub(crate) const REDIS: Self = Self::Redis;
 
     /// Its SQL database.

@@ -7,14 +7,15 @@ use stocklock::stock::{
 };
 
 use super::deductions::Way;
-use super::fixture::{Fixture, On, Raw, adjustment, all_of, deduction, level_change, name, place};
+use super::fixture::{
+    Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, all_of, deduction, level_change,
+    name, place,
+};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 #[rstest]
 #[tokio::test]
-async fn pages_of_levels_have_no_gap_and_no_overlap(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn pages_of_levels_have_no_gap_or_overlap(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     // In the expected order: by code point, SKU before warehouse.
     let expected = [
@@ -62,9 +63,7 @@ async fn pages_of_levels_have_no_gap_and_no_overlap(
 
 #[rstest]
 #[tokio::test]
-async fn movements_come_newest_first_and_can_be_filtered(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn movements_are_newest_first_and_filtered(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let [way, _] = Way::atomic(on);
     let in_main = level_change("a", 10);
@@ -122,9 +121,7 @@ async fn movements_come_newest_first_and_can_be_filtered(
 
 #[rstest]
 #[tokio::test]
-async fn created_at_is_the_time_in_utc_as_rfc_3339(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn created_at_is_rfc_3339_in_utc(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     let mut raw = Raw::connect(backend, &fixture.url).await;
     let now = match backend {
@@ -148,9 +145,7 @@ async fn created_at_is_the_time_in_utc_as_rfc_3339(
 
 #[rstest]
 #[tokio::test]
-async fn audit_compares_level_and_ledger_of_each_warehouse(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn audit_compares_level_and_ledger(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     let store = &fixture.store;
     assert!(store.audit(&name("a")).await.unwrap().is_empty());

@@ -15,9 +15,7 @@ use crate::support::services::{PrivateServer, fresh_database};
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eight_replicas_can_migrate_at_once_and_again(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn eight_replicas_can_migrate_at_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     for _ in 0..3 {
         let database = fresh_database(backend).await;
         for _ in 0..2 {
@@ -115,9 +113,7 @@ async fn refusal(url: &str) -> String {
 
 #[rstest]
 #[tokio::test]
-async fn unknown_database_or_user_is_reported_in_one_line(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn unknown_database_or_user_is_reported(#[values(Mysql, Postgres)] backend: Backend) {
     let database = fresh_database(backend).await;
     let unknown_database = altered(&database.url, |url| {
         url.set_password(None).unwrap();
@@ -149,9 +145,7 @@ async fn scheme_of_the_url_chooses_the_database() {
 /// The service and its database may start together.
 #[rstest]
 #[tokio::test]
-async fn migration_waits_for_a_server_that_starts_later(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn migration_waits_for_a_server_to_start(#[values(Mysql, Postgres)] backend: Backend) {
     let mut server = PrivateServer::start(backend).await;
     server.kill9();
     let url = server.url().to_owned();

@@ -20,9 +20,7 @@ const REQUESTS: usize = 24;
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn server_that_is_down_is_unavailable_until_it_is_back(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn killed_server_is_unavailable_until_restart(#[values(Mysql, Postgres)] backend: Backend) {
     let mut server = PrivateServer::start(backend).await;
     let fixture = Fixture::at(backend, server.url().to_owned()).await;
     fixture.put("a", 10).await;
@@ -56,9 +54,7 @@ async fn server_that_is_down_is_unavailable_until_it_is_back(
 
 #[rstest]
 #[tokio::test]
-async fn busy_connections_are_not_reported_as_a_server_that_is_down(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn busy_connections_are_not_an_outage(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 10).await;
     let store = open(&fixture.url, 1);
@@ -148,9 +144,7 @@ async fn ping_does_not_wait_for_a_connection(#[values(Mysql, Postgres)] backend:
 /// connection.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn server_that_hangs_costs_the_pool_no_connection(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn hanging_server_costs_the_pool_no_connection(#[values(Mysql, Postgres)] backend: Backend) {
     let database = fresh_database(backend).await;
     let (proxy, url) = Proxy::before(&database.url).await;
     let fixture = Fixture::at(backend, database.url.clone()).await;
