@@ -6,19 +6,18 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::change::LevelChanges;
 use crate::config::{Config, DatabaseConfig, Limits, Mode, ServicesConfig};
 use crate::http::{Api, BodyLimits, Lab, router};
+use crate::locks::{LockServers, LockSettings};
 use crate::metrics::Metrics;
-use crate::operations::Operations;
-use crate::retry::RetryPolicy;
 use crate::server::{ServerLimits, serve};
-use crate::stock::{
+use crate::supervise::supervise;
+use stocklock_core::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool};
+use stocklock_core::level_service::LevelService;
+use stocklock_core::stock::{
     Home, LevelChange, OperationId, Precondition, Reason, Sku, StockError, Warehouse,
 };
-use crate::store::{RedisOptions, StoreOptions, Stores, WatchOn};
-use crate::strategy::{Deductor, LockSettings, Locks, Services};
-use crate::supervise::supervise;
+use stocklock_store::{RedisOptions, StockStore, StoreOptions, Stores, WatchOn};
 
 /// The SKU that the lab seeds, and deducts where none is named.
 const LAB_SKU: &str = "1001";
@@ -34,10 +33,10 @@ const LAB_STOCK: i64 = 5_000;
 pub struct Replica {
     api: Arc<Api>,
     stores: Stores,
-    locks: Locks,
+    locks: LockServers,
     lock_lease: Duration,
     limits: Limits,
-    operations: Operations,
+    operations: WritePool,
     shutdown: CancellationToken,
 }
 
@@ -59,23 +58,27 @@ impl Replica {
             limits.doubt_limit(),
         );
         let metrics = Arc::new(Metrics::new());
-        let operations = Operations::new(limits.max_in_flight as usize, limits.request_deadline_ms);
+        let operations = WritePool::new(limits.max_in_flight as usize, limits.request_deadline_ms);
         let shutdown = CancellationToken::new();
-        let locks = Locks::new(&lock_settings(config), &metrics)?;
-        let deductor = Deductor::new(
-            Arc::clone(&store),
-            locks.clone(),
-            policy.clone(),
-            operations.clone(),
-            Arc::clone(&metrics),
-        );
-        let changes = LevelChanges::new(Arc::clone(&store), policy, operations.clone());
+        let locks = LockServers::new(&lock_settings(config), &metrics)?;
+        let available = config.services.available();
+        let context = DeductionContext {
+            store: Arc::clone(&store) as _,
+            mutexes: Arc::default(),
+            locks: locks.locks().clone(),
+            available: available.clone(),
+            policy: policy.clone(),
+            metrics: Arc::clone(&metrics) as _,
+        };
+        let deductor = Deductor::new(context, operations.clone());
+        let changes = LevelService::new(Arc::clone(&store) as _, policy, operations.clone());
         let api = Arc::new(Api {
             replica,
             deductor: Arc::new(deductor),
             changes,
             store,
             locks: locks.clone(),
+            available,
             strategy: config.service.strategy,
             lab: (mode == Mode::Lab).then(|| Lab {
                 default_sku: sku(LAB_SKU),
@@ -113,7 +116,7 @@ impl Replica {
             tracing::warn!("{problem}");
         }
         let (lease, deadline) = (self.lock_lease, self.limits.request_deadline_ms);
-        if self.locks.services() != Services::NONE && lease < deadline {
+        if self.locks.locks().iter().next().is_some() && lease < deadline {
             tracing::warn!(
                 ?lease,
                 ?deadline,
@@ -193,7 +196,7 @@ impl Replica {
         tokio::select! {
             () = to_the_end => {}
             () = drain_limit => tracing::warn!(
-                operations = self.operations.under_way(),
+                operations = self.operations.in_flight(),
                 "connections, operations or locks still open at the drain limit"
             ),
         }

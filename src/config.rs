@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::strategy::{Services, Strategy, Tier};
+use stocklock_core::strategy::{Available, Dependency, Strategy, Tier};
 
 /// Whether this is a shop's service or an engineer's laboratory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,13 +137,15 @@ pub struct ServicesConfig {
 }
 
 impl ServicesConfig {
-    /// Which services it names.
+    /// The servers that it names.
     #[must_use]
-    pub fn named(&self) -> Services {
-        Services {
-            redis: self.redis_url.is_some(),
-            zookeeper: self.zookeeper_connect.is_some(),
-        }
+    pub fn available(&self) -> Available {
+        let redis = self.redis_url.as_ref().map(|_| Dependency::Redis);
+        let zookeeper = self
+            .zookeeper_connect
+            .as_ref()
+            .map(|_| Dependency::Zookeeper);
+        Available::new(redis.into_iter().chain(zookeeper))
     }
 }
 
@@ -261,7 +263,7 @@ impl Config {
             service, limits, ..
         } = self;
         let strategy = service.strategy;
-        if let Some(reason) = strategy.unavailable(self.services.named()) {
+        if let Some(reason) = self.services.available().why_not(strategy) {
             return Err(format!("STRATEGY: {strategy} is not available: {reason}"));
         }
         if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !service.allow_unsafe {

@@ -14,10 +14,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
-use crate::change::LevelChanges;
+use crate::locks::LockServers;
 use crate::metrics::Metrics;
-use crate::store::StockStore;
-use crate::strategy::{Deductor, Locks, Strategy};
+use stocklock_core::deduct::Deductor;
+use stocklock_core::level_service::LevelService;
+use stocklock_core::strategy::{Available, Strategy};
+use stocklock_store::StockStore;
 
 mod adjust;
 mod audit;
@@ -47,11 +49,13 @@ pub struct Api {
     /// Takes stock.
     pub deductor: Arc<Deductor>,
     /// Sets and adjusts levels.
-    pub changes: LevelChanges,
+    pub changes: LevelService,
     /// Reads levels and the ledger.
     pub store: Arc<dyn StockStore>,
     /// The distributed locks, for readiness.
-    pub locks: Locks,
+    pub locks: LockServers,
+    /// Which strategies can be used.
+    pub available: Available,
     /// The strategy that is used where none is asked for.
     pub strategy: Strategy,
     /// What the lab adds; `None` in production.
@@ -68,9 +72,9 @@ pub struct Api {
 #[derive(Debug, Clone)]
 pub struct Lab {
     /// The SKU that is deducted where none is named.
-    pub default_sku: crate::stock::Sku,
+    pub default_sku: stocklock_core::stock::Sku,
     /// The same where the strategy works on Redis only.
-    pub default_redis_sku: crate::stock::Sku,
+    pub default_redis_sku: stocklock_core::stock::Sku,
 }
 
 /// The whole service, without the connections that it is reached by.

@@ -16,18 +16,12 @@
 //! journal's entry, which the ledger follows); a 2xx follows that
 //! commit; the ledger takes an operation, and an idempotency key, once.
 
-pub mod stock;
-pub mod strategy;
+pub use stocklock_core::{deduct, ports, stock, strategy};
+pub use stocklock_store as store;
 
-pub mod change;
-pub mod operations;
-mod settle;
-mod supervise;
-
-pub mod store;
-
+pub mod locks;
 pub mod metrics;
-pub mod retry;
+mod supervise;
 
 pub mod http;
 pub mod server;

@@ -11,6 +11,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use stocklock_core::ports::DeductionMetrics;
+
 mod journal;
 mod locks;
 
@@ -88,16 +90,6 @@ impl Metrics {
         }
     }
 
-    /// Counts one deduction. `outcome` is `deducted`, `replayed`, or an error's code.
-    pub fn deduction(&self, strategy: &'static str, outcome: &'static str, elapsed: Duration) {
-        self.deductions
-            .get_or_create(&DeductionLabels { strategy, outcome })
-            .inc();
-        self.deduct_seconds
-            .get_or_create(&StrategyLabel { strategy })
-            .observe(elapsed.as_secs_f64());
-    }
-
     /// Counts one HTTP answer.
     pub fn response(&self, status: u16) {
         self.responses.get_or_create(&StatusLabel { status }).inc();
@@ -115,6 +107,21 @@ impl Metrics {
         // Writing to a String cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
+    }
+}
+
+impl DeductionMetrics for Metrics {
+    fn deduction(&self, strategy: &'static str, outcome: &'static str, elapsed: Duration) {
+        self.deductions
+            .get_or_create(&DeductionLabels { strategy, outcome })
+            .inc();
+        self.deduct_seconds
+            .get_or_create(&StrategyLabel { strategy })
+            .observe(elapsed.as_secs_f64());
+    }
+
+    fn write_refused(&self, strategy: &'static str, reason: &'static str) {
+        self.locks.write_refused(strategy, reason);
     }
 }
 

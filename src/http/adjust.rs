@@ -15,7 +15,7 @@ use super::extract::{self, NoQuery, present};
 use super::idempotency::{idempotency, mark_replayed};
 use super::levels::new_sku;
 use super::{Api, openapi};
-use crate::stock::{
+use stocklock_core::stock::{
     Adjustment, MAX_UNITS, OperationId, Reason, Reference, RequestHash, Sku, Warehouse,
 };
 

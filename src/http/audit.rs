@@ -11,7 +11,7 @@ use super::error::ApiError;
 use super::extract::NoQuery;
 use super::levels::known_sku;
 use super::{Api, openapi};
-use crate::stock::{Audit, StockError};
+use stocklock_core::stock::{Audit, StockError};
 
 /// One warehouse's counter and ledger.
 #[derive(Debug, Serialize, ToSchema)]

@@ -14,8 +14,9 @@ use super::error::ApiError;
 use super::extract::{self, present};
 use super::idempotency::{idempotency, mark_replayed};
 use super::{Api, Lab, openapi};
-use crate::stock::{Deducted, Quantity, RequestHash, Sku, Warehouse};
-use crate::strategy::{DeductOrder, Safeguards, Strategy};
+use stocklock_core::deduct::DeductOrder;
+use stocklock_core::stock::{Deducted, Quantity, RequestHash, Sku, Warehouse};
+use stocklock_core::strategy::{Homes, Safeguards, Strategy};
 
 /// What is to be taken.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -142,7 +143,7 @@ fn strategy(api: &Api, asked: Option<&str>) -> Result<Strategy, ApiError> {
         ));
     }
     name.parse()
-        .map_err(|error: crate::strategy::UnknownStrategy| {
+        .map_err(|error: stocklock_core::strategy::UnknownStrategy| {
             ApiError::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "unknown-strategy",
@@ -194,7 +195,7 @@ fn fields(
 
 fn order(api: &Api, strategy: Strategy, fields: DeductBody) -> Result<DeductOrder, ApiError> {
     let default_sku = |lab: &Lab| {
-        if strategy.card().home == "redis" {
+        if strategy.card().homes == Homes::Redis {
             lab.default_redis_sku.clone()
         } else {
             lab.default_sku.clone()

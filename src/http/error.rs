@@ -7,8 +7,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use crate::stock::StockError;
-use crate::store::StoreError;
+use stocklock_core::ports::StoreError;
+use stocklock_core::stock::StockError;
 
 /// An error on its way out. The body is written by `finish`, which knows the request's id.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
-use crate::stock::Revision;
+use stocklock_core::stock::Revision;
 
 /// What `If-Match` or `If-None-Match` lists.
 #[derive(Debug, PartialEq, Eq)]

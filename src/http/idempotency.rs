@@ -4,7 +4,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 
 use super::error::ApiError;
-use crate::stock::{Caller, Idempotency, IdempotencyKey, RequestHash};
+use stocklock_core::stock::{Caller, Idempotency, IdempotencyKey, RequestHash};
 
 /// What a caller names a request by, so that it may be repeated.
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");

@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::etag::{Tags, tagged};
 use super::extract::{self, NoQuery, present};
 use super::{Api, openapi};
-use crate::stock::{LevelCursor, Revision, Sku, StockError, StockLevel};
+use stocklock_core::stock::{LevelCursor, Revision, Sku, StockError, StockLevel};
 
 /// The most rows on one page, and how many there are unless somebody asks for another number.
 const MAX_LIMIT: u32 = 1000;

@@ -12,7 +12,7 @@ use super::error::ApiError;
 use super::extract::{self, present};
 use super::levels::{bad_cursor, cut_page, known_sku, page_limit};
 use super::{Api, openapi};
-use crate::stock::{
+use stocklock_core::stock::{
     Movement, MovementFilter, MovementKind, OperationId, Reference, Sku, StockError, Warehouse,
 };
 

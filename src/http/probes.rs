@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::error::ApiError;
 use super::{Api, openapi};
-use crate::strategy::Service;
+use stocklock_core::strategy::{Dependency, Homes};
 
 /// The longest that readiness may take to find out.
 const READY_LIMIT: Duration = Duration::from_millis(500);
@@ -58,19 +58,19 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<ProbeBody
 
 /// Asks the service whose lock the configured strategy needs, if it needs one; the lab's others may
 /// be away.
-async fn lock_answers(api: &Api) -> Result<(), Service> {
-    match api.strategy.lock(&api.locks) {
-        Some(lock) => lock.ping().await.map_err(|_| lock.service()),
+async fn lock_answers(api: &Api) -> Result<(), Dependency> {
+    match api.locks.locks().get(api.strategy) {
+        Some(lock) => lock.ping().await.map_err(|_| lock.dependency()),
         None => Ok(()),
     }
 }
 
 /// Asks the Redis that the stock of the configured strategy lives in, if it lives there.
-async fn stock_answers(api: &Api) -> Result<(), Service> {
-    if api.strategy.card().home != "redis" {
+async fn stock_answers(api: &Api) -> Result<(), Dependency> {
+    if api.strategy.card().homes != Homes::Redis {
         return Ok(());
     }
-    api.store.ping_redis().await.map_err(|_| Service::Redis)
+    api.store.ping_redis().await.map_err(|_| Dependency::Redis)
 }
 
 /// Counters and histograms in the `OpenMetrics` text format

@@ -17,12 +17,12 @@ use super::extract::{self, NoQuery, present};
 use super::idempotency::IDEMPOTENCY_KEY;
 use super::levels::{LevelBody, new_sku};
 use super::{Api, openapi};
-use crate::change::LevelSet;
-use crate::stock::{
+use stocklock_core::level_service::LevelSet;
+use stocklock_core::stock::{
     Home, LevelChange, OperationId, Precondition, Reason, Revision, Sku, StockError, StockLevel,
     Warehouse,
 };
-use crate::store::StockStore;
+use stocklock_store::StockStore;
 
 /// The longest that the answer waits for its ETag.
 const READ_LIMIT: Duration = Duration::from_millis(500);

@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Api;
-use crate::strategy::{Service, Services, Strategy};
+use stocklock_core::strategy::{Available, Dependency, Strategy};
 
 /// One strategy.
 #[derive(Debug, Serialize, ToSchema)]
@@ -36,14 +36,14 @@ pub(super) struct StrategyBody {
 }
 
 impl StrategyBody {
-    fn of(strategy: Strategy, services: Services) -> Self {
+    fn of(strategy: Strategy, available: &Available) -> Self {
         let card = strategy.card();
-        let reason = strategy.unavailable(services);
+        let reason = available.why_not(strategy);
         Self {
             name: card.name,
             tier: card.tier.as_str(),
-            home: card.home,
-            needs: card.needs.iter().copied().map(Service::name).collect(),
+            home: card.homes.as_str(),
+            needs: card.needs.iter().copied().map(Dependency::name).collect(),
             available: reason.is_none(),
             reason,
             guarantees: card.guarantees(),
@@ -57,7 +57,7 @@ impl StrategyBody {
 /// All strategies.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct StrategyList {
-    /// The closed set, those still to come included.
+    /// Every strategy.
     strategies: Vec<StrategyBody>,
 }
 
@@ -65,8 +65,7 @@ pub(super) struct StrategyList {
 #[utoipa::path(get, path = "/strategies", tag = "strategies",
     responses((status = 200, description = "All of them", body = StrategyList)))]
 pub(super) async fn strategies(State(api): State<Arc<Api>>) -> Json<StrategyList> {
-    let services = api.deductor.services();
-    let body = |strategy| StrategyBody::of(strategy, services);
+    let body = |strategy| StrategyBody::of(strategy, &api.available);
     let strategies = Strategy::ALL.into_iter().map(body).collect();
     Json(StrategyList { strategies })
 }

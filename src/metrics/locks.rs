@@ -83,8 +83,8 @@ impl LockMetrics {
         }
     }
 
-    /// A lock was asked for, and after `waited` it was had or not.
-    pub fn asked(&self, strategy: &'static str, outcome: &'static str, waited: Duration) {
+    /// A request for a lock ended, with or without the lock, after `waited`.
+    pub fn waited(&self, strategy: &'static str, outcome: &'static str, waited: Duration) {
         self.wait_seconds
             .get_or_create(&OutcomeLabels { strategy, outcome })
             .observe(waited.as_secs_f64());
