@@ -4,7 +4,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::commands::assert_is_told_in_one_line;
+use crate::commands::assert_one_line_error;
 use crate::support::lock_services::LockServices;
 use crate::support::process::{Ended, Process};
 use crate::support::services::{Backend, fresh_database};
@@ -147,7 +147,7 @@ async fn what_cannot_be_delayed_is_told_in_one_line(
     #[case] variables: &[(&str, &str)],
 ) {
     let ended = Process::run(&["race", "--rtt=1ms"], variables).await;
-    assert_is_told_in_one_line(&ended, named);
+    assert_one_line_error(&ended, named);
     assert!(!ended.stderr.contains("c4n4ry"), "{}", ended.stderr);
 }
 
