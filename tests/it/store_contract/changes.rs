@@ -1,11 +1,12 @@
 //! Changes that are not sales: to set a level, and to adjust it.
 
+use stocklock::store::StockStore as _;
 use rstest::rstest;
+use stocklock::ports::{AttemptOutcome, ChangeOutcome};
 use stocklock::stock::{
     Adjustment, Home, LevelChange, MovementKind, Precondition, Reason, Reference, RequestHash,
     Revision, StockLevel,
 };
-use stocklock::store::{Attempt, Change};
 
 use super::deductions::Way;
 use super::fixture::{
@@ -16,9 +17,9 @@ use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 /// The level after a change, which must succeed, and whether the change created it.
 #[track_caller]
-fn done(change: Change) -> (StockLevel, bool) {
+fn done(change: ChangeOutcome) -> (StockLevel, bool) {
     match change {
-        Change::Done { level, created } => (level, created),
+        ChangeOutcome::Done { level, created } => (level, created),
         refused => panic!("{refused:?}"),
     }
 }
@@ -64,7 +65,7 @@ async fn set_level_creates_once_and_then_changes(#[values(SQLITE, MYSQL, POSTGRE
     assert!(fixture.audit("a").await.consistent());
 
     let repeat = fixture.store.set_level(&second).await.unwrap();
-    assert_eq!(repeat, Change::Duplicate);
+    assert_eq!(repeat, ChangeOutcome::Duplicate);
     assert_eq!(fixture.level("a").await.on_hand, 5);
 }
 
@@ -81,7 +82,7 @@ async fn failed_precondition_changes_nothing(#[values(SQLITE, MYSQL, POSTGRES, R
         fixture.store.set_level(&change).await.unwrap()
     };
     let revision = async || Revision::of(&fixture.store.levels_of(&name("a")).await.unwrap());
-    let failed = Change::PreconditionFailed;
+    let failed = ChangeOutcome::PreconditionFailed;
     assert_eq!(set(Precondition::Exists).await, failed);
     done(set(Precondition::Absent).await);
     assert_eq!(set(Precondition::Absent).await, failed);
@@ -112,7 +113,7 @@ async fn sku_has_one_home_in_all_warehouses(#[values(Sqlite, Mysql, Postgres)] b
         home: None,
         ..with_home.clone()
     };
-    let wrong_home = Change::WrongHome(Home::Redis);
+    let wrong_home = ChangeOutcome::WrongHome(Home::Redis);
     let refused = fixture.store.set_level(&with_home).await.unwrap();
     assert_eq!(refused, wrong_home);
     let (level, created) = done(fixture.store.set_level(&without_home).await.unwrap());
@@ -134,13 +135,13 @@ async fn level_outside_its_limits_is_refused(#[values(SQLITE, MYSQL, POSTGRES, R
         ..level_change("a", -3)
     };
     let refused = fixture.store.set_level(&below).await.unwrap();
-    assert_eq!(refused, Change::BelowLimit { available: 1 });
+    assert_eq!(refused, ChangeOutcome::BelowLimit { available: 1 });
     let too_large = level_change("a", 1_000_000_000_001);
     let refused = fixture.store.set_level(&too_large).await.unwrap();
-    assert_eq!(refused, Change::TooLarge);
+    assert_eq!(refused, ChangeOutcome::TooLarge);
     let largest = fixture.put("a", 1_000_000_000_000).await;
     let more = fixture.store.adjust(&adjustment("a", 1)).await.unwrap();
-    assert_eq!(more, Change::TooLarge);
+    assert_eq!(more, ChangeOutcome::TooLarge);
     assert_eq!(fixture.level("a").await, largest);
     assert_eq!(fixture.movements("a").await.len(), 2);
 }
@@ -150,7 +151,7 @@ async fn level_outside_its_limits_is_refused(#[values(SQLITE, MYSQL, POSTGRES, R
 async fn adjustment_takes_down_to_the_limit(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let unknown = fixture.store.adjust(&adjustment("a", 1)).await.unwrap();
-    assert_eq!(unknown, Change::UnknownSku);
+    assert_eq!(unknown, ChangeOutcome::UnknownSku);
     fixture.put("a", 2).await;
     let with_reference = Adjustment {
         reference: Some(Reference::parse("PO-17").unwrap()),
@@ -162,7 +163,7 @@ async fn adjustment_takes_down_to_the_limit(#[values(SQLITE, MYSQL, POSTGRES, RE
         assert_eq!(level, fixture.level("a").await);
     }
     let refused = fixture.store.adjust(&adjustment("a", -1)).await.unwrap();
-    assert_eq!(refused, Change::BelowLimit { available: 0 });
+    assert_eq!(refused, ChangeOutcome::BelowLimit { available: 0 });
     assert_eq!(fixture.level("a").await.on_hand, 0);
 
     let movements = fixture.movements("a").await;
@@ -194,7 +195,10 @@ async fn adjustment_with_a_key_is_made_once(#[values(SQLITE, MYSQL, POSTGRES, RE
     };
     let (first, repeat) = (with_key(), with_key());
     done(store.adjust(&first).await.unwrap());
-    assert_eq!(store.adjust(&repeat).await.unwrap(), Change::Duplicate);
+    assert_eq!(
+        store.adjust(&repeat).await.unwrap(),
+        ChangeOutcome::Duplicate
+    );
     assert_eq!(fixture.level("a").await.on_hand, 7);
     let recorded = store.recorded(&repeat.sku, repeat.operation, repeat.idempotency.as_ref());
     let recorded = recorded.await.unwrap().expect("a movement");
@@ -222,9 +226,9 @@ async fn contradicted_refusal_is_a_conflict(#[values(Sqlite, Mysql, Postgres)] b
     let read = fixture.put("a", 3).await;
 
     let adjusted = fixture.store.adjust(&adjustment("a", -1)).await.unwrap();
-    assert_eq!(adjusted, Change::Stale);
+    assert_eq!(adjusted, ChangeOutcome::Conflict);
     let read = StockLevel { on_hand: 0, ..read };
     let attempt = fixture.store.overwrite(&deduction("a", 1), &read).await;
-    assert_eq!(attempt.unwrap(), Attempt::Stale);
+    assert_eq!(attempt.unwrap(), AttemptOutcome::Conflict);
     assert_eq!(fixture.movements("a").await.len(), 1);
 }

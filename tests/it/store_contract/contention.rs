@@ -1,19 +1,18 @@
 //! Concurrent operations on one row, on one key, and on one SKU that does not exist yet.
 
+use stocklock::store::StockStore as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join4;
 use rstest::rstest;
 use secrecy::SecretString;
+use stocklock::deduct::{DeductOrder, DeductionContext, Deductor, RetryPolicy, WritePool};
+use stocklock::locks::{LockServers, LockSettings};
 use stocklock::metrics::Metrics;
-use stocklock::operations::Operations;
-use stocklock::retry::RetryPolicy;
-use stocklock::stock::{Home, StockError, Warehouse};
-use stocklock::store::{Attempt, Change, StoreError};
-use stocklock::strategy::{
-    DeductOrder, Deductor, LockSettings, Locks, Safeguards, Services, Strategy, Tier,
-};
+use stocklock::ports::{AttemptOutcome, ChangeOutcome, StoreError};
+use stocklock::stock::{Durability, Home, StockError, Warehouse};
+use stocklock::strategy::{Available, Dependency, Safeguards, Strategy, Tier};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -29,17 +28,20 @@ const BOUNDED: Duration = Duration::from_secs(8);
 
 /// A deductor with so many attempts that every buyer gets a definite answer.
 fn deductor(fixture: &Fixture) -> Arc<Deductor> {
-    Arc::new(Deductor::new(
-        Arc::clone(&fixture.store),
-        locks(fixture),
-        RetryPolicy::new(10_000, Duration::from_mins(1), Duration::from_mins(1)),
-        Operations::new(1000, Duration::from_mins(2)),
-        Arc::new(Metrics::new()),
-    ))
+    let context = DeductionContext {
+        store: Arc::clone(&fixture.store) as _,
+        mutexes: Arc::default(),
+        locks: locks(fixture).locks().clone(),
+        available: available(fixture),
+        policy: RetryPolicy::new(10_000, Duration::from_mins(1), Duration::from_mins(1)),
+        metrics: Arc::new(Metrics::new()),
+    };
+    let writes = WritePool::new(1000, Duration::from_mins(2));
+    Arc::new(Deductor::new(context, writes))
 }
 
 /// The locks on the fixture's Redis, if it has one.
-fn locks(fixture: &Fixture) -> Locks {
+fn locks(fixture: &Fixture) -> LockServers {
     let redis_url = fixture.redis_url().map(SecretString::from);
     let settings = LockSettings {
         redis_url: redis_url.as_ref(),
@@ -47,7 +49,12 @@ fn locks(fixture: &Fixture) -> Locks {
         lease: Duration::from_secs(10),
         max_hold: Duration::from_mins(1),
     };
-    Locks::new(&settings, &Arc::new(Metrics::new())).expect("a valid URL")
+    LockServers::new(&settings, &Arc::new(Metrics::new())).expect("a valid URL")
+}
+
+/// What the deductor can use.
+fn available(fixture: &Fixture) -> Available {
+    Available::new(fixture.redis_url().map(|_| Dependency::Redis))
 }
 
 #[rstest]
@@ -56,11 +63,12 @@ async fn of_64_buyers_of_50_units_exactly_50_get_one(
     #[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On,
 ) {
     let fixture = Fixture::on(on).await;
-    let (services, tier) = match on {
-        On::Sql(_) => (Services::NONE, Tier::Safe),
-        On::Redis => (locks(&fixture).services(), Tier::Volatile),
+    let tier = match on {
+        On::Sql(_) => Tier::Safe,
+        On::Redis => Tier::Volatile,
     };
-    for strategy in Strategy::available(services).filter(|strategy| strategy.tier() == tier) {
+    let of_tier = |strategy: &Strategy| strategy.tier() == tier;
+    for strategy in available(&fixture).strategies().filter(of_tier) {
         let sku = strategy.name();
         fixture.put(sku, 50).await;
         let deductor = deductor(&fixture);
@@ -123,7 +131,13 @@ async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)]
     }
     rival.let_go().await;
     let attempt = store.deduct_if_available(&deduction).await.unwrap();
-    assert_eq!(attempt, Attempt::Deducted { remaining: 4 });
+    assert_eq!(
+        attempt,
+        AttemptOutcome::Deducted {
+            remaining: 4,
+            durability: Durability::Committed
+        }
+    );
     assert!(fixture.audit("a").await.consistent());
 }
 
@@ -148,12 +162,18 @@ async fn key_of_an_open_transaction_is_in_flight(#[values(Mysql, Postgres)] back
     assert!(in_flight, "{attempt:?}");
 
     let without_key = store.deduct_if_available(&deduction("a", 1)).await.unwrap();
-    assert_eq!(without_key, Attempt::Deducted { remaining: 4 });
+    assert_eq!(
+        without_key,
+        AttemptOutcome::Deducted {
+            remaining: 4,
+            durability: Durability::Committed
+        }
+    );
     assert!(fixture.audit("a").await.consistent());
 
     first.run("COMMIT").await.unwrap();
     let repeat = store.deduct_if_available(&with_key).await.unwrap();
-    assert_eq!(repeat, Attempt::Duplicate);
+    assert_eq!(repeat, AttemptOutcome::Duplicate);
 }
 
 #[rstest]
@@ -170,7 +190,13 @@ async fn key_of_a_rolled_back_transaction_is_free(#[values(Mysql, Postgres)] bac
     first.run("ROLLBACK").await.unwrap();
 
     let attempt = waiting.await.unwrap().unwrap();
-    assert_eq!(attempt, Attempt::Deducted { remaining: 3 });
+    assert_eq!(
+        attempt,
+        AttemptOutcome::Deducted {
+            remaining: 3,
+            durability: Durability::Committed
+        }
+    );
 }
 
 /// Returns when a session of the database waits for a lock.
@@ -222,7 +248,13 @@ async fn waiting_statement_sees_the_new_version(#[values(Mysql, Postgres)] backe
         until_waiting(&fixture).await;
         holder.run("COMMIT").await.unwrap();
         let attempt = waiting.await.unwrap().unwrap();
-        assert_eq!(attempt, Attempt::Deducted { remaining });
+        assert_eq!(
+            attempt,
+            AttemptOutcome::Deducted {
+                remaining,
+                durability: Durability::Committed
+            }
+        );
     }
 }
 
@@ -241,16 +273,17 @@ async fn one_of_many_creations_succeeds(#[values(Sqlite, Mysql, Postgres)] backe
             creators.spawn(async move {
                 loop {
                     match store.set_level(&change).await {
-                        Err(StoreError::Conflict(_) | StoreError::LockWait(_)) => {}
+                        Err(StoreError::Aborted(_) | StoreError::LockWait(_)) => {}
                         outcome => return outcome.expect("no other error"),
                     }
                 }
             });
         }
         let outcomes = timeout(SOON, creators.join_all()).await.expect("soon");
-        let created = |outcome: &&Change| matches!(outcome, Change::Done { created: true, .. });
+        let created =
+            |outcome: &&ChangeOutcome| matches!(outcome, ChangeOutcome::Done { created: true, .. });
         assert_eq!(outcomes.iter().filter(created).count(), 1, "{outcomes:?}");
-        let refused = |outcome: &&Change| **outcome == Change::PreconditionFailed;
+        let refused = |outcome: &&ChangeOutcome| **outcome == ChangeOutcome::PreconditionFailed;
         assert_eq!(outcomes.iter().filter(refused).count(), 7, "{outcomes:?}");
         assert_eq!(fixture.store.levels_of(&name(&sku)).await.unwrap().len(), 1);
     }
@@ -294,12 +327,18 @@ async fn deadlock_aborts_one_attempt_and_no_more(#[values(Mysql, Postgres)] back
 
     let attempt = waiting.await.unwrap();
     let left = match (&attempt, &update) {
-        (Err(StoreError::Conflict(_)), Ok(())) => {
+        (Err(StoreError::Aborted(_)), Ok(())) => {
             other.run("COMMIT").await.unwrap();
             4
         }
         // InnoDB aborts either of the two.
-        (Ok(Attempt::Deducted { remaining: 3 }), Err(_)) if backend == Mysql => {
+        (
+            Ok(AttemptOutcome::Deducted {
+                remaining: 3,
+                durability: Durability::Committed,
+            }),
+            Err(_),
+        ) if backend == Mysql => {
             other.run("ROLLBACK").await.unwrap();
             3
         }
@@ -308,5 +347,11 @@ async fn deadlock_aborts_one_attempt_and_no_more(#[values(Mysql, Postgres)] back
     assert_eq!(fixture.level("a").await.on_hand, left);
     let remaining = left - 1;
     let next = store.deduct_if_available(&deduction("a", 1)).await.unwrap();
-    assert_eq!(next, Attempt::Deducted { remaining });
+    assert_eq!(
+        next,
+        AttemptOutcome::Deducted {
+            remaining,
+            durability: Durability::Committed
+        }
+    );
 }

@@ -1,15 +1,16 @@
 //! The ways to deduct: what they change, what they refuse, and what they record.
 
+use stocklock::store::StockStore as _;
 use rstest::rstest;
+use stocklock::ports::{AttemptOutcome, RedisMethod, StoreError};
 use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
-use stocklock::store::{Attempt, InRedis, StoreError};
 
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, REDIS, SQLITE, deduction, deduction_with_key, fence,
     level_change, name, place,
 };
 
-type Outcome = Result<Attempt, StoreError>;
+type Outcome = Result<AttemptOutcome, StoreError>;
 
 /// A way to deduct, as a strategy uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,8 +46,8 @@ impl Way {
         match self {
             Self::Guarded => store.deduct_if_available(deduction).await,
             Self::RowLock => store.deduct_under_row_lock(deduction).await,
-            Self::Script => store.deduct_in_redis(deduction, InRedis::Script).await,
-            Self::Watch => store.deduct_in_redis(deduction, InRedis::Watch).await,
+            Self::Script => store.deduct_in_redis(deduction, RedisMethod::Script).await,
+            Self::Watch => store.deduct_in_redis(deduction, RedisMethod::Watch).await,
             Self::Version => store.deduct_if_version(deduction, read()).await,
             Self::Fenced => {
                 let fence = fence(1, "test");
@@ -93,7 +94,7 @@ async fn every_way_takes_and_records_the_units(#[values(SQLITE, MYSQL, POSTGRES,
 }
 
 /// Deducts each quantity in turn.
-async fn assert_deducts(way: Way, fixture: &Fixture, attempts: &[(u32, Attempt)]) {
+async fn assert_deducts(way: Way, fixture: &Fixture, attempts: &[(u32, AttemptOutcome)]) {
     for (quantity, expected) in attempts {
         let attempt = way.deduct(fixture, &deduction("a", *quantity)).await;
         assert_eq!(attempt.unwrap(), *expected, "{way:?}: {quantity}");
@@ -111,9 +112,9 @@ async fn stock_is_sold_to_zero_and_no_further(
     fixture.put("a", 5).await;
     let attempts = [
         (2, on.done(3)),
-        (4, Attempt::Insufficient { available: 3 }),
+        (4, AttemptOutcome::Insufficient { available: 3 }),
         (3, on.done(0)),
-        (1, Attempt::Insufficient { available: 0 }),
+        (1, AttemptOutcome::Insufficient { available: 0 }),
     ];
     assert_deducts(way, &fixture, &attempts).await;
     let audit = fixture.audit("a").await;
@@ -136,9 +137,9 @@ async fn backorders_are_sold_down_to_the_limit(
     fixture.set(with_limit).await;
     let attempts = [
         (2, on.done(1)),
-        (2, Attempt::Insufficient { available: 1 }),
+        (2, AttemptOutcome::Insufficient { available: 1 }),
         (1, on.done(0)),
-        (1, Attempt::Insufficient { available: 0 }),
+        (1, AttemptOutcome::Insufficient { available: 0 }),
     ];
     assert_deducts(way, &fixture, &attempts).await;
     assert_eq!(fixture.level("a").await.on_hand, -2);
@@ -153,7 +154,11 @@ async fn held_units_are_not_sold(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: O
     fixture.hold_three("a").await;
     for way in Way::atomic(on) {
         let refused = way.deduct(&fixture, &deduction("a", 3)).await.unwrap();
-        assert_eq!(refused, Attempt::Insufficient { available: 2 }, "{way:?}");
+        assert_eq!(
+            refused,
+            AttemptOutcome::Insufficient { available: 2 },
+            "{way:?}"
+        );
     }
     for (way, remaining) in Way::atomic(on).into_iter().zip([1, 0]) {
         let sold = way.deduct(&fixture, &deduction("a", 1)).await;
@@ -173,7 +178,7 @@ async fn missing_sku_or_warehouse_is_unknown(#[values(SQLITE, MYSQL, POSTGRES, R
     for unknown in [deduction("b", 1), elsewhere] {
         for way in Way::atomic(on) {
             let refused = way.deduct(&fixture, &unknown).await.unwrap();
-            assert_eq!(refused, Attempt::UnknownSku, "{way:?}");
+            assert_eq!(refused, AttemptOutcome::UnknownSku, "{way:?}");
         }
         let level = fixture.store.level(&unknown.sku, &unknown.warehouse).await;
         assert_eq!(level.unwrap(), None);
@@ -193,7 +198,7 @@ async fn write_with_an_old_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRE
     let sale = deduction("a", 1);
     let attempt = fixture.store.deduct_if_version(&sale, &read).await;
 
-    assert_eq!(attempt.unwrap(), Attempt::Stale);
+    assert_eq!(attempt.unwrap(), AttemptOutcome::Conflict);
     assert_eq!(fixture.level("a").await.on_hand, 10);
     assert_eq!(fixture.movements("a").await.len(), 3);
 }
@@ -228,7 +233,10 @@ async fn overwrite_below_the_limit_is_refused(#[values(SQLITE, MYSQL, POSTGRES, 
 
     let attempt = fixture.store.overwrite(&deduction("a", 1), &read).await;
 
-    assert_eq!(attempt.unwrap(), Attempt::Insufficient { available: 0 });
+    assert_eq!(
+        attempt.unwrap(),
+        AttemptOutcome::Insufficient { available: 0 }
+    );
     assert_eq!(fixture.level("a").await.on_hand, 0);
 }
 
@@ -249,7 +257,7 @@ async fn ledger_has_each_operation_and_key_once(#[values(SQLITE, MYSQL, POSTGRES
         let same_key = deduction_with_key(&sku, 5, &sku);
         for repeat in [&plain, &keyed, &same_key] {
             let attempt = way.deduct(&fixture, repeat).await.unwrap();
-            assert_eq!(attempt, Attempt::Duplicate, "{way:?}");
+            assert_eq!(attempt, AttemptOutcome::Duplicate, "{way:?}");
         }
 
         let after = fixture.level(&sku).await;

@@ -1,8 +1,9 @@
 //! Writes under a lock: which ones the fence of the level refuses, and which ones change the fence.
 
+use stocklock::store::StockStore as _;
 use rstest::rstest;
+use stocklock::ports::{AttemptOutcome, ChangeOutcome, RedisMethod};
 use stocklock::stock::{LevelChange, StockLevel};
-use stocklock::store::{Attempt, Change, InRedis};
 
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, deduction, deduction_with_key,
@@ -34,7 +35,7 @@ impl Row {
     }
 
     /// Deducts one unit under a lock, from a level that was read before.
-    async fn write(&self, read: &StockLevel, token: i64, source: &str) -> Attempt {
+    async fn write(&self, read: &StockLevel, token: i64, source: &str) -> AttemptOutcome {
         let (store, fence) = (&self.fixture.store, fence(token, source));
         let deduction = deduction(SKU, 1);
         let attempt = store.deduct_if_fenced(&deduction, read, &fence).await;
@@ -42,7 +43,7 @@ impl Row {
     }
 
     /// Reads the level and deducts one unit under a lock.
-    async fn read_and_write(&self, token: i64, source: &str) -> Attempt {
+    async fn read_and_write(&self, token: i64, source: &str) -> AttemptOutcome {
         self.write(&self.read().await, token, source).await
     }
 
@@ -90,7 +91,7 @@ async fn write_with_older_token_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES, 
     row.read_and_write(7, HERE).await;
     for token in [6, 0, -1] {
         let attempt = row.read_and_write(token, HERE).await;
-        assert_eq!(attempt, Attempt::LockLost, "{token}");
+        assert_eq!(attempt, AttemptOutcome::LockLost, "{token}");
     }
     row.assert(7, HERE, 1).await;
 }
@@ -101,7 +102,7 @@ async fn write_after_next_holder_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES,
     let row = Row::new(on).await;
     let read = row.read().await;
     row.read_and_write(8, HERE).await;
-    assert_eq!(row.write(&read, 7, HERE).await, Attempt::LockLost);
+    assert_eq!(row.write(&read, 7, HERE).await, AttemptOutcome::LockLost);
     row.assert(8, HERE, 1).await;
 }
 
@@ -113,7 +114,7 @@ async fn write_with_older_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES
     // The same quantity again, with a new version.
     row.fixture.put(SKU, 9).await;
     row.fixture.put(SKU, 10).await;
-    assert_eq!(row.write(&read, 7, HERE).await, Attempt::Stale);
+    assert_eq!(row.write(&read, 7, HERE).await, AttemptOutcome::Conflict);
     row.assert(0, "", 0).await;
 
     let read = row.read().await;
@@ -121,7 +122,7 @@ async fn write_with_older_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES
     // The same token, a later one, and one of another source.
     for (token, source) in [(7, HERE), (8, HERE), (6, THERE)] {
         let attempt = row.write(&read, token, source).await;
-        assert_eq!(attempt, Attempt::Stale, "{token} of {source}");
+        assert_eq!(attempt, AttemptOutcome::Conflict, "{token} of {source}");
     }
     row.assert(7, HERE, 1).await;
 }
@@ -154,8 +155,8 @@ async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, 
             store.deduct_under_row_lock(&sale()).await,
         ],
         On::Redis => [
-            store.deduct_in_redis(&sale(), InRedis::Script).await,
-            store.deduct_in_redis(&sale(), InRedis::Watch).await,
+            store.deduct_in_redis(&sale(), RedisMethod::Script).await,
+            store.deduct_in_redis(&sale(), RedisMethod::Watch).await,
         ],
     };
     let others = [
@@ -166,13 +167,16 @@ async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, 
         assert_eq!(attempt.expect("no error"), on.done(10 - sold));
     }
     let adjusted = store.adjust(&adjustment(SKU, 2)).await;
-    assert!(matches!(adjusted, Ok(Change::Done { .. })), "{adjusted:?}");
+    assert!(
+        matches!(adjusted, Ok(ChangeOutcome::Done { .. })),
+        "{adjusted:?}"
+    );
     row.fixture.put(SKU, 20).await;
 
     row.assert(7, HERE, 5).await;
     // They held no lock, so a write from an older read is a conflict, not a lost lock.
-    assert_eq!(row.write(&before, 7, HERE).await, Attempt::Stale);
-    assert_eq!(row.read_and_write(6, HERE).await, Attempt::LockLost);
+    assert_eq!(row.write(&before, 7, HERE).await, AttemptOutcome::Conflict);
+    assert_eq!(row.read_and_write(6, HERE).await, AttemptOutcome::LockLost);
     let attempt = row.read_and_write(7, HERE).await;
     assert_eq!(attempt, on.done(19));
 }
@@ -188,10 +192,10 @@ async fn write_after_lower_limit_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES,
     };
     let read = row.fixture.set(with_limit(2)).await;
     row.fixture.set(with_limit(0)).await;
-    assert_eq!(row.write(&read, 7, HERE).await, Attempt::Stale);
+    assert_eq!(row.write(&read, 7, HERE).await, AttemptOutcome::Conflict);
     let sale = deduction(SKU, 1);
     let attempt = row.fixture.store.deduct_if_version(&sale, &read);
-    assert_eq!(attempt.await.expect("no error"), Attempt::Stale);
+    assert_eq!(attempt.await.expect("no error"), AttemptOutcome::Conflict);
     row.assert(0, "", 0).await;
 }
 
@@ -201,7 +205,7 @@ async fn duplicate_keeps_units_and_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS
     let row = Row::new(on).await;
     let store = row.fixture.store.clone();
     let sale = deduction_with_key(SKU, 1, "key");
-    for (token, expected) in [(7, on.done(9)), (8, Attempt::Duplicate)] {
+    for (token, expected) in [(7, on.done(9)), (8, AttemptOutcome::Duplicate)] {
         let (read, fence) = (row.read().await, fence(token, HERE));
         let attempt = store.deduct_if_fenced(&sale, &read, &fence).await;
         assert_eq!(attempt.expect("no error"), expected);

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stocklock::ports::{AttemptOutcome, ChangeOutcome, StoreError};
 use stocklock::stock::{
-    Adjustment, Audit, Caller, Deduction, Fence, Home, Idempotency, IdempotencyKey, LevelChange,
-    Movement, MovementFilter, OperationId, Precondition, Quantity, Reason, RequestHash, Sku,
-    StockLevel, Warehouse,
+    Adjustment, Audit, Caller, Deduction, Durability, Fence, Home, Idempotency, IdempotencyKey,
+    LevelChange, Movement, MovementFilter, OperationId, Precondition, Quantity, Reason,
+    RequestHash, Sku, StockLevel, Warehouse,
 };
-use stocklock::store::{
-    self, Attempt, Change, RedisOptions, StockStore, StoreError, StoreOptions, Stores, WatchOn,
-};
+use stocklock::store::{RedisOptions, StockStore as _, StoreOptions, StoreRouter, Stores, WatchOn};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -56,10 +55,16 @@ impl On {
     }
 
     /// The result of a successful deduction.
-    pub(crate) fn done(self, remaining: i64) -> Attempt {
+    pub(crate) fn done(self, remaining: i64) -> AttemptOutcome {
         match self {
-            Self::Sql(_) => Attempt::Deducted { remaining },
-            Self::Redis => Attempt::Journaled { remaining },
+            Self::Sql(_) => AttemptOutcome::Deducted {
+                remaining,
+                durability: Durability::Committed,
+            },
+            Self::Redis => AttemptOutcome::Deducted {
+                remaining,
+                durability: Durability::Redis,
+            },
         }
     }
 }
@@ -68,7 +73,7 @@ impl On {
 pub(crate) struct Fixture {
     pub(crate) backend: Backend,
     pub(crate) url: String,
-    pub(crate) store: Arc<dyn StockStore>,
+    pub(crate) store: Arc<StoreRouter>,
     on: On,
     stores: Option<Stores>,
     redis: Option<TestRedis>,
@@ -165,7 +170,7 @@ impl Fixture {
 
     /// A store on the database at `url`, which is migrated first.
     pub(crate) async fn at(backend: Backend, url: String) -> Self {
-        let migrated = store::migrate(&url).await;
+        let migrated = stocklock::store::migrate(&url).await;
         migrated.expect("the database can be migrated");
         Self {
             backend,
@@ -187,7 +192,7 @@ impl Fixture {
     pub(crate) async fn set(&self, mut change: LevelChange) -> StockLevel {
         change.home.get_or_insert(self.on.home());
         match self.store.set_level(&change).await.expect("no error") {
-            Change::Done { level, .. } => level,
+            ChangeOutcome::Done { level, .. } => level,
             refused => panic!("{refused:?}"),
         }
     }
@@ -239,19 +244,20 @@ pub(crate) fn redis_options(url: &str) -> RedisOptions {
 }
 
 /// A store with its own pool on a migrated database.
-pub(crate) fn open(url: &str, pool_size: u32) -> Arc<dyn StockStore> {
+pub(crate) fn open(url: &str, pool_size: u32) -> Arc<StoreRouter> {
     let options = StoreOptions {
         pool_size,
         wait_limit: WAIT_LIMIT,
     };
-    store::connect(url, &options).expect("a valid URL")
+    let stores = Stores::open(url, &options, None);
+    stores.expect("a valid URL").store
 }
 
 /// Starts a guarded deduction in its own task.
 pub(crate) fn start_deduction(
-    store: &Arc<dyn StockStore>,
+    store: &Arc<StoreRouter>,
     deduction: Deduction,
-) -> JoinHandle<Result<Attempt, StoreError>> {
+) -> JoinHandle<Result<AttemptOutcome, StoreError>> {
     let store = Arc::clone(store);
     tokio::spawn(async move { store.deduct_if_available(&deduction).await })
 }

@@ -1,5 +1,6 @@
 //! Migrations: by several replicas at once, after a crash, and on a server that refuses or is down.
 
+use stocklock::store::StockStore as _;
 use std::pin::pin;
 use std::time::Duration;
 

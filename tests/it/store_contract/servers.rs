@@ -1,11 +1,12 @@
 //! Servers that are down, hang, or have settings that lose committed sales.
 
+use stocklock::store::StockStore as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rstest::rstest;
-use stocklock::stock::{StockError, Warehouse};
-use stocklock::store::{Attempt, StoreError};
+use stocklock::ports::{AttemptOutcome, StoreError};
+use stocklock::stock::{Durability, StockError, Warehouse};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -42,13 +43,19 @@ async fn killed_server_is_unavailable_until_restart(#[values(Mysql, Postgres)] b
         });
     }
     for outcome in timeout(SOON, requests.join_all()).await.expect("bounded") {
-        let unavailable = matches!(outcome, Err(StoreError::Unavailable(_)));
+        let unavailable = matches!(outcome, Err(StoreError::Unavailable(..)));
         assert!(unavailable, "{outcome:?}");
     }
 
     server.restart().await;
     let attempt = fixture.store.deduct_if_available(&deduction("a", 1)).await;
-    assert_eq!(attempt.unwrap(), Attempt::Deducted { remaining: 9 });
+    assert_eq!(
+        attempt.unwrap(),
+        AttemptOutcome::Deducted {
+            remaining: 9,
+            durability: Durability::Committed
+        }
+    );
     assert!(fixture.audit("a").await.consistent());
 }
 
@@ -86,7 +93,7 @@ async fn server_that_refuses_the_login_is_unavailable(#[values(Mysql, Postgres)]
     url.set_path("nowhere");
     let store = open(url.as_str(), 1);
     let outcome = store.deduct_if_available(&deduction("a", 1)).await;
-    let unavailable = matches!(outcome, Err(StoreError::Unavailable(_)));
+    let unavailable = matches!(outcome, Err(StoreError::Unavailable(..)));
     assert!(unavailable, "{outcome:?}");
 }
 
@@ -164,7 +171,13 @@ async fn hanging_server_costs_the_pool_no_connection(#[values(Mysql, Postgres)] 
         store.deduct_if_available(&deduction("a", 1)).await
     };
     let attempt = timeout(SOON, works_again).await.expect("soon").unwrap();
-    assert_eq!(attempt, Attempt::Deducted { remaining: 9 });
+    assert_eq!(
+        attempt,
+        AttemptOutcome::Deducted {
+            remaining: 9,
+            durability: Durability::Committed
+        }
+    );
 }
 
 /// Changes a setting and asserts that a new store reports it.
@@ -209,7 +222,13 @@ async fn session_does_not_depend_on_mariadbs_defaults() {
     let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
     fixture.put("货", 10).await;
     let attempt = fixture.store.deduct_if_available(&deduction("货", 3)).await;
-    assert_eq!(attempt.unwrap(), Attempt::Deducted { remaining: 7 });
+    assert_eq!(
+        attempt.unwrap(),
+        AttemptOutcome::Deducted {
+            remaining: 7,
+            durability: Durability::Committed
+        }
+    );
     assert!(fixture.audit("货").await.consistent());
     let rival = Rival::holding_stock(Mysql, server.url()).await;
     let waiting = start_deduction(&fixture.store, deduction("货", 1));

@@ -1,33 +1,19 @@
-//! What callers are told while a Redis will not work, with the follower at work beside them: 503 and
-//! when to come again, and afterwards everything goes on by itself.
+//! A Redis that refuses to write, as clients see it while the journal consumer runs: the answer is
+//! 503 with `Retry-After`, and afterwards everything resumes by itself.
 
-use redis::RedisResult;
 use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::json;
 
-use super::requests::{create, settled};
-use crate::faults::{KEY, SOON, new_key, send, until};
+use super::{applied_audit, create, line, try_line};
+use crate::faults::{KEY, new_key, send, until};
 use crate::support::app::TestApp;
 use crate::support::services::{Backend, PrivateServer};
 
 const SKU: &str = "a";
 const STOCK: i64 = 10_000;
 
-/// Carries out one line, in which `_` stands for a space within a word, or for an empty one.
-async fn tell(server: &PrivateServer, line: &str) -> RedisResult<()> {
-    let client = redis::Client::open(server.url()).expect("its URL is one");
-    let connection = client.get_multiplexed_async_connection().await;
-    let mut connection = connection.expect("it lets the test in");
-    let mut words = line
-        .split(' ')
-        .map(|word| word.replace('_', " ").trim().to_owned());
-    let mut command = redis::cmd(&words.next().expect("a word"));
-    let command = command.arg(words.collect::<Vec<_>>());
-    command.exec_async(&mut connection).await
-}
-
-/// Every way in which a level is changed there.
+/// Every kind of request that changes a level in Redis.
 fn changes(app: &TestApp, replica: usize) -> Vec<RequestBuilder> {
     let deduct = |strategy: &str| app.deduct(replica, strategy, &json!({"sku": SKU}));
     let adjust = app.request(replica, Method::POST, &format!("/stock/{SKU}/adjust"));
@@ -58,44 +44,44 @@ impl Scene {
 
     async fn sell(&self, replica: usize) {
         let sold = send(self.app.deduct(replica, "redis-lua", &json!({"sku": SKU}))).await;
-        let sold = sold.expect("it answers");
         assert_eq!(sold.status, 200, "{sold:?}");
     }
 
-    async fn tell_all(&self, lines: &[&str]) {
-        for line in lines {
-            let told = tell(&self.redis, line).await;
-            told.unwrap_or_else(|error| panic!("{line}: {error}"));
+    async fn run_all(&self, lines: &[&str]) {
+        for one in lines {
+            line(self.redis.url(), one).await;
         }
     }
 
-    /// What it says to a write of somebody else's.
+    /// What the server answers to the write of another client.
     async fn refusal(&self) -> String {
-        let answer = tell(&self.redis, "SET foreign 1").await;
+        let answer = try_line(self.redis.url(), "SET foreign 1").await;
         answer.map_or_else(|error| error.to_string().to_uppercase(), |()| String::new())
     }
 
     async fn assert_all_refused(&self) {
         for replica in 0..2 {
             for change in changes(&self.app, replica) {
-                let told = send(change).await.expect("it answers");
-                assert_eq!(told.status, 503, "{told:?}");
-                assert!(told.retry_after, "{told:?}");
+                let answer = send(change).await;
+                assert_eq!(answer.status, 503, "{answer:?}");
+                assert!(answer.retry_after, "{answer:?}");
             }
         }
     }
 
-    /// All that was sold before and after reaches the ledger, and nothing else.
-    async fn assert_goes_on(self) {
+    /// The four sales before and the twenty units sold here reach the ledger, and nothing else.
+    async fn assert_resumes(self) {
         for replica in 0..2 {
-            until("it sells again", SOON, || async {
+            until("sales resume", || async {
                 let ten = json!({"sku": SKU, "quantity": 10});
-                let answer = send(self.app.deduct(replica, "redis-lua", &ten)).await;
-                answer.expect("it answers").status == 200
+                send(self.app.deduct(replica, "redis-lua", &ten))
+                    .await
+                    .status
+                    == 200
             })
             .await;
         }
-        let audit = settled(&self.app, SKU).await;
+        let audit = applied_audit(&self.app, SKU).await;
         assert_eq!(audit["on_hand"], STOCK - 24, "{audit}");
         assert_eq!(audit["consistent"], true, "{audit}");
         self.app.stop().await;
@@ -103,44 +89,42 @@ impl Scene {
 }
 
 #[rstest]
-#[case::a_replica_since_the_failover(
-    &["REPLICAOF 127.0.0.1 1"], &["REPLICAOF NO ONE"], "READONLY"
-)]
+#[case::replica_since_failover(&["REPLICAOF 127.0.0.1 1"], &["REPLICAOF NO ONE"], "READONLY")]
 #[case::out_of_memory(&["CONFIG SET maxmemory 1"], &["CONFIG SET maxmemory 0"], "OOM")]
-// A directory where no file can be created.
+// A directory in which no file can be created.
 #[case::unable_to_save(
     &["CONFIG SET dir /proc", "CONFIG SET save 3600_1", "BGSAVE"],
     &["CONFIG SET save _"],
     "MISCONF"
 )]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_are_told_to_come_again_while_redis_refuses(
+async fn clients_get_503_while_redis_refuses_writes(
     #[case] refuse: &[&str],
-    #[case] serve: &[&str],
+    #[case] accept: &[&str],
     #[case] code: &str,
 ) {
     let scene = Scene::open().await;
     for replica in [0, 1, 0, 1] {
         scene.sell(replica).await;
     }
-    scene.tell_all(refuse).await;
-    until("it refuses", SOON, || async {
+    scene.run_all(refuse).await;
+    until("Redis refuses", || async {
         scene.refusal().await.contains(code)
     })
     .await;
     scene.assert_all_refused().await;
-    scene.tell_all(serve).await;
-    scene.assert_goes_on().await;
+    scene.run_all(accept).await;
+    scene.assert_resumes().await;
 }
 
-/// After a restart, a failover or a `SCRIPT FLUSH` no script is known: callers do not notice.
+/// After a restart, a failover or a `SCRIPT FLUSH`, Redis knows no script. Clients do not notice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_do_not_notice_that_redis_has_forgotten_the_scripts() {
+async fn clients_do_not_notice_that_redis_has_lost_the_scripts() {
     let scene = Scene::open().await;
     for replica in [0, 1, 0, 1] {
-        scene.tell_all(&["SCRIPT FLUSH"]).await;
+        scene.run_all(&["SCRIPT FLUSH"]).await;
         scene.sell(replica).await;
     }
-    scene.tell_all(&["SCRIPT FLUSH"]).await;
-    scene.assert_goes_on().await;
+    scene.run_all(&["SCRIPT FLUSH"]).await;
+    scene.assert_resumes().await;
 }

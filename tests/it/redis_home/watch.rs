@@ -1,14 +1,19 @@
-//! Why `WATCH` needs a connection of its own.
+//! Why `WATCH` needs a connection that no other request uses.
 
+use stocklock::store::StockStore as _;
 use std::sync::Arc;
 
-use stocklock::store::{Attempt, InRedis, WatchOn};
+use stocklock::ports::{AttemptOutcome, RedisMethod};
+use stocklock::store::WatchOn;
 use tokio::task::JoinSet;
 
 use crate::store_contract::fixture::{Fixture, deduction};
 use crate::support::services::Backend::Sqlite;
 
-/// Sells 200 units by 8 buyers at once, and answers how many of them the counter did not notice.
+const BUYERS: i64 = 8;
+const SALES_EACH: i64 = 25;
+
+/// Sells with eight buyers at once; returns how many units the level did not notice.
 async fn drift(watch_on: WatchOn) -> i64 {
     let fixture = Fixture::in_redis(Sqlite, |mut options| {
         options.watch_on = watch_on;
@@ -17,17 +22,15 @@ async fn drift(watch_on: WatchOn) -> i64 {
     .await;
     fixture.put("a", 1000).await;
     let mut buyers = JoinSet::new();
-    for _ in 0..8 {
+    for _ in 0..BUYERS {
         let store = Arc::clone(&fixture.store);
         buyers.spawn(async move {
             let mut sold = 0;
-            while sold < 25 {
-                let attempt = store
-                    .deduct_in_redis(&deduction("a", 1), InRedis::Watch)
-                    .await;
-                match attempt.expect("no error") {
-                    Attempt::Journaled { .. } => sold += 1,
-                    Attempt::Stale => {}
+            while sold < SALES_EACH {
+                let sale = deduction("a", 1);
+                match store.deduct_in_redis(&sale, RedisMethod::Watch).await {
+                    Ok(AttemptOutcome::Deducted { .. }) => sold += 1,
+                    Ok(AttemptOutcome::Conflict) => {}
                     other => panic!("{other:?}"),
                 }
             }
@@ -35,12 +38,12 @@ async fn drift(watch_on: WatchOn) -> i64 {
     }
     buyers.join_all().await;
     let audit = fixture.audit("a").await;
-    assert_eq!(audit.sold, 200);
+    assert_eq!(audit.sold, BUYERS * SALES_EACH);
     audit.drift()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watch_on_connections_of_ones_own_loses_nothing() {
+async fn watch_on_exclusive_connections_loses_no_update() {
     assert_eq!(drift(WatchOn::Exclusive).await, 0);
 }
 
