@@ -41,11 +41,8 @@ async fn all_strategies_are_listed_with_tier_and_texts() {
         "single-sql safe",
         "for-update safe",
         "optimistic safe",
-        "group-commit safe",
         "redis-lock guarded",
-        "redlock guarded",
         "zookeeper-lock guarded",
-        "sql-lock guarded",
         "redis-watch volatile",
         "redis-lua volatile",
     ];

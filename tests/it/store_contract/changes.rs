@@ -104,7 +104,8 @@ async fn failed_precondition_changes_nothing(#[values(SQLITE, MYSQL, POSTGRES, R
 #[tokio::test]
 async fn sku_has_one_home_in_all_warehouses(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
-    fixture.set(creation("a", "main", Home::Redis)).await;
+    let sql = fixture.sql();
+    done(sql.set_level(&creation("a", "main", Home::Redis)).await.unwrap());
     let with_home = LevelChange {
         precondition: None,
         ..creation("a", "east", Home::Sql)
@@ -114,14 +115,14 @@ async fn sku_has_one_home_in_all_warehouses(#[values(Sqlite, Mysql, Postgres)] b
         ..with_home.clone()
     };
     let wrong_home = ChangeOutcome::WrongHome(Home::Redis);
-    let refused = fixture.store.set_level(&with_home).await.unwrap();
+    let refused = sql.set_level(&with_home).await.unwrap();
     assert_eq!(refused, wrong_home);
-    let (level, created) = done(fixture.store.set_level(&without_home).await.unwrap());
+    let (level, created) = done(sql.set_level(&without_home).await.unwrap());
     assert_eq!((level.home, created), (Home::Redis, true));
     // SQL has only a copy of a level in Redis: it may create the level but not change it.
     let set = level_change("a", 5);
-    assert_eq!(fixture.store.set_level(&set).await.unwrap(), wrong_home);
-    let adjusted = fixture.store.adjust(&adjustment("a", 1)).await.unwrap();
+    assert_eq!(sql.set_level(&set).await.unwrap(), wrong_home);
+    let adjusted = sql.adjust(&adjustment("a", 1)).await.unwrap();
     assert_eq!(adjusted, wrong_home);
 }
 

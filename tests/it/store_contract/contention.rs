@@ -269,7 +269,7 @@ async fn one_of_many_creations_succeeds(#[values(Sqlite, Mysql, Postgres)] backe
         for creator in 0..8 {
             let home = [Home::Sql, Home::Redis][creator % 2];
             let change = creation(&sku, &format!("w{creator}"), home);
-            let store = Arc::clone(&fixture.store);
+            let store = fixture.sql();
             creators.spawn(async move {
                 loop {
                     match store.set_level(&change).await {

@@ -9,7 +9,7 @@ use stocklock::stock::{
     LevelChange, Movement, MovementFilter, OperationId, Precondition, Quantity, Reason,
     RequestHash, Sku, StockLevel, Warehouse,
 };
-use stocklock::store::{RedisOptions, StockStore as _, StoreOptions, StoreRouter, Stores, WatchOn};
+use stocklock::store::{RedisOptions, StockStore, StoreOptions, StoreRouter, Stores, WatchOn};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -126,6 +126,15 @@ impl Fixture {
             stores: Some(stores),
             ..self
         }
+    }
+
+    /// The SQL store alone, without the router in front of it.
+    pub(crate) fn sql(&self) -> Arc<dyn StockStore> {
+        let options = StoreOptions {
+            pool_size: 8,
+            wait_limit: WAIT_LIMIT,
+        };
+        stocklock::store::connect(&self.url, &options).expect("a valid URL")
     }
 
     /// Keeps the Redis that the stock is in until the fixture is dropped.
