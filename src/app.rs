@@ -56,7 +56,7 @@ impl Replica {
         let policy = RetryPolicy::new(
             limits.max_attempts,
             limits.wait_limit_ms,
-            limits.doubt_limit(),
+            limits.unknown_outcome_limit(),
         );
         let metrics = Arc::new(Metrics::new());
         let operations = WritePool::new(limits.max_in_flight as usize, limits.request_deadline_ms);
