@@ -1,4 +1,5 @@
-//! The last touch of every answer: who answered, which request, and an error's body.
+//! The middleware around every response: it adds the headers, writes the body of an error, and
+//! counts.
 
 use std::sync::Arc;
 
@@ -11,40 +12,39 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::Api;
-use super::error::{ApiError, of_status};
+use super::error::ApiError;
 use super::outage_log::OutageLog;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const X_REPLICA: HeaderName = HeaderName::from_static("x-replica");
 
-/// What it needs to know.
+/// The state of the middleware.
 #[derive(Debug)]
-pub(super) struct Finisher {
+pub(super) struct Respond {
     api: Arc<Api>,
     outages: OutageLog,
 }
 
-impl Finisher {
-    /// For the answers of `api`.
+impl Respond {
     pub(super) fn new(api: Arc<Api>) -> Self {
         let outages = OutageLog::default();
         Self { api, outages }
     }
 }
 
-/// Names the replica and the request, counts the answer, and turns errors into problems. A failure
-/// of the service is logged here, and nowhere else.
-pub(super) async fn finish(
-    State(finisher): State<Arc<Finisher>>,
+/// Adds `X-Request-Id` and `X-Replica`, counts the response, and writes errors as problems. This is
+/// the only place that logs failed requests.
+pub(super) async fn respond(
+    State(state): State<Arc<Respond>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let Finisher { api, outages } = &*finisher;
+    let Respond { api, outages } = &*state;
     let id = request_id(&request);
     let route = (request.method().clone(), request.uri().clone());
     let mut response = next.run(request).await;
     let status = response.status();
-    if let Some(error) = error_of(&mut response) {
+    if let Some(error) = take_error(&mut response) {
         log(&error, &id, &route, outages);
         write_problem(&mut response, &error, &id);
     }
@@ -57,13 +57,10 @@ pub(super) async fn finish(
     response
 }
 
-/// The id that a proxy or the caller gave, where it is harmless, or a new one.
+/// The id that the proxy or the caller sent, if it is safe to log, or a new one.
 fn request_id(request: &Request) -> String {
-    let given = request
-        .headers()
-        .get(X_REQUEST_ID)
-        .and_then(|id| id.to_str().ok());
-    match given {
+    let sent = request.headers().get(X_REQUEST_ID);
+    match sent.and_then(|id| id.to_str().ok()) {
         Some(id) if (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()) => {
             id.to_owned()
         }
@@ -71,13 +68,14 @@ fn request_id(request: &Request) -> String {
     }
 }
 
-/// The error that the answer stands for; a refusal of the framework's own counts as one.
-fn error_of(response: &mut Response) -> Option<ApiError> {
+/// The error of the response: of a handler, or made from the status of the framework's refusal.
+fn take_error(response: &mut Response) -> Option<ApiError> {
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         return Some(error);
     }
     let status = response.status();
-    (status.is_client_error() || status.is_server_error()).then(|| of_status(status))
+    let is_error = status.is_client_error() || status.is_server_error();
+    is_error.then(|| ApiError::from_status(status))
 }
 
 fn write_problem(response: &mut Response, error: &ApiError, id: &str) {
@@ -91,8 +89,8 @@ fn write_problem(response: &mut Response, error: &ApiError, id: &str) {
     *response.body_mut() = Body::from(body);
 }
 
-/// Contention and overload are the callers' doing and stand in the metrics; logging each would
-/// make them worse. An outage is logged once a second, with how many it has failed since.
+/// Logs an error. Refusals, contention and overload are debug lines: the callers cause them, the
+/// metrics count them, and more lines would add load. An outage logs one line per second.
 fn log(error: &ApiError, request_id: &str, route: &(Method, Uri), outages: &OutageLog) {
     let (method, path) = (&route.0, route.1.path());
     let cause = error.cause.as_deref().unwrap_or(&error.detail);
