@@ -15,8 +15,9 @@ use crate::descriptors::allow_connections;
 use crate::lab::delay::DistantServices;
 use crate::lab::race::{Entrants, Progress, RacePlan, Report, Target, run};
 use crate::lab::replicas::Replicas;
-use crate::stock::Home;
-use crate::strategy::Safeguards;
+use stocklock_core::stock::Home;
+use stocklock_core::strategy::Safeguards;
+use stocklock_store::StockStore as _;
 
 /// Sells a fresh SKU out with every strategy in turn over real HTTP, and tells who oversold.
 ///

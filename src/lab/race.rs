@@ -39,7 +39,7 @@ pub use report::Report;
 pub use row::{Row, Verdict};
 pub use target::{InvalidTarget, Target};
 
-use crate::strategy::Strategy;
+use stocklock_core::strategy::Strategy;
 
 use self::lock_counts::Reading;
 use self::row::Run;

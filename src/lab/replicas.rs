@@ -10,7 +10,7 @@ use crate::app::Replica;
 use crate::config::{
     Config, DatabaseConfig, Limits, LogConfig, LogFormat, Mode, ServiceConfig, ServicesConfig,
 };
-use crate::strategy::Strategy;
+use stocklock_core::strategy::Strategy;
 
 /// Running replicas in lab mode; dropping them ends them abruptly.
 #[derive(Debug)]

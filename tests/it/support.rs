@@ -1,10 +1,7 @@
 //! What the integration tests share: replicas to test, and the servers and the proxy of testkit.
 
 pub(crate) mod app;
-pub(crate) mod explore;
 pub(crate) mod lock_services;
-pub(crate) mod memory_store;
-pub(crate) mod model_lock;
 pub(crate) mod process;
 pub(crate) mod rival;
 pub(crate) mod topology;

@@ -19,7 +19,7 @@ use super::progress::Track;
 use super::service::WAREHOUSE;
 use super::tally::Tally;
 use super::target::Target;
-use crate::strategy::Strategy;
+use stocklock_core::strategy::Strategy;
 
 /// How often the progress is shown.
 const TICK: Duration = Duration::from_millis(100);

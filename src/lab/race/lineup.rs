@@ -7,8 +7,8 @@ use super::plan::{Entrants, RacePlan};
 use super::row::as_text;
 use super::service::{Listed, Service};
 use super::target::Target;
-use crate::stock::Home;
-use crate::strategy::Strategy;
+use stocklock_core::stock::Home;
+use stocklock_core::strategy::Strategy;
 
 /// A strategy that the targets cannot run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -65,7 +65,7 @@ fn not_at_home(strategy: Strategy, home: Home) -> Option<String> {
         Home::Sql => "its stock lives in Redis, and the race's in SQL",
         Home::Redis => "its stock lives in SQL, and the race's in Redis",
     };
-    (!strategy.works_on(home)).then(|| reason.to_owned())
+    (!strategy.card().homes.include(home)).then(|| reason.to_owned())
 }
 
 /// Why the target with this list cannot run it.

@@ -12,7 +12,7 @@ use super::RaceError;
 use super::counts::Counts;
 use super::service::Service;
 use super::target::Target;
-use crate::strategy::Strategy;
+use stocklock_core::strategy::Strategy;
 
 const LOST_LOCKS: &str = "stock_locks_lost_total";
 const REFUSED_WRITES: &str = "stock_writes_refused_total";
@@ -150,7 +150,7 @@ impl<'a> Reading<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strategy::Strategy::{Optimistic, RedisLock, SingleSql};
+    use stocklock_core::strategy::Strategy::{Optimistic, RedisLock, SingleSql};
 
     const TEXT: &str = r#"# HELP stock_locks_lost Locks lost before they were released, by reason.
 # TYPE stock_locks_lost counter

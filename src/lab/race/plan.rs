@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::RaceError;
-use crate::stock::Home;
-use crate::strategy::{Safeguards, Strategy, Tier, UnknownStrategy};
+use stocklock_core::stock::Home;
+use stocklock_core::strategy::{Safeguards, Strategy, Tier, UnknownStrategy};
 
 /// The most orders of one run: their latencies are kept in memory.
 const MAX_ORDERS: usize = 10_000_000;

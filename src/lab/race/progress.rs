@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::row::Row;
-use crate::strategy::Strategy;
+use stocklock_core::strategy::Strategy;
 
 const TEMPLATE: &str = "{prefix:14} [{bar:32}] {pos}/{len} orders  {msg}  {elapsed}";
 

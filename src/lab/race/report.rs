@@ -8,7 +8,7 @@ use super::lineup::Skipped;
 use super::plan::RacePlan;
 use super::row::{Row, Verdict};
 use super::target::Target;
-use crate::stock::Home;
+use stocklock_core::stock::Home;
 
 /// A column of the table; a new one is a line of [`COLUMNS`].
 struct Column {

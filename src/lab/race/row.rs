@@ -11,7 +11,7 @@ use super::lock_counts::LockCounts;
 use super::plan::RacePlan;
 use super::service::Audit;
 use super::tally::Tally;
-use crate::strategy::{Strategy, Tier};
+use stocklock_core::strategy::{Strategy, Tier};
 
 /// Whether a strategy did what its tier promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

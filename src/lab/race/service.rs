@@ -17,8 +17,8 @@ use super::connection::{Answer, Connection, Message};
 use super::lock_counts::LockCounts;
 use super::order::{Problem, pause};
 use super::target::Target;
-use crate::stock::Home;
-use crate::strategy::Strategy;
+use stocklock_core::stock::Home;
+use stocklock_core::strategy::Strategy;
 
 /// Where a race sells from.
 pub(super) const WAREHOUSE: &str = "main";

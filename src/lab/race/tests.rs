@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::fake::{Behaviour, start};
 use super::*;
-use crate::stock::Home;
-use crate::strategy::Tier;
+use stocklock_core::stock::Home;
+use stocklock_core::strategy::Tier;
 
 fn plan(strategy: Strategy) -> RacePlan {
     RacePlan {

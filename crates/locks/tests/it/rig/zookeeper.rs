@@ -1,4 +1,4 @@
-//! A root of one test's own on a ZooKeeper, behind a proxy, under real time.
+//! A private root per test on a ZooKeeper server, behind a proxy, under real time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use zookeeper_client::{Acls, Client, CreateMode, Error};
 use super::{Faults, Rig};
 
 pub(crate) struct ZooKeeperRig {
-    /// A server that this rig may kill.
+    /// A private server that this rig may kill.
     own: Option<PrivateServer>,
     pub(crate) proxy: Proxy,
     /// Does not exist at first.
@@ -25,12 +25,12 @@ pub(crate) struct ZooKeeperRig {
 }
 
 impl ZooKeeperRig {
-    /// On the server that all tests share.
+    /// Uses the server that all tests of this process share.
     pub(crate) async fn start() -> Self {
         Self::below(fresh_zookeeper().await, None).await
     }
 
-    /// On a server of its own.
+    /// Uses a private server.
     pub(crate) async fn start_private() -> Self {
         let server = PrivateServer::zookeeper().await;
         let parent = TestZooKeeper::create(server.url(), false).await;
@@ -57,7 +57,7 @@ impl ZooKeeperRig {
         self.own.as_ref().expect("a server of its own")
     }
 
-    /// A session past the proxy.
+    /// Opens a session that does not use the proxy.
     pub(crate) async fn direct(&self) -> Client {
         Client::connect(&self.address)
             .await
@@ -77,7 +77,7 @@ impl ZooKeeperRig {
             .unwrap()
     }
 
-    /// A counter of the server, which is this rig's own.
+    /// Reads a counter of the private server.
     pub(crate) async fn counter(&self, name: &str) -> u64 {
         let said = self.ask("mntr").await;
         let mut lines = said.lines().filter_map(|line| line.split_once('\t'));
@@ -85,7 +85,7 @@ impl ZooKeeperRig {
         value.parse().unwrap()
     }
 
-    /// What is below the root: a directory for each name, and `.source`.
+    /// Returns the nodes below the root: one directory per lock name, and `.source`.
     pub(crate) async fn names(&self) -> Vec<String> {
         match self.direct().await.list_children(&self.root).await {
             Ok(names) => names,
@@ -94,7 +94,7 @@ impl ZooKeeperRig {
         }
     }
 
-    /// The places in the queue of each lock.
+    /// Returns the places in the queues of all locks.
     pub(crate) async fn places(&self) -> Vec<String> {
         let client = self.direct().await;
         let names = self.names().await;
@@ -170,7 +170,7 @@ impl Faults for ZooKeeperRig {
     }
 
     async fn lose_acquire_answer(&self, name: &str) {
-        // Or the first answer would only be that there is no directory yet.
+        // Without a directory, the lost answer would be `NoNode` instead of the created place.
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
         let directory = format!("{}/{name}", self.root);
         self.direct()

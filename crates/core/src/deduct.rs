@@ -1,0 +1,18 @@
+//! One deduction, from the request to the answer.
+//!
+//! [`Deductor`] runs each deduction in its own task. [`DeductionRun`] makes attempts under one
+//! strategy until the outcome is known. [`WritePool`] bounds the writes that run at once.
+
+mod deduction_lock;
+mod deductor;
+mod outcome;
+mod retry;
+mod run;
+mod write_pool;
+
+pub use deduction_lock::DeductionLock;
+pub use deductor::{DeductOrder, DeductionContext, Deductor};
+pub(crate) use outcome::{Outcome, run_to_outcome};
+pub use retry::{Retry, RetryPolicy, Sleep, TokioSleep};
+pub use run::DeductionRun;
+pub use write_pool::WritePool;

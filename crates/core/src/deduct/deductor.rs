@@ -1,0 +1,114 @@
+//! Runs deductions, each in its own task, and counts them.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{DeductionRun, RetryPolicy, WritePool};
+use crate::ports::{DeductionMetrics, DeductionStore, Locks};
+use crate::stock::{
+    Deducted, Deduction, Idempotency, OperationId, Quantity, Sku, StockError, Warehouse,
+};
+use crate::strategy::{Available, LocalMutexes, Safeguards, Strategy};
+
+/// One request to deduct.
+#[derive(Debug, Clone)]
+pub struct DeductOrder {
+    /// The SKU to take from.
+    pub sku: Sku,
+    /// The warehouse to take from.
+    pub warehouse: Warehouse,
+    /// How many units to take.
+    pub quantity: Quantity,
+    /// The caller's key, if one was sent.
+    pub idempotency: Option<Idempotency>,
+    /// How a lock strategy protects itself from a lost lock.
+    pub safeguards: Safeguards,
+}
+
+/// Everything that the strategies of one replica work with.
+#[derive(Debug)]
+pub struct DeductionContext {
+    /// The store of the stock.
+    pub store: Arc<dyn DeductionStore>,
+    /// The mutexes of this process.
+    pub mutexes: Arc<LocalMutexes>,
+    /// The distributed locks.
+    pub locks: Locks,
+    /// Which strategies can be used.
+    pub available: Available,
+    /// How long and how often to retry.
+    pub policy: RetryPolicy,
+    /// Where deductions and refused writes are counted.
+    pub metrics: Arc<dyn DeductionMetrics>,
+}
+
+/// Runs deductions against one store.
+#[derive(Debug)]
+pub struct Deductor {
+    context: DeductionContext,
+    writes: WritePool,
+}
+
+impl Deductor {
+    /// A deductor whose deductions count as writes of `writes`.
+    #[must_use]
+    pub fn new(context: DeductionContext, writes: WritePool) -> Self {
+        Self { context, writes }
+    }
+
+    /// Deducts under `strategy`. Answers at the deadline at the latest.
+    ///
+    /// # Errors
+    /// As [`DeductionRun::run`]; [`StockError::Overloaded`] if too many writes run;
+    /// [`StockError::OutcomeUnknown`] if the deadline passes first.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the deduction: it runs in its own task, and shutdown waits
+    /// for it.
+    pub async fn deduct(
+        self: &Arc<Self>,
+        strategy: Strategy,
+        order: DeductOrder,
+    ) -> Result<Deducted, StockError> {
+        let started = Instant::now();
+        let slot = self.writes.admit().inspect_err(|error| {
+            let metrics = &self.context.metrics;
+            metrics.deduction(strategy.name(), error.code(), started.elapsed());
+        })?;
+        // Boxed before it is spawned: the future is large, and spawning would copy it.
+        let run = Box::pin(Arc::clone(self).run(strategy, order));
+        self.writes.run(slot, run).await
+    }
+
+    async fn run(
+        self: Arc<Self>,
+        strategy: Strategy,
+        order: DeductOrder,
+    ) -> Result<Deducted, StockError> {
+        let started = Instant::now();
+        let deduction = Deduction {
+            operation: OperationId::mint(),
+            sku: order.sku,
+            warehouse: order.warehouse,
+            quantity: order.quantity,
+            idempotency: order.idempotency,
+            strategy: strategy.name(),
+        };
+        let run = DeductionRun::new(&self.context, strategy, &deduction, order.safeguards);
+        let result = run.run().await;
+        // Counted in the task, so that a sale counts even if its client has disconnected.
+        let metrics = &self.context.metrics;
+        metrics.deduction(strategy.name(), outcome_label(&result), started.elapsed());
+        result
+    }
+}
+
+/// The outcome's label in the metrics.
+fn outcome_label(result: &Result<Deducted, StockError>) -> &'static str {
+    match result {
+        Ok(deducted) if deducted.replayed => "replayed",
+        Ok(_) => "deducted",
+        Err(error) => error.code(),
+    }
+}

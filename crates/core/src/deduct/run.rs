@@ -1,0 +1,200 @@
+//! One deduction under one strategy, from the first attempt to the answer.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::{DeductionContext, DeductionLock, Outcome, run_to_outcome};
+use crate::ports::{AttemptOutcome, LockError, StoreError};
+use crate::stock::{Deducted, Deduction, Durability, Movement, StockError};
+use crate::strategy::{Safeguards, Strategy};
+
+/// How long the answer may wait for the confirmation that the lock was released.
+const RELEASE_WAIT: Duration = Duration::from_millis(50);
+
+/// One deduction: what to deduct, how it is protected, and what the strategy works with.
+#[derive(Debug)]
+pub struct DeductionRun<'a> {
+    /// The store, the locks, the retry policy.
+    pub context: &'a DeductionContext,
+    /// What to deduct. Every attempt carries the same operation id.
+    pub deduction: &'a Deduction,
+    /// How a lock strategy protects itself from a lost lock.
+    pub safeguards: Safeguards,
+    /// The lock of a lock strategy.
+    pub lock: Option<DeductionLock<'a>>,
+    strategy: Strategy,
+}
+
+impl<'a> DeductionRun<'a> {
+    /// Nothing is sent until [`DeductionRun::run`].
+    #[must_use]
+    pub fn new(
+        context: &'a DeductionContext,
+        strategy: Strategy,
+        deduction: &'a Deduction,
+        safeguards: Safeguards,
+    ) -> Self {
+        let lock = context.locks.get(strategy);
+        Self {
+            context,
+            deduction,
+            safeguards,
+            lock: lock.map(|lock| DeductionLock::new(deduction, lock)),
+            strategy,
+        }
+    }
+
+    /// Makes attempts until the outcome is known or the policy's bounds are reached.
+    ///
+    /// # Errors
+    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was deducted.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the outcome unknown.
+    pub async fn run(&self) -> Result<Deducted, StockError> {
+        if let Some(reason) = self.context.available.why_not(self.strategy) {
+            return Err(StockError::StrategyUnavailable {
+                strategy: self.strategy.name(),
+                reason,
+                source: None,
+            });
+        }
+        let policy = &self.context.policy;
+        let answer = run_to_outcome(policy, |unknown| self.attempt(unknown)).await;
+        self.release_lock().await;
+        answer
+    }
+
+    /// One attempt. `unknown`: the outcome of an earlier attempt is unknown.
+    async fn attempt(&self, unknown: bool) -> Result<Outcome<Deducted>, StoreError> {
+        if let Some(lock) = &self.lock
+            && let Err(error) = lock.acquire(self.lock_limit(unknown)).await
+        {
+            return self.without_lock(lock, error, unknown);
+        }
+        let answer = match self.strategy.attempt(self).await? {
+            AttemptOutcome::Deducted {
+                remaining,
+                durability,
+            } => Ok(self.first_answer(remaining, durability)),
+            AttemptOutcome::WrongHome(home) => Err(StockError::WrongHome { home }),
+            AttemptOutcome::UnknownSku => Err(StockError::UnknownSku),
+            AttemptOutcome::Conflict => return Ok(Outcome::Retry),
+            AttemptOutcome::LockLost => {
+                self.release_lock().await;
+                return Ok(Outcome::Retry);
+            }
+            AttemptOutcome::Duplicate => match self.recorded().await? {
+                Some(movement) => self.replay(movement),
+                None => return Ok(Outcome::Retry),
+            },
+            AttemptOutcome::Insufficient { available } => {
+                // The retry of a request that took the last unit finds none left. So a refusal is
+                // definite only if the ledger does not have the operation.
+                let may_be_recorded = unknown || self.deduction.idempotency.is_some();
+                let recorded = if may_be_recorded {
+                    self.recorded().await?
+                } else {
+                    None
+                };
+                match recorded {
+                    Some(movement) => self.replay(movement),
+                    None => Err(StockError::Insufficient {
+                        requested: self.deduction.quantity.units(),
+                        available,
+                    }),
+                }
+            }
+        };
+        Ok(Outcome::Done(answer))
+    }
+
+    async fn recorded(&self) -> Result<Option<Movement>, StoreError> {
+        let Deduction {
+            sku,
+            operation,
+            idempotency,
+            ..
+        } = self.deduction;
+        let store = &self.context.store;
+        store.recorded(sku, *operation, idempotency.as_ref()).await
+    }
+
+    async fn release_lock(&self) {
+        if let Some(lock) = &self.lock {
+            lock.release(self.context.policy.sleep.sleep(RELEASE_WAIT))
+                .await;
+        }
+    }
+
+    /// How long after its start a deduction may still wait for a lock.
+    fn lock_limit(&self, unknown: bool) -> Duration {
+        if unknown {
+            self.context.policy.unknown_outcome_limit
+        } else {
+            self.context.policy.wait_limit
+        }
+    }
+
+    /// Counts a conditional write that changed no row.
+    pub(crate) fn count_refused_write(&self, reason: &'static str) {
+        let metrics = &self.context.metrics;
+        metrics.write_refused(self.strategy.name(), reason);
+    }
+
+    /// What to do if the lock was not acquired. An unknown outcome stays unknown.
+    fn without_lock(
+        &self,
+        lock: &DeductionLock<'_>,
+        error: LockError,
+        unknown: bool,
+    ) -> Result<Outcome<Deducted>, StoreError> {
+        let problem = match &error {
+            LockError::WaitLimit(_) => return Err(StoreError::LockWait(error.into())),
+            _ if unknown => return Ok(Outcome::Retry),
+            LockError::Refused(_) => "refuses; see the log",
+            LockError::Unavailable(_) => "does not answer",
+        };
+        let dependency = lock.lock().dependency();
+        let (title, variable) = (dependency.title(), dependency.variable());
+        Ok(Outcome::Done(Err(StockError::StrategyUnavailable {
+            strategy: self.strategy.name(),
+            reason: format!("{title}, which {variable} names, {problem}"),
+            source: Some(error.into()),
+        })))
+    }
+
+    fn first_answer(&self, remaining: i64, durability: Durability) -> Deducted {
+        let deduction = self.deduction;
+        Deducted {
+            operation: deduction.operation,
+            sku: deduction.sku.clone(),
+            warehouse: deduction.warehouse.clone(),
+            quantity: deduction.quantity.units(),
+            remaining,
+            strategy: Cow::Borrowed(deduction.strategy),
+            durability,
+            replayed: false,
+        }
+    }
+
+    /// The first answer again, rebuilt from the ledger; or the refusal of a key that was used for
+    /// another request.
+    fn replay(&self, movement: Movement) -> Result<Deducted, StockError> {
+        let idempotency = self.deduction.idempotency.as_ref();
+        if movement.request_hash != idempotency.map(|idempotency| idempotency.hash) {
+            return Err(StockError::IdempotencyKeyReused);
+        }
+        Ok(Deducted {
+            operation: movement.operation,
+            sku: movement.sku,
+            warehouse: movement.warehouse,
+            quantity: -movement.delta,
+            remaining: movement.available_after,
+            strategy: movement.strategy.map_or(Cow::Borrowed(""), Cow::Owned),
+            durability: movement.durability,
+            // If it is this very operation, this request is answered for the first time.
+            replayed: movement.operation != self.deduction.operation,
+        })
+    }
+}

@@ -1,0 +1,175 @@
+//! Changes of a level that are not sales, from the first attempt to the answer.
+
+use std::sync::Arc;
+
+use crate::deduct::{Outcome, RetryPolicy, WritePool, run_to_outcome};
+use crate::ports::{ChangeOutcome, LevelStore, StoreError};
+use crate::stock::{
+    Adjustment, Idempotency, LevelChange, Movement, OperationId, StockError, StockLevel,
+};
+
+/// A level that was set.
+#[derive(Debug)]
+pub struct LevelSet {
+    /// The level after the change.
+    pub level: StockLevel,
+    /// Whether the change created the level.
+    pub created: bool,
+}
+
+/// An adjustment that was made. A retry gets the first answer.
+#[derive(Debug)]
+pub struct Adjusted {
+    /// The operation that made it.
+    pub operation: OperationId,
+    /// Units added.
+    pub delta: i64,
+    /// Units available right after it.
+    pub remaining: i64,
+    /// Whether this answers a retry of an earlier request.
+    pub replayed: bool,
+}
+
+/// Sets and adjusts levels, each change in its own task.
+#[derive(Debug, Clone)]
+pub struct LevelService {
+    store: Arc<dyn LevelStore>,
+    policy: RetryPolicy,
+    writes: WritePool,
+}
+
+impl LevelService {
+    /// A service whose changes count as writes of `writes`.
+    #[must_use]
+    pub fn new(store: Arc<dyn LevelStore>, policy: RetryPolicy, writes: WritePool) -> Self {
+        Self {
+            store,
+            policy,
+            writes,
+        }
+    }
+
+    /// Sets a level; creates it if there is none.
+    ///
+    /// # Errors
+    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the change.
+    pub async fn set_level(&self, change: LevelChange) -> Result<LevelSet, StockError> {
+        let Self { store, policy, .. } = self.clone();
+        let write = async move {
+            run_to_outcome(&policy, |unknown| set_level_once(&*store, &change, unknown)).await
+        };
+        self.writes.run(self.writes.admit()?, write).await
+    }
+
+    /// Adds units to a level or takes them from it.
+    ///
+    /// # Errors
+    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the adjustment.
+    pub async fn adjust(&self, adjustment: Adjustment) -> Result<Adjusted, StockError> {
+        let Self { store, policy, .. } = self.clone();
+        let write = async move {
+            run_to_outcome(&policy, |unknown| {
+                adjust_once(&*store, &adjustment, unknown)
+            })
+            .await
+        };
+        self.writes.run(self.writes.admit()?, write).await
+    }
+}
+
+async fn set_level_once(
+    store: &dyn LevelStore,
+    change: &LevelChange,
+    unknown: bool,
+) -> Result<Outcome<LevelSet>, StoreError> {
+    let outcome = store.set_level(change).await?;
+    if let ChangeOutcome::Done { level, created } = outcome {
+        return Ok(Outcome::Done(Ok(LevelSet { level, created })));
+    }
+    // If an earlier attempt happened, it moved the revision, so this attempt fails its own
+    // precondition.
+    if unknown || outcome == ChangeOutcome::Duplicate {
+        let recorded = store.recorded(&change.sku, change.operation, None).await?;
+        let level = store.level(&change.sku, &change.warehouse).await?;
+        if let (Some(_), Some(level)) = (recorded, level) {
+            return Ok(Outcome::Done(Ok(LevelSet {
+                level,
+                created: false,
+            })));
+        }
+    }
+    Ok(refusal(&outcome, 0))
+}
+
+async fn adjust_once(
+    store: &dyn LevelStore,
+    adjustment: &Adjustment,
+    unknown: bool,
+) -> Result<Outcome<Adjusted>, StoreError> {
+    let Adjustment {
+        operation,
+        delta,
+        ref idempotency,
+        ..
+    } = *adjustment;
+    let outcome = store.adjust(adjustment).await?;
+    if let ChangeOutcome::Done { level, .. } = outcome {
+        return Ok(Outcome::Done(Ok(Adjusted {
+            operation,
+            delta,
+            remaining: level.available(),
+            replayed: false,
+        })));
+    }
+    // The retry of an adjustment that took the last units finds none left.
+    let recorded = if unknown || idempotency.is_some() || outcome == ChangeOutcome::Duplicate {
+        let sku = &adjustment.sku;
+        store.recorded(sku, operation, idempotency.as_ref()).await?
+    } else {
+        None
+    };
+    Ok(match recorded {
+        Some(movement) => Outcome::Done(replay(operation, idempotency.as_ref(), &movement)),
+        None => refusal(&outcome, -delta),
+    })
+}
+
+fn replay(
+    operation: OperationId,
+    idempotency: Option<&Idempotency>,
+    movement: &Movement,
+) -> Result<Adjusted, StockError> {
+    if movement.request_hash != idempotency.map(|idempotency| idempotency.hash) {
+        return Err(StockError::IdempotencyKeyReused);
+    }
+    Ok(Adjusted {
+        operation: movement.operation,
+        delta: movement.delta,
+        remaining: movement.available_after,
+        replayed: movement.operation != operation,
+    })
+}
+
+/// The answer to a change that was not made. `requested` is the number of units to take.
+fn refusal<T>(outcome: &ChangeOutcome, requested: i64) -> Outcome<T> {
+    Outcome::Done(Err(match *outcome {
+        ChangeOutcome::Done { .. } | ChangeOutcome::Duplicate | ChangeOutcome::Conflict => {
+            return Outcome::Retry;
+        }
+        ChangeOutcome::UnknownSku => StockError::UnknownSku,
+        ChangeOutcome::PreconditionFailed => StockError::PreconditionFailed,
+        ChangeOutcome::WrongHome(home) => StockError::WrongHome { home },
+        ChangeOutcome::BelowLimit { available } if requested > 0 => StockError::Insufficient {
+            requested,
+            available,
+        },
+        ChangeOutcome::BelowLimit { .. } => StockError::BelowLimit,
+        ChangeOutcome::TooLarge => StockError::TooLarge,
+    }))
+}

@@ -1,0 +1,22 @@
+//! The core of Stocklock: what stock is, how a deduction is protected, and when a request is
+//! answered. No I/O and no driver: databases, locks and metrics are behind the traits in [`ports`].
+//!
+//! In reading order:
+//!
+//! 1. [`stock`]: the domain. Values are built only by parsing, so they are always valid.
+//! 2. [`strategy`]: the ways to protect a deduction, one file each, and the one `match`.
+//! 3. [`deduct`]: one deduction from the first attempt to the answer: retries, unknown outcomes,
+//!    the lock, and the bound on concurrent writes.
+//! 4. [`level_service`]: setting and adjusting levels.
+//! 5. [`ports`]: what the core requires of stores, locks and metrics.
+//!
+//! What always holds: every attempt of a request carries the same operation id, and a request whose
+//! outcome may be unknown is never answered with a refusal.
+
+pub mod deduct;
+pub mod level_service;
+#[cfg(feature = "model")]
+pub mod model;
+pub mod ports;
+pub mod stock;
+pub mod strategy;

@@ -1,0 +1,17 @@
+//! What the core requires of the outside: stores, distributed locks, and metrics.
+//!
+//! Each trait is small and has no default methods. Each store method is one whole operation: a
+//! statement, or a transaction from begin to commit. No connection and no transaction crosses a
+//! trait, so no strategy can hold one while it waits for something else.
+
+mod lock;
+mod metrics;
+mod outcomes;
+mod store;
+mod store_error;
+
+pub use lock::{HeldLock, Lock, LockError, Locks};
+pub use metrics::{DeductionMetrics, NoMetrics};
+pub use outcomes::{AttemptOutcome, ChangeOutcome};
+pub use store::{Condition, DeductionStore, LedgerReader, LevelStore, RedisMethod};
+pub use store_error::{DriverError, Server, StoreError};

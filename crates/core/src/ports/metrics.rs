@@ -1,0 +1,23 @@
+//! What the core counts.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Counts deductions and refused writes.
+pub trait DeductionMetrics: Send + Sync + fmt::Debug {
+    /// Counts one deduction. `outcome` is `deducted`, `replayed`, or an error's code.
+    fn deduction(&self, strategy: &'static str, outcome: &'static str, elapsed: Duration);
+
+    /// Counts a conditional write that changed no row. `reason` is `version` or `fence`.
+    fn write_refused(&self, strategy: &'static str, reason: &'static str);
+}
+
+/// Counts nothing.
+#[derive(Debug)]
+pub struct NoMetrics;
+
+impl DeductionMetrics for NoMetrics {
+    fn deduction(&self, _: &'static str, _: &'static str, _: Duration) {}
+
+    fn write_refused(&self, _: &'static str, _: &'static str) {}
+}

@@ -1,0 +1,112 @@
+//! What a store answers to a deduction or to a change of a level.
+
+use crate::stock::{Durability, Fence, Home, StockLevel};
+
+/// What one attempt to deduct did. Every variant but [`AttemptOutcome::Deducted`] changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptOutcome {
+    /// Level and movement are written together.
+    Deducted {
+        /// Units available right after it.
+        remaining: i64,
+        /// Which store holds both: the SQL database, or Redis and its journal.
+        durability: Durability,
+    },
+    /// Fewer units are available than requested.
+    Insufficient {
+        /// Units available.
+        available: i64,
+    },
+    /// No such SKU in that warehouse.
+    UnknownSku,
+    /// The SKU's home is another one than the strategy works on.
+    WrongHome(Home),
+    /// The level is no longer the one that was read.
+    Conflict,
+    /// The lock was lost: a later holder of it has written.
+    LockLost,
+    /// The ledger already has this operation, or this idempotency key.
+    Duplicate,
+}
+
+impl AttemptOutcome {
+    /// Decides on a level that was read and locked: the units that remain after `units` are taken,
+    /// or why they are not taken.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn decide(level: Option<StockLevel>, units: i64) -> Result<i64, Self> {
+        match level {
+            None => Err(Self::UnknownSku),
+            Some(level) if level.home != Home::Sql => Err(Self::WrongHome(level.home)),
+            Some(level) if level.available() < units => Err(Self::Insufficient {
+                available: level.available(),
+            }),
+            Some(level) => Ok(level.available() - units),
+        }
+    }
+
+    /// Why SQL refused to take `units`, given the level that was read after the refusal. If enough
+    /// units are available by now, stock was added in between, so the attempt is repeated.
+    #[must_use]
+    pub fn refused(level: Option<StockLevel>, units: i64) -> Self {
+        Self::decide(level, units)
+            .err()
+            .unwrap_or(AttemptOutcome::Conflict)
+    }
+
+    /// Why a write on condition of version and `fence` changed no row; `last` is the fence that the
+    /// row has. A later fence of the same source means that the lock was lost.
+    #[must_use]
+    pub fn write_refused(last: Option<(i64, String)>, fence: &Fence) -> Self {
+        if last.is_some_and(|(token, source)| fence.is_before(token, &source)) {
+            Self::LockLost
+        } else {
+            Self::Conflict
+        }
+    }
+}
+
+/// What a change of a level did. Every variant but [`ChangeOutcome::Done`] changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChangeOutcome {
+    /// It is committed.
+    Done {
+        /// The level after the change.
+        level: StockLevel,
+        /// Whether the change created the level.
+        created: bool,
+    },
+    /// No such SKU in that warehouse.
+    UnknownSku,
+    /// The caller's precondition does not hold.
+    PreconditionFailed,
+    /// The SKU has another home.
+    WrongHome(Home),
+    /// It would break `on_hand - held >= -backorder_limit`.
+    BelowLimit {
+        /// Units available.
+        available: i64,
+    },
+    /// The counter would overflow.
+    TooLarge,
+    /// The level is no longer the one that was read.
+    Conflict,
+    /// The ledger already has this operation, or this idempotency key.
+    Duplicate,
+}
+
+impl ChangeOutcome {
+    /// Why SQL refused a change by `delta` units, given the level that was read after the refusal.
+    #[must_use]
+    pub fn refused(level: Option<StockLevel>, delta: i64) -> Self {
+        match level {
+            None => Self::UnknownSku,
+            Some(level) if level.home != Home::Sql => Self::WrongHome(level.home),
+            Some(level) if level.available() + delta >= 0 => Self::Conflict,
+            Some(level) => Self::BelowLimit {
+                available: level.available(),
+            },
+        }
+    }
+}

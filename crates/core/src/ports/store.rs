@@ -1,0 +1,100 @@
+//! What the core requires of a store.
+//!
+//! # Cancel safety
+//! Dropping the future of any method leaves no transaction open and no half of an operation
+//! committed. The caller does not know then whether the operation happened, so writes run in their
+//! own task (see [`crate::deduct::WritePool`]).
+
+use std::fmt;
+
+use async_trait::async_trait;
+
+use super::{AttemptOutcome, ChangeOutcome, StoreError};
+use crate::stock::{
+    Adjustment, Deduction, Fence, Idempotency, LevelChange, Movement, OperationId, Sku, StockLevel,
+    Warehouse,
+};
+
+/// Reads single levels and single operations.
+#[async_trait]
+pub trait LedgerReader: Send + Sync + fmt::Debug {
+    /// Reads one level outside any transaction.
+    async fn level(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+    ) -> Result<Option<StockLevel>, StoreError>;
+
+    /// The movement that the ledger of this SKU holds under this operation id, or else under the
+    /// key that the operation carried.
+    async fn recorded(
+        &self,
+        sku: &Sku,
+        operation: OperationId,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Option<Movement>, StoreError>;
+}
+
+/// Deducts stock. A method that answers anything but [`AttemptOutcome::Deducted`] changed nothing.
+#[async_trait]
+pub trait DeductionStore: LedgerReader {
+    /// Takes the units with one guarded `UPDATE`, which changes no row if there are too few.
+    async fn deduct_if_available(
+        &self,
+        deduction: &Deduction,
+    ) -> Result<AttemptOutcome, StoreError>;
+
+    /// Locks the row, reads it, decides, writes.
+    async fn deduct_under_row_lock(
+        &self,
+        deduction: &Deduction,
+    ) -> Result<AttemptOutcome, StoreError>;
+
+    /// Writes the level that follows from `read`, if `condition` holds.
+    async fn write_back(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+        condition: Condition<'_>,
+    ) -> Result<AttemptOutcome, StoreError>;
+
+    /// Takes the units in Redis. Only for SKUs whose home is Redis.
+    async fn deduct_in_redis(
+        &self,
+        deduction: &Deduction,
+        method: RedisMethod,
+    ) -> Result<AttemptOutcome, StoreError>;
+}
+
+/// Sets and adjusts levels.
+#[async_trait]
+pub trait LevelStore: LedgerReader {
+    /// Sets a level, and records the difference as a movement.
+    async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome, StoreError>;
+
+    /// Adds units to a level or takes them from it.
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<ChangeOutcome, StoreError>;
+}
+
+/// What a write that follows from an earlier read depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition<'a> {
+    /// Nothing: **not safe**, on purpose.
+    None,
+    /// The row still has the version that was read.
+    Version,
+    /// The same, and no later holder of the lock has written. The row keeps this fence.
+    ///
+    /// The version makes the write safe: a stale holder may write *before* the next holder does.
+    /// The fence tells a lost lock from a lost race.
+    Fence(&'a Fence),
+}
+
+/// How a deduction is made in Redis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RedisMethod {
+    /// One Lua script.
+    Script,
+    /// `WATCH`, `MULTI`, `EXEC`.
+    Watch,
+}

@@ -1,0 +1,116 @@
+//! Why a store could not carry an operation out, and what the caller is answered then.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use crate::stock::StockError;
+
+/// A driver's error, opaque to everything outside the stores.
+pub type DriverError = Box<dyn Error + Send + Sync>;
+
+/// The server that an error came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// The SQL database.
+    Database,
+    /// The Redis that holds stock.
+    Redis,
+}
+
+impl Server {
+    /// The name in messages.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Database => "the database",
+            Self::Redis => "Redis",
+        }
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.title())
+    }
+}
+
+/// Why a store could not carry an operation out, sorted by what to do about it.
+///
+/// Only [`StoreError::OutcomeUnknown`] leaves open whether the operation happened; after all others
+/// nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Deadlock or serialization failure: try the whole transaction again.
+    #[error("the transaction was rolled back and can be tried again")]
+    Aborted(#[source] DriverError),
+    /// The connection was lost before COMMIT was sent: try again on another one.
+    #[error("the connection to {0} was lost")]
+    ConnectionLost(Server, #[source] DriverError),
+    /// Waited for a row or for the single writer until the wait limit.
+    #[error("a lock was not granted within the wait limit")]
+    LockWait(#[source] DriverError),
+    /// The database ended a statement because it took too long.
+    #[error("the database did not finish in time")]
+    TooSlow(#[source] DriverError),
+    /// Waited until the limit for another transaction that is recording the same key.
+    #[error("the same idempotency key is being recorded by a transaction that is still open")]
+    KeyInFlight(#[source] DriverError),
+    /// All connections of the pool stayed busy for the wait limit.
+    #[error("every database connection is busy")]
+    Exhausted,
+    /// All connections for `WATCH` stayed busy for the wait limit.
+    #[error("every redis connection for WATCH is busy")]
+    RedisExhausted,
+    /// The journal holds as many movements as `JOURNAL_LIMIT` allows.
+    #[error("the journal is full")]
+    JournalFull,
+    /// The SKU's home is Redis, and no Redis is configured.
+    #[error("no redis is configured")]
+    NoRedis,
+    /// The server does not answer, or refuses to work.
+    #[error("{0} is not available")]
+    Unavailable(Server, #[source] DriverError),
+    /// The connection was lost while a commit was in flight: it may or may not have happened.
+    #[error("the connection was lost during the commit")]
+    OutcomeUnknown(#[source] DriverError),
+    /// A statement, a row or a constraint that should not be possible: a defect.
+    #[error("the store met something that should not be possible")]
+    Bug(#[source] DriverError),
+}
+
+impl From<StoreError> for StockError {
+    /// The answer when no further attempt is made.
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::ConnectionLost(server, source)
+            | StoreError::Unavailable(server, source) => Self::Unavailable {
+                what: server.title(),
+                source: Some(source),
+            },
+            StoreError::Aborted(_) | StoreError::TooSlow(_) => Self::Unavailable {
+                what: Server::Database.title(),
+                source: Some(error.into()),
+            },
+            StoreError::NoRedis => Self::HomeUnavailable,
+            StoreError::JournalFull => Self::Overloaded {
+                what: "as many movements wait for the SQL ledger as JOURNAL_LIMIT allows",
+            },
+            StoreError::LockWait(_) => Self::Contended {
+                attempts: 1,
+                waited: Duration::ZERO,
+            },
+            StoreError::KeyInFlight(_) => Self::RequestInFlight,
+            StoreError::Exhausted => Self::Overloaded {
+                what: "every database connection is busy",
+            },
+            StoreError::RedisExhausted => Self::Overloaded {
+                what: "every connection to Redis that REDIS_POOL_SIZE allows is busy",
+            },
+            StoreError::OutcomeUnknown(source) => Self::OutcomeUnknown { source },
+            StoreError::Bug(source) => Self::Internal {
+                what: source.to_string(),
+            },
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The domain: names, quantities, levels, movements, and the errors of a deduction.
+//!
+//! Values are built only by parsing, so a value needs no further check. Nothing here does I/O,
+//! knows a driver, or knows HTTP.
+
+mod audit;
+mod change;
+mod deduction;
+mod error;
+mod fence;
+mod idempotency;
+mod level;
+mod movement;
+mod name;
+mod quantity;
+
+pub use audit::Audit;
+pub use change::{Adjustment, LevelChange, Precondition, Reason, Reference};
+pub use deduction::{Deducted, Deduction, Durability, OperationId};
+pub use error::StockError;
+pub use fence::Fence;
+pub use idempotency::{Caller, Idempotency, IdempotencyKey, RequestHash};
+pub use level::{Home, LevelCursor, MAX_UNITS, Revision, StockLevel};
+pub use movement::{Movement, MovementFilter, MovementKind};
+pub use name::{InvalidName, Sku, Warehouse};
+pub use quantity::{InvalidQuantity, Quantity};

@@ -1,0 +1,92 @@
+//! Changes of a level that are not sales: setting it, and adjusting it.
+
+use super::{Home, Idempotency, OperationId, Revision, Sku, Warehouse};
+
+/// Why a level was changed, in the caller's words: 1 to 200 characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason(String);
+
+/// An identifier of another system, such as an order number: 1 to 200 characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reference(String);
+
+macro_rules! short_text {
+    ($name:ident, $what:literal) => {
+        impl $name {
+            /// Parses the text.
+            ///
+            /// # Errors
+            /// A sentence that describes a valid text.
+            pub fn parse(text: impl Into<String>) -> Result<Self, &'static str> {
+                let text = text.into();
+                if !(1..=200).contains(&text.chars().count()) || text.chars().any(char::is_control)
+                {
+                    return Err(concat!(
+                        $what,
+                        " must have 1 to 200 characters, no control characters"
+                    ));
+                }
+                Ok(Self(text))
+            }
+
+            /// The text itself.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+    };
+}
+short_text!(Reason, "reason");
+short_text!(Reference, "reference");
+
+/// What must hold for the SKU, so that a change is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Precondition {
+    /// It has levels (`If-Match: *`).
+    Exists,
+    /// It has no level (`If-None-Match: *`).
+    Absent,
+    /// Its levels are in one of these states, which the caller read before (`If-Match: "…"`).
+    OneOf(Vec<Revision>),
+}
+
+/// Sets a level; creates it if there is none.
+#[derive(Debug, Clone)]
+pub struct LevelChange {
+    /// The operation id of the movement that records the difference.
+    pub operation: OperationId,
+    /// The SKU.
+    pub sku: Sku,
+    /// The warehouse.
+    pub warehouse: Warehouse,
+    /// The new level.
+    pub on_hand: i64,
+    /// The new backorder limit; `None` keeps the old one (zero for a new level).
+    pub backorder_limit: Option<i64>,
+    /// The home. An existing level must already have it; `None` keeps it.
+    pub home: Option<Home>,
+    /// The reason.
+    pub reason: Option<Reason>,
+    /// What the caller requires.
+    pub precondition: Option<Precondition>,
+}
+
+/// Adds units to a level or takes them from it.
+#[derive(Debug, Clone)]
+pub struct Adjustment {
+    /// Its operation id.
+    pub operation: OperationId,
+    /// The SKU.
+    pub sku: Sku,
+    /// The warehouse.
+    pub warehouse: Warehouse,
+    /// Units added (positive) or taken (negative). Never zero.
+    pub delta: i64,
+    /// The reason.
+    pub reason: Reason,
+    /// An identifier of another system.
+    pub reference: Option<Reference>,
+    /// The caller's key, if one was sent.
+    pub idempotency: Option<Idempotency>,
+}

@@ -1,0 +1,88 @@
+//! One deduction: the request and the answer.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Idempotency, Quantity, Sku, Warehouse};
+
+/// The identity of one operation, created once per request. Every attempt carries it, so the
+/// ledger's primary key refuses to record the operation twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OperationId(pub Uuid);
+
+impl OperationId {
+    /// A new id (UUID v7: later ids sort later).
+    #[must_use]
+    pub fn mint() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+impl fmt::Display for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A deduction to make.
+#[derive(Debug, Clone)]
+pub struct Deduction {
+    /// Its operation id.
+    pub operation: OperationId,
+    /// The SKU.
+    pub sku: Sku,
+    /// The warehouse.
+    pub warehouse: Warehouse,
+    /// How many units.
+    pub quantity: Quantity,
+    /// The caller's key, if one was sent.
+    pub idempotency: Option<Idempotency>,
+    /// The strategy's name, for the ledger.
+    pub strategy: &'static str,
+}
+
+/// The store that had acknowledged the change when the 2xx was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// Committed by the SQL database, movement and level together.
+    Committed,
+    /// Written to Redis and its journal; SQL follows.
+    Redis,
+}
+
+impl Durability {
+    /// The name in the API: `committed` or `redis`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Committed => "committed",
+            Self::Redis => "redis",
+        }
+    }
+}
+
+/// A deduction that was made. A retry gets the first answer, rebuilt from the ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deducted {
+    /// The operation that took the units.
+    pub operation: OperationId,
+    /// The SKU.
+    pub sku: Sku,
+    /// The warehouse.
+    pub warehouse: Warehouse,
+    /// How many units.
+    pub quantity: i64,
+    /// Units available right after it.
+    pub remaining: i64,
+    /// The strategy that protected it.
+    pub strategy: Cow<'static, str>,
+    /// How durable it was when it was first answered.
+    pub durability: Durability,
+    /// Whether this answers a retry of an earlier request.
+    pub replayed: bool,
+}

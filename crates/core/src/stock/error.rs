@@ -1,0 +1,128 @@
+//! Why an operation on stock was not carried out, in terms that a caller can act on.
+
+use std::error::Error;
+use std::time::Duration;
+
+use super::{Home, InvalidName};
+
+/// Why stock was not changed, or why the outcome is unknown.
+///
+/// Every variant but [`StockError::OutcomeUnknown`] means that nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StockError {
+    /// There is no such SKU, or none in that warehouse.
+    #[error("no such sku in that warehouse")]
+    UnknownSku,
+    /// Fewer units are available than requested.
+    #[error("{requested} requested, {available} available")]
+    Insufficient {
+        /// Units requested.
+        requested: i64,
+        /// Units available.
+        available: i64,
+    },
+    /// The key was used for another request before.
+    #[error("the idempotency key was used for another request")]
+    IdempotencyKeyReused,
+    /// The first request with that key is still running.
+    #[error("a request with that idempotency key is still running")]
+    RequestInFlight,
+    /// The strategy does not work on the SKU's home, or another home was requested.
+    #[error("the stock of this sku lives in {}", home.as_str())]
+    WrongHome {
+        /// The SKU's home.
+        home: Home,
+    },
+    /// The caller's precondition does not hold.
+    #[error("the stock changed since it was read")]
+    PreconditionFailed,
+    /// The requested level would break `on_hand - held >= -backorder_limit`.
+    #[error("on_hand - held must not fall below -backorder_limit")]
+    BelowLimit,
+    /// The counter would overflow.
+    #[error("the level would exceed what a counter can hold")]
+    TooLarge,
+    /// Other writers were faster until the wait limit.
+    #[error("contended: gave up after {attempts} attempts in {} ms", waited.as_millis())]
+    Contended {
+        /// The number of attempts.
+        attempts: u32,
+        /// How long the request waited.
+        waited: Duration,
+    },
+    /// A bound of this replica is reached.
+    #[error("overloaded: {what}")]
+    Overloaded {
+        /// The bound.
+        what: &'static str,
+    },
+    /// The strategy cannot be used on this replica, or its lock server does not work.
+    #[error("strategy {strategy} is not available: {reason}")]
+    StrategyUnavailable {
+        /// Its name.
+        strategy: &'static str,
+        /// What to set, start or wait for.
+        reason: String,
+        /// The error of the lock server, if it does not work.
+        #[source]
+        source: Option<Box<dyn Error + Send + Sync>>,
+    },
+    /// The SKU's home is Redis, and no Redis is configured.
+    #[error("stock that lives in Redis needs a Redis: set REDIS_URL")]
+    HomeUnavailable,
+    /// A server does not answer.
+    #[error("{what} is not available")]
+    Unavailable {
+        /// The server.
+        what: &'static str,
+        /// The error of its driver.
+        #[source]
+        source: Option<Box<dyn Error + Send + Sync>>,
+    },
+    /// It may or may not have happened. A retry with the same idempotency key finds out.
+    #[error("the outcome is not known")]
+    OutcomeUnknown {
+        /// The error that left the outcome unknown.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// A defect of the service.
+    #[error("internal error: {what}")]
+    Internal {
+        /// The violated rule.
+        what: String,
+    },
+}
+
+impl StockError {
+    /// The stable code of the error, for callers and for metrics.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::UnknownSku => "unknown-sku",
+            Self::Insufficient { .. } => "insufficient-stock",
+            Self::IdempotencyKeyReused => "idempotency-key-reused",
+            Self::RequestInFlight => "request-in-flight",
+            Self::WrongHome { .. } => "wrong-home",
+            Self::PreconditionFailed => "precondition-failed",
+            Self::BelowLimit => "below-limit",
+            Self::TooLarge => "level-too-large",
+            Self::Contended { .. } => "contended",
+            Self::Overloaded { .. } => "overloaded",
+            Self::StrategyUnavailable { .. } => "strategy-unavailable",
+            Self::HomeUnavailable => "home-unavailable",
+            Self::Unavailable { .. } => "unavailable",
+            Self::OutcomeUnknown { .. } => "outcome-unknown",
+            Self::Internal { .. } => "internal",
+        }
+    }
+}
+
+impl From<InvalidName> for StockError {
+    /// For names read from a store. The service writes only parsed names, so this is a defect.
+    fn from(error: InvalidName) -> Self {
+        Self::Internal {
+            what: format!("the store holds a bad name: {error}"),
+        }
+    }
+}

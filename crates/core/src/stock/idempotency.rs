@@ -1,0 +1,106 @@
+//! Idempotency: the caller's key, and the hash that distinguishes a retry from another request.
+
+use std::borrow::Cow;
+
+use sha2::{Digest, Sha256};
+
+use super::{Quantity, Sku, Warehouse};
+
+/// The sender of a request. Keys are unique per caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller(Cow<'static, str>);
+
+impl Caller {
+    /// A caller without an API key.
+    #[must_use]
+    pub fn anonymous() -> Self {
+        Self(Cow::Borrowed("anonymous"))
+    }
+
+    /// The caller as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The caller's name for one request: 1 to 255 visible ASCII characters, case-sensitive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyKey(String);
+
+impl IdempotencyKey {
+    /// Parses a key.
+    ///
+    /// # Errors
+    /// A sentence that describes a valid key.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        if !(1..=255).contains(&text.len()) || !text.bytes().all(|b| (0x21..=0x7e).contains(&b)) {
+            return Err("Idempotency-Key must have 1 to 255 visible ASCII characters, no spaces");
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// The key as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// SHA-256 of the canonical lines of a request. The same request has the same hash in any form (body
+/// or query, with or without defaults) and under any strategy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestHash(pub [u8; 32]);
+
+impl RequestHash {
+    /// The hash of a deduction of one line.
+    #[must_use]
+    pub fn of_deduction(sku: &Sku, warehouse: &Warehouse, quantity: Quantity) -> Self {
+        Self::of_lines(&format!("deduct\n{sku}\t{warehouse}\t{quantity}\n"))
+    }
+
+    /// The hash of an adjustment.
+    #[must_use]
+    pub fn of_adjustment(
+        sku: &Sku,
+        warehouse: &Warehouse,
+        delta: i64,
+        reason: &str,
+        reference: Option<&str>,
+    ) -> Self {
+        let reference = reference.unwrap_or_default();
+        Self::of_lines(&format!(
+            "adjust\n{sku}\t{warehouse}\t{delta}\n{reason}\n{reference}\n"
+        ))
+    }
+
+    fn of_lines(canonical: &str) -> Self {
+        Self(Sha256::digest(canonical).into())
+    }
+}
+
+/// A request's key, and what decides whether a later request is a retry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idempotency {
+    /// The caller.
+    pub caller: Caller,
+    /// The key.
+    pub key: IdempotencyKey,
+    /// The hash of the request.
+    pub hash: RequestHash,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_bounded_visible_ascii() {
+        for good in ["a", "A-1_~!", &"k".repeat(255)] {
+            assert!(IdempotencyKey::parse(good).is_ok(), "{good:?}");
+        }
+        for bad in ["", " ", "a b", "a\n", "é", &"k".repeat(256)] {
+            assert!(IdempotencyKey::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

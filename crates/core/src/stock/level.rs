@@ -1,0 +1,124 @@
+//! The level of a SKU in a warehouse, and the revision that a caller can require.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{Sku, Warehouse};
+
+/// The largest absolute value of a counter, in units. It is far below the limits of 64 bits and of
+/// the integers that JSON readers represent exactly.
+pub const MAX_UNITS: i64 = 1_000_000_000_000;
+
+/// The store that decides about a SKU's stock. Fixed when the SKU is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Home {
+    /// The SQL database.
+    #[default]
+    Sql,
+    /// Redis; the SQL ledger follows.
+    Redis,
+}
+
+impl Home {
+    /// The name in the API: `sql` or `redis`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sql => "sql",
+            Self::Redis => "redis",
+        }
+    }
+}
+
+/// One row of stock, as read at one instant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StockLevel {
+    /// The SKU.
+    pub sku: Sku,
+    /// The warehouse.
+    pub warehouse: Warehouse,
+    /// Units on the shelf; below zero by at most `backorder_limit`.
+    pub on_hand: i64,
+    /// Units promised, not yet taken.
+    pub held: i64,
+    /// Units that may be sold beyond the units on hand.
+    pub backorder_limit: i64,
+    /// Increases by at least one with every change of the row.
+    pub version: i64,
+    /// The store that has the counter.
+    pub home: Home,
+}
+
+impl StockLevel {
+    /// Units that may still be deducted: `on_hand - held + backorder_limit`.
+    #[must_use]
+    pub fn available(&self) -> i64 {
+        self.on_hand - self.held + self.backorder_limit
+    }
+}
+
+/// The state of all levels of a SKU, for `ETag` and `If-Match`. If two revisions are equal, no
+/// level changed in between.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revision(String);
+
+impl Revision {
+    /// The revision of `levels`: all levels of one SKU, in warehouse order.
+    #[must_use]
+    pub fn of(levels: &[StockLevel]) -> Self {
+        let mut hash = Sha256::new();
+        for level in levels {
+            hash.update(level.warehouse.as_str());
+            hash.update([0]);
+            hash.update(level.version.to_be_bytes());
+        }
+        let digest = hash.finalize();
+        let first_half = digest
+            .iter()
+            .take(8)
+            .fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+        Self(format!("{first_half:016x}"))
+    }
+
+    /// A revision that a caller sent.
+    #[must_use]
+    pub fn from_text(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The last level of a page; the next page starts after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LevelCursor {
+    /// Its SKU.
+    pub sku: Sku,
+    /// Its warehouse.
+    pub warehouse: Warehouse,
+}
+
+impl LevelCursor {
+    /// Parses what [`fmt::Display`] wrote; `None` for anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (sku, warehouse) = text.split_once('/')?;
+        Some(Self {
+            sku: Sku::parse(sku).ok()?,
+            warehouse: Warehouse::parse(warehouse).ok()?,
+        })
+    }
+}
+
+impl fmt::Display for LevelCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.sku, self.warehouse)
+    }
+}

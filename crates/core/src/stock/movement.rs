@@ -1,0 +1,87 @@
+//! The ledger: one movement for every change of a level. Movements are never altered.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Durability, OperationId, RequestHash, Sku, Warehouse};
+
+/// What kind of change a movement records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MovementKind {
+    /// Units came in.
+    Received,
+    /// Units were sold.
+    Deducted,
+    /// A correction: breakage, a count, a changed limit.
+    Adjusted,
+}
+
+impl MovementKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Received, Self::Deducted, Self::Adjusted];
+
+    /// The name in the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Received => "received",
+            Self::Deducted => "deducted",
+            Self::Adjusted => "adjusted",
+        }
+    }
+
+    /// The kind of that name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+}
+
+/// One row of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Movement {
+    /// The operation that it belongs to.
+    pub operation: OperationId,
+    /// The SKU.
+    pub sku: Sku,
+    /// The warehouse.
+    pub warehouse: Warehouse,
+    /// The kind of change.
+    pub kind: MovementKind,
+    /// Units added to `on_hand`; negative for a sale.
+    pub delta: i64,
+    /// Units available right after it.
+    pub available_after: i64,
+    /// The version that a read-check-write strategy had read. Two movements of one level with the
+    /// same `read_version` are a lost update: both were computed from the same state.
+    pub read_version: Option<i64>,
+    /// The strategy that protected it; `None` if it is not a deduction.
+    pub strategy: Option<String>,
+    /// How durable it was when it was acknowledged.
+    pub durability: Durability,
+    /// The hash of the request, if it had an idempotency key.
+    pub request_hash: Option<RequestHash>,
+    /// The reason, if one was given.
+    pub reason: Option<String>,
+    /// An identifier of another system, if one was given.
+    pub reference: Option<String>,
+    /// When the database recorded it: RFC 3339, UTC.
+    pub created_at: String,
+}
+
+/// Which movements to read, newest operation first.
+#[derive(Debug, Clone)]
+pub struct MovementFilter {
+    /// The SKU.
+    pub sku: Sku,
+    /// Only this warehouse.
+    pub warehouse: Option<Warehouse>,
+    /// Only this kind.
+    pub kind: Option<MovementKind>,
+    /// Only this reference.
+    pub reference: Option<String>,
+    /// Only movements older than this operation.
+    pub before: Option<OperationId>,
+    /// The maximum number of movements.
+    pub limit: u32,
+}

@@ -1,0 +1,148 @@
+//! Names: SKU and warehouse, 1 to 64 Unicode letters or digits plus `.`, `_` and `-`.
+//!
+//! These characters need no escaping in a segment of a URL path, in a Redis key or in the name of a
+//! `ZooKeeper` node. Any script is allowed: `上海仓` is a warehouse. Names are case-sensitive.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The maximum length of a name in characters.
+const MAX_CHARS: usize = 64;
+
+/// Why a text is not a valid name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {problem}")]
+pub struct InvalidName {
+    what: &'static str,
+    problem: &'static str,
+}
+
+/// A stock keeping unit: what is sold.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Sku(String);
+
+impl Sku {
+    /// Parses a SKU.
+    ///
+    /// # Errors
+    /// If `text` is not a valid name, or is `deduct`, which is the route `/stock/deduct`.
+    pub fn parse(text: impl Into<String>) -> Result<Self, InvalidName> {
+        let text = parse_name("sku", text.into())?;
+        if text == "deduct" {
+            return Err(InvalidName {
+                what: "sku",
+                problem: "must not be `deduct`, which is a route",
+            });
+        }
+        Ok(Self(text))
+    }
+
+    /// The SKU as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A warehouse: the place where units are stored.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Warehouse(String);
+
+impl Warehouse {
+    /// Parses a warehouse's name.
+    ///
+    /// # Errors
+    /// If `text` is not a valid name.
+    pub fn parse(text: impl Into<String>) -> Result<Self, InvalidName> {
+        parse_name("warehouse", text.into()).map(Self)
+    }
+
+    /// The warehouse as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Warehouse {
+    fn default() -> Self {
+        Self("main".to_owned())
+    }
+}
+
+fn parse_name(what: &'static str, text: String) -> Result<String, InvalidName> {
+    let problem = if text.is_empty() {
+        "must not be empty"
+    } else if text.chars().count() > MAX_CHARS {
+        "must have at most 64 characters"
+    } else if !text
+        .chars()
+        .all(|c| c.is_alphanumeric() || matches!(c, '.' | '_' | '-'))
+    {
+        "may have letters, digits and `.`, `_`, `-` only"
+    } else if text.chars().all(|c| c == '.') {
+        // URL clients resolve `/stock/.` and `/stock/..` before they send them.
+        "must not consist of dots alone"
+    } else {
+        return Ok(text);
+    };
+    Err(InvalidName { what, problem })
+}
+
+macro_rules! text_conversions {
+    ($name:ident) => {
+        impl TryFrom<String> for $name {
+            type Error = InvalidName;
+            fn try_from(text: String) -> Result<Self, InvalidName> {
+                Self::parse(text)
+            }
+        }
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+text_conversions!(Sku);
+text_conversions!(Warehouse);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_any_script_are_accepted() {
+        for name in ["1001", "上海仓", "Größe-4.5_b", &"é".repeat(64)] {
+            assert_eq!(Warehouse::parse(name).unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
+    fn invalid_names_are_refused() {
+        for name in [
+            "",
+            " ",
+            "a b",
+            "a/b",
+            "..",
+            ".",
+            "a\0",
+            "a'b",
+            "😀",
+            &"a".repeat(65),
+        ] {
+            assert!(Warehouse::parse(name).is_err(), "{name:?}");
+            assert!(Sku::parse(name).is_err(), "{name:?}");
+        }
+        assert!(Sku::parse("deduct").is_err());
+    }
+}

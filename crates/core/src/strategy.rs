@@ -1,0 +1,216 @@
+//! The strategies: the closed set of ways to protect a deduction.
+//!
+//! One file per strategy. Each file opens with four lines, *Guarantees, Costs, Fails when, Use
+//! when*, which `GET /strategies` also answers. [`Strategy::attempt`] is the one `match`.
+//!
+//! A strategy neither spawns nor sleeps by a clock: every await in it is a call of the store, of a
+//! mutex or lock, or of the injected sleep. So tests can explore every interleaving.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::deduct::DeductionRun;
+use crate::ports::{AttemptOutcome, StoreError};
+use crate::stock::Home;
+
+mod available;
+mod card;
+mod dependency;
+mod for_update;
+mod local_mutex;
+mod locked;
+mod no_lock;
+mod optimistic;
+mod read_check;
+mod redis_lock;
+mod redis_lua;
+mod redis_watch;
+mod single_sql;
+mod zookeeper_lock;
+
+pub use available::Available;
+pub use card::{Card, Homes};
+pub use dependency::Dependency;
+pub use local_mutex::LocalMutexes;
+pub use locked::Safeguards;
+
+/// Declares the enum, the list of all strategies, and the card of each, from one list.
+macro_rules! strategies {
+    ($($(#[$doc:meta])+ $name:ident => $module:ident,)+) => {
+        /// A way to protect a deduction.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Strategy { $($(#[$doc])+ $name,)+ }
+
+        impl Strategy {
+            /// Every strategy, in the order in which they are shown.
+            pub const ALL: [Self; [$(stringify!($name)),+].len()] = [$(Self::$name),+];
+
+            /// Name, tier, homes, dependencies, and the four lines.
+            #[must_use]
+            pub fn card(self) -> &'static Card {
+                match self { $(Self::$name => &$module::CARD,)+ }
+            }
+        }
+    };
+}
+
+strategies! {
+    /// Nothing: read, check, write.
+    NoLock => no_lock,
+    /// An in-process mutex around read, check, write.
+    LocalMutex => local_mutex,
+    /// One guarded SQL statement.
+    SingleSql => single_sql,
+    /// `SELECT … FOR UPDATE`, check, write.
+    ForUpdate => for_update,
+    /// Read the version, write if the version is still the same, else retry.
+    Optimistic => optimistic,
+    /// A Redis lock around read, check, write.
+    RedisLock => redis_lock,
+    /// A `ZooKeeper` lock around read, check, write.
+    ZookeeperLock => zookeeper_lock,
+    /// `WATCH`, `MULTI`, `EXEC` on Redis.
+    RedisWatch => redis_watch,
+    /// One atomic Lua script on Redis.
+    RedisLua => redis_lua,
+}
+
+impl Strategy {
+    /// The name in the API, kebab-case.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.card().name
+    }
+
+    /// All names, in the order of [`Strategy::ALL`].
+    #[must_use]
+    pub fn names() -> Vec<&'static str> {
+        Self::ALL.into_iter().map(Self::name).collect()
+    }
+
+    /// What it promises for a SKU with SQL home.
+    #[must_use]
+    pub fn tier(self) -> Tier {
+        self.card().tier
+    }
+
+    /// What it promises for a SKU with this home. On Redis at most [`Tier::Volatile`], because no
+    /// protection restores what Redis loses.
+    #[must_use]
+    pub fn tier_on(self, home: Home) -> Tier {
+        match (home, self.tier()) {
+            (Home::Redis, Tier::Safe | Tier::Guarded) => Tier::Volatile,
+            (_, tier) => tier,
+        }
+    }
+
+    /// One attempt to deduct: the one place where a strategy becomes code.
+    pub(crate) async fn attempt(
+        self,
+        run: &DeductionRun<'_>,
+    ) -> Result<AttemptOutcome, StoreError> {
+        match self {
+            Self::NoLock => no_lock::attempt(run).await,
+            Self::LocalMutex => local_mutex::attempt(run).await,
+            Self::SingleSql => single_sql::attempt(run).await,
+            Self::ForUpdate => for_update::attempt(run).await,
+            Self::Optimistic => optimistic::attempt(run).await,
+            Self::RedisLock | Self::ZookeeperLock => locked::attempt(run).await,
+            Self::RedisWatch => redis_watch::attempt(run).await,
+            Self::RedisLua => redis_lua::attempt(run).await,
+        }
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The name of no strategy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no such strategy; use one of {}", Strategy::names().join(", "))]
+pub struct UnknownStrategy;
+
+impl FromStr for Strategy {
+    type Err = UnknownStrategy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownStrategy> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|strategy| strategy.name() == name)
+            .ok_or(UnknownStrategy)
+    }
+}
+
+/// What a strategy promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tier {
+    /// Never oversells under any fault, on one durable primary.
+    Safe,
+    /// Never oversells: if the lock is lost, the conditional write is refused.
+    Guarded,
+    /// Never oversells while Redis keeps its data.
+    Volatile,
+    /// Oversells, on purpose.
+    Unsafe,
+}
+
+impl Tier {
+    /// The name in the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Safe => "safe",
+            Self::Guarded => "guarded",
+            Self::Volatile => "volatile",
+            Self::Unsafe => "unsafe",
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_parses_back() {
+        for strategy in Strategy::ALL {
+            assert_eq!(strategy.name().parse(), Ok(strategy));
+        }
+        assert_eq!("No-Lock".parse::<Strategy>(), Err(UnknownStrategy));
+    }
+
+    #[test]
+    fn redis_home_is_at_most_volatile() {
+        for strategy in Strategy::ALL {
+            assert_eq!(strategy.tier_on(Home::Sql), strategy.tier(), "{strategy}");
+            let expected = match strategy.tier() {
+                Tier::Unsafe => Tier::Unsafe,
+                Tier::Safe | Tier::Guarded | Tier::Volatile => Tier::Volatile,
+            };
+            assert_eq!(strategy.tier_on(Home::Redis), expected, "{strategy}");
+        }
+    }
+
+    #[test]
+    fn every_card_has_all_four_lines() {
+        for strategy in Strategy::ALL {
+            let card = strategy.card();
+            for text in [
+                card.guarantees(),
+                card.costs(),
+                card.fails_when(),
+                card.use_when(),
+            ] {
+                assert!(text.len() > 10, "{strategy}: {text:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! `for-update`: lock the row with `SELECT … FOR UPDATE`, check, write.
+//!
+//! *Guarantees*: never oversells: no other writer can change or lock the row before the commit.
+//! *Costs*: one transaction of three statements; the row stays locked for one more round trip than with single-sql.
+//! *Fails when*: it never oversells; on a slow network the lock is held longer, and a client that vanishes keeps it until the server's timeout.
+//! *Use when*: the decision between read and write needs code that one statement cannot express.
+
+use super::{Card, Homes, Tier};
+use crate::deduct::DeductionRun;
+use crate::ports::{AttemptOutcome, StoreError};
+
+pub(super) const CARD: Card = Card {
+    name: "for-update",
+    tier: Tier::Safe,
+    homes: Homes::Sql,
+    needs: &[],
+    source: include_str!("for_update.rs"),
+};
+
+/// The store locks, reads, decides and writes in one transaction.
+pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
+    run.context.store.deduct_under_row_lock(run.deduction).await
+}

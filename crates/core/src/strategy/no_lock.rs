@@ -1,0 +1,34 @@
+//! `no-lock`: read, check, write, with no protection in between.
+//!
+//! *Guarantees*: nothing; movement and level still commit together, so the audit shows the lost updates.
+//! *Costs*: one read and one transaction; no request waits for the decision of another.
+//! *Fails when*: two requests read the same level: both write the level that follows from it, and one sale is missing in the counter.
+//! *Use when*: you want to see an oversell; never with real stock.
+
+use std::ops::ControlFlow;
+
+use super::read_check::read_and_check;
+use super::{Card, Homes, Tier};
+use crate::deduct::DeductionRun;
+use crate::ports::{AttemptOutcome, Condition, StoreError};
+
+pub(super) const CARD: Card = Card {
+    name: "no-lock",
+    tier: Tier::Unsafe,
+    homes: Homes::Either,
+    needs: &[],
+    source: include_str!("no_lock.rs"),
+};
+
+/// Reads the level, checks it, overwrites it.
+pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
+    let store = &run.context.store;
+    match read_and_check(run, Homes::Either).await? {
+        ControlFlow::Continue(level) => {
+            store
+                .write_back(run.deduction, &level, Condition::None)
+                .await
+        }
+        ControlFlow::Break(refused) => Ok(refused),
+    }
+}

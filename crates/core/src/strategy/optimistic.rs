@@ -1,0 +1,37 @@
+//! `optimistic`: read the version, write only if the version is still the same, else retry.
+//!
+//! *Guarantees*: never oversells: a write that follows from an outdated read changes no row.
+//! *Costs*: one read and one transaction per attempt; under contention most attempts are discarded.
+//! *Fails when*: it never oversells; on a hot row it may give up as contended (503) while other requests succeed.
+//! *Use when*: conflicts are rare, or the caller needs long to decide and must not hold a lock.
+
+use std::ops::ControlFlow;
+
+use super::read_check::read_and_check;
+use super::{Card, Homes, Tier};
+use crate::deduct::DeductionRun;
+use crate::ports::{AttemptOutcome, Condition, StoreError};
+
+pub(super) const CARD: Card = Card {
+    name: "optimistic",
+    tier: Tier::Safe,
+    homes: Homes::Sql,
+    needs: &[],
+    source: include_str!("optimistic.rs"),
+};
+
+/// One read and one conditional write. [`AttemptOutcome::Conflict`] asks for another attempt.
+pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
+    let level = match read_and_check(run, CARD.homes).await? {
+        ControlFlow::Continue(level) => level,
+        ControlFlow::Break(refused) => return Ok(refused),
+    };
+    let store = &run.context.store;
+    let written = store
+        .write_back(run.deduction, &level, Condition::Version)
+        .await?;
+    if written == AttemptOutcome::Conflict {
+        run.count_refused_write("version");
+    }
+    Ok(written)
+}

@@ -1,0 +1,16 @@
+//! `redis-lock`: a Redis lock around read, check, write.
+//!
+//! *Guarantees*: never oversells: the lock makes conflicts rare, and the conditional write refuses the write of a holder that lost its lock.
+//! *Costs*: two round trips to Redis around a read and a transaction; deductions of one SKU take turns, across all replicas.
+//! *Fails when*: it never oversells; if the holder pauses past its lease or Redis fails over, its write is refused and retried; while Redis is down, 503.
+//! *Use when*: the work under the lock is more than one row can express, and Redis is there already.
+
+use super::{Card, Dependency, Homes, Tier};
+
+pub(super) const CARD: Card = Card {
+    name: "redis-lock",
+    tier: Tier::Guarded,
+    homes: Homes::Either,
+    needs: &[Dependency::Redis],
+    source: include_str!("redis_lock.rs"),
+};

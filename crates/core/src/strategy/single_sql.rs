@@ -1,0 +1,23 @@
+//! `single-sql`: one `UPDATE` that takes the units only if there are enough.
+//!
+//! *Guarantees*: never oversells: check and write are one statement, and the row lock orders them.
+//! *Costs*: one round trip to a server; the row is locked from the `UPDATE` to the end of the commit, and during no round trip.
+//! *Fails when*: it never oversells; on one very hot row, deductions queue for the commit.
+//! *Use when*: always, unless you have measured a reason for another one; it is the default.
+
+use super::{Card, Homes, Tier};
+use crate::deduct::DeductionRun;
+use crate::ports::{AttemptOutcome, StoreError};
+
+pub(super) const CARD: Card = Card {
+    name: "single-sql",
+    tier: Tier::Safe,
+    homes: Homes::Sql,
+    needs: &[],
+    source: include_str!("single_sql.rs"),
+};
+
+/// The guarded `UPDATE` decides.
+pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
+    run.context.store.deduct_if_available(run.deduction).await
+}

@@ -1,0 +1,226 @@
+//! What MariaDB and `MySQL` do for the stock that lives in Redis, in the same order as the other back
+//! ends.
+
+use std::collections::HashSet;
+
+use async_trait::async_trait;
+use sqlx::{MySql, QueryBuilder};
+use uuid::Uuid;
+
+use super::{MySqlStore, Transaction, bulk};
+use crate::StoreError;
+use crate::journal::{self, EntryId, Journaled, last_of_each_level};
+use crate::mirror::{LedgerUpTo, Mirror, Mirrored, OPERATIONS_AT_ONCE};
+use crate::pool::{conflict_if_duplicate, failed};
+use crate::sql::ledger_row::LedgerRow;
+use crate::sql::rows::{AuditRow, MirrorRow};
+use stocklock_core::stock::{Durability, Sku, Warehouse};
+
+const LEDGER_ID: &str = "SELECT id FROM ledger";
+
+const MIRRORED: &str = "SELECT sku, warehouse, on_hand, held, backorder_limit, version,
+        home, journal_millis, journal_number
+    FROM stock WHERE sku = ? AND warehouse = ?";
+
+const MIRROR: &str = "UPDATE stock
+    SET on_hand = ?, held = ?, backorder_limit = ?, version = ?,
+        journal_millis = ?, journal_number = ?
+    WHERE sku = ? AND warehouse = ? AND home = 'redis'
+        AND (journal_millis < ? OR journal_millis = ? AND journal_number < ?)";
+
+/// A key that another operation has is that operation's; the movement is recorded without it.
+const RECORD: &str = "INSERT INTO movement
+    (operation_id, line, sku, warehouse, kind, delta, available_after, read_version, strategy,
+     durability, caller, idempotency_key, request_hash, reason, reference, created_at,
+     journal_millis, journal_number)
+    SELECT ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+        CASE WHEN EXISTS (SELECT 1 FROM movement WHERE caller = ? AND idempotency_key = ?)
+            THEN NULL ELSE ? END,
+        ?, ?, ?, from_unixtime(? / 1000), ?, ?
+    FROM dual WHERE NOT EXISTS (SELECT 1 FROM movement WHERE operation_id = ? AND line = 0)";
+
+/// Followed by a list of operations.
+const RECORDED_AMONG: &str = "SELECT operation_id FROM movement
+    WHERE line = 0 AND operation_id IN ";
+
+/// The transaction sees what was committed before it began, and nothing else.
+const BEGIN_SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+    START TRANSACTION READ ONLY, WITH CONSISTENT SNAPSHOT";
+
+/// The sums of `bigint` are `decimal` until they are cast.
+const LEDGER_SUMS: &str =
+    "SELECT s.warehouse, coalesce(m.received_by_then, 0) AS received,
+        coalesce(m.sold_by_then, 0) AS sold,
+        s.on_hand, s.held, s.backorder_limit
+    FROM stock s LEFT JOIN (
+        SELECT warehouse,
+            cast(sum(CASE WHEN kind <> 'deducted' THEN delta ELSE 0 END) AS signed) AS received_by_then,
+            cast(sum(CASE WHEN kind = 'deducted' THEN -delta ELSE 0 END) AS signed) AS sold_by_then
+        FROM movement
+        WHERE sku = ? AND NOT coalesce(journal_millis > ?
+            OR journal_millis = ? AND journal_number > ?, false)
+        GROUP BY warehouse
+    ) m ON m.warehouse = s.warehouse
+    WHERE s.sku = ? ORDER BY s.warehouse";
+
+const LAST_RECORDED: &str = "SELECT journal_millis, journal_number FROM movement
+    WHERE sku = ? AND journal_millis IS NOT NULL
+    ORDER BY journal_millis DESC, journal_number DESC LIMIT 1";
+
+#[async_trait]
+impl Mirror for MySqlStore {
+    async fn ledger_id(&self) -> Result<String, StoreError> {
+        let mut connection = self.connection().await?;
+        let id = sqlx::query_scalar(LEDGER_ID)
+            .fetch_one(&mut *connection)
+            .await;
+        connection.done(id)
+    }
+
+    async fn mirrored(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+    ) -> Result<Option<Mirrored>, StoreError> {
+        let mut connection = self.connection().await?;
+        let row = sqlx::query_as(MIRRORED)
+            .bind(sku.as_str())
+            .bind(warehouse.as_str())
+            .fetch_optional(&mut *connection)
+            .await;
+        let row = connection.done(row)?;
+        row.map(|row: MirrorRow| row.try_into()).transpose()
+    }
+
+    async fn follow(&self, entries: &[&Journaled]) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        mirror_all(&mut tx, entries).await?;
+        let movements = journal::movements(entries);
+        if !bulk::record_all(&mut tx, &movements).await? {
+            // Some are there already: each is to be looked at.
+            tx.roll_back().await;
+            tx = self.begin().await?;
+            mirror_all(&mut tx, entries).await?;
+            for movement in movements {
+                record(&mut tx, movement).await?;
+            }
+        }
+        tx.commit().await
+    }
+
+    async fn ledger_up_to(
+        &self,
+        sku: &Sku,
+        last: EntryId,
+        operations: &[Uuid],
+    ) -> Result<LedgerUpTo, StoreError> {
+        let mut tx = self.pool.begin(Some(BEGIN_SNAPSHOT)).await?;
+        let sums = sqlx::query_as(LEDGER_SUMS)
+            .bind(sku.as_str())
+            .bind(last.millis)
+            .bind(last.millis)
+            .bind(last.number)
+            .bind(sku.as_str())
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(failed)?;
+        let mut recorded = HashSet::new();
+        for operations in operations.chunks(OPERATIONS_AT_ONCE) {
+            recorded.extend(recorded_among(&mut tx, operations).await?);
+        }
+        tx.roll_back().await;
+        let sums = sums.into_iter().map(|row: AuditRow| row.into());
+        Ok(LedgerUpTo {
+            sums: sums.collect(),
+            recorded,
+        })
+    }
+
+    async fn last_recorded(&self, sku: &Sku) -> Result<EntryId, StoreError> {
+        let mut connection = self.connection().await?;
+        let found = sqlx::query_as(LAST_RECORDED)
+            .bind(sku.as_str())
+            .fetch_optional(&mut *connection)
+            .await;
+        let found: Option<(i64, i64)> = connection.done(found)?;
+        Ok(
+            found.map_or(EntryId::default(), |(millis, number)| EntryId {
+                millis,
+                number,
+            }),
+        )
+    }
+}
+
+async fn recorded_among(
+    tx: &mut Transaction,
+    operations: &[Uuid],
+) -> Result<Vec<Uuid>, StoreError> {
+    let mut query = QueryBuilder::<MySql>::new(RECORDED_AMONG);
+    let mut list = query.push("(").separated(", ");
+    for operation in operations {
+        list.push_bind(*operation);
+    }
+    query.push(")");
+    query
+        .build_query_scalar()
+        .persistent(false)
+        .fetch_all(&mut **tx)
+        .await
+        .map_err(failed)
+}
+
+/// Brings the mirrors up to the last of the entries.
+async fn mirror_all(tx: &mut Transaction, entries: &[&Journaled]) -> Result<(), StoreError> {
+    for entry in last_of_each_level(entries) {
+        let (sku, warehouse) = entry.place();
+        sqlx::query(MIRROR)
+            .bind(entry.on_hand)
+            .bind(entry.held)
+            .bind(entry.backorder_limit)
+            .bind(entry.version)
+            .bind(entry.id.millis)
+            .bind(entry.id.number)
+            .bind(sku)
+            .bind(warehouse)
+            .bind(entry.id.millis)
+            .bind(entry.id.millis)
+            .bind(entry.id.number)
+            .execute(&mut **tx)
+            .await
+            .map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Another one that records the same operation, or the same key, at this moment makes it a conflict;
+/// afterwards the statement sees what it is.
+async fn record(tx: &mut Transaction, movement: &LedgerRow) -> Result<(), StoreError> {
+    let note = movement;
+    let inserted = sqlx::query(RECORD)
+        .bind(note.operation_id)
+        .bind(&note.sku.as_str())
+        .bind(&note.warehouse.as_str())
+        .bind(&*note.kind)
+        .bind(note.delta)
+        .bind(movement.available_after)
+        .bind(note.read_version)
+        .bind(&note.strategy)
+        .bind(Durability::Redis.as_str())
+        .bind(&note.caller)
+        .bind(&note.caller)
+        .bind(&note.idempotency_key)
+        .bind(&note.idempotency_key)
+        .bind(&note.request_hash)
+        .bind(&note.reason)
+        .bind(&note.reference)
+        .bind(movement.entry.millis)
+        .bind(movement.entry.millis)
+        .bind(movement.entry.number)
+        .bind(note.operation_id)
+        .execute(&mut **tx)
+        .await;
+    inserted
+        .map(drop)
+        .map_err(|error| conflict_if_duplicate(error, failed))
+}
