@@ -40,7 +40,7 @@ pub enum Mode {
     /// Keeps connections open and forwards nothing, like a broken cable. Bytes sent meanwhile arrive
     /// after the mode has changed.
     Blackhole,
-    /// Forwards nothing on connections that are open now, indefinitely; neither side is told. New
+    /// Forwards nothing, indefinitely, on connections that are open now; neither side notices. New
     /// connections pass.
     Strand,
     /// Forwards each piece this much later, in each direction.

@@ -209,7 +209,7 @@ mod tests {
     fn crashing_redis() -> PrivateServer {
         let (program, port) = (Program::Redis, free_port());
         let directory = supervisor::create_directory("crash").unwrap();
-        let redis = redis::command(&directory, port, None).unwrap();
+        let redis = redis::command(directory.path(), port, None).unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "mkdir crashed && exit 1; exec \"$@\"", "sh"]);
         command.arg(redis.get_program()).args(redis.get_args());

@@ -88,20 +88,21 @@ impl Program {
             Self::MariaDb | Self::Postgres => Some(sql::template(self).await?),
             Self::Redis | Self::ZooKeeper => None,
         };
-        let directory = create_directory(self.name())?;
+        let owned = create_directory(self.name())?;
+        let directory = owned.path();
         let configuration = match (settings, self) {
             (Settings::Deployed(from), Self::MariaDb) => {
-                Some(copy(from, "mariadb.cnf", &directory)?)
+                Some(copy(from, "mariadb.cnf", directory)?)
             }
-            (Settings::Deployed(from), Self::Redis) => Some(copy(from, "redis.conf", &directory)?),
+            (Settings::Deployed(from), Self::Redis) => Some(copy(from, "redis.conf", directory)?),
             _ => None,
         };
         let is_test = matches!(settings, Settings::Test);
         let mut command = match self {
-            Self::MariaDb => sql::mariadb(&directory, port, configuration.as_deref())?,
-            Self::Postgres => sql::postgres(&directory, port, is_test)?,
-            Self::Redis => redis::command(&directory, port, configuration.as_deref())?,
-            Self::ZooKeeper => zookeeper::command(&directory, port, is_test)?,
+            Self::MariaDb => sql::mariadb(directory, port, configuration.as_deref())?,
+            Self::Postgres => sql::postgres(directory, port, is_test)?,
+            Self::Redis => redis::command(directory, port, configuration.as_deref())?,
+            Self::ZooKeeper => zookeeper::command(directory, port, is_test)?,
         };
         command.args(arguments);
         // At the end of the run the data is removed, so the servers need no clean shutdown. PostgreSQL
@@ -111,7 +112,7 @@ impl Program {
         } else {
             "KILL"
         };
-        let supervisor = Supervisor::new(directory, stop, Some(&command))?;
+        let supervisor = Supervisor::new(owned, stop, Some(&command))?;
         if let Some(template) = template {
             sql::copy_data(template, supervisor.directory()).await?;
         }

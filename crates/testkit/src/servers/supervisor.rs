@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
+use tempfile::TempDir;
 
 use crate::run::announce;
 
@@ -38,15 +39,15 @@ struct Shell {
 impl Supervisor {
     /// Takes ownership of `directory`. `server` is the command to run there, which [`Self::start`]
     /// starts; `stop` is the signal that ends it when this is dropped.
-    pub(super) fn new(directory: PathBuf, stop: &str, server: Option<&Command>) -> Result<Self> {
+    pub(super) fn new(directory: TempDir, stop: &str, server: Option<&Command>) -> Result<Self> {
         let mut process = Command::new("sh");
         process.args(["-c", SUPERVISE, "supervise"]);
-        process.arg(&directory).arg(stop);
+        process.arg(directory.path()).arg(stop);
         if let Some(server) = server {
             process.arg(server.get_program()).args(server.get_args());
         }
         // Ctrl-C in a terminal reaches the process group of the tests. The shell must survive it.
-        process.process_group(0).current_dir(&directory);
+        process.process_group(0).current_dir(directory.path());
         process.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = process
             .stderr(Stdio::null())
@@ -54,7 +55,7 @@ impl Supervisor {
             .context("cannot run sh")?;
         let answers = process.stdout.take().context("sh has no output")?;
         Ok(Self {
-            directory,
+            directory: directory.keep(),
             shell: Mutex::new(Shell {
                 commands: process.stdin.take(),
                 answers: BufReader::new(answers),
@@ -171,15 +172,14 @@ fn give_to_server(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates an empty temporary directory for a server.
-pub(super) fn create_directory(name: &str) -> Result<PathBuf> {
-    let prefix = format!("stocklock-{name}-");
-    let directory = tempfile::Builder::new().prefix(&prefix).tempdir();
-    let directory = directory
-        .context("cannot create a temporary directory")?
-        .keep();
-    give_to_server(&directory)?;
-    Ok(directory.canonicalize()?)
+/// Creates an empty temporary directory for a server, with an absolute path without symbolic links.
+pub(super) fn create_directory(name: &str) -> Result<TempDir> {
+    let parent = std::env::temp_dir().canonicalize();
+    let directory =
+        parent.and_then(|parent| TempDir::with_prefix_in(format!("stocklock-{name}-"), parent));
+    let directory = directory.context("cannot create a temporary directory")?;
+    give_to_server(directory.path())?;
+    Ok(directory)
 }
 
 /// Writes a file that a server reads.
@@ -219,7 +219,8 @@ mod tests {
         let directory = create_directory("ends").unwrap();
         let mut server = Command::new("sh");
         server.args(["-c", "echo 'address in use'; exit 1"]);
-        let supervisor = Supervisor::new(directory.clone(), "KILL", Some(&server)).unwrap();
+        let supervisor = Supervisor::new(directory, "KILL", Some(&server)).unwrap();
+        let directory = supervisor.directory().to_owned();
         supervisor.start().unwrap();
         let soon = Duration::from_secs(20);
         eventually("it ends", soon, async || supervisor.has_ended()).await;
