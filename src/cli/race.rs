@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use secrecy::SecretString;
-use tempfile::TempDir;
 
 use super::duration::round_trip;
 use super::{Failure, migrate, start_logging};
 use crate::app::open_stores;
 use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
 use crate::descriptors::allow_connections;
-use crate::lab::delay::DistantServices;
-use crate::lab::race::{Entrants, Progress, RacePlan, Report, Target, run};
-use crate::lab::replicas::Replicas;
+use crate::replicas::Replicas;
 use stocklock_core::stock::Home;
 use stocklock_core::strategy::Safeguards;
+use stocklock_lab::delay::{DelayedServers, ServerUrls};
+use stocklock_lab::race::{Entrants, Progress, RacePlan, Report, Target, run};
+use stocklock_lab::temporary::TemporaryDatabase;
 use stocklock_store::StockStore as _;
 
 /// Sells a fresh SKU out with every strategy in turn over real HTTP, and tells who oversold.
@@ -226,14 +226,21 @@ async fn run_plan(args: &RaceArgs) -> Result<Report, Failure> {
 async fn race_near_or_far(
     args: &RaceArgs,
     database: &DatabaseConfig,
-    distant: Option<DistantServices>,
+    distant: Option<DelayedServers>,
 ) -> Result<Report, Failure> {
     let Some(distant) = distant else {
         eprintln!("racing on {}", args.place());
         return race_on_replicas(args, database, &args.services).await;
     };
     eprintln!("racing on {}; {}", args.place(), distant.distance);
-    let report = race_on_replicas(args, &distant.database, &distant.services).await;
+    let mut database = database.clone();
+    let mut services = args.services.clone();
+    database.database_url = Some(distant.urls.database.clone());
+    services.redis_url.clone_from(&distant.urls.redis);
+    services
+        .zookeeper_connect
+        .clone_from(&distant.urls.zookeeper);
+    let report = race_on_replicas(args, &database, &services).await;
     report.map(|report| Report {
         distance: Some(distant.distance),
         ..report
@@ -244,11 +251,16 @@ async fn race_near_or_far(
 async fn at_a_distance(
     args: &RaceArgs,
     database: &DatabaseConfig,
-) -> Result<Option<DistantServices>, Failure> {
+) -> Result<Option<DelayedServers>, Failure> {
     let Some(rtt) = args.distance() else {
         return Ok(None);
     };
-    let distant = DistantServices::start(rtt, database, &args.services).await;
+    let servers = ServerUrls {
+        database: database.url().into(),
+        redis: args.services.redis_url.clone(),
+        zookeeper: args.services.zookeeper_connect.clone(),
+    };
+    let distant = DelayedServers::start(rtt, &servers).await;
     distant.map(Some).map_err(Failure::Setting)
 }
 
@@ -291,20 +303,21 @@ async fn race_on(args: &RaceArgs, targets: &[Target]) -> Result<Report, Failure>
 }
 
 /// The configured database, or a temporary one that is gone when the guard is dropped.
-fn database(configured: &DatabaseConfig) -> Result<(DatabaseConfig, Option<TempDir>), Failure> {
+fn database(
+    configured: &DatabaseConfig,
+) -> Result<(DatabaseConfig, Option<TemporaryDatabase>), Failure> {
     if configured.database_url.is_some() {
         return Ok((configured.clone(), None));
     }
-    let directory = TempDir::with_prefix("stocklock-race-")
+    let temporary = TemporaryDatabase::new()
         .map_err(|error| Failure::Other(format!("no temporary directory: {error}")))?;
-    let url = format!("sqlite://{}", directory.path().join("race.db").display());
-    let database_url = Some(SecretString::from(url));
+    let database_url = Some(SecretString::from(temporary.url()));
     Ok((
         DatabaseConfig {
             database_url,
             ..configured.clone()
         },
-        Some(directory),
+        Some(temporary),
     ))
 }
 

@@ -78,11 +78,11 @@ struct Page {
 
 /// One replica, asked for what a race needs to know.
 #[derive(Debug)]
-pub(super) struct Service {
+pub(super) struct ReplicaClient {
     connection: Connection,
 }
 
-impl Service {
+impl ReplicaClient {
     pub(super) fn new(target: &Target) -> Self {
         Self {
             connection: Connection::new(target.clone()),

@@ -16,7 +16,7 @@ use super::connection::{Connection, Message};
 use super::order::{self, Settled};
 use super::plan::RacePlan;
 use super::progress::Track;
-use super::service::WAREHOUSE;
+use super::replica_client::WAREHOUSE;
 use super::tally::Tally;
 use super::target::Target;
 use stocklock_core::strategy::Strategy;

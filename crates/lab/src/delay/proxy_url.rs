@@ -1,14 +1,14 @@
-//! Settings that lead to a server, and the same ones leading through a proxy before it.
+//! Replaces the address in the URL of a server by the address of a proxy.
 //!
-//! Only the address is changed; user, password, database and parameters are kept, and appear in no
-//! message. What a proxy would change the meaning of is refused: a socket in the file system, and
-//! a certificate that is held against the host's name.
+//! User, password, database and parameters stay as they are and appear in no error message.
+//! Refused: Unix sockets, and certificates that are checked against the host name.
 
 use std::net::SocketAddr;
+use std::str::FromStr;
 
 use url::Url;
 
-/// The setting of one server.
+/// The URL of a database or Redis server. It may contain a password.
 pub(super) struct ServerUrl {
     url: Url,
     /// `host:port`
@@ -16,12 +16,12 @@ pub(super) struct ServerUrl {
 }
 
 impl ServerUrl {
-    /// The server of `DATABASE_URL`; none if the database is in the process.
+    /// Parses `DATABASE_URL`; `None` for SQLite.
     ///
     /// # Errors
-    /// Why no proxy can stand before it.
-    pub(super) fn of_database(url: &str) -> Result<Option<Self>, String> {
-        // Not parsed: the path of a file is no URL.
+    /// The reason why a proxy cannot be used.
+    pub(super) fn from_database_url(url: &str) -> Result<Option<Self>, String> {
+        // Not parsed: a file path need not be a valid URL.
         if url.starts_with("sqlite:") {
             return Ok(None);
         }
@@ -29,21 +29,20 @@ impl ServerUrl {
         let port = match url.scheme() {
             "mysql" | "mariadb" => 3306,
             "postgres" | "postgresql" => 5432,
-            scheme => return Err(format!("`{scheme}:` is no database known here")),
+            scheme => return Err(format!("`{scheme}:` is not a supported database")),
         };
         for (name, value) in url.query_pairs() {
             match &*name {
                 "socket" | "host" | "hostaddr" | "port" => {
                     return Err(format!(
-                        "it names its server by the parameter `{name}`; --rtt needs it as \
-                         `//host:port` (a socket in the file system cannot be delayed)"
+                        "the parameter `{name}` names the server; --rtt needs `//host:port` \
+                         instead and cannot delay a Unix socket"
                     ));
                 }
-                "sslmode" | "ssl-mode" if checks_the_host(&value) => {
+                "sslmode" | "ssl-mode" if checks_host_name(&value) => {
                     return Err(format!(
-                        "with `{name}={value}` the server's certificate has to name its host, and \
-                         --rtt puts a proxy in its place; take a mode that does not look at the \
-                         name"
+                        "`{name}={value}` checks the host name in the server's certificate, which \
+                         fails through a proxy of --rtt; use a mode that does not check it"
                     ));
                 }
                 _ => {}
@@ -52,17 +51,17 @@ impl ServerUrl {
         Self::new(url, port).map(Some)
     }
 
-    /// The server of `REDIS_URL`.
+    /// Parses `REDIS_URL`.
     ///
     /// # Errors
-    /// Why no proxy can stand before it.
-    pub(super) fn of_redis(url: &str) -> Result<Self, String> {
+    /// The reason why a proxy cannot be used.
+    pub(super) fn from_redis_url(url: &str) -> Result<Self, String> {
         let url = parse(url)?;
         match url.scheme() {
             "redis" | "valkey" => Self::new(url, 6379),
             "rediss" | "valkeys" => Err(
-                "with TLS the server's certificate has to name its host, and --rtt puts a proxy \
-                 in its place; use redis://"
+                "TLS checks the host name in the server's certificate, which fails through a \
+                 proxy of --rtt; use redis://"
                     .to_owned(),
             ),
             scheme => Err(format!(
@@ -73,9 +72,9 @@ impl ServerUrl {
 
     fn new(url: Url, default_port: u16) -> Result<Self, String> {
         let host = url.host_str().unwrap_or_default();
-        // A host with a slash is PostgreSQL's way to name a directory with a socket.
+        // PostgreSQL: a host with a slash is the directory of a Unix socket.
         if host.is_empty() || host.to_ascii_lowercase().starts_with("%2f") {
-            return Err("it names no host; --rtt needs it as `//host:port`".to_owned());
+            return Err("no host; --rtt needs `//host:port`".to_owned());
         }
         let server = format!("{host}:{}", url.port().unwrap_or(default_port));
         Ok(Self { url, server })
@@ -86,30 +85,28 @@ impl ServerUrl {
         &self.server
     }
 
-    /// The setting that leads to `proxy` instead, password and all.
-    pub(super) fn through(mut self, proxy: SocketAddr) -> String {
+    /// The same URL, password included, with the address of `proxy`.
+    pub(super) fn with_address(mut self, proxy: SocketAddr) -> String {
         let host = self.url.set_ip_host(proxy.ip());
-        host.expect("a URL with a host takes another one");
+        host.expect("the URL has a host");
         let port = self.url.set_port(Some(proxy.port()));
-        port.expect("a URL with a host takes a port");
+        port.expect("the URL has a host");
         self.url.into()
     }
 }
 
-/// The setting of a `ZooKeeper` ensemble.
+/// The servers in `ZOOKEEPER_CONNECT`.
 #[derive(Debug)]
 pub(super) struct Ensemble {
     servers: Vec<String>,
-    /// With its slash, or empty.
+    /// Starts with a slash, or is empty.
     chroot: String,
 }
 
-impl Ensemble {
-    /// The servers of `ZOOKEEPER_CONNECT`.
-    ///
-    /// # Errors
-    /// Why no proxy can stand before them.
-    pub(super) fn of(connect: &str) -> Result<Self, String> {
+impl FromStr for Ensemble {
+    type Err = String;
+
+    fn from_str(connect: &str) -> Result<Self, String> {
         let mut hosts: Vec<&str> = connect.split(',').collect();
         let mut chroot = "";
         if let Some(last) = hosts.last_mut() {
@@ -122,22 +119,24 @@ impl Ensemble {
             chroot: chroot.to_owned(),
         })
     }
+}
 
+impl Ensemble {
     /// Each server's `host:port`.
     pub(super) fn servers(&self) -> &[String] {
         &self.servers
     }
 
-    /// The setting that leads to `proxies` instead, one for each server.
-    pub(super) fn through(&self, proxies: &[SocketAddr]) -> String {
+    /// The same setting with the addresses of `proxies`, one for each server.
+    pub(super) fn with_addresses(&self, proxies: &[SocketAddr]) -> String {
         let proxies: Vec<String> = proxies.iter().map(ToString::to_string).collect();
         format!("{}{}", proxies.join(","), self.chroot)
     }
 }
 
-/// One member of an ensemble, as `host:port`.
+/// Parses one server of an ensemble and returns its `host:port`.
 fn member(text: &str) -> Result<String, String> {
-    let refused = || format!("`{text}` is no `host:port` that --rtt can put a proxy before");
+    let refused = || format!("--rtt needs `host:port`, not `{text}`");
     let address = text.strip_prefix("tcp://").unwrap_or(text);
     let url = Url::parse(&format!("zookeeper://{address}")).map_err(|_| refused())?;
     match url.host_str() {
@@ -148,10 +147,10 @@ fn member(text: &str) -> Result<String, String> {
     }
 }
 
-fn checks_the_host(mode: &str) -> bool {
+fn checks_host_name(mode: &str) -> bool {
     ["verify-full", "verify_identity"]
         .iter()
-        .any(|checking| mode.eq_ignore_ascii_case(checking))
+        .any(|strict| mode.eq_ignore_ascii_case(strict))
 }
 
 fn parse(url: &str) -> Result<Url, String> {
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_databases_url_the_address_alone_is_changed() {
+    fn database_url_keeps_everything_but_its_address() {
         for (url, server, through) in [
             (
                 "mysql://shop:c4n4ry@db.example:3307/stock?ssl-mode=disabled&charset=utf8mb4",
@@ -187,20 +186,20 @@ mod tests {
                 "postgres://shop:a%2Fb%40c@127.0.0.1:20001/stock?sslmode=require",
             ),
         ] {
-            let parsed = ServerUrl::of_database(url).unwrap().unwrap();
+            let parsed = ServerUrl::from_database_url(url).unwrap().unwrap();
             assert_eq!(parsed.server(), server);
-            assert_eq!(parsed.through(proxy(20_001)), through);
+            assert_eq!(parsed.with_address(proxy(20_001)), through);
         }
         assert!(
-            ServerUrl::of_database("sqlite://a file.db")
+            ServerUrl::from_database_url("sqlite://a file.db")
                 .unwrap()
                 .is_none()
         );
     }
 
     #[test]
-    fn a_database_that_no_proxy_can_stand_before_is_refused_without_its_password() {
-        for (url, why) in [
+    fn unusable_database_url_is_refused_without_its_password() {
+        for (url, reason) in [
             (
                 "postgres:///stock?host=/run/postgresql&password=c4n4ry",
                 "`host`",
@@ -225,32 +224,32 @@ mod tests {
             ("mysql://shop:c4n4ry@db:nonsense/stock", "port"),
             ("oracle://shop:c4n4ry@db/stock", "oracle"),
         ] {
-            let error = ServerUrl::of_database(url).err().unwrap();
-            assert!(error.contains(why), "{url}: {error}");
+            let error = ServerUrl::from_database_url(url).err().unwrap();
+            assert!(error.contains(reason), "{url}: {error}");
             assert!(!error.contains(PASSWORD), "{url}: {error}");
         }
     }
 
     #[test]
-    fn of_a_redis_url_the_address_alone_is_changed() {
+    fn redis_url_keeps_everything_but_its_address() {
         let url = "redis://shop:c4n4ry@cache/2";
-        let parsed = ServerUrl::of_redis(url).unwrap();
+        let parsed = ServerUrl::from_redis_url(url).unwrap();
         assert_eq!(parsed.server(), "cache:6379");
         let through = "redis://shop:c4n4ry@127.0.0.1:20002/2";
-        assert_eq!(parsed.through(proxy(20_002)), through);
+        assert_eq!(parsed.with_address(proxy(20_002)), through);
         for url in [
             "rediss://:c4n4ry@cache",
             "unix:///run/redis.sock?pass=c4n4ry",
             "redis:///0",
             "c4n4ry",
         ] {
-            let error = ServerUrl::of_redis(url).err().unwrap();
+            let error = ServerUrl::from_redis_url(url).err().unwrap();
             assert!(!error.contains(PASSWORD), "{url}: {error}");
         }
     }
 
     #[test]
-    fn every_member_of_an_ensemble_has_a_proxy_and_the_chroot_stays() {
+    fn ensemble_gets_one_proxy_per_server_and_keeps_its_chroot() {
         for (connect, servers, through) in [
             ("zoo", &["zoo:2181"][..], "127.0.0.1:20000"),
             (
@@ -260,13 +259,13 @@ mod tests {
             ),
             ("tcp://zoo/", &["zoo:2181"], "127.0.0.1:20000/"),
         ] {
-            let ensemble = Ensemble::of(connect).unwrap();
+            let ensemble = connect.parse::<Ensemble>().unwrap();
             assert_eq!(ensemble.servers(), servers);
             let proxies: Vec<_> = (20_000..).take(servers.len()).map(proxy).collect();
-            assert_eq!(ensemble.through(&proxies), through);
+            assert_eq!(ensemble.with_addresses(&proxies), through);
         }
         for connect in ["", "zoo,", "zoo/a,zoo", "tcp+tls://zoo", "zoo:nonsense"] {
-            assert!(Ensemble::of(connect).is_err(), "{connect:?}");
+            assert!(connect.parse::<Ensemble>().is_err(), "{connect:?}");
         }
     }
 }

@@ -6,6 +6,7 @@
 //! is read from what the targets count. Starting replicas and reading flags is the caller's. The
 //! targets must be replicas of one service, in lab mode, each reached by itself.
 
+mod audit;
 mod buyers;
 mod connection;
 mod counts;
@@ -16,17 +17,11 @@ mod lock_counts;
 mod order;
 mod plan;
 mod progress;
+mod replica_client;
 mod report;
 mod row;
-mod service;
-mod settled;
 mod tally;
 mod target;
-
-#[cfg(test)]
-mod fake;
-#[cfg(test)]
-mod tests;
 
 pub use counts::Counts;
 pub use distance::Distance;
@@ -42,8 +37,8 @@ pub use target::{InvalidTarget, Target};
 use stocklock_core::strategy::Strategy;
 
 use self::lock_counts::Reading;
+use self::replica_client::ReplicaClient;
 use self::row::Run;
-use self::service::Service;
 
 /// Why a race was not run to its end. What a strategy does wrong is no error but a [`Verdict`].
 #[derive(Debug, thiserror::Error)]
@@ -156,10 +151,10 @@ async fn run_one(
 ) -> Result<Row, RaceError> {
     let sku = format!("race-{:08x}-{strategy}", fastrand::u32(..));
     let first = &targets[0];
-    let mut service = Service::new(first);
+    let mut service = ReplicaClient::new(first);
     service.stock_up(&sku, plan.home, plan.stock).await?;
     for target in &targets[1..] {
-        let known = Service::new(target).audit(&sku).await?;
+        let known = ReplicaClient::new(target).audit(&sku).await?;
         known.ok_or_else(|| not_shared(target, first))?;
     }
     let before = Reading::take(targets, strategy).await?;
@@ -169,7 +164,7 @@ async fn run_one(
         strategy,
         tally,
         wall,
-        audit: settled::audit(&mut service, &sku, first, plan.ledger_limit).await?,
+        audit: audit::read(&mut service, &sku, first, plan.ledger_limit).await?,
         locks: before.until_now().await?,
     };
     let mut row = Row::new(plan, sku, run);

@@ -9,7 +9,7 @@ use super::counts::Counts;
 use super::evidence::Evidence;
 use super::lock_counts::LockCounts;
 use super::plan::RacePlan;
-use super::service::Audit;
+use super::replica_client::Audit;
 use super::tally::Tally;
 use stocklock_core::strategy::{Strategy, Tier};
 

@@ -1,10 +1,9 @@
-//! Delaying proxies: each listens on loopback before one server, and makes it seem a network away.
+//! Delaying proxies: each one listens on loopback and forwards to one server.
 //!
-//! They run on a thread of their own, so that what the replicas and the buyers of this process
-//! compute does not lengthen the delay more than it must.
+//! They run on a separate thread, so that busy buyers do not lengthen the delay.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -15,17 +14,14 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::line::{carry, until};
-use crate::lab::loopback;
 
-/// How long to wait after a connection could not be accepted: for want of a file descriptor, most
-/// likely, which somebody has to give back first.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
+/// Pause after a failed `accept`. The usual cause is a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// What measuring may take beside the round trips themselves.
-const MEASURED_WITHIN: Duration = Duration::from_secs(10);
+/// Time limit of a measurement, in addition to the round trips themselves.
+const MEASURE_LIMIT: Duration = Duration::from_secs(10);
 
-/// The thread that the proxies run on. When it has been dropped, their ports and connections are
-/// closed.
+/// The thread of the proxies. Dropping it closes their ports and connections.
 #[derive(Debug)]
 pub(super) struct Proxies {
     rtt: Duration,
@@ -35,18 +31,18 @@ pub(super) struct Proxies {
 }
 
 impl Proxies {
-    /// Proxies that add `rtt` to each round trip, half of it in each direction.
+    /// Starts the thread. Each proxy will add `rtt` to a round trip, half of it in each direction.
     ///
     /// # Errors
-    /// One line, when the system has no thread for them.
+    /// One line, if the thread cannot be started.
     pub(super) fn start(rtt: Duration) -> Result<Self, String> {
-        let failed = |error: io::Error| format!("no thread for the delaying proxies: {error}");
+        let failed = |error: io::Error| format!("cannot start the thread of the proxies: {error}");
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(failed)?;
         let handle = runtime.handle().clone();
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        // The runtime is dropped with the thread, and every task and socket of it too.
+        // The thread owns the runtime. When it ends, all tasks and sockets are dropped.
         let thread = thread::Builder::new()
             .name("delay".to_owned())
             .spawn(move || runtime.block_on(stopped.cancelled()))
@@ -59,55 +55,55 @@ impl Proxies {
         })
     }
 
-    /// Starts a proxy before the server at `host:port`, and tells where it listens.
+    /// Starts a proxy for the server at `host:port` and returns the proxy's address.
     ///
     /// # Errors
-    /// One line, when there is no port for it.
-    pub(super) async fn before(&self, server: String) -> Result<SocketAddr, String> {
+    /// One line, if no port is free.
+    pub(super) async fn add(&self, server: String) -> Result<SocketAddr, String> {
         let (listener, address) = self.listen().await?;
         self.runtime.spawn(accept(listener, server, self.rtt));
         Ok(address)
     }
 
-    /// How long a byte takes there and back through a proxy before a server that answers at once:
-    /// the median of up to 21 round trips.
+    /// Measures the round trip of one byte through a proxy to a server that echoes it: the median
+    /// of up to 21 round trips.
     ///
     /// # Errors
-    /// One line, when that does not work.
+    /// One line, if the measurement fails.
     pub(super) async fn measure(&self) -> Result<Duration, String> {
         let (listener, address) = self.listen().await?;
         let echo = self.runtime.spawn(echo(listener));
-        let proxy = self.before(address.to_string()).await?;
+        let proxy = self.add(address.to_string()).await?;
         let rounds = rounds(self.rtt);
-        let limit = MEASURED_WITHIN + self.rtt * 2 * (rounds + 2);
+        let limit = MEASURE_LIMIT + self.rtt * 2 * (rounds + 2);
         let measured = match timeout(limit, round_trips(proxy, rounds)).await {
             Ok(measured) => measured.map_err(|error| error.to_string()),
             Err(_) => Err(format!("no answer within {} s", limit.as_secs())),
         };
         echo.abort();
         let mut times =
-            measured.map_err(|why| format!("the round trip cannot be measured: {why}"))?;
+            measured.map_err(|reason| format!("cannot measure the round trip: {reason}"))?;
         times.sort_unstable();
         Ok(times[times.len() / 2])
     }
 
-    /// A port that belongs to the proxies' thread.
+    /// Opens a port that the proxies' runtime polls.
     async fn listen(&self) -> Result<(TcpListener, SocketAddr), String> {
-        let listening = self.runtime.spawn(loopback::listen());
-        listening.await.map_err(|error| error.to_string())?
+        let listening = self.runtime.spawn(listen()).await;
+        let listening = listening.map_err(io::Error::other).flatten();
+        listening.map_err(|error| format!("a proxy cannot listen on loopback: {error}"))
     }
 }
 
 impl Drop for Proxies {
     fn drop(&mut self) {
         self.stop.cancel();
-        // It waits for nothing but this. A panic there has been printed, and is no reason for one
-        // here.
+        // A panic of the thread has been printed already; `drop` must not panic.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// As many round trips as a second has, within reason.
+/// The number of round trips that take about a second, at least 3 and at most 21.
 fn rounds(rtt: Duration) -> u32 {
     let in_a_second = Duration::from_secs(1).as_nanos() / rtt.as_nanos().max(1);
     u32::try_from(in_a_second).unwrap_or(u32::MAX).clamp(3, 21)
@@ -117,7 +113,7 @@ async fn round_trips(proxy: SocketAddr, rounds: u32) -> io::Result<Vec<Duration>
     let mut stream = TcpStream::connect(proxy).await?;
     stream.set_nodelay(true)?;
     let mut times = Vec::new();
-    // The first one has the opening of the connection in it.
+    // The first round trip is not counted: it includes the delay of opening the connection.
     for round in 0..=rounds {
         let begin = Instant::now();
         stream.write_all(b"?").await?;
@@ -129,7 +125,13 @@ async fn round_trips(proxy: SocketAddr, rounds: u32) -> io::Result<Vec<Duration>
     Ok(times)
 }
 
-/// Sends whatever one client sends back to it.
+async fn listen() -> io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+/// Sends the bytes of one client back to it.
 async fn echo(listener: TcpListener) -> io::Result<()> {
     let (mut client, _) = listener.accept().await?;
     client.set_nodelay(true)?;
@@ -141,33 +143,32 @@ async fn echo(listener: TcpListener) -> io::Result<()> {
 async fn accept(listener: TcpListener, server: String, rtt: Duration) {
     loop {
         match listener.accept().await {
-            Ok((client, _)) => drop(tokio::spawn(pass(client, server.clone(), rtt))),
+            Ok((client, _)) => drop(tokio::spawn(forward(client, server.clone(), rtt))),
             Err(error) => {
-                tracing::warn!(%server, %error, "the delaying proxy cannot accept a connection");
-                until(Instant::now() + ACCEPT_AGAIN).await;
+                tracing::warn!(%server, %error, "a proxy of --rtt cannot accept a connection");
+                until(Instant::now() + ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-async fn pass(client: TcpStream, server: String, rtt: Duration) {
-    // Nothing of a connection arrives before its opening has been there and back.
+async fn forward(client: TcpStream, server: String, rtt: Duration) {
+    // Opening a TCP connection takes one round trip.
     until(Instant::now() + rtt).await;
     match TcpStream::connect(&server).await {
         Ok(upstream) => {
             if let Err(error) = connect(client, upstream, rtt / 2).await {
-                // Either end may break off, and both then know of it, which is all that a cable
-                // tells.
+                // Either side may close. Both connections are then closed.
                 tracing::debug!(%server, %error, "a delayed connection broke");
             }
         }
         Err(error) => {
-            tracing::warn!(%server, %error, "the delaying proxy cannot reach its server");
+            tracing::warn!(%server, %error, "a proxy of --rtt cannot reach its server");
         }
     }
 }
 
-/// Carries one connection until both directions have ended, or one of them is broken.
+/// Forwards one connection until both directions have ended or one of them fails.
 async fn connect(mut client: TcpStream, mut server: TcpStream, delay: Duration) -> io::Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
@@ -186,17 +187,17 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(20);
 
-    /// A server with one connection, through a proxy, and both its ends.
+    /// Both ends of a connection through a proxy.
     async fn connected(proxies: &Proxies) -> (TcpStream, TcpStream) {
-        let (listener, server) = loopback::listen().await.unwrap();
-        let proxy = proxies.before(server.to_string()).await.unwrap();
+        let (listener, server) = listen().await.unwrap();
+        let proxy = proxies.add(server.to_string()).await.unwrap();
         let client = TcpStream::connect(proxy).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         (client, server)
     }
 
     #[tokio::test]
-    async fn a_round_trip_takes_at_least_what_it_shall() {
+    async fn round_trip_takes_at_least_the_rtt() {
         for rtt in [Duration::from_micros(300), RTT] {
             let measured = Proxies::start(rtt).unwrap().measure().await.unwrap();
             assert!(measured >= rtt, "{measured:?} for {rtt:?}");
@@ -204,23 +205,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_side_that_has_said_all_can_still_be_answered() {
+    async fn half_closed_connection_still_carries_the_answer() {
         let proxies = Proxies::start(RTT).unwrap();
         let (mut client, mut server) = connected(&proxies).await;
-        client.write_all(b"all that I have to say").await.unwrap();
+        client.write_all(b"request").await.unwrap();
         client.shutdown().await.unwrap();
-        let mut said = String::new();
-        server.read_to_string(&mut said).await.unwrap();
-        assert_eq!(said, "all that I have to say");
-        server.write_all(b"so be it").await.unwrap();
+        let mut request = String::new();
+        server.read_to_string(&mut request).await.unwrap();
+        assert_eq!(request, "request");
+        server.write_all(b"answer").await.unwrap();
         drop(server);
         let mut answered = String::new();
         client.read_to_string(&mut answered).await.unwrap();
-        assert_eq!(answered, "so be it");
+        assert_eq!(answered, "answer");
     }
 
     #[tokio::test]
-    async fn a_side_that_breaks_off_ends_the_other() {
+    async fn reset_of_one_side_ends_the_other() {
         let proxies = Proxies::start(RTT).unwrap();
         let (client, mut server) = connected(&proxies).await;
         client.set_zero_linger().unwrap();
@@ -230,23 +231,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_does_not_listen_closes_the_connection() {
+    async fn unreachable_server_closes_the_connection() {
         let proxies = Proxies::start(RTT).unwrap();
-        let (listener, server) = loopback::listen().await.unwrap();
+        let (listener, server) = listen().await.unwrap();
         drop(listener);
-        let proxy = proxies.before(server.to_string()).await.unwrap();
+        let proxy = proxies.add(server.to_string()).await.unwrap();
         let mut client = TcpStream::connect(proxy).await.unwrap();
         let ended = client.read(&mut [0]).await;
         assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
     }
 
     #[tokio::test]
-    async fn dropped_proxies_close_what_they_had_open() {
+    async fn dropping_the_proxies_closes_their_connections() {
         let proxies = Proxies::start(RTT).unwrap();
         let (mut client, mut server) = connected(&proxies).await;
         let proxy = client.peer_addr().unwrap();
         drop(proxies);
-        assert!(TcpStream::connect(proxy).await.is_err(), "it still listens");
+        assert!(
+            TcpStream::connect(proxy).await.is_err(),
+            "the proxy still listens"
+        );
         for end in [&mut client, &mut server] {
             let ended = end.read(&mut [0]).await;
             assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::service::{Audit, Service};
+use super::replica_client::{Audit, ReplicaClient};
 use super::target::Target;
 use super::{RaceError, not_shared};
 
@@ -13,8 +13,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Audits the SKU until nothing is pending, or until `limit` has passed; the last audit tells which.
 /// Stock that lives in SQL never has anything pending.
-pub(super) async fn audit(
-    service: &mut Service,
+pub(super) async fn read(
+    service: &mut ReplicaClient,
     sku: &str,
     target: &Target,
     limit: Duration,

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::RaceError;
 use super::plan::{Entrants, RacePlan};
+use super::replica_client::{Listed, ReplicaClient};
 use super::row::as_text;
-use super::service::{Listed, Service};
 use super::target::Target;
 use stocklock_core::stock::Home;
 use stocklock_core::strategy::Strategy;
@@ -31,7 +31,7 @@ pub(super) struct Lineup {
 pub(super) async fn draw_up(plan: &RacePlan, targets: &[Target]) -> Result<Lineup, RaceError> {
     let mut lists = Vec::with_capacity(targets.len());
     for target in targets {
-        let mut service = Service::new(target);
+        let mut service = ReplicaClient::new(target);
         service.check_lab_mode(&plan.probe_path()).await?;
         lists.push(service.strategies().await?);
     }

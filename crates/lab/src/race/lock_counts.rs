@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::RaceError;
 use super::counts::Counts;
-use super::service::Service;
+use super::replica_client::ReplicaClient;
 use super::target::Target;
 use stocklock_core::strategy::Strategy;
 
@@ -122,7 +122,7 @@ impl<'a> Reading<'a> {
         };
         for (position, target) in targets.iter().enumerate() {
             if !targets[..position].contains(target) {
-                let counts = Service::new(target).lock_counts(strategy).await?;
+                let counts = ReplicaClient::new(target).lock_counts(strategy).await?;
                 reading.targets.push((target, counts));
             }
         }
@@ -136,7 +136,9 @@ impl<'a> Reading<'a> {
     pub(super) async fn until_now(&self) -> Result<LockCounts, RaceError> {
         let mut all = LockCounts::default();
         for (target, before) in &self.targets {
-            let now = Service::new(target).lock_counts(self.strategy).await?;
+            let now = ReplicaClient::new(target)
+                .lock_counts(self.strategy)
+                .await?;
             let since = now.since(before).ok_or_else(|| RaceError::Restarted {
                 target: target.to_string(),
             })?;

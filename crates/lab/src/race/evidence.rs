@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::service::Movement;
+use super::replica_client::Movement;
 
 /// What the ledger shows about units that were lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

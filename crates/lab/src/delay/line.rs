@@ -1,8 +1,8 @@
 //! The delay line: one direction of a connection, whose bytes arrive a fixed time after they were
-//! sent, as on a longer cable.
+//! sent.
 //!
-//! It is a queue and no brake: while one piece is on its way the next ones are taken in, so that
-//! only latency is added, and throughput is bounded by [`ROOM`] for each delay.
+//! It is a queue: it reads the next bytes while earlier ones are still delayed. So it adds latency,
+//! and limits throughput only to [`CAPACITY`] per delay.
 
 use std::io;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
-/// The most bytes that are taken in as one piece.
-const PIECE: usize = 16 * 1024;
+/// The largest number of bytes that are read at once.
+const CHUNK: usize = 16 * 1024;
 
-/// The most bytes that may be on their way; then the sender waits, as it would for a full window.
-const ROOM: usize = 1024 * 1024;
+/// The largest number of delayed bytes. Beyond it the line stops reading, so the sender waits.
+const CAPACITY: usize = 1024 * 1024;
 
-/// What a piece takes of that at least, so that tiny ones do not cost more memory than they count.
-const LEAST: usize = 256;
+/// A smaller chunk counts as this many bytes, because of the memory that a chunk itself takes.
+const MIN_COST: usize = 256;
 
-/// What was read, when it is to arrive, and the room that it takes until then.
-struct Piece {
-    /// No bytes are the end of the stream.
+/// The result of one read, and the time at which it is delivered.
+struct Chunk {
+    /// No bytes: the end of the stream.
     read: io::Result<Bytes>,
     due: Instant,
-    _room: OwnedSemaphorePermit,
+    _capacity: OwnedSemaphorePermit,
 }
 
-/// Carries everything from one end to the other, `delay` later, and in the end the end itself: the
-/// receiver's side is shut down, the other direction may go on.
+/// Copies `from` to `to` with a delay until `from` ends, and then shuts `to` down.
 ///
 /// # Errors
-/// Where an end is broken, once all that was read before has arrived. This takes the delay too.
+/// If reading or writing fails. Bytes that were read before the error are delivered first, and the
+/// error is delayed like the bytes.
 ///
 /// # Cancel safety
-/// What is on its way is lost.
+/// Dropping the future loses the delayed bytes.
 pub(super) async fn carry(
     from: impl AsyncRead + Unpin,
     to: impl AsyncWrite + Unpin,
@@ -46,65 +46,63 @@ pub(super) async fn carry(
 ) -> io::Result<()> {
     let (sent, arriving) = mpsc::unbounded_channel();
     let sending = async {
-        take_in(from, sent, delay).await;
+        read_chunks(from, sent, delay).await;
         Ok(())
     };
-    tokio::try_join!(sending, hand_out(arriving, to, delay))?;
+    tokio::try_join!(sending, write_chunks(arriving, to, delay))?;
     Ok(())
 }
 
-/// Until the delay is over, exactly: tokio's own timer knows whole milliseconds only, and half of
-/// one is a usual delay here.
+/// Sleeps until `due`. Tokio's timer has a resolution of one millisecond, which is too coarse here.
 pub(super) async fn until(due: Instant) {
     if due > Instant::now() {
         Timer::at(due.into_std()).await;
     }
 }
 
-/// Takes in what is sent until that ends, one way or the other.
-async fn take_in(
+/// Reads until the end of the stream or an error; both are the last chunk.
+async fn read_chunks(
     mut from: impl AsyncRead + Unpin,
-    sent: mpsc::UnboundedSender<Piece>,
+    sent: mpsc::UnboundedSender<Chunk>,
     delay: Duration,
 ) {
-    let room = Arc::new(Semaphore::new(ROOM));
+    let capacity = Arc::new(Semaphore::new(CAPACITY));
     let mut buffer = BytesMut::new();
     loop {
-        buffer.reserve(PIECE);
-        let read = (&mut from).take(PIECE as u64).read_buf(&mut buffer).await;
+        buffer.reserve(CHUNK);
+        let read = (&mut from).take(CHUNK as u64).read_buf(&mut buffer).await;
         let due = Instant::now() + delay;
         let read = read.map(|_| buffer.split().freeze());
         let length = read.as_ref().map_or(0, Bytes::len);
-        let needed = u32::try_from(length.max(LEAST)).expect("a piece is small");
-        let room = Arc::clone(&room).acquire_many_owned(needed).await;
-        let piece = Piece {
+        let needed = u32::try_from(length.max(MIN_COST)).expect("a chunk is at most 16 KiB");
+        let permit = Arc::clone(&capacity).acquire_many_owned(needed).await;
+        let chunk = Chunk {
             read,
             due,
-            _room: room.expect("the semaphore is never closed"),
+            _capacity: permit.expect("the semaphore is never closed"),
         };
-        if sent.send(piece).is_err() || length == 0 {
+        if sent.send(chunk).is_err() || length == 0 {
             return;
         }
     }
 }
 
-/// Hands each piece out when it is due.
-async fn hand_out(
-    mut arriving: mpsc::UnboundedReceiver<Piece>,
+/// Writes each chunk when it is due.
+async fn write_chunks(
+    mut arriving: mpsc::UnboundedReceiver<Chunk>,
     mut to: impl AsyncWrite + Unpin,
     delay: Duration,
 ) -> io::Result<()> {
-    while let Some(piece) = arriving.recv().await {
-        until(piece.due).await;
-        let bytes = piece.read?;
+    while let Some(chunk) = arriving.recv().await {
+        until(chunk.due).await;
+        let bytes = chunk.read?;
         let written = if bytes.is_empty() {
             to.shutdown().await
         } else {
             to.write_all(&bytes).await
         };
         if let Err(error) = written {
-            // The sender is to learn of it no sooner than over that cable; what comes the other
-            // way arrives meanwhile.
+            // The error reaches the sender one delay later, as it would over a network.
             until(Instant::now() + delay).await;
             return Err(error);
         }
@@ -120,7 +118,7 @@ mod tests {
 
     const DELAY: Duration = Duration::from_millis(20);
 
-    /// Bytes of which no two stretches are alike.
+    /// Random bytes, so that a lost or repeated part is noticed.
     fn noise(length: usize) -> Vec<u8> {
         let mut random = fastrand::Rng::with_seed(1);
         std::iter::repeat_with(|| random.u8(..))
@@ -129,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_sent_arrives_whole_in_order_and_no_sooner_than_due() {
+    async fn bytes_arrive_in_order_and_after_the_delay() {
         let (mut sender, from) = duplex(64 * 1024);
         let (to, mut receiver) = duplex(64 * 1024);
         let line = tokio::spawn(carry(from, to, DELAY));
@@ -147,10 +145,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_transfer_waits_for_the_delay_once_and_not_for_each_piece() {
+    async fn large_transfer_is_delayed_once() {
         let sent = noise(8 * 1024 * 1024);
-        let (mut sender, from) = duplex(PIECE);
-        let (to, mut receiver) = duplex(PIECE);
+        let (mut sender, from) = duplex(CHUNK);
+        let (to, mut receiver) = duplex(CHUNK);
         let line = carry(from, to, DELAY);
         let sending = async {
             sender.write_all(&sent).await.unwrap();
@@ -162,14 +160,14 @@ mod tests {
         tokio::try_join!(line, sending, receiving).unwrap();
         let took = begin.elapsed();
         assert!(arrived == sent, "{} bytes arrived", arrived.len());
-        let piece_by_piece = DELAY * u32::try_from(sent.len() / PIECE).unwrap();
-        assert!(took >= DELAY && took < piece_by_piece / 2, "{took:?}");
+        let chunk_by_chunk = DELAY * u32::try_from(sent.len() / CHUNK).unwrap();
+        assert!(took >= DELAY && took < chunk_by_chunk / 2, "{took:?}");
     }
 
     #[tokio::test]
-    async fn a_receiver_that_does_not_read_stops_the_sender() {
-        let (mut sender, from) = duplex(PIECE);
-        let (to, mut receiver) = duplex(PIECE);
+    async fn receiver_that_does_not_read_stops_the_sender() {
+        let (mut sender, from) = duplex(CHUNK);
+        let (to, mut receiver) = duplex(CHUNK);
         let line = tokio::spawn(carry(from, to, Duration::ZERO));
         let mut sent = 0;
         let stopped = async {
@@ -178,8 +176,8 @@ mod tests {
             }
         };
         let stopped = tokio::time::timeout(Duration::from_millis(500), stopped);
-        assert!(stopped.await.is_err(), "nothing stops it");
-        assert!(sent <= ROOM + 4 * PIECE, "{sent} bytes are buffered");
+        assert!(stopped.await.is_err(), "the sender is never stopped");
+        assert!(sent <= CAPACITY + 4 * CHUNK, "{sent} bytes are buffered");
         drop(sender);
         let mut arrived = Vec::new();
         receiver.read_to_end(&mut arrived).await.unwrap();
@@ -188,14 +186,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_receiver_that_is_gone_ends_the_line_though_the_sender_is_there() {
-        let (mut sender, from) = duplex(PIECE);
-        let (to, receiver) = duplex(PIECE);
+    async fn closed_receiver_ends_the_line() {
+        let (mut sender, from) = duplex(CHUNK);
+        let (to, receiver) = duplex(CHUNK);
         drop(receiver);
-        sender.write_all(b"anybody there?").await.unwrap();
+        sender.write_all(b"request").await.unwrap();
         let begin = Instant::now();
         let error = carry(from, to, DELAY).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
-        assert!(begin.elapsed() >= 2 * DELAY, "there and back");
+        assert!(begin.elapsed() >= 2 * DELAY, "the error came too early");
     }
 }
