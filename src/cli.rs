@@ -1,5 +1,6 @@
 //! The commands: `stocklock serve | lab | race | migrate | openapi`.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
@@ -7,8 +8,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-mod duration;
+mod inherit;
 mod race;
+mod replica;
 
 use crate::app::Replica;
 use crate::config::{Config, DatabaseConfig, LogConfig, Mode};
@@ -36,8 +38,8 @@ pub enum Command {
     /// Serve in production: one strategy, no lab routes
     Serve(Config),
     /// Serve the laboratory: seeded stock, a start page, and ?strategy= on each request
-    Lab(Config),
-    /// Sell a SKU out with every strategy in turn, and tell who oversold
+    Lab(LabArgs),
+    /// Sell a fresh SKU with each strategy over HTTP and show which strategies oversell
     Race(race::RaceArgs),
     /// Bring the database's schema up to date, and end
     Migrate(MigrateArgs),
@@ -47,6 +49,17 @@ pub enum Command {
         #[arg(long)]
         lab: bool,
     },
+}
+
+/// Arguments of `lab`.
+#[derive(Debug, clap::Args)]
+pub struct LabArgs {
+    /// All settings.
+    #[command(flatten)]
+    config: Config,
+    /// Run as this replica of a race, see `replica.rs`.
+    #[arg(long, hide = true, value_name = "N")]
+    replica: Option<u32>,
 }
 
 /// What `migrate` needs to know.
@@ -138,7 +151,10 @@ impl Cli {
     pub async fn run(self) -> Result<(), Failure> {
         match self.command {
             Command::Serve(config) => serve(&config, Mode::Serve).await,
-            Command::Lab(config) => serve(&config, Mode::Lab).await,
+            Command::Lab(LabArgs { config, replica }) => match replica {
+                Some(number) => replica::run(&config, number).await,
+                None => serve(&config, Mode::Lab).await,
+            },
             Command::Race(args) => race::race(args).await,
             Command::Migrate(MigrateArgs { database, log }) => {
                 start_logging(&log)?;
@@ -166,10 +182,7 @@ async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
     allow_connections(config.connections());
     let replica = Replica::build(config, mode).map_err(Failure::Setting)?;
     migrate(&config.database).await?;
-    let address = config.listen(mode);
-    let listener = TcpListener::bind(address).await.map_err(|error| {
-        Failure::Setting(format!("LISTEN: cannot listen on {address}: {error}"))
-    })?;
+    let (listener, address) = listen(config, mode).await?;
     stop_on_signal(&replica)?;
     replica.warn_of_unsafe_settings().await;
     match mode {
@@ -181,16 +194,21 @@ async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
             .await
             .map_err(|error| Failure::Other(format!("cannot seed the lab's stock: {error}")))?,
     }
-    announce(config, mode, &listener);
+    announce(config, mode, address);
     replica.run(listener).await;
     tracing::info!("stopped");
     Ok(())
 }
 
-fn announce(config: &Config, mode: Mode, listener: &TcpListener) {
-    let address = listener
-        .local_addr()
-        .map_or_else(|_| String::new(), |addr| addr.to_string());
+async fn listen(config: &Config, mode: Mode) -> Result<(TcpListener, SocketAddr), Failure> {
+    let address = config.listen(mode);
+    let failed = |error| Failure::Setting(format!("LISTEN: cannot listen on {address}: {error}"));
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+fn announce(config: &Config, mode: Mode, address: SocketAddr) {
     let strategy = config.service.strategy.name();
     tracing::info!(%address, strategy, mode = ?mode, "listening");
     if mode == Mode::Lab {

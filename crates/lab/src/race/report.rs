@@ -75,6 +75,15 @@ pub struct Report {
 }
 
 impl Report {
+    /// The same report, with the network latency that was added.
+    #[must_use]
+    pub fn with_distance(self, distance: Distance) -> Self {
+        Self {
+            distance: Some(distance),
+            ..self
+        }
+    }
+
     /// Whether a strategy broke its promise, or left it unproven: exit code 1.
     #[must_use]
     pub fn broken(&self) -> bool {
