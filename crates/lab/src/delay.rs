@@ -68,7 +68,7 @@ impl DelayedServers {
                     .to_owned(),
             );
         }
-        let proxies = Proxies::start(rtt)?;
+        let mut proxies = Proxies::new(rtt);
         let mut urls = servers.clone();
         if let Some(database) = database {
             urls.database = proxies.url(database).await?;
@@ -97,7 +97,7 @@ impl DelayedServers {
 }
 
 impl Proxies {
-    async fn url(&self, url: ServerUrl) -> Result<SecretString, String> {
+    async fn url(&mut self, url: ServerUrl) -> Result<SecretString, String> {
         let address = self.add(url.server().to_owned()).await?;
         Ok(url.with_address(address).into())
     }

@@ -161,108 +161,102 @@ fn parse(url: &str) -> Result<Url, String> {
 mod tests {
     use super::*;
 
-    const PASSWORD: &str = "c4n4ry";
-
     fn proxy(port: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
     #[test]
     fn database_url_keeps_everything_but_its_address() {
-        for (url, server, through) in [
+        for (before, server, after) in [
             (
-                "mysql://shop:c4n4ry@db.example:3307/stock?ssl-mode=disabled&charset=utf8mb4",
-                "db.example:3307",
-                "mysql://shop:c4n4ry@127.0.0.1:20001/stock?ssl-mode=disabled&charset=utf8mb4",
+                "mysql://a:b@db:3307/s?charset=utf8",
+                "db:3307",
+                "mysql://a:b@PROXY/s?charset=utf8",
             ),
             (
-                "mariadb://localhost/stock",
+                "mariadb://localhost/s",
                 "localhost:3306",
-                "mariadb://127.0.0.1:20001/stock",
+                "mariadb://PROXY/s",
             ),
             (
-                "postgres://shop:a%2Fb%40c@[::1]/stock?sslmode=require",
+                "postgres://a:b%2Fc@[::1]/s",
                 "[::1]:5432",
-                "postgres://shop:a%2Fb%40c@127.0.0.1:20001/stock?sslmode=require",
+                "postgres://a:b%2Fc@PROXY/s",
             ),
         ] {
-            let parsed = ServerUrl::from_database_url(url).unwrap().unwrap();
-            assert_eq!(parsed.server(), server);
-            assert_eq!(parsed.with_address(proxy(20_001)), through);
+            let url = ServerUrl::from_database_url(before).unwrap().unwrap();
+            assert_eq!(url.server(), server);
+            let expected = after.replace("PROXY", "127.0.0.1:20001");
+            assert_eq!(url.with_address(proxy(20_001)), expected);
         }
-        assert!(
-            ServerUrl::from_database_url("sqlite://a file.db")
-                .unwrap()
-                .is_none()
-        );
+        let sqlite = ServerUrl::from_database_url("sqlite://a file.db");
+        assert!(sqlite.unwrap().is_none());
     }
 
     #[test]
     fn unusable_database_url_is_refused_without_its_password() {
         for (url, reason) in [
             (
-                "postgres:///stock?host=/run/postgresql&password=c4n4ry",
+                "postgres:///s?host=/run/postgresql&password=c4n4ry",
                 "`host`",
             ),
+            ("postgres://a:c4n4ry@%2Frun%2Fpostgresql/s", "no host"),
+            ("postgres:///s", "no host"),
             (
-                "postgres://shop:c4n4ry@%2Frun%2Fpostgresql/stock",
-                "no host",
-            ),
-            ("postgres:///stock", "no host"),
-            (
-                "mysql://shop:c4n4ry@localhost/stock?socket=/run/m.sock",
+                "mysql://a:c4n4ry@localhost/s?socket=/run/m.sock",
                 "`socket`",
             ),
             (
-                "postgres://shop:c4n4ry@db/stock?sslmode=verify-full",
+                "postgres://a:c4n4ry@db/s?sslmode=verify-full",
                 "certificate",
             ),
             (
-                "mysql://shop:c4n4ry@db/stock?ssl-mode=VERIFY_IDENTITY",
+                "mysql://a:c4n4ry@db/s?ssl-mode=VERIFY_IDENTITY",
                 "certificate",
             ),
-            ("mysql://shop:c4n4ry@db:nonsense/stock", "port"),
-            ("oracle://shop:c4n4ry@db/stock", "oracle"),
+            ("mysql://a:c4n4ry@db:nonsense/s", "port"),
+            ("oracle://a:c4n4ry@db/s", "oracle"),
         ] {
             let error = ServerUrl::from_database_url(url).err().unwrap();
             assert!(error.contains(reason), "{url}: {error}");
-            assert!(!error.contains(PASSWORD), "{url}: {error}");
+            assert!(!error.contains("c4n4ry"), "{url}: {error}");
         }
     }
 
     #[test]
     fn redis_url_keeps_everything_but_its_address() {
-        let url = "redis://shop:c4n4ry@cache/2";
-        let parsed = ServerUrl::from_redis_url(url).unwrap();
-        assert_eq!(parsed.server(), "cache:6379");
-        let through = "redis://shop:c4n4ry@127.0.0.1:20002/2";
-        assert_eq!(parsed.with_address(proxy(20_002)), through);
+        let url = ServerUrl::from_redis_url("redis://a:b@cache/2").unwrap();
+        assert_eq!(url.server(), "cache:6379");
+        assert_eq!(
+            url.with_address(proxy(20_002)),
+            "redis://a:b@127.0.0.1:20002/2"
+        );
         for url in [
-            "rediss://:c4n4ry@cache",
-            "unix:///run/redis.sock?pass=c4n4ry",
+            "rediss://:c4n4ry@a",
+            "unix:///r.sock?pass=c4n4ry",
             "redis:///0",
             "c4n4ry",
         ] {
             let error = ServerUrl::from_redis_url(url).err().unwrap();
-            assert!(!error.contains(PASSWORD), "{url}: {error}");
+            assert!(!error.contains("c4n4ry"), "{url}: {error}");
         }
     }
 
     #[test]
     fn ensemble_gets_one_proxy_per_server_and_keeps_its_chroot() {
-        for (connect, servers, through) in [
+        for (connect, servers, after) in [
             ("zoo", &["zoo:2181"][..], "127.0.0.1:20000"),
             (
-                "zoo1:2182,tcp://zoo2,[::1]:2183/shop/locks",
-                &["zoo1:2182", "zoo2:2181", "[::1]:2183"],
-                "127.0.0.1:20000,127.0.0.1:20001,127.0.0.1:20002/shop/locks",
+                "zoo1:2182,tcp://[::1]:2183/a/b",
+                &["zoo1:2182", "[::1]:2183"],
+                "127.0.0.1:20000,127.0.0.1:20001/a/b",
             ),
             ("tcp://zoo/", &["zoo:2181"], "127.0.0.1:20000/"),
         ] {
             let ensemble = connect.parse::<Ensemble>().unwrap();
             assert_eq!(ensemble.servers(), servers);
             let proxies: Vec<_> = (20_000..).take(servers.len()).map(proxy).collect();
-            assert_eq!(ensemble.with_addresses(&proxies), through);
+            assert_eq!(ensemble.with_addresses(&proxies), after);
         }
         for connect in ["", "zoo,", "zoo/a,zoo", "tcp+tls://zoo", "zoo:nonsense"] {
             assert!(connect.parse::<Ensemble>().is_err(), "{connect:?}");
