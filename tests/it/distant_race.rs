@@ -109,7 +109,7 @@ async fn beside_an_embedded_database_the_locks_alone_are_away_and_the_race_says_
         &[("redis-lock", 1.0), ("zookeeper-lock", 1.0)],
     );
     assert_eq!(report["delayed"], json!(["Redis", "ZooKeeper"]));
-    let told = "SQLite is in the process, where nothing delays it";
+    let told = "SQLite is part of the process and is not delayed";
     assert!(ended.stdout.contains(told), "{}", ended.stdout);
     assert!(ended.stderr.contains(told), "{}", ended.stderr);
 }

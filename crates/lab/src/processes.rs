@@ -15,7 +15,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::race::Target;
+use crate::race::{InvalidTarget, Target};
 
 /// The longest time from the start of a process until it prints its address.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -149,18 +149,45 @@ impl Starting {
 
     /// Waits until the replica prints its address.
     async fn listening(mut self, until: Instant) -> Result<(Target, Replica), StartError> {
-        match timeout_at(until, self.first_line()).await {
-            Ok(Ok(Some(line))) => self.announced(&line),
-            Ok(Ok(None)) => Err(self.exited(until).await),
-            Ok(Err(error)) => Err(self.failed(None, &format!("cannot be read: {error}"))),
-            Err(_) => {
-                let seconds = START_LIMIT.as_secs();
-                Err(self.failed(None, &format!("did not start within {seconds} s")))
-            }
-        }
+        let mut exit_code = None;
+        let reason = match timeout_at(until, self.first_line()).await {
+            Ok(Ok(Some(line))) => match parse(&line) {
+                Ok(target) => {
+                    let replica = Replica {
+                        process: self.process,
+                        output: tokio::spawn(pass_through(self.last_lines, self.errors)),
+                    };
+                    return Ok((target, replica));
+                }
+                Err(error) => format!("printed `{line}` instead of its address: {error}"),
+            },
+            Ok(Ok(None)) => match timeout_at(until, self.exited()).await {
+                Ok(Ok(status)) => {
+                    exit_code = status.code();
+                    match exit_code {
+                        Some(code) => format!("did not start (exit code {code})"),
+                        None => format!("did not start ({status})"),
+                    }
+                }
+                _ => "closed its standard output".to_owned(),
+            },
+            Ok(Err(error)) => format!("cannot be read: {error}"),
+            Err(_) => format!("did not start within {} s", START_LIMIT.as_secs()),
+        };
+        let lines: Vec<String> = self.last_lines.into();
+        let reason = match &lines[..] {
+            [] => reason,
+            [line] => format!("{reason}: {}", line.trim_start_matches("stocklock: ")),
+            lines => format!("{reason}:\n  {}", lines.join("\n  ")),
+        };
+        Err(StartError {
+            number: self.number,
+            exit_code,
+            reason,
+        })
     }
 
-    /// The first line of standard output, while standard error is kept.
+    /// The first line of standard output. Keeps the last lines of standard error.
     async fn first_line(&mut self) -> io::Result<Option<String>> {
         let output = self.process.stdout.take();
         let mut output = BufReader::new(output.expect("standard output is a pipe")).lines();
@@ -172,69 +199,27 @@ impl Starting {
         }
     }
 
+    /// Reads standard error to its end and waits for the exit.
+    async fn exited(&mut self) -> io::Result<ExitStatus> {
+        while let Ok(Some(line)) = self.errors.next_line().await {
+            self.keep(line);
+        }
+        self.process.wait().await
+    }
+
     fn keep(&mut self, line: String) {
         if self.last_lines.len() == LAST_LINES {
             self.last_lines.pop_front();
         }
         self.last_lines.push_back(line);
     }
-
-    fn announced(self, line: &str) -> Result<(Target, Replica), StartError> {
-        let announced = serde_json::from_str(line).map_err(|error| error.to_string());
-        let target = announced.and_then(|Announcement { listening }| {
-            listening
-                .parse::<Target>()
-                .map_err(|error| error.to_string())
-        });
-        match target {
-            Ok(target) => {
-                let replica = Replica {
-                    process: self.process,
-                    output: tokio::spawn(pass_through(self.last_lines, self.errors)),
-                };
-                Ok((target, replica))
-            }
-            Err(reason) => Err(self.failed(
-                None,
-                &format!("printed `{line}` instead of its address: {reason}"),
-            )),
-        }
-    }
-
-    /// Standard output has ended: the process has exited or is about to.
-    async fn exited(mut self, until: Instant) -> StartError {
-        let status = timeout_at(until, async {
-            while let Ok(Some(line)) = self.errors.next_line().await {
-                self.keep(line);
-            }
-            self.process.wait().await
-        });
-        match status.await {
-            Ok(Ok(status)) => self.failed(status.code(), &describe(status)),
-            _ => self.failed(None, "closed its standard output"),
-        }
-    }
-
-    fn failed(self, exit_code: Option<i32>, reason: &str) -> StartError {
-        let lines: Vec<String> = self.last_lines.into();
-        let reason = match &lines[..] {
-            [] => reason.to_owned(),
-            [line] => format!("{reason}: {}", line.trim_start_matches("stocklock: ")),
-            lines => format!("{reason}:\n  {}", lines.join("\n  ")),
-        };
-        StartError {
-            number: self.number,
-            exit_code,
-            reason,
-        }
-    }
 }
 
-fn describe(status: ExitStatus) -> String {
-    match status.code() {
-        Some(code) => format!("did not start (exit code {code})"),
-        None => format!("did not start ({status})"),
-    }
+fn parse(line: &str) -> Result<Target, String> {
+    let announcement: Announcement =
+        serde_json::from_str(line).map_err(|error| error.to_string())?;
+    let target = announcement.listening.parse();
+    target.map_err(|error: InvalidTarget| error.to_string())
 }
 
 /// Copies the lines of a replica's standard error to the standard error of this process.

@@ -1,12 +1,9 @@
-//! The race: sells a fresh SKU out with every strategy in turn over real HTTP, and tells who
-//! oversold.
+//! The race: sells a fresh SKU with each strategy over HTTP and judges who oversold.
 //!
-//! It knows the service by its HTTP contract alone, so that its verdict is an outsider's: what
-//! buyers were told is held against what the ledger says. Whether a lock kept others out by itself
-//! is read from what the targets count. Starting replicas and reading flags is the caller's. The
-//! targets must be replicas of one service, in lab mode, each reached by itself.
+//! It uses only the HTTP interface of the replicas, so the verdict does not depend on their code:
+//! it compares the answers to the buyers with the ledger. The targets must be replicas of one
+//! service in lab mode, each one reached directly.
 
-mod audit;
 mod buyers;
 mod connection;
 mod counts;
@@ -17,11 +14,13 @@ mod lock_counts;
 mod order;
 mod plan;
 mod progress;
+mod reconcile;
 mod replica_client;
 mod report;
 mod row;
 mod tally;
 mod target;
+mod verdict;
 
 pub use counts::Counts;
 pub use distance::Distance;
@@ -31,95 +30,61 @@ pub use lock_counts::LockCounts;
 pub use plan::{Entrants, RacePlan};
 pub use progress::Progress;
 pub use report::Report;
-pub use row::{Row, Verdict};
+pub use row::Row;
 pub use target::{InvalidTarget, Target};
+pub use verdict::{Mismatch, Verdict};
 
 use stocklock_core::strategy::Strategy;
 
+use self::lineup::Lineup;
 use self::lock_counts::Reading;
-use self::replica_client::ReplicaClient;
+use self::replica_client::{Audit, Movement, ReplicaClient};
 use self::row::Run;
 
-/// Why a race was not run to its end. What a strategy does wrong is no error but a [`Verdict`].
+/// The race could not be run. A broken promise is not an error, but a [`Verdict`].
 #[derive(Debug, thiserror::Error)]
 pub enum RaceError {
-    /// The plan cannot be run.
+    /// The plan is impossible, with the reason.
     #[error("the race cannot be run: {0}")]
     Plan(&'static str),
-    /// There is nowhere to run it.
+    /// There are no targets.
     #[error("the race needs at least one target")]
     NoTarget,
-    /// A strategy was named that a target does not have.
-    #[error("strategy {strategy} cannot run: {reason}")]
-    Unavailable {
-        /// Which one.
-        strategy: Strategy,
-        /// What the target says.
-        reason: String,
-    },
-    /// No strategy is left.
+    /// A named strategy cannot run, with the reason.
+    #[error("strategy {0} cannot run: {1}")]
+    Unavailable(Strategy, String),
+    /// All strategies were skipped.
     #[error("no strategy can run on these targets")]
-    NobodyRuns,
-    /// The target does not let a request choose its strategy.
-    #[error("{target} is not in lab mode, start it with `stocklock lab`: {detail}")]
-    NotLab {
-        /// Which target.
-        target: String,
-        /// What it says.
-        detail: String,
-    },
-    /// The targets do not share their stock.
-    #[error("{target} does not know what was put in stock at {first}: do they share a database?")]
-    NotShared {
-        /// The target that does not know.
-        target: String,
-        /// Where it was put in stock.
-        first: String,
-    },
-    /// A target does not answer.
-    #[error("{target} does not answer: {reason}")]
-    Unreachable {
-        /// Which one.
-        target: String,
-        /// What happened instead.
-        reason: String,
-    },
-    /// A target answers something else than a race can go on with.
-    #[error("{call} was answered with {status} {problem}")]
-    Refused {
-        /// Method and URL.
-        call: String,
-        /// The status.
-        status: u16,
-        /// Code and detail, where the answer has them.
-        problem: String,
-    },
-    /// A target's answer does not have the form that it should have.
-    #[error("{call} was answered in a form that is not understood: {reason}")]
-    Answer {
-        /// Method and URL.
-        call: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A target's counters became less, so that the run's share of them is not known.
-    #[error("{target} has counted less after the run than before: was it started again meanwhile?")]
-    Restarted {
-        /// Which one.
-        target: String,
-    },
+    NoStrategy,
+    /// This target does not accept `?strategy=`, with its answer.
+    #[error("{0} is not in lab mode; start it with `stocklock lab`: {1}")]
+    NotLab(Target, String),
+    /// The first target does not know the SKU that was created at the second one.
+    #[error("{0} does not know the stock created at {1}; do they share a database?")]
+    NotShared(Target, Target),
+    /// This target does not answer, with the last error.
+    #[error("{0} does not answer: {1}")]
+    Unreachable(Target, String),
+    /// This call was answered with an unexpected status, with code and detail of the answer.
+    #[error("{0} was answered with {1} {2}")]
+    Refused(String, u16, String),
+    /// The answer to this call has an unexpected form, with the error.
+    #[error("the answer to {0} is invalid: {1}")]
+    Answer(String, String),
+    /// The counters of this target decreased during a run.
+    #[error("the counters of {0} decreased during the run; was it restarted?")]
+    Restarted(Target),
 }
 
-/// Runs the race on `targets`, one strategy after the other.
-///
-/// Takes at most the plan's deadline for each strategy, and some seconds around it.
+/// Runs the race on `targets`, one strategy after the other. Each run takes at most the plan's
+/// deadline and about a minute. If a run cannot be finished, the report has the runs before it.
 ///
 /// # Errors
-/// When the plan is no plan, a target does not answer, or is not in lab mode, or has not the
-/// strategies that were named.
+/// If the plan is impossible, if a target does not answer or is not in lab mode, or if a named
+/// strategy cannot run.
 ///
 /// # Cancel safety
-/// Dropping the future stops all buyers; the SKU of the run that was under way stays half sold.
+/// Dropping the future stops all buyers. The SKU of the current run stays as it is.
 pub async fn run(
     plan: &RacePlan,
     targets: &[Target],
@@ -129,18 +94,26 @@ pub async fn run(
     if targets.is_empty() {
         return Err(RaceError::NoTarget);
     }
-    let lineup = lineup::draw_up(plan, targets).await?;
-    let mut rows = Vec::with_capacity(lineup.running.len());
-    for strategy in lineup.running {
-        rows.push(run_one(plan, targets, strategy, progress).await?);
-    }
-    Ok(Report {
+    let lineup = Lineup::new(plan, targets).await?;
+    let mut report = Report {
         plan: plan.clone(),
         targets: targets.to_vec(),
-        rows,
+        rows: Vec::with_capacity(lineup.running.len()),
         skipped: lineup.skipped,
+        stopped: None,
         distance: None,
-    })
+    };
+    for strategy in lineup.running {
+        match run_one(plan, targets, strategy, progress).await {
+            Ok(row) => report.rows.push(row),
+            Err(error) if report.rows.is_empty() => return Err(error),
+            Err(error) => {
+                report.stopped = Some(format!("{strategy}: {error}"));
+                break;
+            }
+        }
+    }
+    Ok(report)
 }
 
 async fn run_one(
@@ -151,36 +124,57 @@ async fn run_one(
 ) -> Result<Row, RaceError> {
     let sku = format!("race-{:08x}-{strategy}", fastrand::u32(..));
     let first = &targets[0];
-    let mut service = ReplicaClient::new(first);
-    service.stock_up(&sku, plan.home, plan.stock).await?;
+    ReplicaClient::new(first)
+        .create_stock(&sku, plan.home, plan.stock)
+        .await?;
     for target in &targets[1..] {
-        let known = ReplicaClient::new(target).audit(&sku).await?;
-        known.ok_or_else(|| not_shared(target, first))?;
+        let audit = ReplicaClient::new(target).audit(&sku).await?;
+        audit.ok_or_else(|| not_shared(target, first))?;
     }
     let before = Reading::take(targets, strategy).await?;
     let track = progress.begin(strategy, plan.total_orders());
     let (tally, wall) = buyers::sell_out(plan, targets, strategy, &sku, &track).await;
+    let (audit, ledger) = read_books(plan, targets, &sku).await?;
+    let (locks, silent) = before.until_now().await?;
     let run = Run {
         strategy,
+        sku,
         tally,
         wall,
-        audit: audit::read(&mut service, &sku, first, plan.ledger_limit).await?,
-        locks: before.until_now().await?,
+        audit,
+        ledger,
+        locks,
+        silent: silent.iter().map(ToString::to_string).collect(),
     };
-    let mut row = Row::new(plan, sku, run);
-    if row.lost_units() {
-        // More rows than orders there cannot be, but for a defect that must not hang the race.
-        let most = plan.total_orders().saturating_mul(2);
-        let ledger = service.movements(&row.sku, most).await?;
-        row.evidence = Some(evidence::find(&ledger));
-    }
+    let row = Row::new(plan, run);
     track.finish(&row);
     Ok(row)
 }
 
-fn not_shared(target: &Target, first: &Target) -> RaceError {
-    RaceError::NotShared {
-        target: target.to_string(),
-        first: first.to_string(),
+/// Audit and ledger of the SKU, from the first target that answers.
+async fn read_books(
+    plan: &RacePlan,
+    targets: &[Target],
+    sku: &str,
+) -> Result<(Audit, Vec<Movement>), RaceError> {
+    let mut unreachable = RaceError::NoTarget;
+    for target in targets {
+        let mut client = ReplicaClient::new(target);
+        match client.final_audit(sku, plan.ledger_limit).await {
+            Ok(audit) => {
+                let audit = audit.ok_or_else(|| not_shared(target, &targets[0]))?;
+                // A defect that writes more rows than that must not fill the memory.
+                let max = plan.total_orders().saturating_mul(2);
+                let ledger = client.movements(sku, max).await?;
+                return Ok((audit, ledger));
+            }
+            Err(error @ RaceError::Unreachable(..)) => unreachable = error,
+            Err(error) => return Err(error),
+        }
     }
+    Err(unreachable)
+}
+
+fn not_shared(target: &Target, first: &Target) -> RaceError {
+    RaceError::NotShared(target.clone(), first.clone())
 }

@@ -17,9 +17,9 @@ const MAX_RTT: Duration = Duration::from_millis(100);
 
 /// Sell a fresh SKU with each strategy over HTTP and show which strategies oversell.
 ///
-/// Without --target, the race starts its replicas itself. They use the database of DATABASE_URL, or a
-/// temporary SQLite file. In your own database, the SKUs that were sold (`race-…`) and their
-/// ledgers stay.
+/// Without --target, the race starts replicas as child processes. They use the database of
+/// `DATABASE_URL`, or a temporary SQLite file. In your own database, the SKUs that were sold
+/// (`race-…`) and their ledgers stay.
 ///
 /// Exit code 1: a strategy broke its promise, or orders failed, so that the race proves nothing.
 /// Unsafe strategies promise nothing, so they may oversell.
@@ -123,7 +123,7 @@ enum Switch {
 pub(super) enum StockHome {
     /// The SQL database
     Sql,
-    /// The Redis of REDIS_URL
+    /// The Redis of `REDIS_URL`
     Redis,
 }
 

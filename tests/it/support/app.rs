@@ -6,7 +6,7 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 use stocklock::config::{DatabaseConfig, Limits, ServicesConfig};
 use stocklock::lab::race::Target;
-use stocklock::lab::replicas::Replicas;
+use stocklock::replicas::Replicas;
 
 use super::services::{Backend, TestDatabase, fresh_database};
 

@@ -1,4 +1,4 @@
-//! The buyers of one run, spread over keep-alive connections, one task for each connection.
+//! The buyers of one run. They share keep-alive connections; each connection has one task.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::connection::{Connection, Message};
-use super::order::{self, Settled};
+use super::order::{self, Failed, Settled};
 use super::plan::RacePlan;
 use super::progress::Track;
 use super::replica_client::WAREHOUSE;
@@ -21,11 +21,12 @@ use super::tally::Tally;
 use super::target::Target;
 use stocklock_core::strategy::Strategy;
 
-/// How often the progress is shown.
+/// The interval at which the progress is shown.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The longest that opening all connections may take; who has none by then opens it when ordering.
-const OPENING: Duration = Duration::from_secs(5);
+/// The longest time for opening all connections before the run. The others open with their first
+/// order.
+const OPEN_LIMIT: Duration = Duration::from_secs(5);
 
 /// What all buyers of a run share.
 #[derive(Debug)]
@@ -35,16 +36,16 @@ struct Sale {
     buyers: usize,
     orders: usize,
     deadline: Instant,
-    /// The first buyer whom no connection serves yet.
+    /// The first buyer who has no connection yet.
     next_buyer: AtomicUsize,
     settled: AtomicU64,
     sold: AtomicU64,
 }
 
 /// Sells `sku` under `strategy` until every order is settled, or until the plan's deadline.
-/// Returns what was counted, and the time from the first order to the last answer.
+/// Returns the counts and the time from the first order to the last answer.
 ///
-/// Cancel safe in that dropping the future stops all buyers; what they had sent may be sold.
+/// Dropping the future stops all buyers. Orders that were sent may still be sold.
 pub(super) async fn sell_out(
     plan: &RacePlan,
     targets: &[Target],
@@ -54,11 +55,10 @@ pub(super) async fn sell_out(
 ) -> (Tally, Duration) {
     let connections = open_connections(plan, targets).await;
     let started = Instant::now();
+    let body = json!({"sku": sku, "warehouse": WAREHOUSE, "quantity": 1});
     let sale = Arc::new(Sale {
         sku: sku.to_owned(),
-        body: json!({"sku": sku, "warehouse": WAREHOUSE, "quantity": 1})
-            .to_string()
-            .into(),
+        body: body.to_string().into(),
         buyers: plan.buyers,
         orders: plan.orders,
         deadline: started + plan.deadline,
@@ -74,24 +74,31 @@ pub(super) async fn sell_out(
     }
     let mut tally = collect(tasks, &sale, track).await;
     let wall = started.elapsed();
-    let total = u64::try_from(plan.total_orders()).unwrap_or(u64::MAX);
-    tally.never_placed(total.saturating_sub(tally.orders()), plan.deadline);
+    let reason = if Instant::now() < sale.deadline {
+        "their replica accepts no connections".to_owned()
+    } else {
+        format!("the run took longer than {} s", plan.deadline.as_secs_f64())
+    };
+    let sent = usize::try_from(tally.orders()).unwrap_or(usize::MAX);
+    let not_sent = plan.total_orders().saturating_sub(sent);
+    tally.never_sent(not_sent as u64, &reason);
     (tally, wall)
 }
 
 async fn open_connections(plan: &RacePlan, targets: &[Target]) -> Vec<Connection> {
-    let until = Instant::now() + OPENING;
+    let until = Instant::now() + OPEN_LIMIT;
     let opening = targets.iter().cycle().take(plan.connections());
     join_all(opening.map(|target| async move {
         let mut connection = Connection::new(target.clone());
-        // Not an error yet: the first order tries again, and tells if it fails.
+        // Not an error yet: the first order tries again and reports it.
         let _ = connection.open(until).await;
         connection
     }))
     .await
 }
 
-/// Serves buyers over one connection, one after the other, until there are no more.
+/// Serves one buyer after the other. Ends early at the deadline, and if the replica accepts no
+/// connections: each further order would take seconds to fail.
 async fn serve(sale: Arc<Sale>, mut connection: Connection, uri: Uri, first_buyer: usize) -> Tally {
     let mut tally = Tally::with_capacity(sale.orders);
     let mut buyer = first_buyer;
@@ -102,10 +109,20 @@ async fn serve(sale: Arc<Sale>, mut connection: Connection, uri: Uri, first_buye
             }
             let message = sale.message(&uri, buyer, order);
             let settled = order::place(&mut connection, message, sale.deadline, &mut tally).await;
-            let sold = u64::from(matches!(settled, Settled::Sold { .. }));
+            let sold = u64::from(matches!(settled, Settled::Sold(_)));
             sale.sold.fetch_add(sold, Ordering::Relaxed);
             sale.settled.fetch_add(1, Ordering::Relaxed);
+            let unreachable = matches!(
+                &settled,
+                Settled::Failed(Failed {
+                    unreachable: true,
+                    ..
+                })
+            );
             tally.settle(settled);
+            if unreachable {
+                return tally;
+            }
         }
         buyer = sale.next_buyer.fetch_add(1, Ordering::Relaxed);
     }
@@ -119,7 +136,7 @@ impl Sale {
             method: Method::POST,
             uri: uri.clone(),
             body: self.body.clone(),
-            key: Some(HeaderValue::try_from(key).expect("a race's own names are ASCII")),
+            key: Some(HeaderValue::try_from(key).expect("the key is ASCII")),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! One keep-alive HTTP/1.1 connection to one replica, opened again when it breaks.
+//! One keep-alive HTTP/1.1 connection to one replica, opened again after it breaks.
 //!
-//! Deliberately not a pool: a race measures what happens on a known number of connections. And it
-//! never sends anything twice by itself, since only the caller knows whether that is safe.
+//! It is not a pool, because a race measures a known number of connections. It never repeats a
+//! request: only the caller knows whether a repetition is safe.
 
 use std::time::Duration;
 
@@ -11,38 +11,55 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::target::Target;
 
-/// The largest answer that is read: a page of a thousand movements takes less than half of it.
+/// The largest answer that is read. A page of a thousand movements takes less than half of it.
 const MAX_BODY: usize = 2 << 20;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// What is sent.
+/// A request.
 #[derive(Debug, Clone)]
 pub(super) struct Message {
     pub(super) method: Method,
     pub(super) uri: Uri,
-    /// JSON; empty for none.
+    /// JSON, or empty.
     pub(super) body: Bytes,
     pub(super) key: Option<HeaderValue>,
 }
 
-/// What came back, whole.
+/// A complete answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// From sending to the last byte of the answer; connecting is not part of it.
+    /// From sending the request to the last byte of the answer, without connecting.
     pub(super) elapsed: Duration,
 }
 
-/// No whole answer came.
+/// The fields of an RFC 9457 body that a race reads.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Problem {
+    #[serde(default)]
+    pub(super) code: String,
+    #[serde(default)]
+    pub(super) detail: String,
+}
+
+impl Answer {
+    /// The problem that the answer describes. Empty if the service did not write the answer.
+    pub(super) fn problem(&self) -> Problem {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+}
+
+/// No complete answer arrived.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExchangeError {
     #[error("cannot connect: {0}")]
@@ -56,7 +73,7 @@ pub(super) enum ExchangeError {
 }
 
 impl ExchangeError {
-    /// What it is counted as.
+    /// The code under which it is counted.
     pub(super) fn code(&self) -> &'static str {
         match self {
             Self::Connect(_) => "not-connected",
@@ -65,11 +82,11 @@ impl ExchangeError {
         }
     }
 
-    /// Whether the service may have acted on the request all the same.
+    /// Whether the service may have executed the request.
     pub(super) fn may_have_arrived(&self) -> bool {
         match self {
             Self::Connect(_) => false,
-            // Cancelled: the connection closed before anything was sent on it.
+            // Canceled: the connection was closed before hyper sent the request.
             Self::Http(error) => !error.is_canceled(),
             Self::Body(_) | Self::TimedOut => true,
         }
@@ -86,22 +103,22 @@ pub(super) struct Connection {
 #[derive(Debug)]
 struct Open {
     sender: SendRequest<Full<Bytes>>,
-    /// What reads and writes the socket; ends with this value.
+    /// Reads and writes the socket. Dropping it closes the connection.
     _driver: AbortOnDropHandle<()>,
 }
 
 impl Connection {
-    /// Not yet open.
+    /// Creates a connection that is not open yet.
     pub(super) fn new(target: Target) -> Self {
         Self { target, open: None }
     }
 
-    /// Whom it talks to.
+    /// The replica.
     pub(super) fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Opens it now, so that the first exchange need not.
+    /// Opens the connection, so that the first exchange is not slower than the others.
     pub(super) async fn open(&mut self, until: Instant) -> Result<(), ExchangeError> {
         let opened = timeout_at(until, self.ready()).await;
         self.open = Some(opened.map_err(|_| ExchangeError::TimedOut)??);
@@ -110,8 +127,8 @@ impl Connection {
 
     /// Sends `message` once and reads the answer, until `until` at the latest.
     ///
-    /// Not cancel safe: after a time-out or a drop the service may have acted, and the connection
-    /// is closed.
+    /// Not cancel safe: after a timeout or a drop the service may have executed the request. The
+    /// connection is then closed, because a late answer may still arrive.
     pub(super) async fn exchange(
         &mut self,
         message: Message,
@@ -123,7 +140,6 @@ impl Connection {
     }
 
     async fn exchange_once(&mut self, message: Message) -> Result<Answer, ExchangeError> {
-        // Taken out for the exchange: if that ends early, a stale answer may be under way.
         let mut open = self.ready().await?;
         let request = self.request(message);
         let sent = Instant::now();
@@ -139,6 +155,7 @@ impl Connection {
         Ok(answer)
     }
 
+    /// Takes the open connection, or opens one.
     async fn ready(&mut self) -> Result<Open, ExchangeError> {
         if let Some(mut open) = self.open.take()
             && open.sender.ready().await.is_ok()
@@ -151,7 +168,7 @@ impl Connection {
         stream.set_nodelay(true).map_err(ExchangeError::Connect)?;
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await?;
         let driver = tokio::spawn(async move {
-            // What breaks the connection is also the exchange's error.
+            // The exchange returns the same error.
             let _ = driver.await;
         });
         Ok(Open {
@@ -161,22 +178,16 @@ impl Connection {
     }
 
     fn request(&self, message: Message) -> Request<Full<Bytes>> {
-        let Message {
-            method,
-            uri,
-            body,
-            key,
-        } = message;
-        let has_body = !body.is_empty();
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method;
-        *request.uri_mut() = uri;
+        let has_body = !message.body.is_empty();
+        let mut request = Request::new(Full::new(message.body));
+        *request.method_mut() = message.method;
+        *request.uri_mut() = message.uri;
         let headers = request.headers_mut();
         headers.insert(HOST, self.target.authority());
         if has_body {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        if let Some(key) = key {
+        if let Some(key) = message.key {
             headers.insert(IDEMPOTENCY_KEY, key);
         }
         request

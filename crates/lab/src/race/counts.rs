@@ -1,55 +1,49 @@
-//! How often something happened, by reason.
+//! Counters by reason.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
-/// How often something happened, by reason; in JSON an object, empty where it never did.
+/// Counters by reason. In JSON an object, without the reasons that were counted 0 times.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts(BTreeMap<String, u64>);
 
 impl Counts {
-    /// For whatever reason.
+    /// The sum of all counters.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// For this reason.
+    /// The counter of this reason.
     #[must_use]
     pub fn of(&self, reason: &str) -> u64 {
         self.0.get(reason).copied().unwrap_or(0)
     }
 
-    /// Counts `times` more; the reasons of 0 times are not kept.
+    /// Adds `times` to the counter of this reason.
     pub(super) fn add(&mut self, reason: &str, times: u64) {
-        if times == 0 {
-            return;
-        }
-        match self.0.get_mut(reason) {
-            Some(count) => *count += times,
-            None => drop(self.0.insert(reason.to_owned(), times)),
+        if times > 0 {
+            *self.0.entry(reason.to_owned()).or_default() += times;
         }
     }
 
-    /// Adds what another has counted.
+    /// Adds all counters of `other`.
     pub(super) fn merge(&mut self, other: &Self) {
         for (reason, times) in &other.0 {
             self.add(reason, *times);
         }
     }
 
-    /// What came to it since it was `before`; `None` where it has become less.
+    /// The increase since `before`; `None` if a counter has decreased.
     pub(super) fn since(&self, before: &Self) -> Option<Self> {
-        let is_less = |(reason, times): (&String, &u64)| self.of(reason) < *times;
-        if before.0.iter().any(is_less) {
-            return None;
+        let mut since = self.clone();
+        for (reason, times) in &before.0 {
+            let count = since.0.get_mut(reason)?;
+            *count = count.checked_sub(*times)?;
         }
-        let mut since = Self::default();
-        for (reason, times) in &self.0 {
-            since.add(reason, times - before.of(reason));
-        }
+        since.0.retain(|_, count| *count > 0);
         Some(since)
     }
 }
@@ -58,18 +52,16 @@ impl fmt::Display for Counts {
     /// `12 (version)`, or `12 (fence 2, version 10)`, or `0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.total())?;
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        let alone = self.0.len() == 1;
-        let reasons = self.0.iter().map(|(reason, times)| {
-            if alone {
-                reason.clone()
-            } else {
-                format!("{reason} {times}")
-            }
-        });
-        write!(f, " ({})", reasons.collect::<Vec<_>>().join(", "))
+        let reasons: Vec<String> = match self.0.len() {
+            0 => return Ok(()),
+            1 => self.0.keys().cloned().collect(),
+            _ => self
+                .0
+                .iter()
+                .map(|(reason, times)| format!("{reason} {times}"))
+                .collect(),
+        };
+        write!(f, " ({})", reasons.join(", "))
     }
 }
 
@@ -86,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_total_is_shown_with_its_reasons() {
+    fn total_is_shown_with_its_reasons() {
         assert_eq!(counts([("version", 0)]).to_string(), "0");
         assert_eq!(counts([("version", 12)]).to_string(), "12 (version)");
         let two = counts([("version", 10), ("fence", 2)]);
@@ -94,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_taken_reason_by_reason() {
+    fn difference_is_taken_for_each_reason() {
         let before = counts([("a", 1), ("b", 2)]);
         let after = counts([("a", 1), ("b", 5), ("c", 1)]);
         assert_eq!(after.since(&before), Some(counts([("b", 3), ("c", 1)])));

@@ -1,54 +1,56 @@
-//! The evidence: two movements that were computed from the same read.
+//! Evidence of lost units: two sales that read the same version of the level.
 //!
-//! A read-check-write records the version that it had read. Two sales with the same one both
-//! subtracted from the same level, so one of them is missing from the counter: a lost update.
+//! A strategy that reads, checks and writes records the version that it read. If two sales read the
+//! same version, both wrote a value computed from it, and the counter misses one of them: a lost
+//! update.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use serde::Serialize;
+use uuid::Uuid;
 
 use super::replica_client::Movement;
 
-/// What the ledger shows about units that were lost.
+/// What the ledger shows about lost units.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "found", rename_all = "kebab-case")]
 pub enum Evidence {
-    /// The oldest pair of sales from the same read.
+    /// The oldest pair of sales that read the same version.
     LostUpdate {
-        /// The operation that sold first.
+        /// The earlier sale.
         first: Sale,
-        /// The operation that sold the same units again.
+        /// The later sale.
         second: Sale,
-        /// The version that both had read.
+        /// The version that both read.
         read_version: i64,
-        /// The units that both had read.
+        /// The level that both read.
         read: i64,
-        /// All sales whose read an earlier one had read too, this second one included.
+        /// The number of sales that read a version which an earlier sale had read.
         lost_updates: usize,
     },
-    /// No two sales tell of the same read.
+    /// No two sales read the same version.
     Nothing {
-        /// The sales that were looked at.
+        /// The number of sales in the ledger.
         sales: usize,
     },
 }
 
-/// One of two sales from the same read.
+/// One of two sales that read the same version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sale {
     /// Its operation.
-    pub operation: String,
-    /// The units that it wrote.
+    pub operation: Uuid,
+    /// The level that it wrote.
     pub wrote: i64,
 }
 
-/// Looks for the first lost update in a ledger, newest movement first.
+/// Finds the first lost update in a ledger that is sorted newest first.
 pub(super) fn find(newest_first: &[Movement]) -> Evidence {
     let mut readers: HashMap<i64, &Movement> = HashMap::new();
     let mut oldest = None;
     let mut lost_updates = 0;
-    let sales = newest_first.iter().rev().filter(|m| m.kind == "deducted");
+    let sales = newest_first.iter().rev().filter(|row| row.is_sale());
     for sale in sales.clone() {
         let Some(version) = sale.read_version else {
             continue;
@@ -60,10 +62,14 @@ pub(super) fn find(newest_first: &[Movement]) -> Evidence {
             readers.insert(version, sale);
         }
     }
+    let of = |movement: &Movement| Sale {
+        operation: movement.id,
+        wrote: movement.available_after,
+    };
     match oldest {
         Some((first, second, read_version)) => Evidence::LostUpdate {
-            first: Sale::of(first),
-            second: Sale::of(second),
+            first: of(first),
+            second: of(second),
             read_version,
             read: first.available_after - first.delta,
             lost_updates,
@@ -74,19 +80,10 @@ pub(super) fn find(newest_first: &[Movement]) -> Evidence {
     }
 }
 
-impl Sale {
-    fn of(movement: &Movement) -> Self {
-        Self {
-            operation: movement.id.clone(),
-            wrote: movement.available_after,
-        }
-    }
-
-    /// The end of the operation's id: its beginning is the time, the same for a whole race.
-    fn short(&self) -> &str {
-        let start = self.operation.len().saturating_sub(8);
-        self.operation.get(start..).unwrap_or(&self.operation)
-    }
+/// The last eight digits of an operation id. The first ones are the time, which is similar in all
+/// ids of a race.
+pub(super) fn short(id: Uuid) -> String {
+    format!("…{:08x}", id.as_u128() & 0xffff_ffff)
 }
 
 impl fmt::Display for Evidence {
@@ -99,11 +96,8 @@ impl fmt::Display for Evidence {
                 read,
                 lost_updates,
             } => {
-                let (a, b) = (first.short(), second.short());
-                write!(
-                    f,
-                    "…{a} and …{b} both read version {read_version} = {read}, "
-                )?;
+                let (a, b) = (short(first.operation), short(second.operation));
+                write!(f, "{a} and {b} both read version {read_version} = {read}, ")?;
                 if first.wrote == second.wrote {
                     write!(f, "both wrote {}", first.wrote)?;
                 } else {
@@ -117,7 +111,7 @@ impl fmt::Display for Evidence {
             Self::Nothing { sales } => {
                 write!(
                     f,
-                    "units were lost, but no two of {sales} sales tell of the same read"
+                    "units were lost, but no two of {sales} sales read the same version"
                 )
             }
         }
@@ -128,9 +122,9 @@ impl fmt::Display for Evidence {
 mod tests {
     use super::*;
 
-    fn sale(id: &str, read_version: Option<i64>, available_after: i64) -> Movement {
+    fn sale(id: u128, read_version: Option<i64>, available_after: i64) -> Movement {
         Movement {
-            id: format!("01939a5c-0000-7000-8000-0000{id:0>8}"),
+            id: Uuid::from_u128(id),
             kind: "deducted".to_owned(),
             delta: -1,
             available_after,
@@ -139,33 +133,28 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_pair_from_one_read_is_found() {
+    fn oldest_pair_with_the_same_version_is_found() {
         let ledger = [
-            sale("e", Some(18), 8),
-            sale("d", Some(18), 8),
-            sale("c", Some(17), 9),
-            sale("b", Some(17), 9),
-            sale("a", Some(16), 10),
+            sale(14, Some(18), 8),
+            sale(13, Some(18), 8),
+            sale(12, Some(17), 9),
+            sale(11, Some(17), 9),
+            sale(10, Some(16), 10),
         ];
-        let evidence = find(&ledger);
-        assert_eq!(
-            evidence.to_string(),
-            "…0000000b and …0000000c both read version 17 = 10, both wrote 9 (and 1 more like it)"
-        );
-        assert_eq!(
-            find(&ledger[2..]).to_string(),
-            "…0000000b and …0000000c both read version 17 = 10, both wrote 9"
-        );
+        let pair = "…0000000b and …0000000c both read version 17 = 10, both wrote 9";
+        let all = format!("{pair} (and 1 more like it)");
+        assert_eq!(find(&ledger).to_string(), all);
+        assert_eq!(find(&ledger[2..]).to_string(), pair);
     }
 
     #[test]
-    fn movements_without_a_read_or_of_another_kind_prove_nothing() {
-        let mut received = sale("a", Some(1), 10);
+    fn receipts_and_sales_without_a_version_prove_nothing() {
+        let mut received = sale(1, Some(1), 10);
         received.kind = "received".to_owned();
         let ledger = [
-            sale("d", None, 8),
-            sale("c", None, 8),
-            sale("b", Some(1), 9),
+            sale(4, None, 8),
+            sale(3, None, 8),
+            sale(2, Some(1), 9),
             received,
         ];
         assert_eq!(find(&ledger), Evidence::Nothing { sales: 3 });

@@ -1,4 +1,4 @@
-//! The line-up: which strategies run, and which are left out for what reason.
+//! The line-up: the strategies that run, and the ones that are skipped.
 
 use serde::Serialize;
 
@@ -10,71 +10,77 @@ use super::target::Target;
 use stocklock_core::stock::Home;
 use stocklock_core::strategy::Strategy;
 
-/// A strategy that the targets cannot run.
+/// A strategy that does not run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Skipped {
-    /// Which one.
+    /// The strategy.
     #[serde(serialize_with = "as_text")]
     pub strategy: Strategy,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Who runs, and who does not.
+/// The strategies that run, and the ones that do not.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Lineup {
     pub(super) running: Vec<Strategy>,
     pub(super) skipped: Vec<Skipped>,
 }
 
-/// Asks every target which strategies it has. One runs only where all targets have it.
-pub(super) async fn draw_up(plan: &RacePlan, targets: &[Target]) -> Result<Lineup, RaceError> {
-    let mut lists = Vec::with_capacity(targets.len());
-    for target in targets {
-        let mut service = ReplicaClient::new(target);
-        service.check_lab_mode(&plan.probe_path()).await?;
-        lists.push(service.strategies().await?);
-    }
-    choose(&plan.strategies, plan.home, &lists)
-}
-
-fn choose(entrants: &Entrants, home: Home, lists: &[Vec<Listed>]) -> Result<Lineup, RaceError> {
-    let (strategies, named): (&[Strategy], bool) = match entrants {
-        Entrants::Everyone => (&Strategy::ALL, false),
-        Entrants::Only(strategies) => (strategies, true),
-    };
-    let mut lineup = Lineup::default();
-    for &strategy in strategies {
-        let why_not = not_at_home(strategy, home)
-            .or_else(|| lists.iter().find_map(|list| not_at_target(strategy, list)));
-        match why_not {
-            None => lineup.running.push(strategy),
-            Some(reason) if named => return Err(RaceError::Unavailable { strategy, reason }),
-            Some(reason) => lineup.skipped.push(Skipped { strategy, reason }),
+impl Lineup {
+    /// Asks every target for its strategies. A strategy runs if all targets have it.
+    pub(super) async fn new(plan: &RacePlan, targets: &[Target]) -> Result<Self, RaceError> {
+        let mut lists = Vec::with_capacity(targets.len());
+        for target in targets {
+            let mut client = ReplicaClient::new(target);
+            client.check_lab_mode(&plan.probe_path()).await?;
+            lists.push(client.strategies().await?);
         }
+        Self::from_lists(&plan.strategies, plan.home, &lists)
     }
-    if lineup.running.is_empty() {
-        return Err(RaceError::NobodyRuns);
+
+    fn from_lists(
+        entrants: &Entrants,
+        home: Home,
+        lists: &[Vec<Listed>],
+    ) -> Result<Self, RaceError> {
+        let (strategies, named): (&[Strategy], bool) = match entrants {
+            Entrants::Everyone => (&Strategy::ALL, false),
+            Entrants::Only(strategies) => (strategies, true),
+        };
+        let mut lineup = Self::default();
+        for &strategy in strategies {
+            let obstacle = wrong_home(strategy, home)
+                .or_else(|| lists.iter().find_map(|list| unavailable(strategy, list)));
+            match obstacle {
+                None => lineup.running.push(strategy),
+                Some(reason) if named => return Err(RaceError::Unavailable(strategy, reason)),
+                Some(reason) => lineup.skipped.push(Skipped { strategy, reason }),
+            }
+        }
+        if lineup.running.is_empty() {
+            return Err(RaceError::NoStrategy);
+        }
+        Ok(lineup)
     }
-    Ok(lineup)
 }
 
-/// Why it cannot sell stock that lives there.
-fn not_at_home(strategy: Strategy, home: Home) -> Option<String> {
+/// The reason if the strategy does not support stock with this home.
+fn wrong_home(strategy: Strategy, home: Home) -> Option<String> {
     let reason = match home {
-        Home::Sql => "its stock lives in Redis, and the race's in SQL",
-        Home::Redis => "its stock lives in SQL, and the race's in Redis",
+        Home::Sql => "it needs stock in Redis (--home redis)",
+        Home::Redis => "it needs stock in SQL (--home sql)",
     };
     (!strategy.card().homes.include(home)).then(|| reason.to_owned())
 }
 
-/// Why the target with this list cannot run it.
-fn not_at_target(strategy: Strategy, list: &[Listed]) -> Option<String> {
+/// The reason if the target with this list cannot run the strategy.
+fn unavailable(strategy: Strategy, list: &[Listed]) -> Option<String> {
     match list.iter().find(|listed| listed.name == strategy.name()) {
-        None => Some("the target does not know it".to_owned()),
+        None => Some("a target does not know it".to_owned()),
         Some(listed) if listed.available => None,
         Some(Listed { reason, .. }) => {
-            let reason = reason.as_deref().unwrap_or("the target does not say why");
+            let reason = reason.as_deref().unwrap_or("a target gives no reason");
             Some(reason.to_owned())
         }
     }
@@ -84,74 +90,55 @@ fn not_at_target(strategy: Strategy, list: &[Listed]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn listed(name: &str, available: bool) -> Listed {
-        Listed {
-            name: name.to_owned(),
-            available,
-            reason: (!available).then(|| "it needs Redis: set REDIS_URL".to_owned()),
-        }
+    const NO_REDIS: &str = "it needs Redis: set REDIS_URL";
+
+    fn list(strategies: &[(&str, bool)]) -> Vec<Listed> {
+        let listed = |(name, available): &(&str, bool)| Listed {
+            name: (*name).to_owned(),
+            available: *available,
+            reason: (!available).then(|| NO_REDIS.to_owned()),
+        };
+        strategies.iter().map(listed).collect()
     }
 
-    #[test]
-    fn what_a_target_cannot_run_is_skipped_or_refused() {
-        let lists = [
-            vec![listed("single-sql", true), listed("redis-lock", true)],
-            vec![listed("single-sql", true), listed("redis-lock", false)],
-        ];
-        let lineup = choose(&Entrants::Everyone, Home::Sql, &lists).unwrap();
-        assert_eq!(lineup.running, [Strategy::SingleSql]);
-        let redis = lineup
-            .skipped
-            .iter()
-            .find(|skipped| skipped.strategy == Strategy::RedisLock);
-        assert_eq!(redis.unwrap().reason, "it needs Redis: set REDIS_URL");
-
-        let named = Entrants::Only(vec![Strategy::SingleSql, Strategy::RedisLock]);
-        let error = choose(&named, Home::Sql, &lists).unwrap_err();
+    /// The strategies that run, and the reason why `strategy` does not.
+    fn choose(home: Home, lists: &[Vec<Listed>], strategy: Strategy) -> (Vec<Strategy>, String) {
+        let lineup = Lineup::from_lists(&Entrants::Everyone, home, lists).unwrap();
+        let mut skipped = lineup.skipped.into_iter();
+        let reason = skipped
+            .find(|skipped| skipped.strategy == strategy)
+            .unwrap()
+            .reason;
+        let named = Entrants::Only(vec![strategy]);
+        let error = Lineup::from_lists(&named, home, lists).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "strategy redis-lock cannot run: it needs Redis: set REDIS_URL"
+            format!("strategy {strategy} cannot run: {reason}")
         );
+        (lineup.running, reason)
     }
 
     #[test]
-    fn who_works_on_the_other_home_is_skipped_or_refused() {
-        let everyone = ["no-lock", "single-sql", "redis-lock", "redis-lua"];
-        let lists = [everyone.map(|name| listed(name, true)).into()];
-        for (home, running, other) in [
-            (
-                Home::Sql,
-                [Strategy::NoLock, Strategy::SingleSql, Strategy::RedisLock],
-                (
-                    Strategy::RedisLua,
-                    "its stock lives in Redis, and the race's in SQL",
-                ),
-            ),
-            (
-                Home::Redis,
-                [Strategy::NoLock, Strategy::RedisLock, Strategy::RedisLua],
-                (
-                    Strategy::SingleSql,
-                    "its stock lives in SQL, and the race's in Redis",
-                ),
-            ),
-        ] {
-            let lineup = choose(&Entrants::Everyone, home, &lists).unwrap();
-            assert_eq!(lineup.running, running);
-            let (strategy, reason) = (other.0, other.1.to_owned());
-            let skipped = Skipped { strategy, reason };
-            assert!(lineup.skipped.contains(&skipped), "{lineup:?}");
-
-            let named = Entrants::Only(vec![strategy]);
-            let error = choose(&named, home, &lists).unwrap_err();
-            let told = format!("strategy {strategy} cannot run: {}", other.1);
-            assert_eq!(error.to_string(), told);
-        }
+    fn strategy_that_one_target_lacks_is_skipped_or_refused() {
+        let lists = [
+            list(&[("single-sql", true), ("redis-lock", true)]),
+            list(&[("single-sql", true), ("redis-lock", false)]),
+        ];
+        let expected = (vec![Strategy::SingleSql], NO_REDIS.to_owned());
+        assert_eq!(choose(Home::Sql, &lists, Strategy::RedisLock), expected);
+        let error = Lineup::from_lists(&Entrants::Everyone, Home::Sql, &[Vec::new()]).unwrap_err();
+        assert!(matches!(error, RaceError::NoStrategy));
     }
 
     #[test]
-    fn a_race_of_nobody_is_refused() {
-        let error = choose(&Entrants::Everyone, Home::Sql, &[Vec::new()]).unwrap_err();
-        assert!(matches!(error, RaceError::NobodyRuns));
+    fn strategy_for_the_other_home_is_skipped_or_refused() {
+        let all = ["no-lock", "single-sql", "redis-lua"].map(|name| (name, true));
+        let lists = [list(&all)];
+        let (running, reason) = choose(Home::Sql, &lists, Strategy::RedisLua);
+        assert_eq!(running, [Strategy::NoLock, Strategy::SingleSql]);
+        assert_eq!(reason, "it needs stock in Redis (--home redis)");
+        let (running, reason) = choose(Home::Redis, &lists, Strategy::SingleSql);
+        assert_eq!(running, [Strategy::NoLock, Strategy::RedisLua]);
+        assert_eq!(reason, "it needs stock in SQL (--home sql)");
     }
 }

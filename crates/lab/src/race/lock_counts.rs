@@ -1,8 +1,7 @@
-//! What the targets count of their locks: how many were lost, and how many writes were refused.
+//! Lost locks and refused writes, read from `/metrics` of every target.
 //!
-//! A replica counts in `/metrics`, by strategy, from its start on; a run's own figures are the
-//! difference between two readings of every target. Whatever else the targets do meanwhile under
-//! the same strategy is in it.
+//! Replicas count by strategy since their start, so a run's counts are the difference between two
+//! readings. They include everything else that the targets did under the same strategy.
 
 use std::fmt;
 
@@ -17,41 +16,40 @@ use stocklock_core::strategy::Strategy;
 const LOST_LOCKS: &str = "stock_locks_lost_total";
 const REFUSED_WRITES: &str = "stock_writes_refused_total";
 
-/// What was counted of one strategy's locks. Without a fault all of it is 0: that is the proof that
-/// the lock itself keeps others out.
+/// The counts of one strategy. All are 0 if there was no fault and the lock excluded other holders.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LockCounts {
-    /// Locks that were lost before they were released, by reason.
+    /// Locks that were lost before their release, by reason.
     pub lost_locks: Counts,
-    /// Writes that changed no row: its version had moved on since it was read (`version`), or a
-    /// later holder of the lock had left its fence there (`fence`).
+    /// Conditional writes that changed no row: the version had changed since it was read
+    /// (`version`), or a later lock holder had written (`fence`).
     pub refused_writes: Counts,
 }
 
 impl LockCounts {
-    /// Whether nothing was counted.
+    /// Whether all counts are 0.
     #[must_use]
     pub fn none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Reads them from an `OpenMetrics` text of ours; what it does not have was never counted.
+    /// Reads the counts from an `OpenMetrics` text. A missing counter is 0.
     ///
     /// # Errors
-    /// Why the text is none of ours.
+    /// If the text is incomplete, or if a counter has an unexpected form.
     pub(super) fn parse(text: &str, strategy: Strategy) -> Result<Self, String> {
-        let samples = text.strip_suffix("# EOF\n").ok_or("it has no end")?;
+        let samples = text.strip_suffix("# EOF\n").ok_or("the text has no end")?;
         let mut counts = Self::default();
-        for line in samples.lines().filter(|line| !line.starts_with('#')) {
-            let name = line.split(['{', ' ']).next();
-            let counted = match name {
+        for line in samples.lines() {
+            let counted = match line.split(['{', ' ']).next() {
                 Some(LOST_LOCKS) => &mut counts.lost_locks,
                 Some(REFUSED_WRITES) => &mut counts.refused_writes,
                 _ => continue,
             };
-            let sample = sample(line).ok_or_else(|| format!("`{line}` is no counter of ours"))?;
-            if sample.strategy == strategy.name() {
-                counted.add(sample.reason, sample.count);
+            let (name, reason, count) =
+                sample(line).ok_or_else(|| format!("unexpected counter `{line}`"))?;
+            if name == strategy.name() {
+                counted.add(reason, count);
             }
         }
         Ok(counts)
@@ -66,41 +64,28 @@ impl LockCounts {
 }
 
 impl fmt::Display for LockCounts {
-    /// `locks lost: 3 (expired), writes refused: 2 (fence)`, without what is 0.
+    /// `locks lost: 3 (expired), writes refused: 2 (fence)`, without the counts that are 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let figures = [
+        let counts = [
             ("locks lost", &self.lost_locks),
             ("writes refused", &self.refused_writes),
         ];
-        let figures = figures.iter().filter(|(_, counts)| counts.total() > 0);
-        let figures: Vec<_> = figures
-            .map(|(what, counts)| format!("{what}: {counts}"))
+        let counts = counts.iter().filter(|(_, counts)| counts.total() > 0);
+        let counts: Vec<_> = counts
+            .map(|(name, counts)| format!("{name}: {counts}"))
             .collect();
-        f.write_str(&figures.join(", "))
+        f.write_str(&counts.join(", "))
     }
 }
 
-/// A line of the text.
-struct Sample<'a> {
-    strategy: &'a str,
-    reason: &'a str,
-    count: u64,
-}
-
-/// `name{strategy="…",reason="…"} count`; no name of ours needs an escape.
-fn sample(line: &str) -> Option<Sample<'_>> {
+/// Strategy, reason and count of `name{strategy="…",reason="…"} count`. No name needs an escape.
+fn sample(line: &str) -> Option<(&str, &str, u64)> {
     let (_, rest) = line.split_once("{strategy=\"")?;
     let (strategy, rest) = rest.split_once("\",reason=\"")?;
     let (reason, count) = rest.split_once("\"} ")?;
     let is_name = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
-    if !is_name(strategy) || !is_name(reason) {
-        return None;
-    }
-    Some(Sample {
-        strategy,
-        reason,
-        count: count.parse().ok()?,
-    })
+    let valid = is_name(strategy) && is_name(reason);
+    valid.then_some((strategy, reason, count.parse().ok()?))
 }
 
 /// One reading of every target.
@@ -111,10 +96,10 @@ pub(super) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// Asks each target, even one that is named twice, once.
+    /// Reads each target once, even if it is listed twice.
     ///
     /// # Errors
-    /// When a target does not answer, or not in the form that it should.
+    /// If a target does not answer, or not in the expected form.
     pub(super) async fn take(targets: &'a [Target], strategy: Strategy) -> Result<Self, RaceError> {
         let mut reading = Self {
             strategy,
@@ -129,23 +114,28 @@ impl<'a> Reading<'a> {
         Ok(reading)
     }
 
-    /// What all targets together have counted since this reading.
+    /// The sum of all targets' counts since this reading, and the targets that no longer answer.
     ///
     /// # Errors
-    /// Those of [`Reading::take`], and [`RaceError::Restarted`].
-    pub(super) async fn until_now(&self) -> Result<LockCounts, RaceError> {
-        let mut all = LockCounts::default();
+    /// If an answer has an unexpected form, or if a target was restarted.
+    pub(super) async fn until_now(&self) -> Result<(LockCounts, Vec<&'a Target>), RaceError> {
+        let mut sum = LockCounts::default();
+        let mut silent = Vec::new();
         for (target, before) in &self.targets {
-            let now = ReplicaClient::new(target)
-                .lock_counts(self.strategy)
-                .await?;
-            let since = now.since(before).ok_or_else(|| RaceError::Restarted {
-                target: target.to_string(),
-            })?;
-            all.lost_locks.merge(&since.lost_locks);
-            all.refused_writes.merge(&since.refused_writes);
+            let now = match ReplicaClient::new(target).lock_counts(self.strategy).await {
+                Ok(now) => now,
+                Err(RaceError::Unreachable(..)) => {
+                    silent.push(*target);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let since = now.since(before);
+            let since = since.ok_or_else(|| RaceError::Restarted((*target).clone()))?;
+            sum.lost_locks.merge(&since.lost_locks);
+            sum.refused_writes.merge(&since.refused_writes);
         }
-        Ok(all)
+        Ok((sum, silent))
     }
 }
 
@@ -154,42 +144,40 @@ mod tests {
     use super::*;
     use stocklock_core::strategy::Strategy::{Optimistic, RedisLock, SingleSql};
 
-    const TEXT: &str = r#"# HELP stock_locks_lost Locks lost before they were released, by reason.
-# TYPE stock_locks_lost counter
+    const TEXT: &str = r#"# TYPE stock_locks_lost counter
 stock_locks_lost_total{strategy="redis-lock",reason="expired"} 3
 stock_locks_lost_total{strategy="redis-lock",reason="stolen"} 1
 stock_locks_lost_total{strategy="zookeeper-lock",reason="session-expired"} 7
 # TYPE stock_writes_refused counter
 stock_writes_refused_total{strategy="optimistic",reason="version"} 4812
 stock_writes_refused_total{strategy="redis-lock",reason="fence"} 2
-# TYPE http_responses counter
 http_responses_total{status="200"} 12
-stock_lock_hold_seconds_sum{strategy="redis-lock"} 0.25
 # EOF
 "#;
 
     #[test]
-    fn a_strategys_own_counters_are_read() {
-        let read = |strategy| LockCounts::parse(TEXT, strategy).unwrap().to_string();
-        assert_eq!(
-            read(RedisLock),
-            "locks lost: 4 (expired 3, stolen 1), writes refused: 2 (fence)"
-        );
-        assert_eq!(read(Optimistic), "writes refused: 4812 (version)");
-        assert!(LockCounts::parse(TEXT, SingleSql).unwrap().none());
+    fn counters_of_one_strategy_are_read() {
+        for (strategy, expected) in [
+            (
+                RedisLock,
+                "locks lost: 4 (expired 3, stolen 1), writes refused: 2 (fence)",
+            ),
+            (Optimistic, "writes refused: 4812 (version)"),
+            (SingleSql, ""),
+        ] {
+            let counts = LockCounts::parse(TEXT, strategy).unwrap();
+            assert_eq!(counts.to_string(), expected);
+        }
     }
 
     #[test]
-    fn what_is_not_ours_is_refused() {
-        let cut = TEXT.strip_suffix("# EOF\n").unwrap();
+    fn unexpected_texts_are_errors() {
         for text in [
             "",
             "<html></html>",
-            cut,
+            TEXT.strip_suffix("# EOF\n").unwrap(),
             "stock_locks_lost_total 3\n# EOF\n",
-            "stock_locks_lost_total{reason=\"expired\"} 3\n# EOF\n",
             "stock_locks_lost_total{strategy=\"redis-lock\",reason=\"expired\"} -1\n# EOF\n",
-            "stock_locks_lost_total{strategy=\"redis-lock\",reason=\"expired\"} many\n# EOF\n",
             "stock_locks_lost_total{strategy=\"a\",zone=\"b\",reason=\"c\"} 1\n# EOF\n",
         ] {
             assert!(LockCounts::parse(text, RedisLock).is_err(), "{text:?}");

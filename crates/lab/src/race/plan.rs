@@ -1,6 +1,4 @@
-//! What a race is: who runs, how much is in stock, who buys how much, over how many connections.
-//!
-//! Where it runs is not decided here: the targets are given beside the plan.
+//! The plan of a race: strategies, stock, buyers, connections. The targets are given separately.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,21 +9,18 @@ use super::RaceError;
 use stocklock_core::stock::Home;
 use stocklock_core::strategy::{Safeguards, Strategy, Tier, UnknownStrategy};
 
-/// The most orders of one run: their latencies are kept in memory.
+/// The largest number of orders of one run: their latencies and operation ids are kept in memory.
 const MAX_ORDERS: usize = 10_000_000;
 
-/// The most connections: each takes a port of the client's machine for each target.
+/// The largest number of connections: each one needs a port of the client for each target.
 const MAX_CONNECTIONS: usize = 10_000;
 
-/// Where is ordered.
-const DEDUCT: &str = "/stock/deduct";
-
-/// Who runs.
+/// The strategies of a race.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entrants {
-    /// Every strategy that the targets can run; the others are skipped, and named.
+    /// All strategies that the targets can run. The others are skipped and listed.
     Everyone,
-    /// These, in this order; one that a target cannot run is an error.
+    /// These strategies, in this order. If a target cannot run one, the race fails.
     Only(Vec<Strategy>),
 }
 
@@ -53,12 +48,12 @@ impl Serialize for Entrants {
     }
 }
 
-/// One race: the same sale for each strategy, of a fresh SKU each time.
+/// One race: the same sale for each strategy, each time of a fresh SKU.
 #[derive(Debug, Clone, Serialize)]
 pub struct RacePlan {
-    /// Who runs.
+    /// The strategies.
     pub strategies: Entrants,
-    /// Where the stock lives that is sold.
+    /// The home of the stock.
     pub home: Home,
     /// Units in stock before each run.
     pub stock: i64,
@@ -66,22 +61,21 @@ pub struct RacePlan {
     pub buyers: usize,
     /// Orders of each buyer, one after the other, of one unit each.
     pub orders: usize,
-    /// Keep-alive connections over which the buyers are spread; more than buyers are not opened.
+    /// Keep-alive connections that the buyers share. At most one per buyer is opened.
     pub connections: usize,
-    /// What keeps a lock strategy from harm when its lock is lost.
+    /// The safeguards of the strategies with a lock.
     pub safeguards: Safeguards,
-    /// The longest that one strategy's run may take; what is not settled by then has failed.
+    /// The longest time of one run. Orders that are not settled by then have failed.
     #[serde(rename = "deadline_seconds", serialize_with = "as_seconds")]
     pub deadline: Duration,
-    /// The longest that the ledger may take to follow a run in Redis; what is journaled and not in
-    /// SQL by then is a finding.
+    /// The longest wait for the Redis journal after a run. Movements that are not in SQL by then
+    /// are a finding.
     #[serde(rename = "ledger_limit_seconds", serialize_with = "as_seconds")]
     pub ledger_limit: Duration,
 }
 
 impl RacePlan {
-    /// Every strategy, a connection for each buyer, all safeguards, stock in SQL, two minutes for
-    /// each run.
+    /// All strategies, one connection per buyer, all safeguards, stock in SQL, two minutes per run.
     #[must_use]
     pub fn new(stock: i64, buyers: usize, orders: usize) -> Self {
         Self {
@@ -106,7 +100,7 @@ impl RacePlan {
         }
     }
 
-    /// The load of many a tutorial: 5,000 in stock, 100 threads of 50 orders each.
+    /// The load of many tutorials: 5,000 in stock, 100 threads of 50 orders each.
     #[must_use]
     pub fn jmeter() -> Self {
         Self::new(5_000, 100, 50)
@@ -118,38 +112,38 @@ impl RacePlan {
         self.buyers.saturating_mul(self.orders)
     }
 
-    /// What an exact run sells.
+    /// The number of sales of an exact run.
     #[must_use]
     pub fn expected_sales(&self) -> i64 {
         let orders = i64::try_from(self.total_orders()).unwrap_or(i64::MAX);
         self.stock.min(orders)
     }
 
-    /// Where buyers order under `strategy`. Only a strategy with a lock is told which safeguards
-    /// are off; the others have none.
+    /// The path of an order under `strategy`. Only strategies with a lock have safeguards.
     pub(super) fn order_path(&self, strategy: Strategy) -> String {
         match strategy.tier() {
-            Tier::Guarded => self.path(strategy),
-            Tier::Safe | Tier::Volatile | Tier::Unsafe => {
-                format!("{DEDUCT}?strategy={strategy}")
-            }
+            Tier::Guarded => self.path_with_safeguards(strategy),
+            Tier::Safe | Tier::Volatile | Tier::Unsafe => order_path(strategy),
         }
     }
 
-    /// The same for a single order that shows whether a target takes all that a race may send.
+    /// The path of an order that contains all parameters of this plan.
     pub(super) fn probe_path(&self) -> String {
-        self.path(Strategy::SingleSql)
+        self.path_with_safeguards(Strategy::SingleSql)
     }
 
-    fn path(&self, strategy: Strategy) -> String {
-        let switch = |is_on, off| if is_on { "" } else { off };
-        let Safeguards { guard, check } = self.safeguards;
-        let guard = switch(guard, "&guard=off");
-        let check = switch(check, "&check=off");
-        format!("{DEDUCT}?strategy={strategy}{guard}{check}")
+    fn path_with_safeguards(&self, strategy: Strategy) -> String {
+        let mut path = order_path(strategy);
+        if !self.safeguards.guard {
+            path += "&guard=off";
+        }
+        if !self.safeguards.check {
+            path += "&check=off";
+        }
+        path
     }
 
-    /// Connections that are really opened.
+    /// The number of connections that are opened.
     pub(super) fn connections(&self) -> usize {
         self.connections.min(self.buyers)
     }
@@ -160,7 +154,7 @@ impl RacePlan {
         } else if self.buyers == 0 || self.orders == 0 || self.connections == 0 {
             "buyers, orders and connections must each be at least 1"
         } else if self.connections() > MAX_CONNECTIONS {
-            "at most 10,000 connections: spread the buyers over fewer"
+            "at most 10,000 connections; use fewer for the same buyers"
         } else if self.total_orders() > MAX_ORDERS {
             "at most 10,000,000 orders (buyers × orders)"
         } else if self.strategies == Entrants::Only(Vec::new()) {
@@ -172,6 +166,10 @@ impl RacePlan {
     }
 }
 
+fn order_path(strategy: Strategy) -> String {
+    format!("/stock/deduct?strategy={strategy}")
+}
+
 fn as_seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(duration.as_secs_f64())
 }
@@ -181,25 +179,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entrants_are_all_or_named_ones() {
-        assert_eq!("all".parse(), Ok(Entrants::Everyone));
-        assert_eq!(
-            "no-lock, single-sql".parse(),
-            Ok(Entrants::Only(vec![Strategy::NoLock, Strategy::SingleSql]))
-        );
-        assert_eq!("".parse::<Entrants>(), Err(UnknownStrategy));
-        assert_eq!("all,no-lock".parse::<Entrants>(), Err(UnknownStrategy));
+    fn entrants_are_all_or_named() {
+        let two = Entrants::Only(vec![Strategy::NoLock, Strategy::SingleSql]);
+        for (text, expected) in [
+            ("all", Ok(Entrants::Everyone)),
+            ("no-lock, single-sql", Ok(two)),
+            ("", Err(UnknownStrategy)),
+            ("all,no-lock", Err(UnknownStrategy)),
+        ] {
+            assert_eq!(text.parse(), expected, "{text}");
+        }
     }
 
     #[test]
-    fn an_exact_run_sells_no_more_than_there_is_and_no_more_than_is_ordered() {
-        assert_eq!(RacePlan::seckill().expected_sales(), 100);
-        assert_eq!(RacePlan::jmeter().expected_sales(), 5_000);
-        assert_eq!(RacePlan::new(10, 2, 3).expected_sales(), 6);
-    }
-
-    #[test]
-    fn only_a_strategy_with_a_lock_is_told_that_a_safeguard_is_off() {
+    fn only_lock_strategies_get_the_safeguards() {
         let mut plan = RacePlan::jmeter();
         let locked = "/stock/deduct?strategy=redis-lock";
         assert_eq!(plan.order_path(Strategy::RedisLock), locked);
@@ -216,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_cannot_be_run_are_refused() {
+    fn impossible_plans_are_refused() {
         assert!(RacePlan::seckill().check().is_ok());
         for (stock, buyers, orders) in [(-1, 1, 1), (1, 0, 1), (1, 1, 0), (1, 10_001, 10_000)] {
             assert!(RacePlan::new(stock, buyers, orders).check().is_err());

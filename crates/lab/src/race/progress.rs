@@ -1,4 +1,4 @@
-//! How far a race has got, on standard error: a bar on a terminal, else one line for each strategy.
+//! The progress of a race on standard error: a bar on a terminal, otherwise one line per strategy.
 
 use std::io::IsTerminal;
 
@@ -9,19 +9,19 @@ use stocklock_core::strategy::Strategy;
 
 const TEMPLATE: &str = "{prefix:14} [{bar:32}] {pos}/{len} orders  {msg}  {elapsed}";
 
-/// How progress is told.
+/// How progress is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// A bar for each strategy.
     Bars,
-    /// A line for each strategy, when it has run.
+    /// A line for each strategy after its run.
     Lines,
     /// Not at all.
     Silent,
 }
 
 impl Progress {
-    /// Bars where standard error is a terminal, else lines.
+    /// Bars if standard error is a terminal, otherwise lines.
     #[must_use]
     pub fn for_stderr() -> Self {
         if std::io::stderr().is_terminal() {
@@ -32,16 +32,11 @@ impl Progress {
     }
 
     pub(super) fn begin(self, strategy: Strategy, orders: usize) -> Track {
-        let bar = match self {
-            Self::Bars => {
-                let bar = ProgressBar::new(u64::try_from(orders).unwrap_or(u64::MAX));
-                let style = ProgressStyle::with_template(TEMPLATE);
-                bar.set_style(style.expect("the template is well-formed"));
-                bar.set_prefix(strategy.name());
-                Some(bar)
-            }
-            Self::Lines | Self::Silent => None,
-        };
+        let bar = (self == Self::Bars).then(|| {
+            let style = ProgressStyle::with_template(TEMPLATE).expect("a valid template");
+            let bar = ProgressBar::new(orders as u64).with_style(style);
+            bar.with_prefix(strategy.name())
+        });
         Track {
             progress: self,
             bar,
@@ -57,7 +52,7 @@ pub(super) struct Track {
 }
 
 impl Track {
-    /// Shows how many orders are settled, and how many of them sold.
+    /// Shows the number of settled orders and of sales.
     pub(super) fn show(&self, settled: u64, sold: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(settled);
@@ -65,18 +60,17 @@ impl Track {
         }
     }
 
-    /// Shows how it ended.
+    /// Shows the result.
     pub(super) fn finish(self, row: &Row) {
-        match (self.progress, self.bar) {
-            (Progress::Bars, Some(bar)) => {
-                bar.set_position(row.orders);
-                bar.finish_with_message(format!("{} sold: {}", row.sold, row.verdict));
-            }
-            (Progress::Lines, _) => eprintln!(
+        if let Some(bar) = &self.bar {
+            bar.set_position(row.orders);
+            bar.finish_with_message(format!("{} sold: {}", row.sold, row.verdict));
+        }
+        if self.progress == Progress::Lines {
+            eprintln!(
                 "{}: {} orders in {:.1} s, {} sold: {}",
                 row.strategy, row.orders, row.wall_seconds, row.sold, row.verdict
-            ),
-            (Progress::Bars | Progress::Silent, _) => {}
+            );
         }
     }
 }

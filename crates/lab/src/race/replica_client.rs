@@ -1,7 +1,7 @@
-//! What a race asks of the service besides deductions: strategies, levels, audit, ledger, counters.
+//! The calls of a race other than orders: strategies, levels, audit, ledger, counters.
 //!
-//! These calls are few and may be repeated freely, so each is tried again for a while: right after
-//! a run a replica may still be overloaded.
+//! All of them can be repeated safely, so each call is retried for a while: after a run a replica
+//! may still be overloaded.
 
 use std::time::Duration;
 
@@ -11,26 +11,29 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
 use super::RaceError;
 use super::connection::{Answer, Connection, Message};
 use super::lock_counts::LockCounts;
-use super::order::{Problem, pause};
+use super::order::pause;
 use super::target::Target;
 use stocklock_core::stock::Home;
 use stocklock_core::strategy::Strategy;
 
-/// Where a race sells from.
+/// The warehouse of a race.
 pub(super) const WAREHOUSE: &str = "main";
 
-/// How often a call is tried, and how long each try may take.
-const MAX_ATTEMPTS: u32 = 20;
-const MAX_EXCHANGE: Duration = Duration::from_secs(10);
+/// The longest time of one call with all its retries.
+const CALL_LIMIT: Duration = Duration::from_secs(30);
+
+/// Pause between two audits while the journal is applied.
+const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Rows of a page of the ledger.
 const PAGE: usize = 1_000;
 
-/// A strategy, as a replica lists it.
+/// A strategy in the list of a replica.
 #[derive(Debug, Deserialize)]
 pub(super) struct Listed {
     pub(super) name: String,
@@ -38,8 +41,8 @@ pub(super) struct Listed {
     pub(super) reason: Option<String>,
 }
 
-/// The audit of the warehouse that a race sold from.
-#[derive(Debug, Clone, Deserialize)]
+/// The audit of the race's warehouse.
+#[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Audit {
     pub(super) warehouse: String,
     pub(super) received: i64,
@@ -53,11 +56,18 @@ pub(super) struct Audit {
 /// A row of the ledger.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Movement {
-    pub(super) id: String,
+    pub(super) id: Uuid,
     pub(super) kind: String,
     pub(super) delta: i64,
     pub(super) available_after: i64,
     pub(super) read_version: Option<i64>,
+}
+
+impl Movement {
+    /// Whether it is a deduction.
+    pub(super) fn is_sale(&self) -> bool {
+        self.kind == "deducted"
+    }
 }
 
 #[derive(Deserialize)]
@@ -76,7 +86,7 @@ struct Page {
     next_cursor: Option<String>,
 }
 
-/// One replica, asked for what a race needs to know.
+/// A client of one replica.
 #[derive(Debug)]
 pub(super) struct ReplicaClient {
     connection: Connection,
@@ -89,32 +99,29 @@ impl ReplicaClient {
         }
     }
 
-    /// The strategies that the replica knows.
+    /// The strategies of the replica.
     pub(super) async fn strategies(&mut self) -> Result<Vec<Listed>, RaceError> {
-        let listed: Strategies = self.get("/strategies").await?;
-        Ok(listed.strategies)
+        let list: Strategies = self.get("/strategies").await?;
+        Ok(list.strategies)
     }
 
-    /// Checks that the replica takes the strategy and what `path` says besides from the request,
-    /// which only the lab mode does: it is asked for a unit of an SKU that does not exist.
-    pub(super) async fn check_lab_mode(&mut self, path: &str) -> Result<(), RaceError> {
+    /// Checks that the replica accepts the parameters in `order_path`, which only the lab mode
+    /// does. The order is for a SKU that does not exist.
+    pub(super) async fn check_lab_mode(&mut self, order_path: &str) -> Result<(), RaceError> {
         let sku = format!("race-{:08x}-probe", fastrand::u32(..));
-        let body = json!({"sku": sku, "warehouse": WAREHOUSE, "quantity": 1});
-        let answer = self
-            .call(Method::POST, path, body.to_string().into())
-            .await?;
+        let body = json!({"sku": sku, "quantity": 1}).to_string();
+        let answer = self.call(Method::POST, order_path, body.into()).await?;
         match answer.status {
             StatusCode::NOT_FOUND => Ok(()),
-            StatusCode::UNPROCESSABLE_ENTITY => Err(RaceError::NotLab {
-                target: self.connection.target().to_string(),
-                detail: Problem::of(&answer).detail,
-            }),
-            _ => Err(self.unexpected(&Method::POST, path, &answer)),
+            StatusCode::UNPROCESSABLE_ENTITY => {
+                Err(RaceError::NotLab(self.target(), answer.problem().detail))
+            }
+            _ => Err(self.unexpected(&Method::POST, order_path, &answer)),
         }
     }
 
-    /// Puts `on_hand` units of a fresh SKU in stock that lives there.
-    pub(super) async fn stock_up(
+    /// Creates a SKU with `on_hand` units.
+    pub(super) async fn create_stock(
         &mut self,
         sku: &str,
         home: Home,
@@ -133,7 +140,7 @@ impl ReplicaClient {
         }
     }
 
-    /// Counter and ledger of the SKU; `None` when the replica does not know it.
+    /// The audit of the SKU; `None` if the replica does not know the SKU.
     pub(super) async fn audit(&mut self, sku: &str) -> Result<Option<Audit>, RaceError> {
         let path = format!("/stock/{sku}/audit");
         let answer = self.call(Method::GET, &path, Bytes::new()).await?;
@@ -145,34 +152,47 @@ impl ReplicaClient {
         Ok(warehouses.find(|audit| audit.warehouse == WAREHOUSE))
     }
 
-    /// The ledger of the SKU, newest first, up to `most` rows and the rest of their page.
+    /// Audits the SKU until the journal is applied to SQL, or until `limit` has passed. SKUs whose
+    /// home is SQL have no journal.
+    pub(super) async fn final_audit(
+        &mut self,
+        sku: &str,
+        limit: Duration,
+    ) -> Result<Option<Audit>, RaceError> {
+        let until = Instant::now() + limit;
+        loop {
+            let audit = self.audit(sku).await?;
+            let pending = audit.as_ref().is_some_and(|audit| audit.pending != 0);
+            if !pending || Instant::now() >= until {
+                return Ok(audit);
+            }
+            sleep(AUDIT_PAUSE).await;
+        }
+    }
+
+    /// The ledger of the SKU, newest first. Stops after the page that exceeds `max` rows.
     pub(super) async fn movements(
         &mut self,
         sku: &str,
-        most: usize,
+        max: usize,
     ) -> Result<Vec<Movement>, RaceError> {
         let first = format!("/stock/{sku}/movements?limit={PAGE}");
+        let mut path = first.clone();
         let mut movements = Vec::new();
-        let mut cursor = None;
         loop {
-            let path = match &cursor {
-                None => first.clone(),
-                Some(cursor) => {
-                    let query = serde_urlencoded::to_string([("cursor", cursor)]);
-                    format!("{first}&{}", query.expect("a pair of texts has a query"))
-                }
-            };
             let page: Page = self.get(&path).await?;
-            let ended = page.movements.is_empty() || page.next_cursor.is_none();
             movements.extend(page.movements);
-            cursor = page.next_cursor;
-            if ended || movements.len() >= most {
-                return Ok(movements);
+            match page.next_cursor {
+                Some(cursor) if movements.len() <= max => {
+                    let query = serde_urlencoded::to_string([("cursor", cursor)]);
+                    path = format!("{first}&{}", query.expect("a list of pairs"));
+                }
+                _ => return Ok(movements),
             }
         }
     }
 
-    /// What the replica has counted of the strategy's locks since it was started.
+    /// The replica's counters of the strategy's locks since its start.
     pub(super) async fn lock_counts(
         &mut self,
         strategy: Strategy,
@@ -184,7 +204,7 @@ impl ReplicaClient {
         }
         let text = str::from_utf8(&answer.body).map_err(|error| error.to_string());
         let counts = text.and_then(|text| LockCounts::parse(text, strategy));
-        counts.map_err(|reason| self.not_understood(path, reason))
+        counts.map_err(|reason| self.invalid(path, reason))
     }
 
     async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, RaceError> {
@@ -196,8 +216,7 @@ impl ReplicaClient {
         if answer.status != StatusCode::OK {
             return Err(self.unexpected(&Method::GET, path, answer));
         }
-        serde_json::from_slice(&answer.body)
-            .map_err(|error| self.not_understood(path, error.to_string()))
+        serde_json::from_slice(&answer.body).map_err(|error| self.invalid(path, error.to_string()))
     }
 
     async fn call(&mut self, method: Method, path: &str, body: Bytes) -> Result<Answer, RaceError> {
@@ -207,40 +226,39 @@ impl ReplicaClient {
             body,
             key: None,
         };
+        let until = Instant::now() + CALL_LIMIT;
         let mut attempt = 1;
         loop {
-            let until = Instant::now() + MAX_EXCHANGE;
             let outcome = self.connection.exchange(message.clone(), until).await;
-            let passing = match &outcome {
+            let temporary = match &outcome {
                 Ok(answer) => matches!(answer.status.as_u16(), 502..=504),
                 Err(_) => true,
             };
-            if !passing || attempt == MAX_ATTEMPTS {
-                return outcome.map_err(|error| RaceError::Unreachable {
-                    target: self.connection.target().to_string(),
-                    reason: error.to_string(),
-                });
+            let pause = pause(attempt, None);
+            if !temporary || Instant::now() + pause >= until {
+                return outcome
+                    .map_err(|error| RaceError::Unreachable(self.target(), error.to_string()));
             }
-            sleep(pause(attempt, None)).await;
+            sleep(pause).await;
             attempt += 1;
         }
     }
 
-    fn not_understood(&self, path: &str, reason: String) -> RaceError {
-        RaceError::Answer {
-            call: format!("GET {}{path}", self.connection.target()),
-            reason,
-        }
+    fn target(&self) -> Target {
+        self.connection.target().clone()
+    }
+
+    fn invalid(&self, path: &str, reason: String) -> RaceError {
+        RaceError::Answer(format!("GET {}{path}", self.target()), reason)
     }
 
     fn unexpected(&self, method: &Method, path: &str, answer: &Answer) -> RaceError {
-        let problem = Problem::of(answer);
-        RaceError::Refused {
-            call: format!("{method} {}{path}", self.connection.target()),
-            status: answer.status.as_u16(),
-            problem: format!("{} {}", problem.code, problem.detail)
-                .trim()
-                .to_owned(),
-        }
+        let problem = answer.problem();
+        let problem = format!("{} {}", problem.code, problem.detail);
+        RaceError::Refused(
+            format!("{method} {}{path}", self.target()),
+            answer.status.as_u16(),
+            problem.trim().to_owned(),
+        )
     }
 }

@@ -1,76 +1,62 @@
-//! What a race found: the table, the evidence, and a closing sentence; or all of it as JSON.
+//! The report of a race: the table, the evidence and the conclusion, or everything as JSON.
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
-use super::distance::Distance;
+use super::distance::{Distance, milliseconds};
 use super::lineup::Skipped;
 use super::plan::RacePlan;
-use super::row::{Row, Verdict};
+use super::row::Row;
 use super::target::Target;
+use super::verdict::Verdict;
 use stocklock_core::stock::Home;
 
-/// A column of the table; a new one is a line of [`COLUMNS`].
-struct Column {
-    head: &'static str,
-    align: CellAlignment,
-    cell: fn(&Row) -> String,
-}
+/// A column: its head, and the text of a cell.
+type Column = (&'static str, fn(&Row) -> String);
 
-const fn text(head: &'static str, cell: fn(&Row) -> String) -> Column {
-    Column {
-        head,
-        align: CellAlignment::Left,
-        cell,
-    }
-}
-
-const fn figure(head: &'static str, cell: fn(&Row) -> String) -> Column {
-    Column {
-        head,
-        align: CellAlignment::Right,
-        cell,
-    }
-}
+/// The columns of text at the left, and the last one; the others are numbers.
+const LEFT: [usize; 3] = [0, 1, COLUMNS.len() - 1];
 
 const COLUMNS: [Column; 15] = [
-    text("strategy", |row| row.strategy.to_string()),
-    text("tier", |row| row.tier.to_string()),
-    figure("sold", |row| row.sold.to_string()),
-    figure("refused", |row| row.refused.to_string()),
-    figure("retried", |row| row.retried.total().to_string()),
-    figure("failed", |row| row.failed.to_string()),
-    figure("left", |row| row.left.to_string()),
-    figure("oversold", |row| row.oversold.to_string()),
-    figure("drift", |row| row.drift.to_string()),
-    figure("lost\nlocks", |row| {
+    ("strategy", |row| row.strategy.to_string()),
+    ("tier", |row| row.tier.to_string()),
+    ("sold", |row| row.sold.to_string()),
+    ("refused", |row| row.refused.to_string()),
+    ("retried", |row| row.retried.total().to_string()),
+    ("failed", |row| row.failed.to_string()),
+    ("left", |row| row.left.to_string()),
+    ("oversold", |row| row.oversold.to_string()),
+    ("drift", |row| row.drift.to_string()),
+    ("lost\nlocks", |row| {
         row.locks.lost_locks.total().to_string()
     }),
-    figure("refused\nwrites", |row| {
+    ("refused\nwrites", |row| {
         row.locks.refused_writes.total().to_string()
     }),
-    figure("req/s", |row| format!("{:.0}", row.requests_per_second)),
-    figure("p50 ms", |row| milliseconds(row.p50_ms)),
-    figure("p99 ms", |row| milliseconds(row.p99_ms)),
-    text("verdict", |row| row.verdict.to_string()),
+    ("req/s", |row| format!("{:.0}", row.requests_per_second)),
+    ("p50 ms", |row| latency(row.p50_ms)),
+    ("p99 ms", |row| latency(row.p99_ms)),
+    ("verdict", |row| row.verdict.to_string()),
 ];
 
-fn milliseconds(value: Option<f64>) -> String {
+fn latency(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"))
 }
 
-/// What a race found.
+/// The result of a race.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// What was to be run.
+    /// The plan.
     pub plan: RacePlan,
-    /// Where it was run.
+    /// The replicas.
     pub targets: Vec<Target>,
-    /// A row for each strategy, in the order in which they ran.
+    /// A row for each strategy, in the order of the runs.
     pub rows: Vec<Row>,
     /// The strategies that did not run.
     pub skipped: Vec<Skipped>,
-    /// How far the targets' services were, if the caller put them at a distance.
+    /// The error that ended the race before all strategies had run.
+    pub stopped: Option<String>,
+    /// The network latency that the caller added.
     pub distance: Option<Distance>,
 }
 
@@ -84,44 +70,40 @@ impl Report {
         }
     }
 
-    /// Whether a strategy broke its promise, or left it unproven: exit code 1.
+    /// Whether a strategy broke its promise, or the race did not prove that it kept it.
     #[must_use]
     pub fn broken(&self) -> bool {
-        self.rows.iter().any(|row| row.verdict.fails())
+        self.stopped.is_some() || self.rows.iter().any(|row| row.verdict.fails())
     }
 
-    /// Everything, for machines.
+    /// Everything as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
-        let mut json = json!({
+        let distance = self.distance.as_ref();
+        json!({
             "plan": self.plan,
             "targets": self.targets,
             "rows": self.rows,
             "skipped": self.skipped,
+            "stopped": self.stopped,
             "broken": self.broken(),
             "conclusion": self.conclusion(),
-        });
-        for (key, value) in Distance::json(self.distance.as_ref()) {
-            json[key] = value;
-        }
-        json
+            "rtt_ms": distance.map(|distance| milliseconds(distance.rtt)),
+            "measured_rtt_ms": distance.map(|distance| milliseconds(distance.measured)),
+            "delayed": distance.map(|distance| &distance.delayed),
+        })
     }
 
-    /// Everything, for people: the table, what was found and by what evidence, and a closing
-    /// sentence. Lines end with a line feed, the last one too.
+    /// The table, the findings and the conclusion. Every line ends with a line feed.
     #[must_use]
     pub fn table(&self) -> String {
         let mut lines = vec![self.figures().trim_fmt(), String::new()];
-        let found = self.rows.iter().flat_map(lines_of);
-        lines.extend(found);
-        lines.extend(self.home_line());
-        lines.extend(
-            self.distance
-                .as_ref()
-                .map(|distance| format!("rtt: {distance}")),
-        );
-        lines.extend(self.safeguards_off());
+        lines.extend(self.rows.iter().flat_map(lines_of));
+        lines.extend(self.settings());
         lines.extend(self.skipped_lines());
+        if let Some(error) = &self.stopped {
+            lines.push(format!("race stopped: {error}"));
+        }
         lines.push(self.conclusion());
         lines.join("\n") + "\n"
     }
@@ -129,42 +111,40 @@ impl Report {
     fn figures(&self) -> Table {
         let mut table = Table::new();
         table.load_style(presets::UTF8_FULL_CONDENSED);
-        table.set_header(COLUMNS.map(|column| column.head));
+        table.set_header(COLUMNS.map(|(head, _)| head));
         for row in &self.rows {
-            table.add_row(COLUMNS.map(|column| (column.cell)(row)));
+            table.add_row(COLUMNS.map(|(_, cell)| cell(row)));
         }
-        for (column, Column { align, .. }) in table.column_iter_mut().zip(COLUMNS) {
-            column.set_cell_alignment(align);
+        for (position, column) in table.column_iter_mut().enumerate() {
+            if !LEFT.contains(&position) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
         }
         table
     }
 
-    /// What the stock's home means for every row.
-    fn home_line(&self) -> Option<String> {
-        let line = match self.plan.home {
-            Home::Sql => return None,
-            Home::Redis => {
-                "home redis: the stock lives in Redis, the ledger follows in SQL; whatever the \
+    /// The settings that differ from the default race.
+    fn settings(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.plan.home == Home::Redis {
+            lines.push(
+                "home redis: the stock is in Redis and the ledger follows in SQL; with every \
                  strategy, units that Redis loses can be sold again (volatile)"
-            }
-        };
-        Some(line.to_owned())
-    }
-
-    /// What did not keep the lock strategies from harm.
-    fn safeguards_off(&self) -> Vec<String> {
-        let off = [
-            (
-                self.plan.safeguards.guard,
-                "guard off: strategies with a lock wrote unconditionally, so no write was refused",
-            ),
-            (
-                self.plan.safeguards.check,
-                "check off: strategies with a lock wrote although they could know that it was lost",
-            ),
-        ];
-        let off = off.into_iter().filter(|(is_on, _)| !is_on);
-        off.map(|(_, line)| line.to_owned()).collect()
+                    .to_owned(),
+            );
+        }
+        if let Some(distance) = &self.distance {
+            lines.push(format!("rtt: {distance}"));
+        }
+        if !self.plan.safeguards.guard {
+            let line = "guard off: lock strategies wrote unconditionally, so no write was refused";
+            lines.push(line.to_owned());
+        }
+        if !self.plan.safeguards.check {
+            let line = "check off: lock strategies did not check whether they had lost their lock";
+            lines.push(line.to_owned());
+        }
+        lines
     }
 
     /// One line for each reason.
@@ -176,71 +156,55 @@ impl Report {
                 None => by_reason.push((reason, vec![strategy.name()])),
             }
         }
-        let line =
-            |(reason, names): (&str, Vec<&str>)| format!("skipped {}: {reason}", names.join(", "));
-        by_reason.into_iter().map(line).collect()
+        let lines = by_reason.into_iter();
+        lines
+            .map(|(reason, names)| format!("skipped {}: {reason}", names.join(", ")))
+            .collect()
     }
 
-    /// The closing sentences: who kept the promise, who did not, who was caught.
+    /// One sentence for each verdict that occurred.
     fn conclusion(&self) -> String {
-        let stock = self.plan.stock;
-        let orders = self.plan.total_orders();
+        let (stock, orders) = (self.plan.stock, self.plan.total_orders());
+        let figures = format!(" ({orders} orders for {stock} in stock)");
         let sentences = [
-            (Verdict::Broken, "PROMISE BROKEN by", String::new()),
-            (
-                Verdict::NotProven,
-                "NOT PROVEN, since orders failed, for",
-                String::new(),
-            ),
-            (
-                Verdict::Exact,
-                "Exact to the unit:",
-                format!(" ({orders} orders for {stock} in stock)"),
-            ),
-            (
-                Verdict::Caught,
-                "Caught losing stock, as is to be expected of them:",
-                String::new(),
-            ),
+            (Verdict::Broken, "PROMISE BROKEN by", ""),
+            (Verdict::NotProven, "NOT PROVEN, because orders failed:", ""),
+            (Verdict::Exact, "Exact to the unit:", &figures),
+            (Verdict::Caught, "Caught losing stock, as expected:", ""),
             (
                 Verdict::NotCaught,
                 "Not caught this time, which proves nothing:",
-                " (try more buyers, or more replicas)".to_owned(),
+                " (try more buyers or more replicas)",
             ),
         ];
-        let said = sentences.into_iter().filter_map(|(verdict, what, more)| {
-            let names = self.names(verdict);
-            (!names.is_empty()).then(|| format!("{what} {}{more}.", names.join(", ")))
+        let sentences = sentences.into_iter().filter_map(|(verdict, text, more)| {
+            let rows = self.rows.iter().filter(|row| row.verdict == verdict);
+            let names: Vec<_> = rows.map(|row| row.strategy.name()).collect();
+            (!names.is_empty()).then(|| format!("{text} {}{more}.", names.join(", ")))
         });
-        said.collect::<Vec<_>>().join(" ")
-    }
-
-    fn names(&self, verdict: Verdict) -> Vec<&'static str> {
-        let rows = self.rows.iter().filter(|row| row.verdict == verdict);
-        rows.map(|row| row.strategy.name()).collect()
+        sentences.collect::<Vec<_>>().join(" ")
     }
 }
 
-/// What is to be said of one strategy beside its figures.
+/// The lines below the table for one strategy.
 fn lines_of(row: &Row) -> Vec<String> {
     let mut lines = Vec::new();
-    // What an unsafe strategy oversells is its row's own figures; what it loses or duplicates
-    // among acknowledged orders, or leaves to the ledger, is nobody's intention.
-    let unintended = row.lost + row.duplicated + row.pending > 0;
-    if !row.findings.is_empty() && (row.verdict.fails() || unintended) {
-        lines.push(format!("{}: {}", row.strategy, row.findings.join("; ")));
+    // An unsafe strategy is expected to oversell, but not to lose or invent answered orders.
+    let mismatch = &row.mismatch;
+    let unexpected = mismatch.lost + mismatch.phantom + mismatch.sold_after_refusal > 0;
+    if !row.findings.is_empty() && (row.verdict.fails() || unexpected || row.pending > 0) {
+        lines.push(row.findings.join("; "));
     }
     if row.failed > 0 {
-        let failures = row.failures.join("; ");
+        let (failed, unknown, failures) = (row.failed, row.unknown, row.failures.join("; "));
         lines.push(format!(
-            "{}: {} orders failed, {} of them with an unknown outcome: {failures}",
-            row.strategy, row.failed, row.unknown
+            "{failed} orders failed, {unknown} with an unknown outcome: {failures}"
         ));
     }
-    let remarks = row.remarks.iter();
-    lines.extend(remarks.map(|remark| format!("{}: {remark}", row.strategy)));
-    if let Some(evidence) = &row.evidence {
-        lines.push(format!("{}: {evidence}", row.strategy));
-    }
+    lines.extend(row.remarks.iter().cloned());
+    lines.extend(row.evidence.iter().map(ToString::to_string));
     lines
+        .iter()
+        .map(|line| format!("{}: {line}", row.strategy))
+        .collect()
 }

@@ -1,6 +1,6 @@
-//! Where a race is run: the base URL of one replica.
+//! A replica on which a race runs, given by its base URL.
 //!
-//! Plain HTTP only: a race is run beside the service, and TLS would be what is measured.
+//! Only plain HTTP: a race runs next to the service, and TLS would distort the measurement.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,9 +9,9 @@ use hyper::Uri;
 use hyper::header::HeaderValue;
 use serde::{Serialize, Serializer};
 
-/// Why a text is no target.
+/// The text is not a valid target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no target: {problem}")]
+#[error("`{text}` is not a valid target: {problem}")]
 pub struct InvalidTarget {
     text: String,
     problem: &'static str,
@@ -23,12 +23,12 @@ pub struct Target {
     host: String,
     port: u16,
     authority: HeaderValue,
-    prefix: String,
+    path: String,
     url: String,
 }
 
 impl Target {
-    /// What to connect to.
+    /// Host and port to connect to.
     pub(super) fn address(&self) -> (&str, u16) {
         (&self.host, self.port)
     }
@@ -38,10 +38,9 @@ impl Target {
         self.authority.clone()
     }
 
-    /// The request target of a path (and query) of the service. `path` starts with a slash and
-    /// needs no escaping: a race makes up its own names.
+    /// The request target for a path (and query) of the service, which must be escaped already.
     pub(super) fn uri(&self, path: &str) -> Uri {
-        Uri::try_from(format!("{}{path}", self.prefix)).expect("made of two checked paths")
+        Uri::try_from(format!("{}{path}", self.path)).expect("both paths are valid")
     }
 }
 
@@ -54,24 +53,24 @@ impl FromStr for Target {
             problem,
         };
         let url = text.trim_end_matches('/');
-        let uri: Uri = url.parse().map_err(|_| invalid("it is no URL"))?;
+        let uri: Uri = url.parse().map_err(|_| invalid("not a URL"))?;
         if uri.scheme_str() != Some("http") {
             return Err(invalid("it must begin with `http://`"));
         }
         if uri.query().is_some() {
-            return Err(invalid("it must have no query"));
+            return Err(invalid("it must not have a query"));
         }
         let authority = uri.authority().ok_or_else(|| invalid("it has no host"))?;
         if authority.as_str().contains('@') {
-            return Err(invalid("it must have no user name"));
+            return Err(invalid("it must not have a user name"));
         }
         Ok(Self {
-            // An IPv6 address stands in brackets in a URL, and without them in a socket address.
+            // A URL needs brackets around an IPv6 address, a socket address must not have them.
             host: authority.host().trim_matches(['[', ']']).to_owned(),
             port: authority.port_u16().unwrap_or(80),
             authority: HeaderValue::from_str(authority.as_str())
-                .map_err(|_| invalid("its host is no header value"))?,
-            prefix: uri.path().trim_end_matches('/').to_owned(),
+                .map_err(|_| invalid("its host is not a valid header value"))?,
+            path: uri.path().trim_end_matches('/').to_owned(),
             url: url.to_owned(),
         })
     }
@@ -94,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_base_url_gives_address_host_and_paths() {
+    fn base_url_is_split_into_its_parts() {
         let target: Target = "http://[::1]:8080/shop/".parse().unwrap();
         assert_eq!(target.address(), ("::1", 8080));
         assert_eq!(target.authority(), "[::1]:8080");
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_base_url_is_refused() {
+    fn other_texts_are_refused() {
         for text in [
             "",
             "localhost:8080",
