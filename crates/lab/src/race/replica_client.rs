@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::RaceError;
-use super::connection::{Answer, Connection, Message};
+use super::connection::{Answer, Connection, ExchangeError, Message};
 use super::lock_counts::LockCounts;
 use super::order::pause;
 use super::target::Target;
@@ -26,6 +26,9 @@ pub(super) const WAREHOUSE: &str = "main";
 
 /// The longest time of one call with all its retries.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
+
+/// The same if the replica accepts no connections.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Pause between two audits while the journal is applied.
 const AUDIT_PAUSE: Duration = Duration::from_millis(20);
@@ -226,16 +229,18 @@ impl ReplicaClient {
             body,
             key: None,
         };
-        let until = Instant::now() + CALL_LIMIT;
+        let begin = Instant::now();
+        let until = begin + CALL_LIMIT;
         let mut attempt = 1;
         loop {
             let outcome = self.connection.exchange(message.clone(), until).await;
-            let temporary = match &outcome {
-                Ok(answer) => matches!(answer.status.as_u16(), 502..=504),
-                Err(_) => true,
+            let (temporary, limit) = match &outcome {
+                Ok(answer) => (matches!(answer.status.as_u16(), 502..=504), CALL_LIMIT),
+                Err(ExchangeError::Connect(_)) => (true, CONNECT_LIMIT),
+                Err(_) => (true, CALL_LIMIT),
             };
             let pause = pause(attempt, None);
-            if !temporary || Instant::now() + pause >= until {
+            if !temporary || begin.elapsed() + pause >= limit {
                 return outcome
                     .map_err(|error| RaceError::Unreachable(self.target(), error.to_string()));
             }
