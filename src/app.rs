@@ -13,7 +13,6 @@ use crate::server::serve;
 use crate::supervise::supervise;
 use stocklock_core::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool};
 use stocklock_core::level_service::LevelService;
-use stocklock_core::strategy::LocalMutexes;
 use stocklock_store::{RedisOptions, StockStore, StoreOptions, Stores, WatchOn};
 
 mod seed;
@@ -53,7 +52,7 @@ impl Replica {
         let shutdown = CancellationToken::new();
         let context = DeductionContext {
             store: Arc::clone(&store) as _,
-            mutexes: LocalMutexes::new(),
+            mutexes: Arc::default(),
             locks: locks.locks().clone(),
             available: available.clone(),
             policy: policy.clone(),

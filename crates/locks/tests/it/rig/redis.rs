@@ -1,4 +1,4 @@
-//! A Redis of one test's own, behind a proxy, under real time.
+//! A private Redis per test, behind a proxy, under real time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl RedisRig {
         Self { server, proxy }
     }
 
-    /// A connection past the proxy.
+    /// Opens a connection that does not use the proxy.
     pub(crate) async fn direct(&self) -> MultiplexedConnection {
         let client = redis::Client::open(format!("redis://{}/", self.server.address())).unwrap();
         client.get_multiplexed_async_connection().await.unwrap()
@@ -38,7 +38,7 @@ impl RedisRig {
         format!("redis://{}/", self.proxy.address())
     }
 
-    /// The channels that somebody listens to.
+    /// Returns the channels that have subscribers.
     pub(crate) async fn channels(&self) -> Vec<String> {
         let channels = redis::cmd("PUBSUB")
             .arg("CHANNELS")

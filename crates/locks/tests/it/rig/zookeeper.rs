@@ -1,4 +1,4 @@
-//! A root of one test's own on a ZooKeeper, behind a proxy, under real time.
+//! A private root per test on a ZooKeeper server, behind a proxy, under real time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::support::proxy::{Mode, Proxy};
 use crate::support::server::Server;
 
 pub(crate) struct ZooKeeperRig {
-    /// A server that this rig may kill.
+    /// A private server that this rig may kill.
     pub(crate) own: Option<Server>,
     pub(crate) proxy: Proxy,
     pub(crate) root: String,
@@ -24,14 +24,14 @@ pub(crate) struct ZooKeeperRig {
 }
 
 impl ZooKeeperRig {
-    /// On the server that all tests share.
+    /// Uses the server that all tests of this process share.
     pub(crate) async fn start() -> Self {
         static SHARED: OnceCell<Server> = OnceCell::const_new();
         let server = SHARED.get_or_init(Server::zookeeper).await;
         Self::on(server.address(), None).await
     }
 
-    /// On a server of its own.
+    /// Uses a private server.
     pub(crate) async fn start_private() -> Self {
         let server = Server::zookeeper().await;
         Self::on(server.address(), Some(server)).await
@@ -46,7 +46,7 @@ impl ZooKeeperRig {
         }
     }
 
-    /// A session past the proxy.
+    /// Opens a session that does not use the proxy.
     pub(crate) async fn direct(&self) -> Client {
         Client::connect(&self.address)
             .await
@@ -66,7 +66,7 @@ impl ZooKeeperRig {
             .unwrap()
     }
 
-    /// A counter of the server, which is this rig's own.
+    /// Reads a counter of the private server.
     pub(crate) async fn counter(&self, name: &str) -> u64 {
         let server = self.own.as_ref().expect("a server of its own");
         let said = server.ask(b"mntr").await.unwrap();
@@ -76,7 +76,7 @@ impl ZooKeeperRig {
         value.parse().unwrap()
     }
 
-    /// What is below the root: a directory for each name, and `.source`.
+    /// Returns the nodes below the root: one directory per lock name, and `.source`.
     pub(crate) async fn names(&self) -> Vec<String> {
         match self.direct().await.list_children(&self.root).await {
             Ok(names) => names,
@@ -85,7 +85,7 @@ impl ZooKeeperRig {
         }
     }
 
-    /// The places in the queue of each lock.
+    /// Returns the places in the queues of all locks.
     pub(crate) async fn places(&self) -> Vec<String> {
         let client = self.direct().await;
         let names = self.names().await;
@@ -161,7 +161,7 @@ impl Faults for ZooKeeperRig {
     }
 
     async fn lose_acquire_answer(&self, name: &str) {
-        // Or the first answer would only be that there is no directory yet.
+        // Without a directory, the lost answer would be `NoNode` instead of the created place.
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
         let directory = format!("{}/{name}", self.root);
         self.direct()

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::ports::free_port;
-use super::supervisor::{Supervisor, create_directory, unprivileged};
+use stocklock_testkit::services::supervisor::{Supervisor, create_directory, unprivileged};
 
 const READY_WITHIN: Duration = Duration::from_mins(1);
 
