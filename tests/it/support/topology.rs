@@ -133,8 +133,8 @@ impl Drop for Topology {
     }
 }
 
-/// A free port for nginx, such that the next two, which the replicas get, are free too. They are below
-/// the ports of testkit's servers.
+/// A free port for nginx, such that the next two, which the replicas get, are free, too. They are
+/// below the ports of the tests' other servers.
 fn free_ports() -> u16 {
     random_port(10_000..19_900, |port| (port..port + 3).all(is_free))
 }

@@ -54,7 +54,7 @@ impl ZooKeeperRig {
     }
 
     fn own(&self) -> &PrivateServer {
-        self.own.as_ref().expect("a server of its own")
+        self.own.as_ref().expect("a private server")
     }
 
     /// Opens a session that does not use the proxy.
