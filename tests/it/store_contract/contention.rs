@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use stocklock::store::StockStore as _;
 
 use futures_util::future::join4;
 use rstest::rstest;
@@ -261,7 +262,8 @@ async fn one_of_many_creations_succeeds(#[values(Sqlite, Mysql, Postgres)] backe
         assert_eq!(outcomes.iter().filter(created).count(), 1, "{outcomes:?}");
         let refused = |outcome: &&ChangeOutcome| **outcome == ChangeOutcome::PreconditionFailed;
         assert_eq!(outcomes.iter().filter(refused).count(), 7, "{outcomes:?}");
-        assert_eq!(fixture.store.levels_of(&name(&sku)).await.unwrap().len(), 1);
+        let levels = fixture.sql().levels_of(&name(&sku)).await.unwrap();
+        assert_eq!(levels.len(), 1);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::time::Duration;
+use stocklock::store::StockStore as _;
 
 use rstest::rstest;
 use stocklock::store::StockStore as _;
@@ -147,7 +148,7 @@ async fn scheme_of_the_url_chooses_the_database() {
 #[rstest]
 #[tokio::test]
 async fn migration_waits_for_a_server_to_start(#[values(Mysql, Postgres)] backend: Backend) {
-    let mut server = PrivateServer::start(backend).await;
+    let server = PrivateServer::start(backend).await;
     server.kill9();
     let url = server.url().to_owned();
     let waiting = tokio::spawn(async move { migrate(&url).await });
