@@ -7,9 +7,8 @@ use serde_json::Value;
 use crate::support::app::TestApp;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
-/// The bad requests. A line gives the method, the path, and the expected status and code. The
-/// indented lines below it are bodies, each of which is one request. Without them, the request has
-/// no body.
+/// The bad requests: method, path, expected status and code. Each indented line below is the body
+/// of one request. Without such lines, the request has no body.
 const REQUESTS: &str = r#"
 POST /stock/deduct 422 invalid-request
     {"sku": "real", "quantity": 0}

@@ -44,7 +44,7 @@ async fn serve_has_no_page_no_lab_and_one_strategy() {
         ("", "invalid-request"),
     ] {
         let refused = deduct(&serve, query).await;
-        assert_eq!(refused.problem(), (422, code), "{query}");
+        assert_eq!(refused.status_and_code(), (422, code), "{query}");
     }
     let documents = ["/docs/", "/openapi.json", "/strategies"];
     for path in ["/healthz", "/metrics"].into_iter().chain(documents) {
@@ -150,7 +150,7 @@ async fn address_in_use_is_reported_in_one_line() {
     assert_one_line_error(&second, "LISTEN");
 }
 
-// An unknown host name fails immediately; a host that refuses connections would be waited for.
+// An unknown host name fails immediately. A host that refuses connections is tried again.
 #[rstest]
 #[case("mysql://shop:c4n4ry-p4ssw0rd@nowhere.invalid/stock")]
 #[case("postgres://shop:c4n4ry-p4ssw0rd@nowhere.invalid/stock")]

@@ -252,7 +252,7 @@ async fn probe_is_served_although_many_connections_stay_open() {
         assert!(number > 18 || !is_closed, "{number}: {header}");
         clients.push(client);
     }
-    // The last closed connections need a moment until the client sees it.
+    // The client needs a moment to see the last connections close.
     sleep(500 * MS).await;
     let mut open = 0;
     for client in &mut clients {

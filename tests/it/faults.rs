@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use reqwest::{RequestBuilder, Response};
-use serde_json::Value;
+use reqwest::RequestBuilder;
 use stocklock::stock::{Audit, Movement, MovementFilter, Sku};
 use stocklock::store::{StockStore as _, StoreOptions, StoreRouter, Stores};
 use stocklock::strategy::Strategy;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::app::TestApp;
+pub(crate) use crate::support::app::{Answer, send, try_send};
 use crate::support::proxy::{Proxy, Trigger};
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
@@ -58,60 +58,6 @@ pub(crate) async fn until_within<F: Future<Output = bool>>(
         assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
         sleep(Duration::from_millis(5)).await;
     }
-}
-
-/// The parts of a response that the tests check.
-#[derive(Debug, Clone)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    /// `code` of a problem.
-    pub(crate) code: String,
-    /// `detail` of a problem.
-    pub(crate) detail: String,
-    /// `id` of an operation.
-    pub(crate) id: String,
-    pub(crate) replayed: bool,
-    pub(crate) retry_after: bool,
-}
-
-impl Answer {
-    async fn read(response: Response) -> reqwest::Result<Self> {
-        let status = response.status().as_u16();
-        let has = |name| response.headers().contains_key(name);
-        let (replayed, retry_after) = (has("idempotent-replayed"), has("retry-after"));
-        let body: Value = response.json().await?;
-        let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
-        Ok(Self {
-            status,
-            code: text("code"),
-            detail: text("detail"),
-            id: text("id"),
-            replayed,
-            retry_after,
-        })
-    }
-
-    pub(crate) fn status_and_code(&self) -> (u16, &str) {
-        (self.status, &self.code)
-    }
-
-    /// Whether a client should send the same request again.
-    pub(crate) fn asks_for_retry(&self) -> bool {
-        matches!(self.status, 503 | 504) || self.code == "request-in-flight"
-    }
-}
-
-/// Sends a request once; an error means that no complete response came.
-pub(crate) async fn try_send(request: RequestBuilder) -> reqwest::Result<Answer> {
-    Answer::read(request.send().await?).await
-}
-
-/// Sends a request once.
-///
-/// # Panics
-/// If no complete response comes.
-pub(crate) async fn send(request: RequestBuilder) -> Answer {
-    try_send(request).await.expect("the replica answers")
 }
 
 /// Sends a request once.

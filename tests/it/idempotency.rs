@@ -22,16 +22,12 @@ fn take(app: &TestApp, replica: usize, body: &Value) -> RequestBuilder {
 
 #[track_caller]
 fn assert_first(answer: &Answer) {
-    assert_eq!(
-        (answer.status, answer.replayed()),
-        (200, false),
-        "{answer:?}"
-    );
+    assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
 }
 
 #[track_caller]
 fn assert_replays(answer: &Answer, first: &Answer) {
-    assert_eq!((answer.ok(), answer.replayed()), (first.ok(), true));
+    assert_eq!((answer.ok(), answer.replayed), (first.ok(), true));
 }
 
 /// Number of sales in the ledger.
@@ -57,7 +53,7 @@ async fn hundred_requests_with_one_key_take_once(
     let answers = requests.join_all().await;
     let bodies: BTreeSet<_> = answers.iter().map(|it| it.ok().to_string()).collect();
     assert_eq!(bodies.len(), 1, "{bodies:?}");
-    assert_eq!(answers.iter().filter(|it| it.replayed()).count(), 99);
+    assert_eq!(answers.iter().filter(|it| it.replayed).count(), 99);
     assert_eq!(sales(&app, "hot").await, 1);
     assert_eq!(app.audit("hot").await["on_hand"], 48);
     app.stop().await;
@@ -86,7 +82,7 @@ async fn key_answers_only_the_same_request(#[values(Sqlite, Mysql, Postgres)] ba
         json!({"sku": "other"}),
     ] {
         let refused = send_keyed(take(&app, 0, &other), "key").await;
-        assert_eq!(refused.problem(), (422, "idempotency-key-reused"));
+        assert_eq!(refused.status_and_code(), (422, "idempotency-key-reused"));
     }
     assert_eq!(app.audit("real").await["on_hand"], 9);
     assert_eq!(app.audit("other").await["on_hand"], 10);
@@ -121,7 +117,7 @@ async fn retry_gets_the_first_answer_after_the_stock_is_sold_out(
     let first = send_keyed(app.deduct(0, strategy, &body), "mine").await;
     first.ok();
     let late = send_keyed(app.deduct(0, strategy, &body), "yours").await;
-    assert_eq!(late.problem(), (409, "insufficient-stock"));
+    assert_eq!(late.status_and_code(), (409, "insufficient-stock"));
     let retry = send_keyed(app.deduct(1, strategy, &body), "mine").await;
     assert_replays(&retry, &first);
     app.stop().await;
@@ -134,8 +130,8 @@ async fn refusal_is_not_stored_under_its_key(#[values(Sqlite, Mysql, Postgres)] 
     app.set_level("gone", 0).await;
     let body = json!({"sku": "gone", "quantity": 3});
     let refused = send_keyed(take(&app, 0, &body), "patient").await;
-    assert_eq!(refused.problem(), (409, "insufficient-stock"));
-    assert!(!refused.replayed());
+    assert_eq!(refused.status_and_code(), (409, "insufficient-stock"));
+    assert!(!refused.replayed);
     assert_eq!(refused.body["requested"], 3);
     assert_eq!(refused.body["available"], 0);
     app.set_level("gone", 5).await;
@@ -168,7 +164,7 @@ async fn adjustment_with_a_key_is_made_once(#[values(Sqlite, Mysql, Postgres)] b
         take(&app, 0, &json!({"sku": "real"})),
     ] {
         let refused = send_keyed(other, "PO-1").await;
-        assert_eq!(refused.problem(), (422, "idempotency-key-reused"));
+        assert_eq!(refused.status_and_code(), (422, "idempotency-key-reused"));
     }
     assert_eq!(app.audit("real").await["consistent"], true);
     app.stop().await;
@@ -187,7 +183,7 @@ async fn parallel_adjustments_with_one_key_add_once() {
     for answer in &answers {
         assert_eq!(answer.ok(), &answers[0].body);
     }
-    assert_eq!(answers.iter().filter(|it| it.replayed()).count(), 29);
+    assert_eq!(answers.iter().filter(|it| it.replayed).count(), 29);
     assert_eq!(app.audit("real").await["on_hand"], 15);
     app.stop().await;
 }
@@ -209,7 +205,7 @@ async fn key_is_in_flight_while_its_request_runs(#[values(Mysql, Postgres)] back
         app.adjust(0, "real", &json!({"delta": 1, "reason": "x"})),
     ] {
         let refused = send_keyed(request, "K").await;
-        assert_eq!(refused.problem(), (409, "request-in-flight"));
+        assert_eq!(refused.status_and_code(), (409, "request-in-flight"));
     }
 
     first.run("ROLLBACK").await.expect("it can be rolled back");

@@ -55,7 +55,7 @@ async fn backorders_are_sold_down_to_the_limit(
     let app = TestApp::start(backend).await;
     let below_limit = json!({"on_hand": -4, "backorder_limit": 3});
     let refused = send(app.put(0, "a", &below_limit)).await;
-    assert_eq!(refused.problem(), (409, "below-limit"));
+    assert_eq!(refused.status_and_code(), (409, "below-limit"));
     send(app.put(0, "a", &json!({"on_hand": 2, "backorder_limit": 3}))).await;
     for strategy in ["single-sql", "for-update", "optimistic"] {
         let too_much = json!({"sku": "a", "quantity": 6});
@@ -73,7 +73,7 @@ async fn backorders_are_sold_down_to_the_limit(
     // The limit cannot be set below what is already sold.
     let lower_limit = json!({"on_hand": -2, "backorder_limit": 1});
     let refused = send(app.put(0, "a", &lower_limit)).await;
-    assert_eq!(refused.problem(), (409, "below-limit"));
+    assert_eq!(refused.status_and_code(), (409, "below-limit"));
     app.stop().await;
 }
 
@@ -208,7 +208,7 @@ async fn adjustment_below_limit_is_refused(#[values(Sqlite, Mysql, Postgres)] ba
     };
     assert_eq!(adjust(7, "delivery").await.ok()["remaining"], 12);
     let refused = adjust(-13, "theft").await;
-    assert_eq!(refused.problem(), (409, "insufficient-stock"));
+    assert_eq!(refused.status_and_code(), (409, "insufficient-stock"));
     assert_eq!(refused.body["requested"], 13);
     assert_eq!(refused.body["available"], 12);
     assert_eq!(adjust(-12, "theft").await.ok()["remaining"], 0);

@@ -16,7 +16,7 @@ use crate::support::services::fresh_database;
 
 /// How much longer than a limit an answer may take on a busy machine.
 const SLACK: Duration = Duration::from_secs(5);
-/// With `--wait-limit-ms=1000`.
+/// Most time that an answer may take with `--wait-limit-ms=1000`.
 const WAITED: Duration = Duration::from_secs(2).saturating_add(SLACK);
 
 /// A replica with one SKU, whose row another transaction has locked.
@@ -33,8 +33,8 @@ fn take(app: &TestApp, strategy: &str) -> RequestBuilder {
 
 /// Status, code, and whether the answer has the header `Retry-After`.
 fn refusal(answer: &Answer) -> (u16, &str, bool) {
-    let (status, code) = answer.problem();
-    (status, code, answer.headers.contains_key("retry-after"))
+    let (status, code) = answer.status_and_code();
+    (status, code, answer.retry_after)
 }
 
 /// Takes one unit, which must be the only one sold, and stops.
@@ -55,10 +55,10 @@ async fn overloaded(app: &TestApp) -> Answer {
     let start = Instant::now();
     loop {
         let answer = send(take(app, "redis-lua")).await;
-        if answer.body["code"] == "overloaded" {
+        if answer.code == "overloaded" {
             return answer;
         }
-        assert_eq!(answer.problem(), (503, "strategy-unavailable"));
+        assert_eq!(answer.status_and_code(), (503, "strategy-unavailable"));
         assert!(start.elapsed() < SLACK, "the first deduction never starts");
         sleep(Duration::from_millis(5)).await;
     }
@@ -101,7 +101,7 @@ async fn exhausted_pool_is_overloaded_not_unavailable(#[values(Mysql, Postgres)]
         assert!(refused.contains(&refusal(answer)), "{answer:?}");
         assert!(answer.after < WAITED, "{answer:?}");
     }
-    let overloaded = answers.iter().filter(|it| it.problem().1 == "overloaded");
+    let overloaded = answers.iter().filter(|it| it.code == "overloaded");
     assert!(overloaded.count() >= 5, "{answers:?}");
     rival.let_go().await;
     takes_one_and_stops(app, "single-sql").await;
@@ -130,7 +130,7 @@ async fn changes_keep_the_wait_limit(#[values(Sqlite, Mysql, Postgres)] backend:
     let adjust = app.adjust(0, "a", &json!({"delta": 1, "reason": "x"}));
     for request in [put, adjust] {
         let refused = send(request).await;
-        assert_eq!(refused.problem(), (503, "contended"));
+        assert_eq!(refused.status_and_code(), (503, "contended"));
         assert!(refused.after < WAITED, "{refused:?}");
     }
     // A read does not wait for the lock.
@@ -153,7 +153,7 @@ async fn missed_deadline_is_an_unknown_outcome(#[values(Mysql, Postgres)] backen
     // could stop the request before it sends the movement, and its outcome would then be known.
     let hold = proxy.hold_request(b"held-up");
     let unknown = send(keyed()).await;
-    assert_eq!(unknown.problem(), (504, "outcome-unknown"));
+    assert_eq!(unknown.status_and_code(), (504, "outcome-unknown"));
     assert!(
         unknown.after < Duration::from_secs(1) + SLACK,
         "{unknown:?}"

@@ -113,7 +113,7 @@ async fn replica_starts_without_its_lock_server_and_serves_later(
     let put = send(put.json(&json!({ "on_hand": 1 }))).await;
     assert_eq!(put.status, 201, "{put:?}");
     let refused = deduct(&serve, "?sku=a").await;
-    assert_eq!(refused.problem(), (503, "strategy-unavailable"));
+    assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
     let ready = serve.request(Method::GET, "/readyz").send().await;
     assert_eq!(ready.expect("it answers").status(), 503);
     let log = serve.stderr();

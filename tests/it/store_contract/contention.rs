@@ -11,14 +11,15 @@ use stocklock::deduct::{DeductOrder, DeductionContext, Deductor, RetryPolicy, Wr
 use stocklock::locks::{LockServers, LockSettings};
 use stocklock::metrics::Metrics;
 use stocklock::ports::{AttemptOutcome, ChangeOutcome, StoreError};
-use stocklock::stock::{Durability, Home, StockError, Warehouse};
+use stocklock::stock::{Home, StockError, Warehouse};
+use stocklock::store::StockStore as _;
 use stocklock::strategy::{Available, Dependency, Safeguards, Strategy, Tier};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{
-    Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SOON, SQLITE, WAIT_LIMIT, creation, deduction,
-    deduction_with_key, name, open, start_deduction, units, until_found,
+    Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SOON, SQLITE, WAIT_LIMIT, committed, creation,
+    deduction, deduction_with_key, name, open, start_deduction, units, until_found,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -94,7 +95,7 @@ async fn of_64_buyers_of_50_units_exactly_50_get_one(
             }
         }
         remaining.sort_unstable();
-        // Each sale saw another level: the answers are those of sales one after another.
+        // No two sales saw the same level: they happened one after another.
         assert_eq!(remaining, (0..50).collect::<Vec<i64>>(), "{strategy}");
         assert_eq!(refused, 14, "{strategy}");
         let audit = fixture.audit(sku).await;
@@ -131,13 +132,7 @@ async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)]
     }
     rival.let_go().await;
     let attempt = store.deduct_if_available(&deduction).await.unwrap();
-    assert_eq!(
-        attempt,
-        AttemptOutcome::Deducted {
-            remaining: 4,
-            durability: Durability::Committed
-        }
-    );
+    assert_eq!(attempt, committed(4));
     assert!(fixture.audit("a").await.consistent());
 }
 
@@ -162,13 +157,7 @@ async fn key_of_an_open_transaction_is_in_flight(#[values(Mysql, Postgres)] back
     assert!(in_flight, "{attempt:?}");
 
     let without_key = store.deduct_if_available(&deduction("a", 1)).await.unwrap();
-    assert_eq!(
-        without_key,
-        AttemptOutcome::Deducted {
-            remaining: 4,
-            durability: Durability::Committed
-        }
-    );
+    assert_eq!(without_key, committed(4));
     assert!(fixture.audit("a").await.consistent());
 
     first.run("COMMIT").await.unwrap();
@@ -190,13 +179,7 @@ async fn key_of_a_rolled_back_transaction_is_free(#[values(Mysql, Postgres)] bac
     first.run("ROLLBACK").await.unwrap();
 
     let attempt = waiting.await.unwrap().unwrap();
-    assert_eq!(
-        attempt,
-        AttemptOutcome::Deducted {
-            remaining: 3,
-            durability: Durability::Committed
-        }
-    );
+    assert_eq!(attempt, committed(3));
 }
 
 /// Returns when a session of the database waits for a lock.
@@ -248,13 +231,7 @@ async fn waiting_statement_sees_the_new_version(#[values(Mysql, Postgres)] backe
         until_waiting(&fixture).await;
         holder.run("COMMIT").await.unwrap();
         let attempt = waiting.await.unwrap().unwrap();
-        assert_eq!(
-            attempt,
-            AttemptOutcome::Deducted {
-                remaining,
-                durability: Durability::Committed
-            }
-        );
+        assert_eq!(attempt, committed(remaining));
     }
 }
 
@@ -333,13 +310,7 @@ async fn deadlock_aborts_one_attempt_and_no_more(#[values(Mysql, Postgres)] back
             4
         }
         // InnoDB aborts either of the two.
-        (
-            Ok(AttemptOutcome::Deducted {
-                remaining: 3,
-                durability: Durability::Committed,
-            }),
-            Err(_),
-        ) if backend == Mysql => {
+        (Ok(done), Err(_)) if backend == Mysql && *done == committed(3) => {
             other.run("ROLLBACK").await.unwrap();
             3
         }
@@ -348,11 +319,5 @@ async fn deadlock_aborts_one_attempt_and_no_more(#[values(Mysql, Postgres)] back
     assert_eq!(fixture.level("a").await.on_hand, left);
     let remaining = left - 1;
     let next = store.deduct_if_available(&deduction("a", 1)).await.unwrap();
-    assert_eq!(
-        next,
-        AttemptOutcome::Deducted {
-            remaining,
-            durability: Durability::Committed
-        }
-    );
+    assert_eq!(next, committed(remaining));
 }

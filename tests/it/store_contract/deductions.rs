@@ -247,7 +247,7 @@ async fn ledger_has_each_operation_and_key_once(#[values(SQLITE, MYSQL, POSTGRES
     for way in Way::all(on) {
         let sku = format!("{way:?}");
         fixture.put(&sku, 10).await;
-        // A repeated operation has the same key as before, or none as before.
+        // A repeat has the key of the first attempt, or none if that had none.
         let plain = deduction(&sku, 1);
         let keyed = deduction_with_key(&sku, 2, &sku);
         for (first, remaining) in [(&plain, 9), (&keyed, 7)] {

@@ -56,17 +56,20 @@ impl On {
 
     /// The result of a successful deduction.
     pub(crate) fn done(self, remaining: i64) -> AttemptOutcome {
-        match self {
-            Self::Sql(_) => AttemptOutcome::Deducted {
-                remaining,
-                durability: Durability::Committed,
-            },
-            Self::Redis => AttemptOutcome::Deducted {
-                remaining,
-                durability: Durability::Redis,
-            },
+        let durability = match self {
+            Self::Sql(_) => Durability::Committed,
+            Self::Redis => Durability::Redis,
+        };
+        AttemptOutcome::Deducted {
+            remaining,
+            durability,
         }
     }
+}
+
+/// The result of a successful deduction on a database.
+pub(crate) fn committed(remaining: i64) -> AttemptOutcome {
+    SQLITE.done(remaining)
 }
 
 /// A store on a migrated database.
@@ -115,11 +118,7 @@ impl Fixture {
 
     /// The same database, with the stock in Redis.
     pub(crate) fn with(self, redis: RedisOptions) -> Self {
-        let options = StoreOptions {
-            pool_size: 8,
-            wait_limit: WAIT_LIMIT,
-        };
-        let stores = Stores::open(&self.url, &options, Some(redis)).expect("valid URLs");
+        let stores = Stores::open(&self.url, &options(8), Some(redis)).expect("valid URLs");
         Self {
             on: On::Redis,
             store: Arc::clone(&stores.store),
@@ -130,11 +129,7 @@ impl Fixture {
 
     /// The SQL store alone, without the router in front of it.
     pub(crate) fn sql(&self) -> Arc<dyn StockStore> {
-        let options = StoreOptions {
-            pool_size: 8,
-            wait_limit: WAIT_LIMIT,
-        };
-        stocklock::store::connect(&self.url, &options).expect("a valid URL")
+        stocklock::store::connect(&self.url, &options(8)).expect("a valid URL")
     }
 
     /// Keeps the Redis that the stock is in until the fixture is dropped.
@@ -252,13 +247,16 @@ pub(crate) fn redis_options(url: &str) -> RedisOptions {
     }
 }
 
-/// A store with its own pool on a migrated database.
-pub(crate) fn open(url: &str, pool_size: u32) -> Arc<StoreRouter> {
-    let options = StoreOptions {
+pub(crate) fn options(pool_size: u32) -> StoreOptions {
+    StoreOptions {
         pool_size,
         wait_limit: WAIT_LIMIT,
-    };
-    let stores = Stores::open(url, &options, None);
+    }
+}
+
+/// A store with its own pool on a migrated database.
+pub(crate) fn open(url: &str, pool_size: u32) -> Arc<StoreRouter> {
+    let stores = Stores::open(url, &options(pool_size), None);
     stores.expect("a valid URL").store
 }
 

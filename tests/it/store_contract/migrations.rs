@@ -5,11 +5,12 @@ use std::time::Duration;
 use stocklock::store::StockStore as _;
 
 use rstest::rstest;
-use stocklock::store::{StoreOptions, connect, migrate};
+use stocklock::store::StockStore as _;
+use stocklock::store::{connect, migrate};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::fixture::{Fixture, Raw, SOON, WAIT_LIMIT, until_found};
+use super::fixture::{Fixture, Raw, SOON, options, until_found};
 use crate::support::ports::free_port;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::{PrivateServer, fresh_database};
@@ -183,11 +184,7 @@ async fn file_that_cannot_be_opened_is_reported_at_once() {
 #[case("sqlite://")]
 #[tokio::test]
 async fn database_in_memory_is_refused(#[case] url: &str) {
-    let options = StoreOptions {
-        pool_size: 2,
-        wait_limit: WAIT_LIMIT,
-    };
-    let refused = connect(url, &options).expect_err("it is in memory");
+    let refused = connect(url, &options(2)).expect_err("it is in memory");
     assert!(refused.contains("in-memory"), "{refused}");
     assert_eq!(refusal(url).await, refused);
 }

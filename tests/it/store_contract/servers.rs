@@ -5,12 +5,15 @@ use std::time::Duration;
 use stocklock::store::StockStore as _;
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, StoreError};
-use stocklock::stock::{Durability, StockError, Warehouse};
+use stocklock::ports::StoreError;
+use stocklock::stock::{StockError, Warehouse};
+use stocklock::store::StockStore as _;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::fixture::{Fixture, Raw, SOON, adjustment, deduction, name, open, start_deduction};
+use super::fixture::{
+    Fixture, Raw, SOON, adjustment, committed, deduction, name, open, start_deduction,
+};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres};
@@ -49,13 +52,7 @@ async fn killed_server_is_unavailable_until_restart(#[values(Mysql, Postgres)] b
 
     server.restart().await;
     let attempt = fixture.store.deduct_if_available(&deduction("a", 1)).await;
-    assert_eq!(
-        attempt.unwrap(),
-        AttemptOutcome::Deducted {
-            remaining: 9,
-            durability: Durability::Committed
-        }
-    );
+    assert_eq!(attempt.unwrap(), committed(9));
     assert!(fixture.audit("a").await.consistent());
 }
 
@@ -171,13 +168,7 @@ async fn hanging_server_costs_the_pool_no_connection(#[values(Mysql, Postgres)] 
         store.deduct_if_available(&deduction("a", 1)).await
     };
     let attempt = timeout(SOON, works_again).await.expect("soon").unwrap();
-    assert_eq!(
-        attempt,
-        AttemptOutcome::Deducted {
-            remaining: 9,
-            durability: Durability::Committed
-        }
-    );
+    assert_eq!(attempt, committed(9));
 }
 
 /// Changes a setting and asserts that a new store reports it.
@@ -222,13 +213,7 @@ async fn session_does_not_depend_on_mariadbs_defaults() {
     let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
     fixture.put("货", 10).await;
     let attempt = fixture.store.deduct_if_available(&deduction("货", 3)).await;
-    assert_eq!(
-        attempt.unwrap(),
-        AttemptOutcome::Deducted {
-            remaining: 7,
-            durability: Durability::Committed
-        }
-    );
+    assert_eq!(attempt.unwrap(), committed(7));
     assert!(fixture.audit("货").await.consistent());
     let rival = Rival::holding_stock(Mysql, server.url()).await;
     let waiting = start_deduction(&fixture.store, deduction("货", 1));

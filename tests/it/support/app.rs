@@ -15,14 +15,22 @@ use tokio::time::Instant;
 
 use super::services::{Backend, TestDatabase, fresh_database};
 
-/// An answer with a JSON body.
+/// A response, with the parts that many tests check.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    /// `null` if the answer has no body.
+    /// `null` if the body is not JSON.
     pub(crate) body: Value,
-    /// Time from the request to the end of the answer.
+    /// `code` of a problem.
+    pub(crate) code: String,
+    /// `detail` of a problem.
+    pub(crate) detail: String,
+    /// `id` of an operation.
+    pub(crate) id: String,
+    pub(crate) replayed: bool,
+    pub(crate) retry_after: bool,
+    /// Time from the request to the end of the response.
     pub(crate) after: Duration,
 }
 
@@ -34,9 +42,8 @@ impl Answer {
         &self.body
     }
 
-    /// Status and error code, to compare with those that a test expects.
-    pub(crate) fn problem(&self) -> (u16, &str) {
-        (self.status, self.body["code"].as_str().unwrap_or_default())
+    pub(crate) fn status_and_code(&self) -> (u16, &str) {
+        (self.status, &self.code)
     }
 
     pub(crate) fn header(&self, name: &str) -> &str {
@@ -44,29 +51,41 @@ impl Answer {
         value.unwrap_or_default()
     }
 
-    /// Whether the answer is that of an earlier request with the same key.
-    pub(crate) fn replayed(&self) -> bool {
-        self.header("idempotent-replayed") == "true"
+    /// Whether a client should send the same request again.
+    pub(crate) fn asks_for_retry(&self) -> bool {
+        matches!(self.status, 503 | 504) || self.code == "request-in-flight"
     }
 }
 
-/// Sends a request and reads its answer.
-pub(crate) async fn send(request: RequestBuilder) -> Answer {
+/// Sends a request once; an error means that no complete response came.
+pub(crate) async fn try_send(request: RequestBuilder) -> reqwest::Result<Answer> {
     let start = Instant::now();
-    let response = request.send().await.expect("the replica answers");
+    let response = request.send().await?;
     let status = response.status().as_u16();
     let headers = response.headers().clone();
-    let text = response.text().await.expect("the body is complete");
-    let body = match &*text {
-        "" => Value::Null,
-        text => serde_json::from_str(text).unwrap_or_else(|_| panic!("not JSON: {text}")),
-    };
-    Answer {
+    let text = response.text().await?;
+    let body: Value = serde_json::from_str(&text).unwrap_or_default();
+    let field = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
+    let (code, detail, id) = (field("code"), field("detail"), field("id"));
+    Ok(Answer {
         status,
+        replayed: headers.contains_key("idempotent-replayed"),
+        retry_after: headers.contains_key("retry-after"),
         headers,
         body,
+        code,
+        detail,
+        id,
         after: start.elapsed(),
-    }
+    })
+}
+
+/// Sends a request once.
+///
+/// # Panics
+/// If no complete response comes.
+pub(crate) async fn send(request: RequestBuilder) -> Answer {
+    try_send(request).await.expect("the replica answers")
 }
 
 /// Replicas in lab mode, with a client.
