@@ -29,7 +29,9 @@ down: ## stop them
 	@scripts/replicas.sh down
 
 test: services ## run all tests, against real servers that the tests start
-	$(CARGO) test --workspace --locked
+	@crashes=$$(mktemp) && export TEST_CRASHES_FILE=$$crashes && \
+	{ $(CARGO) test --workspace --locked; result=$$?; } && \
+	echo "servers restarted after a crash: $$(wc -l <$$crashes)" && rm $$crashes && exit $$result
 
 services: ## check that the servers' programs are installed; install them if allowed
 	@scripts/services.sh

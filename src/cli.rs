@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 
-mod duration;
+mod inherit;
 mod race;
+mod replica;
 mod serve;
 
 use crate::config::{Config, DatabaseConfig, LogConfig, Mode};
@@ -33,8 +34,8 @@ pub enum Command {
     /// Serve in production: one strategy, no lab routes
     Serve(Config),
     /// Serve the laboratory: seeded stock, a start page, and ?strategy= on each request
-    Lab(Config),
-    /// Sell a SKU out with each strategy in turn, and show which ones oversell
+    Lab(LabArgs),
+    /// Sell a fresh SKU with each strategy over HTTP, and show which strategies oversell
     Race(race::RaceArgs),
     /// Update the schema of the database, and exit
     Migrate(MigrateArgs),
@@ -44,6 +45,17 @@ pub enum Command {
         #[arg(long)]
         lab: bool,
     },
+}
+
+/// Arguments of `lab`.
+#[derive(Debug, clap::Args)]
+pub struct LabArgs {
+    /// All settings.
+    #[command(flatten)]
+    config: Config,
+    /// Run as this replica of a race, see `replica.rs`.
+    #[arg(long, hide = true, value_name = "N")]
+    replica: Option<u32>,
 }
 
 /// The settings of `migrate`.
@@ -134,7 +146,10 @@ impl Cli {
     pub async fn run(self) -> Result<(), Failure> {
         match self.command {
             Command::Serve(config) => serve::serve(&config, Mode::Serve).await,
-            Command::Lab(config) => serve::serve(&config, Mode::Lab).await,
+            Command::Lab(LabArgs { config, replica }) => match replica {
+                Some(number) => replica::run(&config, number).await,
+                None => serve::serve(&config, Mode::Lab).await,
+            },
             Command::Race(args) => race::race(args).await,
             Command::Migrate(MigrateArgs { database, log }) => {
                 start_logging(&log)?;

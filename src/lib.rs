@@ -16,6 +16,7 @@
 //! ledger records an operation, and an idempotency key, once.
 
 pub use stocklock_core::{deduct, ports, stock, strategy};
+pub use stocklock_lab as lab;
 pub use stocklock_store as store;
 
 pub mod locks;
@@ -30,6 +31,6 @@ pub mod config;
 pub mod descriptors;
 pub mod telemetry;
 
-pub mod lab;
+pub mod replicas;
 
 pub mod cli;

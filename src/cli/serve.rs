@@ -1,5 +1,7 @@
 //! `stocklock serve` and `stocklock lab`: one replica, from start to shutdown.
 
+use std::net::SocketAddr;
+
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -14,10 +16,7 @@ pub(super) async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
     allow_connections(config.connections());
     let replica = Replica::build(config, mode).map_err(Failure::Setting)?;
     migrate(&config.database).await?;
-    let address = config.listen(mode);
-    let listener = TcpListener::bind(address).await.map_err(|error| {
-        Failure::Setting(format!("LISTEN: cannot listen on {address}: {error}"))
-    })?;
+    let (listener, address) = listen(config, mode).await?;
     stop_on_signal(&replica)?;
     replica.warn_of_unsafe_settings().await;
     match mode {
@@ -29,16 +28,25 @@ pub(super) async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
             .await
             .map_err(|error| Failure::Other(format!("cannot seed the lab's stock: {error}")))?,
     }
-    announce(config, mode, &listener);
+    announce(config, mode, address);
     replica.run(listener).await;
     tracing::info!("stopped");
     Ok(())
 }
 
-fn announce(config: &Config, mode: Mode, listener: &TcpListener) {
-    let address = listener
-        .local_addr()
-        .map_or_else(|_| String::new(), |addr| addr.to_string());
+/// Listens on the configured address. Also returns the address with the port that was bound.
+pub(super) async fn listen(
+    config: &Config,
+    mode: Mode,
+) -> Result<(TcpListener, SocketAddr), Failure> {
+    let address = config.listen(mode);
+    let failed = |error| Failure::Setting(format!("LISTEN: cannot listen on {address}: {error}"));
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+fn announce(config: &Config, mode: Mode, address: SocketAddr) {
     let strategy = config.service.strategy.name();
     tracing::info!(%address, strategy, mode = ?mode, "listening");
     if mode == Mode::Lab {
@@ -47,7 +55,7 @@ fn announce(config: &Config, mode: Mode, listener: &TcpListener) {
 }
 
 /// SIGTERM and SIGINT shut the replica down gracefully.
-fn stop_on_signal(replica: &Replica) -> Result<(), Failure> {
+pub(super) fn stop_on_signal(replica: &Replica) -> Result<(), Failure> {
     let listen = |kind| signal(kind).map_err(|error| Failure::Other(error.to_string()));
     let mut terminate = listen(SignalKind::terminate())?;
     let mut interrupt = listen(SignalKind::interrupt())?;

@@ -6,12 +6,12 @@
 //! the stores no longer need to roll back abandoned transactions. The others show that the stores
 //! lose nothing and leave no transaction open.
 
-use stocklock::store::StockStore as _;
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
+use stocklock::store::StockStore as _;
 
 use rstest::rstest;
 use sqlx::mysql::MySqlPoolOptions;

@@ -110,7 +110,7 @@ async fn race_on_sqlite_delays_the_locks_only_and_says_so() {
         &[("redis-lock", 1.0), ("zookeeper-lock", 1.0)],
     );
     assert_eq!(report["delayed"], json!(["Redis", "ZooKeeper"]));
-    let expected = "SQLite is in the process, where nothing delays it";
+    let expected = "SQLite is part of the process and is not delayed";
     assert!(ended.stdout.contains(expected), "{}", ended.stdout);
     assert!(ended.stderr.contains(expected), "{}", ended.stderr);
 }

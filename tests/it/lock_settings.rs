@@ -101,7 +101,7 @@ async fn replica_starts_without_its_lock_server_and_serves_later(
     #[case] variable: &str,
     #[case] warning: &str,
 ) {
-    let mut server = match variable {
+    let server = match variable {
         "REDIS_URL" => PrivateServer::redis(&[]).await,
         _ => PrivateServer::zookeeper().await,
     };

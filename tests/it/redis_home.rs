@@ -4,8 +4,8 @@
 //! This file holds what the tests share: commands to a Redis, requests to a replica, and deductions
 //! on a fixture.
 
-use stocklock::store::StockStore as _;
 use std::time::Duration;
+use stocklock::store::StockStore as _;
 
 use redis::{FromRedisValue, RedisResult};
 use reqwest::{Method, RequestBuilder};

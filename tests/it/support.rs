@@ -6,4 +6,4 @@ pub(crate) mod process;
 pub(crate) mod rival;
 pub(crate) mod topology;
 
-pub(crate) use stocklock_testkit::{ports, proxy, services};
+pub(crate) use stocklock_testkit::{ports, proxy, servers as services};

@@ -1,25 +1,38 @@
-//! Free ports for what the tests start.
+//! Free ports for servers.
 //!
-//! All lie below 32768: above it the kernel picks the ports of clients, and a server that comes
-//! back on its old port could find a client's connection sitting on it.
+//! All are below 32768. The kernel uses the ports above for clients, and a client could occupy the
+//! port of a server that restarts.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Every port given out so far; a stopped server's port stays its own, so that it can come back.
-static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+use crate::run::rng;
 
-/// A port of loopback that nobody listens on and that this process has not given out before.
+/// Whether a server can listen on this port of loopback now.
+pub fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
+
+/// A free port of loopback that this process has not returned before: a stopped server keeps its
+/// port.
 pub fn free_port() -> u16 {
-    (0..1_000)
-        .map(|_| fastrand::u16(20_000..30_000))
-        .find(|&port| {
-            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
-                && GIVEN
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .insert(port)
-        })
-        .expect("of a thousand ports between 20000 and 30000 none was free")
+    static RETURNED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut returned = RETURNED.lock().unwrap_or_else(PoisonError::into_inner);
+    random_port(20_000..30_000, |port| {
+        is_free(port) && returned.insert(port)
+    })
+}
+
+/// A random port for which `accept` returns true.
+///
+/// # Panics
+/// If a thousand attempts find none.
+pub fn random_port(range: Range<u16>, mut accept: impl FnMut(u16) -> bool) -> u16 {
+    let mut rng = rng();
+    let ports = std::iter::repeat_with(|| rng.u16(range.clone()));
+    let found = ports.take(1_000).find(|&port| accept(port));
+    drop(rng);
+    found.expect("1,000 random ports were in use")
 }

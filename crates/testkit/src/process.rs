@@ -85,6 +85,11 @@ impl Process {
         }
     }
 
+    /// All that it has written to standard output.
+    pub fn stdout(&self) -> String {
+        self.output("stdout")
+    }
+
     /// All that it has written to standard error.
     pub fn stderr(&self) -> String {
         self.output("stderr")
@@ -148,13 +153,14 @@ impl Process {
         };
         Ended {
             code,
-            stdout: self.output("stdout"),
+            stdout: self.stdout(),
             stderr: self.stderr(),
             directory: self.directory,
         }
     }
 
-    fn id(&self) -> Pid {
+    /// Its process id.
+    pub fn id(&self) -> Pid {
         Pid::from_child(&self.child.0)
     }
 

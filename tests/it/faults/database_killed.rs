@@ -35,7 +35,7 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn database_killed_during_sales_loses_and_doubles_nothing(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
-    let mut server = PrivateServer::start(backend).await;
+    let server = PrivateServer::start(backend).await;
     // Fewer connections than buyers, so that some buyers wait for one when the server is killed.
     let app = TestApp::on(server.url(), 2, &["--database-pool-size", "4"]).await;
     app.set_level("cold", PLENTY).await;

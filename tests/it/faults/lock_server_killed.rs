@@ -117,7 +117,7 @@ async fn lock_server_killed_during_sales_loses_and_doubles_nothing(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
     // A restart of ZooKeeper takes many seconds.
-    let (mut server, kills) = match service {
+    let (server, kills) = match service {
         Dependency::Redis => (PrivateServer::redis(&[]).await, 2),
         _ => (PrivateServer::zookeeper().await, 1),
     };

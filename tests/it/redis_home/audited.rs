@@ -1,8 +1,8 @@
 //! The audit of stock in Redis during sales: it ends, and it shows what Redis has lost.
 
-use stocklock::store::StockStore as _;
 use std::sync::Arc;
 use std::time::Duration;
+use stocklock::store::StockStore as _;
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

@@ -1,8 +1,8 @@
 //! Deductions that wait for Redis at the same time are sent in one script call. Each of them is
 //! decided on its own.
 
-use stocklock::store::StockStore as _;
 use std::collections::BTreeSet;
+use stocklock::store::StockStore as _;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;

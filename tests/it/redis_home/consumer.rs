@@ -1,10 +1,10 @@
 //! The journal consumer: every entry is applied to SQL once, in whatever order and however often
 //! it is read.
 
-use stocklock::store::StockStore as _;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, ChangeOutcome, RedisMethod, StoreError};
 use stocklock::stock::{Durability, MovementKind};
+use stocklock::store::StockStore as _;
 
 use super::{deduct, fixture, fixture_with_journal_limit, flush, run, sell};
 use crate::store_contract::fixture::{

@@ -1,7 +1,7 @@
 //! A journal consumer that stops, that has nothing to do, or whose Redis is out of memory.
 
-use stocklock::store::StockStore as _;
 use std::sync::Arc;
+use stocklock::store::StockStore as _;
 
 use stocklock::ports::{AttemptOutcome, RedisMethod, StoreError};
 use tokio::task::JoinSet;

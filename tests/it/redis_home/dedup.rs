@@ -1,9 +1,9 @@
 //! The operations that Redis remembers after their movements have left the journal.
 
-use stocklock::store::StockStore as _;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, ChangeOutcome, RedisMethod};
 use stocklock::stock::{Adjustment, Deduction, Durability};
+use stocklock::store::StockStore as _;
 
 use super::{deduct, fixture, flush, run};
 use crate::store_contract::fixture::{Fixture, On, adjustment, deduction_with_key, idempotency};

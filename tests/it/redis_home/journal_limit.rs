@@ -75,7 +75,7 @@ async fn sales_without_sql_continue_until_the_journal_is_full(
 /// A stale number would look like a current one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_movements_are_not_shown_while_redis_is_down() {
-    let mut redis = PrivateServer::redis(&[]).await;
+    let redis = PrivateServer::redis(&[]).await;
     let app = TestApp::with_flags(Backend::Sqlite, 1, &["--redis-url", redis.url()]).await;
     shows_waiting(&app, Some(0)).await;
     redis.kill9();

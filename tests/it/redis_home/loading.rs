@@ -1,8 +1,8 @@
 //! Levels that Redis does not have: they are loaded from SQL once, and are never older than what
 //! was sold.
 
-use stocklock::store::StockStore as _;
 use std::sync::Arc;
+use stocklock::store::StockStore as _;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, RedisMethod};

@@ -24,7 +24,7 @@ async fn replica_that_sells_in_redis_is_not_ready_without_it(
     #[values("redis-lua", "redis-watch")] strategy: &str,
 ) {
     let database = fresh_database(Backend::Sqlite).await;
-    let mut redis = PrivateServer::redis(&[]).await;
+    let redis = PrivateServer::redis(&[]).await;
     let in_redis = start(&database.url, &redis, strategy).await;
     let in_sql = start(&database.url, &redis, "single-sql").await;
     redis.kill9();

@@ -1,7 +1,7 @@
 //! A Redis that refuses to write, as the store sees it: nothing changes, and the error says why.
 
-use stocklock::store::StockStore as _;
 use std::sync::Arc;
+use stocklock::store::StockStore as _;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, RedisMethod, StoreError};
@@ -194,7 +194,7 @@ async fn server_that_has_lost_the_scripts_gets_their_text() {
 
 #[tokio::test]
 async fn killed_server_is_unavailable_until_it_is_restarted() {
-    let mut redis = Private::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let redis = Private::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
     sell(&redis.fixture, "a", 2).await;
     for how in [RedisMethod::Script, RedisMethod::Watch] {
         let sold = deduct(&redis.fixture, "a", how).await;

@@ -1,7 +1,7 @@
 //! Why `WATCH` needs a connection that no other request uses.
 
-use stocklock::store::StockStore as _;
 use std::sync::Arc;
+use stocklock::store::StockStore as _;
 
 use stocklock::ports::{AttemptOutcome, RedisMethod};
 use stocklock::store::WatchOn;

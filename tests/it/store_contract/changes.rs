@@ -1,12 +1,12 @@
 //! Changes that are not sales: to set a level, and to adjust it.
 
-use stocklock::store::StockStore as _;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, ChangeOutcome};
 use stocklock::stock::{
     Adjustment, Home, LevelChange, MovementKind, Precondition, Reason, Reference, RequestHash,
     Revision, StockLevel,
 };
+use stocklock::store::StockStore as _;
 
 use super::deductions::Way;
 use super::fixture::{
@@ -105,7 +105,11 @@ async fn failed_precondition_changes_nothing(#[values(SQLITE, MYSQL, POSTGRES, R
 async fn sku_has_one_home_in_all_warehouses(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     let sql = fixture.sql();
-    done(sql.set_level(&creation("a", "main", Home::Redis)).await.unwrap());
+    done(
+        sql.set_level(&creation("a", "main", Home::Redis))
+            .await
+            .unwrap(),
+    );
     let with_home = LevelChange {
         precondition: None,
         ..creation("a", "east", Home::Sql)

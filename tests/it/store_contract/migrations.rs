@@ -1,8 +1,8 @@
 //! Migrations: by several replicas at once, after a crash, and on a server that refuses or is down.
 
-use stocklock::store::StockStore as _;
 use std::pin::pin;
 use std::time::Duration;
+use stocklock::store::StockStore as _;
 
 use rstest::rstest;
 use stocklock::store::{StoreOptions, connect, migrate};
@@ -147,7 +147,7 @@ async fn scheme_of_the_url_chooses_the_database() {
 #[rstest]
 #[tokio::test]
 async fn migration_waits_for_a_server_to_start(#[values(Mysql, Postgres)] backend: Backend) {
-    let mut server = PrivateServer::start(backend).await;
+    let server = PrivateServer::start(backend).await;
     server.kill9();
     let url = server.url().to_owned();
     let waiting = tokio::spawn(async move { migrate(&url).await });

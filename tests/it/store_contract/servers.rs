@@ -1,8 +1,8 @@
 //! Servers that are down, hang, or have settings that lose committed sales.
 
-use stocklock::store::StockStore as _;
 use std::sync::Arc;
 use std::time::Duration;
+use stocklock::store::StockStore as _;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, StoreError};
@@ -22,7 +22,7 @@ const REQUESTS: usize = 24;
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_server_is_unavailable_until_restart(#[values(Mysql, Postgres)] backend: Backend) {
-    let mut server = PrivateServer::start(backend).await;
+    let server = PrivateServer::start(backend).await;
     let fixture = Fixture::at(backend, server.url().to_owned()).await;
     fixture.put("a", 10).await;
 

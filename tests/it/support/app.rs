@@ -10,7 +10,7 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 use stocklock::config::{DatabaseConfig, Limits, ServicesConfig};
 use stocklock::lab::race::Target;
-use stocklock::lab::replicas::Replicas;
+use stocklock::replicas::Replicas;
 use tokio::time::Instant;
 
 use super::services::{Backend, TestDatabase, fresh_database};

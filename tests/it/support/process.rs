@@ -9,7 +9,7 @@ pub(crate) use stocklock_testkit::process::Ended;
 
 /// A running `stocklock` with an empty working directory and environment.
 pub(crate) struct Process {
-    process: stocklock_testkit::process::Process,
+    child: stocklock_testkit::process::Process,
     port: u16,
     /// Opens a connection for each request.
     client: Client,
@@ -19,13 +19,13 @@ impl Deref for Process {
     type Target = stocklock_testkit::process::Process;
 
     fn deref(&self) -> &Self::Target {
-        &self.process
+        &self.child
     }
 }
 
 impl DerefMut for Process {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.process
+        &mut self.child
     }
 }
 
@@ -39,7 +39,7 @@ impl Process {
         let program = env!("CARGO_BIN_EXE_stocklock");
         let client = Client::builder().no_proxy().pool_max_idle_per_host(0);
         Self {
-            process: stocklock_testkit::process::Process::start(program, arguments, &environment),
+            child: stocklock_testkit::process::Process::start(program, arguments, &environment),
             port,
             client: client.build().expect("a client without TLS can be built"),
         }
@@ -67,7 +67,7 @@ impl Process {
 
     /// Waits for its end.
     pub(crate) async fn ended(self) -> Ended {
-        self.process.ended().await
+        self.child.ended().await
     }
 
     /// Waits until `/readyz` answers 200.
@@ -77,7 +77,7 @@ impl Process {
             let answer = client.get(&url).send().await;
             answer.is_ok_and(|answer| answer.status() == 200)
         };
-        self.process.wait_until(is_ready).await;
+        self.child.wait_until(is_ready).await;
     }
 
     /// `host:port`.

@@ -1,14 +1,14 @@
 //! Replicas behind nginx, started by `scripts/replicas.sh`, stopped and removed on drop.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use stocklock_testkit::ports::{is_free, random_port};
+use stocklock_testkit::run::unique_name;
 
 use crate::config::settings;
 
@@ -47,7 +47,7 @@ impl Topology {
     }
 
     fn prepare(port: u16, variables: Vec<(&'static str, String)>) -> Self {
-        let name = format!("stocklock-topology-{:016x}", fastrand::u64(..));
+        let name = format!("stocklock-topology-{}", unique_name());
         // The script creates the directory, so that the servers' user can enter it.
         let state = std::env::temp_dir().join(name);
         let cleanup = Command::new("sh")
@@ -136,12 +136,7 @@ impl Drop for Topology {
 /// A free port such that the ports that the script derives from it are free, too. They are below
 /// the ports of the tests' other servers.
 fn free_ports() -> u16 {
-    let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    let free = (0..1_000)
-        .map(|_| fastrand::u16(10_000..19_900))
-        .find(|&port| {
-            let all: BTreeSet<u16> = (port..port + 4).chain(port + 11..port + 13).collect();
-            all.into_iter().all(is_free)
-        });
-    free.expect("one of a thousand ranges between 10000 and 20000 is free")
+    random_port(10_000..19_900, |port| {
+        (port..port + 4).chain(port + 11..port + 13).all(is_free)
+    })
 }

@@ -2,6 +2,7 @@
 //! additional thread, task, file or connection; the server has no key, node, session or
 //! subscription.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +13,12 @@ use stocklock_locks::clock::BootClock;
 use stocklock_locks::local::LocalBackend;
 use stocklock_locks::memory::MemoryServer;
 use stocklock_locks::redis::RedisBackend;
+use stocklock_testkit::alone::alone;
 use tokio::runtime::Handle;
 
 use crate::rig::redis::RedisRig;
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{Shared, eventually};
-use crate::support::alone::{alone, count};
 
 /// The resources of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,9 +38,15 @@ impl Inventory {
     }
 }
 
+/// The number of entries of a directory of this process in `/proc`.
+fn count(directory: &str) -> usize {
+    let directory = Path::new("/proc/self").join(directory);
+    std::fs::read_dir(directory).expect("Linux").count()
+}
+
 /// Runs the body of the test with this name alone in a process, on two worker threads.
 fn in_its_own_process(test: &str, body: impl Future<Output = ()>) {
-    alone(&format!("leftovers::{test}"), || {
+    alone(&format!("leftovers::{test}"), &[], || {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(body);

@@ -1,7 +1,3 @@
-//! Servers, processes and a proxy for the tests of the locks.
+//! What the tests share beside testkit.
 
-pub(crate) mod alone;
 pub(crate) mod holder;
-pub(crate) mod server;
-
-pub(crate) use stocklock_testkit::{ports, proxy};

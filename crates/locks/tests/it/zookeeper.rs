@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use stocklock_locks::backend::{Backend, Renewal, Renewed, Request};
 use stocklock_locks::{LockManager, LostReason, Nonce};
+use stocklock_testkit::proxy::Mode;
 use tokio::task::JoinSet;
 use zookeeper_client::Error;
 
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{Faults, Rig, RigExt, eventually, try_lock, use_lock};
-use crate::support::proxy::Mode;
 
 /// The session ends while its client holds a lock. The holder learns the reason, the next
 /// acquisition uses a new session, and no node of the old session is in its way.
@@ -214,8 +214,7 @@ async fn free_lock_costs_two_writes() {
     let rig = ZooKeeperRig::start_private().await;
     let manager = rig.manager();
     let zxid = async || {
-        let answer = rig.own.as_ref().unwrap().ask(b"srvr").await.unwrap();
-        let answer = String::from_utf8(answer).unwrap();
+        let answer = rig.ask("srvr").await;
         let mut lines = answer
             .lines()
             .filter_map(|line| line.strip_prefix("Zxid: 0x"));

@@ -8,12 +8,12 @@ use std::time::Duration;
 use rstest::rstest;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
+use stocklock_testkit::ports::free_port;
+use stocklock_testkit::servers::{PrivateServer, ask};
 
 use super::run;
 use crate::rig::redis::RedisRig;
 use crate::rig::{Counts, Rig, RigExt, eventually};
-use crate::support::ports::free_port;
-use crate::support::server::Server;
 
 /// Returns the message of an error. Checks that the error is transient.
 fn transient(error: &LockError) -> String {
@@ -85,7 +85,7 @@ async fn acquire_waits_while_snapshots_fail() {
     assert_eq!(set, "OK");
     let directory = rig.server.directory();
     let saves = async |mode: u32, status: &str| {
-        set_permissions(&directory, Permissions::from_mode(mode)).unwrap();
+        set_permissions(directory, Permissions::from_mode(mode)).unwrap();
         let mut direct = rig.direct().await;
         run::<String>(&mut direct, "BGSAVE").await;
         let line = format!("rdb_last_bgsave_status:{status}");
@@ -101,8 +101,9 @@ async fn acquire_waits_while_snapshots_fail() {
 
 #[tokio::test]
 async fn acquire_waits_while_cluster_is_down() {
-    let settings = format!("--cluster-enabled yes --cluster-port {}", free_port());
-    let rig = RedisRig::before(Server::redis_with(&settings).await).await;
+    let port = free_port().to_string();
+    let settings = ["--cluster-enabled", "yes", "--cluster-port", &port];
+    let rig = RedisRig::before(PrivateServer::redis(&settings).await).await;
     let end = async || execute(&rig, "CLUSTER ADDSLOTSRANGE 0 16383").await;
     check_refusal(&rig, "CLUSTERDOWN", end).await;
 }
@@ -113,7 +114,8 @@ async fn acquire_waits_while_server_loads_data() {
     // One millisecond per key of one kilobyte. Commands are answered after every kilobyte.
     let settings = "--key-load-delay 1000 --loading-process-events-interval-bytes 1024 \
                     --rdbcompression no";
-    let rig = RedisRig::before(Server::redis_with(settings).await).await;
+    let settings: Vec<_> = settings.split(' ').collect();
+    let rig = RedisRig::before(PrivateServer::redis(&settings).await).await;
     let mut fill = redis::cmd("EVAL");
     fill.arg("for i = 1, 4000 do redis.call('SET', 'k' .. i, string.rep('x', 1024)) end")
         .arg(0);
@@ -123,13 +125,13 @@ async fn acquire_waits_while_server_loads_data() {
     rig.server.kill9();
     let loading = async || {
         let loads = async || {
-            let answer = rig.server.ask(b"PING\r\n").await;
-            answer.is_ok_and(|answer| answer.starts_with(b"-LOADING"))
+            let answer = ask(&rig.server.address(), "PING\r\nQUIT\r\n").await;
+            answer.is_ok_and(|answer| answer.starts_with("-LOADING"))
         };
         eventually("the server loads", Duration::from_secs(10), loads).await;
         check_refusal(&rig, "LOADING", async || {}).await;
     };
-    tokio::join!(rig.server.bring_up(), loading());
+    tokio::join!(rig.server.restart(), loading());
 }
 
 /// Errors that an operator must fix are reported at once, even if the wait limit is long.
