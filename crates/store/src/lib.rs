@@ -35,7 +35,7 @@ mod router;
 mod sql;
 mod sqlite;
 
-pub use self::redis::{Follower, RedisOptions, WatchOn};
+pub use self::redis::{JournalConsumer, RedisOptions, WatchOn};
 pub use driver_error::{Verdict, classify};
 use mirror::Mirror;
 use patient::Patient;

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use stocklock_core::stock::{Audit, Sku, StockLevel, Warehouse};
 
-use super::journal::{EntryId, Journaled};
+use super::journal::{EntryId, JournalEntry};
 use super::{StockStore, StoreError};
 
 /// How many operations are looked up by one statement.
@@ -50,7 +50,7 @@ pub(super) trait Mirror: StockStore {
 
     /// Records the entries, each operation once however often it comes, and brings the mirrors up
     /// to the last of them; all in one transaction.
-    async fn follow(&self, entries: &[&Journaled]) -> Result<(), StoreError>;
+    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<(), StoreError>;
 
     /// The ledger of a SKU up to `last`, and which of the operations are in it: from one snapshot,
     /// so that they fit together whatever is recorded meanwhile.

@@ -12,7 +12,7 @@ use stocklock_core::ports::Server;
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use super::journal::{EntryId, Journaled};
+use super::journal::{EntryId, JournalEntry};
 use super::mirror::{LedgerUpTo, Mirror, Mirrored, OPERATIONS_AT_ONCE};
 use super::pool::Pulse;
 use super::{AttemptOutcome, ChangeOutcome, StockStore, StoreError};
@@ -189,8 +189,8 @@ impl<S: Mirror> Mirror for Patient<S> {
         self.read(self.store.mirrored(sku, warehouse)).await
     }
 
-    async fn follow(&self, entries: &[&Journaled]) -> Result<(), StoreError> {
-        self.write(self.store.follow(entries)).await
+    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<(), StoreError> {
+        self.write(self.store.apply_entries(entries)).await
     }
 
     async fn ledger_up_to(

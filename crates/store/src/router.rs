@@ -13,8 +13,8 @@ use super::level_change::plan_level;
 use super::mirror::Mirror;
 use super::redis::{Guard, RedisStore};
 use super::{
-    AttemptOutcome, ChangeOutcome, Follower, RedisMethod, RedisOptions, StockStore, StoreError,
-    StoreOptions, connect_sql,
+    AttemptOutcome, ChangeOutcome, JournalConsumer, RedisMethod, RedisOptions, StockStore,
+    StoreError, StoreOptions, connect_sql,
 };
 use stocklock_core::ports::{Condition, DeductionStore, LedgerReader, LevelStore};
 use stocklock_core::stock::{
@@ -62,9 +62,9 @@ impl Stores {
 
     /// What brings the journals of that Redis, if there is one, into the SQL ledger.
     #[must_use]
-    pub fn follower(&self, replica: &str) -> Option<Follower> {
+    pub fn journal_consumer(&self, replica: &str) -> Option<JournalConsumer> {
         let redis = Arc::clone(self.redis.as_ref()?);
-        Some(Follower::new(redis, replica))
+        Some(JournalConsumer::new(redis, replica))
     }
 
     /// Removes all stock of this ledger from Redis, journals and all, if there is a Redis: for a
@@ -74,7 +74,7 @@ impl Stores {
     /// Redis or SQL does not answer: some of it may be left.
     pub async fn erase_redis(&self) -> Result<(), StoreError> {
         match &self.redis {
-            Some(redis) => redis.erase().await,
+            Some(redis) => redis.purge().await,
             None => Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{MySqlStore, Transaction, bulk};
 use crate::StoreError;
-use crate::journal::{self, EntryId, Journaled, last_of_each_level};
+use crate::journal::{self, EntryId, JournalEntry, last_of_each_level};
 use crate::mirror::{LedgerUpTo, Mirror, Mirrored, OPERATIONS_AT_ONCE};
 use crate::pool::{conflict_if_duplicate, failed};
 use crate::sql::ledger_row::LedgerRow;
@@ -92,7 +92,7 @@ impl Mirror for MySqlStore {
         row.map(|row: MirrorRow| row.try_into()).transpose()
     }
 
-    async fn follow(&self, entries: &[&Journaled]) -> Result<(), StoreError> {
+    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         mirror_all(&mut tx, entries).await?;
         let movements = journal::movements(entries);
@@ -171,7 +171,7 @@ async fn recorded_among(
 }
 
 /// Brings the mirrors up to the last of the entries.
-async fn mirror_all(tx: &mut Transaction, entries: &[&Journaled]) -> Result<(), StoreError> {
+async fn mirror_all(tx: &mut Transaction, entries: &[&JournalEntry]) -> Result<(), StoreError> {
     for entry in last_of_each_level(entries) {
         let (sku, warehouse) = entry.place();
         sqlx::query(MIRROR)
