@@ -28,8 +28,11 @@ status: ## show which of them run, and where
 down: ## stop them
 	@scripts/replicas.sh down
 
+# Tests that kill a server restart it if it crashes while it recovers. They count that in a file.
 test: services ## run all tests, against real servers that the tests start
-	$(CARGO) test --workspace --locked
+	@crashes=$$(mktemp) && export TEST_CRASHES_FILE=$$crashes && \
+	{ $(CARGO) test --workspace --locked; result=$$?; } && \
+	echo "servers restarted after a crash: $$(wc -l <$$crashes)" && rm $$crashes && exit $$result
 
 services: ## check that the servers' programs are installed; install them if allowed
 	@scripts/services.sh

@@ -125,7 +125,7 @@ async fn a_service_that_is_away_at_the_start_is_waited_for(
     #[case] variable: &str,
     #[case] said_of_it: &str,
 ) {
-    let mut server = match variable {
+    let server = match variable {
         "REDIS_URL" => PrivateServer::redis(&[]).await,
         _ => PrivateServer::zookeeper().await,
     };

@@ -26,5 +26,4 @@ mod replicas;
 mod store_contract;
 mod strategies;
 mod support;
-mod support_self_test;
 mod tidy;

@@ -23,20 +23,41 @@ const ONLY_IN: [(&str, &[&str]); 11] = [
             "src/app.rs",
         ],
     ),
-    ("sqlx::", &["src/store.rs", "src/store", "tests"]),
+    (
+        "sqlx::",
+        &["src/store.rs", "src/store", "tests", "crates/testkit"],
+    ),
     (
         " redis::",
-        &["src/store/redis.rs", "src/store/redis", "tests", "crates/locks"],
+        &[
+            "src/store/redis.rs",
+            "src/store/redis",
+            "tests",
+            "crates/locks",
+            "crates/testkit",
+        ],
     ),
-    ("zookeeper_client::", &["tests", "crates/locks"]),
+    (
+        "zookeeper_client::",
+        &["tests", "crates/locks", "crates/testkit"],
+    ),
     (
         "std::env::",
-        &["src/config.rs", "tests", "crates/locks/tests", "crates/locks/examples"],
+        &[
+            "src/config.rs",
+            "tests",
+            "crates/locks/tests",
+            "crates/locks/examples",
+            "crates/testkit",
+        ],
     ),
     ("dotenvy::", &["src/main.rs"]),
     // The locks have it among their dev-dependencies only.
-    ("anyhow::", &["tests", "crates/locks"]),
-    ("std::process::Command", &["tests", "crates/locks/tests"]),
+    ("anyhow::", &["tests", "crates/locks", "crates/testkit"]),
+    (
+        "std::process::Command",
+        &["tests", "crates/locks/tests", "crates/testkit"],
+    ),
     ("#[ignore", &[]),
     ("mod utils", &[]),
     ("mod helpers", &[]),
@@ -84,10 +105,16 @@ const MOST_LINES: usize = 400;
 
 fn files() -> Vec<File> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut directories: Vec<PathBuf> =
-        ["src", "tests", "crates/locks/src", "crates/locks/tests", "crates/locks/examples"]
-            .map(|directory| root.join(directory))
-            .into();
+    let mut directories: Vec<PathBuf> = [
+        "src",
+        "tests",
+        "crates/locks/src",
+        "crates/locks/tests",
+        "crates/locks/examples",
+        "crates/testkit",
+    ]
+    .map(|directory| root.join(directory))
+    .into();
     let mut files = Vec::new();
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).expect("the sources are there") {

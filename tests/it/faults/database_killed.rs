@@ -78,7 +78,7 @@ async fn buy(order: &RequestBuilder, key: &str, away: &AtomicBool) -> String {
 async fn nothing_is_lost_or_sold_twice_when_the_database_is_killed(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
-    let mut server = PrivateServer::start(backend).await;
+    let server = PrivateServer::start(backend).await;
     // Fewer connections than buyers, so that some wait for one when the server goes.
     let app = TestApp::on(server.url(), 2, &["--database-pool-size", "4"]).await;
     app.set_level("cold", STOCK).await;

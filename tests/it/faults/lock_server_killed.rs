@@ -194,7 +194,7 @@ async fn nothing_is_lost_or_sold_twice_when_the_locks_server_is_killed(
     #[case] service: Service,
     #[case] backend: Backend,
 ) {
-    let mut server = match service {
+    let server = match service {
         Service::Redis => PrivateServer::redis(&[]).await,
         _ => PrivateServer::zookeeper().await,
     };

@@ -109,7 +109,7 @@ async fn sales_go_on_without_sql_until_the_journal_is_full(
 /// A figure that was true once must not be taken for one that is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lag_is_not_told_while_redis_is_away() {
-    let mut redis = PrivateServer::redis(&[]).await;
+    let redis = PrivateServer::redis(&[]).await;
     let app = TestApp::with_flags(Backend::Sqlite, 1, &["--redis-url", redis.url()]).await;
     let told = async |what: Option<u64>| {
         until("the metrics follow", SOON, || async {

@@ -25,7 +25,7 @@ async fn a_replica_that_sells_in_redis_is_not_ready_without(
     #[values("redis-lua", "redis-watch")] strategy: &str,
 ) {
     let database = fresh_database(Backend::Sqlite).await;
-    let mut redis = PrivateServer::redis(&[]).await;
+    let redis = PrivateServer::redis(&[]).await;
     let needy = start(&database.url, &redis, strategy).await;
     let other = start(&database.url, &redis, "single-sql").await;
     redis.kill9();

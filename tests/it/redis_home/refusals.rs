@@ -205,7 +205,7 @@ async fn a_server_that_does_not_know_the_scripts_is_sent_their_text() {
 
 #[tokio::test]
 async fn a_server_that_was_killed_is_unavailable_until_it_is_back() {
-    let mut redis = Private::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let redis = Private::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
     sell(&redis.fixture, "a", 2).await;
     for how in [InRedis::Script, InRedis::Watch] {
         let sold = redis

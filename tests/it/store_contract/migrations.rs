@@ -165,7 +165,7 @@ async fn the_scheme_names_the_database() {
 #[rstest]
 #[tokio::test]
 async fn a_server_that_is_yet_to_start_is_waited_for(#[values(Mysql, Postgres)] backend: Backend) {
-    let mut server = PrivateServer::start(backend).await;
+    let server = PrivateServer::start(backend).await;
     server.kill9();
     let url = server.url().to_owned();
     let waiting = tokio::spawn(async move { migrate(&url).await });

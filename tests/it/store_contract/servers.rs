@@ -22,7 +22,7 @@ const REQUESTS: usize = 24;
 async fn a_server_that_is_down_is_unavailable_and_is_used_again_once_it_is_back(
     #[values(Mysql, Postgres)] backend: Backend,
 ) {
-    let mut server = PrivateServer::start(backend).await;
+    let server = PrivateServer::start(backend).await;
     let fixture = Fixture::at(backend, server.url().to_owned()).await;
     fixture.put("a", 10).await;
 

@@ -1,14 +1,14 @@
 //! Replicas behind nginx as `scripts/replicas.sh` starts them, stopped and removed in the end.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use stocklock_testkit::ports::{is_free, random_port};
+use stocklock_testkit::run::unique_name;
 
 use crate::config::settings;
 
@@ -47,7 +47,7 @@ impl Topology {
     }
 
     fn prepare(port: u16, variables: Vec<(&'static str, String)>) -> Self {
-        let name = format!("stocklock-topology-{:016x}", fastrand::u64(..));
+        let name = format!("stocklock-topology-{}", unique_name());
         // The script makes it, so that the servers' user can pass.
         let state = std::env::temp_dir().join(name);
         let end = Command::new("sh")
@@ -134,15 +134,8 @@ impl Drop for Topology {
     }
 }
 
-/// A port of which those that the script derives from it are free as well. Below those that the
-/// tests give their other servers.
+/// A port for nginx, so that the next two are free too, which the replicas take. It is below the ports
+/// of testkit's servers.
 fn free_ports() -> u16 {
-    let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    let free = (0..1_000)
-        .map(|_| fastrand::u16(10_000..19_900))
-        .find(|&port| {
-            let all: BTreeSet<u16> = (port..port + 4).chain(port + 11..port + 13).collect();
-            all.into_iter().all(is_free)
-        });
-    free.expect("of a thousand ranges between 10000 and 20000 none was free")
+    random_port(10_000..19_900, |port| (port..port + 3).all(is_free))
 }

@@ -1,6 +1,7 @@
 //! Ten thousand acquisitions of as many names leave nothing: no thread, task, file or connection in
 //! the process, no key, node, session or subscription on the server.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ use stocklock_locks::clock::BootClock;
 use stocklock_locks::local::LocalBackend;
 use stocklock_locks::memory::MemoryServer;
 use stocklock_locks::redis::RedisBackend;
+use stocklock_testkit::alone::alone;
 use tokio::runtime::Handle;
 
 use crate::rig::redis::RedisRig;
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{Shared, eventually};
-use crate::support::alone::{alone, count};
 
 /// What a process has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,9 +37,15 @@ impl Inventory {
     }
 }
 
+/// The number of entries of a directory of this process in `/proc`.
+fn count(directory: &str) -> usize {
+    let directory = Path::new("/proc/self").join(directory);
+    std::fs::read_dir(directory).expect("Linux").count()
+}
+
 /// Runs a test by its own path, in a process of its own with two workers.
 fn in_its_own_process(test: &str, body: impl Future<Output = ()>) {
-    alone(&format!("leftovers::{test}"), || {
+    alone(&format!("leftovers::{test}"), &[], || {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(body);

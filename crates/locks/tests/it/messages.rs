@@ -5,9 +5,9 @@ use std::fmt::{Debug, Display};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
 use stocklock_locks::{BackendError, LockError, LockManager};
+use stocklock_testkit::ports::free_port;
 
 use crate::rig::redis::RedisRig;
-use crate::support::ports::free_port;
 
 const SECRET: &str = "s3cr3t";
 

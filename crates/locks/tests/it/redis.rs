@@ -4,10 +4,10 @@ use redis::aio::MultiplexedConnection;
 use stocklock_locks::backend::{Backend, Request};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockManager, Nonce};
+use stocklock_testkit::ports::free_port;
 
 use crate::rig::redis::RedisRig;
 use crate::rig::{Rig, RigExt};
-use crate::support::ports::free_port;
 
 mod refusals;
 mod wakeups;

@@ -10,6 +10,7 @@ use stocklock_locks::backend::Backend;
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::metrics::LockHooks;
 use stocklock_locks::{LockManager, LostReason, ManagerBuilder};
+pub(crate) use stocklock_testkit::eventually;
 
 pub(crate) mod local;
 pub(crate) mod memory;
@@ -219,17 +220,5 @@ impl LockHooks for Counts {
     }
     fn released(&self, _: &'static str, _: Duration) {
         self.add(4);
-    }
-}
-
-/// Asks until the answer is yes, for a bounded time.
-pub(crate) async fn eventually(what: &str, within: Duration, mut check: impl AsyncFnMut() -> bool) {
-    let end = tokio::time::Instant::now() + within;
-    while !check().await {
-        assert!(
-            tokio::time::Instant::now() < end,
-            "not within {within:?}: {what}"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

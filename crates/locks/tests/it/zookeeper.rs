@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use stocklock_locks::backend::{Backend, Renewal, Renewed, Request};
 use stocklock_locks::{LockManager, LostReason, Nonce};
+use stocklock_testkit::proxy::Mode;
 use tokio::task::JoinSet;
 use zookeeper_client::Error;
 
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{Faults, Rig, RigExt, eventually};
-use crate::support::proxy::Mode;
 
 /// The session ends while one holds a lock and another waits for one: the holder learns why, the
 /// waiter waits on in the next session, and no node of the old one is in its way.
@@ -220,8 +220,7 @@ async fn a_lock_that_is_free_costs_two_writes() {
     let rig = ZooKeeperRig::start_private().await;
     let manager = rig.manager();
     let zxid = async || {
-        let said = rig.own.as_ref().unwrap().ask(b"srvr").await.unwrap();
-        let said = String::from_utf8(said).unwrap();
+        let said = rig.ask("srvr").await;
         let mut lines = said
             .lines()
             .filter_map(|line| line.strip_prefix("Zxid: 0x"));

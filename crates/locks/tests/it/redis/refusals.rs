@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
+use stocklock_testkit::ports::free_port;
+use stocklock_testkit::servers::{PrivateServer, ask};
 
 use super::run;
 use crate::rig::redis::RedisRig;
 use crate::rig::{Counts, Rig, RigExt, eventually};
-use crate::support::ports::free_port;
-use crate::support::server::Server;
 
 /// The line that a refused attempt is reported with; it was not permanent.
 fn transient(error: &LockError) -> String {
@@ -85,7 +85,7 @@ async fn a_failed_snapshot_is_waited_out() {
     assert_eq!(set, "OK");
     let directory = rig.server.directory();
     let saves = async |mode: u32, status: &str| {
-        set_permissions(&directory, Permissions::from_mode(mode)).unwrap();
+        set_permissions(directory, Permissions::from_mode(mode)).unwrap();
         let mut direct = rig.direct().await;
         run::<String>(&mut direct, "BGSAVE").await;
         let line = format!("rdb_last_bgsave_status:{status}");
@@ -101,8 +101,9 @@ async fn a_failed_snapshot_is_waited_out() {
 
 #[tokio::test]
 async fn a_cluster_that_is_down_is_waited_out() {
-    let settings = format!("--cluster-enabled yes --cluster-port {}", free_port());
-    let rig = RedisRig::before(Server::redis_with(&settings).await).await;
+    let port = free_port().to_string();
+    let settings = ["--cluster-enabled", "yes", "--cluster-port", &port];
+    let rig = RedisRig::before(PrivateServer::redis(&settings).await).await;
     let end = async || told(&rig, "CLUSTER ADDSLOTSRANGE 0 16383").await;
     waits_out(&rig, "CLUSTERDOWN", end).await;
 }
@@ -113,7 +114,8 @@ async fn a_server_that_loads_its_data_is_waited_out() {
     // A millisecond for each key; commands are answered after every kilobyte, thus after each key.
     let settings = "--key-load-delay 1000 --loading-process-events-interval-bytes 1024 \
                     --rdbcompression no";
-    let rig = RedisRig::before(Server::redis_with(settings).await).await;
+    let settings: Vec<_> = settings.split(' ').collect();
+    let rig = RedisRig::before(PrivateServer::redis(&settings).await).await;
     let mut fill = redis::cmd("EVAL");
     fill.arg("for i = 1, 4000 do redis.call('SET', 'k' .. i, string.rep('x', 1024)) end")
         .arg(0);
@@ -123,13 +125,13 @@ async fn a_server_that_loads_its_data_is_waited_out() {
     rig.server.kill9();
     let loading = async || {
         let loads = async || {
-            let said = rig.server.ask(b"PING\r\n").await;
-            said.is_ok_and(|said| said.starts_with(b"-LOADING"))
+            let said = ask(&rig.server.address(), "PING\r\nQUIT\r\n").await;
+            said.is_ok_and(|said| said.starts_with("-LOADING"))
         };
         eventually("it loads", Duration::from_secs(10), loads).await;
         waits_out(&rig, "LOADING", async || {}).await;
     };
-    tokio::join!(rig.server.bring_up(), loading());
+    tokio::join!(rig.server.restart(), loading());
 }
 
 /// What nobody but the operator can mend is told at once, however long the wait limit is.

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use stocklock_locks::LockManager;
 use stocklock_locks::redis::RedisBackend;
+use stocklock_testkit::proxy::Mode;
 
 use super::run;
 use crate::rig::redis::RedisRig;
 use crate::rig::{Counts, Faults, Rig, RigExt, eventually};
-use crate::support::proxy::Mode;
 
 /// A back end that only a wake-up can wake in time.
 fn no_fallback(url: &str) -> RedisBackend {

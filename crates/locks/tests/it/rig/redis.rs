@@ -8,22 +8,22 @@ use redis::aio::MultiplexedConnection;
 use stocklock_locks::backend::Backend;
 use stocklock_locks::clock::{BootClock, Clock};
 use stocklock_locks::redis::RedisBackend;
+use stocklock_testkit::proxy::{Mode, Proxy};
+use stocklock_testkit::servers::PrivateServer;
 
 use super::{Faults, Rig};
-use crate::support::proxy::{Mode, Proxy};
-use crate::support::server::Server;
 
 pub(crate) struct RedisRig {
-    pub(crate) server: Server,
+    pub(crate) server: PrivateServer,
     pub(crate) proxy: Proxy,
 }
 
 impl RedisRig {
     pub(crate) async fn start() -> Self {
-        Self::before(Server::redis().await).await
+        Self::before(PrivateServer::redis(&[]).await).await
     }
 
-    pub(crate) async fn before(server: Server) -> Self {
+    pub(crate) async fn before(server: PrivateServer) -> Self {
         let proxy = Proxy::to(server.address()).await;
         Self { server, proxy }
     }
@@ -121,6 +121,6 @@ impl Faults for RedisRig {
     }
 
     async fn bring_up(&self) {
-        self.server.bring_up().await;
+        self.server.restart().await;
     }
 }

@@ -1,23 +1,23 @@
-# Owns a directory and at most one server in it, and outlives the test process by a moment: when
-# standard input closes, however that process ended, it stops the server and removes the directory.
+# Owns a directory and at most one server in it. When standard input closes, however the test process
+# ended, it stops the server and removes the directory.
 #
 # usage: sh -c "$(cat supervise.sh)" supervise DIRECTORY STOP-SIGNAL [SERVER ARGUMENT...]
-# orders on standard input, answers on standard output:
-#   start   starts the server                              -> its process id
-#   kill9   kills it and its children, waits for their end -> dead
+# commands on standard input, one answer each on standard output:
+#   start   starts the server                                -> its process id
+#   kill9   kills it and its children, waits until they end  -> dead
 
 directory=$1 stop_signal=$2
 shift 2
 server=
 
-# A dead process may stay as a zombie where process 1 does not reap.
+# False for a zombie, which stays if process 1 does not reap it.
 is_alive() {
     grep -q '^State:[[:space:]]*[^XZ[:space:]]' "/proc/$1/status" 2>/dev/null
 }
 
 kill9() {
     [ -n "$server" ] || return 0
-    # A stopped process forks no more, so the list of its children is complete.
+    # A stopped process cannot fork, so the list of its children is complete.
     kill -s STOP "$server"
     children=$(cat "/proc/$server/task/$server/children" 2>/dev/null)
     # shellcheck disable=SC2086 # one word for each child
@@ -29,8 +29,8 @@ kill9() {
     server=
 }
 
-while read -r order; do
-    case $order in
+while read -r command; do
+    case $command in
     start)
         "$@" </dev/null >>"$directory/log" 2>&1 &
         server=$!
@@ -45,7 +45,7 @@ done
 
 if [ -n "$server" ]; then
     kill -s "$stop_signal" "$server"
-    # A test may have left it paused.
+    # A test may have stopped it.
     kill -s CONT "$server"
     wait "$server"
 fi

@@ -1,11 +1,14 @@
-//! ZooKeeper for the tests.
+//! ZooKeeper servers and roots.
 
-use tokio::time::timeout;
+use stocklock_testkit::proxy::Proxy;
+use stocklock_testkit::servers::{PrivateServer, TestZooKeeper, fresh_zookeeper};
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
-use super::{SOON, is_silent};
-use crate::support::proxy::Proxy;
-use crate::support::services::{PrivateServer, TestZooKeeper, fresh_zookeeper};
+use super::{SOON, is_silent, soon};
+
+async fn connect(connect: &str) -> Client {
+    Client::connect(connect).await.unwrap()
+}
 
 async fn create(client: &Client, path: &str) -> Result<(), Error> {
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
@@ -13,63 +16,60 @@ async fn create(client: &Client, path: &str) -> Result<(), Error> {
 }
 
 #[tokio::test]
-async fn every_test_has_an_empty_zookeeper_root_of_its_own() {
+async fn each_test_has_an_empty_zookeeper_root() {
     let (one, other) = tokio::join!(fresh_zookeeper(), fresh_zookeeper());
-    let one = Client::connect(&one.connect).await.unwrap();
-    let other = Client::connect(&other.connect).await.unwrap();
+    let one = connect(&one.connect).await;
+    let other = connect(&other.connect).await;
     create(&one, "/node").await.unwrap();
     assert_eq!(one.list_children("/").await.unwrap(), ["node"]);
     assert!(other.list_children("/").await.unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn a_root_on_a_zookeeper_that_stays_is_removed_with_its_test() {
+async fn root_is_removed_if_its_server_stays() {
     let server = PrivateServer::zookeeper().await;
     let root = TestZooKeeper::create(server.url(), true).await.unwrap();
-    let client = Client::connect(&root.connect).await.unwrap();
+    let client = connect(&root.connect).await;
     create(&client, "/above").await.unwrap();
     create(&client, "/above/below").await.unwrap();
     drop(root);
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     assert_eq!(client.list_children("/").await.unwrap(), ["zookeeper"]);
 }
 
 #[tokio::test]
-async fn a_zookeeper_that_is_killed_comes_back_with_its_data() {
-    let mut server = PrivateServer::zookeeper().await;
-    let client = Client::connect(server.url()).await.unwrap();
-    create(&client, "/node").await.unwrap();
+async fn killed_zookeeper_keeps_its_data() {
+    let server = PrivateServer::zookeeper().await;
+    create(&connect(server.url()).await, "/node").await.unwrap();
     let process = server.process();
     server.kill9();
-    Client::connect(server.url())
-        .await
-        .expect_err("nobody listens any more");
+    let refused = Client::connect(server.url()).await;
+    refused.expect_err("the server is dead");
     server.restart().await;
     assert_ne!(server.process(), process);
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     assert!(client.check_stat("/node").await.unwrap().is_some());
 }
 
 #[tokio::test]
-async fn a_zookeeper_that_is_stopped_answers_when_it_is_resumed() {
+async fn stopped_zookeeper_answers_after_it_is_resumed() {
     let server = PrivateServer::zookeeper().await;
-    // Or the session would be over with the silence.
+    // The session must outlast the silence.
     let connector = Client::connector().with_session_timeout(SOON);
     let client = connector.connect(server.url()).await.unwrap();
     server.stop().await;
     let mut answer = Box::pin(create(&client, "/node"));
     is_silent(&mut answer).await;
     server.resume();
-    let answered = timeout(SOON, answer).await;
-    answered.expect("it answers").unwrap();
+    soon(answer).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_node_is_held_before_zookeeper_creates_it() {
+async fn node_is_held_before_zookeeper_creates_it() {
     let root = fresh_zookeeper().await;
-    let direct = Client::connect(&root.connect).await.unwrap();
-    let (proxy, connect) = Proxy::before_zookeeper(&root.connect).await;
-    let client = Client::connect(&connect).await.unwrap();
+    let direct = connect(&root.connect).await;
+    let (proxy, through) = Proxy::before_zookeeper(&root.connect).await;
+    let client = connect(&through).await;
     let hold = proxy.hold_request(b"/node-of-this-test");
     let mut answer = Box::pin(create(&client, "/node-of-this-test"));
     tokio::select! {
@@ -79,8 +79,6 @@ async fn a_node_is_held_before_zookeeper_creates_it() {
     assert!(direct.list_children("/").await.unwrap().is_empty());
     hold.let_go();
     answer.await.unwrap();
-    assert_eq!(
-        direct.list_children("/").await.unwrap(),
-        ["node-of-this-test"]
-    );
+    let children = direct.list_children("/").await.unwrap();
+    assert_eq!(children, ["node-of-this-test"]);
 }

@@ -1,15 +1,14 @@
 //! Messages that the proxy holds on their way.
 
 use sqlx::{Connection, MySqlConnection, PgConnection};
+use stocklock_testkit::proxy::{Mode, Proxy};
+use stocklock_testkit::servers::{Backend, fresh_database};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
 
-use super::{SOON, is_silent};
-use crate::support::proxy::{Mode, Proxy};
-use crate::support::services::{Backend, mysql, postgres};
+use super::{is_silent, soon};
 
-/// Both ends of connections through a proxy.
+/// A proxy, and the listener behind it.
 struct Ends {
     proxy: Proxy,
     listener: TcpListener,
@@ -22,7 +21,7 @@ impl Ends {
         Self { proxy, listener }
     }
 
-    /// A connection's client and server.
+    /// The client and the server of a new connection.
     async fn connect(&self) -> (TcpStream, TcpStream) {
         let client = TcpStream::connect(self.proxy.address()).await.unwrap();
         let (server, _) = self.listener.accept().await.unwrap();
@@ -30,54 +29,57 @@ impl Ends {
     }
 }
 
-/// Reads just this from a stream, soon.
+async fn sends(stream: &mut TcpStream, bytes: &[u8]) {
+    stream.write_all(bytes).await.unwrap();
+}
+
+/// Exactly these bytes arrive soon.
 async fn reads(stream: &mut TcpStream, expected: &[u8]) {
     let mut read = vec![0; expected.len()];
-    let arrived = timeout(SOON, stream.read_exact(&mut read)).await;
-    arrived.expect("it arrives").unwrap();
+    soon(stream.read_exact(&mut read)).await.unwrap();
     assert_eq!(read, expected);
 }
 
-/// Reads nothing from a stream, not even its end.
+/// Nothing arrives, not even the end of the connection.
 async fn reads_nothing(stream: &mut TcpStream) {
     let mut byte = [0];
     is_silent(&mut Box::pin(stream.read(&mut byte))).await;
 }
 
 #[tokio::test]
-async fn a_held_request_waits_with_what_follows_it_and_answers_pass() {
+async fn held_request_delays_what_follows_but_no_answers() {
     let ends = Ends::new().await;
     let (mut client, mut server) = ends.connect().await;
     let hold = ends.proxy.hold_request(b"STOP");
-    client.write_all(b"before, ST").await.unwrap();
+    sends(&mut client, b"before, ST").await;
     reads(&mut server, b"before, ST").await;
-    client.write_all(b"OP here").await.unwrap();
+    sends(&mut client, b"OP here").await;
     hold.held().await;
-    client.write_all(b", after").await.unwrap();
+    sends(&mut client, b", after").await;
     reads_nothing(&mut server).await;
-    server.write_all(b"STOP").await.unwrap();
+    sends(&mut server, b"STOP").await;
     reads(&mut client, b"STOP").await;
 
     hold.let_go();
     reads(&mut server, b"OP here, after").await;
-    client.write_all(b"STOP").await.unwrap();
+    sends(&mut client, b"STOP").await;
     reads(&mut server, b"STOP").await;
 }
 
 #[tokio::test]
-async fn a_held_answer_waits_with_what_follows_it_and_requests_pass() {
+async fn held_answer_delays_what_follows_but_no_requests() {
     let ends = Ends::new().await;
     let (mut client, mut server) = ends.connect().await;
     let hold = ends.proxy.hold_answer(b"STOP");
-    client.write_all(b"STOP").await.unwrap();
+    sends(&mut client, b"STOP").await;
     reads(&mut server, b"STOP").await;
-    server.write_all(b"ST").await.unwrap();
+    sends(&mut server, b"ST").await;
     reads(&mut client, b"ST").await;
-    server.write_all(b"OP here").await.unwrap();
+    sends(&mut server, b"OP here").await;
     hold.held().await;
-    server.write_all(b", after").await.unwrap();
+    sends(&mut server, b", after").await;
     reads_nothing(&mut client).await;
-    client.write_all(b"more").await.unwrap();
+    sends(&mut client, b"more").await;
     reads(&mut server, b"more").await;
 
     hold.let_go();
@@ -85,39 +87,38 @@ async fn a_held_answer_waits_with_what_follows_it_and_requests_pass() {
 }
 
 #[tokio::test]
-async fn one_message_on_one_connection_is_held_for_one_hold() {
+async fn one_hold_holds_one_message_on_one_connection() {
     let ends = Ends::new().await;
-    let (mut one, mut its_server) = ends.connect().await;
-    let (mut other, mut others_server) = ends.connect().await;
+    let (mut one, mut server_of_one) = ends.connect().await;
+    let (mut other, mut server_of_other) = ends.connect().await;
     let hold = ends.proxy.hold_request(b"STOP");
-    one.write_all(b"STOP").await.unwrap();
+    sends(&mut one, b"STOP").await;
     hold.held().await;
-    other.write_all(b"STOP").await.unwrap();
-    reads(&mut others_server, b"STOP").await;
-    reads_nothing(&mut its_server).await;
+    sends(&mut other, b"STOP").await;
+    reads(&mut server_of_other, b"STOP").await;
+    reads_nothing(&mut server_of_one).await;
 }
 
 #[tokio::test]
-async fn a_held_request_arrives_after_its_client_has_gone() {
+async fn held_request_arrives_after_its_client_disconnects() {
     let ends = Ends::new().await;
     let (mut client, mut server) = ends.connect().await;
     let hold = ends.proxy.hold_request(b"STOP");
-    client.write_all(b"STOP").await.unwrap();
+    sends(&mut client, b"STOP").await;
     hold.held().await;
     drop(client);
     reads_nothing(&mut server).await;
     hold.let_go();
     reads(&mut server, b"STOP").await;
-    let end = timeout(SOON, server.read(&mut [0])).await;
-    assert_eq!(end.expect("the server learns of it").unwrap(), 0);
+    assert_eq!(soon(server.read(&mut [0])).await.unwrap(), 0);
 }
 
 #[tokio::test]
-async fn what_is_let_go_into_a_blackhole_arrives_when_that_ends() {
+async fn message_released_into_a_blackhole_arrives_after_it() {
     let ends = Ends::new().await;
     let (mut client, mut server) = ends.connect().await;
     let hold = ends.proxy.hold_answer(b"STOP");
-    server.write_all(b"STOP").await.unwrap();
+    sends(&mut server, b"STOP").await;
     hold.held().await;
     ends.proxy.set(Mode::Blackhole).await;
     hold.let_go();
@@ -127,20 +128,20 @@ async fn what_is_let_go_into_a_blackhole_arrives_when_that_ends() {
 }
 
 #[tokio::test]
-async fn a_hold_that_is_dropped_holds_nothing_any_more() {
+async fn dropped_hold_holds_nothing() {
     let ends = Ends::new().await;
     let (mut client, mut server) = ends.connect().await;
     let held = ends.proxy.hold_request(b"STOP");
     let waiting = ends.proxy.hold_request(b"HALT");
-    client.write_all(b"STOP").await.unwrap();
+    sends(&mut client, b"STOP").await;
     held.held().await;
     drop((held, waiting));
     reads(&mut server, b"STOP").await;
-    client.write_all(b"HALT").await.unwrap();
+    sends(&mut client, b"HALT").await;
     reads(&mut server, b"HALT").await;
 }
 
-async fn select(backend: Backend, url: &str, value: &str) -> Result<String, sqlx::Error> {
+async fn select(backend: Backend, url: &str, value: &str) -> sqlx::Result<String> {
     if backend == Backend::Mysql {
         let mut connection = MySqlConnection::connect(url).await?;
         let query = sqlx::query_scalar("SELECT ?").bind(value);
@@ -153,12 +154,10 @@ async fn select(backend: Backend, url: &str, value: &str) -> Result<String, sqlx
 }
 
 #[tokio::test]
-async fn a_row_is_held_while_its_client_waits() {
-    for (backend, server) in [
-        (Backend::Mysql, mysql().await),
-        (Backend::Postgres, postgres().await),
-    ] {
-        let (proxy, url) = Proxy::before(&server.url("")).await;
+async fn row_is_held_while_its_client_waits() {
+    for backend in Backend::SERVERS {
+        let database = fresh_database(backend).await;
+        let (proxy, url) = Proxy::before(&database.url).await;
         let hold = proxy.hold_answer(b"sku-of-this-test");
         let mut row = Box::pin(select(backend, &url, "sku-of-this-test"));
         tokio::select! {

@@ -1,4 +1,4 @@
-//! What a proxy looks for in the bytes that pass, and what it does when it finds it.
+//! Triggers: the message that a proxy looks for, and what the proxy does when it finds it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// The longest pattern that a trigger may look for.
+/// Upper bound on the length of a pattern.
 const LONGEST_PATTERN: usize = 64;
-/// How long [`Hold::held`] waits; on an idle machine what it waits for is a moment away.
+/// Upper bound on the wait of [`Hold::held`]. An idle machine needs milliseconds.
 const HELD_WITHIN: Duration = Duration::from_secs(20);
 
-/// The side whose bytes a trigger reads.
+/// The sender whose bytes a trigger reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Client,
@@ -21,53 +21,48 @@ pub(super) enum Side {
 
 /// What a trigger does.
 #[derive(Debug)]
-pub(super) enum Act {
-    /// Closes the connection before the other side has seen the message.
+pub(super) enum Action {
+    /// Closes the connection before the message is forwarded.
     CutBefore,
-    /// Closes the connection when the server has carried the message out and begins to answer; the
-    /// client sees no answer.
+    /// Closes the connection when the server starts to answer the message.
     CutAfter,
-    /// Keeps the message, and what follows it, until it is told to let go.
+    /// Holds the message, and everything after it, until the token is cancelled.
     Hold(CancellationToken),
 }
 
-/// A message to wait for, armed for a number of times.
+/// Looks for one message, a number of times.
 #[derive(Debug)]
-pub(crate) struct Trigger {
+pub struct Trigger {
     sender: Side,
     pattern: Vec<u8>,
-    pub(super) act: Act,
+    pub(super) action: Action,
+    /// How often it may still fire.
     left: AtomicU32,
     fired: watch::Sender<u32>,
 }
 
 impl Trigger {
     /// How many connections it has closed, or messages it has held.
-    pub(crate) fn fired(&self) -> u32 {
+    pub fn fired(&self) -> u32 {
         *self.fired.borrow()
     }
 
-    /// Does nothing any more to what comes from now on.
-    pub(crate) fn disarm(&self) {
+    /// Ignores every message from now on.
+    pub fn disarm(&self) {
         self.left.store(0, Ordering::SeqCst);
     }
 
-    fn is_spent(&self) -> bool {
-        self.left.load(Ordering::SeqCst) == 0
-    }
-
-    /// Whether the pattern ends in the last `new` bytes of `seen`, and the trigger is still armed.
+    /// Whether the pattern ends in the last `new` bytes of `seen` and the trigger is armed. Uses one
+    /// of its times if so.
     fn takes(&self, seen: &[u8], new: usize) -> bool {
-        // What lies wholly in the bytes before has been looked at when they came.
+        // A pattern that ends before the new bytes was found when it arrived.
         let start = seen.len().saturating_sub(new + self.pattern.len() - 1);
-        seen[start..]
-            .windows(self.pattern.len())
-            .any(|window| window == self.pattern)
+        let mut windows = seen[start..].windows(self.pattern.len());
+        let decrement = |left: u32| left.checked_sub(1);
+        windows.any(|window| window == self.pattern)
             && self
                 .left
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                    left.checked_sub(1)
-                })
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, decrement)
                 .is_ok()
     }
 
@@ -76,35 +71,35 @@ impl Trigger {
     }
 }
 
-/// One message that is kept on its way, or will be when it comes; dropping this lets it go.
+/// Holds one message, or will hold it when it arrives. Dropping this releases the message.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub struct Hold {
     trigger: Arc<Trigger>,
-    _let_go: DropGuard,
+    _release: DropGuard,
 }
 
 impl Hold {
-    /// Returns when the message is held: its sender has sent it, and its receiver has not got it.
+    /// Returns when the proxy holds the message: it has been sent and not been received.
     ///
     /// # Panics
-    /// When it does not come.
-    pub(crate) async fn held(&self) {
+    /// If the message does not come within 20 s.
+    pub async fn held(&self) {
         let mut fired = self.trigger.fired.subscribe();
         let held = tokio::time::timeout(HELD_WITHIN, fired.wait_for(|&fired| fired > 0)).await;
         let pattern = self.trigger.pattern.escape_ascii();
         held.unwrap_or_else(|_| panic!("no \"{pattern}\" within {HELD_WITHIN:?}"))
-            .expect("the trigger lives as long as this");
+            .expect("the trigger lives as long as the hold");
     }
 
-    /// Lets the message go on, with all that waits behind it.
-    pub(crate) fn let_go(self) {
+    /// Releases the message, and everything that waits behind it.
+    pub fn let_go(self) {
         drop(self);
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // Nobody is there any more to let go of one that comes later.
+        // A message held later would never be released.
         self.trigger.disarm();
     }
 }
@@ -114,27 +109,32 @@ impl Drop for Hold {
 pub(super) struct Triggers(Mutex<Vec<Arc<Trigger>>>);
 
 impl Triggers {
-    pub(super) fn arm(&self, sender: Side, pattern: &[u8], act: Act, times: u32) -> Arc<Trigger> {
+    pub(super) fn arm(
+        &self,
+        sender: Side,
+        pattern: &[u8],
+        action: Action,
+        times: u32,
+    ) -> Arc<Trigger> {
         assert!((1..=LONGEST_PATTERN).contains(&pattern.len()));
         let trigger = Arc::new(Trigger {
             sender,
             pattern: pattern.to_vec(),
-            act,
+            action,
             left: AtomicU32::new(times),
             fired: watch::Sender::new(0),
         });
         let mut triggers = lock(&self.0);
-        triggers.retain(|trigger| !trigger.is_spent());
+        triggers.retain(|trigger| trigger.left.load(Ordering::SeqCst) > 0);
         triggers.push(Arc::clone(&trigger));
-        drop(triggers);
         trigger
     }
 
     pub(super) fn arm_hold(&self, sender: Side, pattern: &[u8]) -> Hold {
-        let over = CancellationToken::new();
+        let release = CancellationToken::new();
         Hold {
-            trigger: self.arm(sender, pattern, Act::Hold(over.clone()), 1),
-            _let_go: over.drop_guard(),
+            trigger: self.arm(sender, pattern, Action::Hold(release.clone()), 1),
+            _release: release.drop_guard(),
         }
     }
 }
@@ -143,7 +143,7 @@ impl Triggers {
 pub(super) struct Watcher<'a> {
     triggers: &'a Triggers,
     sender: Side,
-    /// The end of what came before, since a pattern may lie across two reads.
+    /// The end of the earlier pieces, because a pattern may span two reads.
     seen: Vec<u8>,
 }
 
