@@ -18,7 +18,7 @@ use stocklock_core::stock::{
     Home, LevelChange, OperationId, Precondition, Reason, Sku, StockError, Warehouse,
 };
 use stocklock_core::strategy::LocalMutexes;
-use stocklock_store::{RedisOptions, StockStore, StoreOptions, Stores, WatchOn};
+use stocklock_store::{RedisOptions, StoreOptions, Stores, WatchOn};
 
 /// The SKU that the lab seeds, and deducts where none is named.
 const LAB_SKU: &str = "1001";

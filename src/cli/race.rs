@@ -17,7 +17,6 @@ use crate::lab::race::{Entrants, Progress, RacePlan, Report, Target, run};
 use crate::lab::replicas::Replicas;
 use stocklock_core::stock::Home;
 use stocklock_core::strategy::Safeguards;
-use stocklock_store::StockStore as _;
 
 /// Sells a fresh SKU out with every strategy in turn over real HTTP, and tells who oversold.
 ///

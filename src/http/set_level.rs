@@ -22,7 +22,7 @@ use stocklock_core::stock::{
     Home, LevelChange, OperationId, Precondition, Reason, Revision, Sku, StockError, StockLevel,
     Warehouse,
 };
-use stocklock_store::StockStore;
+use stocklock_store::StoreRouter;
 
 /// The longest that the answer waits for its ETag.
 const READ_LIMIT: Duration = Duration::from_millis(500);
@@ -106,7 +106,7 @@ fn refusal(error: StockError) -> ApiError {
 /// The SKU's revision with `level` in it, if it can be had soon: the change is made, and its answer
 /// must not fail or wait for want of a header. Where somebody has changed the level again since,
 /// there is none, for the caller has not seen what it would stand for.
-async fn revision_after(store: &dyn StockStore, level: &StockLevel) -> Option<Revision> {
+async fn revision_after(store: &StoreRouter, level: &StockLevel) -> Option<Revision> {
     let reading = tokio::time::timeout(READ_LIMIT, store.levels_of(&level.sku));
     let levels = reading.await.ok()?.ok()?;
     levels.contains(level).then(|| Revision::of(&levels))

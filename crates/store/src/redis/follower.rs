@@ -177,7 +177,7 @@ impl Follower {
                 self.complaints.say(&read.entry, why);
             }
         }
-        match self.store.sql.follow(&journaled(&understood)).await {
+        match self.store.sql.apply_entries(&journaled(&understood)).await {
             Ok(()) => self.depart(&understood).await,
             // One of them it will not take: which?
             Err(error @ StoreError::Bug(_)) => self.record_each(&understood, error).await,
@@ -194,7 +194,7 @@ impl Follower {
     ) -> Result<(), StoreError> {
         let (mut taken, mut news) = (false, false);
         for read in batch {
-            match self.store.sql.follow(&journaled(&[read])).await {
+            match self.store.sql.apply_entries(&journaled(&[read])).await {
                 Ok(()) => {
                     self.depart(&[read]).await?;
                     taken = true;

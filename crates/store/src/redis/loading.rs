@@ -7,7 +7,7 @@ use super::RedisStore;
 use super::failure::bad_answer;
 use super::scripts;
 use crate::StoreError;
-use crate::mirror::Mirrored;
+use crate::sql::Mirrored;
 use stocklock_core::stock::{Home, Sku, StockLevel, Warehouse};
 
 /// By how much a level's version leaps at least when it is loaded. Changes that Redis lost on their

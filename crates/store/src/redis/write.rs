@@ -4,9 +4,10 @@ use redis::Cmd;
 
 use super::scripts::{self, Answer};
 use super::step::Step;
-use super::{Guard, RedisStore, attempt};
+use super::{RedisStore, attempt};
 use crate::sql::ledger_row::LedgerRow;
 use crate::{AttemptOutcome, StoreError};
+use stocklock_core::ports::Condition;
 use stocklock_core::stock::{Deduction, Fence, Idempotency, Sku, StockLevel};
 
 /// What is to be written, and under which conditions.
@@ -71,17 +72,17 @@ impl RedisStore {
         &self,
         deduction: &Deduction,
         read: &StockLevel,
-        guard: Guard<'_>,
+        guard: Condition<'_>,
     ) -> Result<AttemptOutcome, StoreError> {
         let row = LedgerRow::from_deduction(deduction, Some(read));
         let units = deduction.quantity.units();
         let (sku, key) = (&deduction.sku, deduction.idempotency.as_ref());
         let step = self.step((sku, &deduction.warehouse), &row, key).await?;
         let mut wanted = Wanted::new(read.on_hand - units, None);
-        if let Guard::Fence(fence) = guard {
+        if let Condition::Fence(fence) = guard {
             wanted.fenced(fence);
         }
-        if !matches!(guard, Guard::None) {
+        if !matches!(guard, Condition::None) {
             wanted.unchanged(step.level.to_string(), read.version);
         }
         let answer = self.write(&step, sku, key, &wanted).await?;
