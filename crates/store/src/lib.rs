@@ -17,7 +17,7 @@ mod sql;
 
 pub use self::redis::{Follower, RedisOptions, WatchOn};
 pub use router::{StoreRouter, Stores, connect};
-pub use sql::migrate;
+pub use sql::{LedgerQueries, migrate};
 
 /// How to reach a database, and how long to wait for it.
 #[derive(Debug, Clone)]

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 
 use super::redis::RedisStore;
 use super::sql::level_change::plan_level;
-use super::sql::{self, SqlBackend};
+use super::sql::{self, LedgerQueries, SqlBackend};
 use super::{
     AttemptOutcome, ChangeOutcome, Follower, RedisMethod, RedisOptions, StoreError, StoreOptions,
 };
@@ -75,14 +75,14 @@ impl Stores {
     }
 }
 
-/// Opens the SQL store that the URL's scheme names: `sqlite:`, `mysql:`, `mariadb:`, `postgres:` or
-/// `postgresql:`. Connections are opened when first needed. Redis-home stock is refused.
+/// Opens the SQL store alone, without the router in front of it. The URL's scheme names the database:
+/// `sqlite:`, `mysql:`, `mariadb:`, `postgres:` or `postgresql:`. Connections are opened when first
+/// needed.
 ///
 /// # Errors
 /// A sentence that says what is wrong with the URL, without its password.
-pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<StoreRouter>, String> {
-    let sql = sql::open(url, options)?;
-    Ok(Arc::new(StoreRouter::new(sql, None)))
+pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn LedgerQueries>, String> {
+    Ok(sql::open(url, options)?)
 }
 
 /// The stores of both homes behind the ports of the core.

@@ -5,7 +5,6 @@
 //! that no decision is based on a snapshot that is older than the row locks. Retries of whole
 //! operations are the caller's ([`stocklock_core::deduct`]).
 
-use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -44,9 +43,9 @@ const READ: u32 = 1;
 /// transaction that is recording the same key. The others find everything locked.
 const WRITE: u32 = 2;
 
-/// Reads of pages, sums and settings.
+/// Changes of levels, and reads of pages, sums and settings, in one SQL database.
 #[async_trait]
-pub(crate) trait LedgerQueries: Send + Sync {
+pub trait LedgerQueries: LevelStore {
     /// All levels of one SKU, in warehouse order.
     async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError>;
 
@@ -77,10 +76,7 @@ pub(crate) trait LedgerQueries: Send + Sync {
 }
 
 /// All that a SQL store does. Any [`SqlStore`].
-pub(crate) trait SqlBackend:
-    DeductionStore + LevelStore + LedgerQueries + JournalSink + fmt::Debug
-{
-}
+pub(crate) trait SqlBackend: DeductionStore + LedgerQueries + JournalSink {}
 
 impl<D: Dialect> SqlBackend for SqlStore<D> {}
 

@@ -1,26 +1,104 @@
-//! Replicas to test against: real HTTP on their own ports, on a fresh database or a given one.
+//! Replicas to test against, on a fresh database or a given one, and the answers that they send.
+//! Each replica serves HTTP on its own port of this process.
+
+use std::time::Duration;
 
 use clap::Parser;
+use reqwest::header::HeaderMap;
 use reqwest::{Method, RequestBuilder, Response};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use stocklock::config::{DatabaseConfig, Limits, ServicesConfig};
 use stocklock::lab::race::Target;
-use stocklock::lab::replicas::Replicas;
+use stocklock::replicas::Replicas;
+use tokio::time::Instant;
 
 use super::services::{Backend, TestDatabase, fresh_database};
+
+/// A response, with the parts that many tests check.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    /// `null` if the body is not JSON.
+    pub(crate) body: Value,
+    /// `code` of a problem.
+    pub(crate) code: String,
+    /// `detail` of a problem.
+    pub(crate) detail: String,
+    /// `id` of an operation.
+    pub(crate) id: String,
+    pub(crate) replayed: bool,
+    pub(crate) retry_after: bool,
+    /// Time from the request to the end of the response.
+    pub(crate) after: Duration,
+}
+
+impl Answer {
+    /// The body of an answer whose status must be 200.
+    #[track_caller]
+    pub(crate) fn ok(&self) -> &Value {
+        assert_eq!(self.status, 200, "{self:?}");
+        &self.body
+    }
+
+    pub(crate) fn status_and_code(&self) -> (u16, &str) {
+        (self.status, &self.code)
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        let value = self.headers.get(name).and_then(|value| value.to_str().ok());
+        value.unwrap_or_default()
+    }
+
+    /// Whether a client should send the same request again.
+    pub(crate) fn asks_for_retry(&self) -> bool {
+        matches!(self.status, 503 | 504) || self.code == "request-in-flight"
+    }
+}
+
+/// Sends a request once; an error means that no complete response came.
+pub(crate) async fn try_send(request: RequestBuilder) -> reqwest::Result<Answer> {
+    let start = Instant::now();
+    let response = request.send().await?;
+    let status = response.status().as_u16();
+    let headers = response.headers().clone();
+    let text = response.text().await?;
+    let body: Value = serde_json::from_str(&text).unwrap_or_default();
+    let field = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
+    let (code, detail, id) = (field("code"), field("detail"), field("id"));
+    Ok(Answer {
+        status,
+        replayed: headers.contains_key("idempotent-replayed"),
+        retry_after: headers.contains_key("retry-after"),
+        headers,
+        body,
+        code,
+        detail,
+        id,
+        after: start.elapsed(),
+    })
+}
+
+/// Sends a request once.
+///
+/// # Panics
+/// If no complete response comes.
+pub(crate) async fn send(request: RequestBuilder) -> Answer {
+    try_send(request).await.expect("the replica answers")
+}
 
 /// Replicas in lab mode, with a client.
 pub(crate) struct TestApp {
     replicas: Replicas,
     pub(crate) client: reqwest::Client,
-    /// The database, for who wants to get in the service's way there.
+    /// The database, for tests that lock or change its rows themselves.
     pub(crate) database_url: String,
     /// Kept because dropping it may drop the database.
     _database: Option<TestDatabase>,
 }
 
-/// The service's settings as its own command line reads them.
+/// The settings of the service, read by its own command line parser.
 #[derive(Parser)]
 struct Settings {
     #[command(flatten)]
@@ -37,7 +115,7 @@ impl TestApp {
         Self::with_flags(backend, 2, &[]).await
     }
 
-    /// `count` replicas on a fresh database, with settings as on the command line.
+    /// `count` replicas on a fresh database, with command line flags.
     pub(crate) async fn with_flags(backend: Backend, count: u32, flags: &[&str]) -> Self {
         let database = fresh_database(backend).await;
         let app = Self::on(&database.url, count, flags).await;
@@ -47,15 +125,15 @@ impl TestApp {
         }
     }
 
-    /// `count` replicas on the database at `url`, whose schema is brought up to date first.
+    /// `count` replicas on the database at `url`, which is migrated first.
     pub(crate) async fn on(url: &str, count: u32, flags: &[&str]) -> Self {
         stocklock::store::migrate(url)
             .await
-            .expect("the schema can be brought up to date");
+            .expect("the database can be migrated");
         Self::on_migrated(url, count, flags).await
     }
 
-    /// The same, on a database whose schema is up to date, reachable or not.
+    /// As [`TestApp::on`], for a database that is migrated already and may be unreachable.
     pub(crate) async fn on_migrated(url: &str, count: u32, flags: &[&str]) -> Self {
         let flags = std::iter::once("test").chain(flags.iter().copied());
         let Settings {
@@ -67,7 +145,7 @@ impl TestApp {
         let replicas = Replicas::start(&database, &services, &limits, count)
             .await
             .expect("replicas start");
-        // Connections are not shared between tests, and a cut one must not be hidden by a retry.
+        // Tests share no connections, and a retry must not hide a broken connection.
         let client = reqwest::Client::builder()
             .no_proxy()
             .retry(reqwest::retry::never());
@@ -80,12 +158,12 @@ impl TestApp {
         }
     }
 
-    /// Where the replicas are, for a race.
+    /// The addresses of the replicas, for a race.
     pub(crate) fn targets(&self) -> &[Target] {
         self.replicas.targets()
     }
 
-    /// The address of a replica, counted from zero and around.
+    /// The base URL of replica `replica % count`.
     pub(crate) fn base(&self, replica: usize) -> String {
         let targets = self.replicas.targets();
         targets[replica % targets.len()].to_string()
@@ -106,30 +184,32 @@ impl TestApp {
 
     /// The JSON body of a GET that must succeed.
     pub(crate) async fn get_json(&self, path: &str) -> Value {
-        let response = self.get(path).await;
-        assert_eq!(response.status(), 200, "{path}");
-        response.json().await.expect("the body is JSON")
+        let answer = send(self.request(0, Method::GET, path)).await;
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        answer.body
     }
 
     pub(crate) async fn set_level(&self, sku: &str, on_hand: i64) {
-        let request = self.request(0, Method::PUT, &format!("/stock/{sku}"));
-        let response = request.json(&json!({"on_hand": on_hand})).send().await;
-        let response = response.expect("the replica answers");
-        assert!(
-            response.status().is_success(),
-            "{}",
-            response.text().await.unwrap_or_default()
-        );
+        let set = send(self.put(0, sku, &json!({"on_hand": on_hand}))).await;
+        assert!([200, 201].contains(&set.status), "{set:?}");
     }
 
-    /// A deduction of `body` at a replica, ready to send.
+    /// A deduction, ready to send.
     pub(crate) fn deduct(&self, replica: usize, strategy: &str, body: &Value) -> RequestBuilder {
-        self.request(
-            replica,
-            Method::POST,
-            &format!("/stock/deduct?strategy={strategy}"),
-        )
-        .json(body)
+        let path = format!("/stock/deduct?strategy={strategy}");
+        self.request(replica, Method::POST, &path).json(body)
+    }
+
+    /// A request that sets the level of a SKU, ready to send.
+    pub(crate) fn put(&self, replica: usize, sku: &str, body: &Value) -> RequestBuilder {
+        let path = format!("/stock/{sku}");
+        self.request(replica, Method::PUT, &path).json(body)
+    }
+
+    /// An adjustment, ready to send.
+    pub(crate) fn adjust(&self, replica: usize, sku: &str, body: &Value) -> RequestBuilder {
+        let path = format!("/stock/{sku}/adjust");
+        self.request(replica, Method::POST, &path).json(body)
     }
 
     /// The audit of the SKU's only warehouse.

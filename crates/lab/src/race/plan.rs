@@ -1,0 +1,218 @@
+//! The plan of a race: strategies, stock, buyers, connections. The targets are given separately.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use super::RaceError;
+use stocklock_core::stock::Home;
+use stocklock_core::strategy::{Safeguards, Strategy, Tier, UnknownStrategy};
+
+/// The largest number of orders of one run: their latencies and operation ids are kept in memory.
+const MAX_ORDERS: usize = 10_000_000;
+
+/// The largest number of connections: each one needs a port of the client for each target.
+const MAX_CONNECTIONS: usize = 10_000;
+
+/// The strategies of a race.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entrants {
+    /// All strategies that the targets can run. The others are skipped and listed.
+    Everyone,
+    /// These strategies, in this order. If a target cannot run one, the race fails.
+    Only(Vec<Strategy>),
+}
+
+impl FromStr for Entrants {
+    type Err = UnknownStrategy;
+
+    /// Parses `all`, or names separated by commas.
+    fn from_str(text: &str) -> Result<Self, UnknownStrategy> {
+        if text.trim() == "all" {
+            return Ok(Self::Everyone);
+        }
+        let names = text.split(',').map(|name| name.trim().parse());
+        names.collect::<Result<_, _>>().map(Self::Only)
+    }
+}
+
+impl Serialize for Entrants {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Everyone => serializer.serialize_str("all"),
+            Self::Only(strategies) => {
+                serializer.collect_seq(strategies.iter().map(|strategy| strategy.name()))
+            }
+        }
+    }
+}
+
+/// One race: the same sale for each strategy, each time of a fresh SKU.
+#[derive(Debug, Clone, Serialize)]
+pub struct RacePlan {
+    /// The strategies.
+    pub strategies: Entrants,
+    /// The home of the stock.
+    pub home: Home,
+    /// Units in stock before each run.
+    pub stock: i64,
+    /// Buyers who order at the same time.
+    pub buyers: usize,
+    /// Orders of each buyer, one after the other, of one unit each.
+    pub orders: usize,
+    /// Keep-alive connections that the buyers share. At most one per buyer is opened.
+    pub connections: usize,
+    /// The safeguards of the strategies with a lock.
+    pub safeguards: Safeguards,
+    /// The longest time of one run. Orders that are not settled by then have failed.
+    #[serde(rename = "deadline_seconds", serialize_with = "as_seconds")]
+    pub deadline: Duration,
+    /// The longest wait for the Redis journal after a run. Movements that are not in SQL by then
+    /// are a finding.
+    #[serde(rename = "ledger_limit_seconds", serialize_with = "as_seconds")]
+    pub ledger_limit: Duration,
+}
+
+impl RacePlan {
+    /// All strategies, one connection per buyer, all safeguards, stock in SQL, two minutes per run.
+    #[must_use]
+    pub fn new(stock: i64, buyers: usize, orders: usize) -> Self {
+        Self {
+            strategies: Entrants::Everyone,
+            home: Home::Sql,
+            stock,
+            buyers,
+            orders,
+            connections: buyers,
+            safeguards: Safeguards::default(),
+            deadline: Duration::from_mins(2),
+            ledger_limit: Duration::from_secs(5),
+        }
+    }
+
+    /// The flash sale: 100 in stock, 10,000 buyers of one order each over 256 connections.
+    #[must_use]
+    pub fn seckill() -> Self {
+        Self {
+            connections: 256,
+            ..Self::new(100, 10_000, 1)
+        }
+    }
+
+    /// The load of many tutorials: 5,000 in stock, 100 threads of 50 orders each.
+    #[must_use]
+    pub fn jmeter() -> Self {
+        Self::new(5_000, 100, 50)
+    }
+
+    /// Orders of all buyers.
+    #[must_use]
+    pub fn total_orders(&self) -> usize {
+        self.buyers.saturating_mul(self.orders)
+    }
+
+    /// The number of sales of an exact run.
+    #[must_use]
+    pub fn expected_sales(&self) -> i64 {
+        let orders = i64::try_from(self.total_orders()).unwrap_or(i64::MAX);
+        self.stock.min(orders)
+    }
+
+    /// The path of an order under `strategy`. Only strategies with a lock have safeguards.
+    pub(super) fn order_path(&self, strategy: Strategy) -> String {
+        match strategy.tier() {
+            Tier::Guarded => self.path_with_safeguards(strategy),
+            Tier::Safe | Tier::Volatile | Tier::Unsafe => order_path(strategy),
+        }
+    }
+
+    /// The path of an order that contains all parameters of this plan.
+    pub(super) fn probe_path(&self) -> String {
+        self.path_with_safeguards(Strategy::SingleSql)
+    }
+
+    fn path_with_safeguards(&self, strategy: Strategy) -> String {
+        let mut path = order_path(strategy);
+        if !self.safeguards.guard {
+            path += "&guard=off";
+        }
+        if !self.safeguards.check {
+            path += "&check=off";
+        }
+        path
+    }
+
+    /// The number of connections that are opened.
+    pub(super) fn connections(&self) -> usize {
+        self.connections.min(self.buyers)
+    }
+
+    pub(super) fn check(&self) -> Result<(), RaceError> {
+        let problem = if self.stock < 0 {
+            "the stock must not be negative"
+        } else if self.buyers == 0 || self.orders == 0 || self.connections == 0 {
+            "buyers, orders and connections must each be at least 1"
+        } else if self.connections() > MAX_CONNECTIONS {
+            "at most 10,000 connections; use fewer for the same buyers"
+        } else if self.total_orders() > MAX_ORDERS {
+            "at most 10,000,000 orders (buyers × orders)"
+        } else if self.strategies == Entrants::Only(Vec::new()) {
+            "no strategy is named"
+        } else {
+            return Ok(());
+        };
+        Err(RaceError::Plan(problem))
+    }
+}
+
+fn order_path(strategy: Strategy) -> String {
+    format!("/stock/deduct?strategy={strategy}")
+}
+
+fn as_seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entrants_are_all_or_named() {
+        let two = Entrants::Only(vec![Strategy::NoLock, Strategy::SingleSql]);
+        for (text, expected) in [
+            ("all", Ok(Entrants::Everyone)),
+            ("no-lock, single-sql", Ok(two)),
+            ("", Err(UnknownStrategy)),
+            ("all,no-lock", Err(UnknownStrategy)),
+        ] {
+            assert_eq!(text.parse(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_lock_strategies_get_the_safeguards() {
+        let mut plan = RacePlan::jmeter();
+        let locked = "/stock/deduct?strategy=redis-lock";
+        assert_eq!(plan.order_path(Strategy::RedisLock), locked);
+        plan.safeguards.check = false;
+        let unchecked = format!("{locked}&check=off");
+        assert_eq!(plan.order_path(Strategy::RedisLock), unchecked);
+        plan.safeguards.guard = false;
+        let neither = format!("{locked}&guard=off&check=off");
+        assert_eq!(plan.order_path(Strategy::RedisLock), neither);
+        let without_lock = "/stock/deduct?strategy=optimistic";
+        assert_eq!(plan.order_path(Strategy::Optimistic), without_lock);
+        let probe = "/stock/deduct?strategy=single-sql&guard=off&check=off";
+        assert_eq!(plan.probe_path(), probe);
+    }
+
+    #[test]
+    fn impossible_plans_are_refused() {
+        assert!(RacePlan::seckill().check().is_ok());
+        for (stock, buyers, orders) in [(-1, 1, 1), (1, 0, 1), (1, 1, 0), (1, 10_001, 10_000)] {
+            assert!(RacePlan::new(stock, buyers, orders).check().is_err());
+        }
+    }
+}

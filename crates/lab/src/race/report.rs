@@ -1,0 +1,210 @@
+//! The report of a race: the table, the evidence and the conclusion, or everything as JSON.
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Value, json};
+
+use super::distance::{Distance, milliseconds};
+use super::lineup::Skipped;
+use super::plan::RacePlan;
+use super::row::Row;
+use super::target::Target;
+use super::verdict::Verdict;
+use stocklock_core::stock::Home;
+
+/// A column: its head, and the text of a cell.
+type Column = (&'static str, fn(&Row) -> String);
+
+/// The columns of text at the left, and the last one; the others are numbers.
+const LEFT: [usize; 3] = [0, 1, COLUMNS.len() - 1];
+
+const COLUMNS: [Column; 15] = [
+    ("strategy", |row| row.strategy.to_string()),
+    ("tier", |row| row.tier.to_string()),
+    ("sold", |row| row.sold.to_string()),
+    ("refused", |row| row.refused.to_string()),
+    ("retried", |row| row.retried.total().to_string()),
+    ("failed", |row| row.failed.to_string()),
+    ("left", |row| row.left.to_string()),
+    ("oversold", |row| row.oversold.to_string()),
+    ("drift", |row| row.drift.to_string()),
+    ("lost\nlocks", |row| {
+        row.locks.lost_locks.total().to_string()
+    }),
+    ("refused\nwrites", |row| {
+        row.locks.refused_writes.total().to_string()
+    }),
+    ("req/s", |row| format!("{:.0}", row.requests_per_second)),
+    ("p50 ms", |row| latency(row.p50_ms)),
+    ("p99 ms", |row| latency(row.p99_ms)),
+    ("verdict", |row| row.verdict.to_string()),
+];
+
+fn latency(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"))
+}
+
+/// The result of a race.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The plan.
+    pub plan: RacePlan,
+    /// The replicas.
+    pub targets: Vec<Target>,
+    /// A row for each strategy, in the order of the runs.
+    pub rows: Vec<Row>,
+    /// The strategies that did not run.
+    pub skipped: Vec<Skipped>,
+    /// The error that ended the race before all strategies had run.
+    pub stopped: Option<String>,
+    /// The network latency that the caller added.
+    pub distance: Option<Distance>,
+}
+
+impl Report {
+    /// The same report, with the network latency that was added.
+    #[must_use]
+    pub fn with_distance(self, distance: Distance) -> Self {
+        Self {
+            distance: Some(distance),
+            ..self
+        }
+    }
+
+    /// Whether a strategy broke its promise, or the race did not prove that it kept it.
+    #[must_use]
+    pub fn broken(&self) -> bool {
+        self.stopped.is_some() || self.rows.iter().any(|row| row.verdict.fails())
+    }
+
+    /// Everything as JSON.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let distance = self.distance.as_ref();
+        json!({
+            "plan": self.plan,
+            "targets": self.targets,
+            "rows": self.rows,
+            "skipped": self.skipped,
+            "stopped": self.stopped,
+            "broken": self.broken(),
+            "conclusion": self.conclusion(),
+            "rtt_ms": distance.map(|distance| milliseconds(distance.rtt)),
+            "measured_rtt_ms": distance.map(|distance| milliseconds(distance.measured)),
+            "delayed": distance.map(|distance| &distance.delayed),
+        })
+    }
+
+    /// The table, the findings and the conclusion. Every line ends with a line feed.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut lines = vec![self.figures().trim_fmt(), String::new()];
+        lines.extend(self.rows.iter().flat_map(lines_of));
+        lines.extend(self.settings());
+        lines.extend(self.skipped_lines());
+        if let Some(error) = &self.stopped {
+            lines.push(format!("race stopped: {error}"));
+        }
+        lines.push(self.conclusion());
+        lines.join("\n") + "\n"
+    }
+
+    fn figures(&self) -> Table {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED);
+        table.set_header(COLUMNS.map(|(head, _)| head));
+        for row in &self.rows {
+            table.add_row(COLUMNS.map(|(_, cell)| cell(row)));
+        }
+        for (position, column) in table.column_iter_mut().enumerate() {
+            if !LEFT.contains(&position) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        table
+    }
+
+    /// The settings that differ from the default race.
+    fn settings(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.plan.home == Home::Redis {
+            lines.push(
+                "home redis: the stock is in Redis and the ledger follows in SQL; with every \
+                 strategy, units that Redis loses can be sold again (volatile)"
+                    .to_owned(),
+            );
+        }
+        if let Some(distance) = &self.distance {
+            lines.push(format!("rtt: {distance}"));
+        }
+        if !self.plan.safeguards.guard {
+            let line = "guard off: lock strategies wrote unconditionally, so no write was refused";
+            lines.push(line.to_owned());
+        }
+        if !self.plan.safeguards.check {
+            let line = "check off: lock strategies did not check whether they had lost their lock";
+            lines.push(line.to_owned());
+        }
+        lines
+    }
+
+    /// One line for each reason.
+    fn skipped_lines(&self) -> Vec<String> {
+        let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+        for Skipped { strategy, reason } in &self.skipped {
+            match by_reason.iter_mut().find(|(known, _)| known == reason) {
+                Some((_, names)) => names.push(strategy.name()),
+                None => by_reason.push((reason, vec![strategy.name()])),
+            }
+        }
+        let lines = by_reason.into_iter();
+        lines
+            .map(|(reason, names)| format!("skipped {}: {reason}", names.join(", ")))
+            .collect()
+    }
+
+    /// One sentence for each verdict that occurred.
+    fn conclusion(&self) -> String {
+        let (stock, orders) = (self.plan.stock, self.plan.total_orders());
+        let figures = format!(" ({orders} orders for {stock} in stock)");
+        let sentences = [
+            (Verdict::Broken, "PROMISE BROKEN by", ""),
+            (Verdict::NotProven, "NOT PROVEN, because orders failed:", ""),
+            (Verdict::Exact, "Exact to the unit:", &figures),
+            (Verdict::Caught, "Caught losing stock, as expected:", ""),
+            (
+                Verdict::NotCaught,
+                "Not caught this time, which proves nothing:",
+                " (try more buyers or more replicas)",
+            ),
+        ];
+        let sentences = sentences.into_iter().filter_map(|(verdict, text, more)| {
+            let rows = self.rows.iter().filter(|row| row.verdict == verdict);
+            let names: Vec<_> = rows.map(|row| row.strategy.name()).collect();
+            (!names.is_empty()).then(|| format!("{text} {}{more}.", names.join(", ")))
+        });
+        sentences.collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// The lines below the table for one strategy.
+fn lines_of(row: &Row) -> Vec<String> {
+    let mut lines = Vec::new();
+    // An unsafe strategy is expected to oversell, but not to lose or invent answered orders.
+    let mismatch = &row.mismatch;
+    let unexpected = mismatch.lost + mismatch.phantom + mismatch.sold_after_refusal > 0;
+    if !row.findings.is_empty() && (row.verdict.fails() || unexpected || row.pending > 0) {
+        lines.push(row.findings.join("; "));
+    }
+    if row.failed > 0 {
+        let (failed, unknown, failures) = (row.failed, row.unknown, row.failures.join("; "));
+        lines.push(format!(
+            "{failed} orders failed, {unknown} with an unknown outcome: {failures}"
+        ));
+    }
+    lines.extend(row.remarks.iter().cloned());
+    lines.extend(row.evidence.iter().map(ToString::to_string));
+    lines
+        .iter()
+        .map(|line| format!("{}: {line}", row.strategy))
+        .collect()
+}
