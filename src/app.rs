@@ -13,7 +13,7 @@ use crate::server::serve;
 use crate::supervise::supervise;
 use stocklock_core::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool};
 use stocklock_core::level_service::LevelService;
-use stocklock_store::{RedisOptions, StockStore, StoreOptions, Stores, WatchOn};
+use stocklock_store::{RedisOptions, StoreOptions, Stores, WatchOn};
 
 mod seed;
 mod settings_check;

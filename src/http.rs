@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use stocklock_core::deduct::Deductor;
 use stocklock_core::level_service::LevelService;
 use stocklock_core::strategy::{Available, Strategy};
-use stocklock_store::StockStore;
+use stocklock_store::StoreRouter;
 
 mod adjust;
 mod audit;
@@ -51,7 +51,7 @@ pub struct Api {
     /// Sets and adjusts levels.
     pub levels: LevelService,
     /// Reads levels and the ledger.
-    pub store: Arc<dyn StockStore>,
+    pub store: Arc<StoreRouter>,
     /// The distributed locks, for readiness.
     pub locks: LockServers,
     /// The strategies that can be used.

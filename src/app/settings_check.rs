@@ -1,7 +1,6 @@
 //! Warns at start about settings, here or of the servers, that weaken a promise.
 
 use super::Replica;
-use stocklock_store::StockStore;
 
 impl Replica {
     /// Logs a warning for each unsafe setting.

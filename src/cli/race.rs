@@ -19,7 +19,6 @@ use stocklock_lab::delay::{DelayedServers, ServerUrls};
 use stocklock_lab::processes::ReplicaProcesses;
 use stocklock_lab::race::{Progress, Report, Target, run};
 use stocklock_lab::temporary::TemporaryDatabase;
-use stocklock_store::StockStore as _;
 
 /// Time that a replica gets to exit, in addition to its drain limit.
 const EXIT_MARGIN: Duration = Duration::from_secs(5);

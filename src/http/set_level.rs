@@ -21,7 +21,7 @@ use stocklock_core::stock::{
     Home, LevelChange, OperationId, Precondition, Reason, Revision, Sku, StockError, StockLevel,
     Warehouse,
 };
-use stocklock_store::StockStore;
+use stocklock_store::StoreRouter;
 
 /// Maximum time to read the ETag of the answer.
 const READ_LIMIT: Duration = Duration::from_millis(500);
@@ -108,7 +108,7 @@ fn refusal(error: StockError) -> ApiError {
 /// The revision of the SKU with `level` in it. `None` if the read fails or takes long, because the
 /// level is already set. Also `None` if another writer has changed the level again, because the
 /// caller has not seen that change.
-async fn revision_after(store: &dyn StockStore, level: &StockLevel) -> Option<Revision> {
+async fn revision_after(store: &StoreRouter, level: &StockLevel) -> Option<Revision> {
     let reading = tokio::time::timeout(READ_LIMIT, store.levels_of(&level.sku));
     let levels = reading.await.ok()?.ok()?;
     levels.contains(level).then(|| Revision::of(&levels))

@@ -11,13 +11,12 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
-use stocklock::store::StockStore as _;
 
 use rstest::rstest;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
-use stocklock::ports::{AttemptOutcome, StoreError};
+use stocklock::ports::{AttemptOutcome, DeductionStore as _, LedgerReader as _, StoreError};
 use stocklock::stock::{MovementKind, Warehouse};
 use tokio::time::timeout;
 

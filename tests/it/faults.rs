@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use reqwest::RequestBuilder;
 use stocklock::stock::{Audit, Movement, MovementFilter, Sku};
-use stocklock::store::{StockStore as _, StoreOptions, StoreRouter, Stores};
+use stocklock::store::{StoreOptions, StoreRouter, Stores};
 use stocklock::strategy::Strategy;
 use tokio::time::{Instant, sleep, timeout};
 

@@ -5,12 +5,11 @@
 //! on a fixture.
 
 use std::time::Duration;
-use stocklock::store::StockStore as _;
 
 use redis::{FromRedisValue, RedisResult};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-use stocklock::ports::{AttemptOutcome, RedisMethod, StoreError};
+use stocklock::ports::{AttemptOutcome, DeductionStore as _, RedisMethod, StoreError};
 use tokio::time::{Instant, sleep};
 
 use crate::faults::{SOON, send, until};

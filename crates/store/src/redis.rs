@@ -15,10 +15,10 @@ use stocklock_core::stock::Durability;
 use redis::Client;
 use tokio::sync::OnceCell;
 
-use super::mirror::Mirror;
+use super::sql::SqlBackend;
 use super::sql::ledger_row::LedgerRow;
 use super::{AttemptOutcome, RedisMethod, StoreError};
-use stocklock_core::stock::{Deduction, Fence, Home};
+use stocklock_core::stock::{Deduction, Home};
 
 mod audit;
 mod batches;
@@ -81,21 +81,10 @@ pub enum WatchOn {
     Shared,
 }
 
-/// What must hold of a level for a write that follows from an earlier reading.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Guard<'a> {
-    /// Nothing.
-    None,
-    /// It has the version that was read.
-    Version,
-    /// That, and no later holder of the lock has written.
-    Fence(&'a Fence),
-}
-
 /// Stock in Redis, with its ledger in SQL.
 #[derive(Debug)]
 pub(super) struct RedisStore {
-    sql: Arc<dyn Mirror>,
+    sql: Arc<dyn SqlBackend>,
     connector: Connector,
     shared: Shared,
     exclusive: ExclusivePool,
@@ -105,7 +94,7 @@ pub(super) struct RedisStore {
 }
 
 impl RedisStore {
-    pub(super) fn open(options: RedisOptions, sql: Arc<dyn Mirror>) -> Result<Self, String> {
+    pub(super) fn open(options: RedisOptions, sql: Arc<dyn SqlBackend>) -> Result<Self, String> {
         use secrecy::ExposeSecret;
         // The driver's error text may contain the password.
         let client = Client::open(options.url.expose_secret())

@@ -1,36 +1,34 @@
-//! Both homes behind one door: each operation goes to the store that its SKU lives in.
+//! Sends each operation to the store of its SKU's home.
 //!
-//! A SKU's home is fixed when it is created, which happens in SQL; so what was read of it once
-//! stays true, and is kept. The statements and the scripts themselves touch only stock of their own
-//! home: a mistake made here is refused there.
+//! A SKU's home is fixed when it is created in SQL, so the router caches it. Statements and scripts
+//! also check the home, so a mistake here is refused there.
 
 use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use async_trait::async_trait;
 
-use super::level_change::plan_level;
-use super::mirror::Mirror;
-use super::redis::{Guard, RedisStore};
+use super::redis::RedisStore;
+use super::sql::level_change::plan_level;
+use super::sql::{self, LedgerQueries, SqlBackend};
 use super::{
-    AttemptOutcome, ChangeOutcome, JournalConsumer, RedisMethod, RedisOptions, StockStore,
-    StoreError, StoreOptions, connect_sql,
+    AttemptOutcome, ChangeOutcome, JournalConsumer, RedisMethod, RedisOptions, StoreError,
+    StoreOptions,
 };
 use stocklock_core::ports::{Condition, DeductionStore, LedgerReader, LevelStore};
 use stocklock_core::stock::{
-    Adjustment, Audit, Deduction, Fence, Home, Idempotency, LevelChange, LevelCursor, Movement,
+    Adjustment, Audit, Deduction, Home, Idempotency, LevelChange, LevelCursor, Movement,
     MovementFilter, OperationId, Sku, StockLevel, Warehouse,
 };
 
-/// How many SKUs' homes are kept.
-const KEPT: usize = 100_000;
+/// How many SKUs' homes are cached.
+const CACHED_HOMES: usize = 100_000;
 
-/// A store of both homes, and what makes the SQL ledger follow the one in Redis.
+/// The stores of a replica.
 #[derive(Debug, Clone)]
 pub struct Stores {
-    /// The door to both.
+    /// Reads and writes stock of both homes.
     pub store: Arc<StoreRouter>,
-    redis: Option<Arc<RedisStore>>,
 }
 
 impl Stores {
@@ -43,108 +41,199 @@ impl Stores {
         options: &StoreOptions,
         redis: Option<RedisOptions>,
     ) -> Result<Self, String> {
-        let sql =
-            connect_sql(url, options).map_err(|problem| format!("DATABASE_URL: {problem}"))?;
+        let sql = sql::open(url, options).map_err(|problem| format!("DATABASE_URL: {problem}"))?;
         let redis = redis.map(|options| RedisStore::open(options, Arc::clone(&sql)));
         let redis = redis
             .transpose()
             .map_err(|problem| format!("REDIS_URL: {problem}"))?;
-        let redis = redis.map(Arc::new);
-        let store = Arc::new(StoreRouter::new(sql, redis.clone()));
-        Ok(Self { store, redis })
+        let store = Arc::new(StoreRouter::new(sql, redis.map(Arc::new)));
+        Ok(Self { store })
     }
 
     /// Whether stock can live in Redis.
     #[must_use]
     pub fn have_redis(&self) -> bool {
-        self.redis.is_some()
+        self.store.redis.is_some()
     }
 
-    /// What brings the journals of that Redis, if there is one, into the SQL ledger.
+    /// Applies the journals of that Redis, if there is one, to the SQL ledger.
     #[must_use]
     pub fn journal_consumer(&self, replica: &str) -> Option<JournalConsumer> {
-        let redis = Arc::clone(self.redis.as_ref()?);
+        let redis = Arc::clone(self.store.redis.as_ref()?);
         Some(JournalConsumer::new(redis, replica))
     }
 
-    /// Removes all stock of this ledger from Redis, journals and all, if there is a Redis: for a
-    /// ledger that is about to be removed itself.
+    /// Removes all stock and journals of this ledger from Redis, if there is one. For a ledger that
+    /// is about to be removed.
     ///
     /// # Errors
-    /// Redis or SQL does not answer: some of it may be left.
+    /// Redis or SQL does not answer. Some of the stock may be left.
     pub async fn erase_redis(&self) -> Result<(), StoreError> {
-        match &self.redis {
+        match &self.store.redis {
             Some(redis) => redis.purge().await,
             None => Ok(()),
         }
     }
 }
 
-/// The SQL store, and the Redis store where there is one.
+/// Opens the SQL store alone, without the router in front of it. The URL's scheme names the database:
+/// `sqlite:`, `mysql:`, `mariadb:`, `postgres:` or `postgresql:`. Connections are opened when first
+/// needed.
+///
+/// # Errors
+/// A sentence that says what is wrong with the URL, without its password.
+pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn LedgerQueries>, String> {
+    Ok(sql::open(url, options)?)
+}
+
+/// The stores of both homes behind the ports of the core.
+///
+/// # Cancel safety
+/// Dropping the future of any method leaves no transaction open and no half of an operation
+/// committed. The caller then does not know whether the operation happened, so writes run in their
+/// own task (see [`stocklock_core::deduct::WritePool`]).
 #[derive(Debug)]
 pub struct StoreRouter {
-    sql: Arc<dyn Mirror>,
+    sql: Arc<dyn SqlBackend>,
     redis: Option<Arc<RedisStore>>,
-    known: RwLock<HashMap<Sku, Home>>,
+    homes: RwLock<HashMap<Sku, Home>>,
 }
 
 impl StoreRouter {
-    fn new(sql: Arc<dyn Mirror>, redis: Option<Arc<RedisStore>>) -> Self {
+    fn new(sql: Arc<dyn SqlBackend>, redis: Option<Arc<RedisStore>>) -> Self {
         Self {
             sql,
             redis,
-            known: RwLock::default(),
+            homes: RwLock::default(),
         }
     }
 
-    /// The Redis store, which a SKU that lives there needs.
+    /// The SQL database: `sqlite`, `mysql` or `postgres`.
+    #[must_use]
+    pub fn backend(&self) -> &'static str {
+        self.sql.backend()
+    }
+
+    /// Makes one cheap round trip to the database.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        self.sql.ping().await
+    }
+
+    /// Makes one cheap round trip to the Redis that holds stock.
+    ///
+    /// # Errors
+    /// Redis does not answer, or is not configured.
+    pub async fn ping_redis(&self) -> Result<(), StoreError> {
+        self.redis()?.ping().await
+    }
+
+    /// Settings of the servers under which a promise does not hold. Each sentence says what to set.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
+        let mut problems = self.sql.unsafe_settings().await?;
+        if let Some(redis) = &self.redis {
+            let of_redis = async {
+                let mut found = redis.unsafe_settings().await?;
+                found.extend(redis.cluster_problem().await?.map(str::to_owned));
+                Ok::<_, StoreError>(found)
+            };
+            problems.extend(of_redis.await.unwrap_or_else(|error| {
+                vec![format!("Redis's settings could not be checked: {error}")]
+            }));
+        }
+        Ok(problems)
+    }
+
+    /// All levels of one SKU, in warehouse order.
+    ///
+    /// # Errors
+    /// A store does not answer.
+    pub async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError> {
+        self.with_redis_levels(self.sql.levels_of(sku).await?).await
+    }
+
+    /// At most `limit` levels of all SKUs in (SKU, warehouse) order, starting after `after`.
+    ///
+    /// # Errors
+    /// A store does not answer.
+    pub async fn levels(
+        &self,
+        after: Option<&LevelCursor>,
+        limit: u32,
+    ) -> Result<Vec<StockLevel>, StoreError> {
+        let levels = self.sql.levels(after, limit).await?;
+        self.with_redis_levels(levels).await
+    }
+
+    /// The ledger of one SKU, newest operation first.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError> {
+        self.sql.movements(filter).await
+    }
+
+    /// Counter and ledger of each warehouse of the SKU, from one consistent snapshot.
+    ///
+    /// # Errors
+    /// A store does not answer.
+    pub async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
+        match self.home_of(sku).await? {
+            Some(Home::Redis) => self.redis()?.audit(sku).await,
+            Some(Home::Sql) | None => self.sql.audit(sku).await,
+        }
+    }
+
+    /// Closes all connections. Those in use are closed after their operation.
+    pub async fn close(&self) {
+        if let Some(redis) = &self.redis {
+            redis.close();
+        }
+        self.sql.close().await;
+    }
+
+    /// The Redis store, which Redis-home stock needs.
     fn redis(&self) -> Result<&RedisStore, StoreError> {
         self.redis.as_deref().ok_or(StoreError::NoRedis)
     }
 
-    /// Where the SKU's stock lives; `None` where there is none.
+    /// The home of a SKU, if there is such a SKU.
     async fn home_of(&self, sku: &Sku) -> Result<Option<Home>, StoreError> {
-        if let Some(home) = self.known().get(sku) {
+        if let Some(home) = self.cached_homes().get(sku) {
             return Ok(Some(*home));
         }
-        let home = self
-            .sql
-            .levels_of(sku)
-            .await?
-            .first()
-            .map(|level| level.home);
+        let levels = self.sql.levels_of(sku).await?;
+        let home = levels.first().map(|level| level.home);
         if let Some(home) = home {
-            self.learn(sku, home);
+            self.cache_home(sku, home);
         }
         Ok(home)
     }
 
-    fn known(&self) -> std::sync::RwLockReadGuard<'_, HashMap<Sku, Home>> {
-        // Nothing panics while it is held.
-        self.known
-            .read()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn cached_homes(&self) -> RwLockReadGuard<'_, HashMap<Sku, Home>> {
+        // No code panics while it holds the lock.
+        self.homes.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn learn(&self, sku: &Sku, home: Home) {
-        let known = self.known.write();
-        let mut known = known.unwrap_or_else(std::sync::PoisonError::into_inner);
-        if known.len() >= KEPT {
-            // They are all a read away.
-            known.clear();
+    fn cache_home(&self, sku: &Sku, home: Home) {
+        let mut homes = self.homes.write().unwrap_or_else(PoisonError::into_inner);
+        if homes.len() >= CACHED_HOMES {
+            // Cheap to rebuild: one query per SKU.
+            homes.clear();
         }
-        known.insert(sku.clone(), home);
+        homes.insert(sku.clone(), home);
     }
 
-    async fn warehouses_of(&self, sku: &Sku) -> Result<Vec<Warehouse>, StoreError> {
-        let levels = self.sql.levels_of(sku).await?;
-        Ok(levels.into_iter().map(|level| level.warehouse).collect())
-    }
-
-    /// Sets a level of a SKU that lives, or shall live, in Redis.
+    /// Sets a level of a SKU whose home is Redis, or creates it.
     async fn set_in_redis(&self, change: &LevelChange) -> Result<ChangeOutcome, StoreError> {
         let redis = self.redis()?;
-        let warehouses = self.warehouses_of(&change.sku).await?;
+        let levels = self.sql.levels_of(&change.sku).await?;
+        let warehouses: Vec<Warehouse> = levels.into_iter().map(|level| level.warehouse).collect();
         if warehouses.contains(&change.warehouse) {
             return redis.set_level(change, &warehouses).await;
         }
@@ -154,14 +243,14 @@ impl StoreRouter {
             if let Err(refused) = plan_level(change, &levels) {
                 return Ok(refused);
             }
-            // It holds of Redis, which the mirrors only follow.
+            // The precondition was checked on Redis. The mirrors in SQL may be older.
             creation.precondition = None;
         }
         match self.sql.set_level(&creation).await? {
-            // Another one created it first.
+            // Another request created it first.
             ChangeOutcome::WrongHome(Home::Redis) => Ok(ChangeOutcome::Conflict),
             ChangeOutcome::Done { level, created } => {
-                self.learn(&level.sku, level.home);
+                self.cache_home(&level.sku, level.home);
                 let level = self.loaded(level).await;
                 Ok(ChangeOutcome::Done { level, created })
             }
@@ -169,24 +258,24 @@ impl StoreRouter {
         }
     }
 
-    /// The level as Redis has it, which was just created in SQL. It is there, or will be when it
-    /// is first asked for: that Redis is away does not undo the creation.
+    /// Loads a level that was just created in SQL into Redis. If Redis does not answer, the level
+    /// is created nevertheless, and loaded when it is first read.
     async fn loaded(&self, level: StockLevel) -> StockLevel {
         if level.home == Home::Sql {
             return level;
         }
-        match StockStore::level(self, &level.sku, &level.warehouse).await {
+        match self.level(&level.sku, &level.warehouse).await {
             Ok(Some(loaded)) => loaded,
             Ok(None) => level,
             Err(error) => {
-                tracing::warn!(%error, "a level was created, and could not be loaded into Redis");
+                tracing::warn!(%error, "a level was created but could not be loaded into Redis");
                 level
             }
         }
     }
 
-    /// The levels of a page, those that live in Redis as they are there.
-    async fn as_they_are(
+    /// Replaces the mirrors of Redis-home levels by the levels in Redis.
+    async fn with_redis_levels(
         &self,
         mut levels: Vec<StockLevel>,
     ) -> Result<Vec<StockLevel>, StoreError> {
@@ -194,8 +283,8 @@ impl StoreRouter {
             if same_sku[0].home == Home::Redis {
                 let sku = same_sku[0].sku.clone();
                 let warehouses: Vec<_> = same_sku.iter().map(|l| l.warehouse.clone()).collect();
-                let truth = self.redis()?.levels_in(&sku, &warehouses).await?;
-                same_sku.clone_from_slice(&truth);
+                let in_redis = self.redis()?.levels_in(&sku, &warehouses).await?;
+                same_sku.clone_from_slice(&in_redis);
             }
         }
         Ok(levels)
@@ -203,35 +292,7 @@ impl StoreRouter {
 }
 
 #[async_trait]
-impl StockStore for StoreRouter {
-    fn backend(&self) -> &'static str {
-        self.sql.backend()
-    }
-
-    async fn ping(&self) -> Result<(), StoreError> {
-        self.sql.ping().await
-    }
-
-    async fn ping_redis(&self) -> Result<(), StoreError> {
-        self.redis()?.ping().await
-    }
-
-    async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
-        let mut problems = self.sql.unsafe_settings().await?;
-        if let Some(redis) = &self.redis {
-            let told = async {
-                let mut told = redis.unsafe_settings().await?;
-                told.extend(redis.cluster_problem().await?.map(str::to_owned));
-                Ok::<_, StoreError>(told)
-            };
-            // That Redis is away hides nothing of what is wrong with SQL.
-            problems.extend(told.await.unwrap_or_else(|error| {
-                vec![format!("Redis's settings could not be checked: {error}")]
-            }));
-        }
-        Ok(problems)
-    }
-
+impl LedgerReader for StoreRouter {
     async fn level(
         &self,
         sku: &Sku,
@@ -244,6 +305,28 @@ impl StockStore for StoreRouter {
         }
     }
 
+    async fn recorded(
+        &self,
+        sku: &Sku,
+        operation: OperationId,
+        idempotency: Option<&Idempotency>,
+    ) -> Result<Option<Movement>, StoreError> {
+        if self.home_of(sku).await? == Some(Home::Redis) {
+            let redis = self.redis()?;
+            let found = redis.remembered(sku, operation, idempotency).await?;
+            // An operation with a key did not create the SKU, so SQL alone cannot have it. If Redis
+            // may have lost keys, it has asked SQL already. Asking again for each refusal would cost
+            // what the home in Redis saves.
+            if found.is_some() || idempotency.is_some() {
+                return Ok(found);
+            }
+        }
+        self.sql.recorded(sku, operation, idempotency).await
+    }
+}
+
+#[async_trait]
+impl DeductionStore for StoreRouter {
     async fn deduct_if_available(
         &self,
         deduction: &Deduction,
@@ -258,75 +341,29 @@ impl StockStore for StoreRouter {
         self.sql.deduct_under_row_lock(deduction).await
     }
 
-    async fn deduct_if_version(
+    async fn write_back(
         &self,
         deduction: &Deduction,
         read: &StockLevel,
+        condition: Condition<'_>,
     ) -> Result<AttemptOutcome, StoreError> {
         match read.home {
-            Home::Sql => self.sql.deduct_if_version(deduction, read).await,
-            Home::Redis => {
-                self.redis()?
-                    .write_from(deduction, read, Guard::Version)
-                    .await
-            }
-        }
-    }
-
-    async fn deduct_if_fenced(
-        &self,
-        deduction: &Deduction,
-        read: &StockLevel,
-        fence: &Fence,
-    ) -> Result<AttemptOutcome, StoreError> {
-        match read.home {
-            Home::Sql => self.sql.deduct_if_fenced(deduction, read, fence).await,
-            Home::Redis => {
-                let guard = Guard::Fence(fence);
-                self.redis()?.write_from(deduction, read, guard).await
-            }
-        }
-    }
-
-    async fn overwrite(
-        &self,
-        deduction: &Deduction,
-        read: &StockLevel,
-    ) -> Result<AttemptOutcome, StoreError> {
-        match read.home {
-            Home::Sql => self.sql.overwrite(deduction, read).await,
-            Home::Redis => self.redis()?.write_from(deduction, read, Guard::None).await,
+            Home::Sql => self.sql.write_back(deduction, read, condition).await,
+            Home::Redis => self.redis()?.write_from(deduction, read, condition).await,
         }
     }
 
     async fn deduct_in_redis(
         &self,
         deduction: &Deduction,
-        how: RedisMethod,
+        method: RedisMethod,
     ) -> Result<AttemptOutcome, StoreError> {
-        self.redis()?.deduct(deduction, how).await
+        self.redis()?.deduct(deduction, method).await
     }
+}
 
-    async fn recorded(
-        &self,
-        sku: &Sku,
-        operation: OperationId,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<Option<Movement>, StoreError> {
-        if self.home_of(sku).await? == Some(Home::Redis) {
-            let remembered = self
-                .redis()?
-                .remembered(sku, operation, idempotency)
-                .await?;
-            // What has a key was not created in SQL; and where Redis may have forgotten keys, it has
-            // asked SQL already. To ask for each refusal would cost what the home in Redis saves.
-            if remembered.is_some() || idempotency.is_some() {
-                return Ok(remembered);
-            }
-        }
-        self.sql.recorded(sku, operation, idempotency).await
-    }
-
+#[async_trait]
+impl LevelStore for StoreRouter {
     async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome, StoreError> {
         let home = self.home_of(&change.sku).await?;
         match home.or(change.home).unwrap_or_default() {
@@ -341,104 +378,5 @@ impl StockStore for StoreRouter {
             Some(Home::Sql) => self.sql.adjust(adjustment).await,
             Some(Home::Redis) => self.redis()?.adjust(adjustment).await,
         }
-    }
-
-    async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError> {
-        self.as_they_are(self.sql.levels_of(sku).await?).await
-    }
-
-    async fn levels(
-        &self,
-        after: Option<&LevelCursor>,
-        limit: u32,
-    ) -> Result<Vec<StockLevel>, StoreError> {
-        self.as_they_are(self.sql.levels(after, limit).await?).await
-    }
-
-    async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError> {
-        self.sql.movements(filter).await
-    }
-
-    async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
-        match self.home_of(sku).await? {
-            Some(Home::Redis) => self.redis()?.audit(sku).await,
-            Some(Home::Sql) | None => self.sql.audit(sku).await,
-        }
-    }
-
-    async fn close(&self) {
-        if let Some(redis) = &self.redis {
-            redis.close();
-        }
-        self.sql.close().await;
-    }
-}
-
-#[async_trait]
-impl LedgerReader for StoreRouter {
-    async fn level(
-        &self,
-        sku: &Sku,
-        warehouse: &Warehouse,
-    ) -> Result<Option<StockLevel>, StoreError> {
-        StockStore::level(self, sku, warehouse).await
-    }
-
-    async fn recorded(
-        &self,
-        sku: &Sku,
-        operation: OperationId,
-        idempotency: Option<&Idempotency>,
-    ) -> Result<Option<Movement>, StoreError> {
-        StockStore::recorded(self, sku, operation, idempotency).await
-    }
-}
-
-#[async_trait]
-impl DeductionStore for StoreRouter {
-    async fn deduct_if_available(
-        &self,
-        deduction: &Deduction,
-    ) -> Result<AttemptOutcome, StoreError> {
-        StockStore::deduct_if_available(self, deduction).await
-    }
-
-    async fn deduct_under_row_lock(
-        &self,
-        deduction: &Deduction,
-    ) -> Result<AttemptOutcome, StoreError> {
-        StockStore::deduct_under_row_lock(self, deduction).await
-    }
-
-    async fn write_back(
-        &self,
-        deduction: &Deduction,
-        read: &StockLevel,
-        condition: Condition<'_>,
-    ) -> Result<AttemptOutcome, StoreError> {
-        match condition {
-            Condition::None => self.overwrite(deduction, read).await,
-            Condition::Version => self.deduct_if_version(deduction, read).await,
-            Condition::Fence(fence) => self.deduct_if_fenced(deduction, read, fence).await,
-        }
-    }
-
-    async fn deduct_in_redis(
-        &self,
-        deduction: &Deduction,
-        method: RedisMethod,
-    ) -> Result<AttemptOutcome, StoreError> {
-        StockStore::deduct_in_redis(self, deduction, method).await
-    }
-}
-
-#[async_trait]
-impl LevelStore for StoreRouter {
-    async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome, StoreError> {
-        StockStore::set_level(self, change).await
-    }
-
-    async fn adjust(&self, adjustment: &Adjustment) -> Result<ChangeOutcome, StoreError> {
-        StockStore::adjust(self, adjustment).await
     }
 }

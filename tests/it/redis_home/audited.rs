@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use stocklock::store::StockStore as _;
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

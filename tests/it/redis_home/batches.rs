@@ -2,12 +2,11 @@
 //! decided on its own.
 
 use std::collections::BTreeSet;
-use stocklock::store::StockStore as _;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, RedisMethod, StoreError};
+use stocklock::ports::{AttemptOutcome, Condition, DeductionStore as _, RedisMethod, StoreError};
 use stocklock::stock::{Deduction, Durability};
 
 use super::{deduct, fixture, fixture_with_journal_limit, flush, run, sell};
@@ -197,7 +196,9 @@ async fn batch_that_fills_the_journal_is_accepted_in_part() {
     for next in [
         deduct(&fixture, "a", RedisMethod::Script).await,
         deduct(&fixture, "a", RedisMethod::Watch).await,
-        store.deduct_if_version(&deduction("a", 1), &read).await,
+        store
+            .write_back(&deduction("a", 1), &read, Condition::Version)
+            .await,
     ] {
         assert!(is_full(&next), "{next:?}");
     }

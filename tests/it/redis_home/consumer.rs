@@ -2,9 +2,11 @@
 //! it is read.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, ChangeOutcome, RedisMethod, StoreError};
+use stocklock::ports::{
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, LevelStore as _, RedisMethod,
+    StoreError,
+};
 use stocklock::stock::{Durability, MovementKind};
-use stocklock::store::StockStore as _;
 
 use super::{deduct, fixture, fixture_with_journal_limit, flush, run, sell};
 use crate::store_contract::fixture::{
@@ -33,7 +35,11 @@ async fn sql_agrees_with_redis_to_the_unit_on_every_database(
     for _ in 0..2 {
         // Both from the same read: a lost update, which the level does not notice.
         let sale = deduction("货", 1);
-        let sold = fixture.store.overwrite(&sale, &read).await.unwrap();
+        let sold = fixture
+            .store
+            .write_back(&sale, &read, Condition::None)
+            .await
+            .unwrap();
         assert_eq!(
             sold,
             AttemptOutcome::Deducted {
@@ -142,7 +148,7 @@ async fn full_journal_refuses_changes_until_entries_are_applied() {
         deduct(&fixture, "a", RedisMethod::Script).await.err(),
         deduct(&fixture, "a", RedisMethod::Watch).await.err(),
         store
-            .deduct_if_version(&deduction("a", 1), &read)
+            .write_back(&deduction("a", 1), &read, Condition::Version)
             .await
             .err(),
         store.adjust(&adjustment("a", 1)).await.err(),

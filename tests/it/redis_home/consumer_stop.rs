@@ -1,9 +1,8 @@
 //! A journal consumer that stops, that has nothing to do, or whose Redis is out of memory.
 
 use std::sync::Arc;
-use stocklock::store::StockStore as _;
 
-use stocklock::ports::{AttemptOutcome, RedisMethod, StoreError};
+use stocklock::ports::{AttemptOutcome, DeductionStore as _, RedisMethod, StoreError};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;

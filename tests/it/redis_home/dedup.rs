@@ -1,9 +1,9 @@
 //! The operations that Redis remembers after their movements have left the journal.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, ChangeOutcome, RedisMethod};
+use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition, RedisMethod};
+use stocklock::ports::{DeductionStore as _, LedgerReader as _, LevelStore as _};
 use stocklock::stock::{Adjustment, Deduction, Durability};
-use stocklock::store::StockStore as _;
 
 use super::{deduct, fixture, flush, run};
 use crate::store_contract::fixture::{Fixture, On, adjustment, deduction_with_key, idempotency};
@@ -41,7 +41,7 @@ impl Way {
             Self::Watch => store.deduct_in_redis(deduction, RedisMethod::Watch).await,
             Self::Write => {
                 let read = fixture.level(deduction.sku.as_str()).await;
-                store.deduct_if_version(deduction, &read).await
+                store.write_back(deduction, &read, Condition::Version).await
             }
         };
         attempt.expect("no error")

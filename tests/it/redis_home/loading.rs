@@ -2,10 +2,11 @@
 //! was sold.
 
 use std::sync::Arc;
-use stocklock::store::StockStore as _;
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, RedisMethod};
+use stocklock::ports::{
+    AttemptOutcome, Condition, DeductionStore as _, LevelStore as _, RedisMethod,
+};
 use stocklock::stock::Home;
 use tokio::task::JoinSet;
 
@@ -98,7 +99,10 @@ async fn versions_are_never_reused_after_repeated_losses() {
         assert!(fixture.level("a").await.version > read.version);
         sell(&fixture, "a", 2).await;
         let sale = deduction("a", 1);
-        let late = fixture.store.deduct_if_version(&sale, &read).await;
+        let late = fixture
+            .store
+            .write_back(&sale, &read, Condition::Version)
+            .await;
         assert_eq!(late.unwrap(), AttemptOutcome::Conflict);
     }
 }
@@ -149,7 +153,9 @@ async fn drift_is_repaired_in_the_level_itself() {
     add("version", 1).await;
 
     assert!(fixture.audit("a").await.consistent());
-    let late = store.deduct_if_version(&deduction("a", 1), &read).await;
+    let late = store
+        .write_back(&deduction("a", 1), &read, Condition::Version)
+        .await;
     assert_eq!(late.unwrap(), AttemptOutcome::Conflict);
     sell(&fixture, "a", 6).await;
     let audit = fixture.audit("a").await;

@@ -1,10 +1,9 @@
 //! A Redis that refuses to write, as the store sees it: nothing changes, and the error says why.
 
 use std::sync::Arc;
-use stocklock::store::StockStore as _;
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, RedisMethod, StoreError};
+use stocklock::ports::{AttemptOutcome, DeductionStore as _, RedisMethod, StoreError};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 

@@ -1,9 +1,8 @@
 //! Why `WATCH` needs a connection that no other request uses.
 
 use std::sync::Arc;
-use stocklock::store::StockStore as _;
 
-use stocklock::ports::{AttemptOutcome, RedisMethod};
+use stocklock::ports::{AttemptOutcome, DeductionStore as _, RedisMethod};
 use stocklock::store::WatchOn;
 use tokio::task::JoinSet;
 

@@ -1,12 +1,12 @@
 //! Changes that are not sales: to set a level, and to adjust it.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, ChangeOutcome};
+use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition};
+use stocklock::ports::{DeductionStore as _, LedgerReader as _, LevelStore as _};
 use stocklock::stock::{
     Adjustment, Home, LevelChange, MovementKind, Precondition, Reason, Reference, RequestHash,
     Revision, StockLevel,
 };
-use stocklock::store::StockStore as _;
 
 use super::deductions::Way;
 use super::fixture::{
@@ -233,7 +233,10 @@ async fn contradicted_refusal_is_a_conflict(#[values(Sqlite, Mysql, Postgres)] b
     let adjusted = fixture.store.adjust(&adjustment("a", -1)).await.unwrap();
     assert_eq!(adjusted, ChangeOutcome::Conflict);
     let read = StockLevel { on_hand: 0, ..read };
-    let attempt = fixture.store.overwrite(&deduction("a", 1), &read).await;
+    let attempt = fixture
+        .store
+        .write_back(&deduction("a", 1), &read, Condition::None)
+        .await;
     assert_eq!(attempt.unwrap(), AttemptOutcome::Conflict);
     assert_eq!(fixture.movements("a").await.len(), 1);
 }

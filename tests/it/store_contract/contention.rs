@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use stocklock::store::StockStore as _;
 
 use futures_util::future::join4;
 use rstest::rstest;
@@ -10,9 +9,8 @@ use secrecy::SecretString;
 use stocklock::deduct::{DeductOrder, DeductionContext, Deductor, RetryPolicy, WritePool};
 use stocklock::locks::{LockServers, LockSettings};
 use stocklock::metrics::Metrics;
-use stocklock::ports::{AttemptOutcome, ChangeOutcome, StoreError};
+use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, StoreError};
 use stocklock::stock::{Home, StockError, Warehouse};
-use stocklock::store::StockStore as _;
 use stocklock::strategy::{Available, Dependency, Safeguards, Strategy, Tier};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -117,8 +115,8 @@ async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)]
     let all = join4(
         store.deduct_if_available(&deduction),
         store.deduct_under_row_lock(&deduction),
-        store.deduct_if_version(&deduction, &read),
-        store.overwrite(&deduction, &read),
+        store.write_back(&deduction, &read, Condition::Version),
+        store.write_back(&deduction, &read, Condition::None),
     );
     let (guarded, locked, version, overwrite) = timeout(BOUNDED, all).await.expect("bounded");
 

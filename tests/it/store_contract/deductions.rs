@@ -1,9 +1,10 @@
 //! The ways to deduct: what they change, what they refuse, and what they record.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, RedisMethod, StoreError};
+use stocklock::ports::{
+    AttemptOutcome, Condition, DeductionStore as _, LedgerReader as _, RedisMethod, StoreError,
+};
 use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
-use stocklock::store::StockStore as _;
 
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, REDIS, SQLITE, deduction, deduction_with_key, fence,
@@ -48,12 +49,18 @@ impl Way {
             Self::RowLock => store.deduct_under_row_lock(deduction).await,
             Self::Script => store.deduct_in_redis(deduction, RedisMethod::Script).await,
             Self::Watch => store.deduct_in_redis(deduction, RedisMethod::Watch).await,
-            Self::Version => store.deduct_if_version(deduction, read()).await,
+            Self::Version => {
+                store
+                    .write_back(deduction, read(), Condition::Version)
+                    .await
+            }
             Self::Fenced => {
                 let fence = fence(1, "test");
-                store.deduct_if_fenced(deduction, read(), &fence).await
+                store
+                    .write_back(deduction, read(), Condition::Fence(&fence))
+                    .await
             }
-            Self::Overwrite => store.overwrite(deduction, read()).await,
+            Self::Overwrite => store.write_back(deduction, read(), Condition::None).await,
         }
     }
 }
@@ -196,7 +203,10 @@ async fn write_with_an_old_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRE
     fixture.put("a", 10).await;
 
     let sale = deduction("a", 1);
-    let attempt = fixture.store.deduct_if_version(&sale, &read).await;
+    let attempt = fixture
+        .store
+        .write_back(&sale, &read, Condition::Version)
+        .await;
 
     assert_eq!(attempt.unwrap(), AttemptOutcome::Conflict);
     assert_eq!(fixture.level("a").await.on_hand, 10);
@@ -209,7 +219,10 @@ async fn overwrite_loses_an_update_and_drifts(#[values(SQLITE, MYSQL, POSTGRES, 
     let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
     for _ in 0..2 {
-        let attempt = fixture.store.overwrite(&deduction("a", 1), &read).await;
+        let attempt = fixture
+            .store
+            .write_back(&deduction("a", 1), &read, Condition::None)
+            .await;
         assert_eq!(attempt.unwrap(), on.done(9));
     }
     assert_eq!(fixture.level("a").await.on_hand, 9);
@@ -231,7 +244,10 @@ async fn overwrite_below_the_limit_is_refused(#[values(SQLITE, MYSQL, POSTGRES, 
     let read = fixture.set(with_limit(2, 0)).await;
     fixture.set(with_limit(0, 0)).await;
 
-    let attempt = fixture.store.overwrite(&deduction("a", 1), &read).await;
+    let attempt = fixture
+        .store
+        .write_back(&deduction("a", 1), &read, Condition::None)
+        .await;
 
     assert_eq!(
         attempt.unwrap(),

@@ -1,9 +1,10 @@
 //! Writes under a lock: which ones the fence of the level refuses, and which ones change the fence.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, ChangeOutcome, RedisMethod};
+use stocklock::ports::{
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, LevelStore as _, RedisMethod,
+};
 use stocklock::stock::{LevelChange, StockLevel};
-use stocklock::store::StockStore as _;
 
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, deduction, deduction_with_key,
@@ -38,7 +39,9 @@ impl Row {
     async fn write(&self, read: &StockLevel, token: i64, source: &str) -> AttemptOutcome {
         let (store, fence) = (&self.fixture.store, fence(token, source));
         let deduction = deduction(SKU, 1);
-        let attempt = store.deduct_if_fenced(&deduction, read, &fence).await;
+        let attempt = store
+            .write_back(&deduction, read, Condition::Fence(&fence))
+            .await;
         attempt.expect("no error")
     }
 
@@ -160,8 +163,12 @@ async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, 
         ],
     };
     let others = [
-        store.deduct_if_version(&sale(), &row.read().await).await,
-        store.overwrite(&sale(), &row.read().await).await,
+        store
+            .write_back(&sale(), &row.read().await, Condition::Version)
+            .await,
+        store
+            .write_back(&sale(), &row.read().await, Condition::None)
+            .await,
     ];
     for (sold, attempt) in (2..).zip(atomic.into_iter().chain(others)) {
         assert_eq!(attempt.expect("no error"), on.done(10 - sold));
@@ -194,7 +201,10 @@ async fn write_after_lower_limit_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES,
     row.fixture.set(with_limit(0)).await;
     assert_eq!(row.write(&read, 7, HERE).await, AttemptOutcome::Conflict);
     let sale = deduction(SKU, 1);
-    let attempt = row.fixture.store.deduct_if_version(&sale, &read);
+    let attempt = row
+        .fixture
+        .store
+        .write_back(&sale, &read, Condition::Version);
     assert_eq!(attempt.await.expect("no error"), AttemptOutcome::Conflict);
     row.assert(0, "", 0).await;
 }
@@ -207,7 +217,9 @@ async fn duplicate_keeps_units_and_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS
     let sale = deduction_with_key(SKU, 1, "key");
     for (token, expected) in [(7, on.done(9)), (8, AttemptOutcome::Duplicate)] {
         let (read, fence) = (row.read().await, fence(token, HERE));
-        let attempt = store.deduct_if_fenced(&sale, &read, &fence).await;
+        let attempt = store
+            .write_back(&sale, &read, Condition::Fence(&fence))
+            .await;
         assert_eq!(attempt.expect("no error"), expected);
     }
     row.assert(7, HERE, 1).await;

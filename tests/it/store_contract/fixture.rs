@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stocklock::ports::{AttemptOutcome, ChangeOutcome, StoreError};
+use stocklock::ports::{
+    AttemptOutcome, ChangeOutcome, DeductionStore as _, LedgerReader as _, LevelStore as _,
+    StoreError,
+};
 use stocklock::stock::{
     Adjustment, Audit, Caller, Deduction, Durability, Fence, Home, Idempotency, IdempotencyKey,
     LevelChange, Movement, MovementFilter, OperationId, Precondition, Quantity, Reason,
     RequestHash, Sku, StockLevel, Warehouse,
 };
-use stocklock::store::{RedisOptions, StockStore, StoreOptions, StoreRouter, Stores, WatchOn};
+use stocklock::store::{LedgerQueries, RedisOptions, StoreOptions, StoreRouter, Stores, WatchOn};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -128,7 +131,7 @@ impl Fixture {
     }
 
     /// The SQL store alone, without the router in front of it.
-    pub(crate) fn sql(&self) -> Arc<dyn StockStore> {
+    pub(crate) fn sql(&self) -> Arc<dyn LedgerQueries> {
         stocklock::store::connect(&self.url, &options(8)).expect("a valid URL")
     }
 

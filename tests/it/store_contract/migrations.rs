@@ -2,10 +2,8 @@
 
 use std::pin::pin;
 use std::time::Duration;
-use stocklock::store::StockStore as _;
 
 use rstest::rstest;
-use stocklock::store::StockStore as _;
 use stocklock::store::{connect, migrate};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};

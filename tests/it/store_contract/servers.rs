@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use stocklock::store::StockStore as _;
+use stocklock::ports::{DeductionStore as _, LedgerReader as _, LevelStore as _};
 
 use rstest::rstest;
 use stocklock::ports::StoreError;
 use stocklock::stock::{StockError, Warehouse};
-use stocklock::store::StockStore as _;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 

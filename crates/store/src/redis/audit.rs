@@ -15,7 +15,7 @@ use super::loading::{MAX_LOADS, evicted_again};
 use super::{RedisStore, scripts};
 use crate::StoreError;
 use crate::journal::EntryId;
-use crate::mirror::LedgerUpTo;
+use crate::sql::LedgerUpTo;
 use stocklock_core::stock::{Audit, MovementKind, Sku, StockLevel, Warehouse};
 
 impl RedisStore {

@@ -4,8 +4,8 @@
 use super::scripts::Answer;
 use super::write::Wanted;
 use super::{RedisStore, failure};
-use crate::level_change::{MAX_UNITS, plan_level};
 use crate::sql::ledger_row::LedgerRow;
+use crate::sql::level_change::{adjusted, plan_level};
 use crate::{ChangeOutcome, StoreError};
 use stocklock_core::stock::{Adjustment, Idempotency, LevelChange, StockLevel, Warehouse};
 
@@ -35,19 +35,10 @@ impl RedisStore {
         let Some(read) = self.level(sku, warehouse).await? else {
             return Ok(ChangeOutcome::UnknownSku);
         };
-        let level = StockLevel {
-            on_hand: read.on_hand + adjustment.delta,
-            version: read.version + 1,
-            ..read.clone()
+        let level = match adjusted(adjustment, &read) {
+            Ok(level) => level,
+            Err(refused) => return Ok(refused),
         };
-        if level.on_hand.abs() > MAX_UNITS {
-            return Ok(ChangeOutcome::TooLarge);
-        }
-        if level.available() < 0 {
-            return Ok(ChangeOutcome::BelowLimit {
-                available: read.available(),
-            });
-        }
         let row = LedgerRow::from_adjustment(adjustment, &level);
         let key = adjustment.idempotency.as_ref();
         self.write_level(level, &[read], &row, key).await

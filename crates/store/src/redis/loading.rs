@@ -8,7 +8,7 @@ use super::failure::bad_answer;
 use super::scripts;
 use crate::StoreError;
 use crate::journal;
-use crate::mirror::Mirrored;
+use crate::sql::Mirrored;
 use stocklock_core::stock::{Home, Sku, StockLevel, Warehouse};
 
 /// By how much a load increases the version of a level at least. Redis may have lost writes that SQL

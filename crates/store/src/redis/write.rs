@@ -4,9 +4,10 @@ use redis::Cmd;
 
 use super::scripts::{self, Answer};
 use super::write_request::{KeyCheck, WriteRequest};
-use super::{Guard, RedisStore, attempt};
+use super::{RedisStore, attempt};
 use crate::sql::ledger_row::LedgerRow;
 use crate::{AttemptOutcome, StoreError};
+use stocklock_core::ports::Condition;
 use stocklock_core::stock::{Deduction, Fence, Idempotency, Sku, StockLevel};
 
 /// The values to write, and the conditions of the write.
@@ -77,7 +78,7 @@ impl RedisStore {
         &self,
         deduction: &Deduction,
         read: &StockLevel,
-        guard: Guard<'_>,
+        guard: Condition<'_>,
     ) -> Result<AttemptOutcome, StoreError> {
         let row = LedgerRow::from_deduction(deduction, Some(read));
         let units = deduction.quantity.units();
@@ -86,10 +87,10 @@ impl RedisStore {
             .write_request((sku, &deduction.warehouse), &row, key)
             .await?;
         let mut wanted = Wanted::new(read.on_hand - units, None);
-        if let Guard::Fence(fence) = guard {
+        if let Condition::Fence(fence) = guard {
             wanted.fenced(fence);
         }
-        if !matches!(guard, Guard::None) {
+        if !matches!(guard, Condition::None) {
             wanted.expect_version(request.level.to_string(), read.version);
         }
         let answer = self.write(&request, sku, key, &wanted).await?;

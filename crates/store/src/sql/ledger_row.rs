@@ -6,6 +6,7 @@
 use sqlx::FromRow;
 use uuid::Uuid;
 
+use super::dialect::{Value, values};
 use crate::StoreError;
 use crate::journal::EntryId;
 use stocklock_core::stock::{
@@ -127,28 +128,40 @@ impl LedgerRow {
         }
     }
 
-    /// A row that is recorded in SQL already, together with the key that it was recorded under.
+    /// A row that is recorded in SQL already, with the key that it was recorded under.
     pub(crate) fn from_movement(movement: Movement, key: &Idempotency) -> Self {
         let place = (&movement.sku, &movement.warehouse);
         let (kind, delta) = (movement.kind, movement.delta);
         Self {
             available_after: movement.available_after,
-            request_hash: movement.request_hash.map(|hash| hash.0.to_vec()),
-            ..Self::new(movement.operation, place, kind, delta, Some(key))
-        }
-        .with_texts(movement)
-    }
-
-    fn with_texts(self, movement: Movement) -> Self {
-        Self {
             read_version: movement.read_version,
             strategy: movement.strategy,
             durability: movement.durability.as_str().to_owned(),
+            request_hash: movement.request_hash.map(|hash| hash.0.to_vec()),
             reason: movement.reason,
             reference: movement.reference,
             created_at: movement.created_at,
-            ..self
+            ..Self::new(movement.operation, place, kind, delta, Some(key))
         }
+    }
+
+    /// The values of every insert, in the order of `insert_columns`, except `available_after`.
+    pub(crate) fn values(&self) -> [Value<'_>; 13] {
+        values![
+            self.operation_id,
+            self.sku.as_str(),
+            self.warehouse.as_str(),
+            self.kind.as_str(),
+            self.delta,
+            self.read_version,
+            self.strategy.as_deref(),
+            self.durability.as_str(),
+            self.caller.as_str(),
+            self.idempotency_key.as_deref(),
+            self.request_hash.as_deref(),
+            self.reason.as_deref(),
+            self.reference.as_deref(),
+        ]
     }
 
     /// The movement that the row records.

@@ -2,10 +2,10 @@
 
 use sqlx::FromRow;
 
+use super::journal_sink::Mirrored;
 use super::ledger_row::corrupt;
 use crate::StoreError;
 use crate::journal::EntryId;
-use crate::mirror::Mirrored;
 use stocklock_core::stock::{Audit, Home, Sku, StockLevel, Warehouse};
 
 /// A row of `stock`.
@@ -22,29 +22,26 @@ pub(crate) struct LevelRow {
     home: String,
 }
 
-impl TryFrom<LevelRow> for StockLevel {
-    type Error = StoreError;
-
-    fn try_from(row: LevelRow) -> Result<Self, StoreError> {
-        Ok(Self {
-            sku: row.sku,
-            warehouse: row.warehouse,
-            on_hand: row.on_hand,
-            held: row.held,
-            backorder_limit: row.backorder_limit,
-            version: row.version,
-            home: match row.home.as_str() {
-                "sql" => Home::Sql,
-                "redis" => Home::Redis,
-                other => return Err(corrupt("home", other)),
-            },
-        })
-    }
+/// The level of a row.
+pub(crate) fn level(row: LevelRow) -> Result<StockLevel, StoreError> {
+    Ok(StockLevel {
+        sku: row.sku,
+        warehouse: row.warehouse,
+        on_hand: row.on_hand,
+        held: row.held,
+        backorder_limit: row.backorder_limit,
+        version: row.version,
+        home: match row.home.as_str() {
+            "sql" => Home::Sql,
+            "redis" => Home::Redis,
+            other => return Err(corrupt("home", other)),
+        },
+    })
 }
 
-/// All levels of some rows.
+/// The levels of rows.
 pub(crate) fn levels(rows: Vec<LevelRow>) -> Result<Vec<StockLevel>, StoreError> {
-    rows.into_iter().map(StockLevel::try_from).collect()
+    rows.into_iter().map(level).collect()
 }
 
 /// A level of Redis-home stock as SQL has it, with the journal entry that it comes from.
@@ -61,7 +58,7 @@ impl TryFrom<MirrorRow> for Mirrored {
 
     fn try_from(row: MirrorRow) -> Result<Self, StoreError> {
         Ok(Self {
-            level: row.level.try_into()?,
+            level: level(row.level)?,
             entry: row.entry,
         })
     }
@@ -91,9 +88,4 @@ impl From<AuditRow> for Audit {
             pending: 0,
         }
     }
-}
-
-/// The level of a row.
-pub(crate) fn level(row: LevelRow) -> Result<StockLevel, StoreError> {
-    row.try_into()
 }

@@ -1,0 +1,218 @@
+//! What one database supplies to the flows: its statements, and the operations that really differ.
+//!
+//! Statements have numbered parameters (`$1`). The flows bind [`Value`]s and read rows that every
+//! driver can decode ([`AnyRow`]), so that no flow names a driver.
+
+use std::borrow::Cow;
+
+use sqlx::encode::Encode;
+use sqlx::error::BoxDynError;
+use sqlx::mysql::MySqlRow;
+use sqlx::postgres::PgRow;
+use sqlx::sqlite::SqliteRow;
+use sqlx::types::Type;
+use sqlx::{Arguments, AssertSqlSafe, FromRow, SqlSafeStr, SqlStr};
+use uuid::Uuid;
+
+use super::conditional_write::{ConditionalWrite, WriteOutcome};
+use super::ledger_row::LedgerRow;
+use super::pool::{Pool, PooledConnection, Server, Transaction};
+use super::statements::Statements;
+use crate::StoreError;
+
+/// One database.
+pub(crate) trait Dialect: Server {
+    /// Its name.
+    const NAME: &'static str;
+
+    /// Its statements.
+    const STATEMENTS: Statements;
+
+    /// Executes a statement, and returns the number of rows that it changed.
+    fn execute(
+        connection: &mut Self::Connection,
+        statement: Statement,
+        values: &[Value<'_>],
+    ) -> impl Future<Output = sqlx::Result<u64>> + Send;
+
+    /// Executes a statement, and returns its rows. The answer is read to its end.
+    fn fetch<T: AnyRow>(
+        connection: &mut Self::Connection,
+        statement: Statement,
+        values: &[Value<'_>],
+    ) -> impl Future<Output = sqlx::Result<Vec<T>>> + Send;
+
+    /// Writes a level and its movement, and commits both, in as few messages as possible.
+    fn conditional_write(
+        pool: &Pool<Self>,
+        write: &ConditionalWrite<'_>,
+    ) -> impl Future<Output = Result<WriteOutcome, StoreError>> + Send;
+
+    /// Inserts movements from the journal, in as few messages as possible. A duplicate is an error.
+    fn insert_entries(
+        tx: &mut Transaction<Self>,
+        rows: &[&LedgerRow],
+    ) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    /// Settings of the server under which an acknowledged sale can be lost: one sentence each.
+    fn unsafe_settings(
+        connection: &mut PooledConnection<Self>,
+    ) -> impl Future<Output = sqlx::Result<Vec<String>>> + Send;
+}
+
+/// A row that every driver can decode.
+pub(crate) trait AnyRow:
+    for<'r> FromRow<'r, SqliteRow>
+    + for<'r> FromRow<'r, MySqlRow>
+    + for<'r> FromRow<'r, PgRow>
+    + Send
+    + Unpin
+    + 'static
+{
+}
+
+impl<T> AnyRow for T where
+    T: for<'r> FromRow<'r, SqliteRow>
+        + for<'r> FromRow<'r, MySqlRow>
+        + for<'r> FromRow<'r, PgRow>
+        + Send
+        + Unpin
+        + 'static
+{
+}
+
+/// The text of a statement.
+#[derive(Debug, Clone)]
+pub(crate) struct Statement {
+    pub(crate) text: SqlStr,
+    /// Whether the server keeps the prepared statement for the next call.
+    pub(crate) persistent: bool,
+}
+
+impl From<&'static str> for Statement {
+    fn from(text: &'static str) -> Self {
+        Self {
+            text: text.into_sql_str(),
+            persistent: true,
+        }
+    }
+}
+
+impl Statement {
+    /// A statement whose text depends on the call.
+    pub(crate) fn built(text: String) -> Self {
+        Self {
+            text: trusted(text),
+            persistent: false,
+        }
+    }
+}
+
+/// A text that was built from constants, numbers of parameters, and literals of `mysql::literal`.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place: no text from outside has a quote or a backslash in it"
+)]
+pub(crate) fn trusted(text: String) -> SqlStr {
+    AssertSqlSafe(text).into_sql_str()
+}
+
+/// A value for a parameter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Value<'a> {
+    Int(Option<i64>),
+    Text(Option<&'a str>),
+    Bytes(Option<&'a [u8]>),
+    Uuid(Option<Uuid>),
+}
+
+macro_rules! value_from {
+    ($($variant:ident($type:ty)),+) => {$(
+        impl<'a> From<$type> for Value<'a> {
+            fn from(value: $type) -> Self {
+                Self::$variant(Some(value))
+            }
+        }
+
+        impl<'a> From<Option<$type>> for Value<'a> {
+            fn from(value: Option<$type>) -> Self {
+                Self::$variant(value)
+            }
+        }
+    )+};
+}
+value_from!(Int(i64), Text(&'a str), Bytes(&'a [u8]), Uuid(Uuid));
+
+/// The values of a statement, in the order of its parameters.
+macro_rules! values {
+    ($($value:expr),* $(,)?) => {
+        [$($crate::sql::dialect::Value::from($value)),*]
+    };
+}
+pub(crate) use values;
+
+/// Encodes values for a driver.
+pub(crate) fn arguments<'a, A: Arguments>(values: &[Value<'a>]) -> Result<A, BoxDynError>
+where
+    Option<i64>: Encode<'a, A::Database> + Type<A::Database>,
+    Option<&'a str>: Encode<'a, A::Database> + Type<A::Database>,
+    Option<&'a [u8]>: Encode<'a, A::Database> + Type<A::Database>,
+    Option<Uuid>: Encode<'a, A::Database> + Type<A::Database>,
+{
+    let mut arguments = A::default();
+    for value in values {
+        match *value {
+            Value::Int(value) => arguments.add(value)?,
+            Value::Text(value) => arguments.add(value)?,
+            Value::Bytes(value) => arguments.add(value)?,
+            Value::Uuid(value) => arguments.add(value)?,
+        }
+    }
+    Ok(arguments)
+}
+
+/// Leaves a statement as it is, for a driver with numbered parameters.
+pub(crate) fn numbered<'v, 'a>(
+    statement: Statement,
+    values: &'v [Value<'a>],
+) -> (Statement, Cow<'v, [Value<'a>]>) {
+    (statement, Cow::Borrowed(values))
+}
+
+/// [`Dialect::execute`] and [`Dialect::fetch`] for a driver of sqlx. `$translate` turns numbered
+/// parameters into those of the driver. A macro, because sqlx's bounds for a generic driver are
+/// longer than the code.
+macro_rules! run_statements {
+    ($database:ty, $translate:expr) => {
+        async fn execute(
+            connection: &mut Self::Connection,
+            statement: $crate::sql::dialect::Statement,
+            values: &[$crate::sql::dialect::Value<'_>],
+        ) -> sqlx::Result<u64> {
+            let (statement, values) = $translate(statement, values);
+            let arguments = $crate::sql::dialect::arguments(&values).map_err(sqlx::Error::Encode)?;
+            let query = sqlx::query_with::<$database, <$database as sqlx::Database>::Arguments>(
+                statement.text,
+                arguments,
+            );
+            let done = query.persistent(statement.persistent).execute(connection);
+            Ok(done.await?.rows_affected())
+        }
+
+        async fn fetch<T: $crate::sql::dialect::AnyRow>(
+            connection: &mut Self::Connection,
+            statement: $crate::sql::dialect::Statement,
+            values: &[$crate::sql::dialect::Value<'_>],
+        ) -> sqlx::Result<Vec<T>> {
+            let (statement, values) = $translate(statement, values);
+            let arguments = $crate::sql::dialect::arguments(&values).map_err(sqlx::Error::Encode)?;
+            let query = sqlx::query_as_with::<
+                $database,
+                T,
+                <$database as sqlx::Database>::Arguments,
+            >(statement.text, arguments);
+            query.persistent(statement.persistent).fetch_all(connection).await
+        }
+    };
+}
+pub(crate) use run_statements;

@@ -1,0 +1,242 @@
+//! Maps driver errors to what is to be done about them.
+//!
+//! Before COMMIT was sent, nothing can be committed. After it was sent, only an answer that is known
+//! to undo the transaction means that nothing was. A statement that commits as it ends has an unknown
+//! outcome once its answer is missing. The databases' error codes are in `code`.
+
+use sqlx::error::DatabaseError;
+use sqlx::postgres::PgDatabaseError;
+use stocklock_core::ports::Server;
+
+use crate::StoreError;
+
+mod code;
+
+use code::Code;
+
+/// What an error calls for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The server rolled the transaction back (deadlock, serialization failure): run it again.
+    RetryTransaction,
+    /// The statement stopped waiting for a lock: roll back, then run it again if time is left.
+    RollBackThenRetry,
+    /// The server ended the statement because it took too long; it did not wait for a lock.
+    TooSlow,
+    /// The connection is gone. In COMMIT the outcome is unknown; before COMMIT, run it again.
+    ConnectionLost,
+    /// The server is away, is starting, or refuses to write.
+    Unavailable,
+    /// No connection became free in time.
+    PoolTimedOut,
+    /// A unique index has the row already: look it up, then replay.
+    Duplicate,
+    /// The level's CHECK constraint refused the row.
+    CheckViolated,
+    /// Anything else: a defect.
+    Bug,
+}
+
+/// What `error` calls for.
+pub(super) fn classify(error: &sqlx::Error) -> Verdict {
+    match error {
+        sqlx::Error::Database(database) if ended_in_a_lock_wait(&**database) => {
+            Verdict::RollBackThenRetry
+        }
+        sqlx::Error::Database(database) => Code::of(&**database).verdict(),
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::BeginFailed => {
+            Verdict::ConnectionLost
+        }
+        sqlx::Error::PoolTimedOut => Verdict::PoolTimedOut,
+        sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed | sqlx::Error::Tls(_) => {
+            Verdict::Unavailable
+        }
+        _ => Verdict::Bug,
+    }
+}
+
+/// Whether PostgreSQL ended a statement while it waited for a row's holder.
+///
+/// If several transactions wait, one statement waits twice, for its turn and for the holder, and
+/// `lock_timeout` starts again for each wait. So `statement_timeout` may come first. Only such a wait
+/// gives the error a context. The context's words depend on the server's language.
+fn ended_in_a_lock_wait(error: &dyn DatabaseError) -> bool {
+    let postgres = error.try_downcast_ref::<PgDatabaseError>();
+    postgres.is_some_and(|error| error.code() == "57014" && error.r#where().is_some())
+}
+
+/// Maps an error from before COMMIT, if the statement can neither find a duplicate nor violate a
+/// CHECK. Nothing was changed.
+pub(super) fn before_commit(error: sqlx::Error) -> StoreError {
+    let verdict = classify(&error);
+    let source = Box::new(error);
+    match verdict {
+        Verdict::RetryTransaction => StoreError::Aborted(source),
+        Verdict::RollBackThenRetry => StoreError::LockWait(source),
+        Verdict::TooSlow => StoreError::TooSlow(source),
+        Verdict::ConnectionLost => StoreError::ConnectionLost(Server::Database, source),
+        Verdict::Unavailable | Verdict::PoolTimedOut => {
+            StoreError::Unavailable(Server::Database, source)
+        }
+        Verdict::Duplicate | Verdict::CheckViolated | Verdict::Bug => StoreError::Bug(source),
+    }
+}
+
+/// Maps an error from COMMIT. It may have happened unless the database is known to have undone it.
+pub(super) fn in_commit(error: sqlx::Error) -> StoreError {
+    let code = error.as_database_error().map(Code::of);
+    if code.is_some_and(|code| code.undoes_commit()) {
+        before_commit(error)
+    } else {
+        StoreError::OutcomeUnknown(Box::new(error))
+    }
+}
+
+/// Maps an error from a statement that commits as it ends. The server reports errors of the statement
+/// before it commits. If the server shuts down or never replies, the commit may have happened.
+pub(super) fn in_autocommit(error: sqlx::Error) -> StoreError {
+    let code = error.as_database_error().map(Code::of);
+    if code.is_some_and(|code| code.is_of_the_statement()) {
+        before_commit(error)
+    } else {
+        StoreError::OutcomeUnknown(Box::new(error))
+    }
+}
+
+/// Whether PostgreSQL stopped waiting for another transaction that is recording the same key. That
+/// wait names an index of the ledger; the wait for the level's row does not.
+pub(super) fn waited_for_the_ledger(error: &sqlx::Error) -> bool {
+    let postgres = error
+        .as_database_error()
+        .and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
+    classify(error) == Verdict::RollBackThenRetry
+        && postgres
+            .and_then(PgDatabaseError::r#where)
+            .is_some_and(|context| context.contains("movement"))
+}
+
+/// Whether a movement was new to the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Inserted {
+    New,
+    Duplicate,
+}
+
+/// Maps the answer to an insert into the ledger. `has_key`: the only lock that the insert can wait
+/// for is that of another transaction which is recording the same key.
+pub(super) fn inserted<T>(answer: sqlx::Result<T>, has_key: bool) -> Result<Inserted, StoreError> {
+    let Err(error) = answer else {
+        return Ok(Inserted::New);
+    };
+    match classify(&error) {
+        Verdict::Duplicate => Ok(Inserted::Duplicate),
+        Verdict::RollBackThenRetry if has_key => Err(StoreError::KeyInFlight(Box::new(error))),
+        _ => Err(before_commit(error)),
+    }
+}
+
+/// Maps an error from a statement that inserts a row which was absent. If it is there now, another
+/// transaction was faster: try again.
+pub(super) fn conflict_if_duplicate(error: sqlx::Error) -> StoreError {
+    if classify(&error) == Verdict::Duplicate {
+        return StoreError::Aborted(Box::new(error));
+    }
+    before_commit(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+    use std::error::Error;
+    use std::io;
+
+    use sqlx::error::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn lost_connection_is_unknown_outcome_only_in_commit() {
+        let lost = || sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into());
+        let before = before_commit(lost());
+        assert!(matches!(before, StoreError::ConnectionLost(..)));
+        for error in [
+            lost(),
+            sqlx::Error::Protocol("expected a packet".to_owned()),
+            sqlx::Error::WorkerCrashed,
+            sqlx::Error::Tls("cut".into()),
+            sqlx::Error::RowNotFound,
+        ] {
+            let after = in_commit(error);
+            assert!(matches!(after, StoreError::OutcomeUnknown(_)), "{after:?}");
+        }
+        let protocol = sqlx::Error::Protocol("expected a packet".to_owned());
+        assert_eq!(classify(&protocol), Verdict::ConnectionLost);
+    }
+
+    /// A database error with a SQLSTATE. [`Code`] takes it for PostgreSQL's.
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Answer(&'static str);
+
+    impl DatabaseError for Answer {
+        fn message(&self) -> &str {
+            self.0
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Other
+        }
+    }
+
+    #[test]
+    fn same_error_before_and_in_commit_differs() {
+        let before = |state| before_commit(sqlx::Error::Database(Box::new(Answer(state))));
+        let within = |state| in_commit(sqlx::Error::Database(Box::new(Answer(state))));
+        assert!(matches!(before("40001"), StoreError::Aborted(_)));
+        assert!(matches!(within("40001"), StoreError::Aborted(_)));
+        assert!(matches!(before("55P03"), StoreError::LockWait(_)));
+        assert!(matches!(within("55P03"), StoreError::OutcomeUnknown(_)));
+        assert!(matches!(before("53100"), StoreError::Unavailable(..)));
+        assert!(matches!(within("53100"), StoreError::OutcomeUnknown(_)));
+        assert!(matches!(before("XX000"), StoreError::Bug(_)));
+        assert!(matches!(within("XX000"), StoreError::OutcomeUnknown(_)));
+    }
+
+    #[test]
+    fn autocommit_is_unknown_if_server_stops_or_is_silent() {
+        let answered = |state| in_autocommit(sqlx::Error::Database(Box::new(Answer(state))));
+        assert!(matches!(answered("40P01"), StoreError::Aborted(_)));
+        assert!(matches!(answered("55P03"), StoreError::LockWait(_)));
+        assert!(matches!(answered("57014"), StoreError::TooSlow(_)));
+        assert!(matches!(answered("25006"), StoreError::Unavailable(..)));
+        assert!(matches!(answered("42P01"), StoreError::Bug(_)));
+        for state in ["", "08006", "57P01", "57P02", "58030", "XX000"] {
+            let answer = answered(state);
+            assert!(matches!(answer, StoreError::OutcomeUnknown(_)), "{state}");
+        }
+        let lost = in_autocommit(sqlx::Error::Io(io::ErrorKind::ConnectionReset.into()));
+        assert!(matches!(lost, StoreError::OutcomeUnknown(_)));
+    }
+
+    #[test]
+    fn pool_without_connection_is_unavailable() {
+        let away = before_commit(sqlx::Error::PoolTimedOut);
+        assert!(matches!(away, StoreError::Unavailable(..)));
+    }
+}

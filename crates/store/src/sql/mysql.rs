@@ -1,0 +1,191 @@
+//! MariaDB and MySQL.
+//!
+//! Guarantees: the server itself bounds locks and, on MariaDB, idle transactions. A lock wait that
+//! times out undoes the statement only, so every error path rolls back.
+
+use std::borrow::Cow;
+
+use futures_util::TryStreamExt;
+use sqlx::mysql::MySqlQueryResult;
+use sqlx::{Either, MySql, MySqlConnection};
+
+use super::conditional_write::{ConditionalWrite, WriteOutcome};
+use super::dialect::{Dialect, Statement, Value, run_statements, trusted};
+use super::errors::{Verdict, classify, in_autocommit, in_commit};
+use super::ledger_row::LedgerRow;
+use super::pool::{Pool, PooledConnection, Transaction};
+use super::statements::{
+    Statements, audit, insert_columns, ledger_columns, level_columns, statements,
+};
+use crate::StoreError;
+
+mod bulk;
+mod connect;
+mod literal;
+mod script;
+
+pub(super) use connect::{MySqlServer, migrate};
+use script::Script;
+
+const SETTINGS: &str = "SELECT cast(@@innodb_flush_log_at_trx_commit AS signed),
+        cast(@@log_bin AS signed), cast(@@sync_binlog AS signed)";
+
+impl Dialect for MySqlServer {
+    const NAME: &'static str = "mysql";
+
+    const STATEMENTS: Statements = statements! {
+        begin: "BEGIN",
+        // At READ COMMITTED row locks do not cover rows that do not exist yet. At REPEATABLE READ
+        // the locking read locks the gaps too, so only one of two transactions that find a SKU
+        // absent can create it. Otherwise they could give it two homes.
+        begin_set_level: "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; BEGIN",
+        begin_snapshot: "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+            START TRANSACTION READ ONLY, WITH CONSISTENT SNAPSHOT",
+        lock_sku: None,
+        lock_rows: " FOR UPDATE",
+        created_at: "date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')",
+        integer: "signed",
+        entry_time: "from_unixtime($15 / 1000)",
+        no_table: " FROM dual",
+    };
+
+    run_statements!(MySql, positional);
+
+    /// One message of five statements: see [`Script`].
+    async fn conditional_write(
+        pool: &Pool<Self>,
+        write: &ConditionalWrite<'_>,
+    ) -> Result<WriteOutcome, StoreError> {
+        let mut tx = Transaction::begun(pool.acquire().await?);
+        let (answers, end) = answers(tx.send(), &Script::new(write)).await;
+        let Err(error) = tx.received(end) else {
+            let outcome = outcome(&answers)?;
+            tx.committed();
+            return Ok(outcome);
+        };
+        if error.as_database_error().is_some() {
+            // The server stopped at this statement, and the transaction is still open.
+            tx.roll_back().await;
+        }
+        match (FailedAt::after(answers.len()), classify(&error)) {
+            (FailedAt::Insert, Verdict::Duplicate) => Ok(WriteOutcome::Duplicate),
+            (FailedAt::Insert, Verdict::RollBackThenRetry) if write.has_key() => {
+                Err(StoreError::KeyInFlight(Box::new(error)))
+            }
+            (FailedAt::Commit, _) => Err(in_commit(error)),
+            _ => Err(in_autocommit(error)),
+        }
+    }
+
+    async fn insert_entries(tx: &mut Transaction<Self>, rows: &[&LedgerRow]) -> sqlx::Result<()> {
+        let inserted = bulk::insert(tx.send(), rows).await;
+        tx.received(inserted)
+    }
+
+    async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
+        let found: Vec<(i64, i64, i64)> = connection.fetch(SETTINGS, &[]).await?;
+        let mut problems = Vec::new();
+        for (flush, binary_log, sync_binary_log) in found {
+            if flush != 1 {
+                problems.push(format!(
+                    "innodb_flush_log_at_trx_commit is {flush}: a crash loses sales that were \
+                     acknowledged; set innodb_flush_log_at_trx_commit = 1"
+                ));
+            }
+            if binary_log != 0 && sync_binary_log != 1 {
+                problems.push(format!(
+                    "sync_binlog is {sync_binary_log}: after a power cut the replicas may lack \
+                     sales that were acknowledged; set sync_binlog = 1"
+                ));
+            }
+        }
+        Ok(problems)
+    }
+}
+
+/// Replaces `$1` … by `?`, and lists the values in the order of the text.
+fn positional<'a>(statement: Statement, values: &[Value<'a>]) -> (Statement, Cow<'a, [Value<'a>]>) {
+    let mut parts = statement.text.as_str().split('$');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    let mut ordered = Vec::with_capacity(values.len());
+    for part in parts {
+        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+        let number: usize = part[..digits].parse().unwrap_or_default();
+        ordered.push(values[number - 1]);
+        text.push('?');
+        text.push_str(&part[digits..]);
+    }
+    let text = trusted(text);
+    let persistent = statement.persistent;
+    (Statement { text, persistent }, Cow::Owned(ordered))
+}
+
+/// The answers to a script's statements, and how the last one ended.
+async fn answers(
+    connection: &mut MySqlConnection,
+    script: &Script<'_>,
+) -> (Vec<MySqlQueryResult>, sqlx::Result<()>) {
+    let mut answers = Vec::with_capacity(5);
+    let mut results = sqlx::raw_sql(trusted(script.to_string())).fetch_many(connection);
+    let end = loop {
+        match results.try_next().await {
+            Ok(Some(Either::Left(answer))) => answers.push(answer),
+            Ok(Some(Either::Right(_))) => {} // No statement of a script returns rows.
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    drop(results);
+    (answers, end)
+}
+
+/// What a script did that came to its end.
+fn outcome(answers: &[MySqlQueryResult]) -> Result<WriteOutcome, StoreError> {
+    let [_, _, update, _, _] = answers else {
+        let problem = format!("{} answers to five statements", answers.len());
+        return Err(StoreError::OutcomeUnknown(problem.into()));
+    };
+    Ok(if update.rows_affected() > 0 {
+        let available = update.last_insert_id().cast_signed();
+        WriteOutcome::Written { available }
+    } else {
+        WriteOutcome::Refused
+    })
+}
+
+/// The statement of a script that failed.
+enum FailedAt {
+    /// `SET`, `BEGIN` or `UPDATE`.
+    Update,
+    Insert,
+    Commit,
+}
+
+impl FailedAt {
+    fn after(answers: usize) -> Self {
+        match answers {
+            0..=2 => Self::Update,
+            3 => Self::Insert,
+            _ => Self::Commit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbered_parameters_become_positional() {
+        let statement = Statement::from("SELECT $2, $1 WHERE a = $2 AND b = $10");
+        let values: Vec<Value<'_>> = (1..=10_i64).map(Value::from).collect();
+        let (statement, values) = positional(statement, &values);
+        assert_eq!(statement.text.as_str(), "SELECT ?, ? WHERE a = ? AND b = ?");
+        assert!(statement.persistent);
+        let numbers = values.iter().map(|value| match value {
+            Value::Int(Some(number)) => *number,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(numbers.collect::<Vec<_>>(), [2, 1, 2, 10]);
+    }
+}

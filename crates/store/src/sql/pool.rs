@@ -1,0 +1,36 @@
+//! The pool of a database's connections.
+//!
+//! sqlx's own pool needs two extra round trips per deduction, which itself may need one: it pings
+//! each connection that comes back, and must be told to roll back each time, because sqlx 0.9.0 can
+//! hand out a connection that is still inside a transaction whose `begin` was abandoned
+//! (<https://github.com/transact-rs/sqlx/issues/4385>). A write on such a connection is never
+//! committed.
+//!
+//! So the connections are sqlx's and the pool is deadpool's. A [`PooledConnection`] knows its state
+//! when it comes back:
+//! - every request answered, no transaction open: it is reused;
+//! - every request answered, a transaction open: it is rolled back, then reused;
+//! - a request not answered: it is closed.
+
+use std::time::Duration;
+
+mod connection;
+mod health;
+mod server;
+
+pub(super) use connection::{PooledConnection, Transaction};
+pub(super) use health::ServerHealth;
+pub(super) use server::{Pool, Server};
+
+/// How long a statement may take until the server ends it: a lock wait in whole seconds, the unit of
+/// the coarsest server, and half a second for the work. MySQL ends only reads this way; its writes
+/// are bounded by their lock waits.
+pub(super) fn statement_limit(wait_limit: Duration) -> Duration {
+    Duration::from_secs(lock_wait_seconds(wait_limit)) + Duration::from_millis(500)
+}
+
+/// The wait limit in whole seconds, rounded up. At least one, because zero means "no limit".
+pub(super) fn lock_wait_seconds(wait_limit: Duration) -> u64 {
+    let seconds = wait_limit.as_secs() + u64::from(wait_limit.subsec_nanos() > 0);
+    seconds.max(1)
+}

@@ -1,0 +1,154 @@
+//! Whether a database server answers: when it last did, and when it last failed to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::statement_limit;
+
+/// A connection that was idle for longer is pinged before it is used.
+const TRUSTED_IDLE: Duration = Duration::from_secs(10);
+
+/// How much longer than the server's own limit to wait for an answer.
+const ANSWER_MARGIN: Duration = Duration::from_millis(500);
+
+/// The server did not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the database has not answered for {0:?}")]
+pub(crate) struct Silence(Duration);
+
+/// When a server last answered, and when a request to it last went unanswered.
+///
+/// The pool alone cannot tell busy connections from connections to a server that is gone.
+#[derive(Debug)]
+pub(crate) struct ServerHealth {
+    started: Instant,
+    /// Milliseconds since `started`, plus one. Zero if there was none.
+    last_success: AtomicU64,
+    /// The same for the last connection that turned out to be dead.
+    last_failure: AtomicU64,
+    wait_limit: Duration,
+    answer_limit: Duration,
+    /// The database is a library in this process. It always answers, but sets no time limits.
+    embedded: bool,
+}
+
+impl ServerHealth {
+    pub(crate) fn new(wait_limit: Duration, embedded: bool) -> Arc<Self> {
+        Arc::new(Self {
+            started: Instant::now(),
+            last_success: AtomicU64::new(0),
+            last_failure: AtomicU64::new(0),
+            wait_limit,
+            answer_limit: statement_limit(wait_limit) + ANSWER_MARGIN,
+            embedded,
+        })
+    }
+
+    pub(super) fn record_success(&self) {
+        self.last_success.store(self.now(), Ordering::Relaxed);
+    }
+
+    pub(super) fn record_failure(&self) {
+        self.last_failure.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// How long to wait for a connection.
+    pub(super) fn wait_limit(&self) -> Duration {
+        self.wait_limit
+    }
+
+    /// How long to wait for one answer. The server has ended the statement by then.
+    pub(super) fn answer_limit(&self) -> Duration {
+        self.answer_limit
+    }
+
+    /// Waits for an operation as long as a server that is alive can take: the wait for a connection,
+    /// and `statements` that each take as long as the server allows.
+    pub(super) async fn bounded<T>(
+        &self,
+        statements: u32,
+        operation: impl Future<Output = T>,
+    ) -> Result<T, Silence> {
+        if self.embedded {
+            return Ok(operation.await);
+        }
+        let limit = self.wait_limit + statements * self.answer_limit;
+        let answered = timeout(limit, operation).await;
+        answered.map_err(|_elapsed| {
+            self.record_failure();
+            Silence(limit)
+        })
+    }
+
+    /// Whether a connection may be used without a ping. A connection that was idle when another one
+    /// turned out to be dead may have died of the same cause.
+    pub(super) fn trusts(&self, idle: Duration) -> bool {
+        let idle_ms = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
+        let idle_since = self.now().saturating_sub(idle_ms);
+        let is_trusted =
+            idle < TRUSTED_IDLE && idle_since > self.last_failure.load(Ordering::Relaxed);
+        self.embedded || is_trusted
+    }
+
+    /// Whether the server answered within the time that any statement may take, and no connection
+    /// was found dead since.
+    pub(super) fn is_answering(&self) -> bool {
+        let success = self.last_success.load(Ordering::Relaxed);
+        let age = Duration::from_millis(self.now().saturating_sub(success));
+        let failure = self.last_failure.load(Ordering::Relaxed);
+        self.embedded || success > failure && age <= self.answer_limit
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).map_or(u64::MAX, |ms| ms + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn dead_connection_makes_idle_ones_untrusted() {
+        let health = ServerHealth::new(2 * SECOND, false);
+        tokio::time::advance(5 * SECOND).await;
+        assert!(health.trusts(SECOND));
+        assert!(!health.trusts(TRUSTED_IDLE));
+
+        let silence = health.bounded(1, std::future::pending::<()>()).await;
+        silence.expect_err("the server does not answer");
+        tokio::time::advance(SECOND).await;
+        assert!(!health.trusts(2 * SECOND), "it was idle before");
+        assert!(health.trusts(SECOND / 2), "it has been used since");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn server_is_answering_after_success_until_failure() {
+        let health = ServerHealth::new(2 * SECOND, false);
+        assert!(!health.is_answering());
+        tokio::time::advance(SECOND).await;
+        health.record_success();
+        assert!(health.is_answering());
+        tokio::time::advance(SECOND).await;
+        health.record_failure();
+        assert!(!health.is_answering());
+        tokio::time::advance(SECOND).await;
+        health.record_success();
+        assert!(health.is_answering());
+        tokio::time::advance(health.answer_limit() + SECOND).await;
+        assert!(!health.is_answering());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn embedded_database_is_not_bounded() {
+        let health = ServerHealth::new(SECOND, true);
+        let operation = tokio::time::sleep(100 * SECOND);
+        health.bounded(1, operation).await.expect("no bound");
+        assert!(health.is_answering());
+    }
+}
