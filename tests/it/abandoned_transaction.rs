@@ -6,7 +6,6 @@
 //! the stores no longer need to roll back abandoned transactions. The others show that the stores
 //! lose nothing and leave no transaction open.
 
-use stocklock::store::StockStore as _;
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::pin::pin;

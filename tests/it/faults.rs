@@ -24,7 +24,6 @@ mod connections_cut;
 mod database_killed;
 mod database_unreachable;
 mod disconnect;
-mod drain;
 mod half_open;
 mod holder_killed;
 mod holder_stopped;
@@ -79,7 +78,9 @@ impl Answer {
         let status = response.status().as_u16();
         let has = |name| response.headers().contains_key(name);
         let (replayed, retry_after) = (has("idempotent-replayed"), has("retry-after"));
-        let body: Value = response.json().await?;
+        let body = response.text().await?;
+        let body: Value = serde_json::from_str(&body)
+            .unwrap_or_else(|_| panic!("{status} with a body that is not JSON: {body}"));
         let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
         Ok(Self {
             status,

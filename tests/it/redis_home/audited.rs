@@ -1,6 +1,5 @@
 //! The audit of stock in Redis during sales: it ends, and it shows what Redis has lost.
 
-use stocklock::store::StockStore as _;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
 //! Changes that are not sales: to set a level, and to adjust it.
 
-use stocklock::store::StockStore as _;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, ChangeOutcome};
 use stocklock::stock::{
     Adjustment, Home, LevelChange, MovementKind, Precondition, Reason, Reference, RequestHash,
     Revision, StockLevel,
 };
+use stocklock::store::StockStore as _;
 
 use super::deductions::Way;
 use super::fixture::{

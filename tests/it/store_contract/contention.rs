@@ -1,8 +1,8 @@
 //! Concurrent operations on one row, on one key, and on one SKU that does not exist yet.
 
-use stocklock::store::StockStore as _;
 use std::sync::Arc;
 use std::time::Duration;
+use stocklock::store::StockStore as _;
 
 use futures_util::future::join4;
 use rstest::rstest;

@@ -1,9 +1,9 @@
 //! The ways to deduct: what they change, what they refuse, and what they record.
 
-use stocklock::store::StockStore as _;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, RedisMethod, StoreError};
 use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
+use stocklock::store::StockStore as _;
 
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, REDIS, SQLITE, deduction, deduction_with_key, fence,

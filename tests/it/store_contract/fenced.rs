@@ -1,9 +1,9 @@
 //! Writes under a lock: which ones the fence of the level refuses, and which ones change the fence.
 
-use stocklock::store::StockStore as _;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, ChangeOutcome, RedisMethod};
 use stocklock::stock::{LevelChange, StockLevel};
+use stocklock::store::StockStore as _;
 
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, deduction, deduction_with_key,

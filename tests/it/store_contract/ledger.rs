@@ -1,11 +1,11 @@
 //! What is read back: pages of levels, the ledger with its filters, and the audit.
 
-use stocklock::store::StockStore as _;
 use rstest::rstest;
 use stocklock::stock::{
     Adjustment, Deduction, LevelChange, LevelCursor, MovementFilter, MovementKind, OperationId,
     Reference,
 };
+use stocklock::store::StockStore as _;
 
 use super::deductions::Way;
 use super::fixture::{

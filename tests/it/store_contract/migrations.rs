@@ -1,8 +1,8 @@
 //! Migrations: by several replicas at once, after a crash, and on a server that refuses or is down.
 
-use stocklock::store::StockStore as _;
 use std::pin::pin;
 use std::time::Duration;
+use stocklock::store::StockStore as _;
 
 use rstest::rstest;
 use stocklock::store::{StoreOptions, connect, migrate};

@@ -1,8 +1,8 @@
 //! Servers that are down, hang, or have settings that lose committed sales.
 
-use stocklock::store::StockStore as _;
 use std::sync::Arc;
 use std::time::Duration;
+use stocklock::store::StockStore as _;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, StoreError};
