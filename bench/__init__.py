@@ -1,1 +1,1 @@
-"""`make bench`: what a figure means here is said in docs/performance.md, which this writes."""
+"""Benchmarks of the service. `make bench` runs them and writes docs/performance.*."""

@@ -1,136 +1,160 @@
-"""Pictures of the results: grouped horizontal bars, as SVG written by hand, which needs no library
-and gives readable diffs."""
+"""The charts of the results: horizontal bars on a logarithmic scale, as SVG.
 
-from collections.abc import Mapping, Sequence
+They are written by hand: no library is needed, and their diffs are readable. Each chart has its own
+background, and follows the light or dark preference of the reader.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
-from .experiments import CONNECTIONS, POLICIES, Table
-from .results import Results, medians
+from .experiments import POLICIES
+from .load import Run
 
-# Told apart by people who see colours differently (Okabe and Ito).
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
+# People with colour blindness can tell these colours apart (after Okabe and Ito).
+OTHER = "not a strategy"
+TIERS = {"safe": "#009e73", "guarded": "#3a8fd0", "volatile": "#d99a00", "unsafe": "#d55e00",
+         OTHER: "#8b949e"}  # fmt: skip
 
-WIDTH = 760
-LEFT = 150  # for the groups' names
-RIGHT = 90  # for the values
-BAR = 13
-GAP = 12
-HEAD = 64
+STYLE = """\
+text { font: 12px sans-serif; fill: #1f2328 }
+.title { font-size: 15px; font-weight: bold }
+.small, .tick, .right { font-size: 10px; fill: #59636e }
+.tick { text-anchor: middle }
+.right { text-anchor: end }
+.back { fill: #ffffff; stroke: #d1d9e0 }
+.grid { stroke: #d1d9e0 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #f0f6fc }
+  .small, .tick, .right { fill: #9198a1 }
+  .back { fill: #0d1117; stroke: #3d444d }
+  .grid { stroke: #3d444d }
+}"""
 
-Groups = Sequence[tuple[str, Sequence[float | None]]]
-
-
-def bars(title: str, series: Sequence[str], groups: Groups, form: str = "{:.0f}") -> str:
-    """One bar for each series in each group, in order; None leaves its place empty."""
-    most = max((value for _, values in groups for value in values if value), default=1.0)
-    scale = (WIDTH - LEFT - RIGHT) / most
-    each = len(series) * BAR + GAP
-    height = HEAD + len(groups) * each
-    parts = [_text(12, 22, title, size=15, weight="bold"), *_legend(series)]
-    for index, (name, values) in enumerate(groups):
-        top = HEAD + index * each
-        parts.append(_text(LEFT - 8, top + each / 2 - GAP / 2 + 4, name, anchor="end"))
-        for place, value in enumerate(values):
-            if value is not None:
-                y = top + place * BAR
-                width = max(value * scale, 0.5)
-                parts.append(
-                    f'<rect x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR - 2}"'
-                    f' fill="{COLOURS[place]}"/>'
-                )
-                parts.append(_text(LEFT + width + 5, y + BAR - 4, form.format(value), size=10))
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
-        f' viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" role="img">\n'
-        f"<title>{escape(title)}</title>\n"
-        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>\n{body}\n</svg>\n'
-    )
+WIDTH, HEAD, BAR, GAP = 760, 78, 13, 12
+NAMES, LEFT = 14, 210  # x of the groups' names and of the axis
+RIGHT = 60  # room for the value of the longest bar
 
 
-def _legend(series: Sequence[str]) -> list[str]:
-    parts = []
-    x = float(LEFT)
-    for name, colour in zip(series, COLOURS, strict=False):
-        parts.append(f'<rect x="{x:.0f}" y="36" width="11" height="11" fill="{colour}"/>')
-        parts.append(_text(x + 16, 46, name))
-        x += 30 + 7.2 * len(name)
-    return parts
+class Bar(NamedTuple):
+    label: str
+    tier: str
+    rate: float
 
 
-def _text(
-    x: float, y: float, text: str, *, size: int = 12, anchor: str = "start", weight: str = "normal"
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"'
-        f' font-weight="{weight}">{escape(text)}</text>'
-    )
+class Group(NamedTuple):
+    name: str
+    note: str  # below the name
+    bars: Sequence[Bar]
 
 
-def all_of(results: Results) -> Mapping[str, str]:
-    """Every picture by its file's name."""
-    pictures = {}
-    for title in results.against_direct:
-        pictures[direct_name(title)] = _direct(results, title)
-    if results.redis:
-        pictures[REDIS_NAME] = _redis(results)
-    for title, table in results.tables.items():
-        pictures[table_name(title)] = _table(title, table)
-    return pictures
-
-
-REDIS_NAME = "performance-redis.svg"
-
-
-def direct_name(title: str) -> str:
-    return f"performance-direct-{title.lower()}.svg"
-
-
-def table_name(title: str) -> str:
-    return f"performance-strategies-{title.lower()}.svg"
-
-
-def _direct(results: Results, title: str) -> str:
-    rounds = results.against_direct[title]
-    ours = medians([one.service for one in rounds])
-    theirs = medians([one.direct for one in rounds])
-    groups = [(_connections(count), (theirs.get(count), ours[count])) for count in ours]
-    heading = f"{title}: deductions a second, median of {len(rounds)} rounds"
-    return bars(heading, ("directly", "single-sql over HTTP"), groups)
-
-
-def _redis(results: Results) -> str:
-    healthz = medians([one.healthz for one in results.redis])
-    policies = [
-        medians([one.policies[policy.name] for one in results.redis]) for policy in POLICIES
+def draw(title: str, groups: Sequence[Group], labels: str = "") -> str:
+    """A chart of rates per second. `labels` says what the bars' labels are."""
+    bars = [bar for group in groups for bar in group.bars]
+    # The axis starts at a power of ten below all values.
+    least = math.floor(math.log10(max(min(bar.rate for bar in bars) * 0.99, 1)))
+    most = math.log10(max(bar.rate for bar in bars))
+    scale = (WIDTH - LEFT - RIGHT) / max(most - least, 1)
+    height = HEAD + len(bars) * BAR + len(groups) * GAP
+    parts = [
+        f"<title>{escape(title)}</title>\n<style>\n{STYLE}\n</style>",
+        f'<rect class="back" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="6"/>',
+        _text(NAMES, 24, title, "title"),
+        _text(WIDTH - NAMES, 47, "per second, logarithmic scale", "right"),
+        _text(LEFT - 20, HEAD - 12, labels, "right"),
     ]
-    groups = [
-        (_connections(count), (healthz[count], *(each[count] for each in policies)))
-        for count in healthz
-    ]
-    series = ("/healthz", *(f"redis-lua, {policy.name}" for policy in POLICIES))
-    return bars("redis-lua beside /healthz: answers a second", series, groups)
+    x = NAMES
+    for tier in [tier for tier in TIERS if any(bar.tier == tier for bar in bars)]:
+        parts += [_box(x, 37, BAR - 2, tier), _text(x + 16, 47, tier)]
+        x += 34 + 7 * len(tier)
+    for power in range(least, math.floor(most) + 1):
+        tick = LEFT + (power - least) * scale
+        parts.append(f'<path class="grid" d="M{tick:.1f} {HEAD - 8}V{height - 8}"/>')
+        parts.append(_text(tick, HEAD - 12, f"{10**power:,}", "tick"))
+    y = HEAD
+    for group in groups:
+        parts += [_text(NAMES, y + 10, group.name), _text(NAMES, y + 23, group.note, "small")]
+        for bar in group.bars:
+            width = max(math.log10(max(bar.rate, 1)) - least, 0.01) * scale
+            value = f"{bar.rate:,.0f}" if bar.rate >= 10 else f"{bar.rate:.1f}"
+            parts.append(_text(LEFT - 6, y + 9, bar.label, "right"))
+            parts.append(_box(LEFT, y, width, bar.tier))
+            parts.append(_text(LEFT + width + 5, y + 9, value, "small"))
+            y += BAR
+        y += GAP
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
+    return "\n".join([f'{head} width="{WIDTH}" height="{height}" role="img">', *parts, "</svg>\n"])
 
 
-def _table(title: str, table: Table) -> str:
-    # In the order of the table; those that are not to be used say so.
-    names = {
-        row.strategy.name: row.strategy.name
-        + (" (unsafe)" if row.strategy.tier == "unsafe" else "")
-        for row in table.rows
-    }
-    share = {
-        (row.strategy.name, row.run.connections): row.run.rate / healthz.rate
-        for row in table.rows
-        for healthz in table.healthz
-        if healthz.connections == row.run.connections
-    }
-    groups = [
-        (text, [share.get((name, count)) for count in CONNECTIONS]) for name, text in names.items()
-    ]
-    series = [_connections(count) for count in CONNECTIONS]
-    return bars(f"Strategies on {title}: answers with 200, /healthz = 1", series, groups, "{:.3f}")
+def _box(x: float, y: float, width: float, tier: str) -> str:
+    size = f'width="{width:.1f}" height="{BAR - 2}"'
+    return f'<rect x="{x:.0f}" y="{y:.0f}" {size} fill="{TIERS[tier]}"/>'
 
 
-def _connections(count: int) -> str:
-    return "1 connection" if count == 1 else f"{count} connections"
+def _text(x: float, y: float, text: str, style: str = "name") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{style}">{escape(text)}</text>' if text else ""
+
+
+def all_charts(results: dict[str, Any]) -> dict[str, str]:
+    """Each chart by its file name."""
+    charts = {}
+    for title, rounds in results["against_direct"].items():
+        charts[file_name("direct", title)] = _direct(title, rounds)
+    if results["redis"]:
+        charts[file_name("redis")] = _redis(results["redis"])
+    for title, table in results["tables"].items():
+        charts[file_name("strategies", title)] = _table(title, table)
+    return charts
+
+
+def file_name(*words: str) -> str:
+    return "-".join(["performance", *words]).lower() + ".svg"
+
+
+def _direct(title: str, rounds: Sequence[dict[str, list[Run]]]) -> str:
+    service = medians(one["service"] for one in rounds)
+    tool = medians(one["direct"] for one in rounds)
+    groups = []
+    for count, rate in service.items():
+        bars = [Bar("load tool", OTHER, tool[count])] if count in tool else []
+        groups.append(Group(f"connections: {count}", "", [*bars, Bar("single-sql", "safe", rate)]))
+    return draw(f"{title}: deductions, median of {len(rounds)} rounds", groups)
+
+
+def _redis(rounds: Sequence[dict[str, Any]]) -> str:
+    policies = {name: medians(one["policies"][name] for one in rounds) for name in POLICIES}
+    groups = []
+    for count, rate in medians(one["healthz"] for one in rounds).items():
+        bars = [Bar(name, "volatile", rates[count]) for name, rates in policies.items()]
+        groups.append(Group(f"connections: {count}", "", [Bar("/healthz", OTHER, rate), *bars]))
+    return draw("redis-lua by appendfsync policy, and /healthz", groups)
+
+
+def _table(title: str, table: dict[str, list[Any]]) -> str:
+    healthz = [Bar(str(run["connections"]), OTHER, run["rate"]) for run in table["healthz"]]
+    groups = [Group("/healthz", "", healthz)]
+    for (name, tier), runs in runs_by_strategy(table).items():
+        bars = [Bar(str(run["connections"]), tier, run["rate"]) for run in runs]
+        groups.append(Group(name, tier, bars))
+    return draw(f"Strategies on {title}: answers with status 200", groups, "connections")
+
+
+def runs_by_strategy(table: dict[str, list[Any]]) -> dict[tuple[str, str], list[Run]]:
+    """The runs by the name and the tier of the strategy."""
+    runs: dict[tuple[str, str], list[Run]] = {}
+    for row in table["rows"]:
+        strategy = row["strategy"]
+        runs.setdefault((strategy["name"], strategy["tier"]), []).append(row["run"])
+    return runs
+
+
+def medians(rounds: Iterable[Sequence[Run]], key: str = "rate") -> dict[int, float]:
+    """The median over the rounds, by the number of connections or clients."""
+    values: dict[int, list[float]] = {}
+    for runs in rounds:
+        for run in runs:
+            count = run["connections"] if "connections" in run else run["clients"]
+            values.setdefault(count, []).append(run[key])
+    return {count: median(each) for count, each in sorted(values.items())}

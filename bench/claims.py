@@ -1,66 +1,69 @@
-"""What must hold of the figures: ratios, each the median of the rounds' own."""
+"""The claims: ratios that must reach a target. Each is the median over the rounds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import mean, median
+from typing import Any
 
-from .experiments import CLAIMED_POLICY, REDIS_CONNECTIONS, RedisRound, Round
+from .experiments import CLAIMED_POLICY, REDIS_CONNECTIONS
 from .load import Run
+from .servers import MariaDb, PostgreSql
 
-SINGLE_SQL_OF_DIRECT = 0.7
-REDIS_LUA_OF_HEALTHZ = 0.25
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A ratio that must not be below its target."""
-
-    text: str
-    target: float
-    rounds: list[float]
-
-    @property
-    def ratio(self) -> float:
-        return median(self.rounds)
-
-    @property
-    def holds(self) -> bool:
-        return self.ratio >= self.target
-
-    def line(self) -> str:
-        verdict = "holds" if self.holds else "DOES NOT HOLD"
-        each = ", ".join(f"{ratio:.2f}" for ratio in self.rounds)
-        return (
-            f"{self.text}: {self.ratio:.2f}, at least {self.target:.2f} claimed: {verdict}"
-            f" (rounds: {each})"
-        )
+Claim = dict[str, Any]
+TOOLS = {server.title: server.tool for server in (MariaDb, PostgreSql)}
+# The least ratio of the medians of this build and of another one.
+TOLERANCE = 0.93
 
 
-def single_sql(database: str, tool: str, rounds: Sequence[Round]) -> Claim:
-    """Best against best: what is asked is how much of the database the service lets through, with
-    whichever of the numbers of clients each does best with; the same numbers for both."""
+def of(results: dict[str, Any]) -> list[Claim]:
+    """The claims about the rounds in the results."""
+    direct = results["against_direct"].items()
+    found = [single_sql(title, TOOLS[title], rounds) for title, rounds in direct]
+    return found + ([redis_lua(results["redis"])] if results["redis"] else [])
+
+
+def single_sql(database: str, tool: str, rounds: Sequence[dict[str, list[Run]]]) -> Claim:
+    """The best rate of the service divided by the best rate of the load tool. Both may choose the
+    best of the same numbers of clients: the ratio says how much of the database's throughput the
+    service passes on."""
     ratios = []
     for one in rounds:
-        clients = {run.clients for run in one.direct}
-        service = max(run.rate for run in one.service if run.connections in clients)
-        ratios.append(service / max(run.rate for run in one.direct))
-    return Claim(f"single-sql on {database} to the best of {tool}", SINGLE_SQL_OF_DIRECT, ratios)
+        clients = {run["clients"] for run in one["direct"]}
+        service = max(run["rate"] for run in one["service"] if run["connections"] in clients)
+        ratios.append(service / max(run["rate"] for run in one["direct"]))
+    return _claim(f"single-sql on {database} to the best of {tool}", 0.7, ratios)
 
 
-def redis_lua(rounds: Sequence[RedisRound]) -> Claim:
-    """With as many connections each, and `/healthz` before and after: a machine that others share
-    is seldom the same for two runs in a row."""
-    policy = CLAIMED_POLICY.name
+def redis_lua(rounds: Sequence[dict[str, Any]]) -> Claim:
+    """The rate of redis-lua divided by the mean of the two runs of `/healthz` around it, because
+    the speed of a shared machine changes from run to run."""
     ratios = []
     for one in rounds:
-        (sold,) = _rates(one.policies[policy])
-        ratios.append(sold / mean(_rates(one.healthz)))
-    return Claim(
-        f"redis-lua to /healthz, {REDIS_CONNECTIONS} connections, appendfsync {policy}",
-        REDIS_LUA_OF_HEALTHZ,
-        ratios,
-    )
+        (sold,) = _rates(one["policies"][CLAIMED_POLICY])
+        ratios.append(sold / mean(_rates(one["healthz"])))
+    text = f"redis-lua to /healthz, {REDIS_CONNECTIONS} connections, appendfsync {CLAIMED_POLICY}"
+    return _claim(text, 0.25, ratios)
+
+
+def line(claim: Claim) -> str:
+    verdict = "holds" if claim["holds"] else "DOES NOT HOLD"
+    rounds = ", ".join(f"{ratio:.2f}" for ratio in claim["rounds"])
+    figures = f"{claim['ratio']:.2f}, at least {claim['target']:.2f} claimed"
+    return f"{claim['text']}: {figures}: {verdict} (rounds: {rounds})"
+
+
+def compare(new: Claim, old: Claim) -> tuple[str, bool]:
+    """A line with the ratio of the medians of two builds, and whether it reaches `TOLERANCE`."""
+    ratio = new["ratio"] / old["ratio"]
+    verdict = "" if ratio >= TOLERANCE else f", BELOW {TOLERANCE}"
+    medians = f"this build {new['ratio']:.3f}, other build {old['ratio']:.3f}"
+    return f"{new['text']}: {medians}, new/old {ratio:.3f}{verdict}", ratio >= TOLERANCE
 
 
 def _rates(runs: Sequence[Run]) -> list[float]:
-    return [run.rate for run in runs if run.connections == REDIS_CONNECTIONS]
+    return [run["rate"] for run in runs if run["connections"] == REDIS_CONNECTIONS]
+
+
+def _claim(text: str, target: float, ratios: list[float]) -> Claim:
+    ratio = median(ratios)
+    return {"text": text, "target": target, "rounds": ratios, "ratio": ratio,
+            "holds": ratio >= target}  # fmt: skip

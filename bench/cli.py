@@ -1,215 +1,149 @@
-"""The command line: what is measured, for how long, and where the results go."""
+"""Measures one replica without nginx: single-sql, and the same statement sent by pgbench and
+mariadb-slap; redis-lua, and /healthz; and each strategy on each database.
+
+Only answers with status 200 count. After each run the bench compares the ledger with the answers,
+and fails if they disagree. All servers are private, listen on loopback, and are stopped at the end.
+"""
 
 import argparse
 import json
 import os
 import shlex
 import signal
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from . import charts, machine, report
-from .bench import DATABASES, Plan, check, measure, state_directory
-from .experiments import Pace
-from .process import BenchError
-from .progress import say
-from .results import Results
-from .service import version
+from . import charts, claims, machine, report
+from .bench import DATABASES, SERVERS, check, measure
+from .process import ROOT, BenchError, run, say
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILT_HERE = ROOT / "target/release/stocklock"
-
-ABOUT = """\
-Measures one replica, without nginx, against what stands beside it on the same machine:
-
-  1. single-sql against the same statements (read from the store's snapshots) from pgbench and from
-     mariadb-slap, in interleaved rounds;
-  2. redis-lua against /healthz, with Redis under appendfsync everysec, always, and without a file;
-  3. every strategy on every database, with 1, 16, 64 and 256 connections.
-
-Only answers with 200 count. After each run the ledger must have the sales that were answered, or
-the bench fails. All servers are private ones, on loopback, and are stopped in the end.
-"""
+RELEASE = ROOT / "target/release"
+BUILT_HERE = RELEASE / "stocklock"
 
 EXAMPLES = """\
 examples:
-  make bench                                   all of it, about 15 minutes, into docs/
-  make bench BENCH='--quick'                   a look at it, in some 4 minutes, into target/bench
-  make bench BENCH='--only postgres --seconds 10'
-  make bench BENCH_BINARY=/some/stocklock      another build; nothing is compiled
+  make bench                                   everything, about 15 minutes, into docs/
+  make bench BENCH='--quick'                   a first look, about 4 minutes, into target/bench
+  make bench BENCH_BINARY=/path/stocklock      measures another build, compiles only testkit
+  make bench BENCH='--against /path/stocklock --rounds 9'    compares the claims of two builds
+  python3 -m bench --render                    writes the page and charts from performance.json
 
-exit codes: 0 all claims hold; 1 one does not, or a run was void; 2 the command line is wrong
+exit codes: 0 all claims hold; 1 a claim does not hold, or a run failed; 2 wrong command line
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python3 -m bench",
-        description=ABOUT,
-        epilog=EXAMPLES,
+        "python3 -m bench", description=__doc__, epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--binary",
-        type=Path,
-        default=BUILT_HERE,
-        metavar="FILE",
-        help="the service's program [target/release/stocklock]",
-    )
-    parser.add_argument(
-        "--only",
-        action="append",
-        choices=DATABASES,
-        help="measure this database alone; may be repeated",
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="two rounds and runs of 1 s: a look, not a figure"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=_seconds,
-        metavar="N",
-        help="length of the runs that a claim depends on [3; those of the tables take 2]",
-    )
-    parser.add_argument(
-        "--rounds", type=_rounds, metavar="N", help="interleaved rounds, of which the median [5]"
-    )
-    parser.add_argument(
-        "--pool-size",
-        type=int,
-        default=16,
-        metavar="N",
-        help="DATABASE_POOL_SIZE of the replica [16, its default]",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="where performance.md, .json and .svg go [docs; target/bench unless all is measured]",
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=Path("/var/tmp"),
-        metavar="DIR",
-        help="where the servers keep their data meanwhile; must be on a disk [/var/tmp]",
-    )
-    parser.add_argument(
-        "--port",
-        type=_port,
-        default=19180,
-        metavar="N",
-        help="the first of five ports in a row, below 32764 [19180]",
-    )
-    return parser
+    )  # fmt: skip
+    file: dict[str, Any] = {"type": lambda text: Path(text).resolve(), "metavar": "PATH"}
+    number: dict[str, Any] = {"type": int, "metavar": "N"}
+
+    def add(option: str, text: str, default: Any = None, **kind: Any) -> None:
+        parser.add_argument(option, default=default, help=text, **kind)
+
+    add("--binary", "the service [target/release/stocklock]", BUILT_HERE, **file)
+    add("--against", "compare the claims with this other build; write no files", **file)
+    add("--testkit", "starts the servers [target/release/testkit]", RELEASE / "testkit", **file)
+    add("--only", "measure only this database; may be repeated", action="append", choices=DATABASES)
+    add("--quick", "two rounds and runs of 1 s: not precise", False, action="store_true")
+    add("--rounds", "number of interleaved rounds, at most 20 [5]", **number, choices=range(1, 21))
+    add("--seconds", "of the runs for claims [3; for the tables 2]", **number, choices=range(1, 61))
+    add("--pool-size", "DATABASE_POOL_SIZE of the replica [16]", 16, **number)
+    add("--output", "for performance.* [docs; target/bench if the bench is limited]", **file)
+    add("--render", "measure nothing; write page and charts again", False, action="store_true")
+    add("--data", "for the servers; must be on a disk [/var/tmp]", Path("/var/tmp"), **file)
+    add("--port", "of the replica; --against takes the next, too [19180]", 19180, **number)
+    plan = parser.parse_args(arguments)
+
+    # The options that change what is measured.
+    plan.limits = [f"--only {name}" for name in plan.only or ()] + ["--quick"] * plan.quick
+    plan.limits += [f"--rounds {plan.rounds}"] if plan.rounds else []
+    plan.limits += [f"--seconds {plan.seconds}"] if plan.seconds else []
+    plan.limits += [f"--pool-size {plan.pool_size}"] if plan.pool_size != 16 else []
+    # No claim is about SQLite.
+    all_databases = SERVERS if plan.against else DATABASES
+    plan.databases = [name for name in all_databases if name in (plan.only or all_databases)]
+    if not plan.databases:
+        parser.error("--against compares claims, and no claim is about SQLite")
+    rounds, seconds, table_seconds = (2, 1, 1) if plan.quick else (5, 3, 2)
+    plan.pace = {"rounds": plan.rounds or rounds, "seconds": plan.seconds or seconds,
+                 "table_seconds": table_seconds}  # fmt: skip
+    plan.settings = {"DATABASE_POOL_SIZE": str(plan.pool_size)}
+    return plan
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
-    # A TERM must end what runs as a Ctrl-C does.
-    signal.signal(signal.SIGTERM, _interrupted)
+    plan = parse(arguments)
+    # SIGTERM must stop the servers like Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return _bench(options)
+        if plan.render:
+            output = plan.output or ROOT / "docs"
+            _write(output, json.loads((output / "performance.json").read_text()))
+            return 0
+        return _bench(plan)
     except BenchError as error:
         say(str(error))
         return 1
     except KeyboardInterrupt:
-        say("interrupted; everything is stopped")
+        say("interrupted; all processes are stopped")
         return 130
 
 
-def _bench(options: argparse.Namespace) -> int:
-    plan = _plan(options)
-    if not (plan.binary.is_file() and os.access(plan.binary, os.X_OK)):
-        raise BenchError(f"{options.binary} is no program: cargo build --release --locked")
+def _bench(plan: argparse.Namespace) -> int:
     check(plan)
-    with state_directory(plan.data) as state:
-        results = Results(
-            date=datetime.now(UTC).strftime("%Y-%m-%d"),
-            command=_command(options),
-            commit=machine.commit() if plan.binary == BUILT_HERE.resolve() else "unknown",
-            service=version(plan.binary),
-            machine=machine.describe(state),
-            tools=machine.tools(),
-            pace=plan.pace,
-            settings=plan.settings,
-        )
-        measure(plan, state, results)
-    output = options.output or ROOT / ("docs" if _is_whole(options) else "target/bench")
-    _write(output, results)
-    for claim in results.claims:
-        print(claim.line())
-    print(f"pool size: {plan.settings['DATABASE_POOL_SIZE']}; {results.minutes:.0f} minutes")
-    return 0 if all(claim.holds for claim in results.claims) else 1
-
-
-def _plan(options: argparse.Namespace) -> Plan:
-    pace = Pace(rounds=2, seconds=1, table_seconds=1) if options.quick else Pace(5, 3, 2)
-    pace = Pace(
-        rounds=options.rounds or pace.rounds,
-        seconds=options.seconds or pace.seconds,
-        table_seconds=pace.table_seconds,
-    )
-    chosen = tuple(name for name in DATABASES if not options.only or name in options.only)
-    return Plan(
-        binary=options.binary.resolve(),
-        databases=chosen,
-        pace=pace,
-        data=options.data,
-        port=options.port,
-        settings={"DATABASE_POOL_SIZE": str(options.pool_size)},
-    )
-
-
-def _is_whole(options: argparse.Namespace) -> bool:
-    return not _words(options)
-
-
-def _command(options: argparse.Namespace) -> str:
-    """As it can be repeated elsewhere: without what names a place on this machine."""
-    words = _words(options)
-    return "make bench" + (f" BENCH={shlex.quote(' '.join(words))}" if words else "")
-
-
-def _words(options: argparse.Namespace) -> list[str]:
-    """Those that change what is measured."""
-    words = [f"--only {name}" for name in options.only or ()]
-    words += ["--quick"] if options.quick else []
-    for name in ("seconds", "rounds"):
-        value = getattr(options, name)
-        words += [f"--{name} {value:g}"] if value else []
-    words += [f"--pool-size {options.pool_size}"] if options.pool_size != 16 else []
-    return words
-
-
-def _write(output: Path, results: Results) -> None:
+    start = time.monotonic()
+    with TemporaryDirectory(prefix="stocklock-bench-", dir=plan.data) as name:
+        state = Path(name)
+        # The servers run as another user, who must be able to enter it and to read their files.
+        os.umask(0o022)
+        state.chmod(0o755)
+        binaries = [plan.binary, plan.against] if plan.against else [plan.binary]
+        builds = [(binary, _empty_results(plan, binary, state)) for binary in binaries]
+        measure(plan, state, builds)
+    for _, results in builds:
+        results["minutes"] = (time.monotonic() - start) / 60
+        results["claims"] = claims.of(results)
+    if plan.against:
+        pairs = zip(*(results["claims"] for _, results in builds), strict=True)
+        lines = [claims.compare(new, old) for new, old in pairs]
+        print("\n".join(line for line, _ in lines))
+        return 0 if all(reached for _, reached in lines) else 1
+    ((_, results),) = builds
+    output = plan.output or ROOT / ("target/bench" if plan.limits else "docs")
     output.mkdir(parents=True, exist_ok=True)
-    (output / "performance.json").write_text(json.dumps(results.json(), indent=1) + "\n")
-    for name, picture in charts.all_of(results).items():
-        (output / name).write_text(picture)
+    (output / "performance.json").write_text(json.dumps(results, indent=1) + "\n")
+    _write(output, results)
+    for claim in results["claims"]:
+        print(claims.line(claim))
+    print(f"pool size: {plan.pool_size}; {results['minutes']:.0f} minutes")
+    return 0 if all(claim["holds"] for claim in results["claims"]) else 1
+
+
+def _empty_results(plan: argparse.Namespace, binary: Path, state: Path) -> dict[str, Any]:
+    """performance.json without measurements. Its command has no paths of this machine."""
+    limits = f" BENCH={shlex.quote(' '.join(plan.limits))}" if plan.limits else ""
+    facts = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "command": f"make bench{limits}",
+        "commit": machine.commit() if binary == BUILT_HERE else "unknown",
+        "service": run([str(binary), "--version"]).strip(),
+        "machine": machine.describe(state),
+        "tools": machine.tools(),
+        "pace": plan.pace,
+        "settings": plan.settings,
+    }
+    return facts | {"servers": {}, "against_direct": {}, "tables": {}, "redis": []}
+
+
+def _write(output: Path, results: dict[str, Any]) -> None:
+    for name, chart in charts.all_charts(results).items():
+        (output / name).write_text(chart)
     (output / "performance.md").write_text(report.markdown(results))
-    say(f"{output / 'performance.md'} is written")
-
-
-def _interrupted(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def _seconds(text: str) -> int:
-    return _number(text, 1, 60)
-
-
-def _rounds(text: str) -> int:
-    return _number(text, 1, 20)
-
-
-def _port(text: str) -> int:
-    return _number(text, 1024, 32763)
-
-
-def _number(text: str, least: int, most: int) -> int:
-    if not text.isdigit() or not least <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"a number from {least} to {most} is wanted")
-    return int(text)
+    say(f"wrote {output / 'performance.md'}")

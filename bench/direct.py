@@ -1,133 +1,107 @@
-"""The same statements without the service: driven by the database's own load tool."""
+"""The same statement without the service: the database's own load tool sends it."""
 
 import re
 import secrets
-import signal
-from dataclasses import dataclass
 from pathlib import Path
 
+from .load import Run
 from .process import BenchError, Process, program, run
-from .servers import NAME, MariaDb, PostgreSql
-from .service import Service
+from .servers import MariaDb, Server
+from .service import Service, Strategy
 from .statements import pgbench_script, slap_message
 
-# The sessions of the service's pool, see session() and SESSION in src/store/*/connect.rs. Only the
-# limits are longer: a timer costs the same whatever it is set to, but the tools give up where the
-# service would answer 503.
-POSTGRES_SESSION = {
-    "default_transaction_isolation": r"read\ committed",
-    "lock_timeout": "30000",
-    "statement_timeout": "30500",
-    "idle_in_transaction_session_timeout": "10000",
-}
+# The session settings of the service's connections (`connect.rs` of each SQL store). Only the time
+# limits are longer, because the tools stop at the first error; the service would answer 503.
+POSTGRES_SESSION = (
+    r"-c default_transaction_isolation=read\ committed -c lock_timeout=30000"
+    " -c statement_timeout=30500 -c idle_in_transaction_session_timeout=10000"
+)
 MARIADB_SESSION = (
     "SET SESSION tx_isolation = 'READ-COMMITTED',"
     " sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', idle_transaction_timeout = 10,"
     " innodb_lock_wait_timeout = 30, max_statement_time = 30.5"
 )
 
-# slap is ended when the time is over; until then it has more to do than any server can.
-ENDLESS = 1_000_000_000
-WARM_UP_SECONDS = 0.5
-
-# All that a movement says beside which one it is: the same, whoever wrote it.
-SAME_COLUMNS = (
-    "line, kind, delta, held_delta, read_version, strategy, durability, caller, reason, reference"
-)
-
-
-@dataclass(frozen=True)
-class Direct:
-    """What the load tool reached."""
-
-    clients: int
-    rate: float  # transactions a second
-
 
 def measure(
-    database: MariaDb | PostgreSql, service: Service, clients: int, seconds: float, state: Path
-) -> Direct:
-    """One hot SKU, new and with plenty in stock, and the audit afterwards, as for the service."""
+    database: Server, service: Service, strategy: Strategy, clients: int, seconds: float, home: Path
+) -> Run:
+    """Deductions of one new SKU with plenty in stock, in transactions per second. Raises if the
+    audit finds an error."""
     sku = f"direct-{secrets.token_hex(6)}"
-    service.put_stock(sku)
-    if isinstance(database, PostgreSql):
-        rate, least = _pgbench(database, sku, clients, seconds, state)
-    else:
-        rate, least = _slap(database, sku, clients, seconds, state)
-    audit = service.settled_audit(sku)
+    service.put_stock(sku, strategy)
+    load_tool = _slap if isinstance(database, MariaDb) else _pgbench
+    rate, least = load_tool(database, sku, clients, seconds, home)
+    audit = service.final_audit(sku)
     if least <= 0 or not audit.consistent or audit.drift != 0 or audit.sold < least:
         raise BenchError(
-            f"direct with {clients} clients is void: {least} transactions counted, then {audit}"
+            f"{database.tool} with {clients} clients is void: {least} transactions, then {audit}"
         )
-    return Direct(clients, rate)
+    return {"clients": clients, "rate": rate}
 
 
-def assert_same_rows(database: MariaDb | PostgreSql) -> None:
-    """Whether both ways have written the same movements, but for ids, keys and levels."""
+def assert_same_rows(database: Server) -> None:
+    """Checks that the tool and the service wrote equal movements, except ids, keys and levels."""
     rows = database.query(
-        f"SELECT DISTINCT {SAME_COLUMNS}, length(request_hash), idempotency_key IS NULL"
-        " FROM movement WHERE kind = 'deducted' AND strategy = 'single-sql'"
+        "SELECT DISTINCT line, kind, delta, held_delta, read_version, strategy, durability, caller,"
+        " reason, reference, length(request_hash), idempotency_key IS NULL FROM movement WHERE kind = 'deducted' AND strategy = 'single-sql'"
         " OR sku LIKE 'direct-%' AND delta < 0"
     )
     if len(rows) != 1:
-        raise BenchError(
-            f"{database.title}: the service and the load tool write different movements: {rows}"
-        )
+        raise BenchError(f"the service and {database.tool} write different movements: {rows}")
 
 
 def _pgbench(
-    database: PostgreSql, sku: str, clients: int, seconds: float, state: Path
+    database: Server, sku: str, clients: int, seconds: float, home: Path
 ) -> tuple[float, int]:
-    script = state / "pgbench.sql"
+    script = home / "pgbench.sql"
     script.write_text(pgbench_script(sku))
-    options = " ".join(f"-c {name}={value}" for name, value in POSTGRES_SESSION.items())
     output = run(
-        [program("pgbench", "postgresql"), *database.client_options(), "--no-vacuum",
+        [program("pgbench"), *database.client_options, "--no-vacuum",
          "--protocol=prepared", f"--file={script}", "--define=n=0", f"--client={clients}",
-         f"--jobs={min(clients, 2)}", f"--time={seconds:.0f}", database.DATABASE],
+         f"--jobs={min(clients, 2)}", f"--time={seconds:.0f}", database.database],
         seconds=seconds + 60,
-        environment=database.environment() | {"PGOPTIONS": options},
+        environment=database.environment | {"PGOPTIONS": POSTGRES_SESSION},
     )  # fmt: skip
     return parse_pgbench(output)
 
 
 def parse_pgbench(output: str) -> tuple[float, int]:
-    """Transactions a second, without the time for connecting, and how many there were."""
-    rate = re.search(r"^tps = ([\d.]+) \(without initial connection time\)", output, re.MULTILINE)
-    count = re.search(r"^number of transactions actually processed: (\d+)", output, re.MULTILINE)
-    failed = re.search(r"^number of failed transactions: (\d+)", output, re.MULTILINE)
+    """Transactions per second without the time to connect, and the number of transactions."""
+    rate = re.search(r"tps = ([\d.]+) \(without initial connection time\)", output)
+    count = re.search(r"number of transactions actually processed: (\d+)", output)
+    failed = re.search(r"number of failed transactions: (\d+)", output)
     if not rate or not count or (failed and int(failed[1]) > 0):
-        raise BenchError(f"pgbench did not do what it was told:\n{output}")
+        raise BenchError(f"pgbench failed or has unknown output:\n{output}")
     return float(rate[1]), int(count[1])
 
 
 def _slap(
-    database: MariaDb, sku: str, clients: int, seconds: float, state: Path
+    database: Server, sku: str, clients: int, seconds: float, home: Path
 ) -> tuple[float, int]:
-    """slap's own figure counts statements, and has the time for connecting in it. So the counter is
-    read twice while it works, with the server's clock, by one client on one connection."""
+    """The rate that mariadb-slap prints counts statements and includes the time to connect.
+    Instead, another client reads the version of the stock level twice while the tool runs, with
+    the server's clock."""
     slap = Process(
-        "mariadb-slap",
-        [program("mariadb-slap", "mariadb-client"), *database.client_options(), "--silent",
-         f"--create-schema={NAME}", "--no-drop", f"--concurrency={clients}",
-         f"--number-of-queries={ENDLESS}", f"--init-command={MARIADB_SESSION}",
-         # As one message, as the service sends it; split, it would be five.
+        [program("mariadb-slap"), *database.client_options, "--silent",
+         f"--create-schema={database.database}", "--no-drop", f"--concurrency={clients}",
+         "--number-of-queries=1000000000", f"--init-command={MARIADB_SESSION}",
+         # It is stopped long before that number of queries.
+         # A delimiter that does not occur keeps the transaction one message, as in the service.
          "--delimiter=|", f"--query={slap_message(sku)}"],
-        state / "slap.log",
-        environment=database.environment(),
-        end=signal.SIGTERM,
+        home / "slap.log",
+        database.environment,
     )  # fmt: skip
     sample = f"SELECT version, unix_timestamp(sysdate(6)) FROM stock WHERE sku = '{sku}'"
     try:
         answer = database.query(
-            f"SELECT 0, sleep({WARM_UP_SECONDS}); {sample}; SELECT 0, sleep({seconds}); {sample}",
+            f"SELECT 0, sleep(0.5); {sample}; SELECT 0, sleep({seconds}); {sample}",
             seconds=seconds + 60,
         )
-        still_runs = slap.runs()
+        if not slap.runs():
+            raise slap.error("ended early")
     finally:
-        slap.stop()
-    if not still_runs:
-        raise BenchError(f"mariadb-slap ended early:\n{slap.log.read_text(errors='replace')}")
-    (first, begin), (last, end) = answer[1], answer[3]
+        slap.close()
+    (first, start), (last, end) = answer[1], answer[3]
     count = int(last) - int(first)
-    return count / (float(end) - float(begin)), count
+    return count / (float(end) - float(start)), count

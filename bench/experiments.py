@@ -1,201 +1,118 @@
-"""What is run, in which order, and what is kept of it.
+"""The runs of a bench and their order.
 
-What is compared is measured side by side: in each round the two take turns, and who is first
-changes from round to round.
+Runs that are compared alternate within a round, and each round reverses their order. So a change in
+the machine's speed affects both sides. The results have the form of performance.json.
 """
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from . import direct, load
-from .direct import Direct
 from .load import Run
-from .process import BenchError
-from .progress import Progress
-from .servers import MariaDb, PostgreSql, Redis
-from .service import Service, Strategy
+from .process import BenchError, say
+from .servers import Database, Redis, Server
+from .service import Service
 
 CONNECTIONS = (1, 16, 64, 256)
+# Clients of the load tools.
 CLIENTS = (1, 4, 16, 64)
-# Those of the direct clients, so that they can be compared one by one, and 256.
-SERVICE_CONNECTIONS = (1, 4, 16, 64, 256)
-# Where redis-lua is compared in every round; the other counts are measured once.
+# The claim about redis-lua is for this count.
 REDIS_CONNECTIONS = 64
 
 
-@dataclass(frozen=True)
-class Policy:
-    """How Redis keeps what it was told."""
-
-    name: str
-    appendonly: bool
-    appendfsync: str = "everysec"
-
-
-ALWAYS = Policy("always", appendonly=True, appendfsync="always")
-CLAIMED_POLICY = Policy("everysec", appendonly=True)
-POLICIES = (
-    CLAIMED_POLICY,
-    ALWAYS,
-    Policy("off", appendonly=False),
-)
+# How Redis persists its data: `appendonly` and `appendfsync`.
+POLICIES = {"everysec": ("yes", "everysec"), "always": ("yes", "always"), "off": ("no", "everysec")}
+CLAIMED_POLICY = "everysec"
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How often, and for how many seconds each."""
+class Site:
+    """One build of the service with its servers, and a directory for scripts and logs."""
 
-    rounds: int
-    seconds: float  # of a run that a claim depends on
-    table_seconds: float  # of a run of the tables
-
-
-@dataclass
-class Round:
-    """`single-sql` and the load tool in turn, once with each number of connections."""
-
-    direct: list[Direct] = field(default_factory=list)
-    service: list[Run] = field(default_factory=list)
+    service: Service
+    database: Database
+    redis: Redis
+    home: Path
+    settings: dict[str, dict[str, str]]
 
 
-@dataclass
-class RedisRound:
-    """`/healthz` and `redis-lua` under each policy in turn, by number of connections. With those of
-    the claim, `/healthz` comes before and after the run that is compared with it."""
-
-    healthz: list[Run] = field(default_factory=list)
-    policies: dict[str, list[Run]] = field(default_factory=dict)
-    # What Redis keeps of each sale once SQL has it, run by run.
-    kept_bytes: list[float] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class TableRow:
-    """One strategy with one number of connections."""
-
-    strategy: Strategy
-    run: Run
-
-
-@dataclass
-class Table:
-    """Every strategy on one database, and `/healthz` with the same numbers of connections."""
-
-    healthz: list[Run] = field(default_factory=list)
-    rows: list[TableRow] = field(default_factory=list)
-
-
-def runs_of_rounds(pace: Pace) -> int:
-    return pace.rounds * (len(CLIENTS) + len(SERVICE_CONNECTIONS))
-
-
-def runs_of_redis(pace: Pace) -> int:
-    return (pace.rounds - 1 + len(CONNECTIONS)) * (1 + len(POLICIES)) + pace.rounds
-
-
-def runs_of_table(strategies: int) -> int:
-    return (strategies + 1) * len(CONNECTIONS)
-
-
-def against_direct(
-    database: MariaDb | PostgreSql, service: Service, pace: Pace, state: Path, progress: Progress
-) -> list[Round]:
-    """`single-sql` beside the same statements from the database's own load tool."""
-    single_sql = _strategy(service, "single-sql")
-    rounds = []
-    for number in range(pace.rounds):
-        this = Round()
-        for count, ours in _turns(number):
-            who = "single-sql" if ours else "directly"
-            progress.begins(f"{database.title}, round {number + 1}: {who}, {count} connections")
-            if ours:
-                this.service.append(load.deduct(service, single_sql, count, pace.seconds))
+def direct_round(
+    site: Site, seconds: float, number: int, connections: Sequence[int]
+) -> dict[str, list[Run]]:
+    """`single-sql`, and the same statement from the database's own load tool."""
+    database, service = site.database, site.service
+    assert isinstance(database, Server)
+    single_sql = service.strategy("single-sql")
+    this: dict[str, list[Run]] = {"direct": [], "service": []}
+    for count in connections:
+        sides = ["direct", "service"] if count in CLIENTS else ["service"]
+        for side in sides if number % 2 == 0 else sides[::-1]:
+            what = "single-sql" if side == "service" else database.tool
+            say(f"{database.title}, round {number + 1}: {what}, {count} connections")
+            if side == "service":
+                run = load.deduct(service, single_sql, count, seconds)
             else:
-                this.direct.append(direct.measure(database, service, count, pace.seconds, state))
-        rounds.append(this)
+                run = direct.measure(database, service, single_sql, count, seconds, site.home)
+            this[side].append(run)
     direct.assert_same_rows(database)
-    return rounds
+    return this
 
 
-def _turns(number: int) -> Iterator[tuple[int, bool]]:
-    """The numbers of connections, and whether it is the service's turn."""
-    for count in SERVICE_CONNECTIONS:
-        for ours in (False, True) if number % 2 == 0 else (True, False):
-            if ours or count in CLIENTS:
-                yield count, ours
+def redis_round(
+    site: Site, seconds: float, number: int, connections: Sequence[int], policies: Iterable[str]
+) -> dict[str, Any]:
+    """`redis-lua` under each policy, and `/healthz` before and after the run that the claim
+    depends on. `kept_bytes`: what Redis keeps per sale after SQL has it, one value per run."""
+    service, redis = site.service, site.redis
+    redis_lua = service.strategy("redis-lua")
+    healthz: list[Run] = []
+    by_policy: dict[str, list[Run]] = {policy: [] for policy in policies}
+    kept_bytes: list[float] = []
+    for count in connections:
+        title = f"Redis with {site.database.title}, round {number + 1}, {count} connections"
+        say(f"{title}: /healthz")
+        healthz.append(load.healthz(service, count, seconds))
+        for policy, runs in by_policy.items():
+            say(f"{title}: redis-lua, appendfsync {policy}")
+            set_policy(redis, policy)
+            empty = redis.used_memory()
+            run = load.deduct(service, redis_lua, count, seconds)
+            runs.append(run)
+            kept_bytes.append((redis.used_memory() - empty) / run["answered"])
+            if (count, policy) == (REDIS_CONNECTIONS, CLAIMED_POLICY):
+                say(f"{title}: /healthz again")
+                healthz.append(load.healthz(service, count, seconds))
+    return {"healthz": healthz, "policies": by_policy, "kept_bytes": kept_bytes}
 
 
-def redis_lua(
-    service: Service, redis: Redis, pace: Pace, database: str, progress: Progress
-) -> list[RedisRound]:
-    """`redis-lua` under each policy beside `/healthz`."""
-    strategy = _strategy(service, "redis-lua")
-    rounds = []
-    for number in range(pace.rounds):
-        this = RedisRound(policies={policy.name: [] for policy in POLICIES})
-        for count in CONNECTIONS if number == 0 else (REDIS_CONNECTIONS,):
-            where = f"Redis before {database}, round {number + 1}, {count} connections"
-            progress.begins(f"{where}: /healthz")
-            this.healthz.append(load.healthz(service, count, pace.seconds))
-            for policy in POLICIES:
-                progress.begins(f"{where}: redis-lua, appendfsync {policy.name}")
-                set_policy(redis, policy)
-                empty = redis.used_memory()
-                run = load.deduct(service, strategy, count, pace.seconds)
-                this.policies[policy.name].append(run)
-                this.kept_bytes.append((redis.used_memory() - empty) / run.answered)
-                if (count, policy) == (REDIS_CONNECTIONS, CLAIMED_POLICY):
-                    progress.begins(f"{where}: /healthz again")
-                    this.healthz.append(load.healthz(service, count, pace.seconds))
-        rounds.append(this)
-    return rounds
-
-
-def set_policy(redis: Redis, policy: Policy, seconds: float = 60) -> None:
-    """Changes how Redis keeps its data, and waits until it does so. What it remembers of the runs
-    before is in SQL by now, and would only be written anew."""
+def set_policy(redis: Redis, policy: str, seconds: float = 60) -> None:
+    """Empties Redis, changes its persistence, and waits until the change is complete. SQL has the
+    sales of earlier runs."""
     redis.command("FLUSHALL")
-    redis.command("CONFIG", "SET", "appendfsync", policy.appendfsync)
-    redis.command("CONFIG", "SET", "appendonly", "yes" if policy.appendonly else "no")
+    appendonly, appendfsync = POLICIES[policy]
+    redis.command("CONFIG", "SET", "appendfsync", appendfsync)
+    redis.command("CONFIG", "SET", "appendonly", appendonly)
     deadline = time.monotonic() + seconds
-    while _is_rewriting(redis):
+    names = ("aof_rewrite_in_progress", "aof_rewrite_scheduled")
+    while "1" in map(redis.info("persistence").get, names):
         if time.monotonic() > deadline:
-            raise BenchError(f"Redis writes its file anew for longer than {seconds:.0f} s")
+            raise BenchError(f"Redis rewrites its file for more than {seconds:.0f} s")
         time.sleep(0.05)
 
 
-def _is_rewriting(redis: Redis) -> bool:
-    info = redis.info("persistence")
-    return "1" in (info["aof_rewrite_in_progress"], info["aof_rewrite_scheduled"])
-
-
-def strategies(
-    service: Service, chosen: list[Strategy], pace: Pace, database: str, progress: Progress
-) -> Table:
-    """Every strategy, each number of connections in turn."""
-    table = Table()
+def strategies(site: Site, seconds: float) -> dict[str, list[Any]]:
+    """The table of one database: each strategy and `/healthz` with each number of connections."""
+    # As in deploy/redis.conf: a lock needs it.
+    set_policy(site.redis, "always")
+    chosen = site.service.strategies()
+    table: dict[str, list[Any]] = {"healthz": [], "rows": []}
     for count in CONNECTIONS:
-        progress.begins(f"{database}, {count} connections: /healthz")
-        table.healthz.append(load.healthz(service, count, pace.table_seconds))
+        say(f"{site.database.title}, {count} connections: all strategies")
+        table["healthz"].append(load.healthz(site.service, count, seconds))
         for strategy in chosen:
-            progress.begins(f"{database}, {count} connections: {strategy.name}")
-            run = load.deduct(service, strategy, count, pace.table_seconds)
-            table.rows.append(TableRow(strategy, run))
+            run = load.deduct(site.service, strategy, count, seconds)
+            table["rows"].append({"strategy": strategy._asdict(), "run": run})
     return table
-
-
-def warm_up(service: Service) -> None:
-    """What is counted must not be the first that the service does: pools open connections when
-    they are needed, and databases prepare statements."""
-    single_sql = _strategy(service, "single-sql")
-    load.healthz(service, CONNECTIONS[-1], 1)
-    load.deduct(service, single_sql, CONNECTIONS[-1], 1)
-
-
-def _strategy(service: Service, name: str) -> Strategy:
-    found = [strategy for strategy in service.strategies() if strategy.name == name]
-    if not found:
-        raise BenchError(f"the service does not offer {name}")
-    return found[0]

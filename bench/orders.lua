@@ -1,5 +1,5 @@
--- For wrk: one request after another on each connection, every one with an Idempotency-Key of its
--- own. Arguments: METHOD PATH NONCE. /healthz is asked by the same script, header and all.
+-- Script for wrk: sends requests that each have their own Idempotency-Key, and prints one RESULT line.
+-- Arguments: METHOD PATH NONCE. /healthz gets the same header, so that both cost wrk the same.
 
 local threads = 0
 
@@ -16,14 +16,13 @@ function init(arguments)
   sent = 0
 end
 
--- Put together here, and not by wrk.format: that would cost the load generator more than it sends.
+-- wrk.format would take longer than sending the request.
 function request()
   sent = sent + 1
   return before .. sent .. "\r\n\r\n"
 end
 
--- No function `response`: with one, wrk would build a table of every answer. It counts those above
--- 399 by itself.
+-- There is no function `response`: for it, wrk would build a table of each answer.
 function done(summary, latency)
   local errors = summary.errors
   io.write(string.format(

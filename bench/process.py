@@ -1,142 +1,83 @@
-"""Starting and stopping what the bench needs: private processes, each known by its own handle."""
+"""Starts, watches and stops the processes of a bench. Each process is known by its own handle."""
 
 import os
-import pwd
 import shutil
-import signal
-import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+START = time.monotonic()
 
 
 class BenchError(Exception):
-    """The bench cannot go on; the text is for whoever started it."""
+    """The bench cannot continue. The text says why and what to do."""
 
 
-def program(name: str, package: str) -> str:
-    """Where a program is. Debian keeps servers where not everybody looks."""
+def say(text: str) -> None:
+    """Prints a progress message with the time since the start."""
+    minutes, seconds = divmod(int(time.monotonic() - START), 60)
+    print(f"bench {minutes:02}:{seconds:02} {text}", file=sys.stderr, flush=True)
+
+
+def program(name: str) -> str:
+    """The path of a program. Debian installs some outside of the usual search path."""
     places = [os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"]
     places += sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)
     found = shutil.which(name, path=":".join(places))
     if found is None:
-        raise BenchError(f"{name} is missing: apt-get install --no-install-recommends {package}")
+        raise BenchError(f"{name} is missing: run `scripts/services.sh bench`")
     return found
 
 
-def server_user() -> str:
-    """MariaDB and PostgreSQL refuse to run as root, and nobody else has to."""
-    return "nobody" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
-
-
-def as_server(end: signal.Signals = signal.SIGTERM) -> list[str]:
-    """The beginning of a command for a server: as a user without rights, and with an end of its own
-    should the bench be killed."""
-    command = [program("setpriv", "util-linux"), f"--pdeathsig={end.name.removeprefix('SIG')}"]
-    if os.getuid() == 0:
-        group = pwd.getpwnam("nobody").pw_gid
-        command += ["--reuid=nobody", f"--regid={group}", "--clear-groups"]
-    return [*command, "--"]
-
-
-def server_directory(path: Path) -> Path:
-    """A new directory that servers may write to."""
-    path.mkdir()
-    if os.getuid() == 0:
-        shutil.chown(path, "nobody")
-    return path
-
-
 class Process:
-    """A process of ours, in a session of its own: a Ctrl-C is the bench's to answer."""
+    """A child process in its own session: Ctrl-C reaches only the bench, which then stops it."""
 
     def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        log: Path,
-        *,
-        environment: Mapping[str, str] | None = None,
-        directory: Path | None = None,
-        end: signal.Signals = signal.SIGTERM,
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str], stdout: Any = None
     ) -> None:
-        self.name = name
-        self.log = log
-        self._end = end
+        self._name = Path(command[0]).name
+        self._log = log
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=directory or log.parent,
-                start_new_session=True,
-            )
+            # `testkit up` ends when the pipe closes, even if the bench is killed.
+            self.child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=stdout or output, stderr=output,
+                env=environment, start_new_session=True, text=True,
+            )  # fmt: skip
 
     def runs(self) -> bool:
-        return self._process.poll() is None
+        return self.child.poll() is None
 
-    def wait_until(self, answers: Callable[[], bool], seconds: float = 60) -> None:
-        """Waits until it answers; else it is stopped, and the error has the end of its log."""
+    def error(self, problem: str) -> BenchError:
+        lines = self._log.read_text(errors="replace").splitlines()[-8:]
+        return BenchError("\n".join([f"{self._name} {problem}; the end of its log:", *lines]))
+
+    def close(self, seconds: float = 60) -> None:
+        """Sends SIGTERM, after the time limit SIGKILL. Returns when the process has ended."""
+        if self.child.stdin:
+            self.child.stdin.close()
+        self.child.terminate()
         try:
-            self._wait_until(answers, seconds)
-        except BaseException:
-            self.stop()
-            raise
-
-    def _wait_until(self, answers: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not answers():
-            if not self.runs():
-                raise BenchError(f"{self.name} ended; the end of its log:\n{self._log_end()}")
-            if time.monotonic() > deadline:
-                late = f"{self.name} is not ready after {seconds:.0f} s; the end of its log:"
-                raise BenchError(f"{late}\n{self._log_end()}")
-            time.sleep(0.05)
-
-    def stop(self, seconds: float = 30) -> None:
-        """Asks it to end, and makes it. Returns when it is gone."""
-        if self.runs():
-            self._process.send_signal(self._end)
-        try:
-            self._process.wait(seconds)
+            self.child.wait(seconds)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(10)
-
-    def _log_end(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])
+            self.child.kill()
+            self.child.wait(10)
 
 
 def run(
-    command: Sequence[str], *, seconds: float, environment: Mapping[str, str] | None = None
+    command: Sequence[str], *, seconds: float = 30, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Runs a command to its end and returns what it printed. The time is a bound, not a wait."""
+    """Runs a command to its end, for at most `seconds`. Returns its standard output."""
     name = Path(command[0]).name
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            env=environment,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise BenchError(f"{name} did not end within {seconds:.0f} s") from error
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=seconds, env=environment, check=False)  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BenchError(f"{name} failed: {error}") from error
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()
-        raise BenchError(f"{name} failed with exit code {done.returncode}:\n{said[-2000:]}")
+        output = (done.stderr or done.stdout).strip()
+        raise BenchError(f"{name} failed with exit code {done.returncode}:\n{output[-2000:]}")
     return done.stdout
-
-
-def listens(port: int) -> bool:
-    """Whether anybody listens on a port of this machine."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2):
-            return True
-    except OSError:
-        return False

@@ -1,84 +1,87 @@
-"""docs/performance.md, written whole."""
+"""Writes the page docs/performance.md."""
 
-import statistics
 from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
 
 from . import charts
-from .experiments import CONNECTIONS, POLICIES, Table, TableRow
-from .results import Results, medians, refused
+from .charts import medians
+from .experiments import CONNECTIONS, POLICIES
+from .load import Run
+
+HEAD = """\
+`make bench` writes this page. Do not edit it.
+The file [performance.json](performance.json) has all measurements, also latencies."""
 
 READ = """\
-A bare number of a machine says little about another one, so what is claimed are ratios, measured side by side.
-One hot SKU, HTTP/1.1 with keep-alive, every request with an `Idempotency-Key` of its own and one movement in the ledger, answered after a durable commit.
-Only answers with 200 count; all others are called refused, and are no throughput.
-After each run the ledger had the sales that were answered (and at most one more for each connection, whose answer came after the end), and except for the strategies called unsafe the counter agreed with it.
-The load generator, the service and the servers share the machine, so each has less of it than it would have alone.
-With another disk the ratios change: where a commit waits long for it, the service has less to add."""
+Throughput depends on the machine.
+So each claim is a ratio of two rates that were measured side by side.
+
+- **Load.** All requests deduct one unit of the same SKU, over HTTP/1.1 with keep-alive. Each request has its own `Idempotency-Key` and writes one movement to the ledger. The service answers after a durable commit.
+- **Throughput.** Only answers with status 200 count. All other answers are *refused*.
+- **Check.** After each run, the bench compares the ledger with the answers. The ledger must contain each answered sale, and at most one more per connection: the load generator cuts these requests when it stops. Except for *unsafe* strategies, the stock level must agree with the ledger.
+- **Limits.** The load generator, the service and the servers share one machine, so each is slower than alone. On a disk with slow commits, the service adds a smaller part of the time."""
 
 DIRECT = """\
-What `single-sql` sends (held in the snapshots of `src/store`) is repeated by the database's own load tool, on a hot row in the same tables, with the same settings of server and session.
-`pgbench` prepares them, as the service does; `mariadb-slap` can only send text, which the server parses each time.
-Both have no HTTP to speak, no idempotency to decide and no outcome to answer."""
+The database's own load tool sends the statement of `single-sql`, which it takes from the snapshots of the store's unit tests.
+It updates one hot row of the same tables, with the same settings of the server and of the session.
+`pgbench` uses prepared statements, like the service. `mariadb-slap` sends text, which the server parses each time.
+The tools do not serve HTTP, do not check idempotency and do not build responses.
+
+The tables show medians over the rounds. The claim divides the best rates of each round, and is the median of these ratios.
+The replica uses at most `DATABASE_POOL_SIZE` connections to the database for deductions."""
 
 REDIS = """\
-The counter lives in Redis, and every replica writes the ledger in {ledger} a moment later; that work competes for the same machine.
-`everysec` may lose the last second of sales in a crash, `always` none, `off` keeps no file at all.
-Once SQL has a sale, Redis keeps {kept:.0f} bytes of it (median of the runs; the key is remembered)."""
+The stock level is in Redis. A consumer applies each sale to the ledger in {ledger} a moment later, on the same machine.
+After a crash, `everysec` can lose the sales of the last second. `always` loses none. `off` keeps no file.
+After a sale is in SQL, Redis keeps {kept:.0f} bytes for it (median of the runs), because it remembers the key."""
 
 TABLES = """\
-Each cell: answers with 200 a second (as a part of `/healthz`; of `single-sql`), both with as many connections and in the same pass.
-Redis has `appendfsync always`, as a lock needs it.
-*Unsafe* strategies lose stock, on purpose: their speed is of no use.
-How much they lost meanwhile, and the latencies, are in `performance.json`."""
+Each cell has the answers with status 200 per second. In brackets: the ratio to `/healthz`, then the ratio to `single-sql`, both with the same number of connections.
+Redis has `appendfsync always`, because a lock needs it.
+*Unsafe* strategies oversell on purpose, so their throughput has no value in production. `performance.json` says how much they oversold (`lost`)."""
 
 
-def markdown(results: Results) -> str:
+def markdown(results: dict[str, Any]) -> str:
     """The whole page."""
     sections = [
-        "# Performance\n\nWritten by `make bench`; not to be edited by hand."
-        " The same figures, and more, are in [performance.json](performance.json).",
+        "# Performance\n\n" + HEAD,
         "## How to read it\n\n" + READ,
-        "## Claims\n\n" + _claims(results),
-        "## Measured on\n\n" + _measured_on(results),
+        "## Claims\n\n" + _claims(results["claims"]),
+        "## Machine, programs and settings\n\n" + _environment(results),
     ]
-    if results.against_direct:
-        sections.append("## The same statements without the service\n\n" + DIRECT)
-        sections += [_against_direct(results, title) for title in results.against_direct]
-    if results.redis:
+    if results["against_direct"]:
+        sections.append("## single-sql and the database's own load tool\n\n" + DIRECT)
+        sections += [_against_direct(*each) for each in results["against_direct"].items()]
+    if results["redis"]:
         sections.append("## Stock in Redis\n\n" + _redis(results))
-    sections.append("## Every strategy\n\n" + TABLES)
-    sections += [_table(title, table) for title, table in results.tables.items()]
+    sections.append("## All strategies\n\n" + TABLES)
+    sections += [_table(*each) for each in results["tables"].items()]
     return "\n\n".join(sections) + "\n"
 
 
-def _claims(results: Results) -> str:
+def _claims(claims: Sequence[dict[str, Any]]) -> str:
+    rows = []
+    for claim in claims:
+        rounds = ", ".join(f"{ratio:.2f}" for ratio in claim["rounds"])
+        figures = [f"**{claim['ratio']:.2f}**", f"{claim['target']:.2f}"]
+        rows.append((claim["text"], *figures, "yes" if claim["holds"] else "**no**", rounds))
+    return _grid(("ratio of", "median", "at least", "holds", "rounds"), rows)
+
+
+def _environment(results: dict[str, Any]) -> str:
+    pace = results["pace"]
+    settings = ", ".join(f"`{name}={value}`" for name, value in results["settings"].items())
     rows = [
-        (
-            claim.text,
-            f"**{claim.ratio:.2f}**",
-            f"{claim.target:.2f}",
-            "yes" if claim.holds else "**no**",
-            ", ".join(f"{ratio:.2f}" for ratio in claim.rounds),
-        )
-        for claim in results.claims
-    ]
-    heads = ("ratio of", "median", "at least", "holds", "rounds")
-    return _grid(heads, rows)
-
-
-def _measured_on(results: Results) -> str:
-    rows = [("command", f"`{results.command}`, {results.minutes:.0f} minutes")]
-    rows += [("date", results.date), ("commit", results.commit), ("service", results.service)]
-    rows += list(results.machine.items())
-    rows += [(name, _settings(settings)) for name, settings in results.servers.items()]
-    rows.append(("load", ", ".join(f"{name} {version}" for name, version in results.tools.items())))
-    settings = (f"`{name}={value}`" for name, value in results.settings.items())
-    rows.append(("replica", "one, without nginx, in lab mode, " + ", ".join(settings)))
-    pace = results.pace
-    rows.append(
-        ("runs", f"{pace.seconds:.0f} s in each of {pace.rounds} rounds,"
-                 f" {pace.table_seconds:.0f} s for the tables of strategies")
-    )  # fmt: skip
+        ("command", f"`{results['command']}`, {results['minutes']:.0f} minutes"),
+        *((name, results[name]) for name in ("date", "commit", "service")),
+        *results["machine"].items(),
+        *((name, _settings(settings)) for name, settings in results["servers"].items()),
+        ("load tools", ", ".join(f"{name} {each}" for name, each in results["tools"].items())),
+        ("replica", f"one, without nginx, in lab mode, {settings}"),
+        ("runs", f"{pace['seconds']} s in each of {pace['rounds']} rounds;"
+                 f" {pace['table_seconds']} s for the tables of all strategies"),
+    ]  # fmt: skip
     return _grid(("", ""), rows)
 
 
@@ -87,88 +90,61 @@ def _settings(settings: dict[str, str]) -> str:
     return ", ".join([settings["version"], *others])
 
 
-def _against_direct(results: Results, title: str) -> str:
-    rounds = results.against_direct[title]
-    ours = medians([one.service for one in rounds])
-    theirs = medians([one.direct for one in rounds])
-    rows = [
-        (
-            str(count),
-            f"{theirs[count]:.0f}" if count in theirs else "",
-            f"{rate:.0f}",
-            f"{rate / theirs[count]:.2f}" if count in theirs else "",
-        )
-        for count, rate in ours.items()
-    ]
-    best = (max(theirs.values()), max(ours[count] for count in theirs))
+def _against_direct(title: str, rounds: Sequence[dict[str, list[Run]]]) -> str:
+    service = medians(one["service"] for one in rounds)
+    tool = medians(one["direct"] for one in rounds)
+    rows = []
+    for count, rate in service.items():
+        beside = (f"{tool[count]:.0f}", f"{rate / tool[count]:.2f}") if count in tool else ("", "")
+        rows.append((str(count), beside[0], f"{rate:.0f}", beside[1]))
+    best = (max(tool.values()), max(service[count] for count in tool))
     rows.append(("best", f"{best[0]:.0f}", f"{best[1]:.0f}", f"{best[1] / best[0]:.2f}"))
-    heads = ("connections", "directly, transactions/s", "`single-sql`, 200s/s", "ratio")
-    note = (
-        f"Medians of {len(rounds)} rounds. The claim is the median of each round's own best against"
-        f" best. The replica uses at most {results.settings['DATABASE_POOL_SIZE']} of its"
-        " connections to the database, whatever its clients have."
-    )
-    picture = f"![{title} directly and over HTTP]({charts.direct_name(title)})"
-    return f"### {title}\n\n{_grid(heads, rows)}\n\n{note}\n\n{picture}"
+    heads = ("connections", "load tool, transactions/s", "`single-sql`, answers/s", "ratio")
+    chart = f"![{title}: load tool and single-sql]({charts.file_name('direct', title)})"
+    return f"### {title}\n\n{_grid(heads, rows)}\n\n{chart}"
 
 
-def _redis(results: Results) -> str:
-    healthz = medians([one.healthz for one in results.redis])
+def _redis(results: dict[str, Any]) -> str:
+    rounds = results["redis"]
     policies = []
     for policy in POLICIES:
-        runs = [one.policies[policy.name] for one in results.redis]
-        policies.append((medians(runs), refused(runs)))
-    rows = [
-        (
-            str(count),
-            f"{rate:.0f}",
-            *(
-                f"{sold[count]:.0f} ({sold[count] / rate:.2f}){_refused(others[count])}"
-                for sold, others in policies
-            ),
+        runs = [one["policies"][policy] for one in rounds]
+        policies.append((medians(runs), medians(runs, "refused")))
+    rows = []
+    for count, rate in medians(one["healthz"] for one in rounds).items():
+        cells = (
+            f"{sold[count]:.0f} ({sold[count] / rate:.2f}){_refused(refused[count])}"
+            for sold, refused in policies
         )
-        for count, rate in healthz.items()
-    ]
-    heads = ("connections", "`/healthz`", *(f"`redis-lua`, {policy.name}" for policy in POLICIES))
-    kept = statistics.median(each for one in results.redis for each in one.kept_bytes)
-    text = REDIS.format(ledger=results.redis_ledger, kept=kept)
-    picture = f"![redis-lua beside /healthz]({charts.REDIS_NAME})"
-    return f"{text}\n\n{_grid(heads, rows)}\n\n{picture}"
+        rows.append((str(count), f"{rate:.0f}", *cells))
+    heads = ("connections", "`/healthz`", *(f"`redis-lua`, {policy}" for policy in POLICIES))
+    kept = median(each for one in rounds for each in one["kept_bytes"])
+    text = REDIS.format(ledger=results["redis_ledger"], kept=kept)
+    chart = f"![redis-lua and /healthz]({charts.file_name('redis')})"
+    return f"{text}\n\n{_grid(heads, rows)}\n\n{chart}"
 
 
-def _table(title: str, table: Table) -> str:
-    healthz = {run.connections: run.rate for run in table.healthz}
-    base = {
-        row.run.connections: row.run.rate for row in table.rows if row.strategy.name == "single-sql"
-    }
-    by_name: dict[str, list[TableRow]] = {}
-    for row in table.rows:
-        by_name.setdefault(row.strategy.name, []).append(row)
-    rows: list[tuple[str, ...]] = [
-        ("`/healthz`", "", *(f"{healthz[count]:.0f}" for count in CONNECTIONS))
-    ]
-    for name, each in by_name.items():
-        tier = each[0].strategy.tier
-        cells = (_cell(row, healthz, base) for row in each)
+def _table(title: str, table: dict[str, list[Any]]) -> str:
+    healthz = {run["connections"]: run["rate"] for run in table["healthz"]}
+    strategies = charts.runs_by_strategy(table)
+    base = {run["connections"]: run["rate"] for run in strategies[("single-sql", "safe")]}
+    rows = [("`/healthz`", "", *(f"{rate:.0f}" for rate in healthz.values()))]
+    for (name, tier), runs in strategies.items():
+        cells = (_cell(run, healthz, base) for run in runs)
         rows.append((f"`{name}`", f"*{tier}*" if tier == "unsafe" else tier, *cells))
-    heads = ("strategy", "tier", *(_connections(count) for count in CONNECTIONS))
-    picture = f"![Strategies on {title}]({charts.table_name(title)})"
-    return f"### {title}\n\n{_grid(heads, rows)}\n\n{picture}"
+    heads = ("strategy", "tier", "1 connection", *map(str, CONNECTIONS[1:]))
+    chart = f"![Strategies on {title}]({charts.file_name('strategies', title)})"
+    return f"### {title}\n\n{_grid(heads, rows)}\n\n{chart}"
 
 
-def _cell(row: TableRow, healthz: dict[int, float], base: dict[int, float]) -> str:
-    run = row.run
-    count = run.connections
-    cell = f"{run.rate:.0f} ({run.rate / healthz[count]:.3f}; {run.rate / base[count]:.2f})"
-    return cell + _refused(run.refused)
+def _cell(run: Run, healthz: dict[int, float], base: dict[int, float]) -> str:
+    rate, count = run["rate"], run["connections"]
+    cell = f"{rate:.0f} ({rate / healthz[count]:.3f}; {rate / base[count]:.2f})"
+    return cell + _refused(run["refused"])
 
 
 def _refused(rate: float) -> str:
     return f", refused {rate:.0f}" if rate >= 0.5 else ""
-
-
-def _connections(count: int) -> str:
-    return "1 connection" if count == 1 else str(count)
 
 
 def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,39 +1,20 @@
-"""What `single-sql` sends, as the databases' own load tools can send it.
+"""The statement of `single-sql`, in a form that the databases' own load tools can send.
 
-It is read from the snapshots that the store's unit tests hold against what it sends, so that what is
-driven directly and what the service sends cannot drift apart. Only values are replaced: parameters
-by constants, and what each transaction must have for itself by expressions.
+The text comes from snapshots, which the unit tests of the store compare with what it sends. So the
+load tools and the service always execute the same statement. Only values are replaced: parameters by
+constants, and values that must differ in each transaction by expressions.
 """
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from .process import ROOT, BenchError
 
-WAREHOUSE = "main"
-QUANTITY = 1
-
-SNAPSHOTS = {
-    "postgres": ROOT
-    / "src/store/postgres/snapshots/stocklock__store__postgres__sql__tests__single_sql.snap",
-    "mariadb": ROOT
-    / "src/store/mysql/snapshots/stocklock__store__mysql__script__tests__single_sql.snap",
-}
-
-# What each parameter of the PostgreSQL statement is, in order: a movement as `bind_record!` in
-# src/store/record.rs binds it, and then the units.
-MOVEMENT = (
-    "operation_id", "sku", "warehouse", "kind", "delta", "read_version", "strategy", "durability",
-    "caller", "idempotency_key", "request_hash", "reason", "reference",
-)  # fmt: skip
-PARAMETERS = (*MOVEMENT, "quantity")
-
-# What the service writes for a deduction of one unit with a key.
+# The PostgreSQL parameters by name: the columns of `movement`, and the quantity.
 VALUES = {
-    "warehouse": f"'{WAREHOUSE}'",
-    "quantity": str(QUANTITY),
+    "warehouse": "'main'",
+    "quantity": "1",
     "kind": "'deducted'",
-    "delta": str(-QUANTITY),
+    "delta": "-1",
     "read_version": "NULL::bigint",
     "strategy": "'single-sql'",
     "durability": "'committed'",
@@ -43,8 +24,7 @@ VALUES = {
     "reference": "NULL",
 }
 
-# Operation ids begin with the milliseconds, as the service's do (UUID version 7): rows then come
-# in the order of the primary key.
+# A UUID of version 7 starts with the time in milliseconds, so rows arrive in primary key order.
 POSTGRES_OPERATION = (
     "(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')"
     " || substr(gen_random_uuid()::text, 14))::uuid"
@@ -54,53 +34,58 @@ MARIADB_OPERATION = (
     " hex(random_bytes(10))))"
 )
 
-# The values of the sample in MariaDB's snapshot that each transaction must have for itself.
-SAMPLE_SKU = "'sample'"
-SAMPLE_KEY = "'sample-key'"
-SAMPLE_OPERATION = "x'0123456789ab7def8123456789abcdef'"
 
-
-class StatementError(Exception):
-    """The snapshots and what is known of them here do not fit together."""
-
-
-def snapshot(text: str) -> str:
-    """What a snapshot file is of, with white space as a single blank."""
-    _, _, content = text.split("---\n", 2)
-    return " ".join(content.split())
+def snapshot(dialect: str) -> str:
+    """The text of `single-sql` for `mysql` or `postgres`, each white space as one blank."""
+    # Not in `target`, which has too many files to search.
+    folders = (path for path in ROOT.iterdir() if path.is_dir() and path.name != "target")
+    snapshots = (path for folder in folders for path in folder.rglob("*single_sql.snap"))
+    found = [path for path in snapshots if dialect in str(path.relative_to(ROOT))]
+    if len(found) != 1:
+        raise BenchError(f"one snapshot *{dialect}*single_sql.snap is needed, found: {found}")
+    return " ".join(found[0].read_text().split("---\n", 2)[2].split())
 
 
 def pgbench_script(sku: str, text: str | None = None) -> str:
-    """A script for `pgbench --define n=0`: one statement, which is a transaction by itself."""
-    statement = _read("postgres", text)
-    numbers = {int(number) for number in re.findall(r"\$(\d+)", statement)}
-    if numbers != set(range(1, len(PARAMETERS) + 1)):
-        raise StatementError(
-            f"the statement has {len(numbers)} parameters, and {len(PARAMETERS)} are known"
-        )
+    """A script for `pgbench --define n=0`. Its one statement is a transaction."""
+    statement = text or snapshot("postgres")
     values = VALUES | {
         "sku": f"'{sku}'",
         "operation_id": POSTGRES_OPERATION,
-        # The counter is the client's own, and so is its number.
+        # pgbench counts `n` per client.
         "idempotency_key": f"concat('{sku}-', (:client_id)::text, '-', (:n)::text)",
     }
-    statement = re.sub(r"\$(\d+)", lambda m: values[PARAMETERS[int(m[1]) - 1]], statement)
+    names = _parameters(statement)
+    unknown = set(re.findall(r"\$\d+", statement)) - {
+        number for number, name in names.items() if name in values
+    }
+    if unknown:
+        raise BenchError(f"no value is known for the parameters {sorted(unknown)}")
+    statement = re.sub(r"\$\d+", lambda found: values[names[found[0]]], statement)
     return f"\\set n :n + 1\n{statement};\n"
 
 
+def _parameters(statement: str) -> dict[str, str]:
+    """The name of each parameter: the column that it is inserted into, or the quantity."""
+    insert = re.search(r"INSERT INTO movement \((.*?)\) SELECT (.*?) FROM", statement)
+    quantity = re.search(r"on_hand = on_hand - (\$\d+)", statement)
+    if not insert or not quantity:
+        raise BenchError(f"not an update and an insert: {statement}")
+    columns, values = (part.split(", ") for part in insert.groups())
+    if len(columns) != len(values):
+        raise BenchError(f"{len(columns)} columns, but {len(values)} values: {statement}")
+    return dict(zip(values, columns, strict=True)) | {quantity[1]: "quantity"}
+
+
 def slap_message(sku: str, text: str | None = None) -> str:
-    """What `mariadb-slap --query=…` repeats: one message, which is a whole transaction."""
-    message = _read("mariadb", text)
+    """The message that `mariadb-slap --query` repeats. It is a whole transaction."""
+    message = text or snapshot("mysql")
     for sample, value in (
-        (SAMPLE_SKU, f"'{sku}'"),
-        (SAMPLE_OPERATION, MARIADB_OPERATION),
-        (SAMPLE_KEY, f"concat('{sku}-', uuid_short())"),
+        ("'sample'", f"'{sku}'"),
+        ("x'0123456789ab7def8123456789abcdef'", MARIADB_OPERATION),
+        ("'sample-key'", f"concat('{sku}-', uuid_short())"),
     ):
         if sample not in message:
-            raise StatementError(f"the message has no {sample}")
+            raise BenchError(f"the message has no {sample}")
         message = message.replace(sample, value)
     return message
-
-
-def _read(database: str, text: str | None) -> str:
-    return snapshot(SNAPSHOTS[database].read_text() if text is None else text)

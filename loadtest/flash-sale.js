@@ -1,15 +1,16 @@
-// A flash sale for k6: buyers come in a ramp, all after one SKU, until it is sold out and beyond.
+// A flash sale for k6: a growing number of buyers orders one SKU until it is sold out, and beyond.
 //
-// Each order is one POST with an Idempotency-Key of its own, repeated with the same key while the
-// outcome is not known. In the end the audit is read: the run fails (exit code 99 or 107) if more
-// was sold than there was, if the counter and the ledger disagree, or if the ledger has another
-// number of sales than the buyers were told, or if the SKU was not sold out. An answer that nobody can act on ends it (108).
+// Each order is one POST with its own Idempotency-Key. It is sent again with the same key while its
+// outcome is unknown. At the end the script reads the audit. It fails (exit code 99 or 107) if the
+// service oversold, if the level and the ledger disagree, if the ledger has another number of sales
+// than the buyers got answers with 200, or if the SKU is not sold out. It ends with exit code 108
+// after an answer that is neither a decision nor a reason to send the order again.
 //
-//   BASE_URL    nginx, or one replica      [http://127.0.0.1:18080]
-//   BUYERS      at the height of it        [50]
-//   DURATION    of the height, seconds     [10]
-//   STOCK       units on sale              [5000]
-//   STOCK_HOME  of the SKU, sql or redis   [sql]
+//   BASE_URL    nginx, or one replica         [http://127.0.0.1:18080]
+//   BUYERS      at the peak                   [50]
+//   DURATION    of the peak in seconds        [10]
+//   STOCK       units on sale                 [5000]
+//   STOCK_HOME  home of the SKU, sql or redis [sql]
 
 import http from 'k6/http';
 import exec from 'k6/execution';
@@ -21,13 +22,13 @@ const BUYERS = Number(__ENV.BUYERS || 50);
 const DURATION = Number(__ENV.DURATION || 10);
 const STOCK = Number(__ENV.STOCK || 5000);
 const STOCK_HOME = __ENV.STOCK_HOME || 'sql';
-const MOST_ATTEMPTS = 50;
+const MAX_ATTEMPTS = 50;
 
 const sold = new Counter('orders_sold');
 const refused = new Counter('orders_refused');
 const repeated = new Counter('orders_repeated');
 const unanswered = new Counter('orders_unanswered');
-// One up for each sale that a buyer was told of, and down by those in the ledger.
+// Sales that were answered with 200, minus the sales in the ledger.
 const unaccounted = new Counter('sales_unaccounted');
 
 export const options = {
@@ -40,18 +41,18 @@ export const options = {
         { duration: `${DURATION}s`, target: BUYERS },
         { duration: '2s', target: 0 },
       ],
-      // Nobody is cut off before the answer: the audit would know of more sales than the buyers.
+      // Each buyer waits for the answer; otherwise the ledger could have sales that no buyer counted.
       gracefulRampDown: '30s',
       gracefulStop: '30s',
     },
   },
   thresholds: {
     orders_sold: ['count>0'],
-    // Sold out, or nothing could have been oversold: a slower service needs less STOCK.
+    // Without a refusal the SKU was not sold out, and nothing could be oversold. Then lower STOCK.
     orders_refused: ['count>0'],
     orders_unanswered: ['count==0'],
     sales_unaccounted: ['count==0'],
-    // 409 is an answer: sold out.
+    // 409 (sold out) is not a failure.
     'http_req_failed{scenario:sale}': ['rate<0.01'],
     'http_req_duration{scenario:sale}': ['p(99)<2000'],
     checks: ['rate==1'],
@@ -66,7 +67,7 @@ export function setup() {
   const body = JSON.stringify({ on_hand: STOCK, home: STOCK_HOME, reason: 'flash sale' });
   const headers = { 'Content-Type': 'application/json' };
   const answer = http.put(`${BASE}/stock/${sku}`, body, { headers, tags: { name: 'set the level' } });
-  if (answer.status !== 201) fail(`the SKU cannot be set up: ${answer.status} ${answer.body}`);
+  if (answer.status !== 201) fail(`the SKU cannot be created: ${answer.status} ${answer.body}`);
   return { sku };
 }
 
@@ -76,7 +77,7 @@ export default function order({ sku }) {
     'Content-Type': 'application/json',
     'Idempotency-Key': `${sku}-${exec.vu.idInTest}-${exec.vu.iterationInScenario}`,
   };
-  for (let attempt = 1; attempt <= MOST_ATTEMPTS; attempt++) {
+  for (let attempt = 1; attempt <= MAX_ATTEMPTS; attempt++) {
     const answer = http.post(`${BASE}/stock/deduct`, body, { headers, tags: { name: 'deduct' } });
     if (answer.status === 200) {
       sold.add(1);
@@ -88,20 +89,20 @@ export default function order({ sku }) {
       refused.add(1);
       return;
     }
-    // 0: the connection was cut. All of these leave the order open, or refuse it for now.
-    const open = [0, 429, 502, 503, 504].includes(answer.status) || code === 'request-in-flight';
-    if (!open) exec.test.abort(`cannot go on after ${answer.status} ${answer.body}`);
+    // 0: the connection was cut. After all of these the order must be sent again.
+    const isOpen = [0, 429, 502, 503, 504].includes(answer.status) || code === 'request-in-flight';
+    if (!isOpen) exec.test.abort(`cannot continue after ${answer.status} ${answer.body}`);
     repeated.add(1);
     sleep(0.05 + Math.random() * 0.2);
   }
   unanswered.add(1);
 }
 
-// What was sold in Redis is in SQL a moment later.
-function settledAudit(sku) {
+// The audit after all sales in Redis have been applied to SQL.
+function finalAudit(sku) {
   for (let attempt = 1; ; attempt++) {
     const answer = http.get(`${BASE}/stock/${sku}/audit`, { tags: { name: 'audit' } });
-    if (answer.status !== 200) fail(`no audit: ${answer.status} ${answer.body}`);
+    if (answer.status !== 200) fail(`the audit failed: ${answer.status} ${answer.body}`);
     const [audit] = answer.json('warehouses');
     if (audit.pending === 0 || attempt >= 100) return audit;
     sleep(0.1);
@@ -109,13 +110,13 @@ function settledAudit(sku) {
 }
 
 export function teardown({ sku }) {
-  const audit = settledAudit(sku);
+  const audit = finalAudit(sku);
   console.log(`audit of ${sku}: ${JSON.stringify(audit)}`);
   unaccounted.add(-audit.sold);
   const exact = check(audit, {
     'nothing was oversold': (a) => a.oversold === 0,
-    'counter and ledger agree': (a) => a.drift === 0 && a.consistent,
-    'what came in was sold or is there': (a) => a.received === STOCK && a.sold + a.on_hand === STOCK,
+    'level and ledger agree': (a) => a.drift === 0 && a.consistent,
+    'received units are sold or on hand': (a) => a.received === STOCK && a.sold + a.on_hand === STOCK,
   });
   if (!exact) fail(`${sku} was not sold exactly: oversold ${audit.oversold}, drift ${audit.drift}`);
 }

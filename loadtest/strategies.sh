@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# oha against every strategy in turn, each on a fresh SKU; then the audit.
+# Runs oha against each strategy, each with a new SKU, and then reads the audit.
 #
-# The service must be in lab mode, where a request may name its strategy. Fails if one that promises
-# not to oversell did so, if its ledger has another number of sales than were answered 200, if it
-# sold nothing at all, or if anything but 200 and 503 was answered.
+# The service must be in lab mode, because a request names its strategy. The script fails if a
+# strategy that promises not to oversell did so, if the ledger has another number of sales than oha
+# got answers with 200, if a strategy sold nothing, or if there was an answer other than 200 and 503.
 #
 #   BASE_URL     nginx, or one replica  [http://127.0.0.1:18080]
 #   OHA          the program            [oha]
-#   ORDERS       for each strategy      [2000]
-#   CONNECTIONS  at once                [32]
-#   STRATEGIES   their names            [all that are available]
+#   ORDERS       per strategy           [2000]
+#   CONNECTIONS  at the same time       [32]
+#   STRATEGIES   names with blanks      [all available ones]
 
 set -euo pipefail
 
@@ -25,19 +25,19 @@ fail() {
     exit 1
 }
 
-# One line `name tier home` for each strategy that can be used now; the home is where it finds stock.
+# Prints one line `name tier home` for each available strategy.
 available() {
     curl -sSf --max-time 10 "$base/strategies" |
         jq -r '.strategies[] | select(.available) | "\(.name) \(.tier) \(.home)"'
 }
 
-# Of oha's report: every order was answered, sold or refused as contended, and some were sold.
+# Checks oha's report: each order was answered with 200 (sold) or 503 (contended), and some were sold.
 # shellcheck disable=SC2016 # jq's variables, not the shell's
 is_sound='.statusCodeDistribution as $by | ($by["200"] // 0) as $sold
     | $sold > 0 and $sold + ($by["503"] // 0) == $orders and .errorDistribution == {}'
 
-# What was sold in Redis is in SQL a moment later.
-settled_audit() { # SKU
+# The audit after all sales in Redis have been applied to SQL.
+final_audit() { # SKU
     local audit attempt
     for ((attempt = 0; attempt < 100; attempt++)); do
         audit=$(curl -sSf --max-time 10 "$base/stock/$1/audit" | jq '.warehouses[0]')
@@ -47,7 +47,7 @@ settled_audit() { # SKU
     echo "$audit"
 }
 
-# There is one unit for each order, so nobody has to be refused.
+# There is one unit for each order, so none is refused for lack of stock.
 race() { # STRATEGY TIER HOME
     local strategy=$1 tier=$2 home=${3/either/sql} sku report audit answered sold verdict
     sku=oha-$strategy-$(date +%s%N)
@@ -55,7 +55,7 @@ race() { # STRATEGY TIER HOME
         -H 'Content-Type: application/json' -d "{\"on_hand\":$orders,\"home\":\"$home\"}"
     report=$("$oha" --no-tui --output-format json -n "$orders" -c "$connections" -t 20s -m POST \
         "$base/stock/deduct?sku=$sku&strategy=$strategy")
-    audit=$(settled_audit "$sku")
+    audit=$(final_audit "$sku")
     answered=$(jq '.statusCodeDistribution["200"] // 0' <<<"$report")
     sold=$(jq .sold <<<"$audit")
     if ! jq -e --argjson orders "$orders" "$is_sound" <<<"$report" >/dev/null; then
@@ -64,7 +64,7 @@ race() { # STRATEGY TIER HOME
     elif [[ $(jq .consistent <<<"$audit") == true && $sold == "$answered" ]]; then
         verdict=exact
     elif [[ $tier == unsafe ]]; then
-        verdict="lost stock, as is to be expected"
+        verdict="oversold, as expected"
     else
         verdict=BROKEN
         broken+=("$strategy")
@@ -75,18 +75,18 @@ race() { # STRATEGY TIER HOME
 }
 
 for program in curl jq "$oha"; do
-    type -P "$program" >/dev/null || fail "$program is missing; \`make loadtest\` brings it"
+    type -P "$program" >/dev/null || fail "$program is missing; \`make loadtest\` installs oha"
 done
-offered=$(available) || fail "$base does not answer; is the service there, or BASE_URL wrong?"
+offered=$(available) || fail "$base does not answer: start the service, or set BASE_URL"
 names=" $(cut -d' ' -f1 <<<"$offered" | xargs) "
 for strategy in ${STRATEGIES:=$names}; do
-    [[ $names == *" $strategy "* ]] || fail "$strategy is not available at $base, but:$names"
+    [[ $names == *" $strategy "* ]] || fail "$strategy is not available at $base; available:$names"
 done
-say "$orders orders for as many units, $connections at once, $base"
+say "$orders orders for $orders units, $connections at the same time, $base"
 broken=()
 printf '%-15s %-8s %-5s %6s %6s %6s %9s %9s\n' strategy tier home "200" sold drift req/s "p99 ms"
 while read -r strategy tier home; do
     [[ " $STRATEGIES " != *" $strategy "* ]] || race "$strategy" "$tier" "$home"
 done <<<"$offered"
-((${#broken[@]} == 0)) || fail "sold what was not there, counted wrong, or did not sell: ${broken[*]}"
-say "every strategy that promises so was exact"
+((${#broken[@]} == 0)) || fail "oversold, wrong count, or nothing sold: ${broken[*]}"
+say "each strategy that promises not to oversell was exact"

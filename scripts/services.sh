@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# Makes sure that what `make test` needs is on this machine, and says what it found or did. With
-# the argument `bench`, also what `make bench` needs beside it.
+# Checks that the programs for `make test` are installed, and installs what is missing from Debian's
+# packages if it may (root, or sudo without a password). With the argument `bench`, also checks the
+# programs for `make bench`.
 #
-# The tests start their own private servers; nothing that runs on this machine is used or touched.
-# What is missing is installed from Debian's packages where that is allowed (root, or sudo without
-# a password); otherwise this ends with one message that says what to do.
+# The tests start their own private servers. They never use a server that already runs here.
 
 set -euo pipefail
 
-# name | programs and files that it consists of | Debian package | variable that names a server to use instead
+# name | programs and files | Debian packages | variable that names a server for the tests
 needed=(
     "C compiler|cc|gcc libc6-dev|"
     "make|make|make|"
@@ -23,7 +22,7 @@ if [[ ${1:-} == bench ]]; then
     needed+=(
         "Python|python3|python3|"
         "wrk|wrk|wrk|"
-        "clients of the databases|pgbench psql pg_isready mariadb mariadb-slap|postgresql postgresql-client mariadb-client|"
+        "clients of the databases|pgbench psql mariadb mariadb-slap|postgresql postgresql-client mariadb-client|"
     )
 fi
 
@@ -34,13 +33,11 @@ fail() {
     exit 1
 }
 
-# Prints where the programs are; fails if one of them is nowhere. Debian keeps servers in sbin and
-# PostgreSQL's in a directory for each version, so neither is in everybody's search path.
+# Prints the paths of programs and files. Fails if one is missing. Debian installs some servers in
+# sbin, and those of PostgreSQL in one directory per version.
 locate() {
     local bin program found=() search_path=$PATH:/usr/local/sbin:/usr/sbin
-    for bin in /usr/lib/postgresql/*/bin; do
-        search_path+=:$bin
-    done
+    for bin in /usr/lib/postgresql/*/bin; do search_path+=:$bin; done
     for program in $1; do
         if [[ $program == /* ]]; then
             [[ -e $program ]] || return 1
@@ -56,32 +53,25 @@ as_root() {
     if [[ $(id -u) == 0 ]]; then "$@"; else sudo -n "$@"; fi
 }
 
-may_install() {
-    type -P apt-get >/dev/null && as_root true 2>/dev/null
-}
+may_install() { type -P apt-get >/dev/null && as_root true 2>/dev/null; }
 
-# Debian starts a server as soon as it is installed, unless this file says no. One that is there
-# already is the administrator's, and stays.
+# Debian starts a server when it is installed, unless this file forbids it. An existing file belongs
+# to the administrator and is not changed.
 policy=/usr/sbin/policy-rc.d
 install_packages() {
-    local ours=
     if [[ ! -e $policy ]]; then
-        # Whatever ends this script, the machine must be able to start services again.
+        # However the script ends, the machine must be able to start services again.
         trap 'as_root rm -f "$policy"' EXIT
         trap 'exit 130' INT TERM
         printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
         as_root chmod 755 "$policy"
-        ours=yes
     fi
-    local result=0
     as_root apt-get update -qq </dev/null &&
         as_root env DEBIAN_FRONTEND=noninteractive \
-            apt-get install -y -qq --no-install-recommends "$@" </dev/null || result=$?
-    if [[ $ours ]]; then as_root rm -f "$policy"; fi
-    return "$result"
+            apt-get install -y -qq --no-install-recommends "$@" </dev/null
 }
 
-# Tells what is there, and leaves in `packages` and `missing` what is not.
+# Prints what is installed. Sets `missing` and `packages` to what is not.
 look() {
     local entry name programs package variable where
     packages=()
@@ -96,24 +86,23 @@ look() {
             packages+=($package)
         fi
         if [[ $variable && ${!variable:-} ]]; then
-            say "$name: the tests that share a server use the one that $variable names"
+            say "$name: tests that can share a server use the one in $variable"
         fi
     done
 }
 
 look
 if [[ ${#missing[@]} -gt 0 ]]; then
-    names=$(printf ', %s' "${missing[@]}")
-    say "not here: ${names:2}"
+    say "missing: $(IFS=';' && echo "${missing[*]}")"
     if ! may_install; then
-        fail "Install these Debian packages, or what provides the same programs on your system:" \
+        fail "Install these Debian packages, or the same programs in another way:" \
             "    apt-get install --no-install-recommends ${packages[*]}" \
-            "or run the tests where that is possible, for example in a container:" \
+            "or run the tests in a container, for example:" \
             "    docker run --rm -v \"\$PWD\":/src -w /src rust:bookworm make test" \
-            "(A server elsewhere is not enough: some tests kill the server that they use.)"
+            "(A server on another machine is not enough: some tests kill their server.)"
     fi
     say "installing ${packages[*]}"
     install_packages "${packages[@]}" || fail "apt-get failed; its messages are above."
     look
-    [[ ${#missing[@]} == 0 ]] || fail "still not here after the installation: ${missing[*]}"
+    [[ ${#missing[@]} == 0 ]] || fail "still missing after the installation: ${missing[*]}"
 fi

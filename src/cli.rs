@@ -1,33 +1,29 @@
 //! The commands: `stocklock serve | lab | race | migrate | openapi`.
 
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
-use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 mod inherit;
 mod race;
 mod replica;
+mod serve;
 
-use crate::app::Replica;
 use crate::config::{Config, DatabaseConfig, LogConfig, Mode};
-use crate::descriptors::allow_connections;
 use crate::{http, store, telemetry};
 
 /// An inventory service that never oversells, and shows why.
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
 const AFTER_HELP: &str = "\
-Every setting is a flag and an environment variable; a .env file is read as well. Start with
+Every setting is a flag and an environment variable, which may be in a .env file. Start with
 
   stocklock lab
   curl -X POST localhost:8080/stock/deduct";
@@ -41,11 +37,11 @@ pub enum Command {
     Lab(LabArgs),
     /// Sell a fresh SKU with each strategy over HTTP and show which strategies oversell
     Race(race::RaceArgs),
-    /// Bring the database's schema up to date, and end
+    /// Update the schema of the database, and exit
     Migrate(MigrateArgs),
     /// Print the OpenAPI document
     Openapi {
-        /// The lab's instead of the production service's
+        /// Print the document of the lab instead of the production service
         #[arg(long)]
         lab: bool,
     },
@@ -62,25 +58,24 @@ pub struct LabArgs {
     replica: Option<u32>,
 }
 
-/// What `migrate` needs to know.
+/// The settings of `migrate`.
 #[derive(Debug, clap::Args)]
 pub struct MigrateArgs {
-    /// Which database.
+    /// The database.
     #[command(flatten)]
     database: DatabaseConfig,
-    /// What is logged.
+    /// The log.
     #[command(flatten)]
     log: LogConfig,
 }
 
-/// Wrong configuration: nothing was started.
+/// The exit code for a wrong configuration.
 const EXIT_CONFIGURATION: u8 = 2;
 
-/// Parses the command line. What is wrong with a setting is said in one line that names the
-/// variable.
+/// Parses the command line. An error in a setting is printed as one line that names the variable.
 ///
 /// # Errors
-/// The exit code, once the message is printed.
+/// The exit code; the message is already printed.
 pub fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| {
         match setting_problem(&error) {
@@ -95,7 +90,7 @@ pub fn parse() -> Result<Cli, ExitCode> {
     })
 }
 
-/// `VARIABLE (--flag): value: why`, for an error in a setting's value.
+/// `VARIABLE (--flag): value: reason`, if the error is in the value of a setting.
 fn setting_problem(error: &clap::Error) -> Option<String> {
     let ContextValue::String(flag) = error.get(ContextKind::InvalidArg)? else {
         return None;
@@ -111,23 +106,23 @@ fn setting_problem(error: &clap::Error) -> Option<String> {
         Some(ContextValue::String(value)) => format!("`{value}`: "),
         _ => String::new(),
     };
-    let why = std::error::Error::source(error).map_or_else(
-        || "not one of the values that --help lists".to_owned(),
+    let reason = std::error::Error::source(error).map_or_else(
+        || "not one of the values in --help".to_owned(),
         ToString::to_string,
     );
-    Some(format!("{variable} (--{long}): {value}{why}"))
+    Some(format!("{variable} (--{long}): {value}{reason}"))
 }
 
-/// Why a command was not carried out, for people.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Wrong configuration; nothing was started.
+    /// The configuration is wrong; nothing was started.
     #[error("{0}")]
     Setting(String),
-    /// The configuration is right, but something else is not.
+    /// Something other than the configuration is wrong.
     #[error("{0}")]
     Other(String),
-    /// The command did its work, and what it found must not pass; it has said so already.
+    /// The race ran, but a strategy broke its promise; the report is already printed.
     #[error("a promise was broken, or is not proven")]
     PromiseBroken,
 }
@@ -144,16 +139,16 @@ impl Failure {
 }
 
 impl Cli {
-    /// Carries the command out.
+    /// Runs the command.
     ///
     /// # Errors
-    /// What keeps it from being carried out.
+    /// The reason why it failed.
     pub async fn run(self) -> Result<(), Failure> {
         match self.command {
-            Command::Serve(config) => serve(&config, Mode::Serve).await,
+            Command::Serve(config) => serve::serve(&config, Mode::Serve).await,
             Command::Lab(LabArgs { config, replica }) => match replica {
                 Some(number) => replica::run(&config, number).await,
-                None => serve(&config, Mode::Lab).await,
+                None => serve::serve(&config, Mode::Lab).await,
             },
             Command::Race(args) => race::race(args).await,
             Command::Migrate(MigrateArgs { database, log }) => {
@@ -175,60 +170,4 @@ fn start_logging(log: &LogConfig) -> Result<(), Failure> {
 async fn migrate(database: &DatabaseConfig) -> Result<(), Failure> {
     let migrated = store::migrate(database.url()).await;
     migrated.map_err(|problem| Failure::Other(format!("cannot migrate the database: {problem}")))
-}
-
-async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
-    start_logging(&config.log)?;
-    allow_connections(config.connections());
-    let replica = Replica::build(config, mode).map_err(Failure::Setting)?;
-    migrate(&config.database).await?;
-    let (listener, address) = listen(config, mode).await?;
-    stop_on_signal(&replica)?;
-    replica.warn_of_unsafe_settings().await;
-    match mode {
-        Mode::Serve => tracing::warn!(
-            "there are no API keys yet: let only callers that you trust reach this service"
-        ),
-        Mode::Lab => replica
-            .seed_lab()
-            .await
-            .map_err(|error| Failure::Other(format!("cannot seed the lab's stock: {error}")))?,
-    }
-    announce(config, mode, address);
-    replica.run(listener).await;
-    tracing::info!("stopped");
-    Ok(())
-}
-
-async fn listen(config: &Config, mode: Mode) -> Result<(TcpListener, SocketAddr), Failure> {
-    let address = config.listen(mode);
-    let failed = |error| Failure::Setting(format!("LISTEN: cannot listen on {address}: {error}"));
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    Ok((listener, address))
-}
-
-fn announce(config: &Config, mode: Mode, address: SocketAddr) {
-    let strategy = config.service.strategy.name();
-    tracing::info!(%address, strategy, mode = ?mode, "listening");
-    if mode == Mode::Lab {
-        tracing::info!("try: curl -X POST http://{address}/stock/deduct");
-    }
-}
-
-/// SIGTERM and SIGINT end the replica gracefully.
-fn stop_on_signal(replica: &Replica) -> Result<(), Failure> {
-    let listen = |kind| signal(kind).map_err(|error| Failure::Other(error.to_string()));
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let shutdown = replica.shutdown_token();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        tracing::info!("stopping: finishing what is under way");
-        shutdown.cancel();
-    });
-    Ok(())
 }

@@ -1,12 +1,12 @@
-//! File descriptors: each connection takes one, and the usual limit is lower than ours.
+//! File descriptors: each connection uses one, and the usual soft limit is too low.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What a process needs beside its connections: files, sockets, the runtime's own.
-const BESIDES: u64 = 64;
+/// Descriptors for everything but connections: files, listeners, the runtime.
+const RESERVE: u64 = 64;
 
-/// Raises the soft limit on open files to the hard one, and warns where that is too low for
-/// `connections`, client's and database's together.
+/// Raises the soft limit on open files to the hard limit. Warns if that is too low for
+/// `connections`, from clients and to servers together.
 pub fn allow_connections(connections: u64) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -17,14 +17,14 @@ pub fn allow_connections(connections: u64) {
         Ok(()) => maximum,
         Err(_) => current,
     };
-    // None is "no limit".
+    // `None` means "no limit".
     if let Some(limit) = limit
-        && limit < connections + BESIDES
+        && limit < connections + RESERVE
     {
         tracing::warn!(
             limit,
             connections,
-            "the limit on open files (ulimit -n) is too low for the connections allowed: raise \
+            "the limit on open files (ulimit -n) is too low for this number of connections: raise \
              it, or lower MAX_CONNECTIONS"
         );
     }

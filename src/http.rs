@@ -1,8 +1,7 @@
-//! The HTTP edge: routes, their documentation, and errors in one form.
+//! The HTTP API: routes, their documentation, and errors in one format.
 //!
-//! Handlers extract, make one call, and answer; one file per noun. Every answer, those of the
-//! framework included, passes `finish.rs`, which names the replica and the request and gives errors
-//! their body.
+//! One file per resource. A handler has typed extractors, makes one call, and answers. Every response
+//! passes the middleware in `respond.rs`, which adds headers and writes the body of an error.
 
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
+use crate::config::Limits;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
 use stocklock_core::deduct::Deductor;
@@ -27,57 +27,57 @@ mod deduct;
 mod error;
 mod etag;
 mod extract;
-mod finish;
 mod idempotency;
 mod levels;
 mod movements;
 mod openapi;
 mod outage_log;
+mod paging;
 mod probes;
+mod respond;
 mod set_level;
 mod start_page;
 mod strategies;
 
-pub use extract::BodyLimits;
 pub use openapi::document;
 
-/// What the handlers work with.
+/// The state of the handlers.
 #[derive(Debug)]
 pub struct Api {
     /// This replica's name, for `X-Replica`.
     pub replica: String,
-    /// Takes stock.
+    /// Deducts stock.
     pub deductor: Arc<Deductor>,
     /// Sets and adjusts levels.
-    pub changes: LevelService,
+    pub levels: LevelService,
     /// Reads levels and the ledger.
     pub store: Arc<dyn StockStore>,
     /// The distributed locks, for readiness.
     pub locks: LockServers,
-    /// Which strategies can be used.
+    /// The strategies that can be used.
     pub available: Available,
-    /// The strategy that is used where none is asked for.
+    /// The configured strategy.
     pub strategy: Strategy,
     /// What the lab adds; `None` in production.
     pub lab: Option<Lab>,
-    /// Bounds of a request's body.
-    pub body: BodyLimits,
-    /// This replica's counters.
+    /// The bounds, for the size and the time of a request's body.
+    pub limits: Limits,
+    /// The metrics of this replica.
     pub metrics: Arc<Metrics>,
-    /// Cancelled once the replica is to stop: it is no longer ready then.
+    /// Cancelled at shutdown; the replica is not ready then.
     pub shutdown: CancellationToken,
 }
 
 /// What the lab adds to the service.
 #[derive(Debug, Clone)]
 pub struct Lab {
-    /// The SKU that is deducted where none is named.
+    /// The SKU of a deduction that names none.
     pub default_sku: stocklock_core::stock::Sku,
-    /// The same where the strategy works on Redis only.
+    /// The same for strategies that work on Redis only.
     pub default_redis_sku: stocklock_core::stock::Sku,
 }
 
-/// The whole service, without the connections that it is reached by.
+/// The whole HTTP API.
 pub fn router(api: Arc<Api>) -> Router {
     let (routes, document) = documented(api.lab.is_some()).split_for_parts();
     routes
@@ -85,8 +85,8 @@ pub fn router(api: Arc<Api>) -> Router {
         .fallback(error::no_such_route)
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn_with_state(
-            Arc::new(finish::Finisher::new(Arc::clone(&api))),
-            finish::finish,
+            Arc::new(respond::Respond::new(Arc::clone(&api))),
+            respond::respond,
         ))
         .with_state(api)
 }

@@ -1,20 +1,19 @@
 //! Stocklock: an inventory service that never oversells, and shows why.
 //!
-//! `POST /stock/deduct` takes stock; a closed set of strategies decides how that deduction is
-//! protected. The modules in reading order, from the inside out:
+//! `POST /stock/deduct` takes stock. A closed set of strategies decides how a deduction is
+//! protected. The domain and the strategies are in `stocklock-core`, the databases in
+//! `stocklock-store`, the locks in `stocklock-locks`. This crate is the service around them:
 //!
-//! 1. [`stock`]: the domain; no I/O.
-//! 2. [`strategy`]: the ways to protect a deduction, one file each, and the one `match`.
-//! 3. [`change`]: changes of a level that are not sales.
-//! 4. [`store`]: where levels and movements live; one trait, three databases, and Redis.
-//! 5. [`http`], [`server`]: the edge.
-//! 6. [`app`], [`config`]: how a replica is put together.
-//! 7. [`lab`]: the race, which shows who oversells.
-//! 8. [`cli`]: the commands.
+//! 1. [`config`]: the settings.
+//! 2. [`app`]: builds a replica from the settings and runs it.
+//! 3. [`http`]: routes, handlers, errors. [`server`]: the accept loop.
+//! 4. [`locks`], [`metrics`], [`telemetry`]: adapters for the ports of the core, and the log.
+//! 5. [`lab`]: the race, which shows which strategy oversells.
+//! 6. [`cli`]: the commands.
 //!
-//! What always holds: a level and its movement commit together or not at all (in Redis: with the
-//! journal's entry, which the ledger follows); a 2xx follows that
-//! commit; the ledger takes an operation, and an idempotency key, once.
+//! A level and its movement commit together or not at all (in Redis: together with the journal
+//! entry, which is applied to the ledger later). The service sends a 2xx only after that commit. The
+//! ledger records an operation, and an idempotency key, once.
 
 pub use stocklock_core::{deduct, ports, stock, strategy};
 pub use stocklock_lab as lab;

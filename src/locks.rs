@@ -1,4 +1,4 @@
-//! The distributed locks of one replica: a manager for each lock server that is configured.
+//! The distributed locks of one replica: one manager for each configured lock server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,28 +18,29 @@ mod meter;
 use crate::metrics::Metrics;
 use meter::LockMeter;
 
-/// Where the lock servers are, and how long a lock lives there without renewal.
+/// The lock servers, and the times of their locks.
 #[derive(Debug, Clone, Copy)]
 pub struct LockSettings<'a> {
     /// The Redis, if there is one.
     pub redis_url: Option<&'a SecretString>,
     /// The `ZooKeeper` ensemble, if there is one.
     pub zookeeper_connect: Option<&'a str>,
-    /// How long other clients wait after a holder has vanished; on `ZooKeeper` the session timeout.
+    /// Time after which the lock of a crashed holder expires; on `ZooKeeper` the session timeout.
     pub lease: Duration,
-    /// The longest time for which one deduction may hold a lock.
+    /// Maximum time for which one deduction may hold a lock.
     pub max_hold: Duration,
 }
 
-/// The locks of one replica, and the Redis among their servers.
+/// The locks of one replica.
 #[derive(Debug, Clone, Default)]
 pub struct LockServers {
     locks: Locks,
+    /// Also in `locks`; here to check its settings.
     redis: Option<RedisBackend>,
 }
 
 impl LockServers {
-    /// Locks on the servers that the settings name. Nothing is connected yet.
+    /// Locks on the configured servers. Does not connect.
     ///
     /// # Errors
     /// A sentence that names the variable with the wrong value.
@@ -47,29 +48,24 @@ impl LockServers {
         let mut locks = Vec::new();
         let redis = settings.redis_url.map(|url| {
             let builder = RedisBackend::builder(url.expose_secret()).prefix("stocklock:lock");
-            builder
-                .build()
-                .map_err(|error| wrong(Dependency::Redis, &error))
+            let backend = builder.build();
+            backend.map_err(|error| wrong_setting(Dependency::Redis, &error))
         });
         let redis = redis.transpose()?;
         if let Some(backend) = redis.clone() {
-            locks.push(managed(
-                Strategy::RedisLock,
-                Dependency::Redis,
-                backend,
-                settings,
-                metrics,
-            ));
+            let server = (Strategy::RedisLock, Dependency::Redis);
+            let lock = ManagedLock::new(server, backend, settings, metrics);
+            locks.push((Strategy::RedisLock, Arc::new(lock) as _));
         }
         if let Some(cluster) = settings.zookeeper_connect {
             let builder = ZooKeeperBackend::builder(cluster)
                 .root("/stocklock/locks")
                 .session_timeout(settings.lease);
-            let backend = builder
-                .build()
-                .map_err(|error| wrong(Dependency::Zookeeper, &error))?;
-            let (strategy, dependency) = (Strategy::ZookeeperLock, Dependency::Zookeeper);
-            locks.push(managed(strategy, dependency, backend, settings, metrics));
+            let backend = builder.build();
+            let backend = backend.map_err(|error| wrong_setting(Dependency::Zookeeper, &error))?;
+            let server = (Strategy::ZookeeperLock, Dependency::Zookeeper);
+            let lock = ManagedLock::new(server, backend, settings, metrics);
+            locks.push((Strategy::ZookeeperLock, Arc::new(lock) as _));
         }
         let locks = Locks::new(locks);
         Ok(Self { locks, redis })
@@ -81,7 +77,7 @@ impl LockServers {
         &self.locks
     }
 
-    /// What is wrong with the servers, a sentence for each: no answer, or a setting that can lose
+    /// One sentence for each problem: a server that does not answer, or a setting that can lose
     /// locks.
     pub async fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -94,7 +90,7 @@ impl LockServers {
             } else if lock.dependency() == Dependency::Redis
                 && let Some(redis) = &self.redis
             {
-                // If Redis does not answer now, it answered the ping a moment ago.
+                // An error here is rare: Redis has just answered the ping.
                 warnings.extend(redis.maxmemory_policy_warning().await.ok().flatten());
             }
         }
@@ -103,42 +99,42 @@ impl LockServers {
 
     /// Releases all locks, and closes connections and sessions.
     pub async fn close(&self) {
-        let closing = self.locks.iter().map(|lock| lock.close());
+        let closing = self.locks.iter().map(Lock::close);
         futures_util::future::join_all(closing).await;
     }
 }
 
-fn managed(
-    strategy: Strategy,
-    dependency: Dependency,
-    backend: impl Backend,
-    settings: &LockSettings<'_>,
-    metrics: &Arc<Metrics>,
-) -> (Strategy, Arc<dyn Lock>) {
-    let manager = LockManager::builder(backend)
-        .lease(settings.lease)
-        .max_hold(settings.max_hold)
-        .hooks(LockMeter::new(Arc::clone(metrics)))
-        .build();
-    let lock = ManagedLock {
-        dependency,
-        label: strategy.name(),
-        manager,
-    };
-    (strategy, Arc::new(lock))
-}
-
-fn wrong(dependency: Dependency, error: &BackendError) -> String {
+fn wrong_setting(dependency: Dependency, error: &BackendError) -> String {
     format!("{}: {error}", dependency.variable())
 }
 
 /// The locks of a [`LockManager`].
 #[derive(Debug)]
 struct ManagedLock {
+    /// Its name labels the metrics of the locks.
+    strategy: Strategy,
     dependency: Dependency,
-    /// The strategy's name, under which metrics count its locks.
-    label: &'static str,
     manager: LockManager,
+}
+
+impl ManagedLock {
+    fn new(
+        (strategy, dependency): (Strategy, Dependency),
+        backend: impl Backend,
+        settings: &LockSettings<'_>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let manager = LockManager::builder(backend)
+            .lease(settings.lease)
+            .max_hold(settings.max_hold)
+            .hooks(LockMeter::new(Arc::clone(metrics)))
+            .build();
+        Self {
+            strategy,
+            dependency,
+            manager,
+        }
+    }
 }
 
 #[async_trait]
@@ -148,14 +144,13 @@ impl Lock for ManagedLock {
     }
 
     async fn acquire(&self, name: &str, wait: Duration) -> Result<Box<dyn HeldLock>, LockError> {
-        let lock = self.manager.lock(name).label(self.label).wait(wait);
-        match lock.acquire().await {
+        use stocklock_locks::LockError as Cause;
+        let lock = self.manager.lock(name).label(self.strategy.name());
+        match lock.wait(wait).acquire().await {
             Ok(guard) => Ok(Box::new(Held(guard))),
-            Err(error @ stocklock_locks::LockError::WaitLimit { .. }) => {
-                Err(LockError::WaitLimit(error.into()))
-            }
             Err(error) => Err(match &error {
-                stocklock_locks::LockError::Unavailable(cause) if cause.is_permanent() => {
+                Cause::WaitLimit { .. } => LockError::WaitLimit(error.into()),
+                Cause::Unavailable(cause) if cause.is_permanent() => {
                     LockError::Refused(error.into())
                 }
                 _ => LockError::Unavailable(error.into()),
@@ -191,7 +186,7 @@ impl HeldLock for Held {
 
     async fn release(self: Box<Self>) {
         if let ReleaseOutcome::Unconfirmed { .. } = self.0.release().await {
-            tracing::debug!("the lock server has not confirmed a release yet; it is repeated");
+            tracing::debug!("the lock server has not confirmed a release; it will be retried");
         }
     }
 }

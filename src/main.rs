@@ -1,4 +1,4 @@
-//! Reads `.env` and the command line, and hands over to the library.
+//! Reads `.env` and the command line, and runs the command.
 
 use std::process::ExitCode;
 
@@ -9,8 +9,8 @@ use stocklock::cli::{self, Cli, Failure};
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    // Before any thread is started, since it sets environment variables.
-    // Of this directory only: one further up may name somebody else's database.
+    // Before any thread starts, because it sets environment variables. Only in this directory: a
+    // file in a parent directory may name another project's database.
     match dotenvy::from_path(".env") {
         Err(error) if !error.not_found() => {
             return fail(&Failure::Setting(format!(".env: {error}")));

@@ -1,6 +1,8 @@
-//! The counters and histograms of one replica, in a registry of its own, so that replicas (and
-//! tests) in one process do not count for each other.
+//! The counters and histograms of one replica. Each replica has its own registry, so that replicas
+//! (and tests) in one process count separately.
 
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,64 +21,48 @@ mod locks;
 use journal::JournalWaiting;
 pub use locks::LockMetrics;
 
-/// Upper bounds in seconds, from a fast loopback commit to the deadline.
+/// Upper bounds in seconds, from a fast commit on loopback to the deadline.
 const SECONDS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 ];
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DeductionLabels {
-    strategy: &'static str,
-    outcome: &'static str,
-}
+/// The names and values of `N` labels.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StrategyLabel {
-    strategy: &'static str,
-}
+/// One counter for each set of labels.
+type Counters<L> = Family<L, Counter>;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StatusLabel {
-    status: u16,
-}
+/// One histogram of seconds for each set of labels.
+type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
 
-/// What one replica counts.
+/// The metrics of one replica.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    deductions: Family<DeductionLabels, Counter>,
-    deduct_seconds: Family<StrategyLabel, Histogram, fn() -> Histogram>,
-    responses: Family<StatusLabel, Counter>,
+    deductions: Counters<Labels<2>>,
+    deduct_seconds: Seconds<Labels<1>>,
+    responses: Counters<[(&'static str, u16); 1]>,
     journal_waiting: Arc<JournalWaiting>,
-    /// Those of the distributed locks.
+    /// The metrics of the distributed locks.
     pub locks: LockMetrics,
 }
 
 impl Metrics {
-    /// All at zero.
+    /// All counters at zero.
     #[must_use]
     pub fn new() -> Self {
         let mut registry = Registry::default();
-        let deductions = Family::default();
-        registry.register(
+        let deductions = counters(
+            &mut registry,
             "stock_deductions",
             "Deductions by strategy and outcome",
-            Family::clone(&deductions),
         );
-        let deduct_seconds: Family<StrategyLabel, Histogram, fn() -> Histogram> =
-            Family::new_with_constructor(|| Histogram::new(SECONDS));
-        registry.register_with_unit(
+        let deduct_seconds = seconds(
+            &mut registry,
             "stock_deduct",
-            "Time from a deduction's arrival to its answer",
-            Unit::Seconds,
-            Family::clone(&deduct_seconds),
+            "Time from the arrival of a deduction to its answer",
         );
-        let responses = Family::default();
-        registry.register(
-            "http_responses",
-            "HTTP answers by status",
-            Family::clone(&responses),
-        );
+        let responses = counters(&mut registry, "http_responses", "HTTP responses by status");
         let journal_waiting = Arc::<JournalWaiting>::default();
         registry.register_collector(Box::new(Arc::clone(&journal_waiting)));
         let locks = LockMetrics::register(&mut registry);
@@ -90,33 +76,31 @@ impl Metrics {
         }
     }
 
-    /// Counts one HTTP answer.
+    /// Counts one HTTP response.
     pub fn response(&self, status: u16) {
-        self.responses.get_or_create(&StatusLabel { status }).inc();
+        self.responses.get_or_create(&[("status", status)]).inc();
     }
 
-    /// Tells how many movements wait in the journals for the SQL ledger, or that nobody knows.
+    /// Sets the number of journal movements that wait for the SQL ledger; `None` if it is unknown.
     pub fn journal_waiting(&self, movements: Option<u64>) {
         self.journal_waiting.set(movements);
     }
 
-    /// Everything, in the `OpenMetrics` text format.
+    /// All metrics in the `OpenMetrics` text format.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = String::new();
-        // Writing to a String cannot fail.
-        let _ = encode(&mut text, &self.registry);
+        encode(&mut text, &self.registry).expect("writing to a String cannot fail");
         text
     }
 }
 
 impl DeductionMetrics for Metrics {
     fn deduction(&self, strategy: &'static str, outcome: &'static str, elapsed: Duration) {
-        self.deductions
-            .get_or_create(&DeductionLabels { strategy, outcome })
-            .inc();
+        let labels = [("strategy", strategy), ("outcome", outcome)];
+        self.deductions.get_or_create(&labels).inc();
         self.deduct_seconds
-            .get_or_create(&StrategyLabel { strategy })
+            .get_or_create(&[("strategy", strategy)])
             .observe(elapsed.as_secs_f64());
     }
 
@@ -129,4 +113,19 @@ impl Default for Metrics {
     fn default() -> Self {
         Self::new()
     }
+}
+
+fn counters<L>(registry: &mut Registry, name: &str, help: &str) -> Counters<L>
+where
+    L: EncodeLabelSet + Clone + Eq + Hash + Debug + Send + Sync + 'static,
+{
+    let counters = Family::default();
+    registry.register(name, help, Family::clone(&counters));
+    counters
+}
+
+fn seconds<const N: usize>(registry: &mut Registry, name: &str, help: &str) -> Seconds<Labels<N>> {
+    let histograms: Seconds<Labels<N>> = Family::new_with_constructor(|| Histogram::new(SECONDS));
+    registry.register_with_unit(name, help, Unit::Seconds, histograms.clone());
+    histograms
 }

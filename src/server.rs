@@ -1,6 +1,6 @@
 //! The accept loop: HTTP/1.1 with a bound on connections and on every wait, and a graceful drain.
 //!
-//! Ours rather than `axum::serve`, which at 0.8 waits for a request's header for ever.
+//! It replaces `axum::serve`, because axum 0.8 has no timeout for a request's header.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,62 +21,43 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-mod room;
+mod idle_shedder;
 mod timed_io;
 
-use room::Room;
+use crate::config::Limits;
+use idle_shedder::IdleShedder;
 use timed_io::{Phase, TimedIo};
 
-/// The bounds of a server's connections.
-#[derive(Debug, Clone, Copy)]
-pub struct ServerLimits {
-    /// The most connections at once; further ones wait in the kernel's queue. Above nine tenths of
-    /// them, none is kept alive for a client that has nothing to ask.
-    pub max_connections: usize,
-    /// Longest silence before a new connection's first byte.
-    pub first_byte: Duration,
-    /// Longest time from a request's first byte to the end of its header; also the longest that a
-    /// client may leave an answer unread.
-    pub header: Duration,
-    /// Longest silence between two requests.
-    pub idle: Duration,
-}
-
-/// How long to wait when the system has no file descriptor left for a new connection.
+/// The pause after a failed accept, for example when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `shutdown` is cancelled, then lets requests under way finish.
+/// Serves until `shutdown` is cancelled, then finishes the requests in progress.
 ///
-/// Idle connections are closed at once, the others as soon as their request is answered; for how
-/// long is the caller's to bound.
+/// After `shutdown`, idle connections close at once and the others after their answer. The caller
+/// must bound that time.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
-    limits: ServerLimits,
+    limits: &Limits,
     shutdown: CancellationToken,
 ) {
-    let slots = Arc::new(Semaphore::new(limits.max_connections));
+    let limits = Arc::new(limits.clone());
+    let slots = Arc::new(Semaphore::new(limits.max_connections as usize));
     let connections = TaskTracker::new();
-    let room = Room::new(connections.clone(), limits.max_connections);
+    let shedder = IdleShedder::new(connections.clone(), limits.max_connections as usize);
     let accepting = async {
         loop {
-            let slot = Arc::clone(&slots)
-                .acquire_owned()
-                .await
-                .expect("the semaphore stays open");
+            let slot = Arc::clone(&slots).acquire_owned().await;
+            let slot = slot.expect("the semaphore stays open");
             let stream = accept(&listener).await;
-            let serving = serve_connection(
-                stream,
-                router.clone(),
-                limits,
-                room.clone(),
-                shutdown.clone(),
-            );
+            let (router, shutdown) = (router.clone(), shutdown.clone());
+            let limits = Arc::clone(&limits);
+            let serving = serve_connection(stream, router, limits, shedder.clone(), shutdown);
             connections.spawn(async move {
                 serving.await;
                 drop(slot);
             });
-            room.make();
+            shedder.shed_idle();
         }
     };
     tokio::select! {
@@ -88,7 +69,7 @@ pub async fn serve(
     connections.wait().await;
 }
 
-/// The next connection. Errors here are the connection's own, or a shortage that passes.
+/// Accepts the next connection. An error concerns one connection, or is a temporary shortage.
 async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
@@ -114,36 +95,36 @@ fn is_connection_error(error: &io::Error) -> bool {
 async fn serve_connection(
     stream: TcpStream,
     router: Router,
-    limits: ServerLimits,
-    room: Room,
+    limits: Arc<Limits>,
+    shedder: IdleShedder,
     shutdown: CancellationToken,
 ) {
-    // Answers are small and complete: waiting to fill a packet would only delay them.
+    // Answers are small and written at once: waiting to fill a packet would only delay them.
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY");
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
     let phase = Arc::new(Phase::default());
     let io = TokioIo::new(TimedIo::new(stream, Arc::clone(&phase), limits));
-    let mut calls = room.calls();
+    let mut shed_idle = shedder.subscribe();
     let service = service_fn(|request: Request<Incoming>| {
-        phase.serving();
+        phase.start_serving();
         let answer = router.clone().oneshot(request.map(Body::new));
-        let (phase, room) = (&phase, &room);
+        let (phase, shedder) = (&phase, &shedder);
         async move {
             let Ok(mut response) = answer.await;
-            phase.idle();
-            room.mark(&mut response);
+            phase.become_idle();
+            shedder.close_if_crowded(&mut response);
             Ok::<_, Infallible>(response)
         }
     });
     let mut connection = pin!(http1::Builder::new().serve_connection(io, service));
     let ended = loop {
         tokio::select! {
-            // First, for a request that has come by now is served.
+            // The connection first: a request that has already arrived is served.
             biased;
             ended = connection.as_mut() => break ended,
             () = shutdown.cancelled() => {}
-            _ = calls.changed() => if !(phase.is_idle() && room.is_short()) {
+            _ = shed_idle.changed() => if !(phase.is_idle() && shedder.is_crowded()) {
                 continue;
             }
         }

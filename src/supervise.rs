@@ -1,32 +1,32 @@
-//! A task that must not end before its time: it is begun again where it does.
+//! Restarts a task that exits early or panics.
 
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// The pause before it is begun again.
+/// The pause before a restart.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs what `begin` gives in a task of its own until `stop` is cancelled and it returns; where it
-/// panics, or returns earlier, that is logged, and it is begun again.
+/// Runs the future of `start` in its own task until `stop` is cancelled and the future returns. If
+/// the task panics or returns earlier, that is logged and the task is started again.
 ///
 /// # Cancel safety
 /// Dropping the future ends the task.
 pub(crate) async fn supervise<F>(
-    what: &'static str,
+    name: &'static str,
     stop: &CancellationToken,
-    mut begin: impl FnMut() -> F,
+    mut start: impl FnMut() -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
     loop {
-        let ended = AbortOnDropHandle::new(tokio::spawn(begin())).await;
+        let ended = AbortOnDropHandle::new(tokio::spawn(start())).await;
         if ended.is_ok() && stop.is_cancelled() {
             return;
         }
         let why = ended.err().map(|error| error.to_string());
-        tracing::error!(why, "{what} ended before its time");
+        tracing::error!(why, "{name} ended early; it will be restarted");
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
             () = stop.cancelled() => return,
@@ -42,10 +42,10 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_panics_or_returns_early_is_begun_again() {
-        let (times, stop) = (Arc::new(AtomicU32::new(0)), CancellationToken::new());
-        let begin = || {
-            let (number, stop) = (times.fetch_add(1, Ordering::SeqCst), stop.clone());
+    async fn task_that_panics_or_returns_early_is_restarted() {
+        let (starts, stop) = (Arc::new(AtomicU32::new(0)), CancellationToken::new());
+        let start = || {
+            let (number, stop) = (starts.fetch_add(1, Ordering::SeqCst), stop.clone());
             async move {
                 match number {
                     0 => panic!("a defect"),
@@ -54,15 +54,16 @@ mod tests {
                 }
             }
         };
-        let stopping = async {
-            while times.load(Ordering::SeqCst) < 3 {
+        let stop_after_third_start = async {
+            while starts.load(Ordering::SeqCst) < 3 {
                 tokio::time::sleep(PAUSE).await;
             }
             stop.cancel();
         };
-        let both = async { tokio::join!(supervise("it", &stop, begin), stopping) };
+        let both =
+            async { tokio::join!(supervise("a task", &stop, start), stop_after_third_start) };
         let ended = tokio::time::timeout(100 * PAUSE, both).await;
-        ended.expect("it is begun again, and ends when it is stopped");
-        assert_eq!(times.load(Ordering::SeqCst), 3);
+        ended.expect("the task is restarted, and ends when it is stopped");
+        assert_eq!(starts.load(Ordering::SeqCst), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! Log lines: to stderr, filtered by level and module.
+//! The log: to stderr, filtered by level and module.
 
 use std::io::IsTerminal;
 
@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::LogFormat;
 
-/// Starts logging; called once, by `main`.
+/// Starts logging. Call it once.
 ///
 /// # Errors
 /// One line that says what is wrong with the filter.

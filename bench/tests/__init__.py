@@ -1,1 +1,1 @@
-"""What can be tested of the bench without a server: `python3 -m unittest discover bench`."""
+"""Tests of the bench that need no server: `make bench-test`."""

@@ -8,7 +8,8 @@ use std::thread;
 
 use serde_json::json;
 
-use super::{Failure, listen, start_logging, stop_on_signal};
+use super::serve::{listen, stop_on_signal};
+use super::{Failure, start_logging};
 use crate::app::Replica;
 use crate::config::{Config, Mode};
 use crate::descriptors::allow_connections;

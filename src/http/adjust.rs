@@ -1,62 +1,61 @@
-//! `POST /stock/{sku}/adjust`: adds to or takes from a level, for a reason.
+//! `POST /stock/{sku}/adjust`: adds units to a level or takes them from it, with a reason.
 
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use axum::http::request::Parts;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::error::ApiError;
-use super::extract::{self, NoQuery, present};
-use super::idempotency::{idempotency, mark_replayed};
+use super::extract::{NoFields, StrictJson, StrictQuery, present};
+use super::idempotency::{idempotency, with_replayed};
 use super::levels::new_sku;
 use super::{Api, openapi};
 use stocklock_core::stock::{
     Adjustment, MAX_UNITS, OperationId, Reason, Reference, RequestHash, Sku, Warehouse,
 };
 
-/// Units that came in or went missing.
+/// Units that arrived or went missing.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AdjustBody {
-    /// Where; `main` unless named.
+    /// The warehouse; default `main`.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<String>, example = "main")]
     warehouse: Option<Warehouse>,
-    /// Units to add, or negative to take; not 0.
+    /// Units to add; negative to take units. Not 0.
     #[schema(example = 24)]
     delta: i64,
-    /// Why, for the ledger.
+    /// The reason, for the ledger.
     #[schema(example = "delivery")]
     reason: String,
-    /// What it belongs to, such as an order number.
+    /// An external reference, such as an order number.
     #[serde(default, deserialize_with = "present")]
     #[schema(example = "PO-4711")]
     reference: Option<String>,
 }
 
-/// What was adjusted.
+/// An adjustment that was made.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct AdjustAnswer {
-    /// The operation; the ledger has it under this id.
+    /// The id of the operation in the ledger.
     id: String,
-    /// What.
+    /// The SKU.
     sku: String,
-    /// Where.
+    /// The warehouse.
     warehouse: String,
     /// Units added.
     delta: i64,
-    /// Units available right after it.
+    /// Units available after the adjustment.
     remaining: i64,
 }
 
-/// Add to or take from a level
+/// Add units to a level, or take units from it
 ///
-/// With an Idempotency-Key, a repeat of the request answers what the first one did.
+/// A retry with the same Idempotency-Key gets the answer to the first request.
 #[utoipa::path(
     post, path = "/stock/{sku}/adjust", tag = "stock",
     params(openapi::SkuPath, openapi::IdempotencyKeyHeader),
@@ -71,42 +70,34 @@ pub(super) struct AdjustAnswer {
 pub(super) async fn adjust(
     State(api): State<Arc<Api>>,
     Path(sku): Path<String>,
-    _: NoQuery,
-    request: Request,
+    _: StrictQuery<NoFields>,
+    headers: HeaderMap,
+    body: StrictJson<AdjustBody>,
 ) -> Result<Response, ApiError> {
-    let (Parts { headers, .. }, body) = request.into_parts();
-    let body = extract::body(body, api.body).await?;
-    let adjustment = adjustment(new_sku(sku)?, extract::json(&headers, &body)?, &headers)?;
+    let adjustment = adjustment(new_sku(sku)?, body.parse()?, &headers)?;
     let (sku, warehouse) = (adjustment.sku.to_string(), adjustment.warehouse.to_string());
-    let adjusted = api.changes.adjust(adjustment).await?;
-    let id = adjusted.operation.to_string();
-    let (delta, remaining) = (adjusted.delta, adjusted.remaining);
+    let adjusted = api.levels.adjust(adjustment).await?;
     let answer = AdjustAnswer {
-        id,
+        id: adjusted.operation.to_string(),
         sku,
         warehouse,
-        delta,
-        remaining,
+        delta: adjusted.delta,
+        remaining: adjusted.remaining,
     };
-    let mut response = Json(answer).into_response();
-    mark_replayed(&mut response, adjusted.replayed);
-    Ok(response)
+    Ok(with_replayed(Json(answer), adjusted.replayed))
 }
 
 fn adjustment(sku: Sku, body: AdjustBody, headers: &HeaderMap) -> Result<Adjustment, ApiError> {
     let delta = body.delta;
     if delta == 0 || delta.unsigned_abs() > MAX_UNITS.unsigned_abs() {
         return Err(ApiError::invalid(format!(
-            "delta: must be 1 to {MAX_UNITS}, either way"
+            "delta: must be from 1 to {MAX_UNITS}, or from -{MAX_UNITS} to -1"
         )));
     }
     let warehouse = body.warehouse.unwrap_or_default();
     let reason = Reason::parse(body.reason).map_err(ApiError::invalid)?;
-    let reference = body
-        .reference
-        .map(Reference::parse)
-        .transpose()
-        .map_err(ApiError::invalid)?;
+    let reference = body.reference.map(Reference::parse).transpose();
+    let reference = reference.map_err(ApiError::invalid)?;
     let hash = RequestHash::of_adjustment(
         &sku,
         &warehouse,
@@ -114,15 +105,13 @@ fn adjustment(sku: Sku, body: AdjustBody, headers: &HeaderMap) -> Result<Adjustm
         reason.as_str(),
         reference.as_ref().map(Reference::as_str),
     );
-    let idempotency = idempotency(headers, hash)?;
-    let operation = OperationId::mint();
     Ok(Adjustment {
-        operation,
+        idempotency: idempotency(headers, hash)?,
+        operation: OperationId::mint(),
         sku,
         warehouse,
         delta,
         reason,
         reference,
-        idempotency,
     })
 }

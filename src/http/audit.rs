@@ -1,4 +1,4 @@
-//! `GET /stock/{sku}/audit`: the counter held against the ledger.
+//! `GET /stock/{sku}/audit`: compares the level with the ledger.
 
 use std::sync::Arc;
 
@@ -8,31 +8,31 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::error::ApiError;
-use super::extract::NoQuery;
+use super::extract::{NoFields, StrictQuery};
 use super::levels::known_sku;
 use super::{Api, openapi};
 use stocklock_core::stock::{Audit, StockError};
 
-/// One warehouse's counter and ledger.
+/// The level and the ledger of one warehouse.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct WarehouseAudit {
-    /// Where.
+    /// The warehouse.
     warehouse: String,
-    /// Units that came in.
+    /// Units received, according to the ledger.
     received: i64,
-    /// Units sold.
+    /// Units sold, according to the ledger.
     sold: i64,
-    /// What the counter says.
+    /// Units on hand, according to the level.
     on_hand: i64,
-    /// Units promised, not yet taken.
+    /// Units reserved, not yet taken.
     held: i64,
-    /// Units sold that the counter did not notice.
+    /// `on_hand` minus the sum of all movements; not 0 if the level missed a sale.
     drift: i64,
-    /// Units sold that never existed.
+    /// Units sold that did not exist.
     oversold: i64,
-    /// Movements journaled, not yet in SQL.
+    /// Movements in the journal, not yet in SQL.
     pending: i64,
-    /// Whether all agree.
+    /// Whether level and ledger agree.
     consistent: bool,
 }
 
@@ -52,16 +52,16 @@ impl From<Audit> for WarehouseAudit {
     }
 }
 
-/// A SKU's audit.
+/// The audit of a SKU.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct SkuAudit {
-    /// What.
+    /// The SKU.
     sku: String,
     /// In warehouse order.
     warehouses: Vec<WarehouseAudit>,
 }
 
-/// Does the counter agree with the ledger?
+/// Compare the level with the ledger
 #[utoipa::path(
     get, path = "/stock/{sku}/audit", tag = "stock", params(openapi::SkuPath),
     responses(
@@ -72,7 +72,7 @@ pub(super) struct SkuAudit {
 pub(super) async fn audit(
     State(api): State<Arc<Api>>,
     Path(sku): Path<String>,
-    _: NoQuery,
+    _: StrictQuery<NoFields>,
 ) -> Result<Json<SkuAudit>, ApiError> {
     let sku = known_sku(sku)?;
     let audits = api.store.audit(&sku).await?;
@@ -80,8 +80,6 @@ pub(super) async fn audit(
         return Err(StockError::UnknownSku.into());
     }
     let warehouses = audits.into_iter().map(WarehouseAudit::from).collect();
-    Ok(Json(SkuAudit {
-        sku: sku.into(),
-        warehouses,
-    }))
+    let sku = sku.into();
+    Ok(Json(SkuAudit { sku, warehouses }))
 }

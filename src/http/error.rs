@@ -1,4 +1,4 @@
-//! Errors: one type, one mapping from the domain, one form (RFC 9457).
+//! Errors: one type, one mapping from the domain, one format (RFC 9457).
 
 use std::any::Any;
 use std::error::Error;
@@ -10,19 +10,20 @@ use serde_json::{Map, Value, json};
 use stocklock_core::ports::StoreError;
 use stocklock_core::stock::StockError;
 
-/// An error on its way out. The body is written by `finish`, which knows the request's id.
+/// An error response. The middleware in `respond.rs` writes its body, because it knows the id of the
+/// request.
 #[derive(Debug, Clone)]
 pub(super) struct ApiError {
     pub(super) status: StatusCode,
-    /// The stable name that callers may branch on.
+    /// The stable name that callers can match on.
     pub(super) code: &'static str,
-    /// What to do about it, for people.
+    /// What happened, and what to do.
     pub(super) detail: String,
-    /// What else the caller needs to act.
-    pub(super) more: Map<String, Value>,
-    /// Whether trying again soon makes sense.
+    /// Additional fields of the body.
+    pub(super) fields: Map<String, Value>,
+    /// Whether a retry soon makes sense.
     pub(super) retry_after: bool,
-    /// What happened inside, for the log only.
+    /// The internal cause, for the log only.
     pub(super) cause: Option<String>,
 }
 
@@ -33,19 +34,19 @@ impl ApiError {
             status,
             code,
             detail,
-            more: Map::new(),
+            fields: Map::new(),
             retry_after: false,
             cause: None,
         }
     }
 
-    /// Parseable, but wrong.
+    /// A request that can be parsed, but is invalid.
     pub(super) fn invalid(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid-request", detail)
     }
 
     fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.more.insert(name.to_owned(), value.into());
+        self.fields.insert(name.to_owned(), value.into());
         self
     }
 
@@ -65,7 +66,7 @@ impl ApiError {
         self
     }
 
-    /// The body of the answer.
+    /// The body of the response.
     pub(super) fn problem(&self, request_id: &str) -> Value {
         let mut body = json!({
             "type": format!("urn:stocklock:problem:{}", self.code),
@@ -75,7 +76,7 @@ impl ApiError {
             "code": self.code,
             "request_id": request_id,
         });
-        for (name, value) in &self.more {
+        for (name, value) in &self.fields {
             body[name] = value.clone();
         }
         body
@@ -123,13 +124,13 @@ impl From<StockError> for ApiError {
             }
             StockError::PreconditionFailed => new(
                 StatusCode::PRECONDITION_FAILED,
-                "the stock is not what the precondition says; read it again",
+                "the stock does not match the precondition; read it again",
             ),
             StockError::BelowLimit => new(StatusCode::CONFLICT, &error.to_string()),
             StockError::TooLarge => new(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string()),
             StockError::Contended { attempts, .. } => new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "others were faster for as long as the wait limit allows; nothing was changed",
+                "other writers won until the wait limit passed; nothing was changed",
             )
             .with("attempts", *attempts)
             .retry_soon(),
@@ -145,22 +146,22 @@ impl From<StockError> for ApiError {
                     .with("strategy", *strategy);
                 match source {
                     Some(_) => refused.retry_soon().caused_by(&error),
-                    // What is not configured will not be there a moment later.
+                    // Not configured: a retry cannot succeed.
                     None => refused,
                 }
             }
-            // It will not be there a moment later either.
+            // Not configured: a retry cannot succeed.
             StockError::HomeUnavailable => new(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
             StockError::Unavailable { what, .. } => new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                &format!("{what} cannot serve this now; nothing was changed"),
+                &format!("{what} is unavailable; nothing was changed"),
             )
             .retry_soon()
             .caused_by(&error),
             StockError::OutcomeUnknown { .. } => new(
                 StatusCode::GATEWAY_TIMEOUT,
-                "it is not known whether it happened; repeat the request with the same \
-                 Idempotency-Key to find out (without a key, read the movements first)",
+                "the outcome is unknown; retry with the same Idempotency-Key to get it (without a \
+                 key, read the movements before you retry)",
             )
             .caused_by(&error),
             StockError::Internal { .. } => Self::internal().caused_by(&error),
@@ -169,11 +170,25 @@ impl From<StockError> for ApiError {
 }
 
 impl ApiError {
+    /// The error for a refusal of the framework, which has only a status.
+    pub(super) fn from_status(status: StatusCode) -> Self {
+        let (code, detail) = match status {
+            StatusCode::METHOD_NOT_ALLOWED => (
+                "method-not-allowed",
+                "this route does not support the method; see the Allow header",
+            ),
+            StatusCode::NOT_FOUND => ("not-found", "no such resource"),
+            StatusCode::BAD_REQUEST => ("bad-request", "the request is malformed"),
+            _ => ("error", "the request was refused"),
+        };
+        Self::new(status, code, detail)
+    }
+
     fn internal() -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",
-            "a defect of this service; its log has the cause under this request_id",
+            "a defect of this service; search its log for this request_id",
         )
     }
 }
@@ -184,7 +199,7 @@ impl From<StoreError> for ApiError {
     }
 }
 
-/// Where no route matches.
+/// The answer if no route matches.
 pub(super) async fn no_such_route() -> ApiError {
     ApiError::new(
         StatusCode::NOT_FOUND,
@@ -193,7 +208,7 @@ pub(super) async fn no_such_route() -> ApiError {
     )
 }
 
-/// Where a handler panicked.
+/// The answer if a handler panicked.
 #[expect(clippy::needless_pass_by_value, reason = "the layer's signature")]
 pub(super) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
     let text = panic
@@ -201,20 +216,6 @@ pub(super) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&str>().copied());
     let mut error = ApiError::internal();
-    error.cause = Some(format!("panic: {}", text.unwrap_or("without a text")));
+    error.cause = Some(format!("panic: {}", text.unwrap_or("no message")));
     error.into_response()
-}
-
-/// The framework's own refusals, which come without a body of ours.
-pub(super) fn of_status(status: StatusCode) -> ApiError {
-    let (code, detail) = match status {
-        StatusCode::METHOD_NOT_ALLOWED => (
-            "method-not-allowed",
-            "this route has other methods; see the Allow header",
-        ),
-        StatusCode::NOT_FOUND => ("not-found", "no such resource"),
-        StatusCode::BAD_REQUEST => ("bad-request", "the request cannot be understood"),
-        _ => ("error", "the request was refused"),
-    };
-    ApiError::new(status, code, detail)
 }

@@ -1,14 +1,14 @@
-//! Entity tags: how they are given out, and how callers send them back.
+//! Entity tags: writing `ETag`, and reading `If-Match` and `If-None-Match`.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
 use stocklock_core::stock::Revision;
 
-/// What `If-Match` or `If-None-Match` lists.
+/// The tags of `If-Match` or `If-None-Match`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Tags {
-    /// `*`: whatever there is.
+    /// `*`: any state.
     Any,
     /// One or more tags.
     OneOf(Vec<Revision>),
@@ -19,8 +19,11 @@ pub(super) enum Tags {
 pub(super) struct Malformed;
 
 impl Tags {
-    /// What all lines of the header list together; `None` where there is none.
-    pub(super) fn of(headers: &HeaderMap, name: HeaderName) -> Result<Option<Self>, Malformed> {
+    /// The tags of all lines of the header; `None` if the header is absent.
+    pub(super) fn from_headers(
+        headers: &HeaderMap,
+        name: HeaderName,
+    ) -> Result<Option<Self>, Malformed> {
         let lines = headers.get_all(name).iter().map(HeaderValue::to_str);
         let lines: Vec<_> = lines.collect::<Result<_, _>>().map_err(|_| Malformed)?;
         if lines.is_empty() {
@@ -45,8 +48,8 @@ impl Tags {
     }
 }
 
-/// The tags of a list, weak ones as if they were strong: ours stand for the state of the stock and
-/// not for bytes, and a proxy that compresses makes them weak on their way.
+/// The tags of a list. Weak tags count as strong: a tag stands for the state of the stock and not for
+/// bytes, and a proxy that compresses makes it weak.
 fn revisions(list: &str) -> Option<Vec<Revision>> {
     let mut revisions = Vec::new();
     let mut rest = skip_separators(list);
@@ -62,12 +65,12 @@ fn revisions(list: &str) -> Option<Vec<Revision>> {
     Some(revisions)
 }
 
-/// Empty elements are allowed in a list, and mean nothing.
+/// Empty elements of a list are ignored.
 fn skip_separators(list: &str) -> &str {
     list.trim_start_matches([' ', '\t', ','])
 }
 
-/// The answer with `revision` as its `ETag`.
+/// The response with `revision` as its `ETag`.
 pub(super) fn tagged(response: impl IntoResponse, revision: &Revision) -> Response {
     let mut response = response.into_response();
     let etag = HeaderValue::from_str(&format!("\"{revision}\""));
@@ -83,10 +86,10 @@ mod tests {
     fn read(lines: &[&str]) -> Result<Option<Tags>, Malformed> {
         let mut headers = HeaderMap::new();
         for line in lines {
-            let line = HeaderValue::from_bytes(line.as_bytes()).expect("a header's value");
+            let line = HeaderValue::from_bytes(line.as_bytes()).expect("a header value");
             headers.append(header::IF_MATCH, line);
         }
-        Tags::of(&headers, header::IF_MATCH)
+        Tags::from_headers(&headers, header::IF_MATCH)
     }
 
     fn one_of(tags: &[&str]) -> Tags {
@@ -94,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn all_lines_are_one_list_and_weak_tags_are_tags() {
+    fn all_header_lines_form_one_list_and_weak_tags_count() {
         assert_eq!(read(&[]), Ok(None));
         assert_eq!(read(&[" * "]), Ok(Some(Tags::Any)));
         assert_eq!(read(&["\"a\""]), Ok(Some(one_of(&["a"]))));
@@ -105,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn malformed_list_is_refused() {
         for nonsense in [
             "",
             ",",

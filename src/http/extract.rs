@@ -1,41 +1,118 @@
-//! Strict reading of requests: a field that is unknown, doubled, `null`, of another type or out of
-//! range is refused, and said which.
+//! Strict extractors: [`StrictQuery`] and [`StrictJson`]. They refuse a field that is unknown,
+//! duplicate, `null`, of the wrong type or out of range, and the refusal names the field.
 
-use std::time::Duration;
+use std::marker::PhantomData;
+use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::FromRequestParts;
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny};
 
+use super::Api;
 use super::error::ApiError;
+use crate::config::Limits;
 
-/// The bounds of a request's body.
-#[derive(Debug, Clone, Copy)]
-pub struct BodyLimits {
-    /// Most bytes.
-    pub bytes: usize,
-    /// Longest time for them to arrive.
-    pub time: Duration,
+/// The fields of the query.
+#[derive(Debug)]
+pub(super) struct StrictQuery<T>(pub(super) T);
+
+/// A query without fields. An ignored filter would make the result look filtered.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NoFields {}
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for StrictQuery<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let query = parts.uri.query().unwrap_or_default().as_bytes();
+        let pairs = || serde_urlencoded::Deserializer::new(form_urlencoded::parse(query));
+        let fields = T::deserialize(pairs()).or_else(|_| {
+            // Parses a second time, because only this slower parser knows the field's name.
+            serde_path_to_error::deserialize(pairs())
+                .map_err(|error| invalid_field(&error.path().to_string(), error.inner()))
+        });
+        fields.map(Self)
+    }
 }
 
-/// Reads the whole body, within the limits.
-pub(super) async fn body(body: Body, limits: BodyLimits) -> Result<Bytes, ApiError> {
-    let collecting = Limited::new(body, limits.bytes).collect();
-    match tokio::time::timeout(limits.time, collecting).await {
+/// A JSON object as the body, read within the body's bounds.
+///
+/// The handler calls [`StrictJson::parse`], so that it can check the path and the query first.
+#[derive(Debug)]
+pub(super) struct StrictJson<T> {
+    bytes: Bytes,
+    is_json: bool,
+    fields: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> FromRequest<Arc<Api>> for StrictJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
+        let is_json = is_json(request.headers());
+        Ok(Self {
+            bytes: read(request.into_body(), &api.limits).await?,
+            is_json,
+            fields: PhantomData,
+        })
+    }
+}
+
+impl<T: DeserializeOwned> StrictJson<T> {
+    /// Whether there is no body.
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Checks the content type, and parses the fields.
+    pub(super) fn parse(self) -> Result<T, ApiError> {
+        if !self.is_json {
+            return Err(ApiError::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported-media-type",
+                "send the body as Content-Type: application/json",
+            ));
+        }
+        let is_space = |byte: &u8| byte.is_ascii_whitespace();
+        // serde would accept an array of the fields in their order.
+        if self.bytes.iter().find(|byte| !is_space(byte)) != Some(&b'{') {
+            return Err(match serde_json::from_slice::<IgnoredAny>(&self.bytes) {
+                Ok(_) => ApiError::invalid("the body must be a JSON object"),
+                Err(error) => not_json(&error),
+            });
+        }
+        let mut reader = serde_json::Deserializer::from_slice(&self.bytes);
+        let fields = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let path = error.path().to_string();
+            let inner = error.into_inner();
+            if inner.is_data() {
+                invalid_field(&path, &inner)
+            } else {
+                not_json(&inner)
+            }
+        })?;
+        reader.end().map_err(|error| not_json(&error))?;
+        Ok(fields)
+    }
+}
+
+async fn read(body: Body, limits: &Limits) -> Result<Bytes, ApiError> {
+    let collecting = Limited::new(body, limits.max_body_bytes as usize).collect();
+    match tokio::time::timeout(limits.body_timeout_ms, collecting).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "body-too-large",
-            format!("the body must have at most {} bytes", limits.bytes),
+            format!("the body must have at most {} bytes", limits.max_body_bytes),
         )),
         Ok(Err(_)) => Err(ApiError::new(
             StatusCode::BAD_REQUEST,
             "body-incomplete",
-            "the body ended early or was not well framed",
+            "the body ended early or has invalid framing",
         )),
         Err(_elapsed) => Err(ApiError::new(
             StatusCode::REQUEST_TIMEOUT,
@@ -45,84 +122,19 @@ pub(super) async fn body(body: Body, limits: BodyLimits) -> Result<Bytes, ApiErr
     }
 }
 
-/// Reads a JSON body.
-pub(super) fn json<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, ApiError> {
-    if !is_json(headers) {
-        return Err(ApiError::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "unsupported-media-type",
-            "send the body as Content-Type: application/json",
-        ));
-    }
-    // serde would take an array for the fields in their order.
-    if first_char(body) != Some(b'{') {
-        return Err(match serde_json::from_slice::<IgnoredAny>(body) {
-            Ok(_) => ApiError::invalid("the body must be a JSON object"),
-            Err(error) => not_json(&error),
-        });
-    }
-    let mut reader = serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner();
-        if inner.is_data() {
-            invalid_field(&path, &inner)
-        } else {
-            not_json(&inner)
-        }
-    })?;
-    reader.end().map_err(|error| not_json(&error))?;
-    Ok(value)
-}
-
-fn first_char(body: &[u8]) -> Option<u8> {
-    body.iter()
-        .copied()
-        .find(|byte| !byte.is_ascii_whitespace())
-}
-
 fn is_json(headers: &HeaderMap) -> bool {
-    let content_type = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok());
-    let essence = content_type
-        .and_then(|value| value.split(';').next())
-        .unwrap_or_default()
-        .trim();
-    essence.eq_ignore_ascii_case("application/json")
+    let content_type = headers.get(header::CONTENT_TYPE);
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    let essence = content_type.and_then(|value| value.split(';').next());
+    essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
 }
 
 fn not_json(error: &serde_json::Error) -> ApiError {
     ApiError::new(
         StatusCode::BAD_REQUEST,
         "not-json",
-        format!("the body is no JSON: {error}"),
+        format!("the body is not JSON: {error}"),
     )
-}
-
-/// Reads a query string.
-pub(super) fn query<T: DeserializeOwned>(query: Option<&str>) -> Result<T, ApiError> {
-    let query = query.unwrap_or_default();
-    let pairs = || serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
-    T::deserialize(pairs()).or_else(|_| {
-        // Once more, now with an eye on which field it is.
-        serde_path_to_error::deserialize(pairs())
-            .map_err(|error| invalid_field(&error.path().to_string(), error.inner()))
-    })
-}
-
-/// Proof that the query is empty, for routes that take none: a caller whose filter or condition
-/// went unnoticed would take the answer for more than it is.
-#[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NoQuery {}
-
-impl<S: Sync> FromRequestParts<S> for NoQuery {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        query(parts.uri.query())
-    }
 }
 
 fn invalid_field(path: &str, error: &impl ToString) -> ApiError {
@@ -134,7 +146,7 @@ fn invalid_field(path: &str, error: &impl ToString) -> ApiError {
     })
 }
 
-/// For an optional field: it may be absent, but not `null`.
+/// For an optional field of a JSON body: it may be absent, but not `null`.
 pub(super) fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,16 +1,16 @@
-//! The `Idempotency-Key` header, and the mark of a replayed answer.
+//! The headers `Idempotency-Key` and `Idempotent-Replayed`.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
 use super::error::ApiError;
 use stocklock_core::stock::{Caller, Idempotency, IdempotencyKey, RequestHash};
 
-/// What a caller names a request by, so that it may be repeated.
+/// The caller's name for a request, which makes the request safe to retry.
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// The request's key, with the hash of what is asked under it.
+/// The request's key, if there is one, with the hash of the request.
 pub(super) fn idempotency(
     headers: &HeaderMap,
     hash: RequestHash,
@@ -41,11 +41,12 @@ fn bad_key(detail: &str) -> ApiError {
     )
 }
 
-/// Marks an answer that was given before.
-pub(super) fn mark_replayed(response: &mut Response, replayed: bool) {
+/// `answer`, marked if it repeats the answer to an earlier request.
+pub(super) fn with_replayed(answer: impl IntoResponse, replayed: bool) -> Response {
+    let mut response = answer.into_response();
     if replayed {
-        response
-            .headers_mut()
-            .insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
+        let value = HeaderValue::from_static("true");
+        response.headers_mut().insert(IDEMPOTENT_REPLAYED, value);
     }
+    response
 }

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::error::ApiError;
-use super::extract::{self, present};
-use super::levels::{bad_cursor, cut_page, known_sku, page_limit};
+use super::extract::StrictQuery;
+use super::levels::known_sku;
+use super::paging::{PageSize, bad_cursor};
 use super::{Api, openapi};
 use stocklock_core::stock::{
     Movement, MovementFilter, MovementKind, OperationId, Reference, Sku, StockError, Warehouse,
@@ -19,26 +20,26 @@ use stocklock_core::stock::{
 /// One row of the ledger.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct MovementBody {
-    /// The operation that it belongs to.
+    /// The id of the operation.
     id: String,
-    /// Where.
+    /// The warehouse.
     warehouse: String,
     /// `received`, `deducted` or `adjusted`.
     kind: String,
     /// Units added; negative for a sale.
     delta: i64,
-    /// Units available right after it.
+    /// Units available after the movement.
     available_after: i64,
-    /// The version that a read-check-write had read; two movements with the same one are a lost
-    /// update.
+    /// The version that a read-check-write strategy had read. Two movements with the same version
+    /// are a lost update.
     read_version: Option<i64>,
-    /// What protected a deduction.
+    /// The strategy of a deduction.
     strategy: Option<String>,
-    /// How durable it was when it was acknowledged.
+    /// How durable it was when it was answered: `committed` or `redis`.
     durability: String,
-    /// Why.
+    /// The reason of a change that is not a deduction.
     reason: Option<String>,
-    /// What it belongs to.
+    /// The external reference.
     reference: Option<String>,
     /// When it was recorded: RFC 3339, UTC.
     created_at: String,
@@ -67,7 +68,7 @@ impl From<Movement> for MovementBody {
 pub(super) struct MovementPage {
     /// Newest operation first.
     movements: Vec<MovementBody>,
-    /// `?cursor=` of the next page; `null` on the last.
+    /// The `cursor` parameter for the next page; `null` on the last page.
     next_cursor: Option<String>,
 }
 
@@ -75,22 +76,18 @@ pub(super) struct MovementPage {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct MovementQuery {
-    /// Of this warehouse only.
-    #[serde(default, deserialize_with = "present")]
+    /// Only movements of this warehouse.
     #[param(value_type = Option<String>)]
     warehouse: Option<Warehouse>,
-    /// Of this kind only: `received`, `deducted` or `adjusted`.
-    #[serde(default, deserialize_with = "present")]
+    /// Only movements of this kind: `received`, `deducted` or `adjusted`.
     #[param(value_type = Option<String>)]
     kind: Option<MovementKind>,
-    /// With this reference only.
-    #[serde(default, deserialize_with = "present")]
+    /// Only movements with this reference.
     reference: Option<String>,
-    /// Most movements on the page, 1 to 1000; 100 unless named.
-    #[serde(default, deserialize_with = "present")]
-    limit: Option<u32>,
-    /// The previous page's `next_cursor`.
-    #[serde(default, deserialize_with = "present")]
+    /// Maximum number of movements on the page, 1 to 1000; default 100.
+    #[param(value_type = Option<u32>)]
+    limit: Option<PageSize>,
+    /// The `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -100,13 +97,10 @@ impl MovementQuery {
         let before = cursor.map_err(|_| bad_cursor())?.map(OperationId);
         let reference = self.reference.map(Reference::parse).transpose();
         let reference = reference.map_err(ApiError::invalid)?;
-        let Self {
-            warehouse, kind, ..
-        } = self;
         Ok(MovementFilter {
             sku,
-            warehouse,
-            kind,
+            warehouse: self.warehouse,
+            kind: self.kind,
             reference: reference.map(|reference| reference.as_str().to_owned()),
             before,
             limit,
@@ -114,7 +108,7 @@ impl MovementQuery {
     }
 }
 
-/// A SKU's ledger, newest first
+/// List the movements of a SKU, newest first
 #[utoipa::path(
     get, path = "/stock/{sku}/movements", tag = "stock",
     params(openapi::SkuPath, MovementQuery),
@@ -126,18 +120,15 @@ impl MovementQuery {
 pub(super) async fn movements(
     State(api): State<Arc<Api>>,
     Path(sku): Path<String>,
-    RawQuery(query): RawQuery,
+    StrictQuery(query): StrictQuery<MovementQuery>,
 ) -> Result<Json<MovementPage>, ApiError> {
-    let query: MovementQuery = extract::query(query.as_deref())?;
-    let limit = page_limit(query.limit)?;
-    let filter = query.filter(known_sku(sku)?, limit + 1)?;
+    let size = query.limit.unwrap_or_default();
+    let filter = query.filter(known_sku(sku)?, size.rows_to_read())?;
     let mut movements = api.store.movements(&filter).await?;
     if movements.is_empty() && api.store.levels_of(&filter.sku).await?.is_empty() {
         return Err(StockError::UnknownSku.into());
     }
-    let next_cursor = cut_page(&mut movements, limit, |movement| {
-        movement.operation.to_string()
-    });
+    let next_cursor = size.cut(&mut movements, |last| last.operation.to_string());
     let movements = movements.into_iter().map(MovementBody::from).collect();
     Ok(Json(MovementPage {
         movements,

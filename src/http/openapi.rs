@@ -1,4 +1,4 @@
-//! The API's documentation: its head, and the parts that several routes share.
+//! The OpenAPI document: its head, and the parts that several routes share.
 
 use serde_json::Value;
 use utoipa::openapi::{
@@ -9,10 +9,10 @@ use utoipa::{IntoParams, IntoResponses, ToResponse, ToSchema};
 const DESCRIPTION: &str = "\
 An inventory service that never oversells, and shows why.
 
-Every error has a problem (RFC 9457) as its body, with two exceptions: what cannot be read as HTTP at
-all is answered 400, and a header that is too large 431, without a body and before any route.";
+Every error has a problem (RFC 9457) as its body, with two exceptions: a request that is not valid
+HTTP is answered 400, and one whose header is too large 431, both without a body.";
 
-/// Title, version and licence, and what routes refer to; the routes add themselves.
+/// Title, version, licence and shared components. The routes add themselves.
 pub(super) fn head() -> OpenApi {
     OpenApiBuilder::new()
         .info(
@@ -40,18 +40,18 @@ pub(super) fn head() -> OpenApi {
         .build()
 }
 
-/// Takes out what only the lab has: the choice of the strategy, and a SKU where none is named.
+/// Removes what only the lab has: the choice of the strategy, and the default SKU.
 pub(super) fn without_lab(document: &mut OpenApi) {
     let deduct = document.paths.paths.get_mut("/stock/deduct");
     let parameters = deduct
         .and_then(|path| path.post.as_mut()?.parameters.as_mut())
-        .expect("a deduction has parameters");
-    let of_the_lab = ["strategy", "guard", "check"];
-    parameters.retain(|it| !matches!(it, RefOr::T(it) if of_the_lab.contains(&it.name.as_str())));
+        .expect("the deduction has parameters");
+    let lab_only = ["strategy", "guard", "check"];
+    parameters.retain(|it| !matches!(it, RefOr::T(it) if lab_only.contains(&it.name.as_str())));
     let schemas = document.components.as_mut().map(|it| &mut it.schemas);
     let body = schemas.and_then(|it| it.get_mut("DeductBody"));
     let Some(RefOr::T(Schema::Object(body))) = body else {
-        unreachable!("a deduction's body is an object");
+        unreachable!("the body of a deduction is an object");
     };
     body.required.push("sku".to_owned());
 }
@@ -60,30 +60,30 @@ pub(super) fn without_lab(document: &mut OpenApi) {
 #[must_use]
 pub fn document(lab: bool) -> Value {
     let document = super::documented(lab).into_openapi();
-    serde_json::to_value(document).expect("the document is plain data")
+    serde_json::to_value(document).expect("the document can be written as JSON")
 }
 
-/// An error, as RFC 9457 has it.
+/// An error, in the format of RFC 9457.
 #[derive(Debug, ToSchema, ToResponse)]
-#[expect(dead_code, reason = "a description only; the body is built as JSON")]
+#[expect(dead_code, reason = "only describes the body, which is built as JSON")]
 pub(super) struct Problem {
-    /// A URN of the code.
+    /// A URN with the code.
     #[schema(example = "urn:stocklock:problem:insufficient-stock")]
     r#type: String,
-    /// The status in words.
+    /// The name of the status.
     title: String,
-    /// The status.
+    /// The HTTP status.
     status: u16,
-    /// What happened and what to do, for people.
+    /// What happened, and what to do.
     detail: String,
-    /// The stable name to branch on.
+    /// The stable name of the error; match on this.
     #[schema(example = "insufficient-stock")]
     code: String,
-    /// The request, as in X-Request-Id and in the log.
+    /// The id of the request, as in X-Request-Id and in the log.
     request_id: String,
-    /// Units asked for (`insufficient-stock`).
+    /// Units requested (`insufficient-stock`).
     requested: Option<i64>,
-    /// Units that could have been had (`insufficient-stock`).
+    /// Units available (`insufficient-stock`).
     available: Option<i64>,
 }
 
@@ -92,7 +92,7 @@ macro_rules! problem_response {
         #[doc = $description]
         #[derive(ToResponse)]
         #[response(description = $description, content_type = "application/problem+json")]
-        #[expect(dead_code, reason = "a description only")]
+        #[expect(dead_code, reason = "only describes")]
         pub(super) struct $name(Problem);
     };
 }
@@ -104,24 +104,24 @@ problem_response!(
 problem_response!(PreconditionFailed, "`precondition-failed`");
 problem_response!(Unavailable, "`not-ready`");
 
-/// What any route that reads the request's fields or the database may answer.
+/// Errors of every route that parses fields or reads the database.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "a description only")]
+#[expect(dead_code, reason = "only describes")]
 pub(super) enum ReadErrors {
-    /// `invalid-request`: parseable, but wrong; where they apply also `invalid-idempotency-key`,
+    /// `invalid-request`: a field is invalid. On some routes also `invalid-idempotency-key`,
     /// `idempotency-key-reused`, `unknown-strategy`, `strategy-fixed`, `safeguards-fixed`, `level-too-large`
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
-    /// `unavailable`, `overloaded`, for writes `contended`, and `strategy-unavailable` where its
-    /// service is away, each with Retry-After; without, `strategy-unavailable` and
-    /// `home-unavailable` where something is not configured: nothing was changed
+    /// Nothing was changed. With Retry-After: `unavailable`, `overloaded`, `contended` (writes),
+    /// `strategy-unavailable` (a server does not answer). Without Retry-After:
+    /// `strategy-unavailable` and `home-unavailable` (a server is not configured)
     #[response(status = 503, content_type = "application/problem+json")]
     Unavailable(Problem),
 }
 
-/// What any route that writes may answer beside.
+/// Further errors of every route that writes.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "a description only")]
+#[expect(dead_code, reason = "only describes")]
 pub(super) enum WriteErrors {
     /// `not-json`, `body-incomplete`, `bad-request`
     #[response(status = 400, content_type = "application/problem+json")]
@@ -135,15 +135,15 @@ pub(super) enum WriteErrors {
     /// `unsupported-media-type`
     #[response(status = 415, content_type = "application/problem+json")]
     NotJson(Problem),
-    /// `outcome-unknown`: repeat with the same Idempotency-Key to find out, or after a PUT read the
-    /// level again
+    /// `outcome-unknown`: retry with the same Idempotency-Key to get the outcome; after a PUT, read
+    /// the level again
     #[response(status = 504, content_type = "application/problem+json")]
     Unknown(Problem),
 }
 
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "a description only")]
+#[expect(dead_code, reason = "only describes")]
 pub(super) struct SkuPath {
     /// The SKU: 1 to 64 letters or digits in any script, `.`, `_`, `-`.
     sku: String,
@@ -151,10 +151,10 @@ pub(super) struct SkuPath {
 
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "a description only")]
+#[expect(dead_code, reason = "only describes")]
 pub(super) struct IdempotencyKeyHeader {
-    /// The caller's name for this request, 1 to 255 visible ASCII characters. A repeat with the
-    /// same key and the same fields answers what the first one did; with other fields, 422
+    /// The caller's name for this request, 1 to 255 visible ASCII characters. A retry with the same
+    /// key and the same fields gets the answer to the first request; with other fields, 422
     /// `idempotency-key-reused`.
     #[param(rename = "Idempotency-Key")]
     idempotency_key: Option<String>,
@@ -162,12 +162,12 @@ pub(super) struct IdempotencyKeyHeader {
 
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "a description only")]
+#[expect(dead_code, reason = "only describes")]
 pub(super) struct PreconditionHeaders {
-    /// An `ETag` or several of `GET` or `PUT /stock/{sku}`, weak or not, or `*`.
+    /// One or more values of `ETag` from `GET` or `PUT /stock/{sku}`, strong or weak, or `*`.
     #[param(rename = "If-Match")]
     if_match: Option<String>,
-    /// `*`: create only.
+    /// `*`: only create the level.
     #[param(rename = "If-None-Match")]
     if_none_match: Option<String>,
 }

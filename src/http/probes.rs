@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz`, `/metrics`: for whoever runs the service.
+//! `/healthz`, `/readyz` and `/metrics`: for load balancers and monitoring.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,68 +14,70 @@ use super::error::ApiError;
 use super::{Api, openapi};
 use stocklock_core::strategy::{Dependency, Homes};
 
-/// The longest that readiness may take to find out.
+/// Maximum time for the readiness check.
 const READY_LIMIT: Duration = Duration::from_millis(500);
 
-/// A probe's answer.
+/// The answer of a probe.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ProbeBody {
     /// `ok` or `ready`.
     status: &'static str,
 }
 
-/// Is the process alive? Touches nothing
+/// Check that the process is alive; contacts no other server
 #[utoipa::path(get, path = "/healthz", tag = "operation",
-    responses((status = 200, description = "It is", body = ProbeBody)))]
+    responses((status = 200, description = "Alive", body = ProbeBody)))]
 pub(super) async fn healthz() -> Json<ProbeBody> {
     Json(ProbeBody { status: "ok" })
 }
 
-/// Can it take requests? Asks what it depends on, for at most 500 ms
+/// Check that the replica accepts writes; asks its servers, for at most 500 ms
 #[utoipa::path(get, path = "/readyz", tag = "operation",
     responses(
-        (status = 200, description = "It can", body = ProbeBody),
+        (status = 200, description = "Ready", body = ProbeBody),
         (status = 503, response = openapi::Unavailable),
     ))]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<ProbeBody>, ApiError> {
-    let not_ready =
-        |detail: &str| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", detail);
     if api.shutdown.is_cancelled() {
-        return Err(not_ready("this replica is about to stop"));
+        return Err(not_ready("this replica is shutting down"));
     }
-    let services = async {
-        lock_answers(&api).await?;
-        stock_answers(&api).await
+    let servers = async {
+        ping_lock_server(&api).await?;
+        ping_redis_home(&api).await
     };
-    let dependencies = async { tokio::join!(api.store.ping(), services) };
-    match tokio::time::timeout(READY_LIMIT, dependencies).await {
+    let checks = async { tokio::join!(api.store.ping(), servers) };
+    match tokio::time::timeout(READY_LIMIT, checks).await {
         Ok((Ok(()), Ok(()))) => Ok(Json(ProbeBody { status: "ready" })),
         Ok((Err(_), _)) => Err(not_ready("the database refuses")),
-        Ok((_, Err(service))) => Err(not_ready(&format!("{} refuses", service.title()))),
-        Err(_elapsed) => Err(not_ready("a dependency does not answer within 500 ms")),
+        Ok((_, Err(server))) => Err(not_ready(format!("{} refuses", server.title()))),
+        Err(_elapsed) => Err(not_ready("a server does not answer within 500 ms")),
     }
 }
 
-/// Asks the service whose lock the configured strategy needs, if it needs one; the lab's others may
-/// be away.
-async fn lock_answers(api: &Api) -> Result<(), Dependency> {
+fn not_ready(detail: impl Into<String>) -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", detail)
+}
+
+/// Pings the lock server of the configured strategy, if it has one. The lab's other strategies do
+/// not count.
+async fn ping_lock_server(api: &Api) -> Result<(), Dependency> {
     match api.locks.locks().get(api.strategy) {
         Some(lock) => lock.ping().await.map_err(|_| lock.dependency()),
         None => Ok(()),
     }
 }
 
-/// Asks the Redis that the stock of the configured strategy lives in, if it lives there.
-async fn stock_answers(api: &Api) -> Result<(), Dependency> {
+/// Pings Redis if the configured strategy works on Redis-home stock only.
+async fn ping_redis_home(api: &Api) -> Result<(), Dependency> {
     if api.strategy.card().homes != Homes::Redis {
         return Ok(());
     }
     api.store.ping_redis().await.map_err(|_| Dependency::Redis)
 }
 
-/// Counters and histograms in the `OpenMetrics` text format
+/// Get all metrics in the `OpenMetrics` text format
 #[utoipa::path(get, path = "/metrics", tag = "operation",
-    responses((status = 200, description = "All of them", content_type = "application/openmetrics-text", body = String)))]
+    responses((status = 200, description = "All metrics", content_type = "application/openmetrics-text", body = String)))]
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
     const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], api.metrics.render())

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, Request, State};
-use axum::http::request::Parts;
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -13,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::error::ApiError;
 use super::etag::{Malformed, Tags, tagged};
-use super::extract::{self, NoQuery, present};
+use super::extract::{NoFields, StrictJson, StrictQuery, present};
 use super::idempotency::IDEMPOTENCY_KEY;
 use super::levels::{LevelBody, new_sku};
 use super::{Api, openapi};
@@ -24,38 +23,38 @@ use stocklock_core::stock::{
 };
 use stocklock_store::StockStore;
 
-/// The longest that the answer waits for its ETag.
+/// Maximum time to read the ETag of the answer.
 const READ_LIMIT: Duration = Duration::from_millis(500);
 
-/// The level that shall be.
+/// The new level.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LevelOrder {
-    /// Where; `main` unless named.
+    /// The warehouse; default `main`.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<String>, example = "main")]
     warehouse: Option<Warehouse>,
     /// Units on the shelf.
     #[schema(example = 5000)]
     on_hand: i64,
-    /// Units that may be sold beyond what is there; kept unless named, 0 at creation.
+    /// Units that may be sold beyond the stock. Default: unchanged; 0 for a new level.
     #[serde(default, deserialize_with = "present")]
     #[schema(minimum = 0)]
     backorder_limit: Option<i64>,
-    /// Where the counter shall live; at creation only.
+    /// The store of the level: `sql` or `redis`. Cannot be changed later.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<String>, example = "sql")]
     home: Option<Home>,
-    /// Why, for the ledger.
+    /// The reason, for the ledger.
     #[serde(default, deserialize_with = "present")]
     #[schema(example = "stocktaking")]
     reason: Option<String>,
 }
 
-/// Set a level, creating it where there is none
+/// Set a level; create it if it does not exist
 ///
-/// `If-Match: "…"` (an ETag of GET or PUT, or `*`) and `If-None-Match: *` are honoured.
-/// An Idempotency-Key is refused: repeated, the request sets the same level again.
+/// Supports `If-Match: "…"` (an ETag of GET or PUT, or `*`) and `If-None-Match: *`.
+/// An Idempotency-Key is refused, because PUT is idempotent.
 #[utoipa::path(
     put, path = "/stock/{sku}", tag = "stock",
     params(openapi::SkuPath, openapi::PreconditionHeaders),
@@ -71,41 +70,44 @@ pub(super) struct LevelOrder {
 pub(super) async fn set_level(
     State(api): State<Arc<Api>>,
     Path(sku): Path<String>,
-    _: NoQuery,
-    request: Request,
+    _: StrictQuery<NoFields>,
+    headers: HeaderMap,
+    body: StrictJson<LevelOrder>,
 ) -> Result<Response, ApiError> {
-    let (Parts { headers, .. }, body) = request.into_parts();
-    let body = extract::body(body, api.body).await?;
-    let change = change(new_sku(sku)?, extract::json(&headers, &body)?, &headers)?;
-    let set = api.changes.set_level(change).await.map_err(refusal);
-    let LevelSet { level, created } = set?;
-    let status = if created {
+    let change = change(new_sku(sku)?, body.parse()?, &headers)?;
+    let set = api.levels.set_level(change).await.map_err(refusal)?;
+    let revision = revision_after(&*api.store, &set.level).await;
+    Ok(answer(set, revision))
+}
+
+fn answer(set: LevelSet, revision: Option<Revision>) -> Response {
+    let status = if set.created {
         StatusCode::CREATED
     } else {
         StatusCode::OK
     };
-    let revision = revision_after(&*api.store, &level).await;
-    let answer = (status, Json(LevelBody::from(level)));
-    Ok(match revision {
+    let answer = (status, Json(LevelBody::from(set.level)));
+    match revision {
         Some(revision) => tagged(answer, &revision),
         None => answer.into_response(),
-    })
+    }
 }
 
-/// There is no key to repeat it with, and a repeat would overwrite what others did meanwhile.
+/// If the outcome is unknown, advises to read the level: a retry could overwrite the changes of
+/// other writers, and there is no key to detect it.
 fn refusal(error: StockError) -> ApiError {
     let is_unknown = matches!(error, StockError::OutcomeUnknown { .. });
     let mut error = ApiError::from(error);
     if is_unknown {
-        "it is not known whether the level was set; read it again to find out"
+        "the outcome is unknown: the level may have been set; read it again"
             .clone_into(&mut error.detail);
     }
     error
 }
 
-/// The SKU's revision with `level` in it, if it can be had soon: the change is made, and its answer
-/// must not fail or wait for want of a header. Where somebody has changed the level again since,
-/// there is none, for the caller has not seen what it would stand for.
+/// The revision of the SKU with `level` in it. `None` if the read fails or takes long, because the
+/// level is already set. Also `None` if another writer has changed the level again, because the
+/// caller has not seen that change.
 async fn revision_after(store: &dyn StockStore, level: &StockLevel) -> Option<Revision> {
     let reading = tokio::time::timeout(READ_LIMIT, store.levels_of(&level.sku));
     let levels = reading.await.ok()?.ok()?;
@@ -115,17 +117,13 @@ async fn revision_after(store: &dyn StockStore, level: &StockLevel) -> Option<Re
 fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChange, ApiError> {
     if headers.contains_key(IDEMPOTENCY_KEY) {
         return Err(ApiError::invalid(
-            "Idempotency-Key: PUT is idempotent by itself and takes none; use If-Match",
+            "Idempotency-Key: PUT is idempotent and accepts no key; use If-Match",
         ));
     }
     if order.backorder_limit.is_some_and(|limit| limit < 0) {
         return Err(ApiError::invalid("backorder_limit: must not be negative"));
     }
-    let reason = order
-        .reason
-        .map(Reason::parse)
-        .transpose()
-        .map_err(ApiError::invalid)?;
+    let reason = order.reason.map(Reason::parse).transpose();
     Ok(LevelChange {
         operation: OperationId::mint(),
         sku,
@@ -133,13 +131,13 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
         on_hand: order.on_hand,
         backorder_limit: order.backorder_limit,
         home: order.home,
-        reason,
+        reason: reason.map_err(ApiError::invalid)?,
         precondition: precondition(headers)?,
     })
 }
 
 fn precondition(headers: &HeaderMap) -> Result<Option<Precondition>, ApiError> {
-    let tags = |name| Tags::of(headers, name).map_err(|Malformed| bad_precondition());
+    let tags = |name| Tags::from_headers(headers, name).map_err(|Malformed| bad_precondition());
     match (tags(header::IF_MATCH)?, tags(header::IF_NONE_MATCH)?) {
         (None, None) => Ok(None),
         (Some(Tags::Any), None) => Ok(Some(Precondition::Exists)),

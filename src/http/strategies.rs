@@ -1,4 +1,4 @@
-//! `GET /strategies`: how a deduction may be protected, and what each way is worth.
+//! `GET /strategies`: the strategies, their promises and their costs.
 
 use std::sync::Arc;
 
@@ -13,30 +13,30 @@ use stocklock_core::strategy::{Available, Dependency, Strategy};
 /// One strategy.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct StrategyBody {
-    /// Its name.
+    /// The name.
     name: &'static str,
-    /// What it promises: `safe`, `guarded`, `volatile` or `unsafe`.
+    /// The promise: `safe`, `guarded`, `volatile` or `unsafe`.
     tier: &'static str,
-    /// Where the stock lives that it works on: `sql`, `redis` or `either`.
+    /// The home of the stock that it works on: `sql`, `redis` or `either`.
     home: &'static str,
-    /// The services that it needs beside the SQL database.
+    /// The servers that it needs besides the SQL database.
     needs: Vec<&'static str>,
-    /// Whether it can be used here and now.
+    /// Whether this replica can use it.
     available: bool,
-    /// Why not.
+    /// Why it cannot be used.
     reason: Option<String>,
-    /// What holds when it is used.
+    /// What it guarantees.
     guarantees: &'static str,
     /// What it costs.
     costs: &'static str,
-    /// When it does not do what one might hope.
+    /// When it fails, and how.
     fails_when: &'static str,
     /// When to choose it.
     use_when: &'static str,
 }
 
 impl StrategyBody {
-    fn of(strategy: Strategy, available: &Available) -> Self {
+    fn from_strategy(strategy: Strategy, available: &Available) -> Self {
         let card = strategy.card();
         let reason = available.why_not(strategy);
         Self {
@@ -61,11 +61,11 @@ pub(super) struct StrategyList {
     strategies: Vec<StrategyBody>,
 }
 
-/// Every strategy, and what it is worth
+/// List all strategies, with their promises and costs
 #[utoipa::path(get, path = "/strategies", tag = "strategies",
-    responses((status = 200, description = "All of them", body = StrategyList)))]
+    responses((status = 200, description = "All strategies", body = StrategyList)))]
 pub(super) async fn strategies(State(api): State<Arc<Api>>) -> Json<StrategyList> {
-    let body = |strategy| StrategyBody::of(strategy, &api.available);
+    let body = |strategy| StrategyBody::from_strategy(strategy, &api.available);
     let strategies = Strategy::ALL.into_iter().map(body).collect();
     Json(StrategyList { strategies })
 }

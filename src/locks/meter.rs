@@ -1,4 +1,4 @@
-//! Counts what the lock managers report, under the strategy's name.
+//! Counts the events of the lock managers by strategy.
 
 use std::sync::Arc;
 use std::time::Duration;

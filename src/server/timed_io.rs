@@ -1,9 +1,8 @@
-//! A connection that gives up waiting for its client.
+//! A TCP stream with a timeout for each wait for the client.
 //!
-//! hyper has one timer for the silence before a request and for its header alike; a kept-alive
-//! connection behind a proxy must be allowed a long silence, a half-sent header must not. So the
-//! stream itself watches: which wait is under way follows from what was read and what is being
-//! served.
+//! hyper has one timer for the silence before a request and for the request's header. But a
+//! keep-alive connection behind a proxy needs a long timeout, and an incomplete header a short one.
+//! So this stream keeps its own timer; the bytes and the requests decide which limit applies.
 
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -15,31 +14,31 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-use super::ServerLimits;
+use crate::config::Limits;
 
 const NEW: u8 = 0;
 const HEADER: u8 = 1;
 const SERVING: u8 = 2;
 const IDLE: u8 = 3;
-/// Not a phase of its own: an answer that the client does not take.
+/// Used for the timer only: the client does not read the answer.
 const WRITING: u8 = 4;
 
-/// What the connection is doing, told by the stream (bytes) and by the service (requests).
+/// What the connection is doing. The stream sets it for bytes, the service for requests.
 #[derive(Debug, Default)]
 pub(super) struct Phase(AtomicU8);
 
 impl Phase {
-    /// A request's header is complete.
-    pub(super) fn serving(&self) {
+    /// The header of a request is complete.
+    pub(super) fn start_serving(&self) {
         self.0.store(SERVING, Ordering::Relaxed);
     }
 
-    /// Its answer is ready.
-    pub(super) fn idle(&self) {
+    /// The answer is ready to be written.
+    pub(super) fn become_idle(&self) {
         self.0.store(IDLE, Ordering::Relaxed);
     }
 
-    /// Whether nothing is asked, but was before.
+    /// Whether the last request is answered and the next has not begun.
     pub(super) fn is_idle(&self) -> bool {
         self.get() == IDLE
     }
@@ -49,19 +48,20 @@ impl Phase {
     }
 }
 
+/// A stream that fails when its client is silent for too long.
 pub(super) struct TimedIo {
     stream: TcpStream,
     phase: Arc<Phase>,
-    limits: ServerLimits,
-    /// Boxed because tokio's timer must not move; made once for each connection.
+    limits: Arc<Limits>,
+    /// Boxed because tokio's timer must not move; allocated once per connection.
     timer: Pin<Box<Sleep>>,
-    /// The wait that the timer was set for.
+    /// The wait that the timer is set for.
     timed: Option<u8>,
 }
 
 impl TimedIo {
-    pub(super) fn new(stream: TcpStream, phase: Arc<Phase>, limits: ServerLimits) -> Self {
-        let timer = Box::pin(tokio::time::sleep(limits.first_byte));
+    pub(super) fn new(stream: TcpStream, phase: Arc<Phase>, limits: Arc<Limits>) -> Self {
+        let timer = Box::pin(tokio::time::sleep(limits.first_byte_timeout_ms));
         Self {
             stream,
             phase,
@@ -71,12 +71,12 @@ impl TimedIo {
         }
     }
 
-    /// Pending until the wait's limit has passed; then an error, which closes the connection.
+    /// Pending until the limit of `wait` has passed; then an error, which closes the connection.
     fn poll_limit<T>(&mut self, wait: u8, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let limit = match wait {
-            NEW => self.limits.first_byte,
-            HEADER | WRITING => self.limits.header,
-            IDLE => self.limits.idle,
+            NEW => self.limits.first_byte_timeout_ms,
+            HEADER | WRITING => self.limits.header_timeout_ms,
+            IDLE => self.limits.idle_timeout_ms,
             _ => return Poll::Pending,
         };
         if self.timed != Some(wait) {
@@ -87,8 +87,7 @@ impl TimedIo {
         Poll::Ready(Err(ErrorKind::TimedOut.into()))
     }
 
-    /// A write that went through is a sign of life: whatever is waited for next, the wait begins
-    /// anew.
+    /// A successful write shows that the client is alive, so the next wait starts with a new timer.
     fn poll_written<T>(
         &mut self,
         written: Poll<io::Result<T>>,
@@ -113,7 +112,7 @@ impl AsyncRead for TimedIo {
         let read = Pin::new(&mut this.stream).poll_read(cx, buffer);
         let phase = this.phase.get();
         if read.is_pending() {
-            // While an answer is under way, its own wait is timed on the writing side.
+            // While an answer is being written, `poll_written` keeps the timer.
             return if this.timed == Some(WRITING) {
                 Poll::Pending
             } else {
@@ -156,9 +155,9 @@ impl AsyncWrite for TimedIo {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(Pin::new(&mut this.stream).poll_flush(cx))?;
-        // The last that hyper does with an answer. It reads again only if it did not try to while
-        // the answer was being made, so the wait for the next request is timed from here; when it
-        // is over, hyper is woken, reads, and is told.
+        // A flush is the last thing that hyper does with an answer. It may not read again until it
+        // is woken, so the idle timer must start here. When the timer fires, hyper is woken, reads,
+        // and gets the error from `poll_read`.
         if this.phase.get() == IDLE {
             let _ = this.poll_limit::<()>(IDLE, cx);
         }

@@ -1,4 +1,4 @@
-//! The configuration: the command line is sound, and `.env.example` is in step with it.
+//! The configuration: the command line is valid, and `.env.example` agrees with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -7,7 +7,7 @@ use clap::{Arg, Command, CommandFactory, Parser};
 use stocklock::cli::{self, Cli};
 use stocklock::config::Mode;
 
-/// Every setting of every command, by its variable.
+/// Every setting of every command, by its environment variable.
 pub(crate) fn settings() -> BTreeMap<String, Arg> {
     let command = Cli::command();
     let arguments = command.get_subcommands().flat_map(Command::get_arguments);
@@ -19,7 +19,7 @@ pub(crate) fn settings() -> BTreeMap<String, Arg> {
         .collect()
 }
 
-/// `# NAME=value`, each preceded by a line of help.
+/// The lines `# NAME=value` of `.env.example`, each of which must follow a line of help.
 fn example() -> BTreeMap<String, String> {
     let lines: Vec<_> = include_str!("../../.env.example").lines().collect();
     let mut example = BTreeMap::new();
@@ -31,36 +31,36 @@ fn example() -> BTreeMap<String, String> {
             continue;
         };
         assert!(pair[0].starts_with("# "), "{name} has no line of help");
-        let doubled = example.insert(name.to_owned(), value.to_owned());
-        assert!(doubled.is_none(), "{name} stands there twice");
+        let duplicate = example.insert(name.to_owned(), value.to_owned());
+        assert!(duplicate.is_none(), "{name} is there twice");
     }
     example
 }
 
-/// The service's settings as `serve` reads them from the flags on its command line.
+/// The configuration that `serve` parses from command line flags.
 pub(crate) fn config(flags: impl IntoIterator<Item = String>) -> stocklock::config::Config {
     let words = ["stocklock", "serve"].map(str::to_owned);
     let cli = Cli::try_parse_from(words.into_iter().chain(flags));
-    match cli.expect("the flags are right").command {
+    match cli.expect("valid flags").command {
         cli::Command::Serve(config) => config,
-        other => panic!("serve was read as {other:?}"),
+        other => panic!("serve was parsed as {other:?}"),
     }
 }
 
 #[test]
-fn the_command_line_is_sound() {
+fn command_line_is_valid() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn the_example_names_every_setting_and_no_other() {
+fn example_names_every_setting_and_no_other() {
     let named: BTreeSet<_> = example().into_keys().collect();
     let known: BTreeSet<_> = settings().into_keys().collect();
     assert_eq!(named, known);
 }
 
 #[test]
-fn the_example_shows_the_defaults() {
+fn example_shows_the_defaults() {
     let example = example();
     for (name, argument) in settings() {
         if let [default] = argument.get_default_values() {
@@ -70,7 +70,7 @@ fn the_example_shows_the_defaults() {
 }
 
 #[test]
-fn the_example_can_be_used_as_it_stands() {
+fn example_is_a_valid_configuration() {
     let settings = settings();
     let flags = example().into_iter().map(|(name, value)| {
         let long = settings[&name].get_long().expect("every setting is a flag");
@@ -80,7 +80,7 @@ fn the_example_can_be_used_as_it_stands() {
 }
 
 #[test]
-fn every_setting_has_one_flag_and_one_variable_of_the_same_name() {
+fn every_settings_flag_and_variable_have_the_same_name() {
     for (name, argument) in settings() {
         let long = argument.get_long().expect("every setting is a flag");
         assert_eq!(long.replace('-', "_").to_uppercase(), name);
@@ -88,7 +88,7 @@ fn every_setting_has_one_flag_and_one_variable_of_the_same_name() {
 }
 
 #[test]
-fn the_lab_keeps_to_this_machine_and_production_does_not() {
+fn lab_listens_on_loopback_and_serve_on_all_addresses() {
     let config = config([]);
     assert_eq!(config.listen(Mode::Lab), (Ipv4Addr::LOCALHOST, 8080).into());
     let everywhere = (Ipv4Addr::UNSPECIFIED, 8080).into();

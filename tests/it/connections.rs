@@ -1,20 +1,35 @@
-//! Connections: closed when their client says nothing for too long, and not before.
+//! Connections: the server closes one when its client sends nothing for too long, and not earlier.
 
 use std::time::Duration;
 
+use rstest::rstest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::app::TestApp;
-use crate::support::services::Backend;
+use crate::support::services::Backend::Sqlite;
 
-/// How long a closing, or an answer, may take beyond its limit on a busy machine.
+/// How much longer than its limit an answer or the end of a connection may take.
 const PATIENCE: Duration = Duration::from_secs(20);
+const MS: Duration = Duration::from_millis(1);
+/// A limit that no test reaches.
+const FAR: &str = "60000";
 
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n";
+/// The body of a deduction.
+const BODY: &[u8] = br#"{"sku": "real"}"#;
 
-/// A client that speaks bytes.
+/// The header of a deduction, up to its end.
+fn deduct_header(content_length: usize) -> Vec<u8> {
+    format!(
+        "POST /stock/deduct HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n\
+         Content-Length: {content_length}\r\n\r\n"
+    )
+    .into_bytes()
+}
+
+/// A client that sends bytes.
 struct Client(TcpStream);
 
 impl Client {
@@ -27,161 +42,149 @@ impl Client {
         self.0.write_all(bytes).await.expect("it reads");
     }
 
-    /// The next answer: its head, and its body.
+    /// The header of the next answer, in lower case, and its body.
     async fn answer(&mut self) -> (String, String) {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
+        let mut header = Vec::new();
+        while !header.ends_with(b"\r\n\r\n") {
             let byte = timeout(PATIENCE, self.0.read_u8()).await;
-            head.push(byte.expect("it answers").expect("it answers to the end"));
+            header.push(byte.expect("it answers").expect("a complete header"));
         }
-        let head = String::from_utf8(head)
-            .expect("a head is text")
-            .to_lowercase();
-        let length = head
-            .split("content-length: ")
-            .nth(1)
-            .and_then(|rest| rest.lines().next()?.parse().ok());
-        let mut body = vec![0; length.expect("its body has a length")];
-        self.0.read_exact(&mut body).await.expect("it comes whole");
-        (head, String::from_utf8(body).expect("a body is text"))
+        let header = String::from_utf8(header).expect("a header is text");
+        let header = header.to_lowercase();
+        let length = header.split("content-length: ").nth(1);
+        let length = length.and_then(|rest| rest.lines().next()?.parse().ok());
+        let mut body = vec![0; length.expect("a content length")];
+        let read = self.0.read_exact(&mut body).await;
+        read.expect("a complete body");
+        (header, String::from_utf8(body).expect("a body is text"))
     }
 
-    async fn is_served(&mut self, path: &str) {
+    async fn answer_is_200(&mut self) {
+        let (header, _) = self.answer().await;
+        assert!(header.starts_with("http/1.1 200"), "{header}");
+    }
+
+    async fn get(&mut self, path: &str) {
         let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
         self.send(request.as_bytes()).await;
-        let (head, _) = self.answer().await;
-        assert!(head.starts_with("http/1.1 200"), "{head}");
+        self.answer_is_200().await;
     }
 
-    /// Waits for the server to close, and tells how long it took. It says nothing before it does.
-    async fn is_closed_after(&mut self) -> Duration {
-        let begin = Instant::now();
+    /// How long the server takes to close the connection. It must not send anything first.
+    async fn closed_after(&mut self) -> Duration {
+        let start = Instant::now();
         let read = timeout(PATIENCE, self.0.read_u8()).await;
         let read = read.expect("it closes").map_err(|error| error.kind());
-        assert!(read.is_err(), "it says {read:?}");
-        begin.elapsed()
+        assert!(read.is_err(), "it sends {read:?}");
+        start.elapsed()
     }
 }
 
+/// A replica with one SKU.
 async fn app(flags: &[&str]) -> TestApp {
-    TestApp::with_flags(Backend::Sqlite, 1, flags).await
+    let app = TestApp::with_flags(Sqlite, 1, flags).await;
+    app.set_level("real", 10).await;
+    app
 }
 
-const MS: Duration = Duration::from_millis(1);
-/// Far away, for the limits that are not the subject.
-const FAR: &str = "60000";
-
 #[tokio::test]
-async fn a_silent_connection_is_closed() {
+async fn silent_connection_is_closed() {
     let limits = ["--first-byte-timeout-ms=300", "--header-timeout-ms", FAR];
     let app = app(&limits).await;
-    let took = Client::connect(&app).await.is_closed_after().await;
-    assert!(took >= 250 * MS, "after {took:?}");
+    let closed_after = Client::connect(&app).await.closed_after().await;
+    assert!(closed_after >= 250 * MS, "after {closed_after:?}");
     app.stop().await;
 }
 
 #[tokio::test]
-async fn an_unfinished_header_is_closed_however_often_a_byte_comes() {
+async fn unfinished_header_is_closed_although_bytes_keep_arriving() {
     let limits = ["--header-timeout-ms=500", "--first-byte-timeout-ms", FAR];
     let app = app(&limits).await;
     let mut client = Client::connect(&app).await;
-    let begin = Instant::now();
-    client
-        .send(b"GET /healthz HTTP/1.1\r\nHost: test\r\nX-Slow: ")
-        .await;
+    let start = Instant::now();
+    let begin = b"GET /healthz HTTP/1.1\r\nHost: test\r\nX-Slow: ";
+    client.send(begin).await;
     while client.0.write_all(b"x").await.is_ok() {
-        assert!(begin.elapsed() < PATIENCE, "it stays open");
+        assert!(start.elapsed() < PATIENCE, "it stays open");
         sleep(50 * MS).await;
     }
-    assert!(begin.elapsed() >= 450 * MS, "after {:?}", begin.elapsed());
+    assert!(start.elapsed() >= 450 * MS, "after {:?}", start.elapsed());
     app.stop().await;
 }
 
 #[tokio::test]
-async fn a_second_request_may_not_leave_its_header_unfinished_either() {
+async fn unfinished_second_header_is_closed() {
     let app = app(&["--header-timeout-ms=300", "--idle-timeout-ms", FAR]).await;
     let mut client = Client::connect(&app).await;
-    client.is_served("/healthz").await;
+    client.get("/healthz").await;
     client.send(b"GET /healthz HTT").await;
-    let took = client.is_closed_after().await;
-    assert!(took >= 250 * MS, "after {took:?}");
+    let closed_after = client.closed_after().await;
+    assert!(closed_after >= 250 * MS, "after {closed_after:?}");
     app.stop().await;
 }
 
-/// The second header's beginning comes with the first request; until another byte comes it counts
-/// as idle.
+/// The first bytes of the second header arrive with the first request. The connection counts as
+/// idle until the next byte.
 #[tokio::test]
-async fn a_pipelined_header_may_not_stay_unfinished_either() {
+async fn unfinished_pipelined_header_is_closed() {
     let app = app(&["--header-timeout-ms=300", "--idle-timeout-ms=600"]).await;
     let mut client = Client::connect(&app).await;
     client.send(&[HEALTH, b"GET /healthz HTT"].concat()).await;
     client.answer().await;
-    client.is_closed_after().await;
+    client.closed_after().await;
     app.stop().await;
 }
 
 #[tokio::test]
-async fn a_body_that_stalls_is_answered_408_and_the_connection_closed() {
+async fn stalled_body_is_answered_408_and_the_connection_closed() {
     let app = app(&["--body-timeout-ms=300", "--idle-timeout-ms", FAR]).await;
-    app.set_level("real", 10).await;
     let mut client = Client::connect(&app).await;
-    client
-        .send(
-            b"POST /stock/deduct HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n\
-              Content-Length: 15\r\n\r\n{\"sku\": \"re",
-        )
-        .await;
-    let (head, body) = client.answer().await;
-    assert!(head.starts_with("http/1.1 408"), "{head}");
-    assert!(head.contains("application/problem+json"), "{head}");
+    let header = deduct_header(BODY.len());
+    client.send(&[&header, &BODY[..11]].concat()).await;
+    let (header, body) = client.answer().await;
+    assert!(header.starts_with("http/1.1 408"), "{header}");
+    assert!(header.contains("application/problem+json"), "{header}");
     assert!(body.contains(r#""code":"request-timeout""#), "{body}");
-    client.is_closed_after().await;
+    client.closed_after().await;
     assert_eq!(app.audit("real").await["sold"], 0);
     app.stop().await;
 }
 
 #[tokio::test]
-async fn a_body_that_ends_early_takes_nothing() {
+async fn body_that_ends_early_takes_nothing() {
     let app = app(&[]).await;
-    app.set_level("real", 10).await;
     let mut client = Client::connect(&app).await;
-    client
-        .send(
-            b"POST /stock/deduct HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n\
-              Content-Length: 99\r\n\r\n{\"sku\": \"real\"}",
-        )
-        .await;
+    client.send(&[&deduct_header(99), BODY].concat()).await;
     client.0.shutdown().await.expect("it is open");
-    // Whether it is still told why is up to the server.
+    // The server may answer or only close the connection.
     let mut rest = Vec::new();
     let _ = timeout(PATIENCE, client.0.read_to_end(&mut rest)).await;
     assert_eq!(app.audit("real").await["sold"], 0);
     app.stop().await;
 }
 
-/// By hyper, before any route: without a body, as the API's description says.
+/// hyper refuses these requests before any route, without a body, as the OpenAPI document says.
 #[tokio::test]
-async fn what_is_not_http_is_refused_without_a_body() {
+async fn request_that_is_not_http_is_refused_without_a_body() {
     let app = app(&[]).await;
-    let too_large = format!(
-        "GET /healthz HTTP/1.1\r\n{}\r\n",
-        "X-Many: 1\r\n".repeat(200)
-    );
+    let headers = "X-Many: 1\r\n".repeat(200);
+    let too_large = format!("GET /healthz HTTP/1.1\r\n{headers}\r\n");
     for (request, status) in [("no request\r\n\r\n", "400"), (&too_large, "431")] {
         let mut client = Client::connect(&app).await;
         client.send(request.as_bytes()).await;
-        let (head, body) = client.answer().await;
-        assert!(head.starts_with(&format!("http/1.1 {status}")), "{head}");
+        let (header, body) = client.answer().await;
+        let expected = format!("http/1.1 {status}");
+        assert!(header.starts_with(&expected), "{header}");
         assert_eq!(body, "");
     }
     app.stop().await;
 }
 
-#[rstest::rstest]
+#[rstest]
 #[case("/healthz")]
-#[case("/readyz")] // It waits for the database, and so for more than one turn of the connection.
+#[case("/readyz")] // Waits for the database, so the connection's task runs more than once.
 #[tokio::test]
-async fn an_idle_connection_outlives_the_header_limit_and_ends_at_its_own(#[case] path: &str) {
+async fn idle_connection_outlives_the_header_limit_until_its_own(#[case] path: &str) {
     let limits = [
         "--first-byte-timeout-ms=200",
         "--header-timeout-ms=200",
@@ -189,102 +192,89 @@ async fn an_idle_connection_outlives_the_header_limit_and_ends_at_its_own(#[case
     ];
     let app = app(&limits).await;
     let mut client = Client::connect(&app).await;
-    client.is_served(path).await;
+    client.get(path).await;
     sleep(600 * MS).await;
-    client.is_served(path).await;
-    let took = client.is_closed_after().await;
-    assert!(took >= 1_400 * MS, "after {took:?}");
+    client.get(path).await;
+    let closed_after = client.closed_after().await;
+    assert!(closed_after >= 1_400 * MS, "after {closed_after:?}");
     app.stop().await;
 }
 
 #[tokio::test]
-async fn a_connection_in_use_outlives_the_idle_limit() {
+async fn connection_in_use_outlives_the_idle_limit() {
     let app = app(&["--idle-timeout-ms=1000", "--header-timeout-ms=1000"]).await;
     let mut client = Client::connect(&app).await;
-    let begin = Instant::now();
-    while begin.elapsed() < 3_000 * MS {
-        client.is_served("/healthz").await;
+    let start = Instant::now();
+    while start.elapsed() < 3_000 * MS {
+        client.get("/healthz").await;
         sleep(20 * MS).await;
     }
     app.stop().await;
 }
 
-/// Serving is not idleness, however long the body takes.
+/// A connection that waits for the rest of a body is not idle.
 #[tokio::test]
-async fn a_long_request_outlives_the_idle_and_the_header_limit() {
+async fn slow_body_outlives_the_idle_and_the_header_limit() {
     let app = app(&["--idle-timeout-ms=200", "--header-timeout-ms=200"]).await;
-    app.set_level("real", 10).await;
     let mut client = Client::connect(&app).await;
-    client
-        .send(
-            b"POST /stock/deduct HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n\
-              Content-Length: 15\r\n\r\n",
-        )
-        .await;
+    client.send(&deduct_header(BODY.len())).await;
     sleep(1_000 * MS).await;
-    client.send(br#"{"sku": "real"}"#).await;
-    let (head, _) = client.answer().await;
-    assert!(head.starts_with("http/1.1 200"), "{head}");
+    client.send(BODY).await;
+    client.answer_is_200().await;
     app.stop().await;
 }
 
 #[tokio::test]
-async fn a_connection_above_the_cap_waits_and_is_then_served() {
-    let app = app(&["--max-connections=1", "--first-byte-timeout-ms", FAR]).await;
+async fn connection_above_max_connections_waits_and_is_then_served() {
+    let flags = ["--max-connections=1", "--first-byte-timeout-ms", FAR];
+    let app = TestApp::with_flags(Sqlite, 1, &flags).await;
     let first = Client::connect(&app).await;
     let mut second = Client::connect(&app).await;
     second.send(HEALTH).await;
     let early = timeout(300 * MS, second.0.readable()).await;
-    assert!(early.is_err(), "it was served beside the first");
+    assert!(early.is_err(), "it was served while the first one was open");
     drop(first);
-    let (head, _) = second.answer().await;
-    assert!(head.starts_with("http/1.1 200"), "{head}");
+    second.answer_is_200().await;
     app.stop().await;
 }
 
 #[tokio::test]
-async fn a_probe_is_served_however_many_keep_their_connections() {
-    let app = app(&["--max-connections=20", "--idle-timeout-ms", FAR]).await;
-    let mut keeping = Vec::new();
+async fn probe_is_served_although_many_connections_stay_open() {
+    let flags = ["--max-connections=20", "--idle-timeout-ms", FAR];
+    let app = TestApp::with_flags(Sqlite, 1, &flags).await;
+    let mut clients = Vec::new();
     for number in 1..=60 {
         let mut client = Client::connect(&app).await;
         client.send(HEALTH).await;
-        let (head, _) = client.answer().await;
-        let is_closed = head.contains("connection: close");
-        // Nine tenths may stay; from there on one goes for each that comes.
-        assert!(number > 18 || !is_closed, "{number}: {head}");
-        keeping.push(client);
+        let (header, _) = client.answer().await;
+        let is_closed = header.contains("connection: close");
+        // Above nine tenths of the limit, each new connection closes an idle one.
+        assert!(number > 18 || !is_closed, "{number}: {header}");
+        clients.push(client);
     }
-    // For the last that were closed to be seen as such.
+    // The last closed connections need a moment until the client sees it.
     sleep(500 * MS).await;
-    let mut kept = 0;
-    for client in &mut keeping {
-        // Nothing to read yet means that it is open.
-        kept += usize::from(timeout(20 * MS, client.0.read_u8()).await.is_err());
+    let mut open = 0;
+    for client in &mut clients {
+        // A closed connection can be read at once.
+        open += usize::from(timeout(20 * MS, client.0.read_u8()).await.is_err());
     }
-    assert!((10..=18).contains(&kept), "{kept} were kept");
+    assert!((10..=18).contains(&open), "{open} are open");
     app.stop().await;
 }
 
-/// A connection that is called upon to go while it is in use finishes what it does.
+/// The server asks the connection to close while it is in use: it finishes its request first.
 #[tokio::test]
-async fn a_connection_in_use_is_not_closed_to_make_room() {
+async fn connection_in_use_is_not_closed_to_make_room() {
     let app = app(&["--max-connections=3"]).await;
-    // By a client that keeps its connection.
-    app.set_level("real", 10).await;
     let mut busy = Client::connect(&app).await;
-    busy.is_served("/healthz").await;
-    busy.send(
-        b"POST /stock/deduct HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n\
-          Content-Length: 15\r\n\r\n",
-    )
-    .await;
+    busy.get("/healthz").await;
+    busy.send(&deduct_header(BODY.len())).await;
     sleep(100 * MS).await;
     for _ in 0..3 {
-        Client::connect(&app).await.is_served("/healthz").await;
+        Client::connect(&app).await.get("/healthz").await;
     }
-    busy.send(br#"{"sku": "real"}"#).await;
-    let (head, _) = busy.answer().await;
-    assert!(head.starts_with("http/1.1 200"), "{head}");
+    busy.send(BODY).await;
+    busy.answer_is_200().await;
     app.stop().await;
 }

@@ -1,5 +1,5 @@
-//! What is shipped to run the service: `docker-compose.yml` and the files of `deploy/` are valid,
-//! and agree with each other and with the service's own settings.
+//! `docker-compose.yml` and the files of `deploy/`: they are valid, and agree with each other and
+//! with the settings of the service.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,31 +18,45 @@ use crate::support::services::find;
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const COMPOSE: &str = include_str!("../../docker-compose.yml");
 const NGINX: &str = include_str!("../../deploy/nginx.conf");
+const PROMETHEUS: &str = include_str!("../../deploy/prometheus.yml");
 const DOCKERFILE: &str = include_str!("../../deploy/Dockerfile");
-const IGNORED_BY_DOCKER: &str = include_str!("../../.dockerignore");
+const DOCKERIGNORE: &str = include_str!("../../.dockerignore");
 
-/// What the compose file asks of its user beside the service's own settings.
-const OF_COMPOSE: [&str; 3] = ["DATABASE", "DATABASE_PASSWORD", "HTTP_ADDRESS"];
+/// Variables of the compose file that are no settings of the service.
+const ONLY_IN_COMPOSE: [&str; 3] = ["DATABASE", "DATABASE_PASSWORD", "HTTP_ADDRESS"];
 
-fn docker_compose(variables: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(find("docker-compose").unwrap_or_else(|e| panic!("{e:#}")));
-    command.args(["--profile", "postgres", "--profile", "prometheus"]);
-    // Not the `.env` that somebody may have put beside the file.
-    let empty = NamedTempFile::new().expect("a file");
-    command.arg("--env-file").arg(empty.path()).arg("config");
-    for name in settings().keys().map(String::as_str).chain(OF_COMPOSE) {
-        command.env_remove(name);
-    }
-    command.envs(variables.iter().copied()).current_dir(ROOT);
-    command.output().expect("docker-compose can be run")
+fn program(name: &str) -> Command {
+    Command::new(find(name).unwrap_or_else(|error| panic!("{error:#}")))
 }
 
-/// The compose file as `docker-compose` understands it: anchors and variables resolved.
+/// Runs a program to its end; returns its exit status, standard output and standard error.
+fn run(command: &mut Command) -> (bool, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("the program can be run");
+    let text = |bytes| String::from_utf8(bytes).expect("the output is text");
+    (status.success(), text(stdout), text(stderr))
+}
+
+fn docker_compose(variables: &[(&str, &str)]) -> (bool, String, String) {
+    let mut command = program("docker-compose");
+    command.args(["--profile", "postgres", "--profile", "prometheus"]);
+    // An `.env` beside the compose file must not change the result.
+    let empty = NamedTempFile::new().expect("a file");
+    command.arg("--env-file").arg(empty.path()).arg("config");
+    for name in settings().keys().map(String::as_str).chain(ONLY_IN_COMPOSE) {
+        command.env_remove(name);
+    }
+    run(command.envs(variables.iter().copied()).current_dir(ROOT))
+}
+
+/// The compose file as `docker-compose` reads it, with anchors and variables resolved.
 fn compose() -> Value {
-    let output = docker_compose(&[("DATABASE_PASSWORD", "secret")]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "docker-compose config: {stderr}");
-    serde_norway::from_slice(&output.stdout).expect("it prints YAML")
+    let (success, stdout, stderr) = docker_compose(&[("DATABASE_PASSWORD", "secret")]);
+    assert!(success, "docker-compose config: {stderr}");
+    serde_norway::from_str(&stdout).expect("it prints YAML")
 }
 
 fn services(compose: &Value) -> impl Iterator<Item = (&String, &Value)> {
@@ -56,7 +70,7 @@ fn replicas(compose: &Value) -> Vec<(&String, &Value)> {
     replicas
 }
 
-/// `replica-1:8080`, …: what the others have to call the replicas.
+/// The addresses of the replicas within the compose file: `replica-1:8080`, …
 fn addresses(compose: &Value) -> BTreeSet<String> {
     let address = |(name, replica): &(&String, &Value)| {
         let listen = replica["environment"]["LISTEN"].as_str().expect("LISTEN");
@@ -65,61 +79,58 @@ fn addresses(compose: &Value) -> BTreeSet<String> {
     replicas(compose).iter().map(address).collect()
 }
 
-/// The defaults of the service, which the compose file leaves as they are.
+/// The default limits, which the compose file does not change.
 fn limits() -> Limits {
     config([]).limits
 }
 
-/// The value of the only directive of that name in nginx's configuration.
+/// The value of a directive that nginx's configuration has exactly once.
 fn directive(name: &str) -> &'static str {
     let code = NGINX.lines().map(str::trim);
     let values = code.filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let values: Vec<_> = values.collect();
     let [value] = values[..] else {
-        panic!("{name} stands there {} times", values.len());
+        panic!("{name} is there {} times", values.len());
     };
     value.strip_suffix(';').expect("a directive ends so")
 }
 
 fn seconds(text: &str) -> Duration {
-    let number = text
-        .strip_suffix('s')
-        .and_then(|number| number.parse().ok());
+    let number = text.strip_suffix('s').and_then(|text| text.parse().ok());
     Duration::from_secs(number.unwrap_or_else(|| panic!("not in seconds: {text}")))
 }
 
 #[test]
-fn the_compose_file_is_valid_and_wants_a_password() {
-    let compose = compose();
-    assert_eq!(services(&compose).count(), 9);
-    let without = docker_compose(&[]);
-    assert!(!without.status.success());
-    assert!(String::from_utf8_lossy(&without.stderr).contains("DATABASE_PASSWORD"));
+fn compose_file_is_valid_and_requires_a_password() {
+    assert_eq!(services(&compose()).count(), 9);
+    let (success, _, stderr) = docker_compose(&[]);
+    assert!(!success);
+    assert!(stderr.contains("DATABASE_PASSWORD"), "{stderr}");
 }
 
 #[test]
 fn every_variable_of_the_compose_file_exists() {
     let settings = settings();
-    let in_head = |name| {
-        COMPOSE
-            .lines()
-            .any(|line| line.starts_with(&format!("#   {name} ")))
+    let explained = |name| {
+        let head = format!("#   {name} ");
+        COMPOSE.lines().any(|line| line.starts_with(&head))
     };
-    // What follows `$$` is for a shell in the container.
+    // `$$` starts a variable of a shell in the container.
     let used = COMPOSE.split("${").skip(1).map(|rest| {
         let end = rest.find(|c: char| !c.is_ascii_uppercase() && c != '_');
         &rest[..end.expect("it is closed")]
     });
     let used: BTreeSet<_> = used.collect();
     for name in &used {
-        let known = settings.contains_key(*name) || (OF_COMPOSE.contains(name) && in_head(name));
-        assert!(known, "{name} is no setting, and not explained at the head");
+        let is_known =
+            settings.contains_key(*name) || (ONLY_IN_COMPOSE.contains(name) && explained(name));
+        assert!(is_known, "{name} is neither a setting nor explained on top");
     }
-    assert!(OF_COMPOSE.iter().all(|name| used.contains(name)));
+    assert!(ONLY_IN_COMPOSE.iter().all(|name| used.contains(name)));
 }
 
 #[test]
-fn the_replicas_environment_is_a_configuration() {
+fn environment_of_each_replica_is_a_valid_configuration() {
     let (compose, settings) = (compose(), settings());
     for (name, replica) in replicas(&compose) {
         let environment = replica["environment"].as_object().expect("an environment");
@@ -138,63 +149,53 @@ fn the_replicas_environment_is_a_configuration() {
 }
 
 #[test]
-fn whoever_names_a_service_of_the_compose_file_finds_it() {
+fn addresses_in_nginx_prometheus_and_replicas_exist() {
     let compose = compose();
     let addresses = addresses(&compose);
 
     let servers = NGINX.lines().filter_map(|line| {
         let server = line.trim().strip_prefix("server ")?.strip_suffix(';')?;
-        server.split(' ').next()
+        server.split(' ').next().map(str::to_owned)
     });
-    assert_eq!(
-        servers.map(str::to_owned).collect::<BTreeSet<_>>(),
-        addresses
-    );
+    assert_eq!(servers.collect::<BTreeSet<_>>(), addresses);
 
-    let prometheus: Value = serde_norway::from_str(include_str!("../../deploy/prometheus.yml"))
-        .expect("prometheus.yml is YAML");
+    let prometheus: Value = serde_norway::from_str(PROMETHEUS).expect("it is YAML");
     let [job] = &prometheus["scrape_configs"].as_array().expect("jobs")[..] else {
-        panic!("more than one job");
+        panic!("not exactly one job");
     };
     assert_eq!(job["metrics_path"], "/metrics");
     let targets = job["static_configs"][0]["targets"].as_array();
     let targets = targets.expect("targets").iter().filter_map(Value::as_str);
-    assert_eq!(
-        targets.map(str::to_owned).collect::<BTreeSet<_>>(),
-        addresses
-    );
+    let targets: BTreeSet<_> = targets.map(str::to_owned).collect();
+    assert_eq!(targets, addresses);
 
     for (name, replica) in replicas(&compose) {
         for (variable, service) in [("REDIS_URL", "redis:"), ("ZOOKEEPER_CONNECT", "zookeeper:")] {
-            let place = replica["environment"][variable].as_str().expect("a text");
-            assert!(place.contains(service), "{name}: {place}");
+            let address = replica["environment"][variable].as_str().expect("a text");
+            assert!(address.contains(service), "{name}: {address}");
         }
     }
 }
 
 #[test]
-fn every_service_is_watched_bounded_and_restarted() {
+fn every_service_has_health_check_limits_and_restart() {
     let compose = compose();
     for (name, service) in services(&compose) {
         assert!(service["healthcheck"]["test"].is_array(), "{name}");
         let limits = &service["deploy"]["resources"]["limits"];
-        assert!(
-            !limits["memory"].is_null() && !limits["cpus"].is_null(),
-            "{name}"
-        );
+        assert!(!limits["memory"].is_null(), "{name}");
+        assert!(!limits["cpus"].is_null(), "{name}");
         assert_eq!(service["restart"], "unless-stopped", "{name}");
     }
+    let drain = limits().drain_limit_ms;
     for (name, replica) in replicas(&compose) {
         let grace = seconds(replica["stop_grace_period"].as_str().expect("a time"));
-        assert!(
-            grace > limits().drain_limit_ms,
-            "{name} is killed amid its drain"
-        );
+        assert!(grace > drain, "{name} would be killed during its drain");
     }
 }
 
 #[test]
-fn every_file_that_is_mounted_is_there() {
+fn every_mounted_file_exists() {
     let compose = compose();
     let volumes = services(&compose).filter_map(|(_, service)| service["volumes"].as_array());
     let sources = volumes
@@ -208,63 +209,43 @@ fn every_file_that_is_mounted_is_there() {
 }
 
 #[test]
-fn nginx_takes_its_configuration() {
+fn nginx_accepts_its_configuration() {
     let directory = TempDir::new().expect("a directory");
-    let mut configuration =
-        NGINX.replace("listen 8080", &format!("listen 127.0.0.1:{}", free_port()));
+    let listen = format!("listen 127.0.0.1:{}", free_port());
+    let mut configuration = NGINX.replace("listen 8080", &listen);
     for number in 1..=3 {
         configuration = configuration.replace(&format!("replica-{number}:"), "127.0.0.1:");
     }
     let file = directory.path().join("nginx.conf");
     fs::write(&file, configuration).expect("a file can be written");
-    let mut command = Command::new(find("nginx").unwrap_or_else(|e| panic!("{e:#}")));
-    command
-        .args(["-t", "-e", "stderr", "-p"])
-        .arg(directory.path());
-    let output = command
-        .arg("-c")
-        .arg(file)
-        .output()
-        .expect("nginx can be run");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && !stderr.contains("[warn]"),
-        "{stderr}"
-    );
+    let mut nginx = program("nginx");
+    nginx.args(["-t", "-e", "stderr", "-p"]);
+    let (success, _, stderr) = run(nginx.arg(directory.path()).arg("-c").arg(file));
+    assert!(success && !stderr.contains("[warn]"), "{stderr}");
 }
 
 #[test]
-fn nginx_is_in_step_with_the_replicas_limits() {
+fn nginx_agrees_with_the_limits_of_the_replicas() {
     let limits = limits();
-    // Twice: once for clients, once for replicas, which is the first.
-    let upstream = NGINX
-        .split("upstream replicas")
-        .nth(1)
-        .expect("an upstream");
-    let kept = upstream.split("keepalive_timeout ").nth(1).expect("a time");
-    let kept = seconds(kept.split(';').next().expect("a value"));
-    assert!(kept < limits.idle_timeout_ms, "a replica closes first");
-    let patience = seconds(directive("proxy_read_timeout"));
-    assert!(patience > limits.request_deadline_ms, "nginx answers first");
-    let body = directive("client_max_body_size")
-        .strip_suffix('k')
-        .expect("KiB");
-    assert_eq!(
-        body.parse::<u32>().map(|kib| kib * 1024),
-        Ok(limits.max_body_bytes)
-    );
+    // `keepalive_timeout` is there twice; the one for replicas is in the upstream.
+    let upstream = NGINX.split("upstream replicas").nth(1).expect("upstream");
+    let idle = upstream.split("keepalive_timeout ").nth(1).expect("a time");
+    let idle = seconds(idle.split(';').next().expect("a value"));
+    assert!(idle < limits.idle_timeout_ms, "a replica closes first");
+    let timeout = seconds(directive("proxy_read_timeout"));
+    assert!(timeout > limits.request_deadline_ms, "nginx answers first");
+    let body = directive("client_max_body_size").strip_suffix('k');
+    let body = body.expect("KiB").parse::<u32>().map(|kib| kib * 1024);
+    assert_eq!(body, Ok(limits.max_body_bytes));
     assert_eq!(directive("proxy_next_upstream"), "off");
 }
 
 #[test]
-fn mariadb_knows_the_settings_that_durability_needs() {
+fn mariadb_configuration_makes_commits_durable() {
     let file = format!("--defaults-file={ROOT}/deploy/mariadb.cnf");
-    let mut command = Command::new(find("mariadbd").unwrap_or_else(|e| panic!("{e:#}")));
-    let output = command.args([&file, "--verbose", "--help"]).output();
-    let output = output.expect("mariadbd can be run");
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
+    let mut mariadbd = program("mariadbd");
+    let (success, stdout, stderr) = run(mariadbd.args([&file, "--verbose", "--help"]));
+    assert!(success, "{stderr}");
     for (name, value) in [
         ("innodb-flush-log-at-trx-commit", "1"),
         ("sync-binlog", "1"),
@@ -279,20 +260,16 @@ fn mariadb_knows_the_settings_that_durability_needs() {
 }
 
 #[test]
-fn the_image_has_all_that_is_built_and_is_not_root() {
+fn image_copies_existing_files_and_does_not_run_as_root() {
     let rust = concat!("FROM rust:", env!("CARGO_PKG_RUST_VERSION"));
-    assert!(
-        DOCKERFILE.contains(rust),
-        "the compiler is not that of Cargo.toml"
-    );
+    assert!(DOCKERFILE.contains(rust), "not the Rust of Cargo.toml");
     let last = DOCKERFILE.rsplit("\nFROM ").next().expect("a stage");
     let user = last.lines().find_map(|line| line.strip_prefix("USER "));
     let user = user.and_then(|user| user.split(':').next()?.parse().ok());
     assert!(user.is_some_and(|user: u32| user > 0), "{user:?}");
 
-    let copied = DOCKERFILE
-        .lines()
-        .filter_map(|line| line.strip_prefix("COPY "));
+    let lines = DOCKERFILE.lines();
+    let copied = lines.filter_map(|line| line.strip_prefix("COPY "));
     let copied = copied.filter(|line| !line.starts_with("--from"));
     let sources: BTreeSet<_> = copied
         .flat_map(|line| line.rsplit_once(' ').expect("a target").0.split(' '))
@@ -300,8 +277,7 @@ fn the_image_has_all_that_is_built_and_is_not_root() {
     for source in &sources {
         assert!(Path::new(ROOT).join(source).exists(), "{source}");
     }
-    let sent = IGNORED_BY_DOCKER
-        .lines()
-        .filter_map(|line| line.strip_prefix('!'));
+    let lines = DOCKERIGNORE.lines();
+    let sent = lines.filter_map(|line| line.strip_prefix('!'));
     assert_eq!(sent.collect::<BTreeSet<_>>(), sources);
 }

@@ -1,18 +1,18 @@
-//! The race with its services a network away: who is exact stays exact, and every exchange with a
-//! service really takes the way there and back.
+//! The race with its services a network away: safe and guarded strategies stay exact, and every
+//! exchange with a service takes a round trip.
 
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::commands::assert_is_told_in_one_line;
+use crate::commands::assert_one_line_error;
 use crate::support::lock_services::LockServices;
 use crate::support::process::{Ended, Process};
 use crate::support::services::{Backend, fresh_database};
 
 const EXACT: &str = "single-sql,for-update,optimistic,redis-lock,zookeeper-lock";
 
-/// Runs `stocklock race` with these words; the report of one that fails is no report.
-async fn race(words: &str, variables: &[(&str, &str)]) -> (Value, Ended) {
+/// Runs `stocklock race` with these words; it must succeed.
+pub(crate) async fn race(words: &str, variables: &[(&str, &str)]) -> (Value, Ended) {
     let words = format!("race --json race.json {words}");
     let words: Vec<_> = words.split(' ').collect();
     let ended = Process::run(&words, variables).await;
@@ -22,7 +22,7 @@ async fn race(words: &str, variables: &[(&str, &str)]) -> (Value, Ended) {
     (report, ended)
 }
 
-/// The variables that lead to these services.
+/// The variables that connect the race to these services.
 fn variables(services: &LockServices) -> [(&str, &str); 2] {
     [
         ("REDIS_URL", services.redis_url()),
@@ -30,7 +30,7 @@ fn variables(services: &LockServices) -> [(&str, &str); 2] {
     ]
 }
 
-/// Every one of these raced, and was exact.
+/// Asserts that these strategies raced and were exact.
 fn assert_exact(report: &Value, strategies: &str, ended: &Ended) {
     let rows = report["rows"].as_array().expect("rows");
     let raced: Vec<_> = rows.iter().map(|row| row["strategy"].as_str()).collect();
@@ -41,7 +41,7 @@ fn assert_exact(report: &Value, strategies: &str, ended: &Ended) {
     }
 }
 
-/// Half of the exchanges of each row took at least `round_trips` of `rtt_ms`.
+/// Asserts that half of the exchanges of each row took at least `round_trips` of `rtt_ms`.
 fn assert_takes(report: &Value, rtt_ms: f64, round_trips: &[(&str, f64)]) {
     let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), round_trips.len(), "{report:#}");
@@ -54,38 +54,39 @@ fn assert_takes(report: &Value, rtt_ms: f64, round_trips: &[(&str, f64)]) {
 
 #[rstest]
 #[tokio::test]
-async fn at_a_millisecond_who_promises_is_exact(
+async fn race_at_one_millisecond_is_exact(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
     let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
     let [redis, zookeeper] = variables(&services);
-    let words = format!("--rtt 1ms --stock 200 --buyers 20 --orders 12 --strategy {EXACT}");
+    let words = format!("--rtt 1ms --stock 60 --buyers 20 --orders 4 --strategy {EXACT}");
     let database = ("DATABASE_URL", &*database.url);
     let (report, ended) = race(&words, &[database, redis, zookeeper]).await;
     assert_exact(&report, EXACT, &ended);
     for row in report["rows"].as_array().expect("rows") {
         let counts = [&row["sold"], &row["refused"], &row["left"]];
-        assert_eq!(counts, [200, 40, 0], "{}", ended.stdout);
+        assert_eq!(counts, [60, 20, 0], "{}", ended.stdout);
     }
     assert_eq!(report["rtt_ms"], 1.0);
     assert!(report["measured_rtt_ms"].as_f64() >= Some(1.0), "{report}");
     let everything = json!(["the SQL database", "Redis", "ZooKeeper"]);
     assert_eq!(report["delayed"], everything);
-    let told = "rtt: the SQL database, Redis and ZooKeeper a round trip of 1 ms away (measured: ";
-    assert!(ended.stdout.contains(told), "{}", ended.stdout);
-    assert!(ended.stderr.contains(&told[5..]), "{}", ended.stderr);
+    let expected =
+        "rtt: the SQL database, Redis and ZooKeeper a round trip of 1 ms away (measured: ";
+    assert!(ended.stdout.contains(expected), "{}", ended.stdout);
+    assert!(ended.stderr.contains(&expected[5..]), "{}", ended.stderr);
 }
 
-/// One buyer waits for nobody, so that what remains is the way. Whatever the driver saves, there is
-/// one statement, and where a row is locked there are two and a commit; locks come on top.
+/// A single buyer does not wait for others, so that only the round trips remain. Each deduction
+/// takes one statement at least. A row lock takes two and a COMMIT; a lock service takes more.
 #[rstest]
 #[tokio::test]
-async fn an_exchange_takes_the_way_to_each_service_and_back(
+async fn deduction_takes_a_round_trip_for_each_exchange(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
     let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
     let [redis, zookeeper] = variables(&services);
-    let words = format!("--rtt 40ms --stock 9 --buyers 1 --orders 9 --strategy {EXACT}");
+    let words = format!("--rtt 40ms --stock 5 --buyers 1 --orders 5 --strategy {EXACT}");
     let database = ("DATABASE_URL", &*database.url);
     let (report, _) = race(&words, &[database, redis, zookeeper]).await;
     let round_trips = [
@@ -99,9 +100,9 @@ async fn an_exchange_takes_the_way_to_each_service_and_back(
 }
 
 #[tokio::test]
-async fn beside_an_embedded_database_the_locks_alone_are_away_and_the_race_says_so() {
+async fn race_on_sqlite_delays_the_locks_only_and_says_so() {
     let services = LockServices::fresh().await;
-    let words = "--rtt 40ms --stock 9 --buyers 1 --orders 9 --strategy redis-lock,zookeeper-lock";
+    let words = "--rtt 40ms --stock 5 --buyers 1 --orders 5 --strategy redis-lock,zookeeper-lock";
     let (report, ended) = race(words, &variables(&services)).await;
     assert_takes(
         &report,
@@ -109,13 +110,13 @@ async fn beside_an_embedded_database_the_locks_alone_are_away_and_the_race_says_
         &[("redis-lock", 1.0), ("zookeeper-lock", 1.0)],
     );
     assert_eq!(report["delayed"], json!(["Redis", "ZooKeeper"]));
-    let told = "SQLite is part of the process and is not delayed";
-    assert!(ended.stdout.contains(told), "{}", ended.stdout);
-    assert!(ended.stderr.contains(told), "{}", ended.stderr);
+    let expected = "SQLite is part of the process and is not delayed";
+    assert!(ended.stdout.contains(expected), "{}", ended.stdout);
+    assert!(ended.stderr.contains(expected), "{}", ended.stderr);
 }
 
 #[tokio::test]
-async fn stock_in_redis_is_sold_exactly_from_afar() {
+async fn distant_race_of_stock_in_redis_is_exact() {
     let services = LockServices::fresh().await;
     let strategies = "redis-lua,redis-watch,redis-lock";
     let words =
@@ -125,7 +126,7 @@ async fn stock_in_redis_is_sold_exactly_from_afar() {
 }
 
 #[tokio::test]
-async fn without_a_distance_the_report_has_none() {
+async fn race_without_rtt_reports_none() {
     let words = "--rtt 0 --stock 4 --buyers 2 --orders 2 --strategy single-sql";
     let (report, ended) = race(words, &[]).await;
     for key in ["rtt_ms", "measured_rtt_ms", "delayed"] {
@@ -142,12 +143,12 @@ async fn without_a_distance_the_report_has_none() {
 #[case("REDIS_URL", &[("REDIS_URL", "rediss://a:c4n4ry@cache")])]
 #[case("ZOOKEEPER_CONNECT", &[("ZOOKEEPER_CONNECT", "zoo,")])]
 #[tokio::test]
-async fn what_cannot_be_delayed_is_told_in_one_line(
+async fn race_with_rtt_refuses_what_it_cannot_delay(
     #[case] named: &str,
     #[case] variables: &[(&str, &str)],
 ) {
     let ended = Process::run(&["race", "--rtt=1ms"], variables).await;
-    assert_is_told_in_one_line(&ended, named);
+    assert_one_line_error(&ended, named);
     assert!(!ended.stderr.contains("c4n4ry"), "{}", ended.stderr);
 }
 
@@ -156,8 +157,8 @@ async fn what_cannot_be_delayed_is_told_in_one_line(
 #[case(&["--rtt=2s"], "up to 100ms")]
 #[case(&["--rtt=1ms", "--target=http://127.0.0.1:8080"], "--target")]
 #[tokio::test]
-async fn a_distance_that_makes_no_sense_is_refused(#[case] words: &[&str], #[case] told: &str) {
+async fn invalid_rtt_is_refused(#[case] words: &[&str], #[case] expected: &str) {
     let ended = Process::run(&[&["race"], words].concat(), &[]).await;
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert!(ended.stderr.contains(told), "{}", ended.stderr);
+    assert!(ended.stderr.contains(expected), "{}", ended.stderr);
 }

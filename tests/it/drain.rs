@@ -1,44 +1,38 @@
-//! Being asked to stop: what is under way is finished, what is not does not keep the process.
+//! A process that gets SIGTERM completes the requests that it has begun, and waits for nothing else.
 
 use std::time::Duration;
 
-use reqwest::Client;
-use serde_json::Value;
+use reqwest::{Client, Method};
+use rstest::rstest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::faults::{Answer, Ledger, send, try_send, until};
 use crate::support::process::Process;
 use crate::support::rival::Rival;
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
 /// Far less than the default drain limit of 10 s, and far more than an idle process needs.
 const AT_ONCE: Duration = Duration::from_secs(5);
+/// The SKU that a lab has in stock.
+const SKU: &str = "1001";
 
 async fn lab(backend: Backend, limits: &[(&str, &str)]) -> (Process, TestDatabase) {
     let database = fresh_database(backend).await;
     (Process::lab(&database.url, limits).await, database)
 }
 
-/// Waits until nobody is let in any more.
-async fn refuses_connections(process: &Process) {
-    let begin = Instant::now();
-    while TcpStream::connect(process.address()).await.is_ok() {
-        assert!(begin.elapsed() < AT_ONCE, "it still listens");
-        sleep(Duration::from_millis(5)).await;
-    }
-}
-
 async fn connect(process: &Process, first_bytes: &[u8]) -> TcpStream {
     let stream = TcpStream::connect(process.address()).await;
-    let mut stream = stream.expect("it listens");
+    let mut stream = stream.expect("the process listens");
     stream.write_all(first_bytes).await.expect("it reads");
     stream
 }
 
-/// Asks it to stop, and tells how long it took; it must end well.
-async fn stops_within(process: Process) -> Duration {
+/// Asks the process to stop; returns how long that took. The exit code must be 0.
+async fn time_to_stop(process: Process) -> Duration {
     process.terminate();
     let begin = Instant::now();
     let ended = process.ended().await;
@@ -46,9 +40,30 @@ async fn stops_within(process: Process) -> Duration {
     begin.elapsed()
 }
 
-#[rstest::rstest]
+/// Buys one unit. Tries again while the probe of [`is_full`] has the only free place.
+async fn buy(url: String) -> reqwest::Result<Answer> {
+    let begin = Instant::now();
+    loop {
+        let answer = try_send(Client::new().post(&url)).await?;
+        if answer.status != 503 || begin.elapsed() > AT_ONCE {
+            return Ok(answer);
+        }
+    }
+}
+
+/// Returns when as many deductions are in progress as `MAX_IN_FLIGHT` allows. Then a deduction is
+/// refused even if it does not use the database.
+async fn is_full(process: &Process) {
+    until("the replica is overloaded", || async {
+        let probe = process.request(Method::POST, "/stock/deduct?strategy=redis-lua");
+        send(probe).await.code == "overloaded"
+    })
+    .await;
+}
+
+#[rstest]
 #[tokio::test]
-async fn deductions_under_way_are_answered(
+async fn deductions_in_progress_are_answered(
     #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
     let limits = [
@@ -58,16 +73,17 @@ async fn deductions_under_way_are_answered(
     ];
     let (process, database) = lab(backend, &limits).await;
     let rival = Rival::holding_stock(backend, &database.url).await;
-    let mut buyers = JoinSet::new();
-    for _ in 0..5 {
-        buyers.spawn(buy(process.url("/stock/deduct")));
-    }
-    // Half a header: the rest of it is to come once the process is stopping.
+    let url = process.url("/stock/deduct");
+    let buyers: JoinSet<_> = (0..5).map(|_| buy(url.clone())).collect();
+    // A request without the last line of its header, which follows while the process stops.
     let mut half = connect(&process, b"GET /readyz HTTP/1.1\r\nHost: test\r\n").await;
     is_full(&process).await;
 
     process.terminate();
-    refuses_connections(&process).await;
+    until("new connections are refused", || async {
+        TcpStream::connect(process.address()).await.is_err()
+    })
+    .await;
     let mut answer = String::new();
     half.write_all(b"\r\n").await.expect("it still reads");
     half.read_to_string(&mut answer).await.expect("it answers");
@@ -76,84 +92,52 @@ async fn deductions_under_way_are_answered(
 
     rival.let_go().await;
     for answer in buyers.join_all().await {
-        let body: Value = answer.expect("an answer").json().await.expect("a body");
-        assert_eq!(body["durability"], "committed", "{body}");
+        let answer = answer.expect("an answer");
+        assert_eq!(answer.status, 200, "{answer:?}");
     }
     let ended = process.ended().await;
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
 
-/// Buys, again while the only place that is free is taken by the probe of [`is_full`].
-async fn buy(url: String) -> reqwest::Result<reqwest::Response> {
-    let begin = Instant::now();
-    loop {
-        let answer = Client::new().post(&url).send().await?;
-        if answer.status() != 503 || begin.elapsed() > AT_ONCE {
-            return Ok(answer);
-        }
-    }
-}
-
-/// Waits until as many deductions are under way as `MAX_IN_FLIGHT` allows: then one that would not
-/// even touch the database finds no place.
-async fn is_full(process: &Process) {
-    let probe = process.url("/stock/deduct?strategy=redis-lua");
-    let begin = Instant::now();
-    loop {
-        let answer = Client::new().post(&probe).send().await.expect("an answer");
-        let problem: Value = answer.json().await.expect("a problem");
-        if problem["code"] == "overloaded" {
-            return;
-        }
-        assert!(begin.elapsed() < AT_ONCE, "{problem}");
-        sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// Whatever was answered 200 is in the ledger, and nothing else is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_load_every_sale_is_answered_and_every_answer_is_a_sale() {
+async fn under_load_answers_and_sales_are_the_same() {
     let (process, database) = lab(Backend::Sqlite, &[]).await;
     let mut buyers = JoinSet::new();
     for _ in 0..16 {
         let url = process.url("/stock/deduct");
         buyers.spawn(async move {
             let client = Client::new();
-            let mut sold = 0;
-            // Until it is refused, or its idle connection was closed.
-            while let Ok(answer) = client.post(&url).send().await {
-                assert_eq!(answer.status(), 200, "{:?}", answer.text().await);
-                sold += 1;
+            let mut sold = Vec::new();
+            // Until a connection is refused, or an idle one was closed.
+            while let Ok(answer) = try_send(client.post(&url)).await {
+                assert_eq!(answer.status, 200, "{answer:?}");
+                sold.push(answer.id);
             }
             sold
         });
     }
     sleep(Duration::from_millis(300)).await;
-    stops_within(process).await;
-    let sold: i64 = buyers.join_all().await.into_iter().sum();
-
-    let process = Process::lab(&database.url, &[]).await;
-    let audit = reqwest::get(process.url("/stock/1001/audit")).await;
-    let audit: Value = audit.expect("an answer").json().await.expect("an audit");
-    assert_eq!(audit["warehouses"][0]["sold"], sold, "{audit}");
-    assert_eq!(audit["warehouses"][0]["consistent"], true, "{audit}");
-    assert!(sold > 0, "nothing was sold before it was asked to stop");
+    time_to_stop(process).await;
+    let sold = buyers.join_all().await.concat();
+    assert!(!sold.is_empty(), "nothing was sold before the stop");
+    let ledger = Ledger::at(&database.url);
+    ledger.assert_sold(SKU, &sold).await;
+    ledger.assert_consistent(SKU).await;
 }
 
 #[tokio::test]
-async fn connections_without_a_request_do_not_keep_it() {
+async fn connections_without_a_request_do_not_delay_the_stop() {
     let (process, _database) = lab(Backend::Sqlite, &[]).await;
     let _silent = connect(&process, b"").await;
     let mut idle = connect(&process, b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n").await;
-    let answered = idle.read_u8().await;
-    answered.expect("an answer");
-    let took = stops_within(process).await;
+    idle.read_u8().await.expect("an answer");
+    let took = time_to_stop(process).await;
     assert!(took < AT_ONCE, "{took:?}");
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn what_does_not_end_keeps_it_to_the_drain_limit_only(
+async fn requests_that_do_not_end_delay_the_stop_by_the_drain_limit(
     #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
     let limits = [
@@ -167,10 +151,11 @@ async fn what_does_not_end_keeps_it_to_the_drain_limit_only(
     let buyer = tokio::spawn(buy(process.url("/stock/deduct")));
     let _half = connect(&process, b"GET /readyz HTTP/1.1\r\n").await;
     is_full(&process).await;
-    let took = stops_within(process).await;
+    let took = time_to_stop(process).await;
     assert!(took >= Duration::from_millis(900), "{took:?}");
     assert!(took < AT_ONCE, "{took:?}");
     let answer = buyer.await.expect("no panic");
-    assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status() != 200));
+    answer.expect_err("the connection is closed without an answer");
     rival.let_go().await;
+    assert!(Ledger::at(&database.url).sold(SKU).await.is_empty());
 }

@@ -1,25 +1,28 @@
-//! Faults: what breaks around the service, and what must hold all the same.
+//! Faults: one file for each thing that can fail around the service.
 //!
-//! One file for each thing that breaks. The ledger is read past the service and past every proxy,
-//! so that what a test believes does not depend on what it has broken.
+//! The tests read the ledger directly from the database, not through the service or a proxy. What a
+//! test breaks can therefore not falsify its evidence.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use reqwest::{RequestBuilder, Response};
 use serde_json::Value;
 use stocklock::stock::{Audit, Movement, MovementFilter, Sku};
-use stocklock::store::{StockStore, StoreOptions, connect};
+use stocklock::store::{StockStore as _, StoreOptions, StoreRouter, Stores};
 use stocklock::strategy::Strategy;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::app::TestApp;
 use crate::support::proxy::{Proxy, Trigger};
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
-mod cut_amid;
-mod database_away;
+pub(crate) mod buyers;
+mod connections_cut;
 mod database_killed;
+mod database_unreachable;
 mod disconnect;
 mod drain;
 mod half_open;
@@ -30,45 +33,49 @@ mod lock_holder;
 mod lock_server_killed;
 mod lock_servers;
 mod memory;
-mod session;
+pub(crate) mod session;
 mod unknown_commit;
 
 /// A bound for what takes milliseconds on an idle machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// Asks until the answer is yes.
+/// Polls until `holds` returns true.
 ///
 /// # Panics
-/// When it is still no at the limit.
-pub(crate) async fn until<F: Future<Output = bool>>(
-    what: &str,
+/// If it is still false after [`SOON`].
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, holds: impl FnMut() -> F) {
+    until_within(SOON, what, holds).await;
+}
+
+/// The same with another limit.
+pub(crate) async fn until_within<F: Future<Output = bool>>(
     limit: Duration,
+    what: &str,
     mut holds: impl FnMut() -> F,
-) -> Duration {
+) {
     let started = Instant::now();
     while !holds().await {
         assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
         sleep(Duration::from_millis(5)).await;
     }
-    started.elapsed()
 }
 
-/// What the service said.
+/// The parts of a response that the tests check.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Of a problem.
+    /// `code` of a problem.
     pub(crate) code: String,
-    /// Of a problem, for people.
+    /// `detail` of a problem.
     pub(crate) detail: String,
-    /// Of an operation.
+    /// `id` of an operation.
     pub(crate) id: String,
     pub(crate) replayed: bool,
     pub(crate) retry_after: bool,
 }
 
 impl Answer {
-    async fn of(response: Response) -> Result<Self, reqwest::Error> {
+    async fn read(response: Response) -> reqwest::Result<Self> {
         let status = response.status().as_u16();
         let has = |name| response.headers().contains_key(name);
         let (replayed, retry_after) = (has("idempotent-replayed"), has("retry-after"));
@@ -84,30 +91,48 @@ impl Answer {
         })
     }
 
-    /// Nothing is decided yet: the same request again is welcome.
+    pub(crate) fn status_and_code(&self) -> (u16, &str) {
+        (self.status, &self.code)
+    }
+
+    /// Whether a client should send the same request again.
     pub(crate) fn asks_for_retry(&self) -> bool {
         matches!(self.status, 503 | 504) || self.code == "request-in-flight"
     }
 }
 
-/// Sends a request once.
-pub(crate) async fn send(request: RequestBuilder) -> Result<Answer, reqwest::Error> {
-    Answer::of(request.send().await?).await
+/// Sends a request once; an error means that no complete response came.
+pub(crate) async fn try_send(request: RequestBuilder) -> reqwest::Result<Answer> {
+    Answer::read(request.send().await?).await
 }
 
-/// Sends a request, and repeats it until it is decided.
+/// Sends a request once.
 ///
 /// # Panics
-/// When the outcome is unknown and there is no key to repeat it with, or when it takes too long.
-async fn settle(request: RequestBuilder) -> Answer {
+/// If no complete response comes.
+pub(crate) async fn send(request: RequestBuilder) -> Answer {
+    try_send(request).await.expect("the replica answers")
+}
+
+/// Sends a request once.
+///
+/// # Panics
+/// If no complete response comes within `limit`.
+pub(crate) async fn send_within(limit: Duration, request: RequestBuilder) -> Answer {
+    let answer = timeout(limit, send(request)).await;
+    answer.unwrap_or_else(|_| panic!("no answer within {limit:?}"))
+}
+
+/// Sends a request and repeats it until the answer is final.
+///
+/// # Panics
+/// If the outcome is unknown and the request has no key to repeat it with, or after [`SOON`].
+async fn send_until_final(request: RequestBuilder) -> Answer {
+    let built = copy(&request).build().expect("the request is valid");
+    let keyed = built.headers().contains_key(KEY);
     let started = Instant::now();
     loop {
-        let copy = request.try_clone().expect("the body is in memory");
-        let (client, built) = copy.build_split();
-        let built = built.expect("a request");
-        let keyed = built.headers().contains_key(KEY);
-        let response = client.execute(built).await.expect("the replica answers");
-        let answer = Answer::of(response).await.expect("the replica answers");
+        let answer = send(copy(&request)).await;
         if !answer.asks_for_retry() {
             return answer;
         }
@@ -117,17 +142,23 @@ async fn settle(request: RequestBuilder) -> Answer {
     }
 }
 
+/// A copy of a request, to send it more than once.
+pub(crate) fn copy(request: &RequestBuilder) -> RequestBuilder {
+    request.try_clone().expect("the body is in memory")
+}
+
 /// The header that makes a repeat safe.
 pub(crate) const KEY: &str = "idempotency-key";
 
-/// A key that nobody has used yet.
+/// An idempotency key that no other request of this run has.
 pub(crate) fn new_key() -> String {
-    format!("key-{:016x}", fastrand::u64(..))
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    format!("key-{}", LAST.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Adds a new key where there is to be one.
-fn keyed(request: RequestBuilder, keyed: bool) -> RequestBuilder {
-    if keyed {
+/// Adds a new key if `with_key`.
+fn add_key_if(with_key: bool, request: RequestBuilder) -> RequestBuilder {
+    if with_key {
         request.header(KEY, new_key())
     } else {
         request
@@ -159,21 +190,22 @@ impl Proxied {
         }
     }
 
-    /// What every new connection says, and none later on.
-    fn greeting(&self) -> &'static [u8] {
-        match self.backend {
+    /// Cuts every new connection at its first message until the trigger is disarmed.
+    fn refuse_new_connections(&self) -> Arc<Trigger> {
+        let greeting: &[u8] = match self.backend {
             Backend::Mysql => b"mysql_native_password",
             _ => b"application_name",
-        }
+        };
+        self.proxy.cut_before(greeting, u32::MAX)
     }
 }
 
-/// Where a connection is cut.
+/// When a connection is cut, relative to a COMMIT on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
-    /// Before COMMIT reaches the server: nothing happened.
+    /// Before the COMMIT reaches the server: the transaction is rolled back.
     Before,
-    /// After the server has carried it out: it happened, and nobody was told.
+    /// After the server has committed, before the answer reaches the service.
     After,
 }
 
@@ -182,12 +214,12 @@ impl Cut {
     fn arm_for(self, subject: &Proxied, strategy: Strategy) -> Arc<Trigger> {
         let proxy = &subject.proxy;
         match (subject.backend, self) {
-            // It needs several round trips.
-            _ if strategy == Strategy::ForUpdate => self.arm(subject, 1),
-            // One message of five statements; the fifth answer is COMMIT's.
+            // Its COMMIT is a message of its own.
+            _ if strategy == Strategy::ForUpdate => self.arm(subject),
+            // One message of five statements; the fifth answer is that of COMMIT.
             (Backend::Mysql, Self::Before) => proxy.cut_before(b"\x03SET @available", 1),
             (Backend::Mysql, Self::After) => proxy.cut_answer(b"\x07\0\0\x05\0\0\0\x02\0", 1),
-            // One statement, which commits as it ends; one of its parameters is the strategy.
+            // One statement in autocommit mode; the strategy's name is one of its parameters.
             (_, cut) => {
                 let name = strategy.name().as_bytes();
                 let parameter = [&[0, 0, 0, u8::try_from(name.len()).unwrap()], name].concat();
@@ -199,19 +231,19 @@ impl Cut {
         }
     }
 
-    /// Cuts the next `times` messages that are a COMMIT.
-    fn arm(self, subject: &Proxied, times: u32) -> Arc<Trigger> {
+    /// Cuts the next message that is a COMMIT.
+    fn arm(self, subject: &Proxied) -> Arc<Trigger> {
         let commit = subject.backend.commit_message();
         match self {
-            Self::Before => subject.proxy.cut_before(commit, times),
-            Self::After => subject.proxy.cut_after(commit, times),
+            Self::Before => subject.proxy.cut_before(commit, 1),
+            Self::After => subject.proxy.cut_after(commit, 1),
         }
     }
 }
 
-/// A database as it is, without the service between.
+/// A database, read without the service.
 #[derive(Debug)]
-pub(crate) struct Ledger(Arc<dyn StockStore>);
+pub(crate) struct Ledger(Arc<StoreRouter>);
 
 impl Ledger {
     pub(crate) fn at(url: &str) -> Self {
@@ -219,9 +251,11 @@ impl Ledger {
             pool_size: 4,
             wait_limit: SOON,
         };
-        Self(connect(url, &options).expect("the URL of a database"))
+        let stores = Stores::open(url, &options, None);
+        Self(stores.expect("the URL of a database").store)
     }
 
+    /// All movements of a SKU, newest first.
     async fn movements(&self, sku: &str) -> Vec<Movement> {
         let filter = MovementFilter {
             sku: self::sku(sku),
@@ -231,23 +265,47 @@ impl Ledger {
             before: None,
             limit: 1_000_000,
         };
-        let found = self.0.movements(&filter).await;
-        found.expect("the ledger can be read")
+        let movements = self.0.movements(&filter).await;
+        movements.expect("the ledger can be read")
     }
 
-    /// The operations that sold, in no order.
-    pub(crate) async fn sales(&self, sku: &str) -> Vec<String> {
+    /// The operations and units of all sales, newest first; no operation is recorded twice.
+    pub(crate) async fn sales(&self, sku: &str) -> Vec<(String, i64)> {
         let movements = self.movements(sku).await.into_iter();
-        movements
-            .filter(|movement| movement.strategy.is_some())
-            .map(|movement| movement.operation.to_string())
-            .collect()
+        let sales = movements.filter(|movement| movement.strategy.is_some());
+        let sales: Vec<_> = sales
+            .map(|sale| (sale.operation.to_string(), -sale.delta))
+            .collect();
+        let operations: BTreeSet<_> = sales.iter().map(|(operation, _)| operation).collect();
+        assert_eq!(operations.len(), sales.len(), "{sku}: recorded twice");
+        sales
+    }
+
+    /// The operations of all sales, newest first.
+    pub(crate) async fn sold(&self, sku: &str) -> Vec<String> {
+        let sales = self.sales(sku).await.into_iter();
+        sales.map(|(operation, _)| operation).collect()
+    }
+
+    /// Asserts that the sales in the ledger are these operations, each once, and no others.
+    pub(crate) async fn assert_sold(&self, sku: &str, expected: &[String]) {
+        let (mut sold, mut expected) = (self.sold(sku).await, expected.to_vec());
+        sold.sort();
+        expected.sort();
+        assert_eq!(sold, expected, "{sku}");
     }
 
     pub(crate) async fn audit(&self, sku: &str) -> Audit {
         let audits = self.0.audit(&self::sku(sku)).await;
         let audits = audits.expect("the audit can be read");
-        audits.into_iter().next().expect("there is such a SKU")
+        audits.into_iter().next().expect("the SKU exists")
+    }
+
+    /// The audit of a SKU whose level agrees with its ledger.
+    pub(crate) async fn assert_consistent(&self, sku: &str) -> Audit {
+        let audit = self.audit(sku).await;
+        assert!(audit.consistent(), "{sku}: {audit:?}");
+        audit
     }
 }
 

@@ -1,117 +1,107 @@
-//! Idempotency: a key names one request, and whoever repeats it is answered what was answered
-//! first; whatever the database, the replica, the strategy, or the form in which it comes.
+//! Idempotency keys: a repeated request gets the first answer, on every database and replica, with
+//! every strategy, and in every form of the request.
 
 use std::collections::BTreeSet;
 
 use reqwest::{Method, RequestBuilder};
+use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::app::TestApp;
-use crate::support::rival::Rival;
-use crate::support::services::Backend;
+use crate::support::app::{Answer, TestApp, send};
+use crate::support::rival::Raw;
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
-/// An answer, as far as it matters here.
-#[derive(Debug, Clone, PartialEq)]
-struct Answer {
-    status: u16,
-    body: Value,
-    replayed: bool,
-}
-
-async fn send(request: RequestBuilder, key: &str) -> Answer {
-    let response = request.header("Idempotency-Key", key).send().await;
-    let response = response.expect("an answer");
-    let replayed = response.headers().get("Idempotent-Replayed");
-    Answer {
-        status: response.status().as_u16(),
-        replayed: replayed.is_some_and(|value| value == "true"),
-        body: response.json().await.expect("its body is JSON"),
-    }
+async fn send_keyed(request: RequestBuilder, key: &str) -> Answer {
+    send(request.header("Idempotency-Key", key)).await
 }
 
 fn take(app: &TestApp, replica: usize, body: &Value) -> RequestBuilder {
     app.deduct(replica, "single-sql", body)
 }
 
-/// The sales in the ledger.
+#[track_caller]
+fn assert_first(answer: &Answer) {
+    assert_eq!(
+        (answer.status, answer.replayed()),
+        (200, false),
+        "{answer:?}"
+    );
+}
+
+#[track_caller]
+fn assert_replays(answer: &Answer, first: &Answer) {
+    assert_eq!((answer.ok(), answer.replayed()), (first.ok(), true));
+}
+
+/// Number of sales in the ledger.
 async fn sales(app: &TestApp, sku: &str) -> usize {
     let path = format!("/stock/{sku}/movements?kind=deducted&limit=1000");
     let page = app.get_json(&path).await;
     page["movements"].as_array().expect("a page").len()
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_requests_with_one_key_over_two_replicas_take_once(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+async fn hundred_requests_with_one_key_take_once(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
     #[values("single-sql", "for-update", "optimistic")] strategy: &str,
 ) {
     let app = TestApp::start(backend).await;
     app.set_level("hot", 50).await;
     let mut requests = JoinSet::new();
-    for number in 0..100 {
+    for replica in 0..100 {
         let body = json!({"sku": "hot", "quantity": 2});
-        requests.spawn(send(app.deduct(number, strategy, &body), "once"));
+        requests.spawn(send_keyed(app.deduct(replica, strategy, &body), "once"));
     }
     let answers = requests.join_all().await;
-    let bodies: BTreeSet<_> = answers.iter().map(|it| it.body.to_string()).collect();
+    let bodies: BTreeSet<_> = answers.iter().map(|it| it.ok().to_string()).collect();
     assert_eq!(bodies.len(), 1, "{bodies:?}");
-    assert!(answers.iter().all(|it| it.status == 200), "{bodies:?}");
-    assert_eq!(answers.iter().filter(|it| it.replayed).count(), 99);
+    assert_eq!(answers.iter().filter(|it| it.replayed()).count(), 99);
     assert_eq!(sales(&app, "hot").await, 1);
     assert_eq!(app.audit("hot").await["on_hand"], 48);
     app.stop().await;
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn a_key_answers_for_the_same_request_in_any_form_and_for_no_other(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn key_answers_only_the_same_request(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("real", 10).await;
-    let first = send(take(&app, 0, &json!({"sku": "real"})), "key").await;
-    assert_eq!((first.status, first.replayed), (200, false), "{first:?}");
-    let again = Answer {
-        replayed: true,
-        ..first
-    };
+    let first = send_keyed(take(&app, 0, &json!({"sku": "real"})), "key").await;
+    assert_first(&first);
 
-    let spelled_out = json!({"quantity": 1, "warehouse": "main", "sku": "real"});
-    assert_eq!(send(take(&app, 1, &spelled_out), "key").await, again);
-    let other_strategy = app.deduct(1, "for-update", &spelled_out);
-    assert_eq!(send(other_strategy, "key").await, again);
-    let query = "/stock/deduct?sku=real&quantity=1";
-    let by_query = app.request(0, Method::POST, query);
-    assert_eq!(send(by_query, "key").await, again);
+    let all_fields = json!({"quantity": 1, "warehouse": "main", "sku": "real"});
+    for same in [
+        take(&app, 1, &all_fields),
+        app.deduct(1, "for-update", &all_fields),
+        app.request(0, Method::POST, "/stock/deduct?sku=real&quantity=1"),
+    ] {
+        assert_replays(&send_keyed(same, "key").await, &first);
+    }
 
     app.set_level("other", 10).await;
     for other in [
         json!({"sku": "real", "quantity": 2}),
         json!({"sku": "other"}),
     ] {
-        let refused = send(take(&app, 0, &other), "key").await;
-        assert_eq!(refused.status, 422, "{refused:?}");
-        assert_eq!(refused.body["code"], "idempotency-key-reused");
+        let refused = send_keyed(take(&app, 0, &other), "key").await;
+        assert_eq!(refused.problem(), (422, "idempotency-key-reused"));
     }
     assert_eq!(app.audit("real").await["on_hand"], 9);
     assert_eq!(app.audit("other").await["on_hand"], 10);
     app.stop().await;
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn keys_and_skus_that_differ_only_in_case_are_different(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn keys_and_skus_are_case_sensitive(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     for (sku, on_hand) in [("shirt", 10), ("Shirt", 20), ("SHIRT", 30)] {
         app.set_level(sku, on_hand).await;
     }
     for key in ["order-a", "order-A", "ORDER-A"] {
-        let answer = send(take(&app, 0, &json!({"sku": "shirt"})), key).await;
-        assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
+        assert_first(&send_keyed(take(&app, 0, &json!({"sku": "shirt"})), key).await);
     }
     for (sku, on_hand) in [("shirt", 7), ("Shirt", 20), ("SHIRT", 30)] {
         assert_eq!(app.audit(sku).await["on_hand"], on_hand, "{sku}");
@@ -119,146 +109,111 @@ async fn keys_and_skus_that_differ_only_in_case_are_different(
     app.stop().await;
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn a_repeat_is_answered_when_everything_is_sold(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+async fn retry_gets_the_first_answer_after_the_stock_is_sold_out(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
     #[values("no-lock", "local-mutex", "single-sql", "for-update", "optimistic")] strategy: &str,
 ) {
     let app = TestApp::start(backend).await;
     app.set_level("last", 1).await;
     let body = json!({"sku": "last"});
-    let first = send(app.deduct(0, strategy, &body), "mine").await;
-    assert_eq!(first.status, 200, "{first:?}");
-    let late = send(app.deduct(0, strategy, &body), "yours").await;
-    assert_eq!(late.body["code"], "insufficient-stock", "{late:?}");
-    let again = send(app.deduct(1, strategy, &body), "mine").await;
-    assert_eq!((again.status, &again.body), (200, &first.body), "{again:?}");
-    assert!(again.replayed);
+    let first = send_keyed(app.deduct(0, strategy, &body), "mine").await;
+    first.ok();
+    let late = send_keyed(app.deduct(0, strategy, &body), "yours").await;
+    assert_eq!(late.problem(), (409, "insufficient-stock"));
+    let retry = send_keyed(app.deduct(1, strategy, &body), "mine").await;
+    assert_replays(&retry, &first);
     app.stop().await;
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn a_refusal_is_not_remembered(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn refusal_is_not_stored_under_its_key(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("gone", 0).await;
     let body = json!({"sku": "gone", "quantity": 3});
-    let refused = send(take(&app, 0, &body), "patient").await;
-    assert_eq!((refused.status, refused.replayed), (409, false));
-    assert_eq!(refused.body["code"], "insufficient-stock");
+    let refused = send_keyed(take(&app, 0, &body), "patient").await;
+    assert_eq!(refused.problem(), (409, "insufficient-stock"));
+    assert!(!refused.replayed());
     assert_eq!(refused.body["requested"], 3);
     assert_eq!(refused.body["available"], 0);
     app.set_level("gone", 5).await;
-    let taken = send(take(&app, 1, &body), "patient").await;
-    assert_eq!((taken.status, taken.replayed), (200, false), "{taken:?}");
+    let taken = send_keyed(take(&app, 1, &body), "patient").await;
+    assert_first(&taken);
     assert_eq!(taken.body["remaining"], 2);
     app.stop().await;
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn an_adjustment_is_repeated_by_its_key_as_well(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn adjustment_with_a_key_is_made_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("real", 10).await;
-    let adjust = |replica, body: Value| {
-        app.request(replica, Method::POST, "/stock/real/adjust")
-            .json(&body)
-    };
     let delivery = json!({"delta": 5, "reason": "delivery", "reference": "PO-1"});
-    let first = send(adjust(0, delivery.clone()), "PO-1").await;
-    assert_eq!((first.status, first.replayed), (200, false), "{first:?}");
-    assert_eq!(first.body["remaining"], 15);
-    let again = send(adjust(1, delivery), "PO-1").await;
-    assert_eq!((&again.body, again.replayed), (&first.body, true));
-
-    let shrinkage = json!({"delta": -15, "reason": "theft"});
-    let emptied = send(adjust(0, shrinkage.clone()), "theft").await;
-    assert_eq!(emptied.body["remaining"], 0, "{emptied:?}");
-    let again = send(adjust(1, shrinkage), "theft").await;
-    assert_eq!((&again.body, again.replayed), (&emptied.body, true));
-
-    for other in [
-        json!({"delta": 6, "reason": "delivery", "reference": "PO-1"}),
-        json!({"delta": 5, "reason": "gift", "reference": "PO-1"}),
-        json!({"delta": 5, "reason": "delivery"}),
-    ] {
-        let refused = send(adjust(0, other), "PO-1").await;
-        assert_eq!(
-            refused.body["code"], "idempotency-key-reused",
-            "{refused:?}"
-        );
+    let theft = json!({"delta": -15, "reason": "theft"});
+    for (body, key, remaining) in [(&delivery, "PO-1", 15), (&theft, "theft", 0)] {
+        let first = send_keyed(app.adjust(0, "real", body), key).await;
+        assert_first(&first);
+        assert_eq!(first.body["remaining"], remaining);
+        let retry = send_keyed(app.adjust(1, "real", body), key).await;
+        assert_replays(&retry, &first);
     }
     app.set_level("real", 9).await;
-    let a_sale = send(take(&app, 0, &json!({"sku": "real"})), "PO-1").await;
-    assert_eq!(a_sale.body["code"], "idempotency-key-reused", "{a_sale:?}");
+    let reused = |body| app.adjust(0, "real", &body);
+    for other in [
+        reused(json!({"delta": 6, "reason": "delivery", "reference": "PO-1"})),
+        reused(json!({"delta": 5, "reason": "gift", "reference": "PO-1"})),
+        reused(json!({"delta": 5, "reason": "delivery"})),
+        take(&app, 0, &json!({"sku": "real"})),
+    ] {
+        let refused = send_keyed(other, "PO-1").await;
+        assert_eq!(refused.problem(), (422, "idempotency-key-reused"));
+    }
     assert_eq!(app.audit("real").await["consistent"], true);
     app.stop().await;
 }
 
 #[tokio::test]
-async fn adjustments_in_parallel_under_one_key_add_once() {
-    let app = TestApp::start(Backend::Postgres).await;
+async fn parallel_adjustments_with_one_key_add_once() {
+    let app = TestApp::start(Postgres).await;
     app.set_level("real", 10).await;
     let mut requests = JoinSet::new();
-    for number in 0..30 {
-        let request = app.request(number, Method::POST, "/stock/real/adjust");
+    for replica in 0..30 {
         let body = json!({"delta": 5, "reason": "delivery"});
-        requests.spawn(send(request.json(&body), "PO-1"));
+        requests.spawn(send_keyed(app.adjust(replica, "real", &body), "PO-1"));
     }
     let answers = requests.join_all().await;
-    assert!(
-        answers.iter().all(|it| it.body == answers[0].body),
-        "{answers:?}"
-    );
-    assert_eq!(answers.iter().filter(|it| it.replayed).count(), 29);
+    for answer in &answers {
+        assert_eq!(answer.ok(), &answers[0].body);
+    }
+    assert_eq!(answers.iter().filter(|it| it.replayed()).count(), 29);
     assert_eq!(app.audit("real").await["on_hand"], 15);
     app.stop().await;
 }
 
-/// The first request with the key is still open: its transaction is played by a test.
-#[rstest::rstest]
+/// The first request with the key is still running: the test itself keeps its transaction open.
+#[rstest]
 #[tokio::test]
-async fn a_key_whose_first_request_is_still_running_is_in_flight(
-    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
-    let recording = match backend {
-        Backend::Postgres => {
-            "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
-                available_after, durability, caller, idempotency_key)
-             VALUES ('0123456789abcdef0123456789abcdef', 0, 'other', 'main', 'deducted', -1, 1,
-                'committed', 'anonymous', 'running')"
-        }
-        Backend::Sqlite | Backend::Mysql => {
-            "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
-                available_after, durability, caller, idempotency_key)
-             VALUES ('0123456789abcdef', 0, 'other', 'main', 'deducted', -1, 1,
-                'committed', 'anonymous', 'running')"
-        }
-    };
+async fn key_is_in_flight_while_its_request_runs(#[values(Mysql, Postgres)] backend: Backend) {
     let app = TestApp::with_flags(backend, 1, &["--wait-limit-ms=1000"]).await;
     app.set_level("real", 10).await;
-    let rival = Rival::holding(backend, &app.database_url, recording).await;
-    for strategy in ["single-sql", "for-update", "optimistic"] {
-        let body = json!({"sku": "real"});
-        let refused = send(app.deduct(0, strategy, &body), "running").await;
-        assert_eq!(refused.status, 409, "{strategy}: {refused:?}");
-        assert_eq!(refused.body["code"], "request-in-flight");
+    let mut first = Raw::connect(backend, &app.database_url).await;
+    first.begin().await;
+    first.record_key().await;
+    let sale = json!({"sku": "real"});
+    for request in [
+        app.deduct(0, "single-sql", &sale),
+        app.deduct(0, "for-update", &sale),
+        app.deduct(0, "optimistic", &sale),
+        app.adjust(0, "real", &json!({"delta": 1, "reason": "x"})),
+    ] {
+        let refused = send_keyed(request, "K").await;
+        assert_eq!(refused.problem(), (409, "request-in-flight"));
     }
-    let body = json!({"delta": 1, "reason": "x"});
-    let adjust = app
-        .request(0, Method::POST, "/stock/real/adjust")
-        .json(&body);
-    let refused = send(adjust, "running").await;
-    assert_eq!(refused.body["code"], "request-in-flight", "{refused:?}");
 
-    rival.let_go().await;
-    let taken = send(take(&app, 0, &json!({"sku": "real"})), "running").await;
-    assert_eq!((taken.status, taken.replayed), (200, false), "{taken:?}");
+    first.run("ROLLBACK").await.expect("it can be rolled back");
+    assert_first(&send_keyed(take(&app, 0, &sale), "K").await);
     assert_eq!(app.audit("real").await["on_hand"], 9);
     app.stop().await;
 }

@@ -1,29 +1,13 @@
-//! Levels: created, set, adjusted, under preconditions and within their limits.
+//! Levels: created, set and adjusted, with preconditions and within their limits.
 
-use reqwest::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
-use reqwest::{Method, RequestBuilder};
+use reqwest::Method;
+use reqwest::header::{ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH};
+use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::app::TestApp;
-use crate::support::services::Backend;
-
-async fn send(request: RequestBuilder) -> (u16, Value) {
-    let response = request.send().await.expect("an answer");
-    let status = response.status().as_u16();
-    let text = response.text().await.expect("a body");
-    (status, serde_json::from_str(&text).unwrap_or(Value::Null))
-}
-
-fn put(app: &TestApp, sku: &str, body: &Value) -> RequestBuilder {
-    app.request(0, Method::PUT, &format!("/stock/{sku}"))
-        .json(body)
-}
-
-fn adjust(app: &TestApp, sku: &str, body: &Value) -> RequestBuilder {
-    let path = format!("/stock/{sku}/adjust");
-    app.request(1, Method::POST, &path).json(body)
-}
+use crate::support::app::{TestApp, send};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 async fn etag(app: &TestApp, sku: &str) -> String {
     let response = app.get(&format!("/stock/{sku}")).await;
@@ -31,33 +15,30 @@ async fn etag(app: &TestApp, sku: &str) -> String {
     etag.expect("an ETag is ASCII").to_owned()
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn a_level_is_created_and_then_set(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn level_is_created_and_then_set(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
-    let (status, level) = send(put(&app, "a", &json!({"on_hand": 5}))).await;
-    assert_eq!(status, 201, "{level}");
+    let created = send(app.put(0, "a", &json!({"on_hand": 5}))).await;
+    assert_eq!(created.status, 201, "{created:?}");
     let expected = json!({
         "sku": "a", "warehouse": "main", "on_hand": 5, "held": 0, "available": 5,
         "backorder_limit": 0, "version": 1, "home": "sql",
     });
-    assert_eq!(level, expected);
+    assert_eq!(created.body, expected);
 
     let body = json!({"on_hand": 3, "backorder_limit": 2, "reason": "stocktaking"});
-    let (status, level) = send(put(&app, "a", &body)).await;
-    assert_eq!((status, &level["version"]), (200, &json!(2)), "{level}");
-    assert_eq!(level["available"], 5);
+    let set = send(app.put(0, "a", &body)).await;
+    assert_eq!(set.ok()["version"], 2);
+    assert_eq!(set.body["available"], 5);
 
     let body = json!({"on_hand": 8, "warehouse": "north", "home": "sql"});
-    let (status, _) = send(put(&app, "a", &body)).await;
-    assert_eq!(status, 201);
-    let (status, level) = send(put(&app, "a", &json!({"on_hand": 4}))).await;
-    assert_eq!((status, &level["backorder_limit"]), (200, &json!(2)));
+    assert_eq!(send(app.put(0, "a", &body)).await.status, 201);
+    let set = send(app.put(0, "a", &json!({"on_hand": 4}))).await;
+    assert_eq!(set.ok()["backorder_limit"], 2);
 
     let levels = app.get_json("/stock/a").await;
-    assert_eq!(levels["warehouses"][0], level);
+    assert_eq!(levels["warehouses"][0], set.body);
     assert_eq!(levels["warehouses"][1]["warehouse"], "north");
     let page = app.get_json("/stock/a/movements?warehouse=main").await;
     let movements = page["movements"].as_array().expect("a page").iter();
@@ -66,132 +47,126 @@ async fn a_level_is_created_and_then_set(
     app.stop().await;
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn stock_may_be_sold_down_to_the_backorder_limit_and_no_further(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+async fn backorders_are_sold_down_to_the_limit(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     let app = TestApp::start(backend).await;
-    let below = json!({"on_hand": -4, "backorder_limit": 3});
-    let (status, problem) = send(put(&app, "a", &below)).await;
-    assert_eq!((status, &problem["code"]), (409, &json!("below-limit")));
-    let body = json!({"on_hand": 2, "backorder_limit": 3});
-    send(put(&app, "a", &body)).await;
+    let below_limit = json!({"on_hand": -4, "backorder_limit": 3});
+    let refused = send(app.put(0, "a", &below_limit)).await;
+    assert_eq!(refused.problem(), (409, "below-limit"));
+    send(app.put(0, "a", &json!({"on_hand": 2, "backorder_limit": 3}))).await;
     for strategy in ["single-sql", "for-update", "optimistic"] {
         let too_much = json!({"sku": "a", "quantity": 6});
-        let (status, problem) = send(app.deduct(0, strategy, &too_much)).await;
-        assert_eq!((status, &problem["available"]), (409, &json!(5)));
+        let refused = send(app.deduct(0, strategy, &too_much)).await;
+        assert_eq!(refused.status, 409, "{refused:?}");
+        assert_eq!(refused.body["available"], 5);
     }
-    let (status, sold) =
-        send(app.deduct(0, "single-sql", &json!({"sku": "a", "quantity": 4}))).await;
-    assert_eq!((status, &sold["remaining"]), (200, &json!(1)), "{sold}");
+    let sale = app.deduct(0, "single-sql", &json!({"sku": "a", "quantity": 4}));
+    assert_eq!(send(sale).await.ok()["remaining"], 1);
     let audit = app.audit("a").await;
-    assert_eq!(
-        (&audit["on_hand"], &audit["oversold"]),
-        (&json!(-2), &json!(0))
-    );
+    assert_eq!(audit["on_hand"], -2);
+    assert_eq!(audit["oversold"], 0);
     assert_eq!(audit["consistent"], true);
 
-    // The limit cannot be taken away from under what is sold already.
-    let body = json!({"on_hand": -2, "backorder_limit": 1});
-    let (status, problem) = send(put(&app, "a", &body)).await;
-    assert_eq!((status, &problem["code"]), (409, &json!("below-limit")));
+    // The limit cannot be set below what is already sold.
+    let lower_limit = json!({"on_hand": -2, "backorder_limit": 1});
+    let refused = send(app.put(0, "a", &lower_limit)).await;
+    assert_eq!(refused.problem(), (409, "below-limit"));
     app.stop().await;
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn preconditions_are_honoured(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn preconditions_are_honoured(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     let body = json!({"on_hand": 5});
     let failed = (412, json!("precondition-failed"));
+    let set = (200, Value::Null);
     let outcome = async |header, value: &str| {
-        let (status, answer) = send(put(&app, "a", &body).header(header, value)).await;
-        (status, answer["code"].clone())
+        let answer = send(app.put(0, "a", &body).header(header, value)).await;
+        (answer.status, answer.body["code"].clone())
     };
     assert_eq!(outcome(IF_MATCH, "*").await, failed);
     assert_eq!(outcome(IF_MATCH, "\"0000000000000000\"").await, failed);
     assert_eq!(outcome(IF_NONE_MATCH, "*").await, (201, Value::Null));
     assert_eq!(outcome(IF_NONE_MATCH, "*").await, failed);
-    assert_eq!(outcome(IF_MATCH, "*").await, (200, Value::Null));
+    assert_eq!(outcome(IF_MATCH, "*").await, set);
 
-    let right = etag(&app, "a").await;
-    assert_eq!(outcome(IF_MATCH, &right).await, (200, Value::Null));
-    assert_eq!(outcome(IF_MATCH, &right).await, failed);
+    let current = etag(&app, "a").await;
+    assert_eq!(outcome(IF_MATCH, &current).await, set);
+    assert_eq!(outcome(IF_MATCH, &current).await, failed);
     let one_of = format!("\"stale\", {}", etag(&app, "a").await);
-    assert_eq!(outcome(IF_MATCH, &one_of).await, (200, Value::Null));
+    assert_eq!(outcome(IF_MATCH, &one_of).await, set);
 
-    let seen = etag(&app, "a").await;
-    let (status, _) = send(app.deduct(1, "single-sql", &json!({"sku": "a"}))).await;
-    assert_eq!(status, 200);
-    assert_eq!(outcome(IF_MATCH, &seen).await, failed);
+    let before_sale = etag(&app, "a").await;
+    let sale = app.deduct(1, "single-sql", &json!({"sku": "a"}));
+    send(sale).await.ok();
+    assert_eq!(outcome(IF_MATCH, &before_sale).await, failed);
     assert_eq!(outcome(IF_MATCH, "W/\"stale\"").await, failed);
-    for nonsense in ["", "naked", "\"half"] {
-        assert_eq!(outcome(IF_MATCH, nonsense).await.0, 422, "{nonsense}");
+    for invalid in ["", "naked", "\"half"] {
+        assert_eq!(outcome(IF_MATCH, invalid).await.0, 422, "{invalid}");
     }
     assert_eq!(app.audit("a").await["on_hand"], 4);
     app.stop().await;
 }
 
-/// Tags that a proxy has made weak, and lists that it has split, mean what they meant before.
+/// A proxy may make tags weak or split a list over several header lines.
 #[tokio::test]
-async fn a_precondition_survives_a_proxy() {
-    let app = TestApp::with_flags(Backend::Sqlite, 1, &[]).await;
+async fn precondition_keeps_its_meaning_behind_a_proxy() {
+    let app = TestApp::with_flags(Sqlite, 1, &[]).await;
     app.set_level("a", 1).await;
     let body = json!({"on_hand": 5});
     let weak = format!("W/{}", etag(&app, "a").await);
-    let request = put(&app, "a", &body).header(IF_MATCH, weak);
-    assert_eq!(send(request).await.0, 200);
-    let request = put(&app, "a", &body).header(IF_MATCH, "\"stale\"");
+    let request = app.put(0, "a", &body).header(IF_MATCH, weak);
+    send(request).await.ok();
+    let request = app.put(0, "a", &body).header(IF_MATCH, "\"stale\"");
     let request = request.header(IF_MATCH, etag(&app, "a").await);
-    assert_eq!(send(request).await.0, 200);
+    send(request).await.ok();
     app.stop().await;
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn a_change_tells_the_tag_for_the_next_one(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn put_answers_the_etag_for_the_next(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("a", 1).await;
     let mut tag = etag(&app, "a").await;
     for (warehouse, status) in [("main", 200), ("north", 201), ("north", 200)] {
         let body = json!({"on_hand": 5, "warehouse": warehouse});
-        let request = put(&app, "a", &body).header(IF_MATCH, &tag);
-        let response = request.send().await.expect("an answer");
-        assert_eq!(response.status(), status);
-        let told = response.headers()[ETAG].to_str();
-        told.expect("an ETag is ASCII").clone_into(&mut tag);
+        let set = send(app.put(0, "a", &body).header(IF_MATCH, &tag)).await;
+        assert_eq!(set.status, status, "{set:?}");
+        set.header("etag").clone_into(&mut tag);
         assert_eq!(tag, etag(&app, "a").await);
     }
     app.stop().await;
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_who_saw_the_same_one_may_write(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn one_of_many_conditional_puts_wins(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("a", 1).await;
-    let seen = etag(&app, "a").await;
-    let race = async |header, value: &str, sku: &str| {
+    let current = etag(&app, "a").await;
+    let race = async |header: HeaderName, value: &str, sku: &str| {
         let mut writers = JoinSet::new();
         for number in 0..12 {
-            let request = app.request(number, Method::PUT, &format!("/stock/{sku}"));
-            let body = json!({"on_hand": 100 + number});
-            writers.spawn(send(request.json(&body).header(&header, value)));
+            let request = app.put(number, sku, &json!({"on_hand": 100 + number}));
+            writers.spawn(send(request.header(&header, value)));
         }
-        let mut statuses: Vec<_> = writers.join_all().await.iter().map(|it| it.0).collect();
+        let mut statuses: Vec<_> = writers
+            .join_all()
+            .await
+            .iter()
+            .map(|it| it.status)
+            .collect();
         statuses.sort_unstable();
         statuses
     };
     let mut expected = vec![412; 12];
     expected[0] = 200;
-    assert_eq!(race(IF_MATCH, &seen, "a").await, expected);
+    assert_eq!(race(IF_MATCH, &current, "a").await, expected);
     expected[0] = 201;
     assert_eq!(race(IF_NONE_MATCH, "*", "b").await, expected);
     for sku in ["a", "b"] {
@@ -201,76 +176,54 @@ async fn of_many_who_saw_the_same_one_may_write(
 }
 
 #[tokio::test]
-async fn who_has_the_current_state_is_told_so() {
-    let app = TestApp::with_flags(Backend::Sqlite, 1, &[]).await;
+async fn get_with_the_current_etag_answers_304() {
+    let app = TestApp::with_flags(Sqlite, 1, &[]).await;
     app.set_level("a", 1).await;
     let current = etag(&app, "a").await;
-    let ask = async |seen: String| {
-        let request = app.request(0, Method::GET, "/stock/a");
-        let response = request.header(IF_NONE_MATCH, seen).send().await;
-        let response = response.expect("an answer");
-        assert_eq!(response.headers()[ETAG], current);
-        response.status().as_u16()
-    };
-    for seen in [
-        current.clone(),
-        format!("\"stale\", {current}"),
-        format!("W/{current}"), // What a proxy that compresses makes of it.
-        "*".to_owned(),
+    for (tags, status) in [
+        (current.clone(), 304),
+        (format!("\"stale\", {current}"), 304),
+        (format!("W/{current}"), 304), // A proxy that compresses weakens the tag.
+        ("*".to_owned(), 304),
+        ("\"stale\"".to_owned(), 200),
     ] {
-        assert_eq!(ask(seen.clone()).await, 304, "{seen}");
+        let request = app.request(0, Method::GET, "/stock/a");
+        let answer = send(request.header(IF_NONE_MATCH, &tags)).await;
+        assert_eq!(answer.header("etag"), current);
+        assert_eq!(answer.status, status, "{tags}");
     }
-    assert_eq!(ask("\"stale\"".to_owned()).await, 200);
     app.set_level("a", 1).await;
     assert_ne!(etag(&app, "a").await, current);
     app.stop().await;
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn adjustments_add_and_take_within_the_limit(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn adjustment_below_limit_is_refused(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("a", 5).await;
-    let (status, answer) = send(adjust(
-        &app,
-        "a",
-        &json!({"delta": 7, "reason": "delivery"}),
-    ))
-    .await;
-    assert_eq!(
-        (status, &answer["remaining"]),
-        (200, &json!(12)),
-        "{answer}"
-    );
-    let theft = json!({"delta": -13, "reason": "theft"});
-    let (status, problem) = send(adjust(&app, "a", &theft)).await;
-    assert_eq!(
-        (status, &problem["code"]),
-        (409, &json!("insufficient-stock"))
-    );
-    assert_eq!(
-        (&problem["requested"], &problem["available"]),
-        (&json!(13), &json!(12))
-    );
-    let theft = json!({"delta": -12, "reason": "theft"});
-    let (status, answer) = send(adjust(&app, "a", &theft)).await;
-    assert_eq!((status, &answer["remaining"]), (200, &json!(0)), "{answer}");
+    let adjust = async |delta, reason| {
+        let body = json!({"delta": delta, "reason": reason});
+        send(app.adjust(1, "a", &body)).await
+    };
+    assert_eq!(adjust(7, "delivery").await.ok()["remaining"], 12);
+    let refused = adjust(-13, "theft").await;
+    assert_eq!(refused.problem(), (409, "insufficient-stock"));
+    assert_eq!(refused.body["requested"], 13);
+    assert_eq!(refused.body["available"], 12);
+    assert_eq!(adjust(-12, "theft").await.ok()["remaining"], 0);
     app.stop().await;
 }
 
 /// 10 received, 4 added, 2 lost, 3 sold.
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn the_audit_adds_up(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn audit_adds_up(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("a", 10).await;
-    send(put(&app, "a", &json!({"on_hand": 7, "warehouse": "north"}))).await;
+    send(app.put(0, "a", &json!({"on_hand": 7, "warehouse": "north"}))).await;
     for delta in [4, -2] {
-        send(adjust(&app, "a", &json!({"delta": delta, "reason": "x"}))).await;
+        send(app.adjust(1, "a", &json!({"delta": delta, "reason": "x"}))).await;
     }
     for quantity in [1, 2] {
         let body = json!({"sku": "a", "quantity": quantity});

@@ -1,211 +1,168 @@
-//! Limits: what is too much, or takes too long, is refused in time, and in the caller's terms.
+//! Limits: a request that is too much or takes too long is refused in time, with the right code.
 
 use std::time::Duration;
 
 use reqwest::RequestBuilder;
-use reqwest::header::RETRY_AFTER;
-use serde_json::{Value, json};
+use rstest::rstest;
+use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::support::app::TestApp;
+use crate::support::app::{Answer, TestApp, send};
 use crate::support::proxy::Proxy;
 use crate::support::rival::Rival;
-use crate::support::services::{Backend, fresh_database};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::fresh_database;
 
-/// What a busy machine may add to a limit.
+/// How much longer than a limit an answer may take on a busy machine.
 const SLACK: Duration = Duration::from_secs(5);
+/// With `--wait-limit-ms=1000`.
+const WAITED: Duration = Duration::from_secs(2).saturating_add(SLACK);
 
-/// An answer, as far as it matters here.
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    code: Value,
-    retry_after: bool,
-    after: Duration,
-}
-
-async fn send(request: RequestBuilder) -> Answer {
-    let begin = Instant::now();
-    let response = request.send().await.expect("an answer");
-    let retry_after = response.headers().contains_key(RETRY_AFTER);
-    let status = response.status().as_u16();
-    let mut body: Value = response.json().await.expect("a body");
-    Answer {
-        status,
-        code: body["code"].take(),
-        retry_after,
-        after: begin.elapsed(),
-    }
+/// A replica with one SKU, whose row another transaction has locked.
+async fn with_locked_stock(backend: Backend, flags: &[&str]) -> (TestApp, Rival) {
+    let app = TestApp::with_flags(backend, 1, flags).await;
+    app.set_level("a", 10).await;
+    let rival = Rival::holding_stock(backend, &app.database_url).await;
+    (app, rival)
 }
 
 fn take(app: &TestApp, strategy: &str) -> RequestBuilder {
     app.deduct(0, strategy, &json!({"sku": "a"}))
 }
 
-async fn assert_taken_once(app: &TestApp) {
-    let audit = app.audit("a").await;
-    assert_eq!(
-        (&audit["sold"], &audit["consistent"]),
-        (&json!(1), &json!(true))
-    );
+/// Status, code, and whether the answer has the header `Retry-After`.
+fn refusal(answer: &Answer) -> (u16, &str, bool) {
+    let (status, code) = answer.problem();
+    (status, code, answer.headers.contains_key("retry-after"))
 }
 
-/// A deduction that would not touch the database shows whether there is a place for one.
-async fn is_full(app: &TestApp) -> Answer {
-    let begin = Instant::now();
+/// Takes one unit, which must be the only one sold, and stops.
+async fn takes_one_and_stops(app: TestApp, strategy: &str) {
+    send(take(&app, strategy)).await.ok();
+    assert_sold_one(&app).await;
+    app.stop().await;
+}
+
+async fn assert_sold_one(app: &TestApp) {
+    let audit = app.audit("a").await;
+    assert_eq!(audit["sold"], 1);
+    assert_eq!(audit["consistent"], true);
+}
+
+/// Sends deductions that never reach the database until one is refused as overloaded.
+async fn overloaded(app: &TestApp) -> Answer {
+    let start = Instant::now();
     loop {
         let answer = send(take(app, "redis-lua")).await;
-        if answer.code == "overloaded" {
+        if answer.body["code"] == "overloaded" {
             return answer;
         }
-        assert_eq!(answer.code, "strategy-unavailable");
-        assert!(
-            begin.elapsed() < SLACK,
-            "the first deduction does not arrive"
-        );
+        assert_eq!(answer.problem(), (503, "strategy-unavailable"));
+        assert!(start.elapsed() < SLACK, "the first deduction never starts");
         sleep(Duration::from_millis(5)).await;
     }
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn more_deductions_than_may_be_under_way_are_refused_at_once(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn deductions_above_the_cap_are_refused(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let flags = [
         "--max-in-flight=1",
         "--wait-limit-ms=20000",
         "--request-deadline-ms=30000",
     ];
-    let app = TestApp::with_flags(backend, 1, &flags).await;
-    app.set_level("a", 10).await;
-    let rival = Rival::holding_stock(backend, &app.database_url).await;
+    let (app, rival) = with_locked_stock(backend, &flags).await;
     let first = tokio::spawn(send(take(&app, "single-sql")));
-    let refused = is_full(&app).await;
-    assert_eq!((refused.status, refused.retry_after), (503, true));
+    assert_eq!(refusal(&overloaded(&app).await), (503, "overloaded", true));
     let refused = send(take(&app, "single-sql")).await;
-    assert_eq!((refused.status, &refused.code), (503, &json!("overloaded")));
+    assert_eq!(refusal(&refused), (503, "overloaded", true));
     assert!(refused.after < SLACK, "{refused:?}");
     rival.let_go().await;
-    assert_eq!(first.await.expect("no panic").status, 200);
-    assert_taken_once(&app).await;
+    first.await.expect("no panic").ok();
+    assert_sold_one(&app).await;
     app.stop().await;
 }
 
-/// The one connection is busy with waiting for a row; that is not the database being away.
-#[rstest::rstest]
+/// The only connection waits for a row. The other requests must not report the database as down.
+#[rstest]
 #[tokio::test]
-async fn a_pool_that_is_used_up_is_overload_not_absence(
-    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn exhausted_pool_is_overloaded_not_unavailable(#[values(Mysql, Postgres)] backend: Backend) {
     let flags = ["--database-pool-size=1", "--wait-limit-ms=1000"];
-    let app = TestApp::with_flags(backend, 1, &flags).await;
-    app.set_level("a", 10).await;
-    let rival = Rival::holding_stock(backend, &app.database_url).await;
+    let (app, rival) = with_locked_stock(backend, &flags).await;
     let mut requests = JoinSet::new();
     for _ in 0..10 {
         requests.spawn(send(take(&app, "single-sql")));
     }
     let answers = requests.join_all().await;
     for answer in &answers {
-        assert_eq!(
-            (answer.status, answer.retry_after),
-            (503, true),
-            "{answer:?}"
-        );
-        assert!(answer.after < Duration::from_secs(2) + SLACK, "{answer:?}");
-        // Whoever gets the connection is told of the row instead.
-        assert!(["overloaded", "contended"].contains(&answer.code.as_str().unwrap_or_default()));
+        // A request that gets the connection waits for the row instead.
+        let refused = [(503, "overloaded", true), (503, "contended", true)];
+        assert!(refused.contains(&refusal(answer)), "{answer:?}");
+        assert!(answer.after < WAITED, "{answer:?}");
     }
-    let overloaded = answers.iter().filter(|it| it.code == "overloaded");
+    let overloaded = answers.iter().filter(|it| it.problem().1 == "overloaded");
     assert!(overloaded.count() >= 5, "{answers:?}");
     rival.let_go().await;
-    assert_eq!(send(take(&app, "single-sql")).await.status, 200);
-    assert_taken_once(&app).await;
-    app.stop().await;
+    takes_one_and_stops(app, "single-sql").await;
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn a_row_held_past_the_wait_limit_is_contended(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+async fn row_locked_past_the_wait_limit_is_contended(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
     #[values("no-lock", "local-mutex", "single-sql", "for-update", "optimistic")] strategy: &str,
 ) {
-    let app = TestApp::with_flags(backend, 1, &["--wait-limit-ms=1000"]).await;
-    app.set_level("a", 10).await;
-    let rival = Rival::holding_stock(backend, &app.database_url).await;
+    let (app, rival) = with_locked_stock(backend, &["--wait-limit-ms=1000"]).await;
     let refused = send(take(&app, strategy)).await;
-    assert_eq!(
-        (refused.status, refused.retry_after),
-        (503, true),
-        "{refused:?}"
-    );
-    assert_eq!(refused.code, "contended");
-    let after = refused.after;
-    assert!(after >= Duration::from_millis(900), "{after:?}");
-    assert!(after < Duration::from_secs(2) + SLACK, "{after:?}");
+    assert_eq!(refusal(&refused), (503, "contended", true));
+    assert!(refused.after >= Duration::from_millis(900), "{refused:?}");
+    assert!(refused.after < WAITED, "{refused:?}");
     rival.let_go().await;
-    assert_eq!(send(take(&app, strategy)).await.status, 200);
-    assert_taken_once(&app).await;
-    app.stop().await;
+    takes_one_and_stops(app, strategy).await;
 }
 
-#[rstest::rstest]
+#[rstest]
 #[tokio::test]
-async fn levels_and_adjustments_wait_no_longer_either(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
-    let app = TestApp::with_flags(backend, 1, &["--wait-limit-ms=1000"]).await;
-    app.set_level("a", 10).await;
-    let rival = Rival::holding_stock(backend, &app.database_url).await;
-    let put = app.request(0, reqwest::Method::PUT, "/stock/a");
-    let put = put.json(&json!({"on_hand": 1}));
-    let adjust = app.request(0, reqwest::Method::POST, "/stock/a/adjust");
-    let adjust = adjust.json(&json!({"delta": 1, "reason": "x"}));
+async fn changes_keep_the_wait_limit(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let (app, rival) = with_locked_stock(backend, &["--wait-limit-ms=1000"]).await;
+    let put = app.put(0, "a", &json!({"on_hand": 1}));
+    let adjust = app.adjust(0, "a", &json!({"delta": 1, "reason": "x"}));
     for request in [put, adjust] {
         let refused = send(request).await;
-        assert_eq!((refused.status, &refused.code), (503, &json!("contended")));
-        assert!(
-            refused.after < Duration::from_secs(2) + SLACK,
-            "{refused:?}"
-        );
+        assert_eq!(refused.problem(), (503, "contended"));
+        assert!(refused.after < WAITED, "{refused:?}");
     }
-    // Reading waits for nobody.
+    // A read does not wait for the lock.
     assert_eq!(app.audit("a").await["on_hand"], 10);
     rival.let_go().await;
     app.stop().await;
 }
 
-/// The movement is held up on its way; nobody knows, and the caller is told so in time.
-#[rstest::rstest]
+/// The proxy holds the movement back until the deadline has passed.
+#[rstest]
 #[tokio::test]
-async fn a_deadline_that_passes_leaves_the_outcome_open_and_a_repeat_settles_it(
-    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn missed_deadline_is_an_unknown_outcome(#[values(Mysql, Postgres)] backend: Backend) {
     let database = fresh_database(backend).await;
     let (proxy, url) = Proxy::before(&database.url).await;
     let flags = ["--wait-limit-ms=500", "--request-deadline-ms=1000"];
     let app = TestApp::on(&url, 1, &flags).await;
     app.set_level("a", 10).await;
     let keyed = || take(&app, "single-sql").header("Idempotency-Key", "held-up");
-    // The movement, on whichever connection: a proxy that holds everything up might meet none that
-    // is open, and then nothing is in doubt.
+    // Holding back the message with the key works on any connection. Holding back everything
+    // could stop the request before it sends the movement, and its outcome would then be known.
     let hold = proxy.hold_request(b"held-up");
     let unknown = send(keyed()).await;
-    assert_eq!(
-        (unknown.status, &unknown.code),
-        (504, &json!("outcome-unknown"))
-    );
+    assert_eq!(unknown.problem(), (504, "outcome-unknown"));
     assert!(
         unknown.after < Duration::from_secs(1) + SLACK,
         "{unknown:?}"
     );
     hold.let_go();
-    let begin = Instant::now();
+    let start = Instant::now();
     while send(keyed()).await.status != 200 {
-        assert!(begin.elapsed() < 4 * SLACK, "it does not come back");
+        assert!(start.elapsed() < 4 * SLACK, "no retry succeeds");
     }
-    assert_taken_once(&app).await;
+    assert_sold_one(&app).await;
     app.stop().await;
 }

@@ -1,35 +1,35 @@
-//! The API's documentation: complete, true of what is served, and changed on purpose only.
+//! The OpenAPI document: complete, true to the served API, and changed only on purpose.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use stocklock::http::document;
 
 use crate::support::app::TestApp;
-use crate::support::services::Backend;
+use crate::support::services::Backend::Sqlite;
 
-/// Every operation: path, method, description.
+/// Every operation: path, method, and its part of the document.
 fn operations(document: &Value) -> Vec<(&str, &str, &Value)> {
     let paths = document["paths"].as_object().expect("paths");
     let operations = paths.iter().flat_map(|(path, item)| {
-        let item = item.as_object().expect("a path's operations");
+        let item = item.as_object().expect("operations");
         item.iter()
             .map(|(method, it)| (path.as_str(), method.as_str(), it))
     });
     operations.collect()
 }
 
-/// What a `$ref` refers to, or the value itself.
+/// The target of a `$ref`, or the value itself.
 fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     match value["$ref"].as_str() {
         Some(reference) => document
             .pointer(reference.trim_start_matches('#'))
-            .unwrap_or_else(|| panic!("{reference} leads nowhere")),
+            .unwrap_or_else(|| panic!("{reference} does not exist")),
         None => value,
     }
 }
 
 #[test]
-fn the_document_is_changed_on_purpose_only() {
+fn document_matches_its_snapshot() {
     for (name, lab) in [("lab", true), ("production", false)] {
         let mut document = document(lab);
         document["info"]["version"] = "[version]".into();
@@ -38,44 +38,32 @@ fn the_document_is_changed_on_purpose_only() {
 }
 
 #[test]
-fn every_operation_says_how_it_succeeds_and_how_it_fails() {
+fn every_operation_documents_its_successes_and_errors() {
     let document = document(true);
-    assert!(
-        document["openapi"]
-            .as_str()
-            .is_some_and(|v| v.starts_with("3.1."))
-    );
+    let version = document["openapi"].as_str().expect("a version");
+    assert!(version.starts_with("3.1."), "{version}");
     for (path, method, operation) in operations(&document) {
         let what = format!("{method} {path}");
         assert!(operation["summary"].is_string(), "{what} has no summary");
         let responses = operation["responses"].as_object().expect("responses");
         assert!(responses.keys().any(|it| it.starts_with('2')), "{what}");
         for (status, response) in responses {
-            let description = resolved(&document, response)["description"].as_str();
-            assert!(
-                description.is_some_and(|it| !it.is_empty()),
-                "{what} {status}"
-            );
-        }
-        let errors = responses
-            .iter()
-            .filter(|(status, _)| *status >= &"400".to_owned());
-        for (status, response) in errors {
             let response = resolved(&document, response);
-            let body = &response["content"]["application/problem+json"];
-            let schema = resolved(&document, &body["schema"]);
-            assert!(
-                schema["properties"]["code"].is_object(),
-                "{what} {status}: {response}"
-            );
             let description = response["description"].as_str().unwrap_or_default();
+            assert!(!description.is_empty(), "{what} {status}");
+            if status.as_str() < "400" {
+                continue;
+            }
+            let body = &response["content"]["application/problem+json"];
+            let code = &resolved(&document, &body["schema"])["properties"]["code"];
+            assert!(code.is_object(), "{what} {status}: {response}");
             assert!(description.contains('`'), "{what} {status} names no code");
         }
     }
 }
 
 #[test]
-fn every_code_that_a_caller_may_meet_is_named() {
+fn every_error_code_is_documented() {
     let document = document(true).to_string();
     for code in [
         "bad-request",
@@ -96,6 +84,7 @@ fn every_code_that_a_caller_may_meet_is_named() {
         "precondition-failed",
         "request-in-flight",
         "request-timeout",
+        "safeguards-fixed",
         "strategy-fixed",
         "strategy-unavailable",
         "unavailable",
@@ -109,7 +98,7 @@ fn every_code_that_a_caller_may_meet_is_named() {
 }
 
 #[test]
-fn every_reference_leads_somewhere() {
+fn every_reference_exists() {
     fn visit(document: &Value, value: &Value) {
         match value {
             Value::Object(object) => {
@@ -126,7 +115,7 @@ fn every_reference_leads_somewhere() {
 
 #[tokio::test]
 async fn every_documented_route_is_served() {
-    let app = TestApp::with_flags(Backend::Sqlite, 1, &[]).await;
+    let app = TestApp::with_flags(Sqlite, 1, &[]).await;
     app.set_level("a", 1).await;
     let document = app.get_json("/openapi.json").await;
     assert_eq!(document, stocklock::http::document(true));
@@ -143,30 +132,25 @@ async fn every_documented_route_is_served() {
 }
 
 #[test]
-fn production_documents_all_but_what_the_lab_adds() {
+fn lab_adds_only_a_page_and_three_parameters_to_the_document() {
     let (mut lab, production) = (document(true), document(false));
-    remove_page_and_strategy(&mut lab);
+    let paths = lab["paths"].as_object_mut().expect("paths");
+    paths.remove("/").expect("the lab has a page");
+    let parameters = &mut lab["paths"]["/stock/deduct"]["post"]["parameters"];
+    let parameters = parameters.as_array_mut().expect("parameters");
+    let before = parameters.len();
+    let only_in_the_lab = ["strategy", "guard", "check"].map(Value::from);
+    parameters.retain(|it| !only_in_the_lab.contains(&it["name"]));
+    assert_eq!(parameters.len(), before - 3);
     assert_eq!(production["paths"], lab["paths"]);
     let body = "/components/schemas/DeductBody/required";
     assert_eq!(lab.pointer(body), None);
     assert_eq!(production.pointer(body), Some(&json!(["sku"])));
 }
 
-/// Removes from the lab's document what production does not have.
-fn remove_page_and_strategy(lab: &mut Value) {
-    let paths = lab["paths"].as_object_mut().expect("paths");
-    paths.remove("/").expect("the lab has a page");
-    let parameters = &mut lab["paths"]["/stock/deduct"]["post"]["parameters"];
-    let parameters = parameters.as_array_mut().expect("parameters");
-    let before = parameters.len();
-    let of_the_lab = ["strategy", "guard", "check"].map(Value::from);
-    parameters.retain(|it| !of_the_lab.contains(&it["name"]));
-    assert_eq!(parameters.len(), before - 3);
-}
-
 #[tokio::test]
-async fn the_browsable_page_needs_nothing_from_elsewhere() {
-    let app = TestApp::with_flags(Backend::Sqlite, 1, &[]).await;
+async fn swagger_page_loads_nothing_from_other_hosts() {
+    let app = TestApp::with_flags(Sqlite, 1, &[]).await;
     let page = app.get("/docs/").await;
     assert_eq!(page.status(), 200);
     let page = page.text().await.expect("a page");
@@ -177,7 +161,7 @@ async fn the_browsable_page_needs_nothing_from_elsewhere() {
         .map(|it| it[1]);
     let mut count = 0;
     for source in sources {
-        assert!(!source.contains("//"), "{source} is elsewhere");
+        assert!(!source.contains("//"), "{source} is on another host");
         let path = format!("/docs/{}", source.trim_start_matches("./"));
         assert_eq!(app.get(&path).await.status(), 200, "{path}");
         count += 1;

@@ -1,7 +1,5 @@
-//! What every store keeps to: one list of cases, run on SQLite, MariaDB, PostgreSQL and Redis.
-//!
-//! A case names no back end unless the back ends differ in it; each runs as a test of its own for
-//! each of them.
+//! The contract of every store: one list of tests that runs on SQLite, MariaDB, PostgreSQL and
+//! Redis. A test names a back end only if the back ends differ.
 
 mod changes;
 mod contention;
@@ -10,5 +8,4 @@ mod fenced;
 pub(crate) mod fixture;
 mod ledger;
 mod migrations;
-mod raw;
 mod servers;

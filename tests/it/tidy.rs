@@ -1,201 +1,189 @@
-//! The rules of the house, checked by reading its files: who may use what, how long a file may be,
-//! how it begins, and what is in none.
+//! Rules for the sources that the compiler and Cargo cannot check: length, heads, words, names.
+//!
+//! Cargo enforces which crate may use which. These rules hold for all files under `src`, `tests`
+//! and `crates`; the words also hold for the documents.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A file of the repository, and its lines without those that are comments.
-struct File {
-    path: String,
-    text: String,
-    code: String,
-}
+use regex::Regex;
 
-/// A word, and the only files and directories that may have it in their code.
-const ONLY_IN: [(&str, &[&str]); 11] = [
-    (
-        "axum::",
-        &[
-            "src/http.rs",
-            "src/http",
-            "src/lab",
-            "src/server.rs",
-            "src/app.rs",
-        ],
-    ),
-    ("sqlx::", &["src/store.rs", "src/store", "tests"]),
-    (
-        " redis::",
-        &[
-            "src/store/redis.rs",
-            "src/store/redis",
-            "tests",
-            "crates/locks",
-        ],
-    ),
-    ("zookeeper_client::", &["tests", "crates/locks"]),
+/// The maximum length of a source file.
+const MAX_LINES: usize = 400;
+
+/// The maximum length of a test's name in characters.
+const MAX_TEST_NAME: usize = 60;
+
+/// A word, and the only files and directories whose code may contain it.
+const ONLY_IN: [(&str, &[&str]); 7] = [
     (
         "std::env::",
         &[
             "src/config.rs",
+            "src/config",
             "tests",
-            "crates/locks/tests",
+            "crates/lab",
             "crates/locks/examples",
+            "crates/locks/tests",
+            "crates/testkit",
         ],
     ),
     ("dotenvy::", &["src/main.rs"]),
-    // The locks have it among their dev-dependencies only.
-    ("anyhow::", &["tests", "crates/locks"]),
-    ("std::process::Command", &["tests", "crates/locks/tests"]),
     ("#[ignore", &[]),
+    ("todo!(", &[]),
     ("mod utils", &[]),
     ("mod helpers", &[]),
+    ("#[path", &[]),
 ];
 
-/// What the parts of the crate may use of each other; those not named here may use all.
-const MAY_USE: [(&str, &[&str]); 14] = [
-    ("stock", &["stock"]),
-    ("retry", &[]),
-    ("metrics", &[]),
-    ("store", &["stock", "store"]),
-    ("settle", &["retry", "stock", "store"]),
-    (
-        "strategy",
-        &[
-            "metrics",
-            "operations",
-            "retry",
-            "settle",
-            "stock",
-            "store",
-            "strategy",
-        ],
-    ),
-    (
-        "change",
-        &["operations", "retry", "settle", "stock", "store"],
-    ),
-    ("operations", &["stock"]),
-    ("descriptors", &[]),
-    (
-        "http",
-        &["change", "http", "metrics", "stock", "store", "strategy"],
-    ),
-    ("server", &["server"]),
-    ("config", &["strategy"]),
-    ("telemetry", &["config"]),
-    ("lab", &["app", "config", "lab", "stock", "strategy"]),
-];
+/// Words of riddles and of old books. The plain word is always known: an engineer, is logged, if.
+const AVOID: &str = r"(?i)\b(nobody|somebody|anybody|whoever|whomever|is told|are told|was told|were told|tells? of|is said|lest|amid|thereby|whereby|for ever|anew|once more|of ours|of theirs|all the same|at that|begun|nor is|nor does|nor are|to be had|by themselves alone|the likes)\b";
 
-/// Where a strategy's name may stand in code: nobody else may decide by it.
-const MAY_NAME_A_STRATEGY: [&str; 4] = ["src/strategy.rs", "src/strategy", "src/lab", "tests"];
+/// "where" that means "if".
+const WHERE_IF: &str =
+    r"(?:^|[,;:] |\. )where (?:it|there|that|this|they|he|one|a|an|the|no|none|nothing|some) ";
 
-const MOST_LINES: usize = 400;
+/// How many of these words there may be in 1,000 words of prose.
+const AVOIDED_PER_THOUSAND: f64 = 0.25;
 
-fn files() -> Vec<File> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut directories: Vec<PathBuf> = [
-        "src",
-        "tests",
-        "crates/locks/src",
-        "crates/locks/tests",
-        "crates/locks/examples",
-    ]
-    .map(|directory| root.join(directory))
-    .into();
-    let mut files = Vec::new();
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(directory).expect("the sources are there") {
-            let path = entry.expect("a directory can be read").path();
-            if path.is_dir() {
-                directories.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let relative = path.strip_prefix(root).expect("it is below the root");
-                let text = fs::read_to_string(&path).expect("a source is text");
-                files.push(File {
-                    path: relative.display().to_string(),
-                    code: without_comments(&text),
-                    text,
-                });
-            }
-        }
-    }
-    assert!(files.len() > 50, "only {} sources were found", files.len());
-    files
-}
-
-fn without_comments(text: &str) -> String {
-    let code = text
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("//"));
-    code.collect::<Vec<_>>().join("\n")
+struct File {
+    path: String,
+    text: String,
 }
 
 impl File {
-    /// Whether it is one of `places`, or lies in one of them.
+    /// The lines that are not comments.
+    fn code(&self) -> String {
+        let lines = self.text.lines();
+        let code = lines.filter(|line| !line.trim_start().starts_with("//"));
+        code.collect::<Vec<_>>().join("\n")
+    }
+
+    /// The comments of a source, or all lines of a document.
+    fn prose(&self) -> impl Iterator<Item = &str> {
+        let is_source = has_extension(Path::new(&self.path), "rs");
+        self.text.lines().filter_map(move |line| {
+            if is_source {
+                let comment = line.trim_start().strip_prefix("//")?;
+                Some(comment.trim_start_matches(['/', '!', ' ']))
+            } else {
+                Some(line)
+            }
+        })
+    }
+
     fn is_in(&self, places: &[&str]) -> bool {
         let path = Path::new(&self.path);
         places.iter().any(|place| path.starts_with(place))
     }
+}
 
-    /// The part of the crate that it belongs to.
-    fn part(&self) -> Option<&str> {
-        let path = self.path.strip_prefix("src/")?;
-        path.split(['/', '.']).next()
-    }
+fn has_extension(path: &Path, wanted: &str) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension == wanted)
+}
 
-    /// The parts of the crate that it uses.
-    fn uses(&self) -> impl Iterator<Item = &str> {
-        self.code.split("crate::").skip(1).map(|rest| {
-            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
-            &rest[..end.unwrap_or(rest.len())]
-        })
+/// All files below these directories with this extension.
+fn files(directories: &[&str], extension: &str) -> Vec<File> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut directories: Vec<PathBuf> = directories.iter().map(|it| root.join(it)).collect();
+    let mut files = Vec::new();
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).expect("the directory exists") {
+            let path = entry.expect("a directory can be read").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if has_extension(&path, extension) {
+                let relative = path.strip_prefix(root).expect("it is below the root");
+                files.push(File {
+                    path: relative.display().to_string(),
+                    text: fs::read_to_string(&path).expect("the file is text"),
+                });
+            }
+        }
     }
+    files
+}
 
-    fn names_a_strategy(&self) -> bool {
-        self.code.split("Strategy::").skip(1).any(|rest| {
-            let mut chars = rest.chars();
-            chars.next().is_some_and(char::is_uppercase)
-                && chars.next().is_some_and(char::is_lowercase)
-        })
-    }
+fn sources() -> Vec<File> {
+    let files = files(&["src", "tests", "crates"], "rs");
+    assert!(files.len() > 100, "only {} sources were found", files.len());
+    files
 }
 
 #[test]
-fn every_file_begins_with_what_it_is_for_and_is_short() {
-    for File { path, text, .. } in files() {
-        assert!(text.starts_with("//! "), "{path} does not begin with //!");
+fn every_source_is_short_and_has_a_head() {
+    for File { path, text } in sources() {
+        assert!(text.starts_with("//! "), "{path} does not start with //!");
         let lines = text.lines().count();
-        assert!(lines <= MOST_LINES, "{path} has {lines} lines");
+        assert!(lines <= MAX_LINES, "{path} has {lines} lines");
     }
 }
 
 #[test]
-fn what_belongs_to_one_place_is_used_there_only() {
-    for file in files() {
-        // This file has to name them all.
+fn words_of_one_place_are_used_only_there() {
+    for file in sources() {
+        // This file names them all.
         if file.path == "tests/it/tidy.rs" {
             continue;
         }
+        let code = file.code();
         for (word, places) in ONLY_IN {
-            let found = file.code.contains(word);
-            assert!(!found || file.is_in(places), "{} has {word}", file.path);
+            let found = code.contains(word);
+            assert!(
+                !found || file.is_in(places),
+                "{} contains {word}",
+                file.path
+            );
         }
-        let decides = file.names_a_strategy() && !file.is_in(&MAY_NAME_A_STRATEGY);
-        assert!(!decides, "{} decides by strategy", file.path);
     }
 }
 
 #[test]
-fn the_parts_use_each_other_in_one_direction_only() {
-    for file in files() {
-        let rule = MAY_USE.iter().find(|(part, _)| Some(*part) == file.part());
-        let Some((part, allowed)) = rule else {
-            continue;
-        };
-        for used in file.uses() {
-            let path = &file.path;
-            assert!(allowed.contains(&used), "{path}, of {part}, uses `{used}`");
+fn test_names_are_short() {
+    let test = Regex::new(r"#\[(?:tokio::)?test[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:async )?fn (\w+)")
+        .expect("a valid pattern");
+    let mut count = 0;
+    for file in sources() {
+        for found in test.captures_iter(&file.text) {
+            let name = &found[1];
+            count += 1;
+            assert!(
+                name.len() <= MAX_TEST_NAME,
+                "{}: {name} is too long",
+                file.path
+            );
         }
     }
+    assert!(count > 300, "only {count} tests were found");
+}
+
+#[test]
+fn prose_is_plain() {
+    let patterns = [AVOID, WHERE_IF].map(|it| Regex::new(it).expect("a valid pattern"));
+    let mut documents = files(&["docs", "loadtest", "crates"], "md");
+    for name in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+        let text = fs::read_to_string(path).expect("the document exists");
+        documents.push(File {
+            path: name.to_owned(),
+            text,
+        });
+    }
+    let (mut words, mut found) = (0_usize, Vec::new());
+    for file in sources().into_iter().chain(documents) {
+        for line in file.prose() {
+            words += line.split_whitespace().count();
+            if patterns.iter().any(|pattern| pattern.is_match(line)) {
+                found.push(format!("{}: {line}", file.path));
+            }
+        }
+    }
+    assert!(words > 10_000, "only {words} words were found");
+    let rate = 1_000.0 * found.len() as f64 / words as f64;
+    assert!(
+        rate <= AVOIDED_PER_THOUSAND,
+        "{rate:.2} avoided words per 1,000; write these lines in plain words:\n{}",
+        found.join("\n")
+    );
 }

@@ -15,6 +15,8 @@
 
 pub mod deduct;
 pub mod level_service;
+#[cfg(feature = "model")]
+pub mod model;
 pub mod ports;
 pub mod stock;
 pub mod strategy;

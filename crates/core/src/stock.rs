@@ -1,7 +1,7 @@
-//! The domain: names, quantities, levels, movements, and what a deduction may answer.
+//! The domain: names, quantities, levels, movements, and the errors of a deduction.
 //!
-//! Values are built only by parsing, so whoever holds one need not check it again. Nothing here
-//! does I/O, knows a driver, or knows HTTP.
+//! Values are built only by parsing, so a value needs no further check. Nothing here does I/O,
+//! knows a driver, or knows HTTP.
 
 mod audit;
 mod change;

@@ -1,8 +1,8 @@
-//! Holds a lock of a real server for a while, as a process of its own:
-//! `cargo run -p stocklock-locks --example hold -- redis://127.0.0.1/ sku:42 10`, or with
-//! `zookeeper://127.0.0.1:2181/` for the URL. Start it twice.
+//! Holds a lock on a real server for some seconds. Start it in two terminals to see one wait:
+//! `cargo run -p stocklock-locks --example hold -- redis://127.0.0.1/ sku:42 10`
+//! The URL of a ZooKeeper server is `zookeeper://127.0.0.1:2181/`.
 //!
-//! Lines on standard output: `waiting`, `held <token>`, then `lost <reason>` or `released`.
+//! Output: `waiting`, `held <token>`, then `lost <reason>` or `released`.
 
 use std::error::Error;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Three ways to hold a lock, in this process alone: `cargo run -p stocklock-locks --example quick_start`.
+//! Three ways to hold a lock, without a server:
+//! `cargo run -p stocklock-locks --example quick_start`.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,30 +11,30 @@ use stocklock_locks::{LockManager, ReleaseOutcome};
 async fn main() -> Result<(), Box<dyn Error>> {
     let locks = LockManager::new(LocalBackend::new());
 
-    // With a guard.
+    // 1. Wait for the lock, and keep its guard.
     let guard = locks
         .lock("sku:42")
         .wait(Duration::from_secs(2))
         .acquire()
         .await?;
     println!(
-        "held: {guard:?}, for certain another {:?}",
+        "acquired {guard:?}, valid for at least {:?}",
         guard.remaining()
     );
 
-    // Only if it is free.
+    // 2. Acquire the lock only if it is free.
     assert!(locks.lock("sku:42").try_acquire().await?.is_none());
     match guard.release().await {
-        ReleaseOutcome::Released { held_for } => println!("held for {held_for:?}"),
-        other => println!("{other:?}"),
+        ReleaseOutcome::Released { held_for } => println!("released after {held_for:?}"),
+        outcome => println!("not released: {outcome:?}"),
     }
 
-    // Around a future, which is dropped if the lock is lost.
+    // 3. Run a future under the lock. It is dropped if the lock is lost.
     let token = locks
         .lock("sku:42")
         .run(|guard| async move { guard.token() })
         .await?;
-    println!("the next token: {token}");
+    println!("the next holder had token {token}");
 
     locks.shutdown().await;
     Ok(())

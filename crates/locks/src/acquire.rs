@@ -1,7 +1,7 @@
-//! Acquiring: the local line, then the server, in a task of its own.
+//! Acquires a lock: first the local queue, then the server, in a separate task.
 //!
-//! The caller's future only waits for that task. When it is dropped the task learns of it at once,
-//! and whatever the server may know of the acquisition by then is released in the background.
+//! The caller's future only waits for that task. If the caller drops the future, the task stops,
+//! and anything that the server may have recorded is released in the background.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +19,15 @@ use crate::manager::{Inner, LockManager};
 use crate::metrics::{AttemptOutcome, NotAcquired};
 use crate::nonce::Nonce;
 use crate::queue::{Entered, Turn};
-use crate::release::{ReleaseJob, Released};
+use crate::release::{Done, ReleaseJob};
 use crate::retry::Backoff;
 
-/// The longest name in bytes; a path element of ZooKeeper triples it at worst.
+/// Maximum length of a lock name in bytes. As a ZooKeeper path element a name can triple in length.
 const NAME_MAX: usize = 1_024;
 
-/// How long past its wait limit an acquisition may tidy up on the server.
-const TIDY: Duration = Duration::from_millis(50);
+/// How long an acquisition that reached its wait limit may wait for its own cleanup.
+const CLEANUP_LIMIT: Duration = Duration::from_millis(50);
 
-/// Acquires a lock in a task of its own.
 pub(crate) async fn acquire(
     manager: &LockManager,
     options: Options,
@@ -56,12 +55,12 @@ pub(crate) async fn acquire(
     Outcome(outcome).receive().await
 }
 
-/// Where the task's answer arrives. One that nobody takes any more is given back.
+/// Receives the result of the task. If the caller is gone, a granted lock is released.
 struct Outcome(oneshot::Receiver<Result<LockGuard, LockError>>);
 
 impl Outcome {
     async fn receive(mut self) -> Result<LockGuard, LockError> {
-        // The task only disappears with its runtime.
+        // The sender is dropped without an answer only if the runtime shuts down.
         (&mut self.0).await.unwrap_or(Err(LockError::Shutdown))
     }
 }
@@ -75,30 +74,29 @@ impl Drop for Outcome {
     }
 }
 
-/// One acquisition while it lasts.
 struct Acquisition {
     inner: Arc<Inner>,
     options: Options,
     started: Moment,
-    /// Nobody waits for it any more, or the manager was shut down.
+    /// Cancelled when the caller drops its future or the manager is shut down.
     abandoned: CancellationToken,
+    /// Whether another task or client held the lock when this acquisition asked for it.
     contended: bool,
 }
 
-/// Why an acquisition ends without a lock.
 enum End {
-    /// The wait limit, while others held the lock.
+    /// The wait limit passed while another task or client held the lock.
     Busy,
-    /// The wait limit, while the server gave no answer; or a failure that stays.
+    /// The wait limit passed without an answer from the server, or the error is permanent.
     Unavailable(BackendError),
-    /// Nobody waits for it any more, or the manager was shut down.
+    /// The caller dropped its future, or the manager was shut down.
     Abandoned,
 }
 
 impl Acquisition {
     async fn run(mut self) -> Result<LockGuard, LockError> {
-        let end = match self.turn().await {
-            Ok(turn) => match self.remote(turn).await {
+        let end = match self.wait_for_turn().await {
+            Ok(turn) => match self.acquire_on_server(turn).await {
                 Ok(guard) => return Ok(guard),
                 Err(end) => end,
             },
@@ -108,8 +106,8 @@ impl Acquisition {
         let (error, why) = match end {
             End::Busy => (LockError::WaitLimit { waited }, NotAcquired::WaitLimit),
             End::Unavailable(error) => {
-                let asked = format!("acquire {:?}", self.options.name);
-                let error = error.asked(self.inner.backend.name(), asked);
+                let request = format!("acquire {:?}", self.options.name);
+                let error = error.with_request(self.inner.backend.name(), request);
                 (LockError::Unavailable(error), NotAcquired::Unavailable)
             }
             End::Abandoned if self.inner.closed.is_cancelled() => {
@@ -127,13 +125,13 @@ impl Acquisition {
         self.inner.clock.now().since(self.started)
     }
 
-    /// When it stops waiting for others.
+    /// The time at which the acquisition stops waiting for other holders.
     fn wait_limit(&self) -> Moment {
         self.started + self.options.wait
     }
 
-    /// When it stops waiting for the server's answer. Who does not wait for others still has to
-    /// hear the server once.
+    /// The time at which the acquisition stops waiting for the server's answer. With a wait limit
+    /// of zero, the server still gets time for one answer.
     fn answer_limit(&self) -> Moment {
         if self.options.wait.is_zero() {
             self.started + self.inner.backend.response_limit()
@@ -142,34 +140,36 @@ impl Acquisition {
         }
     }
 
-    /// Whether the time went by waiting for others, so that what was sent at `sent` could not be
-    /// answered within the limit even by a server that is well; which it is not where who was first
-    /// in line before got no answer either.
-    fn asked_too_late(&self, sent: Moment) -> bool {
+    /// Returns true if the request was sent too close to the wait limit for a healthy server to
+    /// answer in time.
+    ///
+    /// This holds only if the acquisition spent its time behind other holders, and if the server
+    /// answered the task that was first in the local queue.
+    fn sent_too_late(&self, sent: Moment) -> bool {
         let unanswered = self.inner.clock.now().since(sent);
         self.contended
             && unanswered < self.inner.backend.response_limit()
-            && !self.inner.queue.is_troubled(&self.options.name)
+            && !self.inner.queues.is_failing(&self.options.name)
     }
 
-    /// Waits in the line of this process.
-    async fn turn(&mut self) -> Result<Turn, End> {
+    /// Waits for the first position in the local queue.
+    async fn wait_for_turn(&mut self) -> Result<Turn, End> {
         if self.abandoned.is_cancelled() {
             return Err(End::Abandoned);
         }
-        let mut place = match self.inner.queue.enter(&self.options.name) {
+        let mut waiter = match self.inner.queues.enter(&self.options.name) {
             Entered::Turn(turn) => return Ok(turn),
-            Entered::Place(place) => place,
+            Entered::Waiter(waiter) => waiter,
         };
         self.contended = true;
         tokio::select! {
-            turn = place.turn() => Ok(turn),
+            turn = waiter.turn() => Ok(turn),
             () = self.abandoned.cancelled() => Err(End::Abandoned),
             () = self.inner.clock.sleep_until(self.wait_limit()) => {
-                // Who is before us may be waiting for a dead server, not for the lock.
-                if self.inner.queue.is_troubled(&self.options.name) {
-                    let source = "the server gave no answer to who was first in line";
-                    Err(End::Unavailable(BackendError::transient(source)))
+                // The task ahead may be waiting for a dead server, not for the lock.
+                if self.inner.queues.is_failing(&self.options.name) {
+                    let cause = "the server did not answer the first task in the local queue";
+                    Err(End::Unavailable(BackendError::transient(cause)))
                 } else {
                     Err(End::Busy)
                 }
@@ -178,7 +178,7 @@ impl Acquisition {
     }
 
     /// Asks the server until it grants the lock or the wait limit is over.
-    async fn remote(&mut self, turn: Turn) -> Result<LockGuard, End> {
+    async fn acquire_on_server(&mut self, turn: Turn) -> Result<LockGuard, End> {
         let nonce = Nonce::random();
         let mut contender = self.inner.backend.contender(Request {
             name: Arc::clone(&self.options.name),
@@ -186,34 +186,36 @@ impl Acquisition {
             lease: self.options.lease,
         });
         let end = match self.contend(contender.as_mut(), &turn).await {
-            Ok((grant, sent)) => match self.hold(nonce, grant, sent, turn) {
+            Ok((grant, sent)) => match self.create_guard(nonce, grant, sent, turn) {
                 Ok(guard) => return Ok(guard),
                 Err(turn) => {
-                    self.give_back(nonce, turn, None);
-                    let source = "the lock was granted so late that its lease is nearly over";
-                    return Err(End::Unavailable(BackendError::transient(source)));
+                    self.release(nonce, turn, None);
+                    let cause = "the grant arrived when its lease had almost expired";
+                    return Err(End::Unavailable(BackendError::transient(cause)));
                 }
             },
             Err(end) => end,
         };
         if contender.may_have_left_something() {
-            self.leave(nonce, turn, &end).await;
+            self.clean_up(nonce, turn, &end).await;
         }
         Err(end)
     }
 
-    /// Gives up a place in the server's queue. Who was told that the lock is busy finds no trace of
-    /// itself there when it asks again, if the server answers as quickly as it has so far.
-    async fn leave(&self, nonce: Nonce, turn: Turn, end: &End) {
+    /// Releases a place in the server's queue.
+    ///
+    /// If the lock was busy, this waits up to [`CLEANUP_LIMIT`] for the release. A caller that
+    /// tries again right away then does not find its own old place in the queue.
+    async fn clean_up(&self, nonce: Nonce, turn: Turn, end: &End) {
         if !matches!(end, End::Busy) {
-            return self.give_back(nonce, turn, None);
+            return self.release(nonce, turn, None);
         }
         let (done, is_done) = oneshot::channel();
-        self.give_back(nonce, turn, Some(done));
+        self.release(nonce, turn, Some(done));
         let now = self.inner.clock.now();
         tokio::select! {
             _ = is_done => {}
-            () = self.inner.clock.sleep_until(now + TIDY) => {}
+            () = self.inner.clock.sleep_until(now + CLEANUP_LIMIT) => {}
         }
     }
 
@@ -231,16 +233,16 @@ impl Acquisition {
                 () = self.abandoned.cancelled() => return Err(End::Abandoned),
                 answer = contender.attempt() => answer,
                 () = self.inner.clock.sleep_until(self.answer_limit()) => {
-                    if last_failure.is_none() && self.asked_too_late(sent) {
+                    if last_failure.is_none() && self.sent_too_late(sent) {
                         return Err(End::Busy);
                     }
-                    // What was answered before says more.
-                    let silence = || BackendError::transient("no answer within the wait limit");
-                    Err(last_failure.take().unwrap_or_else(silence))
+                    // An earlier error says more than a timeout.
+                    let timeout = || BackendError::transient("no answer within the wait limit");
+                    Err(last_failure.take().unwrap_or_else(timeout))
                 }
             };
-            self.count(&answer);
-            turn.set_troubled(answer.is_err());
+            self.count_attempt(&answer);
+            turn.set_failing(answer.is_err());
             let failure = match answer {
                 Ok(Attempt::Held(grant)) => return Ok((grant, sent)),
                 Ok(Attempt::Busy { ask_again }) => {
@@ -257,8 +259,8 @@ impl Acquisition {
         }
     }
 
-    /// Waits until another attempt makes sense; an error of the waiting itself is returned as one
-    /// that an attempt may mend.
+    /// Waits until another attempt makes sense. An error of the wait itself is returned as
+    /// `Ok(Some)`, because the next attempt may repair it.
     async fn wait(
         &self,
         contender: &mut dyn Contender,
@@ -279,21 +281,21 @@ impl Acquisition {
         }
     }
 
-    /// Pauses after a failure, or ends with it.
+    /// Pauses after an error, or ends the acquisition if the error is permanent or no time is left.
     async fn pause(&self, error: BackendError, backoff: &mut Backoff) -> Result<BackendError, End> {
         let again = self.inner.clock.now() + backoff.next();
         if error.is_permanent() || again >= self.answer_limit() {
             return Err(End::Unavailable(error));
         }
-        tracing::debug!(lock = %self.options.name, %error, "the lock server gave no answer");
+        tracing::debug!(lock = %self.options.name, %error, "an attempt to acquire a lock failed");
         tokio::select! {
             () = self.abandoned.cancelled() => Err(End::Abandoned),
             () = self.inner.clock.sleep_until(again) => Ok(error),
         }
     }
 
-    /// Makes a guard of a grant, unless its answer came so late that it is worth nothing.
-    fn hold(
+    /// Turns a grant into a guard. Fails if the grant arrived too late to be valid.
+    fn create_guard(
         &self,
         nonce: Nonce,
         grant: Grant,
@@ -308,25 +310,25 @@ impl Acquisition {
         let inner = Arc::clone(&self.inner);
         let hold = Hold::new(inner, self.options.clone(), nonce, grant, sent, turn);
         let hold = Arc::new(hold);
-        self.inner.watchdog.insert(&hold, hold.times(renewal));
+        self.inner.watchdog.insert(&hold, hold.due_times(renewal));
         self.inner
             .hooks
             .acquired(self.options.label, self.waited(), self.contended);
         Ok(LockGuard::new(hold))
     }
 
-    fn give_back(&self, nonce: Nonce, turn: Turn, done: Option<oneshot::Sender<Released>>) {
+    fn release(&self, nonce: Nonce, turn: Turn, done: Option<Done>) {
         self.inner.release(ReleaseJob {
             name: Arc::clone(&self.options.name),
             nonce,
             lease: self.options.lease,
             turn: Some(turn),
             done,
-            held: None,
+            metrics: None,
         });
     }
 
-    fn count(&self, answer: &Result<Attempt, BackendError>) {
+    fn count_attempt(&self, answer: &Result<Attempt, BackendError>) {
         let outcome = match answer {
             Ok(Attempt::Held(_)) => AttemptOutcome::Held,
             Ok(Attempt::Busy { .. }) => AttemptOutcome::Busy,

@@ -1,8 +1,12 @@
-//! What a lock server has to be able to do, and no more: six questions.
+//! The interface to a lock server.
 //!
-//! The manager does the rest (waiting, renewing, deadlines, releasing, counting), the same for all.
-//! Every method may be dropped at any await point; what it may have left on the server goes with a
-//! later [`Backend::release`] of the same nonce.
+//! A back end only talks to its server. The manager does everything else for all back ends:
+//! waiting, renewing, deadlines, releasing and metrics.
+//!
+//! # Cancel safety
+//!
+//! Every method may be dropped at any await point. A later [`Backend::release`] with the same nonce
+//! removes what the dropped call may have left on the server.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -15,93 +19,97 @@ use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
 use crate::token::Token;
 
-/// A lock server.
+/// A client of a lock server.
 #[async_trait]
 pub trait Backend: Debug + Send + Sync + 'static {
-    /// Its kind, for metrics and logs: `redis`, `zookeeper`.
+    /// The kind of server, for logs and errors: `redis`, `zookeeper`.
     fn name(&self) -> &'static str;
 
-    /// How long one question may take; the back end gives up by itself after about that.
+    /// How long one request may take. The back end itself gives up after about this time.
     fn response_limit(&self) -> Duration;
 
-    /// How long the server keeps a lock that was asked for with this lease when nobody renews it.
+    /// How long the server keeps a lock with this lease if it is not renewed.
     fn kept_for(&self, lease: Duration) -> Duration;
 
-    /// One acquisition of one lock. Nothing is sent before its first attempt.
+    /// Creates one acquisition of one lock. Nothing is sent before its first attempt.
     fn contender(&self, request: Request) -> Box<dyn Contender>;
 
-    /// Renews many locks in one go, and answers for each, in order.
+    /// Renews several locks in one request, and returns one result per lock, in order.
     ///
     /// # Errors
-    /// When it is not known whether they were renewed.
+    /// Returns an error if it is unknown whether the locks were renewed.
     async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError>;
 
-    /// Gives a lock up, or whatever an acquisition with this nonce has left.
+    /// Releases a lock, or removes what an acquisition with this nonce has left on the server.
     ///
     /// # Errors
-    /// When it is not known whether it was given up.
+    /// Returns an error if it is unknown whether the lock was released.
     async fn release(&self, name: &str, nonce: Nonce) -> Result<Release, BackendError>;
 
-    /// Asks the server whether the lock is this nonce's.
+    /// Asks the server whether this nonce holds the lock.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// Returns an error if the server does not answer.
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError>;
 
-    /// Asks the server for a sign of life. It changes nothing there.
+    /// Checks that the server answers, without changing anything on it.
     ///
     /// # Errors
-    /// When there is no answer, or a refusal.
+    /// Returns an error if the server does not answer or refuses the request.
     async fn ping(&self) -> Result<(), BackendError>;
 
-    /// Takes the means to have all locks renewed at once, for a back end that hears of trouble
-    /// before a renewal would.
+    /// Receives a handle that makes the manager renew all locks at once. A back end uses it if it
+    /// can detect trouble before the next renewal.
     fn attach(&self, nudge: Nudge);
 
-    /// Ends connections and sessions; nothing is asked afterwards.
+    /// Closes connections and sessions. No method is called afterwards.
     async fn close(&self);
 }
 
-/// One acquisition while it lasts. Dropping it ends its interest in wake-ups.
+/// One acquisition in progress. Dropping it unsubscribes from wake-ups.
 #[async_trait]
 pub trait Contender: Send {
-    /// Tries once. Repeated after an unclear failure it finds what the first try did: the same
-    /// nonce never holds twice, and has one token.
+    /// Tries once to acquire the lock.
+    ///
+    /// A repeated attempt after an unclear failure finds the result of the first one. A nonce never
+    /// holds a lock twice, and has one token.
     ///
     /// # Errors
-    /// When it is not known whether the lock was acquired.
+    /// Returns an error if it is unknown whether the lock was acquired.
     async fn attempt(&mut self) -> Result<Attempt, BackendError>;
 
-    /// Completes when another attempt makes sense. The first call may complete at once: a change
-    /// between the attempt and the beginning of the subscription would otherwise be missed.
+    /// Completes when another attempt makes sense.
+    ///
+    /// The first call may complete at once, after it has subscribed. The next attempt then sees a
+    /// change that happened before the subscription.
     ///
     /// # Errors
-    /// When waiting makes no sense any more, for instance because the session has ended.
+    /// Returns an error if waiting is pointless, for example because the session has ended.
     async fn wait(&mut self) -> Result<(), BackendError>;
 
-    /// Whether the server may know the nonce, so that a release is needed if this ends here.
+    /// Returns true if the server may know the nonce, so that a release is needed.
     fn may_have_left_something(&self) -> bool;
 }
 
-/// What is to be acquired.
+/// A lock to acquire.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The lock's name.
     pub name: Arc<str>,
-    /// Who asks.
+    /// Identifies this acquisition.
     pub nonce: Nonce,
-    /// How long the lock lives without renewal, where the server lets the client choose.
+    /// How long the lock lives without renewal, if the server lets the client choose.
     pub lease: Duration,
 }
 
-/// What one attempt came to.
+/// The result of one attempt.
 #[derive(Debug)]
 pub enum Attempt {
-    /// The lock is held.
+    /// The lock was acquired.
     Held(Grant),
-    /// Somebody else holds it.
+    /// Another client holds the lock.
     Busy {
-        /// After how long to ask again though no wake-up came; `None` where wake-ups are certain.
+        /// When to ask again if no wake-up arrives. `None` if wake-ups cannot be lost.
         ask_again: Option<Duration>,
     },
 }
@@ -111,9 +119,9 @@ pub enum Attempt {
 pub struct Grant {
     /// The fencing token.
     pub token: Token,
-    /// Who minted the token; tokens of different sources do not compare.
+    /// What issued the token. Tokens of different sources cannot be compared.
     pub source: Arc<str>,
-    /// How long after the *sending* of the request the server may grant it to another.
+    /// The server may grant the lock to another client this long after the request was *sent*.
     pub lease: Duration,
 }
 
@@ -122,38 +130,38 @@ pub struct Grant {
 pub struct Renewal {
     /// The lock's name.
     pub name: Arc<str>,
-    /// Who holds it.
+    /// Identifies the holder.
     pub nonce: Nonce,
-    /// The lease that it is to have from now on.
+    /// The new lease, counted from now.
     pub lease: Duration,
 }
 
-/// What one renewal came to.
+/// The result of one renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewed {
-    /// It is held for this long after the sending of the request.
+    /// The lock is held for this long after the request was sent.
     Held(Duration),
-    /// It is held no more.
+    /// The lock is no longer held.
     Gone(LostReason),
-    /// No answer for this one.
+    /// The server did not answer for this lock.
     Unknown,
 }
 
-/// What a release found.
+/// The result of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// The lock was this nonce's, and is free now.
+    /// This nonce held the lock, and the lock is free now.
     Released,
-    /// It was not this nonce's.
+    /// This nonce did not hold the lock.
     NotHeld,
 }
 
-/// Makes a manager renew all of its locks now; cheap, and never blocks.
+/// Makes a manager renew all of its locks now. It is cheap and never blocks.
 #[derive(Debug, Clone)]
 pub struct Nudge(pub(crate) Arc<Notify>);
 
 impl Nudge {
-    /// Renew now.
+    /// Starts the renewals.
     pub fn renew_now(&self) {
         self.0.notify_one();
     }

@@ -1,4 +1,4 @@
-//! One acquisition, described before it begins.
+//! The settings of one acquisition.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::error::LockError;
 use crate::guard::{LockGuard, ReleaseOutcome};
 use crate::manager::LockManager;
 
-/// The shortest lease; below it the timers of a busy machine are too coarse.
+/// The minimum lease. The timers of a busy machine are too coarse for a shorter one.
 const LEASE_MIN: Duration = Duration::from_millis(20);
 
-/// How one lock is acquired and held; the manager's defaults at first.
+/// How one lock is acquired and held. The manager's defaults apply until they are changed.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) name: Arc<str>,
@@ -43,7 +43,7 @@ impl Options {
         self.lease = lease.max(LEASE_MIN);
     }
 
-    /// Until when a lock is held for certain whose request was sent at `sent`.
+    /// The latest time at which the lock is guaranteed to be held, if it was requested at `sent`.
     pub(crate) fn valid_until(&self, sent: Moment, lease: Duration, acquired: Moment) -> Moment {
         let margin = self.safety_margin.unwrap_or(lease / 10).min(lease / 2);
         let until = sent + lease.saturating_sub(margin);
@@ -51,13 +51,13 @@ impl Options {
             .map_or(until, |limit| until.min(limit))
     }
 
-    /// The moment at which a holder that acquired it at `acquired` has to give it up.
+    /// The time at which a holder that acquired the lock at `acquired` must release it.
     pub(crate) fn hold_limit(&self, acquired: Moment) -> Option<Moment> {
         self.max_hold.map(|most| acquired + most)
     }
 }
 
-/// Describes one acquisition; from [`LockManager::lock`], does nothing before its last call.
+/// Describes one acquisition. Created by [`LockManager::lock`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -70,7 +70,7 @@ impl Options {
 ///     .max_hold(Duration::from_secs(60))
 ///     .acquire()
 ///     .await?;
-/// // ... write, with guard.token() as a condition ...
+/// // ... work; pass guard.token() to every write ...
 /// guard.release().await;
 /// # Ok(()) }
 /// ```
@@ -90,76 +90,81 @@ impl LockBuilder {
         Self { manager, options }
     }
 
-    /// How long [`acquire`](Self::acquire) may wait, in this process and on the server; 5 s unless
-    /// told.
+    /// Sets how long [`acquire`](Self::acquire) may wait, in this process and on the server.
+    /// Default: 5 s.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.options.wait = limit;
         self
     }
 
-    /// How long the lock lives on the server without renewal; 10 s unless told, at least 20 ms.
+    /// Sets how long the lock lives on the server without renewal. Default: 10 s; minimum: 20 ms.
     ///
-    /// It is renewed at every third of this, so it bounds only how long others wait after a crash.
-    /// ZooKeeper's locks live as long as their session instead, and ignore it.
+    /// The lock is renewed at every third of the lease, so the lease only limits how long other
+    /// clients wait after a crash. ZooKeeper ignores it: its locks live as long as their session.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.set_lease(lease);
         self
     }
 
-    /// How long the lock may be held in all; without a bound unless told.
+    /// Sets how long the lock may be held in total. Default: no limit.
     ///
-    /// Then it is lost, with [`LostReason::MaxHold`](crate::LostReason::MaxHold), and given up: a
-    /// task that hangs does not keep everybody out.
+    /// After this time the lock is released and counts as lost, with
+    /// [`LostReason::MaxHold`](crate::LostReason::MaxHold). A task that hangs then does not block
+    /// other clients indefinitely.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.options.max_hold = Some(limit);
         self
     }
 
-    /// How often the lock is renewed; without a bound unless told, 0 for never.
+    /// Sets how often the lock may be renewed; 0 means never. Default: no limit.
     ///
-    /// Then it runs out, with [`LostReason::MaxRenewals`](crate::LostReason::MaxRenewals).
+    /// After the last renewal the lock expires, with
+    /// [`LostReason::MaxRenewals`](crate::LostReason::MaxRenewals).
     pub fn max_renewals(mut self, limit: u32) -> Self {
         self.options.max_renewals = Some(limit);
         self
     }
 
-    /// How long before the server may grant the lock to another the guard counts as lost; a tenth
-    /// of the lease unless told, at most half of it.
+    /// Sets how long before its expiry on the server the lock counts as lost. Default: a tenth of
+    /// the lease; maximum: half of it.
     ///
-    /// It pays for the difference in the clocks' rates, for timers that fire late, and for the time
-    /// that work in progress takes to notice.
+    /// The margin covers clocks that run at different rates, timers that fire late, and the time
+    /// that running work needs to stop.
     pub fn safety_margin(mut self, margin: Duration) -> Self {
         self.options.safety_margin = Some(margin);
         self
     }
 
-    /// The name under which metrics count this lock: one of few, where lock names are many.
+    /// Sets the label of this lock in metrics. Use few labels: lock names are often too many.
+    /// Default: `lock`.
     pub fn label(mut self, label: &'static str) -> Self {
         self.options.label = label;
         self
     }
 
-    /// Acquires the lock, and waits for it up to the wait limit.
+    /// Acquires the lock, waiting up to the wait limit.
     ///
     /// # Errors
-    /// [`LockError::WaitLimit`] when it was not free in time, [`LockError::Unavailable`] when the
-    /// server gave no answer in time, [`LockError::Shutdown`], [`LockError::InvalidName`].
+    /// - [`LockError::WaitLimit`] if the lock was not free in time.
+    /// - [`LockError::Unavailable`] if the server did not answer in time.
+    /// - [`LockError::Shutdown`] if the manager was shut down.
+    /// - [`LockError::InvalidName`] if the name is empty or too long.
     ///
     /// # Cancel safety
-    /// May be dropped at any point. What it had acquired or queued for is released in the
-    /// background, whether or not the server's answer was on its way.
+    /// The future may be dropped at any point. A lock or queue position that it had already
+    /// obtained is released in the background.
     pub async fn acquire(self) -> Result<LockGuard, LockError> {
         acquire::acquire(&self.manager, self.options).await
     }
 
-    /// Acquires the lock if it is free now; `None` if somebody holds it.
+    /// Acquires the lock if it is free now. Returns `None` if another client holds it.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), without the wait limit: the server's answer is waited for up
-    /// to the back end's own response limit.
+    /// The errors of [`acquire`](Self::acquire), except `WaitLimit`. The server may take up to the
+    /// response limit of the back end to answer.
     ///
     /// # Cancel safety
-    /// As [`acquire`](Self::acquire).
+    /// Same as [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Option<LockGuard>, LockError> {
         match self.wait(Duration::ZERO).acquire().await {
             Ok(guard) => Ok(Some(guard)),
@@ -168,20 +173,23 @@ impl LockBuilder {
         }
     }
 
-    /// Runs `body` while it holds the lock, and releases it afterwards.
+    /// Acquires the lock, runs `body`, and releases the lock.
     ///
-    /// `body` is given a child guard, for the token and for checks. If the lock is lost meanwhile,
-    /// `body` is dropped at the await point that it stands at.
+    /// `body` receives a child guard for the token and for checks. If the lock is lost, `body` is
+    /// dropped at its current await point.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock was lost before `body`
-    /// came to its end, or the server says at the release that it had been: then all of `body` was
-    /// done, perhaps beside another holder. Where the server does not answer the release, the lock
-    /// was held as long as this process could know, and that is no error; nor is a loss looked for
-    /// while a guard that `body` has passed on keeps the lock.
+    /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] in two cases:
+    /// - The lock was lost before `body` ended.
+    /// - `body` ended, but the server reports at the release that the lock was already lost.
+    ///   Another client may have held the lock at the same time.
+    ///
+    /// If the server does not answer the release, the lock was held as far as this process can
+    /// know, and `run` succeeds. If `body` passed its guard on, that guard keeps the lock, and
+    /// `run` does not check for a loss.
     ///
     /// # Cancel safety
-    /// Dropping it drops `body` and releases the lock in the background.
+    /// Dropping the future drops `body` and releases the lock in the background.
     pub async fn run<B, F>(self, body: B) -> Result<F::Output, LockError>
     where
         B: FnOnce(LockGuard) -> F,
@@ -194,7 +202,7 @@ impl LockBuilder {
             reason = guard.lost() => Err(LockError::Lost { reason }),
             output = body(child) => Ok(output),
         };
-        // `body` came to its end, but perhaps beside another holder.
+        // `body` has ended, but the lock may have been lost before that.
         match guard.release().await {
             ReleaseOutcome::AlreadyLost { reason, .. } => Err(LockError::Lost { reason }),
             ReleaseOutcome::Released { .. } | ReleaseOutcome::Unconfirmed { .. } => output,

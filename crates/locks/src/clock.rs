@@ -1,9 +1,8 @@
-//! Time as locks need it: how much has passed, never what the wall says.
+//! Clocks for leases and deadlines. They are monotonic; no wall clock is read.
 //!
-//! A lease runs on a server that does not stop when this machine is suspended, so the default on
-//! Linux is [`BootClock`], which counts the suspension too. [`TokioClock`] follows the runtime, and
-//! is virtual where the runtime's time is paused. There is no wall clock here: nothing in this
-//! crate changes when somebody sets one.
+//! A lease on a server continues while this machine is suspended. The default on Linux is therefore
+//! [`BootClock`], which includes suspended time. [`TokioClock`] follows the Tokio runtime, and is
+//! virtual if the time of the runtime is paused.
 
 use std::fmt::Debug;
 use std::ops::Add;
@@ -19,24 +18,24 @@ mod boot;
 #[cfg(target_os = "linux")]
 pub use boot::BootClock;
 
-/// A point on one [`Clock`]; points of different clocks do not compare.
+/// A point in time on one [`Clock`]. Moments of different clocks cannot be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 
 impl Moment {
-    /// The point that lies `passed` after the clock's own beginning.
+    /// Creates the moment that is `passed` after the start of the clock.
     #[must_use]
     pub const fn after_start(passed: Duration) -> Self {
         Self(passed)
     }
 
-    /// How long after the clock's own beginning this is.
+    /// Returns the time from the start of the clock to this moment.
     #[must_use]
     pub const fn since_start(self) -> Duration {
         self.0
     }
 
-    /// How long after `earlier` this is; zero if it is not.
+    /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
@@ -46,22 +45,22 @@ impl Moment {
 impl Add<Duration> for Moment {
     type Output = Self;
 
-    /// Saturates: "for ever" is as good as its end.
+    /// Adds a duration, and saturates at the maximum.
     fn add(self, later: Duration) -> Self {
         Self(self.0.saturating_add(later))
     }
 }
 
-/// A source of time that never goes back, and that can wake who waits for a point of it.
+/// A monotonic clock with timers.
 pub trait Clock: Debug + Send + Sync + 'static {
-    /// Now.
+    /// Returns the current time.
     fn now(&self) -> Moment;
 
-    /// Completes at `moment`, or at once if that has passed.
+    /// Completes at `moment`, or at once if `moment` has passed.
     fn sleep_until(&self, moment: Moment) -> BoxFuture<'static, ()>;
 }
 
-/// The time of the Tokio runtime: monotonic, stands still while the machine is suspended, and is
+/// The time of the Tokio runtime. It does not advance while the machine is suspended, and is
 /// virtual under `#[tokio::test(start_paused = true)]`.
 #[derive(Debug, Clone)]
 pub struct TokioClock {
@@ -69,7 +68,7 @@ pub struct TokioClock {
 }
 
 impl TokioClock {
-    /// A clock that begins now.
+    /// Creates a clock that starts now.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -100,7 +99,7 @@ impl Clock for TokioClock {
     }
 }
 
-/// The clock of a manager that was given none.
+/// The clock of a manager that is built without one.
 pub(crate) fn default_clock() -> Arc<dyn Clock> {
     #[cfg(target_os = "linux")]
     return Arc::new(BootClock);

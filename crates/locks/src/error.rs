@@ -1,4 +1,4 @@
-//! What can go wrong, and why a lock was lost.
+//! Errors, and the reasons for the loss of a lock.
 
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};
@@ -11,31 +11,31 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Others held the lock for as long as this one could wait.
-    #[error("the lock was not free within {waited:?}")]
+    /// Another task or client held the lock until the wait limit.
+    #[error("the lock was not free within {waited:?}; another holder kept it")]
     WaitLimit {
-        /// How long it waited.
+        /// How long the acquisition waited.
         waited: Duration,
     },
-    /// The lock server could not be asked, or did not answer in time.
+    /// The lock server could not be reached, or did not answer in time.
     #[error("the lock server is unavailable: {0}")]
     Unavailable(BackendError),
     /// The guard no longer holds the lock.
     #[error("the lock was lost: {reason}")]
     Lost {
-        /// Why.
+        /// Why the lock was lost.
         reason: LostReason,
     },
-    /// The guard has as many children as it may have.
-    #[error("the lock was entered {limit} times already")]
+    /// The lock already has the maximum number of guards.
+    #[error("the lock has {limit} guards, which is the maximum; release one of them first")]
     ReentryLimit {
-        /// How many guards may share one lock.
+        /// The maximum number of guards for one lock.
         limit: usize,
     },
     /// The name is empty or too long.
-    #[error("the name of a lock has 1 to {limit} bytes")]
+    #[error("a lock name must have 1 to {limit} bytes")]
     InvalidName {
-        /// The greatest length in bytes.
+        /// The maximum length in bytes.
         limit: usize,
     },
     /// The manager was shut down.
@@ -43,30 +43,30 @@ pub enum LockError {
     Shutdown,
 }
 
-/// Why a guard does not hold its lock any more. The first reason stays.
+/// Why a guard no longer holds its lock. The first reason is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// The lease ran out without a renewal that was known to have succeeded.
+    /// The lease expired before a renewal was known to have succeeded.
     Expired,
-    /// The server says that the lock is somebody else's, or nobody's: it was evicted, flushed,
-    /// deleted or had run out.
+    /// The server no longer knows this holder: the lock was deleted, evicted, flushed or expired,
+    /// and another client may hold it.
     Stolen,
-    /// The server ended the session that the lock lived in.
+    /// The server ended the session that held the lock.
     SessionExpired,
-    /// The lock was held for as long as `max_hold` allows.
+    /// The lock was held for `max_hold`.
     MaxHold,
-    /// It was renewed as often as `max_renewals` allows, and then ran out.
+    /// The lock was renewed `max_renewals` times, and then expired.
     MaxRenewals,
-    /// The manager was shut down while the guard was alive.
+    /// The manager was shut down while the guard existed.
     Shutdown,
-    /// The guard was released or dropped. No loss, and not counted as one: what still waits for
-    /// [`lost`](crate::LockGuard::lost) learns that nothing is protected any more.
+    /// The guard was released or dropped. This is not counted as a loss. It ends every wait for
+    /// [`lost`](crate::LockGuard::lost).
     Released,
 }
 
 impl LostReason {
-    /// A name for metrics: lower case, stable.
+    /// Returns a stable lower-case name for metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -84,45 +84,45 @@ impl LostReason {
 impl Display for LostReason {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Self::Expired => "its lease ran out",
-            Self::Stolen => "the server knows another holder, or none",
-            Self::SessionExpired => "its session expired",
-            Self::MaxHold => "it was held for as long as it may be",
-            Self::MaxRenewals => "it was renewed as often as it may be",
+            Self::Expired => "its lease expired before a renewal succeeded",
+            Self::Stolen => "the server no longer knows this holder",
+            Self::SessionExpired => "the server ended the session",
+            Self::MaxHold => "it was held for the maximum time (max_hold)",
+            Self::MaxRenewals => "it was renewed the maximum number of times (max_renewals)",
             Self::Shutdown => "the lock manager was shut down",
             Self::Released => "it was released",
         })
     }
 }
 
-/// What a back end answers when it has no answer: the request may or may not have been carried out.
+/// A request to the lock server failed, and may or may not have been executed.
 ///
-/// Its text is one line for who runs the service: the kind of server, what it was asked, and why
-/// there is no answer, with all causes of that. No secret of the connection is in it.
+/// The message is one line: the kind of server, the request, and the cause with its own causes. It
+/// contains no password or other secret of the connection.
 #[derive(Debug, Clone)]
 pub struct BackendError {
-    asked: Option<Asked>,
+    request: Option<RequestContext>,
     cause: Arc<dyn Error + Send + Sync>,
     permanent: bool,
 }
 
 #[derive(Debug, Clone)]
-struct Asked {
+struct RequestContext {
     server: &'static str,
-    what: String,
+    request: String,
 }
 
 impl BackendError {
-    /// A failure that may pass: asking again within the wait limit makes sense.
+    /// Creates an error that may pass: a repeated request may succeed.
     pub fn transient(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
-            asked: None,
+            request: None,
             cause: cause.into().into(),
             permanent: false,
         }
     }
 
-    /// A failure that stays until somebody changes the configuration.
+    /// Creates an error that stays until an operator fixes its cause.
     pub fn permanent(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
             permanent: true,
@@ -130,23 +130,23 @@ impl BackendError {
         }
     }
 
-    /// Whether it makes no sense to ask again.
+    /// Returns true if a repeated request would fail too.
     #[must_use]
     pub const fn is_permanent(&self) -> bool {
         self.permanent
     }
 
-    /// Why there was no answer. It is part of the text already, and so is not
-    /// [`Error::source`], which a reporter would print once more.
+    /// Returns the cause. The message already contains it, so it is not [`Error::source`]: an error
+    /// reporter would print it twice.
     #[must_use]
     pub fn cause(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.cause
     }
 
-    /// Says which server was asked for what.
-    pub(crate) fn asked(mut self, server: &'static str, what: impl Into<String>) -> Self {
-        let what = what.into();
-        self.asked = Some(Asked { server, what });
+    /// Adds the kind of server and the request to the message.
+    pub(crate) fn with_request(mut self, server: &'static str, request: impl Into<String>) -> Self {
+        let request = request.into();
+        self.request = Some(RequestContext { server, request });
         self
     }
 }
@@ -155,20 +155,20 @@ impl Error for BackendError {}
 
 impl Display for BackendError {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        if let Some(Asked { server, what }) = &self.asked {
-            write!(formatter, "{server}: {what}: ")?;
+        if let Some(RequestContext { server, request }) = &self.request {
+            write!(formatter, "{server}: {request}: ")?;
         }
-        let mut why = self.cause.to_string();
+        let mut message = self.cause.to_string();
         let mut next = self.cause.source();
         while let Some(cause) = next {
             let text = cause.to_string();
-            // Many errors repeat their cause's text in their own.
-            if !why.contains(&text) {
-                why = format!("{why}: {text}");
+            // Many errors already contain the message of their cause.
+            if !message.contains(&text) {
+                message = format!("{message}: {text}");
             }
             next = cause.source();
         }
-        let lines: Vec<_> = why.lines().map(str::trim).collect();
+        let lines: Vec<_> = message.lines().map(str::trim).collect();
         formatter.write_str(&lines.join(" "))
     }
 }
@@ -184,9 +184,9 @@ mod tests {
     struct Outer(#[source] io::Error);
 
     #[test]
-    fn the_text_is_one_line_with_every_cause_once() {
+    fn message_is_one_line_with_each_cause_once() {
         let refused = Outer(io::Error::other("refused"));
-        let error = BackendError::transient(refused).asked("redis", "acquire \"a\"");
+        let error = BackendError::transient(refused).with_request("redis", "acquire \"a\"");
         let error = LockError::Unavailable(error);
         let text =
             "the lock server is unavailable: redis: acquire \"a\": not connected at all: refused";

@@ -1,4 +1,4 @@
-//! What a holder has in its hands.
+//! The guard of a held lock.
 
 use std::fmt::{self, Debug, Formatter};
 use std::pin::Pin;
@@ -10,60 +10,62 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use tokio::sync::oneshot;
 
-use crate::backend::Renewed;
+use crate::backend::{Release, Renewed};
 use crate::clock::Moment;
 use crate::error::{BackendError, LockError, LostReason};
 use crate::hold::Hold;
-use crate::release::{Held, Released};
+use crate::release::{Done, HoldMetrics};
 use crate::token::Token;
 
-/// How many guards may share one lock.
+/// The maximum number of guards that share one lock.
 const GUARDS_MAX: usize = 1_000;
 
-/// A held lock; release it with [`release`](Self::release).
+/// A held lock. Release it with [`release`](Self::release).
 ///
-/// Dropping it releases too, in the background: it never blocks and needs no runtime, but nobody
-/// learns how it went, and a metric and a warning tell of it.
+/// Dropping a guard also releases the lock, in the background. The drop does not block and needs no
+/// runtime, but the caller does not learn the result. It is logged as a warning and reported to
+/// [`LockHooks`](crate::metrics::LockHooks).
 ///
-/// That a guard exists does not prove that the lock is held: the process may have been paused past
-/// the lease. [`check`](Self::check) before a step of work, [`lost`](Self::lost) beside it, and the
-/// [token](Self::token) in the write itself, which alone is certain.
+/// The existence of a guard does not prove that the lock is held, because the process may have been
+/// paused for longer than the lease. Call [`check`](Self::check) before a step of work, watch
+/// [`lost`](Self::lost) during it, and pass the [token](Self::token) to every write. Only a
+/// check in the write itself protects the data in every case.
 #[must_use = "the lock is released when its guard is dropped"]
 pub struct LockGuard {
-    /// `None` once it was released.
+    /// `None` after the release.
     hold: Option<Arc<Hold>>,
 }
 
-/// What a guard knows of its lock without asking.
+/// The state of a lock as far as the guard knows without asking the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockState {
-    /// Held, and the last renewal succeeded.
+    /// The lock is held, and the last renewal succeeded.
     Held,
-    /// Held until [`LockGuard::valid_until`], but the server gives no answer.
+    /// The lock is held until [`LockGuard::valid_until`], but the last renewal got no answer.
     Suspect,
-    /// Held no more; this is final.
+    /// The lock is no longer held. This is final.
     Lost(LostReason),
 }
 
-/// What a release came to.
+/// The result of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseOutcome {
-    /// The lock was held to the end, and is free; or another guard of the same lock keeps it.
+    /// The lock was held until the release and is free now, or another guard of it still exists.
     Released {
-        /// How long it was held.
+        /// How long the lock was held.
         held_for: Duration,
     },
-    /// The lock was held to the end, but the server did not confirm that it is free now. The
-    /// release is repeated in the background until the lease has run out.
+    /// The lock was held until the release, but the server did not confirm the release yet. It is
+    /// repeated in the background until the server answers, for up to two leases.
     Unconfirmed {
-        /// How long it was held.
+        /// How long the lock was held.
         held_for: Duration,
     },
-    /// The lock had been lost before: what was done under it may have overlapped with another.
+    /// The lock was lost before the release. Another client may have held it at the same time.
     AlreadyLost {
-        /// Why.
+        /// Why the lock was lost.
         reason: LostReason,
-        /// How long ago it was acquired.
+        /// The time since the acquisition.
         held_for: Duration,
     },
 }
@@ -76,35 +78,36 @@ impl LockGuard {
     fn hold(&self) -> &Arc<Hold> {
         self.hold
             .as_ref()
-            .expect("only release, which takes the guard, takes the hold")
+            .expect("only release, which consumes the guard, takes the hold")
     }
 
-    /// The lock's name.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         self.hold().name()
     }
 
-    /// The fencing token; the same for all guards of one acquisition.
+    /// Returns the fencing token. All guards of one acquisition have the same token.
     #[must_use]
     pub fn token(&self) -> Token {
         self.hold().grant.token
     }
 
-    /// What minted the token: the kind of lock and the random id of its cluster. Tokens of
-    /// different sources do not compare.
+    /// Returns what issued the token: the kind of server and a random id of it. Tokens of different
+    /// sources cannot be compared.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.hold().grant.source
     }
 
-    /// Until when the lock is held for certain, on the manager's clock; renewals move it.
+    /// Returns the latest time at which the lock is guaranteed to be held, on the manager's clock.
+    /// Renewals move it forward.
     #[must_use]
     pub fn valid_until(&self) -> Moment {
         self.hold().valid_until()
     }
 
-    /// How long the lock is still held for certain; zero once it is lost.
+    /// Returns how long the lock is still guaranteed to be held, or zero if it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         if self.hold().ended().is_some() {
@@ -113,16 +116,16 @@ impl LockGuard {
         self.valid_until().since(self.hold().inner.clock.now())
     }
 
-    /// What is known of the lock without asking the server.
+    /// Returns the state of the lock, without asking the server.
     #[must_use]
     pub fn state(&self) -> LockState {
         self.hold().lock_state()
     }
 
-    /// Whether the lock is still held, by the local clock and what the server has said so far.
+    /// Checks that the lock is still held, by the local clock and the server's answers so far.
     ///
     /// # Errors
-    /// [`LockError::Lost`]; this is final.
+    /// [`LockError::Lost`] if the lock is no longer held. This is final.
     pub fn check(&self) -> Result<(), LockError> {
         match self.hold().ended() {
             None => Ok(()),
@@ -130,10 +133,10 @@ impl LockGuard {
         }
     }
 
-    /// Completes when the lock is held no more, before the server may grant it to another.
+    /// Returns a future that completes when the lock is no longer held, before the server can grant
+    /// it to another client.
     ///
-    /// It completes with [`LostReason::Released`] after an orderly release, so that nothing waits
-    /// for ever.
+    /// After a normal release it completes with [`LostReason::Released`].
     pub fn lost(&self) -> Lost {
         let mut ended = self.hold().subscribe();
         let future = async move {
@@ -145,13 +148,14 @@ impl LockGuard {
         Lost(future.boxed().shared())
     }
 
-    /// Asks the server whether the lock is this guard's.
+    /// Asks the server whether this guard still holds the lock.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if it is not, [`LockError::Unavailable`] if there is no answer.
+    /// [`LockError::Lost`] if it does not, [`LockError::Unavailable`] if the server does not
+    /// answer.
     ///
     /// # Cancel safety
-    /// May be dropped at any point.
+    /// The future may be dropped at any point.
     pub async fn verify(&self) -> Result<(), LockError> {
         self.check()?;
         let hold = self.hold();
@@ -163,17 +167,17 @@ impl LockGuard {
         self.check()
     }
 
-    /// Gives the lock a lease of at least this length from now on, beside the regular renewals and
-    /// within `max_hold`.
+    /// Renews the lock now, with a lease of at least this length. `max_hold` still applies, and the
+    /// regular renewals continue.
     ///
-    /// ZooKeeper's locks live as long as their session and ignore the length.
+    /// ZooKeeper ignores the length, because its locks live as long as their session.
     ///
     /// # Errors
-    /// [`LockError::Lost`] if it is held no more, [`LockError::Unavailable`] if it is not known
-    /// whether it was extended; then it is as valid as it was.
+    /// [`LockError::Lost`] if the lock is no longer held. [`LockError::Unavailable`] if it is
+    /// unknown whether the lock was renewed; its old deadline then still applies.
     ///
     /// # Cancel safety
-    /// May be dropped at any point; the server may have extended the lease.
+    /// The future may be dropped at any point. The server may have renewed the lease nevertheless.
     pub async fn extend(&self, lease: Duration) -> Result<(), LockError> {
         self.check()?;
         let hold = self.hold();
@@ -181,38 +185,40 @@ impl LockGuard {
         let renewal = [hold.renewal(Some(lease))];
         let renewed = hold.inner.backend.renew(&renewal).await;
         let renewed = renewed.map_err(|error| hold.unavailable("extend", error))?[0];
-        if let Some(times) = hold.renewed(sent, renewed, false) {
+        if let Some(times) = hold.apply_renewal(sent, renewed, false) {
             hold.inner.watchdog.reschedule(hold.id, times);
         }
         if renewed == Renewed::Unknown {
-            let cause = "the server did not say whether it did";
+            let cause = "the server did not confirm the renewal";
             return Err(hold.unavailable("extend", BackendError::transient(cause)));
         }
         self.check()
     }
 
-    /// Another guard of the same lock, with the same token; the lock goes when the last one does.
+    /// Creates another guard of the same lock, with the same token. The lock is released with its
+    /// last guard.
     ///
-    /// This is how a holder enters again: by passing a guard on, not by being the same thread.
+    /// Reentry is explicit: a holder passes on a guard. It does not depend on the thread or task.
     ///
     /// # Errors
-    /// [`LockError::Lost`]; [`LockError::ReentryLimit`] at a thousand guards.
+    /// [`LockError::Lost`] if the lock is no longer held, [`LockError::ReentryLimit`] if it has
+    /// 1,000 guards.
     pub fn reenter(&self) -> Result<Self, LockError> {
         self.check()?;
         let hold = self.hold();
-        hold.enter(GUARDS_MAX)
+        hold.add_guard(GUARDS_MAX)
             .map_err(|limit| LockError::ReentryLimit { limit })?;
         Ok(Self::new(Arc::clone(hold)))
     }
 
-    /// Gives the lock up, and tells whether it was held until now.
+    /// Releases the lock, and reports whether it was held until now.
     ///
     /// # Cancel safety
-    /// May be dropped at any point: the release goes on in the background.
+    /// The future may be dropped at any point. The release continues in the background.
     pub async fn release(mut self) -> ReleaseOutcome {
         let hold = self.hold.take().expect("release takes the guard");
         let lost = hold.ended();
-        let is_last = hold.leave();
+        let is_last = hold.remove_guard();
         let held_for = hold.held_for();
         if let Some(reason) = lost {
             return ReleaseOutcome::AlreadyLost { reason, held_for };
@@ -221,49 +227,49 @@ impl LockGuard {
             return ReleaseOutcome::Released { held_for };
         }
         let (done, is_done) = oneshot::channel();
-        if let Err(reason) = give_up(&hold, Some(done)) {
+        if let Err(reason) = end_and_release(&hold, Some(done)) {
             return ReleaseOutcome::AlreadyLost { reason, held_for };
         }
         match is_done.await {
-            Ok(Released::Yes) => ReleaseOutcome::Released { held_for },
-            Ok(Released::WasNotHeld) => {
+            Ok(Some(Release::Released)) => ReleaseOutcome::Released { held_for },
+            Ok(Some(Release::NotHeld)) => {
                 let reason = LostReason::Stolen;
                 ReleaseOutcome::AlreadyLost { reason, held_for }
             }
-            Ok(Released::NotYet) | Err(_) => ReleaseOutcome::Unconfirmed { held_for },
+            Ok(None) | Err(_) => ReleaseOutcome::Unconfirmed { held_for },
         }
     }
 
-    /// Gives the lock up in the background, as nobody's fault.
+    /// Releases the lock in the background, without counting a dropped guard.
     pub(crate) fn abandon(mut self) {
         if let Some(hold) = self.hold.take()
-            && hold.leave()
+            && hold.remove_guard()
         {
-            // Lost in between is as good as given up.
-            let _ = give_up(&hold, None);
+            // If the lock was lost in the meantime, there is nothing to release.
+            let _ = end_and_release(&hold, None);
         }
     }
 }
 
-/// Ends the hold and hands it to the release task; `Err` if it was lost first.
-fn give_up(hold: &Arc<Hold>, done: Option<oneshot::Sender<Released>>) -> Result<(), LostReason> {
+/// Ends the hold and passes it to the release task. Fails if the lock was lost first.
+fn end_and_release(hold: &Arc<Hold>, done: Option<Done>) -> Result<(), LostReason> {
     let turn = hold.end(LostReason::Released)?;
-    let to_tell = Held {
+    let metrics = HoldMetrics {
         label: hold.label(),
         held_for: hold.held_for(),
     };
-    hold.release_in_background(turn, done, Some(to_tell));
+    hold.release_in_background(turn, done, Some(metrics));
     Ok(())
 }
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
-        if hold.leave() && give_up(&hold, None).is_ok() {
+        if hold.remove_guard() && end_and_release(&hold, None).is_ok() {
             hold.inner.hooks.guard_dropped(hold.label());
             tracing::warn!(
                 lock = %hold.name(), token = %hold.grant.token,
-                "a guard was dropped, not released; its lock is released in the background",
+                "a lock guard was dropped without release(); its lock is released in the background",
             );
         }
     }
@@ -281,9 +287,10 @@ impl Debug for LockGuard {
     }
 }
 
-/// Completes when a lock is held no more, and says why; from [`LockGuard::lost`].
+/// A future that completes with the reason when a lock is no longer held. Created by
+/// [`LockGuard::lost`].
 ///
-/// Each clone completes, also when it is first polled afterwards, and any may be dropped.
+/// It may be cloned, dropped, and first polled after the loss.
 #[derive(Clone)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Lost(Shared<BoxFuture<'static, LostReason>>);

@@ -1,12 +1,12 @@
-//! One held lock: what its guards, the watchdog and the release task share.
+//! The state of one held lock, shared by its guards, the watchdog and the release task.
 //!
-//! All decisions about it are made under one short mutex, and lost is final: whatever answer
-//! arrives later, the first reason stays and no renewal is believed any more.
+//! One short mutex protects every decision. A loss is final: the first reason stays, and later
+//! answers of the server are ignored.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use crate::backend::{Grant, Renewal, Renewed};
 use crate::builder::Options;
@@ -16,9 +16,8 @@ use crate::guard::LockState;
 use crate::manager::Inner;
 use crate::nonce::Nonce;
 use crate::queue::Turn;
-use crate::release::{Held, ReleaseJob, Released};
+use crate::release::{Done, HoldMetrics, ReleaseJob};
 
-/// A lock that was granted to this process.
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) inner: Arc<Inner>,
@@ -28,7 +27,7 @@ pub(crate) struct Hold {
     pub(crate) acquired_at: Moment,
     options: Options,
     state: Mutex<State>,
-    /// The reason for which it ended, for all who wait for that.
+    /// Publishes the reason for the end of the hold.
     ended: watch::Sender<Option<LostReason>>,
 }
 
@@ -39,19 +38,19 @@ struct State {
     renewals: u32,
     suspect: bool,
     ended: Option<LostReason>,
-    /// The local line stays closed while this process holds the lock.
+    /// Keeps other tasks of this process in the local queue.
     turn: Option<Turn>,
 }
 
-/// When the watchdog has to look at a hold again.
+/// When the watchdog must check and renew a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Times {
+pub(crate) struct DueTimes {
     pub(crate) deadline: Moment,
     pub(crate) renewal: Option<Moment>,
 }
 
 impl Hold {
-    /// A hold from a grant whose request was sent at `sent`; it has one guard.
+    /// Creates a hold with one guard, from a grant whose request was sent at `sent`.
     pub(crate) fn new(
         inner: Arc<Inner>,
         options: Options,
@@ -89,10 +88,10 @@ impl Hold {
         self.options.label
     }
 
-    /// The error of a question about this lock that was not answered.
-    pub(crate) fn unavailable(&self, question: &str, error: BackendError) -> LockError {
-        let asked = format!("{question} {:?}", self.name());
-        LockError::Unavailable(error.asked(self.inner.backend.name(), asked))
+    /// Adds the request and the name of this lock to an error of the back end.
+    pub(crate) fn unavailable(&self, operation: &str, error: BackendError) -> LockError {
+        let request = format!("{operation} {:?}", self.name());
+        LockError::Unavailable(error.with_request(self.inner.backend.name(), request))
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
@@ -107,7 +106,7 @@ impl Hold {
         self.ended.subscribe()
     }
 
-    /// The reason for which it is held no more; looks at the clock, asks nobody.
+    /// Returns why the hold has ended, if it has. It checks the clock, but does not ask the server.
     pub(crate) fn ended(&self) -> Option<LostReason> {
         let deadline = {
             let state = self.state();
@@ -116,8 +115,8 @@ impl Hold {
             }
             state.valid_until
         };
-        // A timer may be late; the clock is not.
-        (self.inner.clock.now() >= deadline).then(|| self.run_out())
+        // The watchdog's timer may be late, so compare the clock too.
+        (self.inner.clock.now() >= deadline).then(|| self.end_at_deadline())
     }
 
     pub(crate) fn lock_state(&self) -> LockState {
@@ -128,8 +127,8 @@ impl Hold {
         }
     }
 
-    /// One more guard, or the number that there may be at most.
-    pub(crate) fn enter(&self, limit: usize) -> Result<(), usize> {
+    /// Adds a guard. Fails if there are already `limit` guards.
+    pub(crate) fn add_guard(&self, limit: usize) -> Result<(), usize> {
         let mut state = self.state();
         if state.guards >= limit {
             return Err(limit);
@@ -138,14 +137,14 @@ impl Hold {
         Ok(())
     }
 
-    /// One guard less; true for the last one of a lock that is still held.
-    pub(crate) fn leave(&self) -> bool {
+    /// Removes a guard. Returns true if it was the last one and the lock is still held.
+    pub(crate) fn remove_guard(&self) -> bool {
         let mut state = self.state();
         state.guards -= 1;
         state.guards == 0 && state.ended.is_none()
     }
 
-    /// The request that renews it with `lease`, or with its own.
+    /// Creates a renewal request, with `lease` or with the lock's own lease.
     pub(crate) fn renewal(&self, lease: Option<Duration>) -> Renewal {
         Renewal {
             name: Arc::clone(self.name()),
@@ -154,11 +153,17 @@ impl Hold {
         }
     }
 
-    /// What a renewal that was sent at `sent` came to. Tells when to look again, unless it ended.
-    pub(crate) fn renewed(&self, sent: Moment, renewed: Renewed, counted: bool) -> Option<Times> {
+    /// Processes the result of a renewal that was sent at `sent`. Returns the next due times,
+    /// unless the hold has ended.
+    pub(crate) fn apply_renewal(
+        &self,
+        sent: Moment,
+        renewed: Renewed,
+        counted: bool,
+    ) -> Option<DueTimes> {
         match renewed {
             Renewed::Held(lease) => {
-                // Before the deadline moves: an answer that comes too late changes nothing.
+                // Check before moving the deadline: an answer after the deadline is too late.
                 if self.ended().is_some() {
                     return None;
                 }
@@ -167,14 +172,15 @@ impl Hold {
                     return None;
                 }
                 state.suspect = false;
-                // One that was asked for out of turn may come after the last that counts.
+                // `extend` always applies. A nudge may cause more renewals than `max_renewals`;
+                // they do not count.
                 if !counted || self.may_renew(&state) {
                     let valid_until = self.options.valid_until(sent, lease, self.acquired_at);
                     state.valid_until = state.valid_until.max(valid_until);
                     state.renewals += u32::from(counted);
                 }
                 drop(state);
-                Some(self.times(sent + lease / 3))
+                Some(self.due_times(sent + lease / 3))
             }
             Renewed::Gone(reason) => {
                 self.lose(reason);
@@ -187,28 +193,28 @@ impl Hold {
                 }
                 state.suspect = true;
                 drop(state);
-                // Several more tries before the deadline.
-                Some(self.times(self.inner.clock.now() + self.grant.lease / 20))
+                // This leaves time for several more attempts before the deadline.
+                Some(self.due_times(self.inner.clock.now() + self.grant.lease / 20))
             }
         }
     }
 
-    /// When to look at it, with its next renewal at `renewal` if it may still be renewed.
-    pub(crate) fn times(&self, renewal: Moment) -> Times {
+    /// Returns the due times, with the next renewal at `renewal` if another renewal is allowed.
+    pub(crate) fn due_times(&self, renewal: Moment) -> DueTimes {
         let state = self.state();
-        Times {
+        DueTimes {
             deadline: state.valid_until,
             renewal: self.may_renew(&state).then_some(renewal),
         }
     }
 
     fn may_renew(&self, state: &State) -> bool {
-        let most = self.options.max_renewals;
-        most.is_none_or(|most| state.renewals < most)
+        let limit = self.options.max_renewals;
+        limit.is_none_or(|limit| state.renewals < limit)
     }
 
-    /// The time is over: finds the reason.
-    pub(crate) fn run_out(&self) -> LostReason {
+    /// Ends the hold at its deadline, and finds the reason.
+    pub(crate) fn end_at_deadline(&self) -> LostReason {
         let renewals = self.state().renewals;
         let limit = self.options.hold_limit(self.acquired_at);
         let reason = if limit.is_some_and(|limit| self.valid_until() >= limit) {
@@ -216,7 +222,7 @@ impl Hold {
         } else if self
             .options
             .max_renewals
-            .is_some_and(|most| renewals >= most)
+            .is_some_and(|limit| renewals >= limit)
         {
             LostReason::MaxRenewals
         } else {
@@ -225,7 +231,7 @@ impl Hold {
         self.lose(reason)
     }
 
-    /// Ends it for a reason, unless it has ended; tells the reason for which it did.
+    /// Ends the hold as lost. If it has already ended, the earlier reason is kept and returned.
     pub(crate) fn lose(&self, reason: LostReason) -> LostReason {
         let turn = match self.end(reason) {
             Ok(turn) => turn,
@@ -237,15 +243,15 @@ impl Hold {
             lock = %self.name(), token = %self.grant.token, ?held, reason = reason.name(),
             "a lock was lost",
         );
-        // The server may still know it as ours: after `max_hold`, or when only the answers to the
-        // renewals were lost. What is known to be gone is not ours to release.
+        // The server may still list this holder: after `max_hold`, or if only the answers to the
+        // renewals were lost. After `Stolen` or `SessionExpired` there is nothing to release.
         if !matches!(reason, LostReason::Stolen | LostReason::SessionExpired) {
             self.release_in_background(turn, None, None);
         }
         reason
     }
 
-    /// Ends it; `Err` if it had ended before.
+    /// Ends the hold. Fails with the earlier reason if it has already ended.
     pub(crate) fn end(&self, reason: LostReason) -> Result<Option<Turn>, LostReason> {
         let turn = {
             let mut state = self.state();
@@ -260,21 +266,22 @@ impl Hold {
         Ok(turn)
     }
 
-    /// Hands it to the release task, which counts it if it has not been counted as lost.
+    /// Passes the hold to the release task. If `metrics` is given, that task reports the end of the
+    /// hold to the hooks.
     pub(crate) fn release_in_background(
         &self,
         turn: Option<Turn>,
-        done: Option<oneshot::Sender<Released>>,
-        held: Option<Held>,
+        done: Option<Done>,
+        metrics: Option<HoldMetrics>,
     ) {
-        let left = self.valid_until().since(self.inner.clock.now());
+        let remaining = self.valid_until().since(self.inner.clock.now());
         self.inner.release(ReleaseJob {
             name: Arc::clone(self.name()),
             nonce: self.nonce,
-            lease: left.max(self.grant.lease),
+            lease: remaining.max(self.grant.lease),
             turn,
             done,
-            held,
+            metrics,
         });
     }
 

@@ -1,8 +1,8 @@
-//! Distributed locks that say when they are lost.
+//! Distributed locks that report their own loss.
 //!
-//! A [`LockManager`] acquires, renews and releases locks on one lock server, its [back
-//! end](backend::Backend): Redis, ZooKeeper, this process alone, or a model of a server for tests.
-//! What it hands out is a [`LockGuard`].
+//! A [`LockManager`] acquires, renews and releases locks on one lock server. A [back
+//! end](backend::Backend) connects it to that server: Redis, ZooKeeper, the current process, or an
+//! in-memory model of a server for tests. A held lock is a [`LockGuard`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -15,42 +15,45 @@
 //!
 //! let guard = locks.lock("sku:42").wait(Duration::from_secs(2)).acquire().await?;
 //! tokio::select! {
-//!     reason = guard.lost() => println!("somebody else may hold it now: {reason}"),
-//!     () = async { /* ... work, and write with guard.token() as a condition ... */ } => {}
+//!     reason = guard.lost() => println!("another client may hold the lock now: {reason}"),
+//!     () = async { /* ... work; pass guard.token() to every write ... */ } => {}
 //! }
 //! guard.release().await;
 //! locks.shutdown().await;
 //! # Ok(()) }
 //! ```
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! - **One holder at a time**, while the server keeps its data and the holder looks at what its guard
-//!   says. No lock service can promise more: a process that is paused past its lease wakes up and
-//!   goes on. So every guard has a fencing [`token`](LockGuard::token), and the guarded resource
-//!   must compare it.
-//! - **A loss is told**, and told early: [`LockGuard::lost`] completes before the server may grant
-//!   the lock to another. The deadline is counted from the instant at which the last renewal that
-//!   succeeded was *sent*, on a [`Clock`](clock::Clock) that goes on while the machine is suspended,
-//!   with a timer that waits for no answer. A loss is final.
-//! - **Nothing is left behind.** Acquiring runs in a task of its own: its future may be dropped at
-//!   any await point. Dropping a guard releases in the background. Each acquisition has a random
-//!   nonce, so that a request whose answer was lost is repeated without harm.
-//! - **A holder that hangs is ended**, by [`max_hold`](LockBuilder::max_hold) or
+//! - **One holder at a time**, as long as the server keeps its data and the holder obeys its guard.
+//!   No lock service can promise more: a process that is paused for longer than its lease continues
+//!   to work when it wakes up. Every guard therefore has a fencing [`token`](LockGuard::token), and
+//!   the guarded resource must compare it.
+//! - **A loss is reported early.** [`LockGuard::lost`] completes before the server can grant the
+//!   lock to another client. Its deadline counts from the moment at which the last successful
+//!   renewal was *sent*. The [`Clock`](clock::Clock) keeps running while the machine is suspended,
+//!   and the timer does not wait for an answer. A loss is final.
+//! - **Nothing is left behind.** An acquisition runs in its own task, so its future may be dropped
+//!   at any await point. Dropping a guard releases the lock in the background. Each acquisition has
+//!   a random nonce, so a request can be repeated safely if its answer was lost.
+//! - **A holder that hangs can be limited**, with [`max_hold`](LockBuilder::max_hold) or
 //!   [`max_renewals`](LockBuilder::max_renewals).
-//! - **Waiting is woken, not polled**, and only one task of a process contends for a lock on the
-//!   server; the others stand in a line before it.
+//! - **Waiters are woken; they do not poll.** One task per process and lock contends on the server.
+//!   The other tasks wait in a local queue.
 //!
-//! # What is not here
+//! # Limitations
 //!
-//! Locks are exclusive. There are no read-write locks, semaphores or barriers, no quorum over
-//! several Redis servers, no Redis Cluster, no Sentinel, and no lock of a SQL database. Nobody waits
-//! until a lock is durable or replicated, and a lock that was lost is not kept from the next one for
-//! a while (a lock-delay). What that means when a server fails stands with the back ends.
+//! - Locks are exclusive. There are no read-write locks, semaphores or barriers.
+//! - There is no quorum over several Redis servers, no support for Redis Cluster or Sentinel, and
+//!   no lock in a SQL database.
+//! - An acquisition does not wait until the lock is durable or replicated.
+//! - There is no lock delay: the next client may acquire a lost lock at once.
+//!
+//! The module of each back end describes what this means when a server fails.
 //!
 //! # Features
 //!
-//! `redis` and `zookeeper`, both on by default; `default-features = false` for neither.
+//! `redis` and `zookeeper`. Both are on by default.
 
 mod acquire;
 pub mod backend;

@@ -1,8 +1,7 @@
-//! One connection for all who need it, made when it is needed and again after it was lost.
+//! A shared connection that is opened on demand, and opened again after it was lost.
 //!
-//! It is made in a task of its own, since who asks may leave before it is there. And it is made once
-//! at a time: a server that answers nobody is waited for by one attempt, however many ask, and all
-//! who asked meanwhile are told how it went.
+//! It is opened in a separate task, because a caller may be cancelled before the connection is
+//! ready. There is at most one attempt at a time. All callers that wait for it get the same result.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +13,7 @@ use crate::error::BackendError;
 
 type Attempt<T> = Shared<BoxFuture<'static, Result<T, BackendError>>>;
 
-/// The connection, or the attempt to make it.
+/// The current connection and the current attempt to open one.
 pub(crate) struct Link<T>(Arc<Mutex<State<T>>>);
 
 struct State<T> {
@@ -24,7 +23,7 @@ struct State<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Link<T> {
-    /// The connection if there is one that is usable, or else one that `connect` makes.
+    /// Returns the current connection if it is usable. Otherwise opens one with `connect`.
     pub(crate) async fn get<F>(
         &self,
         usable: impl Fn(&T) -> bool,
@@ -38,59 +37,62 @@ impl<T: Clone + Send + Sync + 'static> Link<T> {
             if let Some(current) = state.current.as_ref().filter(|current| usable(current)) {
                 return Ok(current.clone());
             }
-            let begin = || self.begin(connect());
-            state.attempt.get_or_insert_with(begin).clone()
+            let start = || self.start_attempt(connect());
+            state.attempt.get_or_insert_with(start).clone()
         };
         attempt.await
     }
 
-    /// The connection, if there is one.
     pub(crate) fn current(&self) -> Option<T> {
         lock(&self.0).current.clone()
     }
 
-    /// Gives up a connection that has failed, unless there is another one already.
+    /// Drops the current connection if `is_failed` says that it is the failed one.
     pub(crate) fn forget(&self, is_failed: impl Fn(&T) -> bool) {
         let mut state = lock(&self.0);
         let failed = state.current.take_if(|current| is_failed(current));
         drop(state);
-        // Dropping it may close it: not with the mutex held.
+        // The drop may close the connection, so it happens after the mutex is unlocked.
         drop(failed);
     }
 
-    /// Takes the connection away, for ever; one that is just being made is dropped when it is there.
+    /// Removes and returns the connection. A connection that is still being opened is dropped when
+    /// it is ready.
     pub(crate) fn close(&self) -> Option<T> {
         let mut state = lock(&self.0);
         state.closed = true;
         state.current.take()
     }
 
-    /// Starts an attempt; its task waits for the mutex that the caller holds.
-    fn begin(
+    /// Starts an attempt. The caller holds the mutex, so the task cannot finish before `attempt` is
+    /// stored.
+    fn start_attempt(
         &self,
         connect: impl Future<Output = Result<T, BackendError>> + Send + 'static,
     ) -> Attempt<T> {
         let shared = Arc::clone(&self.0);
         let task = tokio::spawn(async move {
-            let made = connect.await;
+            let result = connect.await;
             let mut state = lock(&shared);
             state.attempt = None;
             if state.closed {
-                return Err(BackendError::transient("the connection was closed"));
+                return Err(BackendError::transient(
+                    "the connection was closed by this process",
+                ));
             }
-            let replaced = match &made {
+            let replaced = match &result {
                 Ok(connection) => state.current.replace(connection.clone()),
                 Err(_) => None,
             };
             drop(state);
             drop(replaced);
-            made
+            result
         });
         let shared = Arc::clone(&self.0);
         let outcome = async move {
             task.await.unwrap_or_else(|_| {
                 lock(&shared).attempt = None;
-                Err(BackendError::transient("the runtime has ended"))
+                Err(BackendError::transient("the Tokio runtime was shut down"))
             })
         };
         outcome.boxed().shared()
@@ -136,12 +138,13 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(1);
 
-    /// A server that lets nobody in costs everybody one attempt, also those who have left.
+    /// A server that accepts no connection costs one attempt for all callers, including those that
+    /// stopped waiting.
     #[tokio::test(start_paused = true)]
-    async fn all_who_ask_at_once_share_one_attempt() {
+    async fn concurrent_callers_share_one_attempt() {
         let link = Link::<u32>::default();
         let attempts = Arc::new(AtomicU32::new(0));
-        let ask = || {
+        let get = || {
             link.get(
                 |_| true,
                 || {
@@ -149,33 +152,33 @@ mod tests {
                     async move {
                         attempts.fetch_add(1, Ordering::SeqCst);
                         sleep(LIMIT).await;
-                        Err(BackendError::transient("nobody is let in"))
+                        Err(BackendError::transient("refused"))
                     }
                 },
             )
         };
-        let begin = Instant::now();
-        for left in join_all((0..100).map(|_| timeout(LIMIT / 2, ask()))).await {
-            assert!(left.is_err());
+        let start = Instant::now();
+        for result in join_all((0..100).map(|_| timeout(LIMIT / 2, get()))).await {
+            assert!(result.is_err());
         }
-        for answer in join_all((0..100).map(|_| ask())).await {
+        for answer in join_all((0..100).map(|_| get())).await {
             answer.unwrap_err();
         }
-        assert_eq!(begin.elapsed(), LIMIT);
+        assert_eq!(start.elapsed(), LIMIT);
         assert_eq!(attempts.load(Ordering::SeqCst), 1);
-        ask().await.unwrap_err();
+        get().await.unwrap_err();
         assert_eq!(attempts.load(Ordering::SeqCst), 2);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_made_after_the_end_is_not_kept() {
+    async fn connection_opened_after_close_is_dropped() {
         let link = Link::<Arc<()>>::default();
-        let made = Arc::new(());
+        let connection = Arc::new(());
         let connect = || {
-            let made = Arc::clone(&made);
+            let connection = Arc::clone(&connection);
             async move {
                 sleep(LIMIT).await;
-                Ok(made)
+                Ok(connection)
             }
         };
         let (answer, ()) = tokio::join!(link.get(|_| true, connect), async {
@@ -184,6 +187,6 @@ mod tests {
         });
         answer.unwrap_err();
         assert!(link.current().is_none());
-        assert_eq!(Arc::strong_count(&made), 1);
+        assert_eq!(Arc::strong_count(&connection), 1);
     }
 }

@@ -1,8 +1,9 @@
-//! Locks of one process, without a server.
+//! Locks within one process, without a server.
 //!
-//! *Guarantees:* exclusion between all managers over clones of one back end, with leases as on a
-//! server. *Costs:* a mutex and a map. *Fails when* there is a second process: it excludes nobody
-//! else. *Use when* there is one, or to run without a server what otherwise has one.
+//! *Guarantees:* exclusion between all managers that use clones of one back end, with leases like
+//! those of a server. *Costs:* a mutex and a map. *Fails when* there is a second process, which it
+//! does not exclude. *Use when* there is only one process, or to run code without the lock server
+//! that it normally needs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use crate::nonce::Nonce;
 use crate::table::Table;
 use crate::topics::Listener;
 
-/// Locks of this process; clones share them.
+/// Locks of this process. Clones share them.
 #[derive(Debug, Clone)]
 pub struct LocalBackend(Arc<Local>);
 
@@ -30,13 +31,13 @@ struct Local {
 }
 
 impl LocalBackend {
-    /// A back end of its own, with nothing held.
+    /// Creates a back end without locks, independent of all others.
     #[must_use]
     pub fn new() -> Self {
         Self::with_clock(default_clock())
     }
 
-    /// One whose leases run on this clock.
+    /// Creates a back end whose leases run on this clock.
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self(Arc::new(Local {
@@ -46,7 +47,7 @@ impl LocalBackend {
         }))
     }
 
-    /// How many locks are held.
+    /// Returns the number of held locks.
     #[must_use]
     pub fn held(&self) -> usize {
         self.0.table.len(self.0.clock.now())
@@ -129,8 +130,8 @@ impl Contender for LocalContender {
                     lease: *lease,
                 })
             }
-            Err(left) => Attempt::Busy {
-                ask_again: Some(left),
+            Err(remaining) => Attempt::Busy {
+                ask_again: Some(remaining),
             },
         })
     }

@@ -1,4 +1,4 @@
-//! The one who acquires, renews and releases, for a whole process.
+//! The lock manager, which acquires, renews and releases the locks of a process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,14 +14,14 @@ use crate::builder::{LockBuilder, Options};
 use crate::clock::{Clock, default_clock};
 use crate::error::{BackendError, LostReason};
 use crate::metrics::{LockHooks, NoHooks};
-use crate::queue::Queue;
-use crate::release::{self, Order, ReleaseJob};
-use crate::watchdog::{Means, Watchdog};
+use crate::queue::LocalQueues;
+use crate::release::{self, Command, ReleaseJob};
+use crate::watchdog::{Watchdog, WatchdogContext};
 
-/// Locks of one server; one for each process and server, cloned freely.
+/// Manages the locks on one lock server. A process needs one manager per server; clones are cheap.
 ///
-/// It belongs to the Tokio runtime in which it was made. Its tasks end with its last clone and the
-/// last guard.
+/// A manager belongs to the Tokio runtime in which it was built. Its tasks end after its last clone
+/// and its last guard are dropped.
 #[derive(Debug, Clone)]
 pub struct LockManager(Arc<Inner>);
 
@@ -31,41 +31,41 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) hooks: Arc<dyn LockHooks>,
     pub(crate) defaults: Options,
-    pub(crate) queue: Queue,
+    pub(crate) queues: LocalQueues,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) runtime: Handle,
-    /// Acquisitions under way.
+    /// Tracks the acquisitions in progress.
     pub(crate) acquisitions: TaskTracker,
-    /// No more acquisitions.
+    /// Cancelled by the shutdown: no more acquisitions.
     pub(crate) closed: CancellationToken,
-    orders: mpsc::UnboundedSender<Order>,
-    holds: AtomicU64,
-    _watchdog: DropGuard,
+    commands: mpsc::UnboundedSender<Command>,
+    hold_ids: AtomicU64,
+    _stop_watchdog: DropGuard,
 }
 
 impl Inner {
     pub(crate) fn next_hold_id(&self) -> u64 {
-        self.holds.fetch_add(1, Ordering::Relaxed)
+        self.hold_ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Has a lock given up; neither blocks nor needs a runtime.
+    /// Queues the release of a lock. It does not block, and needs no runtime.
     pub(crate) fn release(&self, job: ReleaseJob) {
-        // Without its task, which only the runtime's end stops early, the lease is what is left.
-        let _ = self.orders.send(Order::Release(job));
+        // If the runtime was shut down, the release task is gone, and the lock ends with its lease.
+        let _ = self.commands.send(Command::Release(job));
     }
 }
 
 impl LockManager {
-    /// A manager with default settings.
+    /// Creates a manager with default settings.
     ///
     /// # Panics
-    /// Outside of a Tokio runtime.
+    /// Panics if it is called outside a Tokio runtime.
     #[must_use]
     pub fn new(backend: impl Backend) -> Self {
         Self::builder(backend).build()
     }
 
-    /// A manager with settings of its own.
+    /// Creates a builder for a manager with other settings.
     pub fn builder(backend: impl Backend) -> ManagerBuilder {
         ManagerBuilder {
             backend: Arc::new(backend),
@@ -75,34 +75,34 @@ impl LockManager {
         }
     }
 
-    /// Describes the acquisition of the lock with this name: any text of 1 to 1,024 bytes.
+    /// Starts to describe an acquisition of the lock with this name: 1 to 1,024 bytes of any text.
     pub fn lock(&self, name: &str) -> LockBuilder {
         LockBuilder::new(self.clone(), name)
     }
 
-    /// How many locks this manager holds now.
+    /// Returns the number of locks that this manager holds.
     #[must_use]
     pub fn held(&self) -> usize {
         self.0.watchdog.len()
     }
 
-    /// How many names somebody in this process holds or waits for.
+    /// Returns the number of lock names that tasks of this manager hold or wait for.
     #[must_use]
     pub fn names(&self) -> usize {
-        self.0.queue.len()
+        self.0.queues.len()
     }
 
-    /// Asks the lock server for a sign of life, in one round trip; for readiness probes.
+    /// Checks that the lock server answers, in one round trip. Use it for readiness probes.
     ///
-    /// It connects where nothing has connected yet, and creates no lock, key or node. That the
-    /// server answers does not prove that it would grant a lock: a replica of Redis answers too.
+    /// It connects if there is no connection yet, and creates no lock, key or node. A success does
+    /// not prove that the server would grant a lock: a Redis replica answers too.
     ///
     /// # Errors
-    /// When there is no answer within the back end's response limit, or a refusal, or when the
-    /// manager was shut down.
+    /// Returns an error if the server does not answer within the response limit of the back end, if
+    /// it refuses the request, or if the manager was shut down.
     ///
     /// # Cancel safety
-    /// May be dropped at any point.
+    /// The future may be dropped at any point.
     pub async fn ping(&self) -> Result<(), BackendError> {
         let inner = self.inner();
         let limit = inner.backend.response_limit();
@@ -116,25 +116,26 @@ impl LockManager {
                 Err(BackendError::transient(format!("no answer within {limit:?}")))
             }
         };
-        answer.map_err(|error| error.asked(inner.backend.name(), "ping"))
+        answer.map_err(|error| error.with_request(inner.backend.name(), "ping"))
     }
 
-    /// Stops acquiring, gives up everything that is held, waits until the server knows, and ends
-    /// connections and sessions.
+    /// Shuts the manager down: ends all acquisitions, releases all locks, waits for the server's
+    /// answers, and closes connections and sessions.
     ///
-    /// Call it when the work is done: a guard that is still alive is lost, with
-    /// [`LostReason::Shutdown`]. A server that gives no answer is waited for up to two leases.
+    /// Call it after the work is done. A guard that still exists loses its lock with
+    /// [`LostReason::Shutdown`]. If the server does not answer, the shutdown takes up to two
+    /// leases.
     ///
     /// # Cancel safety
-    /// May be dropped, and called again.
+    /// The future may be dropped. The shutdown can then be completed with another call.
     pub async fn shutdown(&self) {
         self.0.closed.cancel();
         self.0.acquisitions.close();
         self.0.acquisitions.wait().await;
         self.0.watchdog.lose_all(LostReason::Shutdown);
         let (done, is_done) = oneshot::channel();
-        if self.0.orders.send(Order::Drain(done)).is_ok() {
-            // An error means that the task has ended, with nothing left to do.
+        if self.0.commands.send(Command::Drain(done)).is_ok() {
+            // An error means that the release task has ended, with nothing left to release.
             let _ = is_done.await;
         }
         self.0.backend.close().await;
@@ -145,7 +146,7 @@ impl LockManager {
     }
 }
 
-/// Settings of a [`LockManager`].
+/// The settings of a [`LockManager`]. Created by [`LockManager::builder`].
 #[derive(Debug)]
 #[must_use = "it does nothing before build"]
 pub struct ManagerBuilder {
@@ -156,67 +157,67 @@ pub struct ManagerBuilder {
 }
 
 impl ManagerBuilder {
-    /// The clock; on Linux the boot clock unless told.
+    /// Sets the clock. Default: the boot clock on Linux, otherwise the clock of the runtime.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Some(Arc::new(clock));
         self
     }
 
-    /// Who counts; nobody unless told.
+    /// Sets the receiver of metrics. Default: none.
     pub fn hooks(mut self, hooks: impl LockHooks) -> Self {
         self.hooks = Arc::new(hooks);
         self
     }
 
-    /// The wait limit of locks that name none; 5 s unless told.
+    /// Sets the default wait limit of locks. Default: 5 s.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.defaults.wait = limit;
         self
     }
 
-    /// The lease of locks that name none; 10 s unless told.
+    /// Sets the default lease of locks. Default: 10 s.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.defaults.set_lease(lease);
         self
     }
 
-    /// The longest hold of locks that name none; without a bound unless told.
+    /// Sets the default maximum hold time of locks. Default: no limit.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.defaults.max_hold = Some(limit);
         self
     }
 
-    /// Starts the manager's tasks.
+    /// Builds the manager and starts its tasks.
     ///
     /// # Panics
-    /// Outside of a Tokio runtime.
+    /// Panics if it is called outside a Tokio runtime.
     #[must_use]
     pub fn build(self) -> LockManager {
         let runtime = Handle::current();
-        let means = Means {
+        let context = WatchdogContext {
             backend: self.backend,
             clock: self.clock.unwrap_or_else(default_clock),
             hooks: self.hooks,
         };
         let watchdog = Arc::new(Watchdog::default());
-        means.backend.attach(watchdog.nudge());
-        let ended = CancellationToken::new();
-        runtime.spawn(Arc::clone(&watchdog).run(means.clone(), ended.clone()));
-        let (orders, inbox) = mpsc::unbounded_channel();
-        runtime.spawn(release::run(means.clone(), inbox));
+        context.backend.attach(watchdog.nudge());
+        let stopped = CancellationToken::new();
+        runtime.spawn(Arc::clone(&watchdog).run(context.clone(), stopped.clone()));
+        let (commands, inbox) = mpsc::unbounded_channel();
+        runtime.spawn(release::run(context.clone(), inbox));
         LockManager(Arc::new(Inner {
-            backend: means.backend,
-            clock: means.clock,
-            hooks: means.hooks,
+            backend: context.backend,
+            clock: context.clock,
+            hooks: context.hooks,
             defaults: self.defaults,
-            queue: Queue::default(),
+            queues: LocalQueues::default(),
             watchdog,
             runtime,
             acquisitions: TaskTracker::new(),
             closed: CancellationToken::new(),
-            orders,
-            holds: AtomicU64::new(0),
-            _watchdog: ended.drop_guard(),
+            commands,
+            hold_ids: AtomicU64::new(0),
+            _stop_watchdog: stopped.drop_guard(),
         }))
     }
 }

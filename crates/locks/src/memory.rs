@@ -1,10 +1,10 @@
-//! A model of a lock server, for tests: it answers late, not at all, or after having forgotten.
+//! An in-memory model of a lock server with faults, for tests.
 //!
-//! It keeps the same table as [`local`](crate::local), but every question is a request that travels
-//! to it and an answer that travels back, and [`MemoryServer`] can lose either, stand still, let a
-//! lease end, or forget everything. Dropping a question does not stop its request, as on a network.
-//! With a [`TokioClock`](crate::clock::TokioClock) under paused time all of it is virtual, so that a
-//! lease of ten seconds takes no time to test.
+//! Each operation sends a request to a [`MemoryServer`] and receives an answer. The server can lose
+//! requests and answers, delay requests, pause, expire a lease, or forget all locks. As on a network, a
+//! request stays on its way after the caller dropped its future. With a
+//! [`TokioClock`](crate::clock::TokioClock) under paused time, all time is virtual, so a test does
+//! not really wait for a lease of ten seconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ mod server;
 use server::{Fate, Server};
 pub use server::{MemoryServer, Question};
 
-/// The model's back end: one client of a [`MemoryServer`].
+/// The back end of the model: one client of a [`MemoryServer`].
 #[derive(Debug, Clone)]
 pub struct MemoryBackend {
     server: Arc<Server>,
@@ -35,7 +35,7 @@ pub struct MemoryBackend {
 }
 
 impl MemoryServer {
-    /// A client of this server; as many as there are processes to play.
+    /// Creates a client of this server. Each client stands for one process.
     #[must_use]
     pub fn client(&self) -> MemoryBackend {
         MemoryBackend {
@@ -48,28 +48,27 @@ impl MemoryServer {
 }
 
 impl MemoryBackend {
-    /// How long each request and each answer travels; no time unless told.
+    /// Sets how long each request and each answer takes to arrive. Default: no time.
     #[must_use]
     pub fn latency(mut self, latency: Duration) -> Self {
         self.latency = latency;
         self
     }
 
-    /// How long an answer is waited for; 1 s unless told.
+    /// Sets how long the client waits for an answer. Default: 1 s.
     #[must_use]
     pub fn response_limit(mut self, limit: Duration) -> Self {
         self.response_limit = limit;
         self
     }
 
-    /// After how long a waiter asks again that was not woken; 1 s unless told.
+    /// Sets after how long a waiter asks again without a wake-up. Default: 1 s.
     #[must_use]
     pub fn fallback(mut self, fallback: Duration) -> Self {
         self.fallback = fallback;
         self
     }
 
-    /// Sends one question, and waits for its answer.
     async fn ask<T: Send + 'static>(
         &self,
         question: Question,
@@ -78,22 +77,22 @@ impl MemoryBackend {
         let (sender, receiver) = oneshot::channel();
         let server = Arc::clone(&self.server);
         let latency = self.latency;
-        // The request is on its way, whatever becomes of who asked.
+        // The request arrives even if the caller drops its future.
         tokio::spawn(async move {
-            pass(server.clock.as_ref(), latency).await;
+            travel(server.clock.as_ref(), latency).await;
             let fate = server.fate(question);
             match fate {
                 Fate::RequestLost => return,
                 Fate::Delayed => server.delivered.notified().await,
                 Fate::Answered | Fate::AnswerLost => {}
             }
-            server.running().await;
+            server.wait_until_running().await;
             let answer = answer(&server);
             if fate == Fate::AnswerLost {
                 return;
             }
-            pass(server.clock.as_ref(), latency).await;
-            // Who asked may not wait any more.
+            travel(server.clock.as_ref(), latency).await;
+            // The caller may no longer wait.
             let _ = sender.send(answer);
         });
         let clock = &self.server.clock;
@@ -102,13 +101,13 @@ impl MemoryBackend {
                 answer.map_err(|_| BackendError::transient("the connection was lost"))
             }
             () = clock.sleep_until(clock.now() + self.response_limit) => {
-                Err(BackendError::transient("no answer in time"))
+                Err(BackendError::transient("no answer within the response limit"))
             }
         }
     }
 }
 
-async fn pass(clock: &dyn Clock, time: Duration) {
+async fn travel(clock: &dyn Clock, time: Duration) {
     if !time.is_zero() {
         clock.sleep_until(clock.now() + time).await;
     }
@@ -133,7 +132,7 @@ impl Backend for MemoryBackend {
             client: self.clone(),
             request,
             freed: None,
-            unclear: false,
+            may_hold: false,
         })
     }
 
@@ -152,9 +151,9 @@ impl Backend for MemoryBackend {
         self.ask(Question::Release, move |server| {
             let outcome = server.table.release(server.clock.now(), &name, nonce);
             match outcome {
-                Release::Released if !server.loses_wake_up() => server.table.freed.publish(&name),
+                Release::Released if !server.lose_wake_up() => server.table.freed.publish(&name),
                 Release::Released => {}
-                Release::NotHeld => server.give_up(nonce),
+                Release::NotHeld => server.add_tombstone(nonce),
             }
             outcome
         })
@@ -183,30 +182,31 @@ struct MemoryContender {
     client: MemoryBackend,
     request: Request,
     freed: Option<Listener>,
-    unclear: bool,
+    /// Whether a request may have acquired the lock.
+    may_hold: bool,
 }
 
 #[async_trait]
 impl Contender for MemoryContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
         let Request { name, nonce, lease } = self.request.clone();
-        let earlier = std::mem::replace(&mut self.unclear, true);
+        let previous = std::mem::replace(&mut self.may_hold, true);
         let answer = self.client.ask(Question::Acquire, move |server| {
             let now = server.clock.now();
-            (!server.is_given_up(nonce)).then(|| server.table.acquire(now, &name, nonce, lease))
+            (!server.has_tombstone(nonce)).then(|| server.table.acquire(now, &name, nonce, lease))
         });
-        let given_up = || BackendError::permanent("this acquisition was given up");
-        match answer.await?.ok_or_else(given_up)? {
+        let already_released = || BackendError::permanent("this acquisition was already released");
+        match answer.await?.ok_or_else(already_released)? {
             Ok(token) => Ok(Attempt::Held(Grant {
                 token,
                 source: Arc::clone(&self.client.server.source),
                 lease,
             })),
-            Err(left) => {
-                // It speaks for this request alone; an earlier one may still be on its way.
-                self.unclear = earlier;
+            Err(remaining) => {
+                // This answer is only about this request. An earlier one may still be on its way.
+                self.may_hold = previous;
                 Ok(Attempt::Busy {
-                    ask_again: Some(left.min(self.client.fallback)),
+                    ask_again: Some(remaining.min(self.client.fallback)),
                 })
             }
         }
@@ -221,6 +221,6 @@ impl Contender for MemoryContender {
     }
 
     fn may_have_left_something(&self) -> bool {
-        self.unclear
+        self.may_hold
     }
 }

@@ -1,67 +1,69 @@
-//! What a lock manager tells of itself, for whatever counts it.
+//! Hooks through which a lock manager reports metrics.
 //!
-//! Without these figures waiting for locks is invisible: requests just become slow. `label` is the
-//! low-cardinality name given by [`LockBuilder::label`](crate::LockBuilder::label), never the
-//! lock's own name.
+//! Without these metrics, waiting for locks is invisible: requests just become slow. `label` is the
+//! value set with [`LockBuilder::label`](crate::LockBuilder::label), not the name of the lock, so
+//! it has few values.
 
 use std::fmt::Debug;
 use std::time::Duration;
 
 use crate::error::LostReason;
 
-/// Receives the figures. Each method is called on the lock's own path: count, and return.
+/// Receives the metrics of a lock manager. Each method must return quickly, because the lock
+/// operation waits for it.
 pub trait LockHooks: Debug + Send + Sync + 'static {
-    /// A lock was acquired after `waited`; `contended` if it was not free at once, here or on the
-    /// server.
+    /// A lock was acquired after `waited`. `contended` is true if it was not free at once, in the
+    /// local queue or on the server.
     fn acquired(&self, _label: &'static str, _waited: Duration, _contended: bool) {}
 
-    /// A lock was not acquired.
+    /// A lock was not acquired, after `waited`.
     fn not_acquired(&self, _label: &'static str, _waited: Duration, _why: NotAcquired) {}
 
-    /// The server was asked for a lock once.
+    /// One attempt to acquire a lock on the server has ended.
     fn attempted(&self, _label: &'static str, _outcome: AttemptOutcome) {}
 
-    /// A renewal of `locks` locks in one request was answered, or failed, after `took`.
+    /// One request that renewed `locks` locks has succeeded or failed, after `took`.
     fn renewed(&self, _locks: usize, _took: Duration, _succeeded: bool) {}
 
-    /// A lock was given up after `held`, and the server did not say that it had been lost. Each lock
-    /// that was acquired is counted once in the end, as released or as lost, whether or not
-    /// anybody waits for the server's answer.
+    /// A lock was released after `held`, and the server did not report an earlier loss.
+    ///
+    /// Each acquired lock is counted exactly once, as released or as lost, even if no caller waits
+    /// for the result of the release.
     fn released(&self, _label: &'static str, _held: Duration) {}
 
     /// A lock was lost after `held`.
     fn lost(&self, _label: &'static str, _held: Duration, _reason: LostReason) {}
 
-    /// A guard was dropped instead of released; the lock is released in the background, and counted
-    /// there.
+    /// A guard was dropped instead of released. The release in the background is counted
+    /// separately.
     fn guard_dropped(&self, _label: &'static str) {}
 }
 
 /// Why a lock was not acquired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NotAcquired {
-    /// It was not free within the wait limit.
+    /// The lock was not free within the wait limit.
     WaitLimit,
-    /// The server could not be asked.
+    /// The server could not be reached, or did not answer.
     Unavailable,
-    /// Nobody wanted it any more: the future was dropped.
+    /// The caller dropped the future of the acquisition.
     Abandoned,
     /// The manager was shut down.
     Shutdown,
 }
 
-/// What one question to the server came to.
+/// The result of one attempt on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttemptOutcome {
-    /// The lock is held.
+    /// The lock was acquired.
     Held,
-    /// Another holds it.
+    /// Another client holds the lock.
     Busy,
-    /// There was no answer.
+    /// The server did not answer, or refused the request.
     Failed,
 }
 
-/// Counts nothing.
+/// Ignores all metrics.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoHooks;
 

@@ -1,18 +1,18 @@
-//! Who holds a lock: a random number for each acquisition, never a thread or a process.
+//! The identity of a holder: a random number per acquisition, not a thread or process id.
 
 use std::fmt::{self, Display, Formatter};
 
 use uuid::Uuid;
 
-/// 128 bits of the operating system's randomness, made for one acquisition and never used again.
+/// A random UUID that identifies one acquisition. It is never used again.
 ///
-/// Servers keep it beside the lock; renewing and releasing compare it. A request that is repeated
-/// because its answer was lost carries the same one, and so is recognised.
+/// The server stores it with the lock, and compares it at each renewal and release. A request that
+/// is repeated after a lost answer carries the same nonce, so the server recognises it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Nonce(Uuid);
 
 impl Nonce {
-    /// A new one.
+    /// Creates a random nonce.
     #[must_use]
     pub fn random() -> Self {
         Self(Uuid::new_v4())
@@ -20,7 +20,7 @@ impl Nonce {
 }
 
 impl Display for Nonce {
-    /// 32 hexadecimal digits.
+    /// Writes 32 hexadecimal digits.
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         self.0.simple().fmt(formatter)
     }

@@ -1,8 +1,8 @@
-//! A line for each lock within this process: one turn at a time, in the order of arrival.
+//! The local queue of each lock: one task at a time, in order of arrival.
 //!
-//! Only who has the turn asks the server, so that two hundred tasks on one hot lock are one remote
-//! contender, not two hundred. A turn is kept until the lock has been given up. A name is in the
-//! map only while somebody has its turn.
+//! Only the first task in the queue asks the server. Two hundred tasks that want one hot lock are
+//! therefore one contender on the server. A task keeps its turn until its lock is released. A name
+//! is in the map only while a task has its turn.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -10,51 +10,48 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// All lines.
+/// The queues of all lock names.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Queue(Arc<Mutex<HashMap<Arc<str>, Line>>>);
+pub(crate) struct LocalQueues(Arc<Mutex<HashMap<Arc<str>, LocalQueue>>>);
 
 #[derive(Debug, Default)]
-struct Line {
-    /// By order of arrival.
+struct LocalQueue {
     waiting: BTreeMap<u64, oneshot::Sender<Turn>>,
-    next_place: u64,
-    /// Whether who has the turn gets no answer from the server.
-    troubled: bool,
+    next_number: u64,
+    /// Whether the last request of the task that has the turn failed.
+    failing: bool,
 }
 
-/// The head of a line; dropping it lets the next one in.
+/// The first position in a queue. Dropping it gives the turn to the next task.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    queue: Queue,
-    /// `None` once it was handed over.
+    queues: LocalQueues,
+    /// `None` after the turn was passed on.
     name: Option<Arc<str>>,
 }
 
-/// What entering came to.
 pub(crate) enum Entered {
-    /// At once.
+    /// The queue was empty.
     Turn(Turn),
-    /// Somebody is before us.
-    Place(Place),
+    /// Other tasks are ahead.
+    Waiter(Waiter),
 }
 
-impl Queue {
-    /// Goes to the end of the line.
+impl LocalQueues {
     pub(crate) fn enter(&self, name: &Arc<str>) -> Entered {
-        match self.lines().entry(Arc::clone(name)) {
+        match self.queues().entry(Arc::clone(name)) {
             Entry::Vacant(entry) => {
-                entry.insert(Line::default());
+                entry.insert(LocalQueue::default());
                 Entered::Turn(self.turn(name))
             }
             Entry::Occupied(mut entry) => {
-                let line = entry.get_mut();
-                let number = line.next_place;
-                line.next_place += 1;
+                let queue = entry.get_mut();
+                let number = queue.next_number;
+                queue.next_number += 1;
                 let (sender, receiver) = oneshot::channel();
-                line.waiting.insert(number, sender);
-                Entered::Place(Place {
-                    queue: self.clone(),
+                queue.waiting.insert(number, sender);
+                Entered::Waiter(Waiter {
+                    queues: self.clone(),
                     name: Arc::clone(name),
                     number,
                     receiver,
@@ -63,45 +60,44 @@ impl Queue {
         }
     }
 
-    /// Whether who has the turn gets no answer from the server.
-    pub(crate) fn is_troubled(&self, name: &str) -> bool {
-        self.lines().get(name).is_some_and(|line| line.troubled)
+    /// Returns true if the last request of the task that has the turn failed.
+    pub(crate) fn is_failing(&self, name: &str) -> bool {
+        self.queues().get(name).is_some_and(|queue| queue.failing)
     }
 
-    /// How many names there are.
     pub(crate) fn len(&self) -> usize {
-        self.lines().len()
+        self.queues().len()
     }
 
     fn turn(&self, name: &Arc<str>) -> Turn {
         Turn {
-            queue: self.clone(),
+            queues: self.clone(),
             name: Some(Arc::clone(name)),
         }
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<Arc<str>, Line>> {
+    fn queues(&self) -> MutexGuard<'_, HashMap<Arc<str>, LocalQueue>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the next one's sender out, or the line away if nobody waits.
+    /// Removes and returns the next waiting task. Removes the queue if no task waits.
     fn next(&self, name: &str) -> Option<oneshot::Sender<Turn>> {
-        let mut lines = self.lines();
-        let line = lines.get_mut(name)?;
-        if let Some((_, sender)) = line.waiting.pop_first() {
+        let mut queues = self.queues();
+        let queue = queues.get_mut(name)?;
+        if let Some((_, sender)) = queue.waiting.pop_first() {
             return Some(sender);
         }
-        lines.remove(name);
+        queues.remove(name);
         None
     }
 }
 
 impl Turn {
-    /// Tells those behind whether the server answers.
-    pub(crate) fn set_troubled(&self, troubled: bool) {
+    /// Records for the waiting tasks whether the last request to the server failed.
+    pub(crate) fn set_failing(&self, failing: bool) {
         let Some(name) = &self.name else { return };
-        if let Some(line) = self.queue.lines().get_mut(name) {
-            line.troubled = troubled;
+        if let Some(queue) = self.queues.queues().get_mut(name) {
+            queue.failing = failing;
         }
     }
 }
@@ -109,40 +105,40 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let Some(name) = self.name.take() else { return };
-        // Who has left in the meantime is passed over.
-        while let Some(sender) = self.queue.next(&name) {
-            let Err(mut unsent) = sender.send(self.queue.turn(&name)) else {
+        // Skip tasks that stopped waiting in the meantime.
+        while let Some(sender) = self.queues.next(&name) {
+            let Err(mut unsent) = sender.send(self.queues.turn(&name)) else {
                 return;
             };
-            // This loop hands it over; its own drop must not.
+            // This loop passes the turn on, so the drop of `unsent` must not do it again.
             unsent.name = None;
         }
     }
 }
 
-/// A place in a line; dropping it leaves the line.
+/// A waiting position in a queue. Dropping it leaves the queue.
 #[derive(Debug)]
-pub(crate) struct Place {
-    queue: Queue,
+pub(crate) struct Waiter {
+    queues: LocalQueues,
     name: Arc<str>,
     number: u64,
     receiver: oneshot::Receiver<Turn>,
 }
 
-impl Place {
-    /// Waits for the turn; may be dropped and called again.
+impl Waiter {
+    /// Waits for the turn. The future may be dropped, and the method called again.
     pub(crate) async fn turn(&mut self) -> Turn {
         match (&mut self.receiver).await {
             Ok(turn) => turn,
-            Err(_) => unreachable!("a place is only taken out of its line with a turn"),
+            Err(_) => unreachable!("a sender is removed from the queue only to send the turn"),
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for Waiter {
     fn drop(&mut self) {
-        if let Some(line) = self.queue.lines().get_mut(&self.name) {
-            line.waiting.remove(&self.number);
+        if let Some(queue) = self.queues.queues().get_mut(&self.name) {
+            queue.waiting.remove(&self.number);
         }
     }
 }

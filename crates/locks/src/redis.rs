@@ -1,19 +1,23 @@
-//! Locks on one Redis.
+//! Locks on one Redis server.
 //!
-//! *Guarantees:* exclusion while Redis keeps its data and its clock; a lease on the server's clock;
-//! tokens that grow even when the last one was forgotten. *Costs:* one round trip to acquire, one to
-//! release, one for a hundred renewals. *Fails when* Redis forgets (failover, eviction, flush) or
-//! its clock jumps: two may then hold, and only the token in the guarded write tells. *Use when*
-//! there is a Redis, and the guarded resource checks.
+//! *Guarantees:* exclusion as long as Redis keeps its data and its clock does not jump; leases on
+//! the server's clock; fencing tokens that grow even if Redis forgot the last one. *Costs:* one
+//! round trip to acquire, one to release, one per hundred renewals. *Fails when* Redis loses data
+//! (failover, eviction, flush) or its clock jumps. Two clients may then hold the lock, and only the
+//! token in the guarded write detects it. *Use when* Redis is available and the guarded resource
+//! checks tokens.
 //!
-//! One server, or what a proxy shows as one: scripts renew many locks at once, which a cluster
-//! would refuse. Sentinel is not asked who is the master. A server that refuses to write is asked
-//! again, over a new connection where it says that it is a replica, so that a name or a proxy that
-//! follows the master is enough; but a failover forgets what the new master had not been sent.
+//! The URL must lead to one server, directly or through a proxy. Scripts renew many locks at once,
+//! which Redis Cluster would refuse. Sentinel is not supported. If a server refuses writes, the
+//! request is repeated. If it is a replica, the request is repeated over a new connection, so a DNS
+//! name or proxy that follows the master is enough. A failover loses the locks that the new master
+//! had not received.
 //!
-//! Keys: `P{name}` the lock, `P{name}:token` the last token, for ten minutes,
-//! `P{name}:gone:nonce` what arrives too late, for a minute, and `P:source`, where `P` is the
-//! prefix.
+//! Keys, with the prefix `P`:
+//! - `P{name}`: the lock. The braces are part of the key.
+//! - `P{name}:token`: the last token, kept for ten minutes.
+//! - `P{name}:gone:nonce`: a tombstone that stops late requests, kept for one minute.
+//! - `P:source`: the id of this server's data.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -38,14 +42,14 @@ mod wakeups;
 use connection::{Connection, backend_error};
 use wakeups::{LazyWakeUps, Subscription};
 
-/// How long a given-up nonce is remembered: longer than a request can be on its way.
+/// How long the nonce of a released acquisition is remembered. No request stays on its way longer.
 const TOMBSTONE: Duration = Duration::from_mins(1);
 
-/// Where and how to use Redis.
+/// The settings of a [`RedisBackend`]. Created by [`RedisBackend::builder`].
 #[derive(Debug, Clone)]
 #[must_use = "it does nothing before build"]
 pub struct RedisBuilder {
-    /// Of the URL, whose password it does not show.
+    /// Created from the URL. Its `Debug` output does not contain the password.
     client: Result<Client, BackendError>,
     prefix: String,
     connect_limit: Duration,
@@ -55,41 +59,42 @@ pub struct RedisBuilder {
 }
 
 impl RedisBuilder {
-    /// What all keys begin with; `lock` unless told.
+    /// Sets the prefix of all keys. Default: `lock`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long connecting may take; 1 s unless told.
+    /// Sets how long opening a connection may take. Default: 1 s.
     pub fn connect_limit(mut self, limit: Duration) -> Self {
         self.connect_limit = limit;
         self
     }
 
-    /// How long an answer may take; 1 s unless told.
+    /// Sets how long an answer may take. Default: 1 s.
     pub fn response_limit(mut self, limit: Duration) -> Self {
         self.response_limit = limit;
         self
     }
 
-    /// After how long a waiter asks again whose wake-up was lost; 1 s unless told.
+    /// Sets after how long a waiter asks again if its wake-up was lost. Default: 1 s.
     pub fn fallback(mut self, fallback: Duration) -> Self {
         self.fallback = fallback;
         self
     }
 
-    /// How long the last token of a lock is remembered, to grow also where the server's clock has
-    /// gone back by less; 10 minutes unless told.
+    /// Sets how long the last token of a lock is remembered. Default: 10 minutes.
+    ///
+    /// During this time tokens grow even if the server's clock goes back by less than this.
     pub fn token_memory(mut self, memory: Duration) -> Self {
         self.token_memory = memory;
         self
     }
 
-    /// The back end; it connects when it is first used.
+    /// Builds the back end. It connects when it is first used.
     ///
     /// # Errors
-    /// When the URL is none of Redis.
+    /// Returns an error if the URL is not a valid Redis URL.
     pub fn build(self) -> Result<RedisBackend, BackendError> {
         let client = self.client?;
         let closed = CancellationToken::new();
@@ -112,7 +117,7 @@ impl RedisBuilder {
     }
 }
 
-/// Locks on one Redis; clones share its two connections.
+/// Locks on one Redis server. Clones share two connections.
 #[derive(Debug, Clone)]
 pub struct RedisBackend(Arc<Redis>);
 
@@ -121,7 +126,7 @@ struct Redis {
     connection: Connection,
     wake_ups: LazyWakeUps,
     _closed: DropGuard,
-    /// The id of a server that has none yet.
+    /// The id to store on a server that has none yet.
     source_candidate: String,
     prefix: String,
     connect_limit: Duration,
@@ -131,15 +136,15 @@ struct Redis {
 }
 
 impl RedisBackend {
-    /// Locks on the Redis of a URL: `redis://[user:password@]host[:port][/database]`.
+    /// Creates a back end from a URL: `redis://[user:password@]host[:port][/database]`.
     ///
     /// # Errors
-    /// When the URL is none of Redis. Nothing is connected yet.
+    /// Returns an error if the URL is not a valid Redis URL. No connection is opened yet.
     pub fn new(url: &str) -> Result<Self, BackendError> {
         Self::builder(url).build()
     }
 
-    /// The same with settings.
+    /// Creates a builder for a back end with other settings.
     pub fn builder(url: &str) -> RedisBuilder {
         RedisBuilder {
             client: Client::open(url).map_err(backend_error),
@@ -151,18 +156,19 @@ impl RedisBackend {
         }
     }
 
-    /// A warning if this server may evict locks when its memory is full; for the start of a program.
+    /// Returns a warning if this server may evict locks when its memory is full. Call it at
+    /// startup.
     ///
     /// # Errors
-    /// When the server gives no answer.
+    /// Returns an error if the server does not answer.
     pub async fn maxmemory_policy_warning(&self) -> Result<Option<String>, BackendError> {
         eviction::warning(&self.0.connection).await
     }
 }
 
 impl Redis {
-    /// The key of a lock, and the channel that tells when it is free. The braces keep a lock's keys
-    /// on one node.
+    /// Returns the key of a lock. Its release is published on a channel of the same name. The
+    /// braces keep all keys of a lock in one hash slot.
     fn lock_key(&self, name: &str) -> String {
         format!("{}{{{name}}}", self.prefix)
     }
@@ -210,7 +216,7 @@ impl Backend for RedisBackend {
             redis: Arc::clone(&self.0),
             request,
             subscription: None,
-            unclear: false,
+            may_hold: false,
         })
     }
 
@@ -270,15 +276,16 @@ struct RedisContender {
     redis: Arc<Redis>,
     request: Request,
     subscription: Option<Subscription>,
-    unclear: bool,
+    /// Whether a request may have acquired the lock.
+    may_hold: bool,
 }
 
 #[async_trait]
 impl Contender for RedisContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
-        // What is never sent cannot arrive.
+        // Connect first: if this fails, the request was never sent, and no release is needed.
         self.redis.connection.connected().await?;
-        let earlier = std::mem::replace(&mut self.unclear, true);
+        let previous = std::mem::replace(&mut self.may_hold, true);
         let answer = self.redis.acquire(&self.request).await?;
         let attempt = match answer.as_slice() {
             [redis::Value::Int(1), token, source] => {
@@ -295,12 +302,17 @@ impl Contender for RedisContender {
                 ask_again: Some(self.ask_again(*left)),
             },
             [redis::Value::Int(-1)] => {
-                return Err(BackendError::permanent("this acquisition was given up"));
+                return Err(BackendError::permanent(
+                    "this acquisition was already released",
+                ));
             }
-            other => return Err(BackendError::permanent(format!("unexpected: {other:?}"))),
+            other => {
+                let cause = format!("the acquire script returned an unexpected reply: {other:?}");
+                return Err(BackendError::permanent(cause));
+            }
         };
-        // It speaks for this request alone; an earlier one may still be on its way.
-        self.unclear = earlier;
+        // This answer is only about this request. An earlier one may still be on its way.
+        self.may_hold = previous;
         Ok(attempt)
     }
 
@@ -311,26 +323,27 @@ impl Contender for RedisContender {
         }
         let channel = self.redis.lock_key(&self.request.name);
         let (subscription, confirmed) = self.redis.wake_ups.get().subscribe(&channel);
-        // Before the wait for the confirmation, which may be dropped.
+        // Store the subscription before waiting: this future may be dropped while it waits.
         let subscription = self.subscription.insert(subscription);
         tokio::select! {
             Ok(()) = confirmed => {}
-            // Where it is not confirmed, the connection is just being made; when it is there
-            // everybody is woken.
+            // There is no confirmation while the connection is being opened. All waiters are woken
+            // when it is open.
             () = subscription.message() => {}
         }
         Ok(())
     }
 
     fn may_have_left_something(&self) -> bool {
-        self.unclear
+        self.may_hold
     }
 }
 
 impl RedisContender {
-    /// When to ask again without a wake-up: when the lease has run out, but never later than the
-    /// fallback, and not all waiters at once. A negative number is that of a key which somebody else
-    /// has set, for ever.
+    /// Returns when to ask again without a wake-up: after the lease, but no later than the
+    /// fallback.
+    ///
+    /// A random part spreads the waiters. A negative TTL belongs to a foreign key without expiry.
     fn ask_again(&self, milliseconds_left: i64) -> Duration {
         let fallback = jittered(self.redis.fallback);
         let spread = Duration::from_millis(fastrand::u64(1..20));

@@ -1,7 +1,7 @@
-//! Gives locks up, whoever held them has long gone on.
+//! The release task: releases locks after their holders are gone.
 //!
-//! Jobs come through a channel that a `Drop` can feed without a runtime. Each is repeated until the
-//! server has answered or the lease has run out by itself.
+//! Jobs arrive through a channel, which a `Drop` can use without a runtime. A job is repeated until
+//! the server has answered, for at most two leases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,139 +15,129 @@ use crate::error::LostReason;
 use crate::nonce::Nonce;
 use crate::queue::Turn;
 use crate::retry::Backoff;
-use crate::watchdog::Means;
+use crate::watchdog::WatchdogContext;
 
-/// A lock to give up.
+/// Receives the result of the first attempt to release a lock, or `None` if it failed.
+pub(crate) type Done = oneshot::Sender<Option<Release>>;
+
 #[derive(Debug)]
 pub(crate) struct ReleaseJob {
     pub(crate) name: Arc<str>,
     pub(crate) nonce: Nonce,
-    /// The lease that it was asked for with, or has left.
+    /// The requested lease, or the remaining time of an extended one.
     pub(crate) lease: Duration,
-    /// Whoever is next here may go when the first try has ended.
+    /// Passed on to the next local waiter after the first attempt.
     pub(crate) turn: Option<Turn>,
-    /// Who wants to know how the first try went.
-    pub(crate) done: Option<oneshot::Sender<Released>>,
-    /// The hold that ends with it, if it has not been counted as lost before.
-    pub(crate) held: Option<Held>,
+    pub(crate) done: Option<Done>,
+    /// What to report to the hooks. `None` if the lock was never acquired, or if its loss was
+    /// already reported.
+    pub(crate) metrics: Option<HoldMetrics>,
 }
 
-/// A hold as it is counted.
+/// The metrics of a hold that ends with its release.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct HoldMetrics {
     pub(crate) label: &'static str,
     pub(crate) held_for: Duration,
 }
 
-/// How a release went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Released {
-    /// The lock was held, and is free.
-    Yes,
-    /// The lock was not held.
-    WasNotHeld,
-    /// The server gave no answer yet.
-    NotYet,
-}
-
-/// An order for the release task.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum Command {
     Release(ReleaseJob),
-    /// Answer when everything ordered before has been given up.
+    /// Answer when all earlier releases are done.
     Drain(oneshot::Sender<()>),
 }
 
-/// The release task; it ends with its manager, after all that was ordered.
-pub(crate) async fn run(means: Means, mut orders: mpsc::UnboundedReceiver<Order>) {
+/// Runs the release task until the manager is dropped and all releases are done.
+pub(crate) async fn run(context: WatchdogContext, mut commands: mpsc::UnboundedReceiver<Command>) {
     let mut running = FuturesUnordered::new();
     let mut drained: Vec<oneshot::Sender<()>> = Vec::new();
     let mut is_open = true;
     while is_open || !running.is_empty() {
         tokio::select! {
-            order = orders.recv(), if is_open => match order {
-                Some(Order::Release(job)) => running.push(release(&means, job)),
-                Some(Order::Drain(done)) => drained.push(done),
+            command = commands.recv(), if is_open => match command {
+                Some(Command::Release(job)) => running.push(release(&context, job)),
+                Some(Command::Drain(done)) => drained.push(done),
                 None => is_open = false,
             },
             Some(()) = running.next() => {}
         }
         if running.is_empty() {
             for done in drained.drain(..) {
-                // Who does not wait any more does not want to know.
+                // The receiver may be gone.
                 let _ = done.send(());
             }
         }
     }
 }
 
-async fn release(means: &Means, job: ReleaseJob) {
+async fn release(context: &WatchdogContext, job: ReleaseJob) {
     let ReleaseJob {
         name,
         nonce,
         lease,
         turn,
         done,
-        held,
+        metrics,
     } = job;
-    let count = |was_held| count(means, &name, held, was_held);
-    // An acquire that is still on its way could take the lock after us, for one lease.
-    let until = means.clock.now() + means.backend.kept_for(lease).max(lease) * 2;
+    let report = |was_held| report(context, &name, metrics, was_held);
+    // Two leases: a late acquire request may take the lock for one more lease.
+    let until = context.clock.now() + context.backend.kept_for(lease).max(lease) * 2;
     let mut backoff = Backoff::default();
-    let mut tell = (turn, done);
+    let mut waiting = (turn, done);
     let mut is_first = true;
     loop {
         let answer = tokio::select! {
-            answer = means.backend.release(&name, nonce) => Some(answer),
-            () = means.clock.sleep_until(until) => None,
+            answer = context.backend.release(&name, nonce) => Some(answer),
+            () = context.clock.sleep_until(until) => None,
         };
-        let outcome = match &answer {
-            Some(Ok(Release::Released)) => Released::Yes,
-            Some(Ok(Release::NotHeld)) => Released::WasNotHeld,
-            Some(Err(_)) | None => Released::NotYet,
-        };
-        // Before anybody is told. Who asks again cannot tell its own doing from a loss.
+        let outcome = answer
+            .as_ref()
+            .and_then(|answer| answer.as_ref().ok())
+            .copied();
+        // Report to the hooks before the caller learns the result. After a repetition, `NotHeld`
+        // may be the effect of the first attempt, so it does not prove a loss.
         match outcome {
-            Released::Yes => count(true),
-            Released::WasNotHeld => count(!is_first),
-            Released::NotYet => is_first = false,
+            Some(Release::Released) => report(true),
+            Some(Release::NotHeld) => report(!is_first),
+            None => is_first = false,
         }
-        let (turn, done) = std::mem::take(&mut tell);
+        let (turn, done) = std::mem::take(&mut waiting);
         drop(turn);
         if let Some(done) = done {
-            // Who does not wait any more does not want to know.
+            // The receiver may be gone.
             let _ = done.send(outcome);
         }
         match answer {
             Some(Ok(_)) => return,
             Some(Err(error)) => {
                 let pause = backoff.next();
-                if means.clock.now() + pause < until {
-                    tracing::debug!(lock = %name, %error, "a lock was not released yet");
-                    means.clock.sleep_until(means.clock.now() + pause).await;
+                if context.clock.now() + pause < until {
+                    tracing::debug!(lock = %name, %error, "releasing a lock failed; trying again");
+                    context.clock.sleep_until(context.clock.now() + pause).await;
                     continue;
                 }
-                tracing::warn!(lock = %name, %error, "a lock was left to its lease");
-                return count(true);
+                tracing::warn!(lock = %name, %error, "a lock was not released; its lease must expire");
+                return report(true);
             }
             None => {
-                tracing::warn!(lock = %name, "a lock was left to its lease");
-                return count(true);
+                tracing::warn!(lock = %name, "a lock was not released; its lease must expire");
+                return report(true);
             }
         }
     }
 }
 
-/// Counts a hold as released or as lost, by what the server has said.
-fn count(means: &Means, name: &str, held: Option<Held>, was_held: bool) {
-    let Some(Held { label, held_for }) = held else {
+/// Reports a hold to the hooks as released or as lost.
+fn report(context: &WatchdogContext, name: &str, metrics: Option<HoldMetrics>, was_held: bool) {
+    let Some(HoldMetrics { label, held_for }) = metrics else {
         return;
     };
     if was_held {
-        means.hooks.released(label, held_for);
+        context.hooks.released(label, held_for);
     } else {
         let reason = LostReason::Stolen;
-        means.hooks.lost(label, held_for, reason);
+        context.hooks.lost(label, held_for, reason);
         tracing::warn!(
             lock = %name, held = ?held_for, reason = reason.name(),
             "a lock had been lost before it was released",

@@ -1,12 +1,12 @@
-//! Pauses between tries.
+//! Pauses between attempts.
 
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// Pauses that double up to a quarter of a second, each with full jitter, so that processes that
-/// failed together do not come back together.
+/// Exponential backoff up to 250 ms with full jitter, so that processes that failed together do not
+/// retry together.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     failures: u32,
@@ -26,7 +26,7 @@ impl Backoff {
     }
 }
 
-/// Between three quarters of `duration` and all of it.
+/// Returns a random duration between 75 % and 100 % of `duration`.
 #[cfg(feature = "redis")]
 pub(crate) fn jittered(duration: Duration) -> Duration {
     duration.mul_f64(0.75 + fastrand::f64() / 4.0)

@@ -1,8 +1,8 @@
-//! A lock server's table in memory: who holds what until when. What `local` and `memory` stand on.
+//! An in-memory lock table, used by the back ends `local` and `memory`.
 //!
-//! It does what the Redis scripts do, step for step, so that what is tested on the model holds for
-//! them: a nonce that asks again has the lock already, renewing never shortens a lease, and a
-//! token is greater than all before it.
+//! It follows the Redis scripts step by step, so tests on the model also apply to them. A nonce
+//! that asks again already has the lock. A renewal never shortens a lease. Each token is greater
+//! than all earlier ones.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,7 @@ struct Row {
 }
 
 impl Table {
-    /// The token of the lock, or how long it is still held by another.
+    /// Acquires a lock and returns its token. If it is busy, returns its remaining lease.
     pub(crate) fn acquire(
         &self,
         now: Moment,
@@ -81,23 +81,20 @@ impl Table {
         Release::Released
     }
 
-    /// Who holds a lock, with what token.
+    /// Returns the nonce and token of the current holder.
     pub(crate) fn holder(&self, now: Moment, name: &str) -> Option<(Nonce, Token)> {
         let mut rows = self.rows();
         rows.live(now, name).map(|row| (row.nonce, row.token))
     }
 
-    /// Frees a lock as the end of its lease would.
     pub(crate) fn expire(&self, name: &str) {
         self.rows().held.remove(name);
     }
 
-    /// Frees all locks.
     pub(crate) fn clear(&self) {
         self.rows().held.clear();
     }
 
-    /// How many locks are held.
     pub(crate) fn len(&self, now: Moment) -> usize {
         let mut rows = self.rows();
         rows.held.retain(|_, row| row.expires_at > now);
@@ -110,7 +107,7 @@ impl Table {
 }
 
 impl Rows {
-    /// The row of a lock whose lease has not run out.
+    /// Returns the row of a lock whose lease has not expired.
     fn live(&mut self, now: Moment, name: &str) -> Option<&mut Row> {
         if self.held.get(name).is_some_and(|row| row.expires_at <= now) {
             self.held.remove(name);

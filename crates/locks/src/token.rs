@@ -1,23 +1,24 @@
-//! Fencing tokens: what the guarded resource compares to refuse a holder that was overtaken.
+//! Fencing tokens, with which the guarded resource refuses writes of an outdated holder.
 
 use std::fmt::{self, Display, Formatter};
 
-/// A number that grows from each acquisition of a lock to the next one of the same source.
+/// A number that grows with each acquisition of a lock from the same source.
 ///
-/// Renewing and re-entering do not change it. It is only worth what the resource makes of it: write
-/// with the condition that no greater token of the same [source](crate::LockGuard::source) has been
-/// seen, and beside a version check, since a stale write may also arrive *before* the next holder's.
+/// Renewals and reentry do not change it. It only helps if the resource checks it. Write on the
+/// condition that the resource has not seen a greater token of the same
+/// [source](crate::LockGuard::source). Also check a version, because an outdated write may arrive
+/// *before* the first write of the next holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(i64);
 
 impl Token {
-    /// A token from its number.
+    /// Creates a token from its number.
     #[must_use]
     pub const fn new(number: i64) -> Self {
         Self(number)
     }
 
-    /// The number, never negative, as a signed 64-bit column takes it.
+    /// Returns the number. It is never negative, and fits into a signed 64-bit column.
     #[must_use]
     pub const fn get(self) -> i64 {
         self.0

@@ -1,17 +1,17 @@
-//! Who in this process waits for which lock to become free.
+//! Wakes the tasks of this process that wait for a lock to become free.
 //!
-//! A topic exists while somebody listens to it, so names do not pile up.
+//! A topic exists only while it has listeners, so names do not accumulate.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// All topics.
+/// All topics of a back end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Topics(Arc<Mutex<HashMap<String, watch::Sender<u64>>>>);
 
-/// An interest in one topic; it ends when this is dropped.
+/// A subscription to one topic. It ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Listener {
     topics: Topics,
@@ -20,7 +20,6 @@ pub(crate) struct Listener {
 }
 
 impl Topics {
-    /// Listens from now on.
     pub(crate) fn listen(&self, topic: &str) -> Listener {
         let mut topics = self.topics();
         let sender = topics.entry(topic.to_owned()).or_default();
@@ -31,14 +30,12 @@ impl Topics {
         }
     }
 
-    /// Wakes all who listen to a topic.
     pub(crate) fn publish(&self, topic: &str) {
         if let Some(sender) = self.topics().get(topic) {
             sender.send_modify(|changes| *changes += 1);
         }
     }
 
-    /// Wakes everybody.
     #[cfg(feature = "redis")]
     pub(crate) fn publish_to_all(&self) {
         for sender in self.topics().values() {
@@ -46,19 +43,16 @@ impl Topics {
         }
     }
 
-    /// Whether anybody listens to a topic.
     #[cfg(feature = "redis")]
     pub(crate) fn has_listeners(&self, topic: &str) -> bool {
         self.topics().contains_key(topic)
     }
 
-    /// Whether nobody listens at all.
     #[cfg(feature = "redis")]
     pub(crate) fn is_empty(&self) -> bool {
         self.topics().is_empty()
     }
 
-    /// What is listened to.
     #[cfg(feature = "redis")]
     pub(crate) fn names(&self) -> Vec<String> {
         self.topics().keys().cloned().collect()
@@ -70,9 +64,9 @@ impl Topics {
 }
 
 impl Listener {
-    /// Completes after the next change since the last call, or since the beginning.
+    /// Waits for the next change after the last call, or after the subscription.
     pub(crate) async fn changed(&mut self) {
-        // The sender lives as long as a listener does.
+        // The sender lives as long as any listener, so this cannot fail.
         let _ = self.changes.changed().await;
     }
 }
@@ -80,7 +74,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let mut topics = self.topics.topics();
-        // This one still counts.
+        // The count still includes this listener.
         if topics
             .get(&self.topic)
             .is_some_and(|sender| sender.receiver_count() <= 1)

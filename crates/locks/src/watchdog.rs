@@ -1,7 +1,8 @@
-//! Renews what is held, and ends what could not be renewed in time.
+//! The watchdog: renews the held locks, and ends those that could not be renewed in time.
 //!
-//! One task for each manager. It only ever waits for the clock: renewals run beside it, so that one
-//! that hangs delays no deadline. What is due at about the same time is renewed in one request.
+//! Each manager has one watchdog task. It waits only for the clock. Renewals run in other tasks, so
+//! a slow renewal delays no deadline. One request renews all locks that are due at about the same
+//! time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,27 +14,27 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::{Backend, Nudge, Renewal, Renewed};
 use crate::clock::{Clock, Moment};
 use crate::error::LostReason;
-use crate::hold::{Hold, Times};
+use crate::hold::{DueTimes, Hold};
 use crate::metrics::LockHooks;
 
-/// How many locks one request renews.
+/// The maximum number of locks per renewal request.
 const BATCH: usize = 100;
-/// A renewal that is due this soon goes with one that is due now; never more than a thirtieth of its
-/// lease too early.
-const TOGETHER: Duration = Duration::from_millis(500);
+/// Renewals that are due this soon join the current request. A renewal is advanced by at most a
+/// thirtieth of its lease.
+const JOIN_WITHIN: Duration = Duration::from_millis(500);
 
-/// What is held, and when to look at it.
+/// The held locks, and when they are due.
 #[derive(Debug, Default)]
 pub(crate) struct Watchdog {
     schedule: Mutex<Schedule>,
-    /// Something is due earlier than all before.
+    /// Wakes the task when a new entry is due before all others.
     earlier: Notify,
     nudge: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
 struct Schedule {
-    holds: HashMap<u64, (Arc<Hold>, Times)>,
+    holds: HashMap<u64, (Arc<Hold>, DueTimes)>,
     due: BTreeSet<(Moment, u64, Due)>,
 }
 
@@ -43,9 +44,9 @@ enum Due {
     Renewal,
 }
 
-/// What the task works with.
+/// What the watchdog and the release task need.
 #[derive(Debug, Clone)]
-pub(crate) struct Means {
+pub(crate) struct WatchdogContext {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) hooks: Arc<dyn LockHooks>,
@@ -56,43 +57,40 @@ impl Watchdog {
         Nudge(Arc::clone(&self.nudge))
     }
 
-    /// Watches a hold from now on.
-    pub(crate) fn insert(&self, hold: &Arc<Hold>, times: Times) {
+    pub(crate) fn insert(&self, hold: &Arc<Hold>, times: DueTimes) {
         let mut schedule = self.schedule();
         schedule.holds.insert(hold.id, (Arc::clone(hold), times));
         schedule.add(hold.id, times);
         self.wake_if_first(&schedule, times);
     }
 
-    /// Looks at a hold at other times, if it is still watched.
-    pub(crate) fn reschedule(&self, id: u64, times: Times) {
+    /// Changes when a hold is due, if it is still watched.
+    pub(crate) fn reschedule(&self, id: u64, times: DueTimes) {
         let mut schedule = self.schedule();
         let Some((_, old)) = schedule.holds.get_mut(&id) else {
             return;
         };
         let old = std::mem::replace(old, times);
-        schedule.take_away(id, old);
+        schedule.remove(id, old);
         schedule.add(id, times);
         self.wake_if_first(&schedule, times);
     }
 
-    /// Watches a hold no more.
     pub(crate) fn remove(&self, id: u64) {
         let mut schedule = self.schedule();
         let removed = schedule.holds.remove(&id);
         if let Some((_, times)) = &removed {
-            schedule.take_away(id, *times);
+            schedule.remove(id, *times);
         }
-        // Dropping what may be the last reference with the mutex held could lead back here.
+        // This may be the last reference. Its drop could lock the schedule again, so unlock the
+        // mutex first.
         drop(schedule);
     }
 
-    /// How many locks are held.
     pub(crate) fn len(&self) -> usize {
         self.schedule().holds.len()
     }
 
-    /// Ends everything that is held.
     pub(crate) fn lose_all(&self, reason: LostReason) {
         for hold in self.all() {
             hold.lose(reason);
@@ -112,69 +110,69 @@ impl Watchdog {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake_if_first(&self, schedule: &Schedule, times: Times) {
-        let own = times.renewal.unwrap_or(times.deadline).min(times.deadline);
+    fn wake_if_first(&self, schedule: &Schedule, times: DueTimes) {
+        let first_due = times.renewal.unwrap_or(times.deadline).min(times.deadline);
         if schedule
             .due
             .first()
-            .is_some_and(|(first, ..)| *first >= own)
+            .is_some_and(|(first, ..)| *first >= first_due)
         {
             self.earlier.notify_one();
         }
     }
 
-    /// The watchdog's task.
-    pub(crate) async fn run(self: Arc<Self>, means: Means, closed: CancellationToken) {
+    pub(crate) async fn run(self: Arc<Self>, context: WatchdogContext, stopped: CancellationToken) {
         loop {
             let next = self.schedule().due.first().map(|(moment, ..)| *moment);
             let alarm = async {
                 match next {
-                    Some(moment) => means.clock.sleep_until(moment).await,
+                    Some(moment) => context.clock.sleep_until(moment).await,
                     None => std::future::pending().await,
                 }
             };
             let mut renewals = Vec::new();
             tokio::select! {
-                () = closed.cancelled() => return,
+                () = stopped.cancelled() => return,
                 () = self.earlier.notified() => {}
                 () = self.nudge.notified() => renewals = self.all(),
                 () = alarm => {}
             }
-            // Not in the head of the loop, which would keep the mutex for all of it.
-            let passed = self.schedule().take_deadlines(means.clock.now());
+            // A separate statement, so that the mutex is not locked during the loop.
+            let passed = self.schedule().take_deadlines(context.clock.now());
             for hold in passed {
-                // `ended` compares with the hold's own deadline, which may have moved on.
+                // `ended` checks the hold's own deadline, which may have moved since.
                 hold.ended();
             }
-            renewals.extend(self.schedule().take_renewals(means.clock.now()));
+            renewals.extend(self.schedule().take_renewals(context.clock.now()));
             for batch in renewals.chunks(BATCH) {
-                tokio::spawn(Arc::clone(&self).renew(means.clone(), batch.to_vec()));
+                tokio::spawn(Arc::clone(&self).renew(context.clone(), batch.to_vec()));
             }
         }
     }
 
-    /// Renews some locks in one request, and gives up waiting for it in time to ask again.
-    async fn renew(self: Arc<Self>, means: Means, batch: Vec<Arc<Hold>>) {
+    /// Renews a batch of locks in one request. It stops waiting after a third of the shortest
+    /// lease, which leaves time for another attempt.
+    async fn renew(self: Arc<Self>, context: WatchdogContext, batch: Vec<Arc<Hold>>) {
         let renewals: Vec<Renewal> = batch.iter().map(|hold| hold.renewal(None)).collect();
         let shortest = batch.iter().map(|hold| hold.grant.lease).min();
-        let sent = means.clock.now();
-        let patience = means
+        let sent = context.clock.now();
+        let timeout = context
             .clock
             .sleep_until(sent + shortest.unwrap_or_default() / 3);
         let answers = tokio::select! {
-            answers = means.backend.renew(&renewals) => answers
+            answers = context.backend.renew(&renewals) => answers
                 .inspect_err(|error| tracing::debug!(%error, "locks were not renewed"))
                 .ok(),
-            () = patience => None,
+            () = timeout => None,
         };
-        means.hooks.renewed(
+        context.hooks.renewed(
             batch.len(),
-            means.clock.now().since(sent),
+            context.clock.now().since(sent),
             answers.is_some(),
         );
         let answers = answers.unwrap_or_else(|| vec![Renewed::Unknown; batch.len()]);
         for (hold, answer) in batch.iter().zip(answers) {
-            if let Some(times) = hold.renewed(sent, answer, true) {
+            if let Some(times) = hold.apply_renewal(sent, answer, true) {
                 self.reschedule(hold.id, times);
             }
         }
@@ -182,14 +180,14 @@ impl Watchdog {
 }
 
 impl Schedule {
-    fn add(&mut self, id: u64, times: Times) {
+    fn add(&mut self, id: u64, times: DueTimes) {
         self.due.insert((times.deadline, id, Due::Deadline));
         if let Some(renewal) = times.renewal {
             self.due.insert((renewal, id, Due::Renewal));
         }
     }
 
-    fn take_away(&mut self, id: u64, times: Times) {
+    fn remove(&mut self, id: u64, times: DueTimes) {
         self.due.remove(&(times.deadline, id, Due::Deadline));
         if let Some(renewal) = times.renewal {
             self.due.remove(&(renewal, id, Due::Renewal));
@@ -208,7 +206,7 @@ impl Schedule {
         self.holds_of(passed.iter().map(|(_, id, _)| *id))
     }
 
-    /// What has to be renewed now, and what goes with it.
+    /// Takes the renewals that are due, and those that are due soon enough to join them.
     fn take_renewals(&mut self, now: Moment) -> Vec<Arc<Hold>> {
         let is_renewal = |(.., due): &&(Moment, u64, Due)| *due == Due::Renewal;
         let first = self.due.iter().find(is_renewal);
@@ -218,8 +216,8 @@ impl Schedule {
         let soon = self
             .due
             .iter()
-            .take_while(|(moment, ..)| *moment <= now + TOGETHER);
-        let together: Vec<_> = soon
+            .take_while(|(moment, ..)| *moment <= now + JOIN_WITHIN);
+        let joined: Vec<_> = soon
             .filter(is_renewal)
             .filter(|(moment, id, _)| {
                 let lease = self.holds.get(id).map(|(hold, _)| hold.grant.lease);
@@ -227,15 +225,15 @@ impl Schedule {
             })
             .copied()
             .collect();
-        for entry in &together {
+        for entry in &joined {
             self.due.remove(entry);
         }
-        for (_, id, _) in &together {
+        for (_, id, _) in &joined {
             if let Some((_, times)) = self.holds.get_mut(id) {
                 times.renewal = None;
             }
         }
-        self.holds_of(together.iter().map(|(_, id, _)| *id))
+        self.holds_of(joined.iter().map(|(_, id, _)| *id))
     }
 
     fn holds_of(&self, ids: impl Iterator<Item = u64>) -> Vec<Arc<Hold>> {

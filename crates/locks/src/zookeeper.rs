@@ -1,22 +1,23 @@
 //! Locks on ZooKeeper.
 //!
-//! *Guarantees:* exclusion between live sessions, in the order of arrival; a token, the czxid of the
-//! place in the queue, that never goes back. *Costs:* two writes of the ensemble for each lock, and
-//! three more for a name that was not used just before, whose directory comes and goes; three round
-//! trips of the holder; a sync for each batch of renewals and a read for each lock in it; one
-//! wake-up for each hand-over, however many wait. *Fails when* the holder is paused past its
-//! session: two may then believe to hold, and only the token in the guarded write
-//! tells. *Use when* there is a ZooKeeper, fairness matters, or Redis may forget.
+//! *Guarantees:* exclusion between live sessions, in order of arrival; a fencing token that never
+//! goes back (the czxid of the node in the queue). *Costs:* two writes of the ensemble per lock,
+//! and three more if the name was not used recently, because its directory is created and removed;
+//! three round trips; one sync per batch of renewals, and one read per lock; one wake-up per
+//! handover, regardless of the number of waiters. *Fails when* the holder is paused for longer than
+//! its session. Two clients may then believe that they hold the lock, and only the token in the
+//! guarded write detects it. *Use when* ZooKeeper is available, fairness matters, or Redis might
+//! lose data.
 //!
-//! The order is that in which the processes come for a lock, each with one contender at a time; an
-//! ensemble that keeps its quorum keeps locks and tokens over the failure of a server.
+//! The order of arrival is between processes: each process has one contender per lock. Locks and
+//! tokens survive the failure of a server as long as the ensemble keeps its quorum.
 //!
-//! All locks of a back end live in one session. It is Suspect while the connection is lost, and the
-//! locks are lost when the server says so or when no answer has come for the session's time-out less
-//! a tenth, whichever is first; then the next acquisition makes another session.
+//! All locks of a back end belong to one session. While the connection is lost, they are suspect.
+//! They are lost when the server reports the end of the session, or when the server has not
+//! answered for 90 % of the session timeout. The next acquisition then opens another session.
 //!
 //! Nodes: `<root>/<name>/_c_<nonce>-lock-<sequence>`, and `<root>/.source`. The directories of the
-//! names are containers.
+//! names are container nodes, which the server removes when they are empty.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -40,7 +41,7 @@ use contender::ZooKeeperContender;
 use places::{Place, Places};
 use session::{Health, Session, Sessions, backend_error, disconnected};
 
-/// Where and how to use ZooKeeper.
+/// The settings of a [`ZooKeeperBackend`]. Created by [`ZooKeeperBackend::builder`].
 #[derive(Debug, Clone)]
 #[must_use = "it does nothing before build"]
 pub struct ZooKeeperBuilder {
@@ -52,40 +53,42 @@ pub struct ZooKeeperBuilder {
 }
 
 impl ZooKeeperBuilder {
-    /// The path that all locks are under; `/locks` unless told.
+    /// Sets the path that contains all locks. Default: `/locks`.
     pub fn root(mut self, root: impl Into<String>) -> Self {
         self.root = root.into();
         self
     }
 
-    /// The session time-out to ask for; 10 s unless told. The server may give another one, which
-    /// then is the lease of every lock.
+    /// Sets the session timeout to request. Default: 10 s. The server may choose another one. The
+    /// session timeout is the lease of every lock.
     pub fn session_timeout(mut self, timeout: Duration) -> Self {
         self.session_timeout = timeout;
         self
     }
 
-    /// How long making a session may take; 2 s unless told.
+    /// Sets how long opening a session may take. Default: 2 s.
     pub fn connect_limit(mut self, limit: Duration) -> Self {
         self.connect_limit = limit;
         self
     }
 
-    /// How long an answer may take; 1 s unless told.
+    /// Sets how long an answer may take. Default: 1 s.
     pub fn response_limit(mut self, limit: Duration) -> Self {
         self.response_limit = limit;
         self
     }
 
-    /// The back end; it makes its session when it is first used.
+    /// Builds the back end. It opens its session when it is first used.
     ///
     /// # Errors
-    /// When the connection string is none, or has a user and a password, or the root is no path.
+    /// Returns an error if the connection string is invalid or contains `@`, or if the root is not
+    /// an absolute path.
     pub fn build(self) -> Result<ZooKeeperBackend, BackendError> {
         let cluster = self.cluster?;
         cluster::check(&cluster).map_err(BackendError::permanent)?;
         if !self.root.strip_prefix('/').is_some_and(cluster::is_path) {
-            return Err(BackendError::permanent(format!("{} is no path", self.root)));
+            let cause = format!("the root `{}` is not an absolute path", self.root);
+            return Err(BackendError::permanent(cause));
         }
         Ok(ZooKeeperBackend(Arc::new(ZooKeeper {
             places: Places::default(),
@@ -102,7 +105,7 @@ impl ZooKeeperBuilder {
     }
 }
 
-/// Locks on a ZooKeeper ensemble; clones share its session.
+/// Locks on a ZooKeeper ensemble. Clones share one session.
 #[derive(Debug, Clone)]
 pub struct ZooKeeperBackend(Arc<ZooKeeper>);
 
@@ -113,19 +116,19 @@ struct ZooKeeper {
 }
 
 impl ZooKeeperBackend {
-    /// Locks on the ensemble of a connection string: `host:port[,host:port…][/chroot]`.
+    /// Creates a back end from a connection string: `host:port[,host:port…][/chroot]`.
     ///
     /// # Errors
-    /// As [`ZooKeeperBuilder::build`]. Nothing is connected yet.
+    /// The errors of [`ZooKeeperBuilder::build`]. No session is opened yet.
     pub fn new(cluster: &str) -> Result<Self, BackendError> {
         Self::builder(cluster).build()
     }
 
-    /// The same with settings.
+    /// Creates a builder for a back end with other settings.
     pub fn builder(cluster: &str) -> ZooKeeperBuilder {
-        // It would be taken for a part of the host's name, and the client logs those.
+        // The client library would take a password for part of the host name, and log it.
         let cluster = if cluster.contains('@') {
-            let cause = "a ZooKeeper connection string has neither user nor password";
+            let cause = "a ZooKeeper connection string must not contain a user or password";
             Err(BackendError::permanent(cause))
         } else {
             Ok(cluster.to_owned())
@@ -139,7 +142,7 @@ impl ZooKeeperBackend {
         }
     }
 
-    /// How many places in queues the ensemble may have of this process.
+    /// Returns how many places in lock queues this process may have on the ensemble.
     #[must_use]
     pub fn places(&self) -> usize {
         self.0.places.len()
@@ -151,7 +154,7 @@ impl ZooKeeper {
         format!("{}/{}", self.sessions.root, names::element(name))
     }
 
-    /// Whether a place is still there; `None` without an answer.
+    /// Checks whether a place still exists. Returns `None` if the server does not answer.
     async fn exists(&self, place: &Place) -> Option<Result<(), LostReason>> {
         let session = &place.session;
         match session.health() {
@@ -184,7 +187,7 @@ impl ZooKeeper {
         }
     }
 
-    /// Deletes a place; true if it was there.
+    /// Deletes a place. Returns true if it existed.
     async fn delete(&self, nonce: Nonce, mut place: Place) -> Result<bool, BackendError> {
         if place.node.is_none() {
             let prefix = names::place_prefix(nonce);
@@ -194,7 +197,7 @@ impl ZooKeeper {
         let Some(path) = place.path() else {
             return remove_unused(&place).await.map(|()| false);
         };
-        // Before the request, which may be dropped.
+        // Record this before the request, because this future may be dropped.
         self.places
             .change(nonce, |known| known.deletion_unclear = true);
         let session = &place.session;
@@ -207,8 +210,8 @@ impl ZooKeeper {
     }
 }
 
-/// Removes the directory of a place that was never created. The server removes those only that had
-/// a place in them once. Whoever is about to create one there makes the directory again.
+/// Removes the directory of a place that was never created. The server removes only containers that
+/// once had a child. A concurrent contender creates the directory again if it needs it.
 async fn remove_unused(place: &Place) -> Result<(), BackendError> {
     let session = &place.session;
     match session
@@ -220,7 +223,7 @@ async fn remove_unused(place: &Place) -> Result<(), BackendError> {
     }
 }
 
-/// Each session once, if it can be asked.
+/// Returns each connected session once.
 fn sessions_of<'a>(places: impl Iterator<Item = &'a Place>) -> Vec<&'a Arc<Session>> {
     let mut sessions: Vec<&Arc<Session>> = Vec::new();
     for Place { session, .. } in places {
@@ -262,8 +265,8 @@ impl Backend for ZooKeeperBackend {
         let sessions = sessions_of(places.iter().flatten());
         let reads = renewals.iter().zip(&places);
         let reads = reads.map(|(renewal, place)| self.0.renew(renewal.nonce, place.as_ref()));
-        // All are sent before the first answer is waited for, and what is asked of a session is
-        // answered in order: first the leader's word, then the reads.
+        // All requests are sent before the first answer arrives, and a session answers in order:
+        // first the sync with the leader, then the reads.
         let (synced, renewed) = tokio::join!(
             join_all(sessions.iter().map(|session| session.sync())),
             join_all(reads),
@@ -272,24 +275,24 @@ impl Backend for ZooKeeperBackend {
             let mut synced = sessions.iter().zip(&synced);
             synced.any(|(session, synced)| synced.is_ok() && Arc::ptr_eq(session, &place.session))
         };
-        let believed = |(renewed, place): (Renewed, &Option<Place>)| match (renewed, place) {
+        let checked = |(renewed, place): (Renewed, &Option<Place>)| match (renewed, place) {
             (Renewed::Held(_), Some(place)) if !is_synced(place) => Renewed::Unknown,
             _ => renewed,
         };
-        Ok(renewed.into_iter().zip(&places).map(believed).collect())
+        Ok(renewed.into_iter().zip(&places).map(checked).collect())
     }
 
     async fn release(&self, _name: &str, nonce: Nonce) -> Result<Release, BackendError> {
         let Some(place) = self.0.places.get(nonce) else {
             return Ok(Release::NotHeld);
         };
-        let was_there = match place.session.health() {
+        let existed = match place.session.health() {
             Health::Over => false,
             Health::Disconnected => return Err(disconnected()),
             Health::Connected => self.0.delete(nonce, place).await?,
         };
         self.0.places.remove(nonce);
-        Ok(if was_there {
+        Ok(if existed {
             Release::Released
         } else {
             Release::NotHeld
@@ -316,12 +319,13 @@ impl Backend for ZooKeeperBackend {
         if session.health() == Health::Disconnected {
             return Err(disconnected());
         }
-        // Answered by way of the leader: a server that has lost its quorum is of no use.
+        // The leader answers a sync. A server without a quorum fails here, as it should.
         session.sync().await.map_err(backend_error)
     }
 
     fn attach(&self, nudge: Nudge) {
-        // One back end serves one manager; a second one's locks are renewed on time all the same.
+        // A back end serves one manager. The locks of a second one are renewed at the regular times
+        // only.
         let _ = self.0.sessions.nudge.set(nudge);
     }
 
@@ -331,7 +335,7 @@ impl Backend for ZooKeeperBackend {
             return;
         };
         let mut states = session.client.state_watcher();
-        // With its last client the session is closed, which the server has to hear.
+        // Dropping the last client closes the session. Wait until the server has been told.
         drop(session);
         let closed = async { while !states.changed().await.is_terminated() {} };
         let _ = tokio::time::timeout(self.0.sessions.response_limit, closed).await;

@@ -32,7 +32,7 @@ mod postgres;
 mod record;
 mod redis;
 mod router;
-mod rows;
+mod sql;
 mod sqlite;
 
 pub use self::redis::{Follower, RedisOptions, WatchOn};

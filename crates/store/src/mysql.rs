@@ -12,8 +12,10 @@ use async_trait::async_trait;
 use super::driver_error::{Verdict, classify};
 use super::level_change::{MAX_UNITS, plan};
 use super::pool::{Lease, Pool, Pulse, failed};
-use super::record::{Record, bind_record};
-use super::{AttemptOutcome, ChangeOutcome, StockStore, StoreError, StoreOptions, pool, rows};
+use super::record::bind_record;
+use super::sql::ledger_row::LedgerRow;
+use super::sql::rows::{self, AuditRow, LevelRow};
+use super::{AttemptOutcome, ChangeOutcome, StockStore, StoreError, StoreOptions, pool};
 use stocklock_core::stock::{
     Adjustment, Audit, Deduction, Fence, Idempotency, LevelChange, LevelCursor, Movement,
     MovementFilter, MovementKind, OperationId, Sku, StockLevel, Warehouse,
@@ -64,17 +66,12 @@ impl MySqlStore {
     }
 
     /// Inserts the movement; answers whether it is new to the ledger.
-    async fn insert(
-        &self,
-        tx: &mut Transaction,
-        record: &Record<'_>,
-        available_after: i64,
-    ) -> Result<bool, StoreError> {
+    async fn insert(&self, tx: &mut Transaction, record: &LedgerRow) -> Result<bool, StoreError> {
         let inserted = bind_record!(sqlx::query(sql::INSERT_MOVEMENT), record)
-            .bind(available_after)
+            .bind(record.available_after)
             .execute(&mut **tx)
             .await;
-        pool::recorded(inserted.map(drop), record.idempotency.is_some())
+        pool::recorded(inserted.map(drop), record.idempotency_key.is_some())
     }
 }
 
@@ -104,7 +101,7 @@ impl StockStore for MySqlStore {
             .fetch_optional(&mut *connection)
             .await;
         let row = connection.done(row)?;
-        row.map(rows::level).transpose()
+        row.map(|row: LevelRow| row.try_into()).transpose()
     }
 
     async fn deduct_if_available(
@@ -161,7 +158,7 @@ impl StockStore for MySqlStore {
             .fetch_optional(&mut *connection)
             .await;
         let row = connection.done(row)?;
-        row.map(rows::movement).transpose()
+        row.map(LedgerRow::movement).transpose()
     }
 
     async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome, StoreError> {
@@ -201,8 +198,8 @@ impl StockStore for MySqlStore {
                 .await
         };
         written.map_err(|error| pool::conflict_if_duplicate(error, failed))?;
-        let record = Record::of_level_change(change, planned.before, level);
-        if !self.insert(&mut tx, &record, level.available()).await? {
+        let record = LedgerRow::from_level_change(change, planned.before, level);
+        if !self.insert(&mut tx, &record).await? {
             tx.roll_back().await;
             return Ok(ChangeOutcome::Duplicate);
         }
@@ -240,14 +237,8 @@ impl StockStore for MySqlStore {
             tx.roll_back().await;
             return Ok(ChangeOutcome::TooLarge);
         }
-        if !self
-            .insert(
-                &mut tx,
-                &Record::of_adjustment(adjustment),
-                level.available(),
-            )
-            .await?
-        {
+        let record = LedgerRow::from_adjustment(adjustment, &level);
+        if !self.insert(&mut tx, &record).await? {
             tx.roll_back().await;
             return Ok(ChangeOutcome::Duplicate);
         }
@@ -304,7 +295,7 @@ impl StockStore for MySqlStore {
             .fetch_all(&mut *connection)
             .await;
         let found = connection.done(found)?;
-        found.into_iter().map(rows::movement).collect()
+        found.into_iter().map(LedgerRow::movement).collect()
     }
 
     async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
@@ -317,7 +308,7 @@ impl StockStore for MySqlStore {
         connection
             .done(found)?
             .into_iter()
-            .map(rows::audit)
+            .map(|row: AuditRow| Ok(row.into()))
             .collect()
     }
 

@@ -13,9 +13,8 @@ use stocklock_core::stock::Durability;
 use redis::Client;
 use tokio::sync::OnceCell;
 
-use super::journal::Note;
 use super::mirror::Mirror;
-use super::record::Record;
+use super::sql::ledger_row::LedgerRow;
 use super::{AttemptOutcome, RedisMethod, StoreError};
 use stocklock_core::stock::{Deduction, Fence, Home};
 
@@ -144,11 +143,11 @@ impl RedisStore {
         deduction: &Deduction,
         how: RedisMethod,
     ) -> Result<AttemptOutcome, StoreError> {
-        let note = Note::of(&Record::of_deduction(deduction, None));
+        let row = LedgerRow::from_deduction(deduction, None);
         let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
         let key = deduction.idempotency.as_ref();
         let units = deduction.quantity.units();
-        let step = Arc::new(self.step((sku, warehouse), &note, key).await?);
+        let step = Arc::new(self.step((sku, warehouse), &row, key).await?);
         let mut sure = key.is_none();
         for _ in 0..loading::LOADS {
             let taking = Taking {

@@ -15,8 +15,10 @@ use tokio::time::Instant;
 use super::driver_error::{Verdict, classify};
 use super::level_change::{MAX_UNITS, plan};
 use super::pool::failed;
-use super::record::{Record, bind_record};
-use super::{AttemptOutcome, ChangeOutcome, StockStore, StoreError, StoreOptions, pool, rows};
+use super::record::bind_record;
+use super::sql::ledger_row::LedgerRow;
+use super::sql::rows::{self, AuditRow, LevelRow};
+use super::{AttemptOutcome, ChangeOutcome, StockStore, StoreError, StoreOptions, pool};
 use stocklock_core::stock::{
     Adjustment, Audit, Deduction, Fence, Idempotency, LevelChange, LevelCursor, Movement,
     MovementFilter, MovementKind, OperationId, Sku, StockLevel, Warehouse,
@@ -81,11 +83,10 @@ impl SqliteStore {
     async fn insert(
         &self,
         tx: &mut Transaction<'static, Sqlite>,
-        record: &Record<'_>,
-        available_after: i64,
+        record: &LedgerRow,
     ) -> Result<bool, StoreError> {
         let inserted = bind_record!(sqlx::query(sql::INSERT_MOVEMENT), record)
-            .bind(available_after)
+            .bind(record.available_after)
             .execute(&mut **tx)
             .await;
         // No key can be in flight here: whoever is recording one is the only writer.
@@ -118,7 +119,7 @@ impl StockStore for SqliteStore {
             .fetch_optional(&self.readers)
             .await
             .map_err(|error| self.unread(error))?;
-        row.map(rows::level).transpose()
+        row.map(|row: LevelRow| row.try_into()).transpose()
     }
 
     async fn deduct_if_available(
@@ -173,7 +174,7 @@ impl StockStore for SqliteStore {
             .fetch_optional(&self.readers)
             .await
             .map_err(|error| self.unread(error))?;
-        row.map(rows::movement).transpose()
+        row.map(LedgerRow::movement).transpose()
     }
 
     async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome, StoreError> {
@@ -212,8 +213,8 @@ impl StockStore for SqliteStore {
                 .await
         };
         written.map_err(|error| pool::conflict_if_duplicate(error, failed))?;
-        let record = Record::of_level_change(change, planned.before, level);
-        if !self.insert(&mut tx, &record, level.available()).await? {
+        let record = LedgerRow::from_level_change(change, planned.before, level);
+        if !self.insert(&mut tx, &record).await? {
             transaction::roll_back(tx).await;
             return Ok(ChangeOutcome::Duplicate);
         }
@@ -245,14 +246,8 @@ impl StockStore for SqliteStore {
             transaction::roll_back(tx).await;
             return Ok(ChangeOutcome::TooLarge);
         }
-        if !self
-            .insert(
-                &mut tx,
-                &Record::of_adjustment(adjustment),
-                level.available(),
-            )
-            .await?
-        {
+        let record = LedgerRow::from_adjustment(adjustment, &level);
+        if !self.insert(&mut tx, &record).await? {
             transaction::roll_back(tx).await;
             return Ok(ChangeOutcome::Duplicate);
         }
@@ -296,7 +291,7 @@ impl StockStore for SqliteStore {
             .fetch_all(&self.readers)
             .await
             .map_err(|error| self.unread(error))?;
-        found.into_iter().map(rows::movement).collect()
+        found.into_iter().map(LedgerRow::movement).collect()
     }
 
     async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
@@ -307,7 +302,7 @@ impl StockStore for SqliteStore {
         found
             .map_err(|error| self.unread(error))?
             .into_iter()
-            .map(rows::audit)
+            .map(|row: AuditRow| Ok(row.into()))
             .collect()
     }
 

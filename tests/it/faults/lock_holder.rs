@@ -1,44 +1,43 @@
-//! A scene with two replicas, each a process: one holds a lock in the middle of its work, the other
-//! would like to have it.
+//! Two replicas, each a process: one holds a lock in the middle of its deduction, the other one
+//! wants it.
 //!
-//! The holder has asked for the level, and the proxy keeps the answer. So it stands between its
-//! read and its write for as long as a test wants, whatever then happens to it.
+//! The holder has read the level, and the proxy holds the answer. It therefore stays between its
+//! read and its write for as long as a test needs, whatever happens to it.
 
 use std::time::Duration;
 
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
-use stocklock::strategy::Service;
+use stocklock::strategy::Dependency;
 use tokio::task::JoinHandle;
 
 use super::lock_servers::{LockPlace, strategy};
-use super::{Answer, Ledger, send};
+use super::{Answer, Ledger, send, try_send};
 use crate::support::process::Process;
 use crate::support::proxy::{Hold, Proxy};
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
-/// The two replicas, and what they share.
 pub(super) struct Scene {
-    service: Service,
+    service: Dependency,
     pub(super) sku: String,
     pub(super) holder: Process,
     pub(super) other: Process,
     pub(super) place: LockPlace,
     pub(super) ledger: Ledger,
-    /// What the holder has asked for, on its way.
+    /// The answer to the holder's read of the level, held by the proxy.
     pub(super) read: Hold,
-    /// What the holder's buyer will be told.
-    pub(super) told: JoinHandle<Result<Answer, reqwest::Error>>,
+    /// The holder's answer to its client.
+    pub(super) answer: JoinHandle<reqwest::Result<Answer>>,
     _proxy: Proxy,
     _database: TestDatabase,
 }
 
 impl Scene {
-    /// Has the holder asked for one of `stock` units, under a lock with this lease; `switches` are
-    /// what the lab can turn off.
+    /// Lets the holder deduct one of `stock` units under a lock with this lease. `switches` turn
+    /// off safeguards in the lab.
     pub(super) async fn open(
         backend: Backend,
-        service: Service,
+        service: Dependency,
         lease: Duration,
         stock: i64,
         switches: &str,
@@ -57,18 +56,17 @@ impl Scene {
             Process::lab(&proxied, &variables),
             Process::lab(&database.url, &variables)
         );
-        let sku = format!("sku-{:016x}", fastrand::u64(..));
+        // Found by the proxy in what the database answers.
+        let sku = "sku-whose-level-is-held".to_owned();
         other.set_level(&sku, stock).await;
         let ledger = Ledger::at(&database.url);
 
-        // It reads once where the SKU lives, and that is not to be what is held.
+        // A replica reads once which home a SKU has. That answer must not be the one that is held.
         let too_many = holder.request(Method::POST, "/stock/deduct?strategy=no-lock");
-        let too_many = too_many
-            .json(&json!({"sku": sku, "quantity": 10_000}))
-            .send();
-        assert_eq!(too_many.await.expect("it answers").status(), 409);
+        let too_many = too_many.json(&json!({"sku": sku, "quantity": 10_000}));
+        assert_eq!(send(too_many).await.status, 409);
         let read = proxy.hold_answer(sku.as_bytes());
-        let told = tokio::spawn(send(order(&holder, service, &sku, switches)));
+        let answer = tokio::spawn(try_send(order(&holder, service, &sku, switches)));
         read.held().await;
         assert_eq!(place.held().await, 1, "the holder has its lock");
         Self {
@@ -79,13 +77,13 @@ impl Scene {
             place,
             ledger,
             read,
-            told,
+            answer,
             _proxy: proxy,
             _database: database,
         }
     }
 
-    /// A deduction of the same at the other replica.
+    /// A deduction of the same SKU at the other replica.
     pub(super) fn others_order(&self) -> RequestBuilder {
         order(&self.other, self.service, &self.sku, "")
     }
@@ -96,7 +94,7 @@ impl Scene {
     }
 }
 
-fn order(at: &Process, service: Service, sku: &str, switches: &str) -> RequestBuilder {
+fn order(at: &Process, service: Dependency, sku: &str, switches: &str) -> RequestBuilder {
     let strategy = strategy(service);
     let path = format!("/stock/deduct?strategy={strategy}{switches}");
     at.request(Method::POST, &path).json(&json!({ "sku": sku }))

@@ -1,17 +1,16 @@
-//! The server of the locks killed in the middle of a race, and started again.
+//! The server of the locks killed while buyers buy, and started again.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use reqwest::{Method, RequestBuilder};
+use rstest::rstest;
 use serde_json::json;
-use stocklock::strategy::{Service, Strategy};
+use stocklock::strategy::{Dependency, Strategy};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use super::{Answer, KEY, Ledger, SOON, lock_servers, new_key, send, until};
+use super::buyers::{Buyers, Keys, PLENTY};
+use super::{Answer, Ledger, lock_servers, send_within, until};
 use crate::support::process::Process;
 use crate::support::services::{Backend, PrivateServer, fresh_database};
 
@@ -19,229 +18,150 @@ use crate::support::services::{Backend, PrivateServer, fresh_database};
 const LOCKING: usize = 24;
 /// How many buy at once without one.
 const OTHERS: usize = 6;
-const STOCK: i64 = 100_000;
 /// What must be sold under the lock before, between and after the kills.
 const SALES: usize = 60;
-/// What must be sold without it while the server is away.
+/// What must be sold without a lock while the server is down.
 const OTHER_SALES: usize = 20;
-const KILLS: usize = 2;
-/// The service's own default, from its command line.
+/// The default wait limit of the service.
 const WAIT_LIMIT: Duration = Duration::from_secs(2);
 const SECOND: Duration = Duration::from_secs(1);
-/// What a busy machine may add to a wait: on one that built something meanwhile, it was 1.5 s.
+/// What a busy machine may add to a wait; 1.5 s were measured during a build.
 const DELAY: Duration = Duration::from_millis(2_500);
 
-/// What the buyers of one SKU share.
-#[derive(Debug, Default)]
-struct Race {
-    sold: AtomicUsize,
-    over: AtomicBool,
-}
-
-impl Race {
-    async fn goes_on(&self, sales: usize) {
-        let before = self.sold.load(Ordering::SeqCst);
-        until("buyers buy", 2 * SOON, || async {
-            self.sold.load(Ordering::SeqCst) >= before + sales
-        })
-        .await;
-    }
-
-    /// Buys until it is over, each unit under a key of its own. Answers the operations that were
-    /// acknowledged.
-    async fn buyer(self: Arc<Self>, order: RequestBuilder, protection: Protection) -> Vec<String> {
-        let mut acknowledged = Vec::new();
-        while !self.over.load(Ordering::SeqCst) {
-            acknowledged.push(buy(&order, &new_key(), protection).await);
-            self.sold.fetch_add(1, Ordering::SeqCst);
-        }
-        acknowledged
-    }
-}
-
-/// What a buyer relies on.
-#[derive(Debug, Clone, Copy)]
-enum Protection {
-    /// A lock of this service, which goes away.
-    Lock(Service),
-    /// The database, which stays.
-    Database,
-}
-
-/// Buys one unit, and repeats the request with its key for as long as it is not decided.
-async fn buy(order: &RequestBuilder, key: &str, protection: Protection) -> String {
-    let started = Instant::now();
-    loop {
-        let asked = Instant::now();
-        let copy = order.try_clone().expect("the body is in memory");
-        let answer = send(copy.header(KEY, key)).await;
-        let answer = answer.expect("a replica always answers");
-        if answer.status == 200 {
-            return answer.id;
-        }
-        assert!(answer.asks_for_retry(), "{answer:?}");
-        match protection {
-            Protection::Lock(service) if answer.code == "strategy-unavailable" => {
-                assert_names(&answer, service);
-                let took = asked.elapsed();
-                assert!(took < WAIT_LIMIT + DELAY, "{took:?}");
-            }
-            Protection::Lock(_) => {}
-            // The database may be slow when all the machine is, whatever the locks do.
-            Protection::Database => assert_eq!(answer.code, "contended", "{answer:?}"),
-        }
-        assert!(started.elapsed() < 2 * SOON, "still {answer:?}");
-        sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// Whoever reads it knows what is down, where that is configured, and that it may come back.
+/// The answer names the service that is down and its variable, and asks to come again.
 #[track_caller]
-fn assert_names(answer: &Answer, service: Service) {
-    let told = (answer.status, answer.code.as_str(), answer.retry_after);
-    assert_eq!(told, (503, "strategy-unavailable", true), "{answer:?}");
+fn assert_names(answer: &Answer, service: Dependency) {
+    let expected = (503, "strategy-unavailable");
+    assert_eq!(answer.status_and_code(), expected, "{answer:?}");
+    assert!(answer.retry_after, "{answer:?}");
     assert!(answer.detail.contains(service.title()), "{answer:?}");
     assert!(answer.detail.contains(service.variable()), "{answer:?}");
 }
 
-/// Two replicas: one whose strategy needs the service, one whose strategy does not. Both are in lab
-/// mode, and so sell under either.
+/// Two replicas in lab mode, which sell under any strategy. The configured strategy, on which the
+/// readiness depends, needs the service in one of them.
 struct Replicas {
-    service: Service,
-    needy: Process,
+    service: Dependency,
+    locking: Process,
     other: Process,
 }
 
 impl Replicas {
-    async fn start(database: &str, service: Service, server: &str) -> Self {
-        let variables = [(service.variable(), server)];
+    async fn start(database: &str, service: Dependency, server: &str) -> Self {
         let strategy = ("STRATEGY", lock_servers::strategy(service).name());
-        let needy = [variables[0], strategy];
-        let (needy, other) = tokio::join!(
-            Process::lab(database, &needy),
-            Process::lab(database, &variables)
+        let variables = [(service.variable(), server), strategy];
+        let (locking, other) = tokio::join!(
+            Process::lab(database, &variables),
+            Process::lab(database, &variables[..1])
         );
         Self {
             service,
-            needy,
+            locking,
             other,
         }
     }
 
     fn order(&self, number: usize, strategy: Strategy, sku: &str) -> RequestBuilder {
-        let replica = if number.is_multiple_of(2) {
-            &self.needy
-        } else {
-            &self.other
-        };
+        let replica = [&self.locking, &self.other][number % 2];
         let path = format!("/stock/deduct?strategy={strategy}");
         let order = replica.request(Method::POST, &path);
         order.json(&json!({ "sku": sku }))
     }
 
-    /// While the server is away: alive, ready or not as the replica's own strategy has it, and
-    /// honest to who buys, from the first moment on and again and again.
-    async fn tell_of_it(&self) {
-        let mut asked = JoinSet::new();
+    /// Asks four times in a second, while the server is down: both replicas are alive, only the one
+    /// whose strategy needs no lock is ready, and deductions under a lock are refused in time.
+    async fn assert_down(&self) {
+        let service = self.service;
+        let mut requests = JoinSet::new();
         for number in 0..4 {
-            for (replica, ready) in [(&self.needy, 503), (&self.other, 200)] {
+            for (replica, ready) in [(&self.locking, 503), (&self.other, 200)] {
                 let health = replica.request(Method::GET, "/healthz");
                 let readiness = replica.request(Method::GET, "/readyz");
-                asked.spawn(lives_and_tells(health, readiness, ready));
+                requests.spawn(alive_and_ready(health, readiness, ready));
             }
-            let service = self.service;
             let order = self.order(number, lock_servers::strategy(service), "cold");
-            asked.spawn(async move {
-                let answer = timeout(WAIT_LIMIT + DELAY, send(order)).await;
-                let answer = answer.expect("it comes in time").expect("it comes");
+            requests.spawn(async move {
+                let answer = send_within(WAIT_LIMIT + DELAY, order).await;
                 assert_names(&answer, service);
             });
             sleep(SECOND / 4).await;
         }
-        asked.join_all().await;
+        requests.join_all().await;
     }
 }
 
-/// A replica lives, and says at once whether it is ready: as fast as it says that it lives, which
-/// depends on nothing but the machine.
-async fn lives_and_tells(health: RequestBuilder, readiness: RequestBuilder, ready: u16) {
-    let (alive, told) = tokio::join!(took(health, 200), took(readiness, ready));
-    assert!(told < alive + SECOND, "{told:?}, {alive:?}");
+/// The readiness is answered as fast as the health, which depends on nothing but the machine.
+async fn alive_and_ready(health: RequestBuilder, readiness: RequestBuilder, ready: u16) {
+    let (health, readiness) = tokio::join!(time_to(health, 200), time_to(readiness, ready));
+    assert!(readiness < health + SECOND, "{readiness:?}, {health:?}");
 }
 
-/// How long the answer took, which has this status.
-async fn took(request: RequestBuilder, status: u16) -> Duration {
+/// How long the answer takes, which must have this status.
+async fn time_to(request: RequestBuilder, status: u16) -> Duration {
     let asked = Instant::now();
-    let answer = timeout(DELAY, send(request)).await;
-    let answer = answer.expect("it comes in time").expect("it comes");
+    let answer = send_within(DELAY, request).await;
     assert_eq!(answer.status, status, "{answer:?}");
     asked.elapsed()
 }
 
-/// Goal: while the locks' server is away, who needs it is told so in time, and others are not
-/// disturbed; when it is back, they sell again without anybody's help; nothing that was
-/// acknowledged is lost, and nothing else is sold.
+/// Goal: while the server of the locks is down, strategies that need it are refused in time and
+/// others continue. Sales under the lock resume by themselves after the restart. Each acknowledged
+/// sale is in the ledger once, and nothing else is.
 ///
 /// Method: 24 buyers under the lock and 6 without one at two replicas; `kill -9` of the server
-/// while they buy, twice.
-#[rstest::rstest]
-#[case(Service::Redis, Backend::Mysql)]
-#[case(Service::Redis, Backend::Postgres)]
-#[case(Service::Zookeeper, Backend::Mysql)]
-#[case(Service::Zookeeper, Backend::Postgres)]
+/// while they buy, twice for Redis.
+#[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_or_sold_twice_when_the_locks_server_is_killed(
-    #[case] service: Service,
-    #[case] backend: Backend,
+async fn lock_server_killed_during_sales_loses_and_doubles_nothing(
+    #[values(Dependency::Redis, Dependency::Zookeeper)] service: Dependency,
+    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
-    let mut server = match service {
-        Service::Redis => PrivateServer::redis(&[]).await,
-        _ => PrivateServer::zookeeper().await,
+    // A restart of ZooKeeper takes many seconds.
+    let (server, kills) = match service {
+        Dependency::Redis => (PrivateServer::redis(&[]).await, 2),
+        _ => (PrivateServer::zookeeper().await, 1),
     };
     let database = fresh_database(backend).await;
     let replicas = Replicas::start(&database.url, service, server.url()).await;
-    let locking = lock_servers::strategy(service);
-    let races = [
-        ("hot", locking, Protection::Lock(service), LOCKING),
-        ("other", Strategy::SingleSql, Protection::Database, OTHERS),
-    ];
-    replicas.needy.set_level("cold", STOCK).await;
-    let mut buyers: Vec<(Arc<Race>, JoinSet<Vec<String>>)> = Vec::new();
-    for (sku, strategy, protection, count) in races {
-        replicas.needy.set_level(sku, STOCK).await;
-        let race = Arc::<Race>::default();
-        let buying = |number| {
-            let order = replicas.order(number, strategy, sku);
-            Arc::clone(&race).buyer(order, protection)
-        };
-        let buying = (0..count).map(buying).collect();
-        buyers.push((race, buying));
+    for sku in ["cold", "hot", "other"] {
+        replicas.locking.set_level(sku, PLENTY).await;
     }
-    let (hot, others) = (Arc::clone(&buyers[0].0), Arc::clone(&buyers[1].0));
-    for _ in 0..KILLS {
-        hot.goes_on(SALES).await;
+    let orders = |count, strategy, sku| {
+        let replicas = &replicas;
+        (0..count).map(move |number| replicas.order(number, strategy, sku))
+    };
+    let strategy = lock_servers::strategy(service);
+    let under_lock = Buyers::start(
+        "hot",
+        Keys::Half,
+        orders(LOCKING, strategy, "hot"),
+        move |answer, took| {
+            if answer.code == "strategy-unavailable" {
+                assert_names(answer, service);
+                assert!(took < WAIT_LIMIT + DELAY, "{took:?}");
+            }
+        },
+    );
+    let others = orders(OTHERS, Strategy::SingleSql, "other");
+    // The database may be slow when the whole machine is, but not because of the locks.
+    let others = Buyers::start("other", Keys::Half, others, |answer, _| {
+        assert_eq!(answer.code, "contended", "{answer:?}");
+    });
+    for _ in 0..kills {
+        under_lock.sell(SALES).await;
         server.kill9();
-        tokio::join!(replicas.tell_of_it(), others.goes_on(OTHER_SALES));
+        tokio::join!(replicas.assert_down(), others.sell(OTHER_SALES));
         server.restart().await;
-        until("the service is ready again", SOON, || async {
-            let ready = replicas.needy.request(Method::GET, "/readyz");
+        until("the service is ready again", || async {
+            let ready = replicas.locking.request(Method::GET, "/readyz");
             ready.send().await.is_ok_and(|ready| ready.status() == 200)
         })
         .await;
     }
-    hot.goes_on(SALES).await;
+    under_lock.sell(SALES).await;
 
     let ledger = Ledger::at(&database.url);
-    for ((sku, ..), (race, buyers)) in races.into_iter().zip(buyers) {
-        race.over.store(true, Ordering::SeqCst);
-        let acknowledged = buyers.join_all().await.concat();
-        let once: BTreeSet<_> = acknowledged.iter().cloned().collect();
-        assert_eq!(once.len(), acknowledged.len(), "{sku}: answered twice");
-        let recorded: BTreeSet<_> = ledger.sales(sku).await.into_iter().collect();
-        assert_eq!(recorded, once, "{sku}");
-        let audit = ledger.audit(sku).await;
-        assert!(audit.consistent(), "{sku}: {audit:?}");
-        assert_eq!(audit.on_hand, STOCK - audit.sold, "{sku}");
-    }
-    assert!(ledger.sales("cold").await.is_empty());
+    under_lock.stop().await.assert_exact(&ledger).await;
+    others.stop().await.assert_exact(&ledger).await;
+    assert!(ledger.sold("cold").await.is_empty());
 }

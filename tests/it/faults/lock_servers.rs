@@ -1,25 +1,25 @@
-//! Where the locks of a test are: a place of its own on the Redis and the ZooKeeper that the tests
-//! share, read past the service.
+//! A test's own places for locks on the Redis and the ZooKeeper that the tests share, read without
+//! the service.
 
 use std::time::Duration;
 
-use stocklock::strategy::{Service, Services, Strategy};
+use stocklock::strategy::{Available, Dependency, Homes, Strategy};
 use zookeeper_client::Client;
 
-use super::until;
+use super::until_within;
+use crate::redis_home::command;
 use crate::support::services::{TestRedis, TestZooKeeper, fresh_redis, fresh_zookeeper};
 
-/// The strategies that can be used on stock in SQL with both services.
-pub(super) fn strategies() -> impl Iterator<Item = Strategy> {
-    let both = Services {
-        redis: true,
-        zookeeper: true,
-    };
-    Strategy::available(both).filter(|strategy| strategy.card().home != "redis")
-}
-
-/// Far less than a lease, and far more than a release takes.
+/// Far less than the default lease of ten seconds, and far more than a release takes.
 const AT_ONCE: Duration = Duration::from_secs(3);
+
+/// All strategies for stock in SQL.
+pub(super) fn strategies() -> impl Iterator<Item = Strategy> {
+    let available = Available::new([Dependency::Redis, Dependency::Zookeeper]);
+    let strategies: Vec<_> = available.strategies().collect();
+    let in_sql = |strategy: &Strategy| strategy.card().homes != Homes::Redis;
+    strategies.into_iter().filter(in_sql)
+}
 
 /// One test's place on one service.
 #[derive(Debug)]
@@ -29,23 +29,21 @@ pub(super) enum LockPlace {
 }
 
 impl LockPlace {
-    pub(super) async fn fresh(service: Service) -> Self {
+    pub(super) async fn fresh(service: Dependency) -> Self {
         match service {
-            Service::Redis => Self::Redis(fresh_redis().await),
-            Service::Zookeeper => Self::ZooKeeper(fresh_zookeeper().await),
-            Service::Redlock => panic!("no strategy uses it yet"),
+            Dependency::Redis => Self::Redis(fresh_redis().await),
+            Dependency::Zookeeper => Self::ZooKeeper(fresh_zookeeper().await),
+            Dependency::Database => panic!("no strategy locks in the database"),
         }
     }
 
-    /// One on each.
+    /// One on each service.
     pub(super) async fn both() -> [Self; 2] {
-        [
-            Self::fresh(Service::Redis).await,
-            Self::fresh(Service::Zookeeper).await,
-        ]
+        let redis = Self::fresh(Dependency::Redis).await;
+        [redis, Self::fresh(Dependency::Zookeeper).await]
     }
 
-    /// What the service's variable is to say.
+    /// The value of the service's variable.
     pub(super) fn url(&self) -> &str {
         match self {
             Self::Redis(redis) => &redis.url,
@@ -53,17 +51,22 @@ impl LockPlace {
         }
     }
 
-    /// How many locks are held here; on ZooKeeper, those who wait for one count too.
+    /// How many locks are held here; on ZooKeeper, waiting clients count, too.
     pub(super) async fn held(&self) -> usize {
         match self {
-            Self::Redis(redis) => held_on_redis(&redis.url).await.expect("Redis answers"),
-            Self::ZooKeeper(zookeeper) => held_on_zookeeper(&zookeeper.connect)
-                .await
-                .expect("ZooKeeper answers"),
+            // The key of a lock ends with its name in braces; keys of tokens and tombstones do not.
+            Self::Redis(redis) => {
+                let keys: Vec<String> = command(&redis.url, &["KEYS", "stocklock:lock{*}"]).await;
+                keys.len()
+            }
+            Self::ZooKeeper(zookeeper) => {
+                let held = held_on_zookeeper(&zookeeper.connect).await;
+                held.expect("ZooKeeper answers")
+            }
         }
     }
 
-    /// What becomes of a lease of this length: a ZooKeeper has bounds of its own.
+    /// The lease that the service grants if this one is asked for: ZooKeeper has limits.
     pub(super) async fn granted(&self, lease: Duration) -> Duration {
         match self {
             Self::Redis(_) => lease,
@@ -76,7 +79,7 @@ impl LockPlace {
     }
 }
 
-/// The flags that lead a replica to these places.
+/// The flags that connect a replica to these places.
 pub(super) fn flags(places: &[LockPlace]) -> Vec<String> {
     let flag = |place: &LockPlace| match place {
         LockPlace::Redis(redis) => format!("--redis-url={}", redis.url),
@@ -85,42 +88,31 @@ pub(super) fn flags(places: &[LockPlace]) -> Vec<String> {
     places.iter().map(flag).collect()
 }
 
-/// Returns when all that is held or waited for is given up, which may take a moment after the
-/// answer.
+/// Returns when no lock is held or waited for, which may be a moment after the answer.
 ///
 /// # Panics
-/// When it looks as if a lease of ten seconds, the service's own default, had to end for that.
-pub(super) async fn no_lock_is_left(places: &[LockPlace]) {
+/// If that takes so long that a lease must have expired.
+pub(super) async fn assert_locks_released(places: &[LockPlace]) {
     for place in places {
         let free = || async { place.held().await == 0 };
-        until("every lock is released", AT_ONCE, free).await;
+        until_within(AT_ONCE, "every lock is released", free).await;
     }
 }
 
-/// The strategy whose locks are there.
-pub(super) fn strategy(service: Service) -> Strategy {
+/// The strategy that takes its locks there.
+pub(super) fn strategy(service: Dependency) -> Strategy {
     match service {
-        Service::Redis => Strategy::RedisLock,
-        Service::Zookeeper => Strategy::ZookeeperLock,
-        Service::Redlock => Strategy::Redlock,
+        Dependency::Redis => Strategy::RedisLock,
+        Dependency::Zookeeper => Strategy::ZookeeperLock,
+        Dependency::Database => panic!("no strategy locks in the database"),
     }
-}
-
-/// A lock's own key ends with the name in braces; its token's and its tombstones' go on.
-async fn held_on_redis(url: &str) -> redis::RedisResult<usize> {
-    let client = redis::Client::open(url)?;
-    let mut connection = client.get_multiplexed_async_connection().await?;
-    let mut keys = redis::cmd("KEYS");
-    keys.arg("stocklock:lock{*}");
-    let keys: Vec<String> = keys.query_async(&mut connection).await?;
-    Ok(keys.len())
 }
 
 async fn held_on_zookeeper(connect: &str) -> Result<usize, zookeeper_client::Error> {
     const ROOT: &str = "/stocklock/locks";
     let client = Client::connect(connect).await?;
     let list = async |path: &str| match client.list_children(path).await {
-        // Nobody has asked for a lock yet, or the server has tidied up.
+        // No lock was acquired yet, or the server has removed an empty container.
         Err(zookeeper_client::Error::NoNode) => Ok(Vec::new()),
         children => children,
     };

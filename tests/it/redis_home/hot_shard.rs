@@ -1,13 +1,13 @@
-//! A level is loaded while its shard's journal is busy, and its mirror is read slowly.
+//! A level is loaded from a slow database while the journal of its shard is busy.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use stocklock::stock::{StockLevel, Warehouse};
+use rstest::rstest;
 
-use super::loading::sell;
-use crate::store_contract::fixture::{Fixture, name, redis_options};
+use super::{flush, lose_level, sell};
+use crate::store_contract::fixture::{Fixture, redis_options};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::services::Backend::Postgres;
 
@@ -15,7 +15,7 @@ use crate::support::services::Backend::Postgres;
 const HOT: &str = "b";
 const LOADED: &str = "1001";
 
-/// A store on a database and a Redis, and one on the same whose answers from the database a test
+/// A store on a database and a Redis, and a second one whose answers from the same database a test
 /// can delay.
 struct Pair {
     fixture: Fixture,
@@ -25,12 +25,12 @@ struct Pair {
 
 impl Pair {
     async fn start(on_hand: i64) -> Self {
-        let fixture = Fixture::in_redis(Postgres, |options| options).await;
+        let fixture = super::fixture(Postgres).await;
         let (proxy, url) = Proxy::before(&fixture.url).await;
-        let redis = redis_options(fixture.redis_url().expect("it has one"));
+        let redis = redis_options(fixture.redis_url().expect("stock lives in Redis"));
         let slow = Fixture::at(Postgres, url).await.with(redis);
         fixture.put(LOADED, on_hand).await;
-        // Where it lives is known from now on.
+        // From now on the slow store knows the home of the SKU.
         slow.level(LOADED).await;
         Self {
             fixture,
@@ -38,71 +38,62 @@ impl Pair {
             proxy,
         }
     }
-
-    async fn lose_level(&self) {
-        let key = self.fixture.key(&format!("stock:*:{LOADED}:main")).await;
-        self.fixture.redis::<()>(redis::cmd("DEL").arg(key)).await;
-    }
 }
 
-/// Entries of another level that leave the journal do not keep one from being loaded, however slow
-/// the database is.
+/// Entries of another level that are applied during the load do not prevent it, however slow the
+/// database is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_level_is_loaded_while_another_of_its_shard_sells() {
+async fn level_is_loaded_while_another_of_its_shard_sells() {
     let pair = Pair::start(10).await;
     pair.fixture.put(HOT, 1_000_000).await;
-    pair.lose_level().await;
+    lose_level(&pair.fixture, LOADED).await;
     pair.proxy.set(Mode::Delay(Duration::from_millis(50))).await;
-    let (loaded, sold) = (AtomicBool::new(false), AtomicI64::new(0));
-    let selling = async {
+    let loaded = AtomicBool::new(false);
+    let sell_hot = async {
+        let mut sold = 0;
         while !loaded.load(Ordering::SeqCst) {
             sell(&pair.fixture, HOT, 1).await;
             pair.fixture.settle().await;
-            sold.fetch_add(1, Ordering::SeqCst);
+            sold += 1;
         }
+        sold
     };
-    let loading = async {
-        let level = pair
-            .slow
-            .store
-            .level(&name(LOADED), &Warehouse::default())
-            .await;
+    let load = async {
+        let level = pair.slow.level(LOADED).await;
         loaded.store(true, Ordering::SeqCst);
         level
     };
-    let (level, ()) = tokio::join!(loading, selling);
-    assert_eq!(level.expect("no error").expect("it is there").on_hand, 10);
-    assert!(sold.into_inner() > 1, "the shard was not busy");
+    let (level, sold) = tokio::join!(load, sell_hot);
+    assert_eq!(level.on_hand, 10);
+    assert!(sold > 1, "the shard was not busy");
 }
 
-/// Who read the mirror long ago must not load a level from it that was loaded, sold from, and lost
-/// again meanwhile.
-#[rstest::rstest]
-#[case::the_level_alone(false)]
+/// A store that has read SQL long ago must not load that level into Redis if the level was loaded,
+/// sold and lost again since.
+#[rstest]
+#[case::only_the_level(false)]
 #[case::everything(true)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_level_that_is_lost_again_while_it_is_loaded_is_not_older_than_sql(
-    #[case] everything: bool,
-) {
-    // Found in the mirror's answer, in the form in which the database sends it.
+async fn level_lost_again_during_its_load_is_not_older_than_sql(#[case] everything: bool) {
+    // The proxy finds it in the answer of the database, in PostgreSQL's format.
     const ON_HAND: i64 = 7_654_321;
     let pair = Pair::start(ON_HAND).await;
-    pair.lose_level().await;
-    if everything {
-        pair.fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
-    }
+    let lose = async || {
+        if everything {
+            flush(&pair.fixture).await;
+        } else {
+            lose_level(&pair.fixture, LOADED).await;
+        }
+    };
+    lose().await;
     let answer = pair.proxy.hold_answer(&ON_HAND.to_be_bytes());
     let slow = Arc::clone(&pair.slow);
     let late = tokio::spawn(async move { slow.level(LOADED).await });
     answer.held().await;
     sell(&pair.fixture, LOADED, 3).await;
     pair.fixture.settle().await;
-    if everything {
-        pair.fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
-    } else {
-        pair.lose_level().await;
-    }
+    lose().await;
     answer.let_go();
-    let level: StockLevel = late.await.expect("it is loaded");
+    let level = late.await.expect("the level is loaded");
     assert_eq!(level.on_hand, ON_HAND - 3);
 }

@@ -1,50 +1,53 @@
-//! Levels that Redis does not have: they come from SQL once, and never older than what was sold.
+//! Levels that Redis does not have: they are loaded from SQL once, and are never older than what
+//! was sold.
 
 use std::sync::Arc;
+use stocklock::store::StockStore as _;
 
 use rstest::rstest;
+use stocklock::ports::{AttemptOutcome, RedisMethod};
 use stocklock::stock::Home;
-use stocklock::store::{Attempt, InRedis};
 use tokio::task::JoinSet;
 
+use super::{deduct, flush, lose_level, run, sell};
 use crate::store_contract::fixture::{Fixture, On, adjustment, deduction, level_change, name};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_level_that_redis_has_lost_is_loaded_once_by_whoever_comes_first() {
+async fn lost_level_is_loaded_once_by_concurrent_buyers() {
     let fixture = Fixture::on(On::REDIS).await;
     for round in 0..5_i64 {
         let sku = format!("sku-{round}");
         fixture.put(&sku, 50).await;
         sell(&fixture, &sku, 10).await;
         fixture.settle().await;
-        fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
+        flush(&fixture).await;
 
         let mut buyers = JoinSet::new();
         for buyer in 0..60 {
             let (store, sku) = (Arc::clone(&fixture.store), sku.clone());
             buyers.spawn(async move {
-                let how = [InRedis::Script, InRedis::Watch][buyer % 2];
+                let how = [RedisMethod::Script, RedisMethod::Watch][buyer % 2];
                 loop {
                     let attempt = store.deduct_in_redis(&deduction(&sku, 1), how).await;
                     match attempt.expect("no error") {
-                        Attempt::Stale => {}
-                        settled => return settled,
+                        AttemptOutcome::Conflict => {}
+                        decided => return decided,
                     }
                 }
             });
         }
-        let outcomes = buyers.join_all().await;
-        let sold = |outcome: &&Attempt| matches!(outcome, Attempt::Journaled { .. });
-        assert_eq!(outcomes.iter().filter(sold).count(), 40, "{outcomes:?}");
+        let attempts = buyers.join_all().await;
+        let sold = |attempt: &&AttemptOutcome| matches!(attempt, AttemptOutcome::Deducted { .. });
+        assert_eq!(attempts.iter().filter(sold).count(), 40, "{attempts:?}");
         let audit = fixture.audit(&sku).await;
         assert_eq!((audit.sold, audit.on_hand, audit.pending), (50, 0, 0));
         assert!(audit.consistent(), "{audit:?}");
     }
 }
 
-/// As when Redis evicts a key: the mirror in SQL is older than what the journal knows.
+/// As when Redis evicts a key: the level in SQL is older than the journal.
 #[tokio::test]
-async fn a_level_that_alone_was_lost_is_not_older_than_the_journal() {
+async fn evicted_level_is_loaded_with_the_sales_in_the_journal() {
     let fixture = Fixture::on(On::REDIS).await;
     fixture.put("other", 100).await;
     fixture.put("a", 10).await;
@@ -52,60 +55,58 @@ async fn a_level_that_alone_was_lost_is_not_older_than_the_journal() {
     fixture.settle().await;
     let before = fixture.level("a").await;
     sell(&fixture, "a", 3).await;
-    // More entries than are looked through at once, of other levels and of this one.
+    // More entries than the load reads at once, of other levels and of this one.
     sell(&fixture, "other", 50).await;
-    let key = fixture.key("stock:*:a:main").await;
-    fixture.redis::<()>(redis::cmd("DEL").arg(key)).await;
+    lose_level(&fixture, "a").await;
 
     let level = fixture.level("a").await;
 
     assert_eq!(level.on_hand, 5);
-    // Nobody who read a version before the loss may take this for the same state.
+    // A version that was read before the loss must not match this state.
     assert!(level.version > before.version + 1000, "{level:?}");
     sell(&fixture, "a", 5).await;
-    let one_more = deduction("a", 1);
-    let refused = fixture
-        .store
-        .deduct_in_redis(&one_more, InRedis::Script)
-        .await;
-    assert_eq!(refused.unwrap(), Attempt::Insufficient { available: 0 });
+    let refused = deduct(&fixture, "a", RedisMethod::Script).await;
+    assert_eq!(
+        refused.unwrap(),
+        AttemptOutcome::Insufficient { available: 0 }
+    );
     assert!(fixture.audit("a").await.consistent());
 }
 
 #[tokio::test]
-async fn what_redis_lost_on_the_way_to_sql_is_sold_again_and_the_ledger_agrees() {
+async fn sales_lost_before_sql_had_them_are_sold_again() {
     let fixture = Fixture::on(On::REDIS).await;
     fixture.put("a", 10).await;
     sell(&fixture, "a", 4).await;
     fixture.settle().await;
     sell(&fixture, "a", 3).await;
-    fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
+    flush(&fixture).await;
     assert_eq!(fixture.level("a").await.on_hand, 6);
     let audit = fixture.audit("a").await;
     assert_eq!((audit.sold, audit.drift()), (4, 0), "{audit:?}");
 }
 
-/// Whoever reads a level, and writes after it was lost, must not take another state for what it read.
+/// A write with a version that was read before a loss must not match a later state.
 #[tokio::test]
-async fn no_version_is_given_twice_however_often_redis_loses_what_sql_never_had() {
+async fn versions_are_never_reused_after_repeated_losses() {
     let fixture = Fixture::on(On::REDIS).await;
     fixture.put("a", 10).await;
     for _ in 0..5 {
         sell(&fixture, "a", 2).await;
         let read = fixture.level("a").await;
-        fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
+        flush(&fixture).await;
         assert!(fixture.level("a").await.version > read.version);
         sell(&fixture, "a", 2).await;
         let sale = deduction("a", 1);
         let late = fixture.store.deduct_if_version(&sale, &read).await;
-        assert_eq!(late.unwrap(), Attempt::Stale);
+        assert_eq!(late.unwrap(), AttemptOutcome::Conflict);
     }
 }
 
-/// As when a failover, or `appendfsync everysec`, rolls Redis back behind what SQL has: the counter
-/// there has not noticed sales that the ledger knows of.
+/// As when a failover or `appendfsync everysec` rolls Redis back: the ledger has sales that the
+/// level in Redis does not know of.
 #[tokio::test]
-async fn sales_that_redis_forgot_and_sql_has_show_as_drift() {
+async fn sales_that_only_sql_has_show_as_drift() {
     let fixture = Fixture::on(On::REDIS).await;
     fixture.put("a", 10).await;
     let earlier = sell_and_remember(&fixture, "a", 4).await;
@@ -115,112 +116,91 @@ async fn sales_that_redis_forgot_and_sql_has_show_as_drift() {
 
     let audit = fixture.audit("a").await;
 
-    assert_eq!(
-        (audit.sold, audit.on_hand, audit.drift()),
-        (7, 6, 3),
-        "{audit:?}"
-    );
+    let found = (audit.sold, audit.on_hand, audit.drift());
+    assert_eq!(found, (7, 6, 3), "{audit:?}");
     assert!(!audit.consistent());
     sell(&fixture, "a", 6).await;
     let audit = fixture.audit("a").await;
-    assert_eq!(
-        (audit.sold, audit.oversold(), audit.drift()),
-        (13, 3, 3),
-        "{audit:?}"
-    );
+    let found = (audit.sold, audit.oversold(), audit.drift());
+    assert_eq!(found, (13, 3, 3), "{audit:?}");
 }
 
-/// As the README has it: an adjustment would be one more movement, and leave the drift as it is.
+/// The repair that the README describes. An adjustment does not repair drift: it is a movement.
 #[tokio::test]
-async fn drift_is_taken_off_the_counter_itself() {
+async fn drift_is_repaired_in_the_level_itself() {
     let fixture = Fixture::on(On::REDIS).await;
     fixture.put("a", 10).await;
     let level = fixture.key("stock:*:a:main").await;
+    let add = async |field: &str, units: i64| {
+        run::<()>(&fixture, &["HINCRBY", &level, field, &units.to_string()]).await;
+    };
     sell(&fixture, "a", 4).await;
     fixture.settle().await;
-    let mut forget = redis::cmd("HINCRBY");
-    fixture
-        .redis::<()>(forget.arg(&level).arg("on_hand").arg(3))
-        .await;
+    add("on_hand", 3).await;
     let drift = fixture.audit("a").await.drift();
     assert_eq!(drift, 3);
-    fixture
-        .store
-        .adjust(&adjustment("a", -drift))
-        .await
-        .unwrap();
+    let store = &fixture.store;
+    store.adjust(&adjustment("a", -drift)).await.unwrap();
     assert_eq!(fixture.audit("a").await.drift(), drift);
-    fixture.store.adjust(&adjustment("a", drift)).await.unwrap();
+    store.adjust(&adjustment("a", drift)).await.unwrap();
 
     let read = fixture.level("a").await;
-    for (field, by) in [("on_hand", -drift), ("version", 1)] {
-        let mut correct = redis::cmd("HINCRBY");
-        fixture
-            .redis::<()>(correct.arg(&level).arg(field).arg(by))
-            .await;
-    }
+    add("on_hand", -drift).await;
+    add("version", 1).await;
 
     assert!(fixture.audit("a").await.consistent());
-    let late = fixture
-        .store
-        .deduct_if_version(&deduction("a", 1), &read)
-        .await;
-    assert_eq!(late.unwrap(), Attempt::Stale);
+    let late = store.deduct_if_version(&deduction("a", 1), &read).await;
+    assert_eq!(late.unwrap(), AttemptOutcome::Conflict);
     sell(&fixture, "a", 6).await;
     let audit = fixture.audit("a").await;
     assert_eq!((audit.sold, audit.oversold(), audit.drift()), (10, 0, 0));
 }
 
-/// As after a failover to a machine whose clock is behind: what is journaled there must come after
-/// what SQL has, or it would reach neither the mirror nor a level that is loaded again.
+/// As after a failover to a machine whose clock is behind. New entries must get ids above those
+/// that SQL has applied; otherwise they would be missing in SQL and in a level loaded again.
 #[tokio::test]
-async fn a_clock_that_is_behind_loses_no_sale_of_a_level_that_was_loaded() {
+async fn clock_that_is_behind_loses_no_sale_of_a_loaded_level() {
     let fixture = Fixture::on(On::REDIS).await;
     fixture.put("a", 10).await;
     sell(&fixture, "a", 1).await;
     let journal = fixture.key("journal:*").await;
-    let (seconds, _): (u64, u64) = fixture.redis(&redis::cmd("TIME")).await;
+    let (seconds, _): (u64, u64) = run(&fixture, &["TIME"]).await;
     let ahead = format!("{}-5", (seconds + 3600) * 1000);
-    let mut set = redis::cmd("XSETID");
-    fixture.redis::<()>(set.arg(&journal).arg(&ahead)).await;
+    run::<()>(&fixture, &["XSETID", &journal, &ahead]).await;
     sell(&fixture, "a", 1).await;
     fixture.settle().await;
-    fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
+    flush(&fixture).await;
 
     sell(&fixture, "a", 2).await;
 
-    let key = fixture.key("stock:*:a:main").await;
-    fixture.redis::<()>(redis::cmd("DEL").arg(key)).await;
+    lose_level(&fixture, "a").await;
     assert_eq!(fixture.level("a").await.on_hand, 6, "by the journal");
     fixture.settle().await;
-    fixture.redis::<()>(&redis::cmd("FLUSHDB")).await;
-    assert_eq!(fixture.level("a").await.on_hand, 6, "by the mirror");
+    flush(&fixture).await;
+    assert_eq!(fixture.level("a").await.on_hand, 6, "by the level in SQL");
     assert!(fixture.audit("a").await.consistent());
     sell(&fixture, "a", 6).await;
     let audit = fixture.audit("a").await;
     assert_eq!((audit.sold, audit.pending), (10, 0), "{audit:?}");
 }
 
-/// Redis is open to others: what they write names a level of ours at most.
+/// Other clients may write to Redis. A level is not loaded from an entry whose counters are missing
+/// or are not numbers.
 #[rstest]
-#[case::nothing_else(&[])]
+#[case::missing(&[])]
 #[case::words(&["on_hand", "many", "held", "0", "backorder_limit", "0", "version", "1"])]
 #[case::too_large(&["on_hand", "1", "held", "0", "backorder_limit", "0", "version", "99999999999999999999"])]
 #[tokio::test]
-async fn a_level_is_not_loaded_from_an_entry_that_has_no_counters(#[case] counters: &[&str]) {
+async fn level_is_not_loaded_from_an_invalid_entry(#[case] counters: &[&str]) {
     let fixture = Fixture::on(On::REDIS).await;
     fixture.put("a", 10).await;
     sell(&fixture, "a", 2).await;
-    let (journal, level) = (
-        fixture.key("journal:*").await,
-        fixture.key("stock:*:a:main").await,
-    );
-    let mut add = redis::cmd("XADD");
-    add.arg(&journal).arg("*").arg("level").arg(&level);
-    fixture
-        .redis::<String>(add.arg(counters).arg("movements").arg("{}"))
-        .await;
-    fixture.redis::<()>(redis::cmd("DEL").arg(&level)).await;
+    let journal = fixture.key("journal:*").await;
+    let level = fixture.key("stock:*:a:main").await;
+    let add = ["XADD", &journal, "*", "level", &level];
+    let add = [&add, counters, &["movements", "{}"]].concat();
+    run::<String>(&fixture, &add).await;
+    lose_level(&fixture, "a").await;
 
     assert_eq!(fixture.level("a").await.on_hand, 8);
 
@@ -228,24 +208,26 @@ async fn a_level_is_not_loaded_from_an_entry_that_has_no_counters(#[case] counte
 }
 
 #[tokio::test]
-async fn each_home_refuses_the_others_stock() {
+async fn each_home_refuses_stock_of_the_other() {
     let fixture = Fixture::on(On::REDIS).await;
     fixture.put("redis", 5).await;
     let mut in_sql = level_change("sql", 5);
     in_sql.home = Some(Home::Sql);
     fixture.set(in_sql).await;
     let store = &fixture.store;
-    let (of_redis, of_sql) = (deduction("redis", 1), deduction("sql", 1));
-    for how in [InRedis::Script, InRedis::Watch] {
-        let refused = store.deduct_in_redis(&of_sql, how).await.unwrap();
-        assert_eq!(refused, Attempt::WrongHome(Home::Sql));
+    for how in [RedisMethod::Script, RedisMethod::Watch] {
+        let refused = deduct(&fixture, "sql", how).await;
+        assert_eq!(refused.unwrap(), AttemptOutcome::WrongHome(Home::Sql));
     }
-    let guarded = store.deduct_if_available(&of_redis).await.unwrap();
-    assert_eq!(guarded, Attempt::WrongHome(Home::Redis));
-    let locked = store.deduct_under_row_lock(&of_redis).await.unwrap();
-    assert_eq!(locked, Attempt::WrongHome(Home::Redis));
-    let homes = store.levels(None, 10).await.unwrap();
-    let homes: Vec<_> = homes
+    let in_redis = deduction("redis", 1);
+    for refused in [
+        store.deduct_if_available(&in_redis).await,
+        store.deduct_under_row_lock(&in_redis).await,
+    ] {
+        assert_eq!(refused.unwrap(), AttemptOutcome::WrongHome(Home::Redis));
+    }
+    let levels = store.levels(None, 10).await.unwrap();
+    let homes: Vec<_> = levels
         .iter()
         .map(|level| (level.sku.as_str(), level.home))
         .collect();
@@ -253,36 +235,25 @@ async fn each_home_refuses_the_others_stock() {
     assert!(store.audit(&name("redis")).await.unwrap()[0].consistent());
 }
 
-/// Sells so many units, one by one.
-pub(super) async fn sell(fixture: &Fixture, sku: &str, units: i64) {
-    for _ in 0..units {
-        let sold = fixture
-            .store
-            .deduct_in_redis(&deduction(sku, 1), InRedis::Script)
-            .await;
-        assert!(matches!(sold, Ok(Attempt::Journaled { .. })), "{sold:?}");
-    }
-}
-
-/// Keys with what they hold, as Redis writes it.
+/// Keys with their serialized values.
 type Dumps = [(String, Vec<u8>); 2];
 
-/// Sells so many units of the only SKU, and remembers what Redis has then.
+/// Sells units of the only SKU and dumps the level and the journal.
 pub(super) async fn sell_and_remember(fixture: &Fixture, sku: &str, units: i64) -> Dumps {
     sell(fixture, sku, units).await;
     let dump = async |pattern: &str| {
         let key = fixture.key(pattern).await;
-        let dump: Vec<u8> = fixture.redis(redis::cmd("DUMP").arg(&key)).await;
-        (key, dump)
+        let value = run(fixture, &["DUMP", &key]).await;
+        (key, value)
     };
     [dump("stock:*").await, dump("journal:*}").await]
 }
 
-/// As a failover does, or `appendfsync everysec`: Redis is as it was.
+/// Sets Redis back, as a failover or `appendfsync everysec` does.
 pub(super) async fn roll_back(fixture: &Fixture, earlier: &Dumps) {
-    for (key, dump) in earlier {
+    for (key, value) in earlier {
         let mut restore = redis::cmd("RESTORE");
-        restore.arg(key).arg(0).arg(dump).arg("REPLACE");
+        restore.arg(key).arg(0).arg(value).arg("REPLACE");
         fixture.redis::<()>(&restore).await;
     }
 }

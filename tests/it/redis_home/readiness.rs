@@ -1,9 +1,9 @@
-//! Whether a replica is ready depends on Redis where its strategy does.
+//! A replica is ready only if the Redis that its strategy needs answers.
 
 use reqwest::Method;
 use rstest::rstest;
 
-use crate::faults::{SOON, send, until};
+use crate::faults::{send, until};
 use crate::support::process::Process;
 use crate::support::services::{Backend, PrivateServer, fresh_database};
 
@@ -12,30 +12,29 @@ async fn start(database: &str, redis: &PrivateServer, strategy: &str) -> Process
     Process::lab(database, &variables).await
 }
 
-/// The status that it tells of itself, and why.
-async fn ready(replica: &Process) -> (u16, String) {
+/// The status and the reason.
+async fn readiness(replica: &Process) -> (u16, String) {
     let answer = send(replica.request(Method::GET, "/readyz")).await;
-    let answer = answer.expect("it answers");
     (answer.status, answer.detail)
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_sells_in_redis_is_not_ready_without(
+async fn replica_that_sells_in_redis_is_not_ready_without_it(
     #[values("redis-lua", "redis-watch")] strategy: &str,
 ) {
     let database = fresh_database(Backend::Sqlite).await;
-    let mut redis = PrivateServer::redis(&[]).await;
-    let needy = start(&database.url, &redis, strategy).await;
-    let other = start(&database.url, &redis, "single-sql").await;
+    let redis = PrivateServer::redis(&[]).await;
+    let in_redis = start(&database.url, &redis, strategy).await;
+    let in_sql = start(&database.url, &redis, "single-sql").await;
     redis.kill9();
     let refused = (503, "Redis refuses".to_owned());
-    assert_eq!(ready(&needy).await, refused);
-    assert_eq!(ready(&other).await, (200, String::new()));
-    assert_eq!(ready(&needy).await, refused);
+    assert_eq!(readiness(&in_redis).await, refused);
+    assert_eq!(readiness(&in_sql).await, (200, String::new()));
+    assert_eq!(readiness(&in_redis).await, refused);
     redis.restart().await;
-    until("it is ready again", SOON, || async {
-        ready(&needy).await.0 == 200
+    until("the replica is ready again", || async {
+        readiness(&in_redis).await.0 == 200
     })
     .await;
 }

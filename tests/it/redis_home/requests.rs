@@ -1,12 +1,14 @@
-//! What callers see of stock that lives in Redis.
+//! What clients see of stock that lives in Redis.
 
-use reqwest::Method;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::{Duration, Instant, sleep};
 
-use crate::faults::{send, until};
-use crate::store_contract::fixture::SOON;
+use super::{applied_audit, assert_sold, create, order};
+use crate::faults::{KEY, send, until};
 use crate::support::app::TestApp;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::services::Backend::Sqlite;
@@ -14,30 +16,8 @@ use crate::support::services::fresh_redis;
 
 const STRATEGIES: [&str; 2] = ["redis-lua", "redis-watch"];
 
-pub(super) async fn create(app: &TestApp, sku: &str, on_hand: i64) {
-    let put = app.request(0, Method::PUT, &format!("/stock/{sku}"));
-    let put = put
-        .json(&json!({"on_hand": on_hand, "home": "redis"}))
-        .send()
-        .await;
-    assert_eq!(put.expect("an answer").status(), 201);
-}
-
-/// The audit once nothing is pending any more.
-pub(super) async fn settled(app: &TestApp, sku: &str) -> Value {
-    let deadline = Instant::now() + SOON;
-    loop {
-        let audit = app.audit(sku).await;
-        if audit["pending"] == 0 {
-            return audit;
-        }
-        assert!(Instant::now() < deadline, "{audit}");
-        sleep(Duration::from_millis(5)).await;
-    }
-}
-
 #[tokio::test]
-async fn a_sale_says_that_it_is_as_durable_as_redis_and_reaches_the_ledger() {
+async fn sale_has_durability_redis_and_reaches_the_ledger() {
     let redis = fresh_redis().await;
     let app = TestApp::with_flags(Sqlite, 2, &["--redis-url", &redis.url]).await;
     create(&app, "a", 10).await;
@@ -48,34 +28,25 @@ async fn a_sale_says_that_it_is_as_durable_as_redis_and_reaches_the_ledger() {
             .await;
         let sold: Value = sold.expect("an answer").json().await.expect("JSON");
         assert_eq!(sold["durability"], "redis", "{sold}");
-        assert_eq!(
-            sold["remaining"],
-            9 - i64::try_from(replica).unwrap(),
-            "{sold}"
-        );
+        assert_eq!(sold["remaining"], [9, 8][replica], "{sold}");
     }
-    let audit = settled(&app, "a").await;
-    assert_eq!(
-        (&audit["sold"], &audit["consistent"]),
-        (&json!(2), &json!(true))
-    );
+    assert_sold(&applied_audit(&app, "a").await, 2);
     let movements = app.get_json("/stock/a/movements").await;
     assert_eq!(
         movements["movements"][0]["durability"], "redis",
         "{movements}"
     );
-    let wrong = app
-        .deduct(0, "single-sql", &json!({"sku": "a"}))
+    let wrong = order(&app, "single-sql", "a")
         .send()
-        .await;
-    let wrong = wrong.expect("an answer");
+        .await
+        .expect("an answer");
     assert_eq!(wrong.status(), 409);
     let wrong: Value = wrong.json().await.expect("JSON");
     assert_eq!(
         (&wrong["code"], &wrong["home"]),
         (&json!("wrong-home"), &json!("redis"))
     );
-    until("the metrics follow", SOON, || async {
+    until("the metric shows that no movement waits", || async {
         let metrics = app.get("/metrics").await.text().await.expect("text");
         metrics.contains("journal_waiting_movements 0")
     })
@@ -83,45 +54,34 @@ async fn a_sale_says_that_it_is_as_durable_as_redis_and_reaches_the_ledger() {
     app.stop().await;
 }
 
+#[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_100_requests_with_one_key_one_sells() {
+async fn of_100_requests_with_one_key_one_sells(
+    #[values("redis-lua", "redis-watch")] strategy: &str,
+) {
     let redis = fresh_redis().await;
     let app = TestApp::with_flags(Sqlite, 2, &["--redis-url", &redis.url]).await;
-    for strategy in STRATEGIES {
-        create(&app, strategy, 200).await;
-        let request = |replica, quantity: u32| {
-            let body = json!({"sku": strategy, "quantity": quantity});
-            app.deduct(replica, strategy, &body)
-                .header("Idempotency-Key", strategy)
-        };
-        let mut requests = JoinSet::new();
-        for replica in 0..100 {
-            let request = request(replica, 2);
-            requests.spawn(async move { request.send().await.expect("an answer") });
-        }
-        let mut first = 0;
-        let mut ids = Vec::new();
-        for response in requests.join_all().await {
-            assert_eq!(response.status(), 200, "{strategy}");
-            first += usize::from(!response.headers().contains_key("idempotent-replayed"));
-            let body: Value = response.json().await.expect("JSON");
-            ids.push(body["id"].to_string());
-        }
-        ids.dedup();
-        assert_eq!((first, ids.len()), (1, 1), "{strategy}");
-        let other = request(0, 3).send().await.expect("an answer");
-        assert_eq!(other.status(), 422, "{strategy}");
-        let audit = settled(&app, strategy).await;
-        assert_eq!(
-            (&audit["sold"], &audit["consistent"]),
-            (&json!(2), &json!(true))
-        );
-    }
+    create(&app, "a", 200).await;
+    let request = |replica, quantity: u32| {
+        let body = json!({"sku": "a", "quantity": quantity});
+        app.deduct(replica, strategy, &body).header(KEY, "k")
+    };
+    let requests: JoinSet<_> = (0..100).map(|replica| send(request(replica, 2))).collect();
+    let answers = requests.join_all().await;
+    assert!(
+        answers.iter().all(|answer| answer.status == 200),
+        "{answers:?}"
+    );
+    let first = answers.iter().filter(|answer| !answer.replayed).count();
+    let ids: BTreeSet<_> = answers.iter().map(|answer| &answer.id).collect();
+    assert_eq!((first, ids.len()), (1, 1));
+    assert_eq!(send(request(0, 3)).await.status, 422);
+    assert_sold(&applied_audit(&app, "a").await, 2);
     app.stop().await;
 }
 
 #[tokio::test]
-async fn without_a_redis_its_stock_is_refused_with_the_setting_to_make() {
+async fn redis_stock_is_refused_by_a_replica_without_redis() {
     let redis = fresh_redis().await;
     let app = TestApp::with_flags(Sqlite, 1, &["--redis-url", &redis.url]).await;
     create(&app, "a", 10).await;
@@ -130,39 +90,32 @@ async fn without_a_redis_its_stock_is_refused_with_the_setting_to_make() {
         ("no-lock", "home-unavailable"),
         ("single-sql", "wrong-home"),
     ] {
-        let refused = without
-            .deduct(0, strategy, &json!({"sku": "a"}))
-            .send()
-            .await;
-        let refused: Value = refused.expect("an answer").json().await.expect("JSON");
-        assert_eq!(refused["code"], code, "{refused}");
+        let refused = send(order(&without, strategy, "a")).await;
+        assert_eq!(refused.code, code, "{refused:?}");
     }
     without.stop().await;
     app.stop().await;
 }
 
-/// The caller is told which setting to raise.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn too_few_connections_for_watch_name_their_setting() {
+async fn too_few_watch_connections_are_refused_with_their_setting() {
     let redis = fresh_redis().await;
     let (proxy, url) = Proxy::before(&redis.url).await;
     let flags = [
         "--redis-url",
         &url,
-        "--redis-pool-size",
-        "1",
-        "--wait-limit-ms",
-        "400",
+        "--redis-pool-size=1",
+        "--wait-limit-ms=400",
     ];
     let app = TestApp::with_flags(Sqlite, 1, &flags).await;
     create(&app, "a", 10).await;
-    let sale = || send(app.deduct(0, "redis-watch", &json!({"sku": "a"})));
-    assert_eq!(sale().await.expect("it answers").status, 200);
-    // An answer comes in time, and two of them take longer than anybody waits for the connection.
+    let sale = || send(order(&app, "redis-watch", "a"));
+    assert_eq!(sale().await.status, 200);
+    // One answer comes within the wait limit; two of them take longer than a buyer may wait for the
+    // connection.
     proxy.set(Mode::Delay(Duration::from_millis(150))).await;
     let sales: JoinSet<_> = (0..5).map(|_| sale()).collect();
-    let answers = sales.join_all().await.into_iter();
-    let answers: Vec<_> = answers.map(|answer| answer.expect("it answers")).collect();
+    let answers = sales.join_all().await;
     let refused = answers.iter().find(|answer| answer.code == "overloaded");
     let refused = refused.unwrap_or_else(|| panic!("{answers:?}"));
     assert_eq!(refused.status, 503, "{refused:?}");

@@ -1,43 +1,47 @@
-//! Operations that meet: on one row, on one key, on one SKU that is yet to be created.
+//! Concurrent operations on one row, on one key, and on one SKU that does not exist yet.
 
 use std::sync::Arc;
 use std::time::Duration;
+use stocklock::store::StockStore as _;
 
+use futures_util::future::join4;
 use rstest::rstest;
 use secrecy::SecretString;
+use stocklock::deduct::{DeductOrder, DeductionContext, Deductor, RetryPolicy, WritePool};
+use stocklock::locks::{LockServers, LockSettings};
 use stocklock::metrics::Metrics;
-use stocklock::operations::Operations;
-use stocklock::retry::RetryPolicy;
-use stocklock::stock::{Deducted, Home, StockError, Warehouse};
-use stocklock::store::{Attempt, Change, StoreError};
-use stocklock::strategy::{
-    DeductOrder, Deductor, LockSettings, Locks, Safeguards, Services, Strategy, Tier,
-};
+use stocklock::ports::{AttemptOutcome, ChangeOutcome, StoreError};
+use stocklock::stock::{Durability, Home, StockError, Warehouse};
+use stocklock::strategy::{Available, Dependency, Safeguards, Strategy, Tier};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{
-    Fixture, On, Raw, SOON, WAIT_LIMIT, creation, deduction, deduction_with_key, name, open, units,
+    Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SOON, SQLITE, WAIT_LIMIT, creation, deduction,
+    deduction_with_key, name, open, start_deduction, units, until_found,
 };
-use crate::support::services::Backend;
-use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
+use crate::support::rival::Rival;
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
-/// What a wait of one second may take on a busy machine, and must not exceed.
+/// Most time that a wait of one second may take on a busy machine.
 const BOUNDED: Duration = Duration::from_secs(8);
 
-/// A deductor that gives up late, so that every buyer gets a definite answer.
-fn patient_deductor(fixture: &Fixture) -> Arc<Deductor> {
-    Arc::new(Deductor::new(
-        Arc::clone(&fixture.store),
-        locks(fixture),
-        RetryPolicy::new(10_000, Duration::from_mins(1), Duration::from_mins(1)),
-        Operations::new(1000, Duration::from_mins(2)),
-        Arc::new(Metrics::new()),
-    ))
+/// A deductor with so many attempts that every buyer gets a definite answer.
+fn deductor(fixture: &Fixture) -> Arc<Deductor> {
+    let context = DeductionContext {
+        store: Arc::clone(&fixture.store) as _,
+        mutexes: Arc::default(),
+        locks: locks(fixture).locks().clone(),
+        available: available(fixture),
+        policy: RetryPolicy::new(10_000, Duration::from_mins(1), Duration::from_mins(1)),
+        metrics: Arc::new(Metrics::new()),
+    };
+    let writes = WritePool::new(1000, Duration::from_mins(2));
+    Arc::new(Deductor::new(context, writes))
 }
 
-/// The fixture's Redis, if it has one, so that the strategies which need it are available.
-fn locks(fixture: &Fixture) -> Locks {
+/// The locks on the fixture's Redis, if it has one.
+fn locks(fixture: &Fixture) -> LockServers {
     let redis_url = fixture.redis_url().map(SecretString::from);
     let settings = LockSettings {
         redis_url: redis_url.as_ref(),
@@ -45,37 +49,40 @@ fn locks(fixture: &Fixture) -> Locks {
         lease: Duration::from_secs(10),
         max_hold: Duration::from_mins(1),
     };
-    Locks::new(&settings, &Arc::new(Metrics::new())).expect("the URL is one")
+    LockServers::new(&settings, &Arc::new(Metrics::new())).expect("a valid URL")
 }
 
-fn order(sku: &str, quantity: u32) -> DeductOrder {
-    DeductOrder {
-        sku: name(sku),
-        warehouse: Warehouse::default(),
-        quantity: units(quantity),
-        idempotency: None,
-        safeguards: Safeguards::default(),
-    }
+/// What the deductor can use.
+fn available(fixture: &Fixture) -> Available {
+    Available::new(fixture.redis_url().map(|_| Dependency::Redis))
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_64_buyers_of_50_units_exactly_50_get_one(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On,
 ) {
     let fixture = Fixture::on(on).await;
-    let (services, tier) = match on {
-        On::Sql(_) => (Services::NONE, Tier::Safe),
-        On::Redis => (locks(&fixture).services(), Tier::Volatile),
+    let tier = match on {
+        On::Sql(_) => Tier::Safe,
+        On::Redis => Tier::Volatile,
     };
-    for strategy in Strategy::available(services).filter(|strategy| strategy.tier() == tier) {
+    let of_tier = |strategy: &Strategy| strategy.tier() == tier;
+    for strategy in available(&fixture).strategies().filter(of_tier) {
         let sku = strategy.name();
         fixture.put(sku, 50).await;
-        let deductor = patient_deductor(&fixture);
-        let mut buyers: JoinSet<Result<Deducted, StockError>> = JoinSet::new();
+        let deductor = deductor(&fixture);
+        let mut buyers = JoinSet::new();
         for _ in 0..64 {
             let deductor = Arc::clone(&deductor);
-            buyers.spawn(async move { deductor.deduct(strategy, order(sku, 1)).await });
+            let order = DeductOrder {
+                sku: name(sku),
+                warehouse: Warehouse::default(),
+                quantity: units(1),
+                idempotency: None,
+                safeguards: Safeguards::default(),
+            };
+            buyers.spawn(async move { deductor.deduct(strategy, order).await });
         }
         let mut remaining: Vec<i64> = Vec::new();
         let mut refused = 0;
@@ -87,7 +94,7 @@ async fn of_64_buyers_of_50_units_exactly_50_get_one(
             }
         }
         remaining.sort_unstable();
-        // Each saw a state of its own: the answers are those of one order of sales.
+        // Each sale saw another level: the answers are those of sales one after another.
         assert_eq!(remaining, (0..50).collect::<Vec<i64>>(), "{strategy}");
         assert_eq!(refused, 14, "{strategy}");
         let audit = fixture.audit(sku).await;
@@ -98,52 +105,47 @@ async fn of_64_buyers_of_50_units_exactly_50_get_one(
 
 #[rstest]
 #[tokio::test]
-async fn a_row_that_stays_locked_is_a_lock_wait(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     let read = fixture.put("a", 5).await;
-    let mut holder = Raw::connect(backend, &fixture.url).await;
-    holder.begin().await;
-    holder
-        .run("UPDATE stock SET on_hand = on_hand WHERE sku = 'a'")
-        .await
-        .unwrap();
+    let rival = Rival::holding_stock(backend, &fixture.url).await;
 
     let store = &fixture.store;
     let deduction = deduction("a", 1);
-    let began = Instant::now();
-    let all = timeout(
-        BOUNDED,
-        futures_util::future::join4(
-            store.deduct_if_available(&deduction),
-            store.deduct_under_row_lock(&deduction),
-            store.deduct_if_version(&deduction, &read),
-            store.overwrite(&deduction, &read),
-        ),
+    let start = Instant::now();
+    let all = join4(
+        store.deduct_if_available(&deduction),
+        store.deduct_under_row_lock(&deduction),
+        store.deduct_if_version(&deduction, &read),
+        store.overwrite(&deduction, &read),
     );
-    let (guarded, locked, version, overwrite) = all.await.expect("the wait is bounded");
+    let (guarded, locked, version, overwrite) = timeout(BOUNDED, all).await.expect("bounded");
 
-    assert!(began.elapsed() >= WAIT_LIMIT, "it waits before it gives up");
+    assert!(start.elapsed() >= WAIT_LIMIT, "{:?}", start.elapsed());
     for attempt in [guarded, locked, version, overwrite] {
-        // SQLite's one writer: behind the one that waits for the file, the others wait for it.
+        // SQLite has one writing connection: one attempt waits for the file, the others for the
+        // connection.
         let waited = matches!(attempt, Err(StoreError::LockWait(_)))
             || backend == Sqlite && matches!(attempt, Err(StoreError::Exhausted));
         assert!(waited, "{attempt:?}");
     }
-    holder.run("ROLLBACK").await.unwrap();
+    rival.let_go().await;
     let attempt = store.deduct_if_available(&deduction).await.unwrap();
-    assert_eq!(attempt, Attempt::Deducted { remaining: 4 });
+    assert_eq!(
+        attempt,
+        AttemptOutcome::Deducted {
+            remaining: 4,
+            durability: Durability::Committed
+        }
+    );
     assert!(fixture.audit("a").await.consistent());
 }
 
-/// On one connection: what the refused attempt had already written must not be committed by the
-/// next one (MariaDB undoes the statement only), nor its lock outlive it.
+/// The store has one connection. The next attempt on it must not commit what the refused attempt
+/// wrote (MariaDB undoes only the failed statement) and must not wait for its locks.
 #[rstest]
 #[tokio::test]
-async fn a_key_that_another_transaction_is_recording_is_in_flight(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn key_of_an_open_transaction_is_in_flight(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 5).await;
     let store = open(&fixture.url, 1);
@@ -152,52 +154,57 @@ async fn a_key_that_another_transaction_is_recording_is_in_flight(
     first.record_key().await;
 
     let with_key = deduction_with_key("a", 2, "K");
-    let began = Instant::now();
+    let start = Instant::now();
     let attempt = timeout(BOUNDED, store.deduct_if_available(&with_key)).await;
-    let attempt = attempt.expect("the wait is bounded");
-    assert!(began.elapsed() >= WAIT_LIMIT, "it waits for the outcome");
-    assert!(
-        matches!(attempt, Err(StoreError::KeyInFlight(_))),
-        "{attempt:?}"
-    );
+    let attempt = attempt.expect("bounded");
+    assert!(start.elapsed() >= WAIT_LIMIT, "{:?}", start.elapsed());
+    let in_flight = matches!(attempt, Err(StoreError::KeyInFlight(_)));
+    assert!(in_flight, "{attempt:?}");
 
     let without_key = store.deduct_if_available(&deduction("a", 1)).await.unwrap();
-    assert_eq!(without_key, Attempt::Deducted { remaining: 4 });
+    assert_eq!(
+        without_key,
+        AttemptOutcome::Deducted {
+            remaining: 4,
+            durability: Durability::Committed
+        }
+    );
     assert!(fixture.audit("a").await.consistent());
 
     first.run("COMMIT").await.unwrap();
     let repeat = store.deduct_if_available(&with_key).await.unwrap();
-    assert_eq!(repeat, Attempt::Duplicate);
+    assert_eq!(repeat, AttemptOutcome::Duplicate);
 }
 
 #[rstest]
 #[tokio::test]
-async fn whoever_waits_for_a_key_that_is_given_up_records_it(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn key_of_a_rolled_back_transaction_is_free(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 5).await;
     let mut first = Raw::connect(backend, &fixture.url).await;
     first.begin().await;
     first.record_key().await;
-    let with_key = deduction_with_key("a", 2, "K");
 
-    let store = Arc::clone(&fixture.store);
-    let waiting = tokio::spawn(async move { store.deduct_if_available(&with_key).await });
-    is_waiting(backend, &fixture).await;
+    let waiting = start_deduction(&fixture.store, deduction_with_key("a", 2, "K"));
+    until_waiting(&fixture).await;
     first.run("ROLLBACK").await.unwrap();
 
     let attempt = waiting.await.unwrap().unwrap();
-    assert_eq!(attempt, Attempt::Deducted { remaining: 3 });
+    assert_eq!(
+        attempt,
+        AttemptOutcome::Deducted {
+            remaining: 3,
+            durability: Durability::Committed
+        }
+    );
 }
 
-/// Returns once one of the database's sessions waits for a lock.
-async fn is_waiting(backend: Backend, fixture: &Fixture) {
-    let mut observer = Raw::connect(backend, &fixture.url).await;
-    let waiting = match backend {
-        Sqlite => unreachable!("it has no sessions"),
-        // What InnoDB itself tells of its waits is a copy that is renewed only where nobody has
-        // looked at it for a while.
+/// Returns when a session of the database waits for a lock.
+async fn until_waiting(fixture: &Fixture) {
+    let waiting = match fixture.backend {
+        Sqlite => unreachable!("SQLite has no sessions"),
+        // InnoDB's own table of waits is a copy, which is renewed only if it was not read for a
+        // while.
         Mysql => {
             "SELECT info FROM information_schema.processlist WHERE db = database()
              AND command IN ('Execute', 'Query') AND time_ms > 100 AND id <> connection_id()"
@@ -207,17 +214,15 @@ async fn is_waiting(backend: Backend, fixture: &Fixture) {
              WHERE wait_event_type = 'Lock' AND datname = current_database()"
         }
     };
-    let seen = async { while observer.text(waiting).await.is_none() {} };
-    timeout(SOON, seen).await.expect("somebody waits");
+    let mut observer = Raw::connect(fixture.backend, &fixture.url).await;
+    until_found(&mut observer, waiting).await;
 }
 
-/// A statement that waited for a row decides by what the row has become, even where the server's
-/// default isolation would refuse it.
+/// A statement that waited for a row decides by the row's new version, although the server's
+/// default isolation level would abort it.
 #[rstest]
 #[tokio::test]
-async fn whoever_waited_for_a_row_sees_what_it_has_become(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn waiting_statement_sees_the_new_version(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 5).await;
     let mut holder = Raw::connect(backend, &fixture.url).await;
@@ -229,10 +234,8 @@ async fn whoever_waited_for_a_row_sees_what_it_has_become(
     let store = open(&fixture.url, 2);
     for (guarded, remaining) in [(true, 3), (false, 1)] {
         holder.begin().await;
-        holder
-            .run("UPDATE stock SET on_hand = on_hand - 1, version = version + 1")
-            .await
-            .unwrap();
+        let sale = "UPDATE stock SET on_hand = on_hand - 1, version = version + 1";
+        holder.run(sale).await.unwrap();
         let deducting = Arc::clone(&store);
         let waiting = tokio::spawn(async move {
             let deduction = deduction("a", 1);
@@ -242,94 +245,114 @@ async fn whoever_waited_for_a_row_sees_what_it_has_become(
                 deducting.deduct_under_row_lock(&deduction).await
             }
         });
-        is_waiting(backend, &fixture).await;
+        until_waiting(&fixture).await;
         holder.run("COMMIT").await.unwrap();
         let attempt = waiting.await.unwrap().unwrap();
-        assert_eq!(attempt, Attempt::Deducted { remaining });
+        assert_eq!(
+            attempt,
+            AttemptOutcome::Deducted {
+                remaining,
+                durability: Durability::Committed
+            }
+        );
     }
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_who_create_one_sku_at_once_one_succeeds(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn one_of_many_creations_succeeds(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     for round in 0..10 {
         let sku = format!("sku-{round}");
         let mut creators = JoinSet::new();
-        // In warehouses of their own: no row that one of them writes is in another's way.
+        // Each in another warehouse, so that no two of them write the same row.
         for creator in 0..8 {
-            let home = if creator % 2 == 0 {
-                Home::Sql
-            } else {
-                Home::Redis
-            };
+            let home = [Home::Sql, Home::Redis][creator % 2];
             let change = creation(&sku, &format!("w{creator}"), home);
-            let store = Arc::clone(&fixture.store);
+            let store = fixture.sql();
             creators.spawn(async move {
                 loop {
                     match store.set_level(&change).await {
-                        Err(StoreError::Conflict(_) | StoreError::LockWait(_)) => {}
-                        settled => return settled.expect("no other error"),
+                        Err(StoreError::Aborted(_) | StoreError::LockWait(_)) => {}
+                        outcome => return outcome.expect("no other error"),
                     }
                 }
             });
         }
         let outcomes = timeout(SOON, creators.join_all()).await.expect("soon");
-        let created = |outcome: &&Change| matches!(outcome, Change::Done { created: true, .. });
+        let created =
+            |outcome: &&ChangeOutcome| matches!(outcome, ChangeOutcome::Done { created: true, .. });
         assert_eq!(outcomes.iter().filter(created).count(), 1, "{outcomes:?}");
-        let refused = |outcome: &&Change| **outcome == Change::PreconditionFailed;
+        let refused = |outcome: &&ChangeOutcome| **outcome == ChangeOutcome::PreconditionFailed;
         assert_eq!(outcomes.iter().filter(refused).count(), 7, "{outcomes:?}");
-        assert_eq!(fixture.store.levels_of(&name(&sku)).await.unwrap().len(), 1);
+        let levels = fixture.sql().levels_of(&name(&sku)).await.unwrap();
+        assert_eq!(levels.len(), 1);
     }
 }
 
-/// One holds a key and wants a row, the other holds the row and wants the key.
+/// The other transaction has inserted the key and then wants the row; the store's transaction has
+/// the row and then wants the key.
 #[rstest]
 #[tokio::test]
-async fn a_deadlock_costs_one_of_the_two_its_attempt_and_nothing_else(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn deadlock_aborts_one_attempt_and_no_more(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 5).await;
     let mut other = Raw::connect(backend, &fixture.url).await;
     if backend == Postgres {
-        // Ours looks for a deadlock as soon as it waits, the other one only when all is over.
-        let ours_first = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET
-            deadlock_timeout = ''10ms''', current_database()); END $$";
-        other.run(ours_first).await.unwrap();
-        other.run("SET deadlock_timeout = '60s'").await.unwrap();
+        // PostgreSQL looks for a deadlock once per wait, after `deadlock_timeout`. The pause lets
+        // the other transaction wait first, so that the store's wait completes the deadlock.
+        let setup = "CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql
+                AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NEW; END';
+            CREATE TRIGGER pause BEFORE INSERT ON movement FOR EACH ROW
+                WHEN (NEW.sku = 'a') EXECUTE FUNCTION pause();
+            SET deadlock_timeout = '60s';
+            DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET
+                deadlock_timeout = ''10ms''', current_database()); END $$";
+        other.run(setup).await.unwrap();
     }
     let store = open(&fixture.url, 1);
     other.begin().await;
     other.record_key().await;
-    let deducting = Arc::clone(&store);
-    let with_key = deduction_with_key("a", 2, "K");
-    let waiting = tokio::spawn(async move { deducting.deduct_if_available(&with_key).await });
-    is_waiting(backend, &fixture).await;
+    let waiting = start_deduction(&store, deduction_with_key("a", 2, "K"));
+    if backend == Postgres {
+        let pausing = "SELECT query FROM pg_stat_activity
+            WHERE wait_event = 'PgSleep' AND datname = current_database()";
+        let mut observer = Raw::connect(backend, &fixture.url).await;
+        until_found(&mut observer, pausing).await;
+    } else {
+        until_waiting(&fixture).await;
+    }
     let update = other.run("UPDATE stock SET on_hand = on_hand - 1, version = version + 1");
-    let update = timeout(BOUNDED, update)
-        .await
-        .expect("the deadlock is found");
+    let update = timeout(BOUNDED, update).await;
+    let update = update.expect("the deadlock is found");
 
     let attempt = waiting.await.unwrap();
-    match (&attempt, &update) {
-        (Err(StoreError::Conflict(_)), Ok(())) => other.run("COMMIT").await.unwrap(),
-        (Ok(Attempt::Deducted { remaining: 3 }), Err(_)) => other.run("ROLLBACK").await.unwrap(),
-        // PostgreSQL's waiter had looked before there was anything to see, and then waited on.
-        (Err(StoreError::KeyInFlight(_)), Ok(())) if backend == Postgres => {
+    let left = match (&attempt, &update) {
+        (Err(StoreError::Aborted(_)), Ok(())) => {
             other.run("COMMIT").await.unwrap();
+            4
+        }
+        // InnoDB aborts either of the two.
+        (
+            Ok(AttemptOutcome::Deducted {
+                remaining: 3,
+                durability: Durability::Committed,
+            }),
+            Err(_),
+        ) if backend == Mysql => {
+            other.run("ROLLBACK").await.unwrap();
+            3
         }
         unexpected => panic!("{unexpected:?}"),
-    }
-    let left = fixture.level("a").await.on_hand;
-    assert_eq!(left, if attempt.is_ok() { 3 } else { 4 });
+    };
+    assert_eq!(fixture.level("a").await.on_hand, left);
+    let remaining = left - 1;
     let next = store.deduct_if_available(&deduction("a", 1)).await.unwrap();
     assert_eq!(
         next,
-        Attempt::Deducted {
-            remaining: left - 1
+        AttemptOutcome::Deducted {
+            remaining,
+            durability: Durability::Committed
         }
     );
 }

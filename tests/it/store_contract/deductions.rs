@@ -1,16 +1,18 @@
-//! The ways to deduct: what they change, what they refuse, and what they leave behind.
+//! The ways to deduct: what they change, what they refuse, and what they record.
 
 use rstest::rstest;
+use stocklock::ports::{AttemptOutcome, RedisMethod, StoreError};
 use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
-use stocklock::store::{Attempt, InRedis, StoreError};
+use stocklock::store::StockStore as _;
 
 use super::fixture::{
-    Fixture, On, deduction, deduction_with_key, fence, level_change, name, place,
+    Fixture, MYSQL, On, POSTGRES, REDIS, SQLITE, deduction, deduction_with_key, fence,
+    level_change, name, place,
 };
 
-type Outcome = Result<Attempt, StoreError>;
+type Outcome = Result<AttemptOutcome, StoreError>;
 
-/// A way to deduct, as a strategy would use it.
+/// A way to deduct, as a strategy uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Guarded,
@@ -23,21 +25,20 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// All that there are of them.
     pub(super) fn all(on: On) -> [Self; 5] {
-        let [first, second] = Self::deciding(on);
+        let [first, second] = Self::atomic(on);
         [first, second, Self::Version, Self::Fenced, Self::Overwrite]
     }
 
-    /// Those that decide by themselves.
-    pub(super) fn deciding(on: On) -> [Self; 2] {
+    /// The ways whose check and write are one operation of the store.
+    pub(super) fn atomic(on: On) -> [Self; 2] {
         match on {
             On::Sql(_) => [Self::Guarded, Self::RowLock],
             On::Redis => [Self::Script, Self::Watch],
         }
     }
 
-    /// Deducts once; where a level is read first, it is read now.
+    /// Deducts once. A way that needs a level reads it first.
     pub(super) async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Outcome {
         let store = &fixture.store;
         let read = store.level(&deduction.sku, &deduction.warehouse).await?;
@@ -45,8 +46,8 @@ impl Way {
         match self {
             Self::Guarded => store.deduct_if_available(deduction).await,
             Self::RowLock => store.deduct_under_row_lock(deduction).await,
-            Self::Script => store.deduct_in_redis(deduction, InRedis::Script).await,
-            Self::Watch => store.deduct_in_redis(deduction, InRedis::Watch).await,
+            Self::Script => store.deduct_in_redis(deduction, RedisMethod::Script).await,
+            Self::Watch => store.deduct_in_redis(deduction, RedisMethod::Watch).await,
             Self::Version => store.deduct_if_version(deduction, read()).await,
             Self::Fenced => {
                 let fence = fence(1, "test");
@@ -59,9 +60,7 @@ impl Way {
 
 #[rstest]
 #[tokio::test]
-async fn every_way_takes_the_units_and_records_them(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn every_way_takes_and_records_the_units(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     for way in Way::all(on) {
         let sku = format!("{way:?}");
@@ -75,7 +74,7 @@ async fn every_way_takes_the_units_and_records_them(
         assert_eq!((after.on_hand, after.version), (7, before.version + 1));
         let movements = fixture.movements(&sku).await;
         let [movement, received] = &movements[..] else {
-            panic!("one receipt, one sale: {movements:?}");
+            panic!("not exactly one receipt and one sale: {movements:?}");
         };
         assert_eq!(received.kind, MovementKind::Received);
         assert_eq!(movement.operation, deduction.operation);
@@ -94,24 +93,30 @@ async fn every_way_takes_the_units_and_records_them(
     }
 }
 
+/// Deducts each quantity in turn.
+async fn assert_deducts(way: Way, fixture: &Fixture, attempts: &[(u32, AttemptOutcome)]) {
+    for (quantity, expected) in attempts {
+        let attempt = way.deduct(fixture, &deduction("a", *quantity)).await;
+        assert_eq!(attempt.unwrap(), *expected, "{way:?}: {quantity}");
+    }
+}
+
 #[rstest]
 #[tokio::test]
-async fn stock_can_be_sold_to_zero_and_then_is_refused(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+async fn stock_is_sold_to_zero_and_no_further(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On,
     #[values(0, 1)] way: usize,
 ) {
-    let way = Way::deciding(on)[way];
+    let way = Way::atomic(on)[way];
     let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
-    for (quantity, expected) in [
+    let attempts = [
         (2, on.done(3)),
-        (4, Attempt::Insufficient { available: 3 }),
+        (4, AttemptOutcome::Insufficient { available: 3 }),
         (3, on.done(0)),
-        (1, Attempt::Insufficient { available: 0 }),
-    ] {
-        let attempt = way.deduct(&fixture, &deduction("a", quantity)).await;
-        assert_eq!(attempt.unwrap(), expected, "{quantity}");
-    }
+        (1, AttemptOutcome::Insufficient { available: 0 }),
+    ];
+    assert_deducts(way, &fixture, &attempts).await;
     let audit = fixture.audit("a").await;
     assert_eq!((audit.received, audit.sold, audit.on_hand), (5, 5, 0));
     assert_eq!(fixture.movements("a").await.len(), 3, "refusals leave none");
@@ -119,45 +124,43 @@ async fn stock_can_be_sold_to_zero_and_then_is_refused(
 
 #[rstest]
 #[tokio::test]
-async fn the_backorder_limit_may_be_sold_too_and_no_unit_more(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
+async fn backorders_are_sold_down_to_the_limit(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On,
     #[values(0, 1)] way: usize,
 ) {
-    let way = Way::deciding(on)[way];
+    let way = Way::atomic(on)[way];
     let fixture = Fixture::on(on).await;
-    let backorder_limit = Some(2);
-    fixture
-        .set(LevelChange {
-            backorder_limit,
-            ..level_change("a", 1)
-        })
-        .await;
-    for (quantity, expected) in [
+    let with_limit = LevelChange {
+        backorder_limit: Some(2),
+        ..level_change("a", 1)
+    };
+    fixture.set(with_limit).await;
+    let attempts = [
         (2, on.done(1)),
-        (2, Attempt::Insufficient { available: 1 }),
+        (2, AttemptOutcome::Insufficient { available: 1 }),
         (1, on.done(0)),
-        (1, Attempt::Insufficient { available: 0 }),
-    ] {
-        let attempt = way.deduct(&fixture, &deduction("a", quantity)).await;
-        assert_eq!(attempt.unwrap(), expected, "{quantity}");
-    }
+        (1, AttemptOutcome::Insufficient { available: 0 }),
+    ];
+    assert_deducts(way, &fixture, &attempts).await;
     assert_eq!(fixture.level("a").await.on_hand, -2);
     assert!(fixture.audit("a").await.consistent());
 }
 
 #[rstest]
 #[tokio::test]
-async fn units_held_are_not_for_sale(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn held_units_are_not_sold(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     fixture.hold_three("a").await;
-    for way in Way::deciding(on) {
+    for way in Way::atomic(on) {
         let refused = way.deduct(&fixture, &deduction("a", 3)).await.unwrap();
-        assert_eq!(refused, Attempt::Insufficient { available: 2 }, "{way:?}");
+        assert_eq!(
+            refused,
+            AttemptOutcome::Insufficient { available: 2 },
+            "{way:?}"
+        );
     }
-    for (way, remaining) in Way::deciding(on).into_iter().zip([1, 0]) {
+    for (way, remaining) in Way::atomic(on).into_iter().zip([1, 0]) {
         let sold = way.deduct(&fixture, &deduction("a", 1)).await;
         assert_eq!(sold.unwrap(), on.done(remaining), "{way:?}");
     }
@@ -165,9 +168,7 @@ async fn units_held_are_not_for_sale(
 
 #[rstest]
 #[tokio::test]
-async fn what_does_not_exist_is_unknown(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn missing_sku_or_warehouse_is_unknown(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     let elsewhere = Deduction {
@@ -175,46 +176,36 @@ async fn what_does_not_exist_is_unknown(
         ..deduction("a", 1)
     };
     for unknown in [deduction("b", 1), elsewhere] {
-        for way in Way::deciding(on) {
+        for way in Way::atomic(on) {
             let refused = way.deduct(&fixture, &unknown).await.unwrap();
-            assert_eq!(refused, Attempt::UnknownSku, "{way:?}");
+            assert_eq!(refused, AttemptOutcome::UnknownSku, "{way:?}");
         }
-        let level = fixture
-            .store
-            .level(&unknown.sku, &unknown.warehouse)
-            .await
-            .unwrap();
-        assert_eq!(level, None);
+        let level = fixture.store.level(&unknown.sku, &unknown.warehouse).await;
+        assert_eq!(level.unwrap(), None);
     }
     assert!(fixture.movements("b").await.is_empty());
 }
 
 #[rstest]
 #[tokio::test]
-async fn a_version_that_is_no_longer_current_is_stale(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn write_with_an_old_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
-    // Back to the same quantity: only the version tells.
+    // The same quantity again, with a new version.
     fixture.put("a", 9).await;
     fixture.put("a", 10).await;
 
-    let attempt = fixture
-        .store
-        .deduct_if_version(&deduction("a", 1), &read)
-        .await;
+    let sale = deduction("a", 1);
+    let attempt = fixture.store.deduct_if_version(&sale, &read).await;
 
-    assert_eq!(attempt.unwrap(), Attempt::Stale);
+    assert_eq!(attempt.unwrap(), AttemptOutcome::Conflict);
     assert_eq!(fixture.level("a").await.on_hand, 10);
     assert_eq!(fixture.movements("a").await.len(), 3);
 }
 
 #[rstest]
 #[tokio::test]
-async fn overwriting_loses_an_update_and_the_ledger_proves_it(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn overwrite_loses_an_update_and_drifts(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
     for _ in 0..2 {
@@ -231,9 +222,7 @@ async fn overwriting_loses_an_update_and_the_ledger_proves_it(
 
 #[rstest]
 #[tokio::test]
-async fn overwriting_with_too_little_is_refused_by_the_constraint(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn overwrite_below_the_limit_is_refused(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let with_limit = |backorder_limit, on_hand| LevelChange {
         backorder_limit: Some(backorder_limit),
@@ -244,20 +233,21 @@ async fn overwriting_with_too_little_is_refused_by_the_constraint(
 
     let attempt = fixture.store.overwrite(&deduction("a", 1), &read).await;
 
-    assert_eq!(attempt.unwrap(), Attempt::Insufficient { available: 0 });
+    assert_eq!(
+        attempt.unwrap(),
+        AttemptOutcome::Insufficient { available: 0 }
+    );
     assert_eq!(fixture.level("a").await.on_hand, 0);
 }
 
 #[rstest]
 #[tokio::test]
-async fn the_ledger_takes_an_operation_and_a_key_once_only(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn ledger_has_each_operation_and_key_once(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     for way in Way::all(on) {
         let sku = format!("{way:?}");
         fixture.put(&sku, 10).await;
-        // An operation is repeated as it was: with the key that it has, or without.
+        // A repeated operation has the same key as before, or none as before.
         let plain = deduction(&sku, 1);
         let keyed = deduction_with_key(&sku, 2, &sku);
         for (first, remaining) in [(&plain, 9), (&keyed, 7)] {
@@ -267,7 +257,7 @@ async fn the_ledger_takes_an_operation_and_a_key_once_only(
         let same_key = deduction_with_key(&sku, 5, &sku);
         for repeat in [&plain, &keyed, &same_key] {
             let attempt = way.deduct(&fixture, repeat).await.unwrap();
-            assert_eq!(attempt, Attempt::Duplicate, "{way:?}");
+            assert_eq!(attempt, AttemptOutcome::Duplicate, "{way:?}");
         }
 
         let after = fixture.level(&sku).await;
@@ -280,7 +270,7 @@ async fn the_ledger_takes_an_operation_and_a_key_once_only(
             async move { store.recorded(&sku, operation, key.as_ref()).await.unwrap() }
         };
         for (repeat, first) in [(&plain, &plain), (&keyed, &keyed), (&same_key, &keyed)] {
-            let movement = recorded(repeat).await.expect("recorded");
+            let movement = recorded(repeat).await.expect("a movement");
             assert_eq!(movement.operation, first.operation);
         }
         assert_eq!(recorded(&deduction(&sku, 1)).await, None);
@@ -289,21 +279,18 @@ async fn the_ledger_takes_an_operation_and_a_key_once_only(
 
 #[rstest]
 #[tokio::test]
-async fn names_and_keys_differ_by_case_and_may_be_in_any_script(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn names_and_keys_keep_case_and_script(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
-    let [first, second] = Way::deciding(on);
+    let [first, second] = Way::atomic(on);
     for (sku, on_hand) in [("abc", 1), ("ABC", 2), ("äbc", 3)] {
         fixture.put(sku, on_hand).await;
     }
-    fixture
-        .set(LevelChange {
-            warehouse: place("上海仓"),
-            home: Some(on.home()),
-            ..level_change("abc", 4)
-        })
-        .await;
+    let in_shanghai = LevelChange {
+        warehouse: place("上海仓"),
+        home: Some(on.home()),
+        ..level_change("abc", 4)
+    };
+    fixture.set(in_shanghai).await;
 
     for (sku, key) in [("abc", "k"), ("ABC", "K")] {
         let deduction = deduction_with_key(sku, 1, key);
@@ -311,11 +298,11 @@ async fn names_and_keys_differ_by_case_and_may_be_in_any_script(
         let attempt = first.deduct(&fixture, &deduction).await;
         assert_eq!(attempt.unwrap(), on.done(remaining));
     }
-    let in_shanghai = Deduction {
+    let from_shanghai = Deduction {
         warehouse: place("上海仓"),
         ..deduction("abc", 1)
     };
-    let attempt = second.deduct(&fixture, &in_shanghai).await;
+    let attempt = second.deduct(&fixture, &from_shanghai).await;
     assert_eq!(attempt.unwrap(), on.done(3));
 
     for (sku, on_hand) in [("abc", 0), ("ABC", 1), ("äbc", 3)] {

@@ -1,28 +1,29 @@
-//! Writes under a lock: what the fence of the level refuses, what it lets pass, and what leaves it
-//! there.
+//! Writes under a lock: which ones the fence of the level refuses, and which ones change the fence.
 
 use rstest::rstest;
+use stocklock::ports::{AttemptOutcome, ChangeOutcome, RedisMethod};
 use stocklock::stock::{LevelChange, StockLevel};
-use stocklock::store::{Attempt, Change, InRedis};
+use stocklock::store::StockStore as _;
 
 use super::fixture::{
-    Fixture, On, Raw, adjustment, deduction, deduction_with_key, fence, level_change,
+    Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, deduction, deduction_with_key,
+    fence, level_change,
 };
 
 /// The SKU of these tests.
 const SKU: &str = "a";
-/// A lock's cluster, and another one.
+/// Two sources of fencing tokens.
 const HERE: &str = "redis:0123456789abcdef0123456789abcdef";
 const THERE: &str = "zookeeper:0123456789abcdef0123456789abcdef";
 
-/// A fixture with one level, and a look at its fence.
+/// A fixture with one level.
 struct Row {
     on: On,
     fixture: Fixture,
 }
 
 impl Row {
-    /// With ten units.
+    /// A level of ten units.
     async fn new(on: On) -> Self {
         let fixture = Fixture::on(on).await;
         fixture.put(SKU, 10).await;
@@ -33,16 +34,16 @@ impl Row {
         self.fixture.level(SKU).await
     }
 
-    /// Writes what follows from an earlier read, under a lock with this token of this source.
-    async fn write(&self, read: &StockLevel, token: i64, source: &str) -> Attempt {
+    /// Deducts one unit under a lock, from a level that was read before.
+    async fn write(&self, read: &StockLevel, token: i64, source: &str) -> AttemptOutcome {
         let (store, fence) = (&self.fixture.store, fence(token, source));
         let deduction = deduction(SKU, 1);
         let attempt = store.deduct_if_fenced(&deduction, read, &fence).await;
         attempt.expect("no error")
     }
 
-    /// The same of a level that is read just now.
-    async fn read_and_write(&self, token: i64, source: &str) -> Attempt {
+    /// Reads the level and deducts one unit under a lock.
+    async fn read_and_write(&self, token: i64, source: &str) -> AttemptOutcome {
         self.write(&self.read().await, token, source).await
     }
 
@@ -56,13 +57,13 @@ impl Row {
         }
         let mut raw = Raw::connect(self.on.backend(), &self.fixture.url).await;
         let fence = raw.text("SELECT concat(fence, '@', fence_source) FROM stock");
-        let fence = fence.await.expect("there is one row");
-        let (token, source) = fence.split_once('@').expect("as asked for");
+        let fence = fence.await.expect("there is a row");
+        let (token, source) = fence.split_once('@').expect("an `@`");
         (token.parse().expect("a number"), source.to_owned())
     }
 
-    /// The fence is this, and all that is sold is this much.
-    async fn is(&self, token: i64, source: &str, sold: i64) {
+    /// Asserts the fence and the number of units sold.
+    async fn assert(&self, token: i64, source: &str, sold: i64) {
         assert_eq!(self.fence().await, (token, source.to_owned()));
         let audit = self.fixture.audit(SKU).await;
         assert!(audit.consistent(), "{audit:?}");
@@ -72,137 +73,118 @@ impl Row {
 
 #[rstest]
 #[tokio::test]
-async fn each_holder_writes_and_leaves_its_fence(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn each_holder_writes_and_stores_its_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
-    row.is(0, "", 0).await;
-    // Twice under one lock, for an attempt may be repeated; then the next holders, up to the
-    // greatest token that there can be.
-    for (sold, token) in [
-        (1, 7),
-        (2, 7),
-        (3, 8),
-        (4, 1_790_000_000_000_000),
-        (5, i64::MAX),
-    ] {
-        let remaining = 10 - sold;
+    row.assert(0, "", 0).await;
+    // Two attempts under one lock, then later holders, up to the greatest possible token.
+    for (sold, token) in (1..).zip([7, 7, 8, 1_790_000_000_000_000, i64::MAX]) {
         let attempt = row.read_and_write(token, HERE).await;
-        assert_eq!(attempt, on.done(remaining));
-        row.is(token, HERE, sold).await;
+        assert_eq!(attempt, on.done(10 - sold));
+        row.assert(token, HERE, sold).await;
     }
 }
 
 #[rstest]
 #[tokio::test]
-async fn an_older_token_has_lost_its_lock_though_the_version_is_right(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn write_with_older_token_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     row.read_and_write(7, HERE).await;
     for token in [6, 0, -1] {
         let attempt = row.read_and_write(token, HERE).await;
-        assert_eq!(attempt, Attempt::LockLost, "{token}");
+        assert_eq!(attempt, AttemptOutcome::LockLost, "{token}");
     }
-    row.is(7, HERE, 1).await;
+    row.assert(7, HERE, 1).await;
 }
 
 #[rstest]
 #[tokio::test]
-async fn who_was_overtaken_by_the_next_holder_has_lost_its_lock(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn write_after_next_holder_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     let read = row.read().await;
     row.read_and_write(8, HERE).await;
-    assert_eq!(row.write(&read, 7, HERE).await, Attempt::LockLost);
-    row.is(8, HERE, 1).await;
+    assert_eq!(row.write(&read, 7, HERE).await, AttemptOutcome::LockLost);
+    row.assert(8, HERE, 1).await;
 }
 
 #[rstest]
 #[tokio::test]
-async fn an_older_version_is_stale_while_no_later_holder_has_written(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn write_with_older_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     let read = row.read().await;
-    // Back to the same quantity: only the version tells.
+    // The same quantity again, with a new version.
     row.fixture.put(SKU, 9).await;
     row.fixture.put(SKU, 10).await;
-    assert_eq!(row.write(&read, 7, HERE).await, Attempt::Stale);
-    row.is(0, "", 0).await;
+    assert_eq!(row.write(&read, 7, HERE).await, AttemptOutcome::Conflict);
+    row.assert(0, "", 0).await;
 
     let read = row.read().await;
     row.read_and_write(7, HERE).await;
-    // Of this very lock, of a later one, and of one that does not compare.
+    // The same token, a later one, and one of another source.
     for (token, source) in [(7, HERE), (8, HERE), (6, THERE)] {
         let attempt = row.write(&read, token, source).await;
-        assert_eq!(attempt, Attempt::Stale, "{token} of {source}");
+        assert_eq!(attempt, AttemptOutcome::Conflict, "{token} of {source}");
     }
-    row.is(7, HERE, 1).await;
+    row.assert(7, HERE, 1).await;
 }
 
 #[rstest]
 #[tokio::test]
-async fn tokens_of_another_source_do_not_compare(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn tokens_of_two_sources_are_not_compared(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     row.read_and_write(1_000, HERE).await;
     let attempt = row.read_and_write(3, THERE).await;
     assert_eq!(attempt, on.done(8));
-    row.is(3, THERE, 2).await;
-    // Names of sources are compared as they are, not as people would.
+    row.assert(3, THERE, 2).await;
+    // Sources that differ only in case are different.
     let attempt = row.read_and_write(2, &THERE.to_uppercase()).await;
     assert_eq!(attempt, on.done(7));
-    row.is(2, &THERE.to_uppercase(), 3).await;
+    row.assert(2, &THERE.to_uppercase(), 3).await;
 }
 
 #[rstest]
 #[tokio::test]
-async fn the_fence_stays_whoever_else_writes(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     row.read_and_write(7, HERE).await;
     let before = row.read().await;
     let store = row.fixture.store.clone();
     let sale = || deduction(SKU, 1);
-    let of_its_own = match on {
+    let atomic = match on {
         On::Sql(_) => [
             store.deduct_if_available(&sale()).await,
             store.deduct_under_row_lock(&sale()).await,
         ],
         On::Redis => [
-            store.deduct_in_redis(&sale(), InRedis::Script).await,
-            store.deduct_in_redis(&sale(), InRedis::Watch).await,
+            store.deduct_in_redis(&sale(), RedisMethod::Script).await,
+            store.deduct_in_redis(&sale(), RedisMethod::Watch).await,
         ],
     };
-    let of_both = [
+    let others = [
         store.deduct_if_version(&sale(), &row.read().await).await,
         store.overwrite(&sale(), &row.read().await).await,
     ];
-    for (sold, attempt) in (2..).zip(of_its_own.into_iter().chain(of_both)) {
+    for (sold, attempt) in (2..).zip(atomic.into_iter().chain(others)) {
         assert_eq!(attempt.expect("no error"), on.done(10 - sold));
     }
     let adjusted = store.adjust(&adjustment(SKU, 2)).await;
-    assert!(matches!(adjusted, Ok(Change::Done { .. })), "{adjusted:?}");
+    assert!(
+        matches!(adjusted, Ok(ChangeOutcome::Done { .. })),
+        "{adjusted:?}"
+    );
     row.fixture.put(SKU, 20).await;
 
-    row.is(7, HERE, 5).await;
-    // They held no lock, so what was read before them is stale, not a lock lost.
-    assert_eq!(row.write(&before, 7, HERE).await, Attempt::Stale);
-    assert_eq!(row.read_and_write(6, HERE).await, Attempt::LockLost);
+    row.assert(7, HERE, 5).await;
+    // They held no lock, so a write from an older read is a conflict, not a lost lock.
+    assert_eq!(row.write(&before, 7, HERE).await, AttemptOutcome::Conflict);
+    assert_eq!(row.read_and_write(6, HERE).await, AttemptOutcome::LockLost);
     let attempt = row.read_and_write(7, HERE).await;
     assert_eq!(attempt, on.done(19));
 }
 
-/// Each change of the limit is a new version, so that a write never meets the constraint.
+/// Each change of the limit changes the version, so a write never reaches the constraint.
 #[rstest]
 #[tokio::test]
-async fn a_limit_that_was_lowered_since_the_read_makes_it_stale(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn write_after_lower_limit_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     let with_limit = |backorder_limit| LevelChange {
         backorder_limit: Some(backorder_limit),
@@ -210,25 +192,23 @@ async fn a_limit_that_was_lowered_since_the_read_makes_it_stale(
     };
     let read = row.fixture.set(with_limit(2)).await;
     row.fixture.set(with_limit(0)).await;
-    assert_eq!(row.write(&read, 7, HERE).await, Attempt::Stale);
+    assert_eq!(row.write(&read, 7, HERE).await, AttemptOutcome::Conflict);
     let sale = deduction(SKU, 1);
     let attempt = row.fixture.store.deduct_if_version(&sale, &read);
-    assert_eq!(attempt.await.expect("no error"), Attempt::Stale);
-    row.is(0, "", 0).await;
+    assert_eq!(attempt.await.expect("no error"), AttemptOutcome::Conflict);
+    row.assert(0, "", 0).await;
 }
 
 #[rstest]
 #[tokio::test]
-async fn a_duplicate_leaves_neither_units_nor_fence(
-    #[values(On::SQLITE, On::MYSQL, On::POSTGRES, On::REDIS)] on: On,
-) {
+async fn duplicate_keeps_units_and_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let row = Row::new(on).await;
     let store = row.fixture.store.clone();
     let sale = deduction_with_key(SKU, 1, "key");
-    for (token, expected) in [(7, on.done(9)), (8, Attempt::Duplicate)] {
+    for (token, expected) in [(7, on.done(9)), (8, AttemptOutcome::Duplicate)] {
         let (read, fence) = (row.read().await, fence(token, HERE));
         let attempt = store.deduct_if_fenced(&sale, &read, &fence).await;
         assert_eq!(attempt.expect("no error"), expected);
     }
-    row.is(7, HERE, 1).await;
+    row.assert(7, HERE, 1).await;
 }

@@ -1,27 +1,28 @@
-//! A store on a database of its own, and short ways to say what is done with it.
+//! A store on its own database, and short constructors for its arguments.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use stocklock::ports::{AttemptOutcome, ChangeOutcome, StoreError};
 use stocklock::stock::{
-    Adjustment, Audit, Caller, Deduction, Fence, Home, Idempotency, IdempotencyKey, LevelChange,
-    Movement, MovementFilter, OperationId, Precondition, Quantity, Reason, RequestHash, Sku,
-    StockLevel, Warehouse,
+    Adjustment, Audit, Caller, Deduction, Durability, Fence, Home, Idempotency, IdempotencyKey,
+    LevelChange, Movement, MovementFilter, OperationId, Precondition, Quantity, Reason,
+    RequestHash, Sku, StockLevel, Warehouse,
 };
-use stocklock::store::{
-    self, Attempt, Change, RedisOptions, StockStore, StoreOptions, Stores, WatchOn,
-};
+use stocklock::store::{RedisOptions, StockStore, StoreOptions, StoreRouter, Stores, WatchOn};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use super::raw::Raw;
+pub(crate) use crate::support::rival::Raw;
 use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database, fresh_redis};
 
-/// How long the stores of the tests wait: no shorter than MariaDB can wait for a lock.
+/// The wait limit of the tests' stores. MariaDB cannot wait for a lock for less than a second.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(1);
-/// A bound for what takes milliseconds.
+/// A bound for what usually takes milliseconds.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// A back end that the contract holds on.
+/// A back end that must fulfil the contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum On {
     /// Stock in SQL.
@@ -30,13 +31,15 @@ pub(crate) enum On {
     Redis,
 }
 
+pub(crate) const SQLITE: On = On::Sql(Backend::Sqlite);
+pub(crate) const MYSQL: On = On::Sql(Backend::Mysql);
+pub(crate) const POSTGRES: On = On::Sql(Backend::Postgres);
+pub(crate) const REDIS: On = On::Redis;
+
 impl On {
-    pub(crate) const SQLITE: Self = Self::Sql(Backend::Sqlite);
-    pub(crate) const MYSQL: Self = Self::Sql(Backend::Mysql);
-    pub(crate) const POSTGRES: Self = Self::Sql(Backend::Postgres);
     pub(crate) const REDIS: Self = Self::Redis;
 
-    /// The database under it.
+    /// Its SQL database.
     pub(crate) fn backend(self) -> Backend {
         match self {
             Self::Sql(backend) => backend,
@@ -51,11 +54,17 @@ impl On {
         }
     }
 
-    /// A deduction that is done.
-    pub(crate) fn done(self, remaining: i64) -> Attempt {
+    /// The result of a successful deduction.
+    pub(crate) fn done(self, remaining: i64) -> AttemptOutcome {
         match self {
-            Self::Sql(_) => Attempt::Deducted { remaining },
-            Self::Redis => Attempt::Journaled { remaining },
+            Self::Sql(_) => AttemptOutcome::Deducted {
+                remaining,
+                durability: Durability::Committed,
+            },
+            Self::Redis => AttemptOutcome::Deducted {
+                remaining,
+                durability: Durability::Redis,
+            },
         }
     }
 }
@@ -64,7 +73,7 @@ impl On {
 pub(crate) struct Fixture {
     pub(crate) backend: Backend,
     pub(crate) url: String,
-    pub(crate) store: Arc<dyn StockStore>,
+    pub(crate) store: Arc<StoreRouter>,
     on: On,
     stores: Option<Stores>,
     redis: Option<TestRedis>,
@@ -72,7 +81,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// A store on a fresh database, with a pool of eight.
+    /// A store on a fresh database, with a pool of eight connections.
     pub(crate) async fn new(backend: Backend) -> Self {
         let database = fresh_database(backend).await;
         let url = database.url.clone();
@@ -82,7 +91,7 @@ impl Fixture {
         }
     }
 
-    /// The same, with stock in Redis as these options say.
+    /// A store with its stock in a fresh Redis and its ledger in a fresh database.
     pub(crate) async fn in_redis(
         backend: Backend,
         options: impl FnOnce(RedisOptions) -> RedisOptions,
@@ -96,7 +105,7 @@ impl Fixture {
         }
     }
 
-    /// The same, wherever the stock is to live.
+    /// A store on any back end of the contract.
     pub(crate) async fn on(on: On) -> Self {
         match on {
             On::Sql(backend) => Self::new(backend).await,
@@ -104,13 +113,13 @@ impl Fixture {
         }
     }
 
-    /// The same database, with stock that lives in Redis.
+    /// The same database, with the stock in Redis.
     pub(crate) fn with(self, redis: RedisOptions) -> Self {
         let options = StoreOptions {
             pool_size: 8,
             wait_limit: WAIT_LIMIT,
         };
-        let stores = Stores::open(&self.url, &options, Some(redis)).expect("the URLs are URLs");
+        let stores = Stores::open(&self.url, &options, Some(redis)).expect("valid URLs");
         Self {
             on: On::Redis,
             store: Arc::clone(&stores.store),
@@ -119,7 +128,16 @@ impl Fixture {
         }
     }
 
-    /// The same, which keeps the Redis that it is on.
+    /// The SQL store alone, without the router in front of it.
+    pub(crate) fn sql(&self) -> Arc<dyn StockStore> {
+        let options = StoreOptions {
+            pool_size: 8,
+            wait_limit: WAIT_LIMIT,
+        };
+        stocklock::store::connect(&self.url, &options).expect("a valid URL")
+    }
+
+    /// Keeps the Redis that the stock is in until the fixture is dropped.
     pub(crate) fn with_redis(self, redis: TestRedis) -> Self {
         Self {
             redis: Some(redis),
@@ -127,46 +145,42 @@ impl Fixture {
         }
     }
 
-    /// The Redis that the stock lives in, if it does.
+    /// The Redis that the stock is in, if any.
     pub(crate) fn redis_url(&self) -> Option<&str> {
         self.redis.as_ref().map(|redis| &*redis.url)
     }
 
-    /// Runs a command on the Redis that the stock lives in, past the store.
+    /// Runs a command on the Redis that the stock is in, bypassing the store.
     pub(crate) async fn redis<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
-        let client = redis::Client::open(self.redis_url().expect("it lives there"));
-        let client = client.expect("its URL is one");
+        let client = redis::Client::open(self.redis_url().expect("the stock is in Redis"));
+        let client = client.expect("a valid URL");
         let connection = client.get_multiplexed_async_connection().await;
-        let mut connection = connection.expect("it lets the test in");
+        let mut connection = connection.expect("the test can connect");
         let answer = command.query_async(&mut connection).await;
-        answer.expect("it does as it is told")
+        answer.expect("the command succeeds")
     }
 
-    /// The only key of that kind.
+    /// The only key that matches a pattern.
     pub(crate) async fn key(&self, pattern: &str) -> String {
         let mut keys: Vec<String> = self.redis(redis::cmd("KEYS").arg(pattern)).await;
         assert_eq!(keys.len(), 1, "{keys:?}");
         keys.remove(0)
     }
 
-    /// Brings everything that waits in Redis into the ledger.
+    /// Applies all journal entries in Redis to the ledger.
     pub(crate) async fn settle(&self) {
-        if let Some(follower) = self
-            .stores
-            .as_ref()
-            .and_then(|stores| stores.follower("test"))
-        {
+        let stores = self.stores.as_ref();
+        if let Some(follower) = stores.and_then(|stores| stores.follower("test")) {
             let stop = CancellationToken::new();
             stop.cancel();
             follower.run(stop, |_| ()).await;
         }
     }
 
-    /// A store on the database behind `url`, which is migrated first.
+    /// A store on the database at `url`, which is migrated first.
     pub(crate) async fn at(backend: Backend, url: String) -> Self {
-        store::migrate(&url)
-            .await
-            .expect("the schema can be brought up to date");
+        let migrated = stocklock::store::migrate(&url).await;
+        migrated.expect("the database can be migrated");
         Self {
             backend,
             store: open(&url, 8),
@@ -178,26 +192,26 @@ impl Fixture {
         }
     }
 
-    /// Sets a level, without conditions.
+    /// Sets the level in the default warehouse.
     pub(crate) async fn put(&self, sku: &str, on_hand: i64) -> StockLevel {
         self.set(level_change(sku, on_hand)).await
     }
 
-    /// Sets a level, at home where the fixture is unless told otherwise; it must be possible.
+    /// Applies a change, which must succeed. Its home defaults to that of the fixture.
     pub(crate) async fn set(&self, mut change: LevelChange) -> StockLevel {
         change.home.get_or_insert(self.on.home());
         match self.store.set_level(&change).await.expect("no error") {
-            Change::Done { level, .. } => level,
-            refused => panic!("refused: {refused:?}"),
+            ChangeOutcome::Done { level, .. } => level,
+            refused => panic!("{refused:?}"),
         }
     }
 
-    /// Holds three units of a SKU that has one warehouse, as no store can yet.
+    /// Holds three units of a SKU with one warehouse. Stores have no operation for this yet.
     pub(crate) async fn hold_three(&self, sku: &str) {
         if self.redis.is_some() {
             let key = self.key(&format!("stock:*:{sku}:*")).await;
-            self.redis::<()>(redis::cmd("HSET").arg(key).arg("held").arg(3))
-                .await;
+            let mut hold = redis::cmd("HSET");
+            self.redis::<()>(hold.arg(key).arg("held").arg(3)).await;
         } else {
             let mut raw = Raw::connect(self.backend, &self.url).await;
             let held = raw.run("UPDATE stock SET held = 3").await;
@@ -205,29 +219,29 @@ impl Fixture {
         }
     }
 
-    /// The level of a SKU in the default warehouse, which must exist.
+    /// The level of a SKU in the default warehouse. It must exist.
     pub(crate) async fn level(&self, sku: &str) -> StockLevel {
         let level = self.store.level(&name(sku), &Warehouse::default()).await;
         level.expect("no error").expect("the level exists")
     }
 
-    /// The whole ledger of a SKU, newest first.
+    /// All movements of a SKU, newest first.
     pub(crate) async fn movements(&self, sku: &str) -> Vec<Movement> {
         self.settle().await;
         let movements = self.store.movements(&all_of(sku)).await;
         movements.expect("no error")
     }
 
-    /// The audit of a SKU that has one warehouse.
+    /// The audit of a SKU with one warehouse.
     pub(crate) async fn audit(&self, sku: &str) -> Audit {
         self.settle().await;
         let mut audits = self.store.audit(&name(sku)).await.expect("no error");
-        assert_eq!(audits.len(), 1, "one warehouse: {audits:?}");
+        assert_eq!(audits.len(), 1, "{audits:?}");
         audits.remove(0)
     }
 }
 
-/// A Redis, without limits that a test would notice.
+/// Options for a Redis whose limits no test reaches.
 pub(crate) fn redis_options(url: &str) -> RedisOptions {
     RedisOptions {
         url: url.into(),
@@ -238,13 +252,29 @@ pub(crate) fn redis_options(url: &str) -> RedisOptions {
     }
 }
 
-/// A store on a migrated database, with a pool of its own.
-pub(crate) fn open(url: &str, pool_size: u32) -> Arc<dyn StockStore> {
+/// A store with its own pool on a migrated database.
+pub(crate) fn open(url: &str, pool_size: u32) -> Arc<StoreRouter> {
     let options = StoreOptions {
         pool_size,
         wait_limit: WAIT_LIMIT,
     };
-    store::connect(url, &options).expect("the URL is one")
+    let stores = Stores::open(url, &options, None);
+    stores.expect("a valid URL").store
+}
+
+/// Starts a guarded deduction in its own task.
+pub(crate) fn start_deduction(
+    store: &Arc<StoreRouter>,
+    deduction: Deduction,
+) -> JoinHandle<Result<AttemptOutcome, StoreError>> {
+    let store = Arc::clone(store);
+    tokio::spawn(async move { store.deduct_if_available(&deduction).await })
+}
+
+/// Waits until a query finds a row.
+pub(crate) async fn until_found(raw: &mut Raw, query: &'static str) {
+    let found = async { while raw.text(query).await.is_none() {} };
+    timeout(SOON, found).await.expect("the query finds a row");
 }
 
 pub(crate) fn name(sku: &str) -> Sku {
@@ -259,7 +289,7 @@ pub(crate) fn units(units: u32) -> Quantity {
     Quantity::try_from(units).expect("a quantity")
 }
 
-/// A deduction in the default warehouse, without a key.
+/// A deduction from the default warehouse, without a key.
 pub(crate) fn deduction(sku: &str, quantity: u32) -> Deduction {
     Deduction {
         operation: OperationId::mint(),
@@ -271,7 +301,7 @@ pub(crate) fn deduction(sku: &str, quantity: u32) -> Deduction {
     }
 }
 
-/// The same with a key.
+/// A deduction from the default warehouse, with a key.
 pub(crate) fn deduction_with_key(sku: &str, quantity: u32, key: &str) -> Deduction {
     let deduction = deduction(sku, quantity);
     let hash = RequestHash::of_deduction(&deduction.sku, &deduction.warehouse, deduction.quantity);
@@ -296,7 +326,7 @@ pub(crate) fn idempotency(key: &str, hash: RequestHash) -> Idempotency {
     }
 }
 
-/// Sets a level in the default warehouse, without conditions.
+/// A change of the level in the default warehouse, without a precondition.
 pub(crate) fn level_change(sku: &str, on_hand: i64) -> LevelChange {
     LevelChange {
         operation: OperationId::mint(),
@@ -310,7 +340,7 @@ pub(crate) fn level_change(sku: &str, on_hand: i64) -> LevelChange {
     }
 }
 
-/// The same, for a SKU that must not exist yet.
+/// A change that creates a SKU with one unit. The SKU must not exist yet.
 pub(crate) fn creation(sku: &str, warehouse: &str, home: Home) -> LevelChange {
     LevelChange {
         warehouse: place(warehouse),
@@ -332,7 +362,7 @@ pub(crate) fn adjustment(sku: &str, delta: i64) -> Adjustment {
     }
 }
 
-/// A filter that lets everything of a SKU pass.
+/// A filter that all movements of a SKU pass.
 pub(crate) fn all_of(sku: &str) -> MovementFilter {
     MovementFilter {
         sku: name(sku),

@@ -1,23 +1,22 @@
-//! Bringing a schema up to date: by many at once, after a crash, and where it cannot be done.
+//! Migrations: by several replicas at once, after a crash, and on a server that refuses or is down.
 
 use std::pin::pin;
 use std::time::Duration;
+use stocklock::store::StockStore as _;
 
 use rstest::rstest;
 use stocklock::store::{StoreOptions, connect, migrate};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::fixture::{Fixture, Raw, SOON, WAIT_LIMIT};
+use super::fixture::{Fixture, Raw, SOON, WAIT_LIMIT, until_found};
 use crate::support::ports::free_port;
-use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
-use crate::support::services::{Backend, PrivateServer, fresh_database};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::{PrivateServer, fresh_database};
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eight_replicas_may_migrate_at_once_and_again(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn eight_replicas_can_migrate_at_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     for _ in 0..3 {
         let database = fresh_database(backend).await;
         for _ in 0..2 {
@@ -36,9 +35,9 @@ async fn eight_replicas_may_migrate_at_once_and_again(
     }
 }
 
-/// What another process has just made, but was not on record when this one looked: it looks again.
+/// Another process has added a column but not yet recorded its migration: this one tries again.
 #[tokio::test]
-async fn a_column_of_another_ones_making_is_no_failure() {
+async fn migration_waits_until_a_concurrent_one_is_recorded() {
     let fixture = Fixture::new(Sqlite).await;
     let mut raw = Raw::connect(Sqlite, &fixture.url).await;
     for statement in [
@@ -52,15 +51,14 @@ async fn a_column_of_another_ones_making_is_no_failure() {
     let too_soon = timeout(SOON / 10, &mut migration).await;
     assert!(too_soon.is_err(), "it gave up: {too_soon:?}");
 
-    raw.run("INSERT INTO _sqlx_migrations SELECT * FROM record")
-        .await
-        .unwrap();
+    let record = "INSERT INTO _sqlx_migrations SELECT * FROM record";
+    raw.run(record).await.unwrap();
     assert_eq!(migration.await, Ok(()));
 }
 
-/// MariaDB and MySQL commit data definitions as they go, so a crash can leave half a migration.
+/// MariaDB and MySQL commit each data definition, so a crash can leave half a migration.
 #[tokio::test]
-async fn a_migration_that_was_cut_short_is_repeated() {
+async fn interrupted_migration_is_repeated() {
     let fixture = Fixture::new(Mysql).await;
     let mut raw = Raw::connect(Mysql, &fixture.url).await;
     for statement in [
@@ -77,9 +75,8 @@ async fn a_migration_that_was_cut_short_is_repeated() {
     assert_eq!(fixture.movements("a").await.len(), 1);
 }
 
-/// Another process that holds the lock is waited for, and one that migrates meanwhile does harm.
 #[tokio::test]
-async fn a_migration_waits_for_the_one_that_is_under_way() {
+async fn migration_waits_for_the_lock_and_changes_nothing_before() {
     let database = fresh_database(Mysql).await;
     let mut other = Raw::connect(Mysql, &database.url).await;
     let lock = "SELECT cast(get_lock(concat('stocklock.', md5(database())), 0) AS char)";
@@ -89,20 +86,15 @@ async fn a_migration_waits_for_the_one_that_is_under_way() {
     let mut observer = Raw::connect(Mysql, &database.url).await;
     let waits = "SELECT state FROM information_schema.processlist
         WHERE state = 'User lock' AND db = database()";
-    let seen = async { while observer.text(waits).await.is_none() {} };
-    timeout(SOON, seen).await.expect("it waits");
+    until_found(&mut observer, waits).await;
     let tables = "SELECT table_name FROM information_schema.tables
         WHERE table_schema = database() LIMIT 1";
-    assert_eq!(
-        observer.text(tables).await,
-        None,
-        "nothing is done meanwhile"
-    );
+    assert_eq!(observer.text(tables).await, None);
     drop(other);
     assert_eq!(waiting.await.unwrap(), Ok(()));
 }
 
-/// The same URL with another part, as a person might have it wrong.
+/// The URL with a password and another change.
 fn altered(url: &str, change: impl FnOnce(&mut reqwest::Url)) -> String {
     let mut url = reqwest::Url::parse(url).expect("a URL");
     url.set_password(Some("hunter2")).expect("it has a host");
@@ -110,13 +102,11 @@ fn altered(url: &str, change: impl FnOnce(&mut reqwest::Url)) -> String {
     url.into()
 }
 
+/// The error of a migration that cannot succeed: one line, soon, and without the password.
 async fn refusal(url: &str) -> String {
-    let began = Instant::now();
-    let refused = migrate(url).await.expect_err("it cannot be done");
-    assert!(
-        began.elapsed() < SOON,
-        "what will not pass is not waited for"
-    );
+    let start = Instant::now();
+    let refused = migrate(url).await.expect_err("it cannot succeed");
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     assert!(!refused.contains("hunter2"), "{refused}");
     assert!(!refused.contains('\n'), "{refused}");
     refused
@@ -124,27 +114,22 @@ async fn refusal(url: &str) -> String {
 
 #[rstest]
 #[tokio::test]
-async fn what_stands_in_the_way_is_said_in_one_sentence(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
+async fn unknown_database_or_user_is_reported(#[values(Mysql, Postgres)] backend: Backend) {
     let database = fresh_database(backend).await;
-    let unknown = altered(&database.url, |url| {
+    let unknown_database = altered(&database.url, |url| {
         url.set_password(None).unwrap();
         url.set_path("nowhere");
     });
-    let refused = refusal(&unknown).await;
-    assert!(
-        refused.contains("create it by `CREATE DATABASE"),
-        "{refused}"
-    );
-    assert!(refused.contains("nowhere"), "{refused}");
-    let stranger = altered(&database.url, |url| url.set_username("stranger").unwrap());
-    let refused = refusal(&stranger).await;
+    let refused = refusal(&unknown_database).await;
+    let advice = refused.contains("create it by `CREATE DATABASE");
+    assert!(advice && refused.contains("nowhere"), "{refused}");
+    let unknown_user = altered(&database.url, |url| url.set_username("stranger").unwrap());
+    let refused = refusal(&unknown_user).await;
     assert!(refused.contains("denies access"), "{refused}");
 }
 
 #[tokio::test]
-async fn the_scheme_names_the_database() {
+async fn scheme_of_the_url_chooses_the_database() {
     let mariadb = fresh_database(Mysql).await;
     let url = mariadb.url.replacen("mysql:", "mariadb:", 1);
     assert_eq!(Fixture::at(Mysql, url).await.store.backend(), "mysql");
@@ -154,61 +139,55 @@ async fn the_scheme_names_the_database() {
     assert_eq!(fixture.store.backend(), "postgres");
     assert_eq!(fixture.put("a", 1).await.on_hand, 1);
     assert!(migrate("oracle://somewhere").await.is_err());
-    assert!(
-        migrate("mysql://root@127.0.0.1")
-            .await
-            .is_err_and(|e| e.contains("no database"))
-    );
+    let refused = migrate("mysql://root@127.0.0.1").await.unwrap_err();
+    assert!(refused.contains("no database"), "{refused}");
 }
 
-/// As when all is started at once, or a machine reboots.
+/// The service and its database may start together.
 #[rstest]
 #[tokio::test]
-async fn a_server_that_is_yet_to_start_is_waited_for(#[values(Mysql, Postgres)] backend: Backend) {
-    let mut server = PrivateServer::start(backend).await;
+async fn migration_waits_for_a_server_to_start(#[values(Mysql, Postgres)] backend: Backend) {
+    let server = PrivateServer::start(backend).await;
     server.kill9();
     let url = server.url().to_owned();
     let waiting = tokio::spawn(async move { migrate(&url).await });
     sleep(Duration::from_millis(300)).await;
-    assert!(!waiting.is_finished(), "it waits");
+    assert!(!waiting.is_finished(), "it does not wait");
     server.restart().await;
     assert_eq!(waiting.await.unwrap(), Ok(()));
 }
 
-/// But not for ever.
 #[tokio::test]
-async fn a_server_that_never_starts_is_given_up() {
+async fn migration_gives_up_if_the_server_never_starts() {
     let port = free_port();
-    let nobody = format!("postgres://somebody:hunter2@127.0.0.1:{port}/stock");
-    let refused = timeout(2 * SOON, migrate(&nobody)).await.expect("bounded");
-    let refused = refused.expect_err("nobody is there");
-    let told = format!("nothing listens at 127.0.0.1:{port}");
-    assert!(refused.starts_with(&told), "{refused}");
+    let url = format!("postgres://user:hunter2@127.0.0.1:{port}/stock");
+    let refused = timeout(2 * SOON, migrate(&url)).await.expect("bounded");
+    let refused = refused.expect_err("there is no server");
+    let expected = format!("nothing listens at 127.0.0.1:{port}");
+    assert!(refused.starts_with(&expected), "{refused}");
     assert!(!refused.contains("hunter2"), "{refused}");
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_opened_is_said_at_once() {
+async fn file_that_cannot_be_opened_is_reported_at_once() {
     let refused = refusal("sqlite:///nonexistent/directory/stock.db").await;
-    assert!(
-        refused.starts_with("/nonexistent/directory/stock.db: unable to open database file"),
-        "{refused}"
-    );
+    let expected = "/nonexistent/directory/stock.db: unable to open database file";
+    assert!(refused.starts_with(expected), "{refused}");
 }
 
-/// Each connection would have a database of its own.
+/// Each connection would have its own database.
 #[rstest]
 #[case("sqlite::memory:")]
 #[case("sqlite://:memory:")]
 #[case("sqlite://stock.db?mode=memory")]
 #[case("sqlite://")]
 #[tokio::test]
-async fn a_database_in_memory_is_refused(#[case] url: &str) {
+async fn database_in_memory_is_refused(#[case] url: &str) {
     let options = StoreOptions {
         pool_size: 2,
         wait_limit: WAIT_LIMIT,
     };
-    let refused = connect(url, &options).expect_err("it is none");
+    let refused = connect(url, &options).expect_err("it is in memory");
     assert!(refused.contains("in-memory"), "{refused}");
     assert_eq!(refusal(url).await, refused);
 }

@@ -1,8 +1,8 @@
-//! The Redis and the ZooKeeper of one test's own, for the strategies with a lock.
+//! A Redis database and a ZooKeeper node for one test, for the strategies with a lock.
 
 use super::services::{TestRedis, TestZooKeeper, fresh_redis, fresh_zookeeper};
 
-/// A place on each; both go when this is dropped.
+/// An empty Redis database and ZooKeeper node; both are deleted on drop.
 #[derive(Debug)]
 pub(crate) struct LockServices {
     redis: TestRedis,
@@ -10,13 +10,13 @@ pub(crate) struct LockServices {
 }
 
 impl LockServices {
-    /// Finds an empty place on each.
+    /// Creates both.
     pub(crate) async fn fresh() -> Self {
         let (redis, zookeeper) = tokio::join!(fresh_redis(), fresh_zookeeper());
         Self { redis, zookeeper }
     }
 
-    /// The flags that lead a replica there.
+    /// Flags that make a replica use them.
     pub(crate) fn flags(&self) -> [String; 2] {
         [
             format!("--redis-url={}", self.redis.url),
@@ -24,12 +24,12 @@ impl LockServices {
         ]
     }
 
-    /// `REDIS_URL`.
+    /// The value of `REDIS_URL`.
     pub(crate) fn redis_url(&self) -> &str {
         &self.redis.url
     }
 
-    /// `ZOOKEEPER_CONNECT`.
+    /// The value of `ZOOKEEPER_CONNECT`.
     pub(crate) fn zookeeper_connect(&self) -> &str {
         &self.zookeeper.connect
     }

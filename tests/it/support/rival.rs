@@ -1,47 +1,93 @@
-//! Somebody else's transaction on the service's database: it holds what it touched until it ends.
+//! A test's own connection to the database of the service, and a transaction that locks its stock.
 
-use sqlx::{Connection, Executor, MySqlConnection, PgConnection, SqliteConnection};
+use sqlx::{Connection, MySqlConnection, PgConnection, SqliteConnection};
 
 use super::services::Backend;
 
-/// An open transaction, rolled back at its end.
-pub(crate) enum Rival {
+/// A connection that bypasses the stores.
+pub(crate) enum Raw {
     Sqlite(SqliteConnection),
     Mysql(MySqlConnection),
     Postgres(PgConnection),
 }
 
-impl Rival {
-    /// Opens a transaction and carries `statement` out in it.
-    pub(crate) async fn holding(backend: Backend, url: &str, statement: &'static str) -> Self {
-        let mut rival = match backend {
+impl Raw {
+    pub(crate) async fn connect(backend: Backend, url: &str) -> Self {
+        match backend {
             Backend::Sqlite => SqliteConnection::connect(url).await.map(Self::Sqlite),
             Backend::Mysql => MySqlConnection::connect(url).await.map(Self::Mysql),
             Backend::Postgres => PgConnection::connect(url).await.map(Self::Postgres),
         }
-        .expect("the database lets a test in");
-        rival.execute("BEGIN").await;
-        rival.execute(statement).await;
-        rival
+        .expect("the test can connect to the database")
     }
 
-    /// Locks every row of stock; on SQLite, which knows no less, the database.
-    pub(crate) async fn holding_stock(backend: Backend, url: &str) -> Self {
-        Self::holding(backend, url, "UPDATE stock SET held = held").await
-    }
-
-    /// Lets go of what it holds.
-    pub(crate) async fn let_go(mut self) {
-        self.execute("ROLLBACK").await;
-    }
-
-    async fn execute(&mut self, statement: &'static str) {
+    /// Executes one statement.
+    pub(crate) async fn run(&mut self, statement: &'static str) -> Result<(), sqlx::Error> {
         let statement = sqlx::raw_sql(statement);
         match self {
-            Self::Sqlite(connection) => connection.execute(statement).await.map(drop),
-            Self::Mysql(connection) => connection.execute(statement).await.map(drop),
-            Self::Postgres(connection) => connection.execute(statement).await.map(drop),
+            Self::Sqlite(connection) => statement.execute(connection).await.map(drop),
+            Self::Mysql(connection) => statement.execute(connection).await.map(drop),
+            Self::Postgres(connection) => statement.execute(connection).await.map(drop),
         }
-        .expect("the database does as it is told");
+    }
+
+    /// Reads one value; `None` if there is no row.
+    pub(crate) async fn text(&mut self, query: &'static str) -> Option<String> {
+        match self {
+            Self::Sqlite(connection) => sqlx::query_scalar(query).fetch_optional(connection).await,
+            Self::Mysql(connection) => sqlx::query_scalar(query).fetch_optional(connection).await,
+            Self::Postgres(connection) => {
+                sqlx::query_scalar(query).fetch_optional(connection).await
+            }
+        }
+        .expect("the query succeeds")
+    }
+
+    /// Begins a transaction that writes.
+    pub(crate) async fn begin(&mut self) {
+        let begin = match self {
+            Self::Sqlite(_) => "BEGIN IMMEDIATE",
+            Self::Mysql(_) | Self::Postgres(_) => "BEGIN",
+        };
+        self.run(begin).await.expect("a transaction can begin");
+    }
+
+    /// Inserts a movement with the key `K` of an anonymous caller.
+    pub(crate) async fn record_key(&mut self) {
+        let statement = match self {
+            Self::Sqlite(_) | Self::Mysql(_) => {
+                "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
+                    available_after, durability, caller, idempotency_key)
+                 VALUES (x'00000000000000000000000000000001', 0, 'raw', 'main', 'deducted', -1, 0,
+                    'committed', 'anonymous', 'K')"
+            }
+            Self::Postgres(_) => {
+                "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
+                    available_after, durability, caller, idempotency_key)
+                 VALUES ('00000000-0000-0000-0000-000000000001', 0, 'raw', 'main', 'deducted', -1,
+                    0, 'committed', 'anonymous', 'K')"
+            }
+        };
+        let inserted = self.run(statement).await;
+        inserted.expect("a movement can be inserted");
+    }
+}
+
+/// An open transaction that has locked every row of stock; on `SQLite`, the database. It is rolled
+/// back when it is dropped.
+pub(crate) struct Rival(Raw);
+
+impl Rival {
+    pub(crate) async fn holding_stock(backend: Backend, url: &str) -> Self {
+        let mut raw = Raw::connect(backend, url).await;
+        raw.begin().await;
+        let locked = raw.run("UPDATE stock SET held = held").await;
+        locked.expect("the rows can be locked");
+        Self(raw)
+    }
+
+    /// Releases the locks.
+    pub(crate) async fn let_go(mut self) {
+        self.0.run("ROLLBACK").await.expect("it can be rolled back");
     }
 }

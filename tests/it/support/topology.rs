@@ -1,39 +1,39 @@
-//! Replicas behind nginx as `scripts/replicas.sh` starts them, stopped and removed in the end.
+//! Replicas behind nginx, started by `scripts/replicas.sh`, stopped and removed on drop.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use stocklock_testkit::ports::{is_free, random_port};
+use stocklock_testkit::run::unique_name;
 
 use crate::config::settings;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/replicas.sh");
 
-/// What `up` says, with exit code 1, when another program was faster to take a port.
+/// Part of the error of `up` if another program took one of its ports first.
 const PORT_TAKEN: &str = "which is in use";
 
-/// nginx, two replicas, and the servers that the script starts for them.
+/// nginx, two replicas, and the servers that the script starts with them.
 pub(crate) struct Topology {
     state: PathBuf,
     port: u16,
     variables: Vec<(&'static str, String)>,
-    /// A shell that tears all of it down when its standard input closes, whatever ends the tests.
-    end: Child,
+    /// A shell that stops everything when its standard input closes, even if the tests are killed.
+    cleanup: Child,
 }
 
 impl Topology {
-    /// Starts two replicas of the tested program. The settings in `variables` are all that they
-    /// get: with `DATABASE_URL`, `REDIS_URL` or `ZOOKEEPER_CONNECT` among them, that server is used
-    /// instead of a private one.
+    /// Starts two replicas of the program with only the settings in `variables`. The script starts
+    /// a private server for each of `DATABASE_URL`, `REDIS_URL` and `ZOOKEEPER_CONNECT` that is not
+    /// set.
     pub(crate) async fn up(variables: &[(&'static str, &str)]) -> Self {
         let variables = variables.iter().map(|&(name, value)| (name, value.into()));
         let variables: Vec<_> = variables.collect();
-        // Between our looking at a port and a server's binding it another program may take it.
+        // Another program may take a port after the test found it free.
         for _ in 0..3 {
             let topology = Self::prepare(free_ports(), variables.clone());
             let output = topology.run("up").await;
@@ -43,21 +43,21 @@ impl Topology {
             let stderr = String::from_utf8_lossy(&output.stderr);
             assert!(stderr.contains(PORT_TAKEN), "replicas.sh up: {stderr}");
         }
-        panic!("three times in a row a port was taken by another program")
+        panic!("another program took a port three times in a row")
     }
 
     fn prepare(port: u16, variables: Vec<(&'static str, String)>) -> Self {
-        let name = format!("stocklock-topology-{:016x}", fastrand::u64(..));
-        // The script makes it, so that the servers' user can pass.
+        let name = format!("stocklock-topology-{}", unique_name());
+        // The script creates the directory, so that the servers' user can enter it.
         let state = std::env::temp_dir().join(name);
-        let end = Command::new("sh")
+        let cleanup = Command::new("sh")
             .args(["-c", r#"read -r _; exec "$0" down --remove --state "$1""#])
             .arg(SCRIPT)
             .arg(&state)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Ctrl-C reaches the whole group of the tests; the shell must survive it to clean up.
+            // Ctrl-C ends the tests' process group; the shell must survive it to clean up.
             .process_group(0)
             .spawn()
             .expect("sh can be run");
@@ -65,11 +65,11 @@ impl Topology {
             state,
             port,
             variables,
-            end,
+            cleanup,
         }
     }
 
-    /// Runs a command of the script to its end.
+    /// Runs a command of the script and waits for it.
     pub(crate) async fn run(&self, command: &'static str) -> Output {
         let mut script = Command::new(SCRIPT);
         script.arg(command).arg("--state").arg(&self.state);
@@ -83,66 +83,60 @@ impl Topology {
         script.envs(self.variables.iter().map(|(name, value)| (name, value)));
         script.stdin(Stdio::null());
         let output = tokio::task::spawn_blocking(move || script.output()).await;
-        let output = output.expect("the script is waited for");
+        let output = output.expect("no panic");
         output.expect("the script can be run")
     }
 
-    /// nginx's URL of a path.
+    /// The URL of a path at nginx.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address())
     }
 
-    /// Where nginx listens.
+    /// The address of nginx.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Ends one of its processes at once (`SIGKILL`): `replica-1`, `nginx`, …
+    /// Kills one of the processes (`SIGKILL`): `replica-1`, `nginx`, …
     pub(crate) fn kill9(&self, name: &str) {
         let id = fs::read_to_string(self.state.join(format!("{name}.pid")));
-        let id = id.expect("the script keeps the process id");
+        let id = id.expect("the script stores the process id");
         let id = id.split_whitespace().next().and_then(|id| id.parse().ok());
         let id = id.and_then(Pid::from_raw).expect("a process id");
         kill_process(id, Signal::KILL).expect("it runs");
     }
 
-    /// The requests that nginx has answered so far, from its access log.
+    /// The entries of nginx's access log: the requests that it has answered.
     pub(crate) fn access_log(&self) -> Vec<Value> {
         let log = self.text(Path::new("nginx/access.log"));
         let requests = log.lines().map(serde_json::from_str);
         requests.collect::<Result<_, _>>().expect("lines of JSON")
     }
 
-    /// What a replica has logged.
+    /// The log of a replica.
     pub(crate) fn replica_log(&self, number: u32) -> String {
         self.text(format!("replica-{number}.log").as_ref())
     }
 
     fn text(&self, file: &Path) -> String {
-        fs::read_to_string(self.state.join(file)).expect("a text")
+        fs::read_to_string(self.state.join(file)).expect("a text file")
     }
 }
 
 impl Drop for Topology {
     fn drop(&mut self) {
-        drop(self.end.stdin.take());
-        // Waited for, so that nothing of it is left once this returns.
-        match self.end.wait() {
+        drop(self.cleanup.stdin.take());
+        match self.cleanup.wait() {
             Ok(status) if status.success() => {}
-            failure => eprintln!("{} stays behind: {failure:?}", self.state.display()),
+            failure => eprintln!("{} was not removed: {failure:?}", self.state.display()),
         }
     }
 }
 
-/// A port of which those that the script derives from it are free as well. Below those that the
-/// tests give their other servers.
+/// A free port such that the ports that the script derives from it are free, too. They are below
+/// the ports of the tests' other servers.
 fn free_ports() -> u16 {
-    let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    let free = (0..1_000)
-        .map(|_| fastrand::u16(10_000..19_900))
-        .find(|&port| {
-            let all: BTreeSet<u16> = (port..port + 4).chain(port + 11..port + 13).collect();
-            all.into_iter().all(is_free)
-        });
-    free.expect("of a thousand ranges between 10000 and 20000 none was free")
+    random_port(10_000..19_900, |port| {
+        (port..port + 4).chain(port + 11..port + 13).all(is_free)
+    })
 }

@@ -29,10 +29,10 @@ pub struct DeductOrder {
 /// Everything that the strategies of one replica work with.
 #[derive(Debug)]
 pub struct DeductionContext {
-    /// Where the stock is.
+    /// The store of the stock.
     pub store: Arc<dyn DeductionStore>,
     /// The mutexes of this process.
-    pub mutexes: LocalMutexes,
+    pub mutexes: Arc<LocalMutexes>,
     /// The distributed locks.
     pub locks: Locks,
     /// Which strategies can be used.

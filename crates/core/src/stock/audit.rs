@@ -1,8 +1,8 @@
-//! The audit: the counter held against the ledger.
+//! The audit: compares the counter with the ledger.
 
 use super::Warehouse;
 
-/// What one warehouse's counter says, and what its movements say.
+/// The counter of one level, and the sums of its movements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audit {
     /// The warehouse.
@@ -11,18 +11,18 @@ pub struct Audit {
     pub received: i64,
     /// Units sold: the sum of all deductions.
     pub sold: i64,
-    /// What the counter says.
+    /// Units on hand according to the counter.
     pub on_hand: i64,
     /// Units promised, not yet taken.
     pub held: i64,
-    /// Units that may be sold beyond what is there.
+    /// Units that may be sold beyond the units on hand.
     pub backorder_limit: i64,
-    /// Movements journaled but not yet in SQL (Redis home).
+    /// Movements in the journal that are not in SQL yet (Redis home only).
     pub pending: i64,
 }
 
 impl Audit {
-    /// `on_hand` less the sum of all movements: units sold that the counter did not notice.
+    /// `on_hand` minus the sum of all movements: units of lost updates.
     #[must_use]
     pub fn drift(&self) -> i64 {
         self.on_hand - (self.received - self.sold)
@@ -34,7 +34,7 @@ impl Audit {
         (self.sold - self.received - self.backorder_limit).max(0)
     }
 
-    /// Whether counter and ledger agree, nothing was oversold and nothing is on its way.
+    /// Whether counter and ledger agree, nothing was oversold and nothing is pending.
     #[must_use]
     pub fn consistent(&self) -> bool {
         self.drift() == 0 && self.oversold() == 0 && self.pending == 0
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_update_shows_as_drift_before_it_shows_as_oversold() {
+    fn lost_update_is_drift_before_it_is_oversold() {
         let lost = audit(10, 2, 9, 0);
         assert_eq!(
             (lost.drift(), lost.oversold(), lost.consistent()),
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_backorder_limit_allows_is_not_oversold() {
+    fn sales_within_backorder_limit_are_not_oversold() {
         assert!(audit(10, 12, -2, 2).consistent());
     }
 }

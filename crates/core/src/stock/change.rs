@@ -2,11 +2,11 @@
 
 use super::{Home, Idempotency, OperationId, Revision, Sku, Warehouse};
 
-/// Why a level was changed, in the words of whoever did: 1 to 200 characters.
+/// Why a level was changed, in the caller's words: 1 to 200 characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason(String);
 
-/// Something outside that a movement belongs to, such as an order number: 1 to 200 characters.
+/// An identifier of another system, such as an order number: 1 to 200 characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference(String);
 
@@ -16,7 +16,7 @@ macro_rules! short_text {
             /// Parses the text.
             ///
             /// # Errors
-            /// A sentence that says what it may look like.
+            /// A sentence that describes a valid text.
             pub fn parse(text: impl Into<String>) -> Result<Self, &'static str> {
                 let text = text.into();
                 if !(1..=200).contains(&text.chars().count()) || text.chars().any(char::is_control)
@@ -40,53 +40,53 @@ macro_rules! short_text {
 short_text!(Reason, "reason");
 short_text!(Reference, "reference");
 
-/// What must hold of the SKU for a change to be made.
+/// What must hold for the SKU, so that a change is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precondition {
-    /// It has levels already (`If-Match: *`).
+    /// It has levels (`If-Match: *`).
     Exists,
-    /// It has none yet (`If-None-Match: *`).
+    /// It has no level (`If-None-Match: *`).
     Absent,
-    /// Its levels are as the caller last saw them, in one of these states (`If-Match: "…"`).
+    /// Its levels are in one of these states, which the caller read before (`If-Match: "…"`).
     OneOf(Vec<Revision>),
 }
 
-/// Sets a level, creating it where there is none.
+/// Sets a level; creates it if there is none.
 #[derive(Debug, Clone)]
 pub struct LevelChange {
-    /// Identity of the movement that records the difference.
+    /// The operation id of the movement that records the difference.
     pub operation: OperationId,
-    /// What.
+    /// The SKU.
     pub sku: Sku,
-    /// Where.
+    /// The warehouse.
     pub warehouse: Warehouse,
-    /// The level that shall be.
+    /// The new level.
     pub on_hand: i64,
     /// The new backorder limit; `None` keeps the old one (zero for a new level).
     pub backorder_limit: Option<i64>,
-    /// The home, which an existing level must already have; `None` keeps it.
+    /// The home. An existing level must already have it; `None` keeps it.
     pub home: Option<Home>,
-    /// Why.
+    /// The reason.
     pub reason: Option<Reason>,
-    /// What the caller insists on.
+    /// What the caller requires.
     pub precondition: Option<Precondition>,
 }
 
-/// Adds to or takes from a level.
+/// Adds units to a level or takes them from it.
 #[derive(Debug, Clone)]
 pub struct Adjustment {
-    /// Its identity.
+    /// Its operation id.
     pub operation: OperationId,
-    /// What.
+    /// The SKU.
     pub sku: Sku,
-    /// Where.
+    /// The warehouse.
     pub warehouse: Warehouse,
-    /// Units that came in (positive) or went missing (negative); never zero.
+    /// Units added (positive) or taken (negative). Never zero.
     pub delta: i64,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// What it belongs to.
+    /// An identifier of another system.
     pub reference: Option<Reference>,
-    /// The caller's key, when one was sent.
+    /// The caller's key, if one was sent.
     pub idempotency: Option<Idempotency>,
 }

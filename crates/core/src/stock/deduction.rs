@@ -1,4 +1,4 @@
-//! One deduction: what is asked, and what is answered.
+//! One deduction: the request and the answer.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,14 +8,14 @@ use uuid::Uuid;
 
 use super::{Idempotency, Quantity, Sku, Warehouse};
 
-/// The identity of one operation, minted once per request: every retry inside the service carries
-/// it, so that the ledger's primary key refuses to record the operation twice.
+/// The identity of one operation, created once per request. Every attempt carries it, so the
+/// ledger's primary key refuses to record the operation twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OperationId(pub Uuid);
 
 impl OperationId {
-    /// A new id (uuid v7: later ones sort later).
+    /// A new id (UUID v7: later ids sort later).
     #[must_use]
     pub fn mint() -> Self {
         Self(Uuid::now_v7())
@@ -28,35 +28,35 @@ impl fmt::Display for OperationId {
     }
 }
 
-/// What is to be taken, for whom, and under which protection it is recorded.
+/// A deduction to make.
 #[derive(Debug, Clone)]
 pub struct Deduction {
-    /// Its identity.
+    /// Its operation id.
     pub operation: OperationId,
-    /// What is taken.
+    /// The SKU.
     pub sku: Sku,
-    /// From where.
+    /// The warehouse.
     pub warehouse: Warehouse,
     /// How many units.
     pub quantity: Quantity,
-    /// The caller's key, when one was sent.
+    /// The caller's key, if one was sent.
     pub idempotency: Option<Idempotency>,
     /// The strategy's name, for the ledger.
     pub strategy: &'static str,
 }
 
-/// How well a 2xx survives: which store had acknowledged the change when it was sent.
+/// The store that had acknowledged the change when the 2xx was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
     /// Committed by the SQL database, movement and level together.
     Committed,
-    /// As durable as that Redis.
+    /// Written to Redis and its journal; SQL follows.
     Redis,
 }
 
 impl Durability {
-    /// The name at every edge: `committed` or `redis`.
+    /// The name in the API: `committed` or `redis`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -66,23 +66,23 @@ impl Durability {
     }
 }
 
-/// A deduction that took place; for a repeat, the first one's answer, rebuilt from the ledger.
+/// A deduction that was made. A retry gets the first answer, rebuilt from the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deducted {
     /// The operation that took the units.
     pub operation: OperationId,
-    /// What was taken.
+    /// The SKU.
     pub sku: Sku,
-    /// From where.
+    /// The warehouse.
     pub warehouse: Warehouse,
     /// How many units.
     pub quantity: i64,
-    /// Units that were available right after it.
+    /// Units available right after it.
     pub remaining: i64,
     /// The strategy that protected it.
     pub strategy: Cow<'static, str>,
     /// How durable it was when it was first answered.
     pub durability: Durability,
-    /// Whether this answers a repeat of an earlier request.
+    /// Whether this answers a retry of an earlier request.
     pub replayed: bool,
 }

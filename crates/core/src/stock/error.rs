@@ -1,25 +1,24 @@
-//! Why an operation on stock was not carried out, in terms that every caller can act on.
+//! Why an operation on stock was not carried out, in terms that a caller can act on.
 
 use std::error::Error;
 use std::time::Duration;
 
 use super::{Home, InvalidName};
 
-/// Why stock was not changed, or why it is not known whether it was.
+/// Why stock was not changed, or why the outcome is unknown.
 ///
-/// Only [`StockError::OutcomeUnknown`] leaves the outcome open; all others mean that nothing was
-/// changed.
+/// Every variant but [`StockError::OutcomeUnknown`] means that nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StockError {
     /// There is no such SKU, or none in that warehouse.
     #[error("no such sku in that warehouse")]
     UnknownSku,
-    /// Fewer units are available than were asked for.
+    /// Fewer units are available than requested.
     #[error("{requested} requested, {available} available")]
     Insufficient {
-        /// Units asked for.
+        /// Units requested.
         requested: i64,
-        /// Units that could have been had.
+        /// Units available.
         available: i64,
     },
     /// The key was used for another request before.
@@ -28,75 +27,75 @@ pub enum StockError {
     /// The first request with that key is still running.
     #[error("a request with that idempotency key is still running")]
     RequestInFlight,
-    /// The SKU's home is not the one that the strategy works on, or not the one asked for.
+    /// The strategy does not work on the SKU's home, or another home was requested.
     #[error("the stock of this sku lives in {}", home.as_str())]
     WrongHome {
-        /// Where the SKU's stock lives.
+        /// The SKU's home.
         home: Home,
     },
     /// The caller's precondition does not hold.
     #[error("the stock changed since it was read")]
     PreconditionFailed,
-    /// The level asked for would break `on_hand - held >= -backorder_limit`.
+    /// The requested level would break `on_hand - held >= -backorder_limit`.
     #[error("on_hand - held must not fall below -backorder_limit")]
     BelowLimit,
-    /// The level would not fit a counter.
+    /// The counter would overflow.
     #[error("the level would exceed what a counter can hold")]
     TooLarge,
-    /// Others were faster for as long as the wait limit allows.
+    /// Other writers were faster until the wait limit.
     #[error("contended: gave up after {attempts} attempts in {} ms", waited.as_millis())]
     Contended {
-        /// How often it was tried.
+        /// The number of attempts.
         attempts: u32,
-        /// For how long.
+        /// How long the request waited.
         waited: Duration,
     },
-    /// This replica has as much to do as it is allowed to have.
+    /// A bound of this replica is reached.
     #[error("overloaded: {what}")]
     Overloaded {
-        /// Which bound was reached.
+        /// The bound.
         what: &'static str,
     },
-    /// The strategy cannot be used here.
+    /// The strategy cannot be used on this replica, or its lock server does not work.
     #[error("strategy {strategy} is not available: {reason}")]
     StrategyUnavailable {
         /// Its name.
         strategy: &'static str,
         /// What to set, start or wait for.
         reason: String,
-        /// What the service that is away was heard to say last, where one is away.
+        /// The error of the lock server, if it does not work.
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// The stock lives in Redis, or shall, and no Redis is configured.
+    /// The SKU's home is Redis, and no Redis is configured.
     #[error("stock that lives in Redis needs a Redis: set REDIS_URL")]
     HomeUnavailable,
-    /// A service that is needed does not answer.
+    /// A server does not answer.
     #[error("{what} is not available")]
     Unavailable {
-        /// Which one.
+        /// The server.
         what: &'static str,
-        /// What its driver said.
+        /// The error of its driver.
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// It may or may not have happened; a repeat with the same idempotency key tells.
+    /// It may or may not have happened. A retry with the same idempotency key finds out.
     #[error("the outcome is not known")]
     OutcomeUnknown {
-        /// What kept it from being known.
+        /// The error that left the outcome unknown.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
     /// A defect of the service.
     #[error("internal error: {what}")]
     Internal {
-        /// What was violated.
+        /// The violated rule.
         what: String,
     },
 }
 
 impl StockError {
-    /// The stable name of the error, for callers and for metrics.
+    /// The stable code of the error, for callers and for metrics.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -120,7 +119,7 @@ impl StockError {
 }
 
 impl From<InvalidName> for StockError {
-    /// For names read back from a store, which wrote them only after parsing.
+    /// For names read from a store. The service writes only parsed names, so this is a defect.
     fn from(error: InvalidName) -> Self {
         Self::Internal {
             what: format!("the store holds a bad name: {error}"),

@@ -1,4 +1,4 @@
-//! Idempotency: the caller's key, and the hash that tells a repeat from another request.
+//! Idempotency: the caller's key, and the hash that distinguishes a retry from another request.
 
 use std::borrow::Cow;
 
@@ -6,12 +6,12 @@ use sha2::{Digest, Sha256};
 
 use super::{Quantity, Sku, Warehouse};
 
-/// Who sent the request; keys are unique per caller.
+/// The sender of a request. Keys are unique per caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller(Cow<'static, str>);
 
 impl Caller {
-    /// Whoever sends no API key.
+    /// A caller without an API key.
     #[must_use]
     pub fn anonymous() -> Self {
         Self(Cow::Borrowed("anonymous"))
@@ -24,7 +24,7 @@ impl Caller {
     }
 }
 
-/// The caller's name for one request: 1 to 255 visible ASCII characters; case matters.
+/// The caller's name for one request: 1 to 255 visible ASCII characters, case-sensitive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyKey(String);
 
@@ -32,7 +32,7 @@ impl IdempotencyKey {
     /// Parses a key.
     ///
     /// # Errors
-    /// A sentence that says what a key looks like.
+    /// A sentence that describes a valid key.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if !(1..=255).contains(&text.len()) || !text.bytes().all(|b| (0x21..=0x7e).contains(&b)) {
             return Err("Idempotency-Key must have 1 to 255 visible ASCII characters, no spaces");
@@ -47,8 +47,8 @@ impl IdempotencyKey {
     }
 }
 
-/// SHA-256 of the canonical lines of a request: equal for the same request in any form (body or
-/// query, defaults spelled out or not), whatever the strategy.
+/// SHA-256 of the canonical lines of a request. The same request has the same hash in any form (body
+/// or query, with or without defaults) and under any strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestHash(pub [u8; 32]);
 
@@ -79,14 +79,14 @@ impl RequestHash {
     }
 }
 
-/// A request's key, with all that decides whether a later one is its repeat.
+/// A request's key, and what decides whether a later request is a retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Idempotency {
-    /// Whose key it is.
+    /// The caller.
     pub caller: Caller,
     /// The key.
     pub key: IdempotencyKey,
-    /// What was asked under it.
+    /// The hash of the request.
     pub hash: RequestHash,
 }
 

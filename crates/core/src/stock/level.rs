@@ -1,4 +1,4 @@
-//! What a warehouse has of a SKU, and the revision that a caller may insist on.
+//! The level of a SKU in a warehouse, and the revision that a caller can require.
 
 use std::fmt;
 
@@ -7,23 +7,23 @@ use sha2::{Digest, Sha256};
 
 use super::{Sku, Warehouse};
 
-/// The most units that a counter may show, either way: far from where 64 bits, or the integers
-/// that JSON readers can represent, end.
+/// The largest absolute value of a counter, in units. It is far below the limits of 64 bits and of
+/// the integers that JSON readers represent exactly.
 pub const MAX_UNITS: i64 = 1_000_000_000_000;
 
-/// Where a SKU's stock is decided; fixed when the SKU is created.
+/// The store that decides about a SKU's stock. Fixed when the SKU is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Home {
     /// The SQL database.
     #[default]
     Sql,
-    /// Redis, with the SQL ledger behind it.
+    /// Redis; the SQL ledger follows.
     Redis,
 }
 
 impl Home {
-    /// The name at every edge: `sql` or `redis`.
+    /// The name in the API: `sql` or `redis`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -36,19 +36,19 @@ impl Home {
 /// One row of stock, as read at one instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StockLevel {
-    /// What is stocked.
+    /// The SKU.
     pub sku: Sku,
-    /// Where.
+    /// The warehouse.
     pub warehouse: Warehouse,
     /// Units on the shelf; below zero by at most `backorder_limit`.
     pub on_hand: i64,
-    /// Units promised to somebody, not yet taken.
+    /// Units promised, not yet taken.
     pub held: i64,
-    /// Units that may be sold beyond what is there.
+    /// Units that may be sold beyond the units on hand.
     pub backorder_limit: i64,
-    /// Grows by at least one with every change of the row.
+    /// Increases by at least one with every change of the row.
     pub version: i64,
-    /// Where the counter lives.
+    /// The store that has the counter.
     pub home: Home,
 }
 
@@ -60,13 +60,13 @@ impl StockLevel {
     }
 }
 
-/// The state of all of a SKU's levels, for `ETag` and `If-Match`: two equal revisions mean that
-/// nothing changed in between, in any warehouse.
+/// The state of all levels of a SKU, for `ETag` and `If-Match`. If two revisions are equal, no
+/// level changed in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision(String);
 
 impl Revision {
-    /// The revision of `levels`, which must be all the levels of one SKU in warehouse order.
+    /// The revision of `levels`: all levels of one SKU, in warehouse order.
     #[must_use]
     pub fn of(levels: &[StockLevel]) -> Self {
         let mut hash = Sha256::new();
@@ -83,7 +83,7 @@ impl Revision {
         Self(format!("{first_half:016x}"))
     }
 
-    /// A revision as a caller sent it back.
+    /// A revision that a caller sent.
     #[must_use]
     pub fn from_text(text: impl Into<String>) -> Self {
         Self(text.into())

@@ -1,4 +1,4 @@
-//! The ledger: one movement for every change of a level, never altered afterwards.
+//! The ledger: one movement for every change of a level. Movements are never altered.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ impl MovementKind {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::Received, Self::Deducted, Self::Adjusted];
 
-    /// The name at every edge.
+    /// The name in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -42,46 +42,46 @@ impl MovementKind {
 pub struct Movement {
     /// The operation that it belongs to.
     pub operation: OperationId,
-    /// What moved.
+    /// The SKU.
     pub sku: Sku,
-    /// Where.
+    /// The warehouse.
     pub warehouse: Warehouse,
-    /// Why.
+    /// The kind of change.
     pub kind: MovementKind,
     /// Units added to `on_hand`; negative for a sale.
     pub delta: i64,
     /// Units available right after it.
     pub available_after: i64,
-    /// The version that a read-check-write had read. Two movements of one level with the same one
-    /// are a lost update: both computed their result from the same state.
+    /// The version that a read-check-write strategy had read. Two movements of one level with the
+    /// same `read_version` are a lost update: both were computed from the same state.
     pub read_version: Option<i64>,
-    /// The strategy that protected it; `None` for what is not a deduction.
+    /// The strategy that protected it; `None` if it is not a deduction.
     pub strategy: Option<String>,
     /// How durable it was when it was acknowledged.
     pub durability: Durability,
-    /// The hash of the request, where it carried an idempotency key.
+    /// The hash of the request, if it had an idempotency key.
     pub request_hash: Option<RequestHash>,
-    /// The reason given, where there was one.
+    /// The reason, if one was given.
     pub reason: Option<String>,
-    /// What it belongs to outside, where that was given.
+    /// An identifier of another system, if one was given.
     pub reference: Option<String>,
     /// When the database recorded it: RFC 3339, UTC.
     pub created_at: String,
 }
 
-/// Which movements to read: newest operation first, at most `limit`.
+/// Which movements to read, newest operation first.
 #[derive(Debug, Clone)]
 pub struct MovementFilter {
-    /// Of which SKU.
+    /// The SKU.
     pub sku: Sku,
-    /// Of this warehouse only.
+    /// Only this warehouse.
     pub warehouse: Option<Warehouse>,
-    /// Of this kind only.
+    /// Only this kind.
     pub kind: Option<MovementKind>,
-    /// With this reference only.
+    /// Only this reference.
     pub reference: Option<String>,
-    /// Older than this operation only.
+    /// Only movements older than this operation.
     pub before: Option<OperationId>,
-    /// At most so many.
+    /// The maximum number of movements.
     pub limit: u32,
 }

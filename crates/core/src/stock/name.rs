@@ -1,16 +1,16 @@
 //! Names: SKU and warehouse, 1 to 64 Unicode letters or digits plus `.`, `_` and `-`.
 //!
-//! The characters are those that need no escaping in a URL path's grammar of segments, a Redis key
-//! or a ZooKeeper node, in any script: `上海仓` is a warehouse. Case matters: `abc` is not `ABC`.
+//! These characters need no escaping in a segment of a URL path, in a Redis key or in the name of a
+//! `ZooKeeper` node. Any script is allowed: `上海仓` is a warehouse. Names are case-sensitive.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The most characters that a name may have.
+/// The maximum length of a name in characters.
 const MAX_CHARS: usize = 64;
 
-/// Why a text is not a name.
+/// Why a text is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {problem}")]
 pub struct InvalidName {
@@ -27,7 +27,7 @@ impl Sku {
     /// Parses a SKU.
     ///
     /// # Errors
-    /// When `text` is no name, or is `deduct`, which the path `/stock/deduct` needs for itself.
+    /// If `text` is not a valid name, or is `deduct`, which is the route `/stock/deduct`.
     pub fn parse(text: impl Into<String>) -> Result<Self, InvalidName> {
         let text = parse_name("sku", text.into())?;
         if text == "deduct" {
@@ -46,7 +46,7 @@ impl Sku {
     }
 }
 
-/// A warehouse: where it lies.
+/// A warehouse: the place where units are stored.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Warehouse(String);
@@ -55,7 +55,7 @@ impl Warehouse {
     /// Parses a warehouse's name.
     ///
     /// # Errors
-    /// When `text` is no name.
+    /// If `text` is not a valid name.
     pub fn parse(text: impl Into<String>) -> Result<Self, InvalidName> {
         parse_name("warehouse", text.into()).map(Self)
     }
@@ -84,7 +84,7 @@ fn parse_name(what: &'static str, text: String) -> Result<String, InvalidName> {
     {
         "may have letters, digits and `.`, `_`, `-` only"
     } else if text.chars().all(|c| c == '.') {
-        // URL clients fold `/stock/.` and `/stock/..` away before they send them.
+        // URL clients resolve `/stock/.` and `/stock/..` before they send them.
         "must not consist of dots alone"
     } else {
         return Ok(text);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_names_are_refused() {
         for name in [
             "",
             " ",

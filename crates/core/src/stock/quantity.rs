@@ -1,10 +1,10 @@
-//! How many units one deduction takes: 1 to 10,000.
+//! The number of units that one deduction takes: 1 to 10,000.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Units taken by one deduction, never zero: a negative one would *add* stock.
+/// Units taken by one deduction. Never zero or negative: a negative number would add stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Quantity(u32);
@@ -17,10 +17,10 @@ pub struct InvalidQuantity;
 impl Quantity {
     /// One unit.
     pub const ONE: Self = Self(1);
-    /// The most that one deduction may take.
+    /// The maximum that one deduction may take.
     pub const MAX: Self = Self(10_000);
 
-    /// Units, as the counters count them.
+    /// The number of units, in the type of the counters.
     #[must_use]
     pub fn units(self) -> i64 {
         i64::from(self.0)
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bounds_are_part_of_the_range() {
+    fn bounds_are_inclusive() {
         assert_eq!(Quantity::try_from(0), Err(InvalidQuantity));
         assert_eq!(Quantity::try_from(1), Ok(Quantity::ONE));
         assert_eq!(Quantity::try_from(10_000), Ok(Quantity::MAX));

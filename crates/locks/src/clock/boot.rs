@@ -1,9 +1,9 @@
-//! `CLOCK_BOOTTIME`, and a timer on it that belongs to no runtime.
+//! `CLOCK_BOOTTIME`, and a timer thread that belongs to no runtime.
 //!
-//! Tokio's timers stand still while the machine is suspended: a guard would learn after the resume,
-//! a whole lease too late, that it was lost. One thread for the whole process waits on a `timerfd`
-//! of the boot clock instead; it starts with the first sleep, and a runtime whose workers are all
-//! blocked does not delay it.
+//! Tokio's timers do not advance while the machine is suspended, so a guard would learn of its loss
+//! a whole lease too late. Instead, one thread per process waits on a `timerfd` of the boot clock.
+//! The thread starts with the first sleep. A runtime whose workers are all blocked does not delay
+//! it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ use rustix::time::{
 
 use super::{Clock, Moment};
 
-/// Time since the machine started, suspension included.
+/// The time since the machine started, including suspended time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BootClock;
 
@@ -59,7 +59,7 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        // Without starting the thread for a sleep that was never polled.
+        // Do not start the thread for a sleep that was never polled.
         if let Some(timer) = LazyLock::get(&TIMER) {
             timer.sleepers().remove(&self.key);
         }
@@ -94,13 +94,13 @@ impl Timer {
         let mut sleepers = self.sleepers();
         sleepers.insert(key, waker);
         if sleepers.keys().next() == Some(&key) {
-            // Setting it wakes the thread that reads it, also for a moment that has just passed.
+            // This wakes the thread even if the moment has just passed.
             self.set_alarm(key.0);
         }
     }
 
     fn set_alarm(&self, moment: Moment) {
-        // All zeros would switch the alarm off.
+        // A value of zero would disarm the timer.
         let at = moment.since_start().max(Duration::from_nanos(1));
         let alarm = Itimerspec {
             it_interval: Timespec::default(),
@@ -110,16 +110,16 @@ impl Timer {
             }),
         };
         timerfd_settime(&self.alarm, TimerfdTimerFlags::ABSTIME, &alarm)
-            .expect("the alarm is a timer, and the time is one");
+            .expect("the timer and the time are valid");
     }
 
     fn run(&self) {
         loop {
-            // An interrupted read looks at the sleepers once too often, no more.
+            // If a signal interrupts the read, the loop only checks once too often.
             let _ = rustix::io::read(&self.alarm, &mut [0_u8; 8]);
             let due = {
                 let mut sleepers = self.sleepers();
-                // The greatest key that is due, for a split just after it.
+                // The largest key that can be due: everything after it is later.
                 let later = sleepers.split_off(&(BootClock.now(), u64::MAX));
                 let due = std::mem::replace(&mut *sleepers, later);
                 if let Some(&(next, _)) = sleepers.keys().next() {
@@ -139,19 +139,19 @@ mod tests {
     use super::{BootClock, Clock, TIMER};
 
     #[tokio::test]
-    async fn sleeps_end_in_the_order_of_their_moments_and_leave_nothing() {
+    async fn sleeps_end_in_order_and_leave_no_entries() {
         let start = BootClock.now();
         let late = BootClock.sleep_until(start + Duration::from_millis(60));
         let early = BootClock.sleep_until(start + Duration::from_millis(20));
         tokio::select! {
-            () = late => panic!("the later one first"),
+            () = late => panic!("the later sleep ended first"),
             () = early => assert!(BootClock.now() >= start + Duration::from_millis(20)),
         }
         assert!(TIMER.sleepers().is_empty());
     }
 
     #[tokio::test]
-    async fn a_moment_that_has_passed_does_not_wait() {
+    async fn sleep_until_past_moment_ends_at_once() {
         BootClock
             .sleep_until(super::Moment::after_start(Duration::ZERO))
             .await;

@@ -1,4 +1,4 @@
-//! The model's server, and what can be done to it.
+//! The server of the model, and its faults.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,31 +10,30 @@ use crate::nonce::Nonce;
 use crate::table::Table;
 use crate::token::Token;
 
-/// A lock server in memory; clones are the same one.
+/// A lock server in memory. Clones refer to the same server.
 #[derive(Debug, Clone)]
 pub struct MemoryServer(pub(super) Arc<Server>);
 
-/// A kind of request, to name the one that a fault is meant for.
+/// A kind of request. It selects the requests that a fault affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Question {
-    /// An attempt to acquire.
+    /// An attempt to acquire a lock.
     Acquire,
     /// A batch of renewals.
     Renew,
-    /// A release.
+    /// The release of a lock.
     Release,
-    /// Whether a lock is somebody's.
+    /// The check whether a client holds a lock.
     Verify,
-    /// Whether the server answers.
+    /// The check whether the server answers.
     Ping,
 }
 
-/// What becomes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Fate {
     Answered,
     RequestLost,
-    /// It arrives when the server is told so.
+    /// The request arrives when the test calls [`MemoryServer::deliver`].
     Delayed,
     AnswerLost,
 }
@@ -44,8 +43,8 @@ pub(super) struct Server {
     pub(super) table: Table,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) source: Arc<str>,
-    /// What was given up before it arrived, and takes nothing when it does.
-    given_up: Mutex<HashSet<Nonce>>,
+    /// The acquisitions that were released before their request arrived. That request gets no lock.
+    tombstones: Mutex<HashSet<Nonce>>,
     faults: Mutex<Faults>,
     paused: watch::Sender<bool>,
     pub(super) delivered: Notify,
@@ -53,81 +52,81 @@ pub(super) struct Server {
 
 #[derive(Debug, Default)]
 struct Faults {
-    left: HashMap<(Question, Fate), u32>,
+    remaining: HashMap<(Question, Fate), u32>,
     wake_ups_lost: u32,
 }
 
 impl MemoryServer {
-    /// A server on this clock, with nothing held.
+    /// Creates a server without locks, on this clock.
     #[must_use]
     pub fn new(clock: impl Clock) -> Self {
         Self(Arc::new(Server {
             table: Table::default(),
             clock: Arc::new(clock),
             source: format!("memory:{}", Nonce::random()).into(),
-            given_up: Mutex::default(),
+            tombstones: Mutex::default(),
             faults: Mutex::default(),
             paused: watch::Sender::new(false),
             delivered: Notify::new(),
         }))
     }
 
-    /// Stands still: requests arrive, and are carried out after [`resume`](Self::resume).
+    /// Pauses the server. Requests still arrive, and are executed after [`resume`](Self::resume).
     pub fn pause(&self) {
         self.0.paused.send_replace(true);
     }
 
-    /// Goes on.
+    /// Resumes the server.
     pub fn resume(&self) {
         self.0.paused.send_replace(false);
     }
 
-    /// Loses the next `times` requests of a kind before they arrive.
+    /// Loses the next `times` requests of this kind before they arrive.
     pub fn lose_requests(&self, question: Question, times: u32) {
         let fault = (question, Fate::RequestLost);
-        self.0.faults().left.insert(fault, times);
+        self.0.faults().remaining.insert(fault, times);
     }
 
-    /// Keeps the next `times` requests of a kind on their way until [`deliver`](Self::deliver);
-    /// later ones overtake them.
+    /// Delays the next `times` requests of this kind until [`deliver`](Self::deliver). Later
+    /// requests overtake them.
     pub fn delay_requests(&self, question: Question, times: u32) {
         let fault = (question, Fate::Delayed);
-        self.0.faults().left.insert(fault, times);
+        self.0.faults().remaining.insert(fault, times);
     }
 
-    /// Lets the requests arrive that are delayed by now.
+    /// Delivers all delayed requests.
     pub fn deliver(&self) {
         self.0.delivered.notify_waiters();
     }
 
-    /// Carries out the next `times` requests of a kind, and loses the answers.
+    /// Executes the next `times` requests of this kind, and loses their answers.
     pub fn lose_answers(&self, question: Question, times: u32) {
         let fault = (question, Fate::AnswerLost);
-        self.0.faults().left.insert(fault, times);
+        self.0.faults().remaining.insert(fault, times);
     }
 
-    /// Loses the next `times` wake-ups after a release.
+    /// Loses the next `times` wake-ups of waiters after a release.
     pub fn lose_wake_ups(&self, times: u32) {
         self.0.faults().wake_ups_lost = times;
     }
 
-    /// Ends the lease of a lock now, or lets it be evicted.
+    /// Removes a lock, as if its lease had expired or it had been evicted.
     pub fn expire(&self, name: &str) {
         self.0.table.expire(name);
     }
 
-    /// Forgets who holds what, as a restart without persistence does.
+    /// Forgets all locks, like a restart without persistence.
     pub fn forget_all(&self) {
         self.0.table.clear();
     }
 
-    /// How many locks are held.
+    /// Returns the number of held locks.
     #[must_use]
     pub fn held(&self) -> usize {
         self.0.table.len(self.0.clock.now())
     }
 
-    /// The token of who holds a lock.
+    /// Returns the token of the current holder of a lock.
     #[must_use]
     pub fn holder(&self, name: &str) -> Option<Token> {
         let holder = self.0.table.holder(self.0.clock.now(), name);
@@ -136,43 +135,42 @@ impl MemoryServer {
 }
 
 impl Server {
-    /// Completes while the server is not paused.
-    pub(super) async fn running(&self) {
+    pub(super) async fn wait_until_running(&self) {
         let mut paused = self.paused.subscribe();
-        // The sender is our own.
+        // The sender lives in `self`, so this cannot fail.
         let _ = paused.wait_for(|paused| !paused).await;
     }
 
-    /// Remembers that an acquisition was given up.
-    pub(super) fn give_up(&self, nonce: Nonce) {
-        self.given_up().insert(nonce);
+    pub(super) fn add_tombstone(&self, nonce: Nonce) {
+        self.tombstones().insert(nonce);
     }
 
-    pub(super) fn is_given_up(&self, nonce: Nonce) -> bool {
-        self.given_up().contains(&nonce)
+    pub(super) fn has_tombstone(&self, nonce: Nonce) -> bool {
+        self.tombstones().contains(&nonce)
     }
 
-    /// What becomes of the next request of a kind.
     pub(super) fn fate(&self, question: Question) -> Fate {
         let mut faults = self.faults();
         for fate in [Fate::RequestLost, Fate::Delayed, Fate::AnswerLost] {
-            if let Some(left @ 1..) = faults.left.get_mut(&(question, fate)) {
-                *left -= 1;
+            if let Some(remaining @ 1..) = faults.remaining.get_mut(&(question, fate)) {
+                *remaining -= 1;
                 return fate;
             }
         }
         Fate::Answered
     }
 
-    pub(super) fn loses_wake_up(&self) -> bool {
+    pub(super) fn lose_wake_up(&self) -> bool {
         let mut faults = self.faults();
-        let loses = faults.wake_ups_lost > 0;
+        let lose = faults.wake_ups_lost > 0;
         faults.wake_ups_lost = faults.wake_ups_lost.saturating_sub(1);
-        loses
+        lose
     }
 
-    fn given_up(&self) -> MutexGuard<'_, HashSet<Nonce>> {
-        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tombstones(&self) -> MutexGuard<'_, HashSet<Nonce>> {
+        self.tombstones
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn faults(&self) -> MutexGuard<'_, Faults> {

@@ -1,4 +1,4 @@
-//! One multiplexed connection, made when it is needed and again after it was lost.
+//! One multiplexed connection, opened on demand and again after it was lost.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ pub(super) struct Connection {
     client: Client,
     limits: AsyncConnectionConfig,
     link: Link<Numbered>,
-    /// Counts connections, so that a late failure of an old one does not end a new one.
-    made: Arc<AtomicU64>,
+    /// Numbers the connections, so that a late error of an old one does not close a new one.
+    next_number: Arc<AtomicU64>,
 }
 
 #[derive(Clone)]
@@ -34,26 +34,24 @@ impl Connection {
     pub(super) fn new(client: Client, connect: Duration, response: Duration) -> Self {
         Self {
             client,
-            // Explicitly: the client's own default gives up on an answer after 500 ms.
+            // The default of the client library is 500 ms.
             limits: AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(connect))
                 .set_response_timeout(Some(response)),
             link: Link::default(),
-            made: Arc::default(),
+            next_number: Arc::default(),
         }
     }
 
-    /// Completes when there is a connection.
     pub(super) async fn connected(&self) -> Result<(), BackendError> {
         self.current().await.map(drop)
     }
 
-    /// Runs a command.
     pub(super) async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BackendError> {
         self.query(command).await?.map_err(backend_error)
     }
 
-    /// Runs a script by its hash, or by its text on a server that does not know it yet.
+    /// Runs a script by its hash, or by its text if the server does not know it yet.
     pub(super) async fn script<T: FromRedisValue>(
         &self,
         script: &Script,
@@ -73,12 +71,12 @@ impl Connection {
         }
     }
 
-    /// Ends the connection; no other is made.
+    /// Closes the connection for good.
     pub(super) fn close(&self) {
         drop(self.link.close());
     }
 
-    /// The outer error is that there is no connection, the inner one what came over it.
+    /// The outer error means that there is no connection. The inner result is the server's answer.
     async fn query<T: FromRedisValue>(
         &self,
         command: &Cmd,
@@ -88,7 +86,7 @@ impl Connection {
             number,
         } = self.current().await?;
         let answer = command.query_async(&mut connection).await;
-        if answer.as_ref().is_err_and(is_of_the_connection) {
+        if answer.as_ref().is_err_and(needs_new_connection) {
             self.link.forget(|current| current.number == number);
         }
         Ok(answer)
@@ -100,20 +98,20 @@ impl Connection {
 
     fn connect(&self) -> impl Future<Output = Result<Numbered, BackendError>> + Send + 'static {
         let (client, limits) = (self.client.clone(), self.limits.clone());
-        let made = Arc::clone(&self.made);
+        let next_number = Arc::clone(&self.next_number);
         async move {
             let connection = client.get_multiplexed_async_connection_with_config(&limits);
             Ok(Numbered {
                 connection: connection.await.map_err(backend_error)?,
-                number: made.fetch_add(1, Ordering::Relaxed),
+                number: next_number.fetch_add(1, Ordering::Relaxed),
             })
         }
     }
 }
 
-/// Whether another connection may fare better: this one is broken, silent, or leads to a server
-/// that is a replica now.
-fn is_of_the_connection(error: &RedisError) -> bool {
+/// Returns true if a new connection may help: this one is broken or silent, or its server is now a
+/// replica.
+fn needs_new_connection(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()
         || matches!(
@@ -122,12 +120,12 @@ fn is_of_the_connection(error: &RedisError) -> bool {
         )
 }
 
-/// What the server says to who does not say who it is: mostly a code, but to a long command, before
-/// it has been read, only this.
+/// Part of the server's answer to a client that sent no password. The answer usually has the code
+/// `NOAUTH`, but an oversized command is refused with this text only.
 const UNAUTHENTICATED: &str = "unauthenticated";
 
-/// The server's refusals (`READONLY`, `MISCONF`, `CLUSTERDOWN`, `OOM`, `LOADING` …) pass, except
-/// those that somebody has to mend.
+/// Classifies an error. Refusals such as `READONLY`, `MISCONF`, `CLUSTERDOWN`, `OOM` and `LOADING`
+/// are transient. Errors that an operator must fix are permanent.
 pub(super) fn backend_error(error: RedisError) -> BackendError {
     let wants_password = error
         .detail()
@@ -146,7 +144,7 @@ pub(super) fn backend_error(error: RedisError) -> BackendError {
         );
     let cause: Box<dyn Error + Send + Sync> = match (error.code(), error.detail()) {
         (_, Some(detail)) if wants_password => format!("NOAUTH {detail}").into(),
-        // In the server's words: its code is what one looks for, and the client writes another.
+        // Keep the server's own error code. Operators search for it, and the library rewrites it.
         (Some(code), Some(detail)) => format!("{code} {detail}").into(),
         _ => error.into(),
     };
@@ -164,7 +162,7 @@ mod tests {
     use super::backend_error;
 
     #[test]
-    fn only_what_somebody_has_to_mend_is_permanent() {
+    fn only_errors_that_need_an_operator_are_permanent() {
         for (kind, permanent) in [
             (ErrorKind::Io, false),
             (ErrorKind::Server(ServerErrorKind::ReadOnly), false),
@@ -173,7 +171,7 @@ mod tests {
             (ErrorKind::Server(ServerErrorKind::NoPerm), true),
             (ErrorKind::AuthenticationFailed, true),
         ] {
-            let error = backend_error(RedisError::from((kind, "said so")));
+            let error = backend_error(RedisError::from((kind, "refused")));
             assert_eq!(error.is_permanent(), permanent, "{kind:?}");
         }
     }

@@ -1,13 +1,13 @@
-//! Whether a full Redis would throw locks away.
+//! Checks whether Redis would evict locks when its memory is full.
 
 use super::connection::Connection;
 use crate::error::BackendError;
 
-/// A lock has a time to live, so that every policy but this one may evict it.
+/// The only safe policy. Locks have a time to live, so every other policy may evict them.
 const SAFE: &str = "noeviction";
 
-/// What to say of the server's `maxmemory-policy`. It is read from `INFO`, which is allowed where
-/// `CONFIG` is not.
+/// Returns a warning about the server's `maxmemory-policy`, if it is unsafe. `INFO` is used because
+/// servers that forbid `CONFIG` often allow it.
 pub(super) async fn warning(connection: &Connection) -> Result<Option<String>, BackendError> {
     let mut info = redis::cmd("INFO");
     info.arg("memory");

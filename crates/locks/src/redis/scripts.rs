@@ -1,11 +1,11 @@
-//! The scripts. Each is atomic, and each compares the nonce.
+//! The Lua scripts. Each is atomic, and compares the nonce.
 //!
-//! A lock is one string, the nonce's 32 digits and then the token, with a time to live. The clock is
-//! the server's own.
+//! A lock is one string with a time to live: the 32 digits of the nonce, then the token. All times
+//! come from the server's clock.
 
 use std::sync::LazyLock;
 
-/// A script's text and the hash that the server knows it by.
+/// The text of a script, and the hash by which the server knows it.
 pub(super) struct Script {
     pub(super) code: &'static str,
     pub(super) hash: String,
@@ -20,13 +20,15 @@ impl Script {
     }
 }
 
-/// `KEYS`: lock, last token, tombstone, source. `ARGV`: nonce, lease in ms, how long to remember the
-/// token in ms, a random id for a server that has none.
-/// → `{1, token, source}`, or `{0, ms left}`, or `{-1}` if this nonce was given up before.
+/// `KEYS`: lock, last token, tombstone, source. `ARGV`: nonce, lease in ms, lifetime of the last
+/// token in ms, random id for a server that has no source.
 ///
-/// The token is the time in µs, or one more than the last one where the clock has gone back. So it
-/// grows also when the last one was forgotten, evicted or lost in a failover, which a counter's does
-/// not. A double holds it exactly until the year 2255.
+/// Returns `{1, token, source}`, `{0, remaining ms}` if the lock is busy, or `{-1}` if this nonce
+/// was already released.
+///
+/// The token is the time in µs, or the last token plus one if the clock went back. It therefore
+/// grows even if the last token was forgotten, evicted or lost in a failover. A counter would start
+/// again. A double represents the value exactly until the year 2255.
 pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
@@ -57,9 +59,9 @@ return {1, token, source()}
     )
 });
 
-/// `KEYS`: locks. `ARGV`: nonce and lease in ms of each. → 1 or 0 for each.
+/// `KEYS`: locks. `ARGV`: nonce and lease in ms of each lock. Returns 1 or 0 for each lock.
 ///
-/// A lease is never shortened: an earlier, longer one was promised to the holder.
+/// A renewal never shortens a lease, because the holder relies on an earlier, longer one.
 pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
@@ -80,10 +82,11 @@ return held
     )
 });
 
-/// `KEYS`: lock, tombstone. `ARGV`: nonce, life of the tombstone in ms. → 1 if it was held, else 0.
+/// `KEYS`: lock, tombstone. `ARGV`: nonce, lifetime of the tombstone in ms. Returns 1 if the nonce
+/// held the lock, else 0.
 ///
-/// The channel that wakes waiters has the lock's own name. Where nothing was held, the request that
-/// would acquire it may still be on its way over another connection: the tombstone meets it.
+/// The channel that wakes waiters has the name of the lock. If the nonce does not hold the lock,
+/// its acquire request may still be on its way over another connection. The tombstone stops it.
 pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"

@@ -1,8 +1,8 @@
-//! One connection that hears of every lock that becomes free, for all who wait here.
+//! One pub/sub connection that wakes all waiters of this process.
 //!
-//! A channel is subscribed to while somebody waits for its lock. When the connection is lost
-//! everybody is woken to ask again, and it is made anew. A message that is lost all the same costs
-//! the waiters' fallback, not the lease.
+//! It subscribes to the channel of a lock while a task waits for that lock. If the connection is
+//! lost, it is opened again, and all waiters are woken to ask the server. A lost message delays a
+//! waiter by its fallback, not by the lease.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -18,36 +18,37 @@ use tokio_util::sync::CancellationToken;
 use crate::retry::Backoff;
 use crate::topics::{Listener, Topics};
 
-/// How often the connection is asked whether it is still there.
+/// How often a ping checks the connection.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
-/// Where contenders order their wake-ups.
+/// A handle to the task that owns the connection.
 #[derive(Debug, Clone)]
 pub(super) struct WakeUps {
     topics: Topics,
-    orders: mpsc::UnboundedSender<Order>,
+    commands: mpsc::UnboundedSender<Command>,
 }
 
 #[derive(Debug)]
-enum Order {
-    Listen(String, oneshot::Sender<()>),
-    Leave(String),
+enum Command {
+    Subscribe(String, oneshot::Sender<()>),
+    Unsubscribe(String),
 }
 
-/// A subscription; it ends when this is dropped.
+/// A subscription to one channel. Dropping it unsubscribes.
 #[derive(Debug)]
 pub(super) struct Subscription {
     channel: String,
-    /// `None` in the end.
+    /// `None` only during the drop.
     listener: Option<Listener>,
-    orders: mpsc::UnboundedSender<Order>,
+    commands: mpsc::UnboundedSender<Command>,
 }
 
 impl WakeUps {
-    /// Starts the task; it ends with the last clone and subscription, or when `closed` says so.
+    /// Starts the task. It ends after the last handle and subscription are dropped, or when
+    /// `closed` is cancelled.
     pub(super) fn start(client: Client, limit: Duration, closed: CancellationToken) -> Self {
         let topics = Topics::default();
-        let (orders, inbox) = mpsc::unbounded_channel();
+        let (commands, inbox) = mpsc::unbounded_channel();
         let task = Task {
             client,
             limit,
@@ -55,25 +56,26 @@ impl WakeUps {
             subscribed: HashSet::new(),
         };
         tokio::spawn(async move { closed.run_until_cancelled(task.run(inbox)).await });
-        Self { topics, orders }
+        Self { topics, commands }
     }
 
-    /// Orders a subscription; the receiver is answered when the server has confirmed it.
+    /// Subscribes to a channel. The receiver completes when the server has confirmed it.
     pub(super) fn subscribe(&self, channel: &str) -> (Subscription, oneshot::Receiver<()>) {
         let subscription = Subscription {
             channel: channel.to_owned(),
             listener: Some(self.topics.listen(channel)),
-            orders: self.orders.clone(),
+            commands: self.commands.clone(),
         };
         let (confirm, confirmed) = oneshot::channel();
-        // Without the task nothing is ever confirmed, and the fallback does what it is for.
-        let _ = self.orders.send(Order::Listen(channel.to_owned(), confirm));
+        // If the task has ended, there is no confirmation, and the waiter uses its fallback.
+        let _ = self
+            .commands
+            .send(Command::Subscribe(channel.to_owned(), confirm));
         (subscription, confirmed)
     }
 }
 
 impl Subscription {
-    /// Completes after the next message.
     pub(super) async fn message(&mut self) {
         if let Some(listener) = &mut self.listener {
             listener.changed().await;
@@ -83,10 +85,10 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // Before the order, which looks for who still listens.
+        // Drop the listener first: the task checks whether any listener is left.
         self.listener = None;
         let channel = std::mem::take(&mut self.channel);
-        let _ = self.orders.send(Order::Leave(channel));
+        let _ = self.commands.send(Command::Unsubscribe(channel));
     }
 }
 
@@ -98,14 +100,14 @@ struct Task {
 }
 
 impl Task {
-    async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+    async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
         let mut backoff = Backoff::default();
         loop {
-            // Nobody waits, nothing is needed.
+            // No connection is needed while no task waits.
             if self.topics.is_empty() {
-                match orders.recv().await {
-                    Some(Order::Listen(..)) => {}
-                    Some(Order::Leave(_)) => continue,
+                match commands.recv().await {
+                    Some(Command::Subscribe(..)) => {}
+                    Some(Command::Unsubscribe(_)) => continue,
                     None => return,
                 }
             }
@@ -113,7 +115,7 @@ impl Task {
             if let Ok(Ok(connection)) = connected {
                 let (sink, stream) = connection.split();
                 if self
-                    .serve(sink, stream, &mut orders, &mut backoff)
+                    .serve(sink, stream, &mut commands, &mut backoff)
                     .await
                     .is_none()
                 {
@@ -121,27 +123,27 @@ impl Task {
                 }
                 self.subscribed.clear();
             }
-            if orders.is_closed() {
+            if commands.is_closed() {
                 return;
             }
-            // What was missed meanwhile is found by asking.
+            // Messages may have been missed, so all waiters ask the server.
             self.topics.publish_to_all();
             sleep(backoff.next()).await;
         }
     }
 
-    /// Serves one connection until it is lost (`None`) or nobody is left (`Some`).
+    /// Serves one connection. Returns `None` when it is lost, `Some` when all handles are dropped.
     async fn serve(
         &mut self,
         mut sink: PubSubSink,
         mut messages: PubSubStream,
-        orders: &mut mpsc::UnboundedReceiver<Order>,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
         backoff: &mut Backoff,
     ) -> Option<()> {
         for channel in self.topics.names() {
             self.subscribe(&mut sink, channel).await?;
         }
-        // Everybody asks once more now that no message can be missed.
+        // No message can be missed from now on. All waiters ask the server once.
         self.topics.publish_to_all();
         backoff.reset();
         let mut ping = interval_at(Instant::now() + PING_EVERY, PING_EVERY);
@@ -149,16 +151,17 @@ impl Task {
         loop {
             tokio::select! {
                 message = messages.next() => self.topics.publish(message?.get_channel_name()),
-                order = orders.recv() => match order {
+                command = commands.recv() => match command {
                     None => return Some(()),
-                    Some(Order::Listen(channel, confirm)) => {
+                    Some(Command::Subscribe(channel, confirm)) => {
                         self.subscribe(&mut sink, channel).await?;
-                        // It may have been dropped meanwhile.
+                        // The subscriber may no longer wait.
                         let _ = confirm.send(());
                     }
-                    Some(Order::Leave(channel)) => self.leave(&mut sink, &channel).await?,
+                    Some(Command::Unsubscribe(channel)) => self.unsubscribe(&mut sink, &channel).await?,
                 },
-                // Not after a silence of so long: what comes and goes here may never be silent.
+                // Ping at fixed intervals, not after silence: on a busy connection there may be no
+                // silence.
                 _ = ping.tick() => {
                     timeout(self.limit, sink.ping::<redis::Value>()).await.ok()?.ok()?;
                 }
@@ -177,7 +180,7 @@ impl Task {
         Some(())
     }
 
-    async fn leave(&mut self, sink: &mut PubSubSink, channel: &str) -> Option<()> {
+    async fn unsubscribe(&mut self, sink: &mut PubSubSink, channel: &str) -> Option<()> {
         if !self.topics.has_listeners(channel) && self.subscribed.remove(channel) {
             timeout(self.limit, sink.unsubscribe(channel))
                 .await
@@ -188,7 +191,7 @@ impl Task {
     }
 }
 
-/// The task is started by the first one who waits.
+/// Starts the task when the first waiter needs it.
 #[derive(Debug)]
 pub(super) struct LazyWakeUps {
     pub(super) client: Client,

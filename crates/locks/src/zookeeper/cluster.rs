@@ -1,33 +1,33 @@
-//! Connection strings: a wrong one is found when it is read, not when somebody wants a lock.
+//! Validates connection strings when a back end is built, before the first lock is needed.
 
 /// Checks `host[:port][,host[:port]…][/chroot]`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns a message that names the invalid part.
 pub(super) fn check(cluster: &str) -> Result<(), String> {
     let (servers, chroot) = match cluster.split_once('/') {
         Some((servers, chroot)) => (servers, Some(chroot)),
         None => (cluster, None),
     };
     if let Some(server) = servers.split(',').find(|server| !is_server(server)) {
-        return Err(format!("`{server}` is not host:port"));
+        return Err(format!("expected host:port, found `{server}`"));
     }
     match chroot {
-        // A lone slash is no chroot.
+        // A single slash means no chroot.
         Some(chroot) if !chroot.is_empty() && !is_path(chroot) => {
-            Err(format!("`/{chroot}` is no path"))
+            Err(format!("`/{chroot}` is not a valid path"))
         }
         _ => Ok(()),
     }
 }
 
-/// Whether these are the elements of an absolute path, without its first slash.
+/// Returns true if this is an absolute path without its first slash.
 pub(super) fn is_path(elements: &str) -> bool {
     let mut elements = elements.split('/');
     !elements.any(|element| matches!(element, "" | "." | ".."))
 }
 
-/// Addresses of version 6 are in brackets.
+/// Returns true for `host` and `host:port`. IPv6 addresses must be in brackets.
 fn is_server(server: &str) -> bool {
     let (host, port) = match server.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
@@ -51,7 +51,7 @@ mod tests {
     use super::check;
 
     #[test]
-    fn what_can_be_connected_to_passes() {
+    fn valid_connection_strings_are_accepted() {
         for cluster in [
             "zk",
             "zk:2181",
@@ -65,18 +65,21 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_is_refused_with_its_reason() {
+    fn invalid_connection_strings_are_refused_with_reason() {
         for (cluster, reason) in [
-            ("", "`` is not host:port"),
-            ("zk:2181,", "`` is not host:port"),
-            (":2181", "`:2181` is not host:port"),
-            ("zk:0", "`zk:0` is not host:port"),
-            ("zk1:nonsense,zk2", "`zk1:nonsense` is not host:port"),
-            ("http://zk:2181", "`//zk:2181` is no path"),
-            ("zk1, ,zk2", "` ` is not host:port"),
-            ("[::1", "`[::1` is not host:port"),
-            ("zk/shop/", "`/shop/` is no path"),
-            ("zk/shop/../other", "`/shop/../other` is no path"),
+            ("", "expected host:port, found ``"),
+            ("zk:2181,", "expected host:port, found ``"),
+            (":2181", "expected host:port, found `:2181`"),
+            ("zk:0", "expected host:port, found `zk:0`"),
+            (
+                "zk1:nonsense,zk2",
+                "expected host:port, found `zk1:nonsense`",
+            ),
+            ("http://zk:2181", "`//zk:2181` is not a valid path"),
+            ("zk1, ,zk2", "expected host:port, found ` `"),
+            ("[::1", "expected host:port, found `[::1`"),
+            ("zk/shop/", "`/shop/` is not a valid path"),
+            ("zk/shop/../other", "`/shop/../other` is not a valid path"),
         ] {
             assert_eq!(check(cluster), Err(reason.to_owned()), "{cluster}");
         }

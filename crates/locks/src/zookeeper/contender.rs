@@ -1,5 +1,5 @@
-//! One place in a lock's queue: created once whatever is lost on the way, and the lock's when it is
-//! the first.
+//! One acquisition: a place in the queue of a lock. The place is created once, even if answers are
+//! lost. The first place in the queue holds the lock.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::backend::{Attempt, Contender, Grant, Request};
 use crate::error::BackendError;
 use crate::token::Token;
 
-/// How often the directory may disappear between its creation and that of a place in it.
+/// How often to retry if the server removes the directory before the place is created in it.
 const TRIES: u32 = 8;
 
 pub(super) struct ZooKeeperContender {
@@ -30,7 +30,8 @@ impl Contender for ZooKeeperContender {
         if place.session.health() == Health::Disconnected {
             return Err(disconnected());
         }
-        // Before the place in the queue: who is first has to know at once what its token is worth.
+        // Ask before the place is created: if it becomes first, it needs the source of its token at
+        // once.
         let source = place.session.source(&self.zookeeper.sessions.root).await;
         let source = source.map_err(backend_error)?;
         let node = match place.node.clone() {
@@ -49,8 +50,8 @@ impl Contender for ZooKeeperContender {
         };
         tokio::select! {
             gone = gone(&place.session, predecessor) => gone.map_err(backend_error),
-            // A watch outlives the connection, but not the session; and who cannot be told that
-            // the lock is free must not be told that it is busy.
+            // A watch survives a reconnect, but not the end of the session. While disconnected, the
+            // answer `Busy` would be a guess, so this is an error.
             error = place.session.trouble() => Err(error),
         }
     }
@@ -61,14 +62,14 @@ impl Contender for ZooKeeperContender {
 }
 
 impl ZooKeeperContender {
-    /// The place that was entered into the books, in a session that lives.
+    /// Returns the recorded place of this acquisition if its session is alive, or a new one.
     async fn place(&mut self) -> Result<Place, BackendError> {
         let nonce = self.request.nonce;
         if let Some(place) = self.zookeeper.places.get(nonce) {
             if place.session.health() != Health::Over {
                 return Ok(place);
             }
-            // Its node has gone, or goes, with its session.
+            // Its node disappears with its session.
             self.zookeeper.places.remove(nonce);
         }
         Ok(Place {
@@ -79,7 +80,7 @@ impl ZooKeeperContender {
         })
     }
 
-    /// The node of this nonce: the one that an unanswered request has made, or else a new one.
+    /// Returns the node of this nonce: one that an unanswered request created, or a new one.
     async fn find_or_create(&mut self, place: &mut Place) -> Result<String, BackendError> {
         let nonce = self.request.nonce;
         let prefix = place_prefix(nonce);
@@ -87,7 +88,7 @@ impl ZooKeeperContender {
         if self.zookeeper.places.get(nonce).is_some() {
             found = find(place, &prefix).await.map_err(backend_error)?;
         } else {
-            // Before the request: what is dropped in the middle of it is found by this.
+            // Record the place before the request. If this future is dropped, the release finds it.
             self.zookeeper.places.insert(nonce, place.clone());
         }
         let node = match found {
@@ -101,7 +102,7 @@ impl ZooKeeperContender {
         Ok(node)
     }
 
-    /// Whether the node is the first of its queue; if not, who is before it.
+    /// Checks whether the node is the first in its queue. If not, remembers its predecessor.
     async fn position(
         &mut self,
         place: &Place,
@@ -110,8 +111,8 @@ impl ZooKeeperContender {
     ) -> Result<Attempt, BackendError> {
         let session = &place.session;
         let path = format!("{}/{node}", place.directory);
-        // Sent together, and answered in order. The stat has the token, and proves that the place is
-        // still there and this session's; the answer to its creation may be lost, or old.
+        // Both requests are sent together and answered in order. The stat contains the token, and
+        // proves that the node still exists and belongs to this session.
         let (children, stat) = tokio::join!(
             session.ask(session.client.list_children(&place.directory)),
             session.ask(session.client.check_stat(&path)),
@@ -127,7 +128,7 @@ impl ZooKeeperContender {
         else {
             self.zookeeper.places.remove(self.request.nonce);
             return Err(BackendError::transient(
-                "somebody deleted our place in the queue",
+                "the node of this acquisition was deleted by another client",
             ));
         };
         if position == 0 {
@@ -138,14 +139,13 @@ impl ZooKeeperContender {
             }));
         }
         self.predecessor = Some(format!("{}/{}", place.directory, order[position - 1]));
-        // The watch is certain, or the session is over.
+        // The watch fires unless the session ends, so no fallback is needed.
         Ok(Attempt::Busy { ask_again: None })
     }
 }
 
-/// Completes when a node is gone.
 async fn gone(session: &Session, path: &str) -> Result<(), Error> {
-    // Not the stat: that would leave a watch for the creation of a node that is gone already.
+    // Not `stat`: if the node is already gone, it would leave a watch for its creation.
     match session.ask(session.client.get_and_watch_data(path)).await {
         Ok((_, _, watcher)) => {
             watcher.changed().await;
@@ -156,10 +156,10 @@ async fn gone(session: &Session, path: &str) -> Result<(), Error> {
     }
 }
 
-/// The node whose creation was asked for and not answered, if there is one.
+/// Finds the node of an unanswered create request, if it exists.
 pub(super) async fn find(place: &Place, prefix: &str) -> Result<Option<String>, Error> {
     let client = &place.session.client;
-    // The connection may lead to another server now, which may be behind.
+    // The client may now be connected to another server, whose data may be older.
     let (synced, children) = tokio::join!(
         place.session.ask(client.sync(&place.directory)),
         place.session.ask(client.list_children(&place.directory)),
@@ -172,8 +172,8 @@ pub(super) async fn find(place: &Place, prefix: &str) -> Result<Option<String>, 
     Ok(children.into_iter().find(|child| child.starts_with(prefix)))
 }
 
-/// Creates a node, and the directories above it as containers, which the server removes again when
-/// they have stayed empty.
+/// Creates a node, and the directories above it as containers. The server removes containers that
+/// become empty.
 async fn create(place: &Place, prefix: &str) -> Result<String, Error> {
     let path = format!("{}/{prefix}", place.directory);
     let session = &place.session;

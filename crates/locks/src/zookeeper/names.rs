@@ -1,14 +1,14 @@
-//! Names of nodes: a lock's directory, and the places in its queue.
+//! Names of nodes: the directory of a lock, and the places in its queue.
 //!
-//! A place is `_c_<nonce>-lock-<sequence>`, as Curator names its own, so that a place whose creation
-//! was never answered is found again by its nonce.
+//! A place is named `_c_<nonce>-lock-<sequence>`, like those of Apache Curator. After a lost
+//! answer, it is found again by its nonce.
 
 use std::fmt::Write;
 
 use crate::nonce::Nonce;
 
-/// A lock's name as one element of a path: letters, digits and `_-:@` as they are, also `.` if it
-/// is not the first, everything else as `%` and two hexadecimal digits for each byte.
+/// Encodes a lock name as one path element. Letters, digits and `_-:@` stay, and also `.` except at
+/// the start. Every other byte becomes `%` and two hexadecimal digits.
 pub(super) fn element(name: &str) -> String {
     let mut element = String::with_capacity(name.len());
     for (index, byte) in name.bytes().enumerate() {
@@ -23,12 +23,12 @@ pub(super) fn element(name: &str) -> String {
     element
 }
 
-/// What the name of a nonce's place begins with.
+/// Returns the start of the node name of a nonce.
 pub(super) fn place_prefix(nonce: Nonce) -> String {
     format!("_c_{nonce}-lock-")
 }
 
-/// The places of a lock in the order of their arrival; other nodes are none of ours.
+/// Sorts the places of a lock by arrival, and drops all other nodes.
 pub(super) fn in_order(children: Vec<String>) -> Vec<String> {
     let mut places: Vec<_> = children
         .into_iter()
@@ -38,8 +38,8 @@ pub(super) fn in_order(children: Vec<String>) -> Vec<String> {
     places.into_iter().map(|(_, name)| name).collect()
 }
 
-/// The server counts in a signed 32-bit number and goes on below zero after its greatest; as an
-/// unsigned one it keeps growing.
+/// Parses the sequence number. The server's counter is a signed 32-bit number that overflows to
+/// negative values. Read as unsigned, it keeps growing.
 fn sequence(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("_c_")?.split_once("-lock-")?.1;
     digits.parse::<i32>().ok().map(i32::cast_unsigned)
@@ -50,7 +50,7 @@ mod tests {
     use super::{element, in_order};
 
     #[test]
-    fn different_names_are_different_elements_without_slashes() {
+    fn different_names_get_different_elements() {
         let names = ["a/b", "a%2Fb", "a", ".", "..", "a.b", "上", "\0", "A"];
         let mut elements: Vec<_> = names.iter().map(|name| element(name)).collect();
         assert_eq!(elements[0], "a%2Fb");
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_in_the_order_of_their_sequence_also_past_its_end() {
+    fn places_stay_in_order_when_the_sequence_overflows() {
         let places = [
             "_c_z-lock-2147483647",
             "other",

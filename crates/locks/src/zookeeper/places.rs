@@ -1,4 +1,4 @@
-//! Every place in a queue that a server may have of ours, until it is known to be gone.
+//! The places that this process may have on the ensemble, until they are known to be gone.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,20 +9,18 @@ use crate::nonce::Nonce;
 #[derive(Debug, Default)]
 pub(super) struct Places(Mutex<HashMap<Nonce, Place>>);
 
-/// One place. It is here from before its creation is asked for.
+/// A place in the queue of a lock. It is recorded before its creation is requested.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) session: Arc<Session>,
-    /// The lock's directory.
     pub(super) directory: String,
-    /// The node's name, once it is known to exist.
+    /// The name of the node, once it is known to exist.
     pub(super) node: Option<String>,
-    /// Its deletion was asked for without an answer: that it is gone is our own doing.
+    /// A delete request got no answer. If the node is gone, that request may have deleted it.
     pub(super) deletion_unclear: bool,
 }
 
 impl Place {
-    /// The path of its node.
     pub(super) fn path(&self) -> Option<String> {
         let node = self.node.as_ref()?;
         Some(format!("{}/{node}", self.directory))
@@ -46,7 +44,7 @@ impl Places {
 
     pub(super) fn remove(&self, nonce: Nonce) {
         let removed = self.places().remove(&nonce);
-        // It may be the last one of its session, which closes: not with the mutex held.
+        // Dropping the last place of a session may close it, so unlock the mutex first.
         drop(removed);
     }
 

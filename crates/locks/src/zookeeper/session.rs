@@ -1,7 +1,7 @@
-//! Sessions: one at a time, and another one when it has ended.
+//! Sessions with the ensemble: one at a time, and a new one after the old one has ended.
 //!
-//! What a session's locks are worth is decided elsewhere, by renewals and deadlines; here only is
-//! known whether it is connected, silent or over.
+//! This module only knows whether a session is connected, disconnected or over. Renewals and
+//! deadlines decide whether its locks are still held.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,23 +14,21 @@ use crate::error::BackendError;
 use crate::link::Link;
 use crate::nonce::Nonce;
 
-/// A session with the ensemble.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) client: Client,
-    /// The time-out that was agreed on with the server.
+    /// The timeout that the server granted.
     pub(super) timeout: Duration,
     source: OnceCell<Arc<str>>,
     response_limit: Duration,
 }
 
-/// What a session is good for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     Connected,
-    /// Requests would wait for the connection.
+    /// Requests would wait for a new connection.
     Disconnected,
-    /// It is over, with all of its nodes.
+    /// The session has ended, and its nodes are deleted.
     Over,
 }
 
@@ -39,18 +37,19 @@ impl Session {
         health(self.client.state())
     }
 
-    /// Whether a node belongs to this session and not to an earlier one that is about to end.
+    /// Returns true if a node belongs to this session, and not to an earlier one.
     pub(super) fn owns(&self, stat: &zookeeper_client::Stat) -> bool {
         stat.ephemeral_owner == self.client.session_id().0
     }
 
-    /// The id of the ensemble, which minted the transaction ids; asked for once.
+    /// Returns the source of the tokens: the id of the ensemble. It is read once per session.
     pub(super) async fn source(&self, root: &str) -> Result<Arc<str>, Error> {
         let ask = || self.ask(source(&self.client, root));
         self.source.get_or_try_init(ask).await.cloned()
     }
 
-    /// Bounds a request, which otherwise waits for the connection for as long as the session lives.
+    /// Limits the duration of a request, which otherwise waits for a connection as long as the
+    /// session lives.
     pub(super) async fn ask<T>(
         &self,
         request: impl Future<Output = Result<T, Error>>,
@@ -59,13 +58,13 @@ impl Session {
         answer.unwrap_or(Err(Error::Timeout))
     }
 
-    /// Has what is asked after it answered from what the leader knows now. A server that is cut off
-    /// answers reads by itself, while the leader may have ended the session already.
+    /// Makes the following reads reflect what the leader knows now. A server that lost its leader
+    /// would answer reads alone, although the leader may have ended the session.
     pub(super) async fn sync(&self) -> Result<(), Error> {
         self.ask(self.client.sync("/")).await
     }
 
-    /// Completes with an error when the connection is lost or the session is over.
+    /// Waits until the connection is lost or the session has ended, and returns that error.
     pub(super) async fn trouble(&self) -> BackendError {
         let mut states = self.client.state_watcher();
         loop {
@@ -87,10 +86,9 @@ fn health(state: SessionState) -> Health {
 }
 
 pub(super) fn disconnected() -> BackendError {
-    BackendError::transient("the connection to ZooKeeper is lost")
+    BackendError::transient("the connection to ZooKeeper was lost")
 }
 
-/// Makes sessions as they are needed.
 #[derive(Debug)]
 pub(super) struct Sessions {
     pub(super) cluster: String,
@@ -103,7 +101,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// The session, or another one if it is over.
+    /// Returns the current session, or a new one if it has ended.
     pub(super) async fn get(self: &Arc<Self>) -> Result<Arc<Session>, BackendError> {
         let usable = |session: &Arc<Session>| session.health() != Health::Over;
         let connect = || {
@@ -129,7 +127,8 @@ impl Sessions {
         }))
     }
 
-    /// Has all locks renewed, and so found to be suspect or lost, when the session's state changes.
+    /// Triggers a renewal of all locks when the state of the session changes. The renewals then
+    /// detect locks that are suspect or lost.
     fn watch(&self, client: &Client) {
         let Some(nudge) = self.nudge.get().cloned() else {
             return;
@@ -148,7 +147,7 @@ impl Sessions {
     }
 }
 
-/// The random id that is kept in the ensemble; written by who comes first.
+/// Returns the random id stored in the ensemble. The first client creates it.
 async fn source(client: &Client, root: &str) -> Result<Arc<str>, Error> {
     let node = format!("{root}/.source");
     let acls = Acls::anyone_all();
@@ -169,8 +168,8 @@ async fn source(client: &Client, root: &str) -> Result<Arc<str>, Error> {
     }
 }
 
-/// The refusals that somebody has to mend stay; everything else passes, if only with another
-/// session.
+/// Classifies an error. Refusals that an operator must fix are permanent. All others may pass, some
+/// of them only in a new session.
 pub(super) fn backend_error(error: Error) -> BackendError {
     match error {
         Error::NoAuth

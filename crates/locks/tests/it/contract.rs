@@ -1,13 +1,14 @@
-//! One list of cases, run on every back end.
+//! The contract: one list of test cases that runs on every back end.
 //!
-//! Where time is virtual a lease of ten seconds costs nothing; on real servers it is short.
+//! Under virtual time a test does not really wait, so leases last ten seconds. On real servers they
+//! are short.
 
 mod cancel;
 mod core;
 mod faults;
 mod leases;
 
-/// Makes a test of each case on each rig.
+/// Generates a module with one test per case.
 macro_rules! contract {
     ($rig:ident, $start:path, $test:meta, $($list:ident: [$($case:ident),* $(,)?]),* $(,)?) => {
         mod $rig {
@@ -23,73 +24,73 @@ macro_rules! contract {
     };
 }
 
-/// Runs `contract!` with the cases that need no server to break.
+/// Generates the cases that need no server fault.
 macro_rules! basic_contract {
     ($rig:ident, $start:path, $test:meta $(, $list:ident: $cases:tt)*) => {
         contract!(
             $rig, $start, $test,
             core: [
-                only_one_of_many_holds_at_a_time,
-                locks_of_other_names_are_independent,
-                acquire_ends_at_the_wait_limit,
-                try_acquire_is_none_while_held,
-                tokens_grow_and_name_their_source,
-                a_second_release_frees_nobody_elses_lock,
-                a_dropped_guard_is_released_in_the_background,
-                a_child_guard_keeps_the_lock,
-                run_releases_when_its_body_ends,
-                shutdown_releases_what_is_held_and_ends_what_waits,
-                names_that_no_path_could_hold_are_fine,
-                tasks_of_one_process_are_one_contender,
+                many_contenders_have_one_holder_at_a_time,
+                locks_with_different_names_are_independent,
+                acquire_of_held_lock_fails_at_wait_limit,
+                try_acquire_of_held_lock_returns_none,
+                tokens_grow_within_one_source,
+                repeated_release_keeps_lock_of_next_holder,
+                dropped_guard_is_released_in_background,
+                child_guard_keeps_lock_after_parent_release,
+                run_releases_lock_when_body_ends,
+                shutdown_releases_locks_and_ends_waits,
+                unusual_names_work_and_invalid_lengths_fail,
+                waiting_tasks_acquire_in_order_with_one_attempt_each,
             ],
             leases: [
-                a_lock_that_is_not_renewed_runs_out,
-                renewals_keep_a_lock_for_many_leases,
+                lock_without_renewals_expires,
+                renewals_keep_lock_for_many_leases,
                 many_locks_are_renewed_in_few_requests,
-                max_hold_ends_a_holder_that_hangs,
-                max_renewals_ends_a_holder_that_hangs,
-                release_after_the_loss_says_so_and_frees_nobody,
-                run_drops_its_body_when_the_lock_is_lost,
-                a_clock_that_is_an_hour_ahead_changes_nothing,
-                extend_moves_the_deadline,
+                max_hold_ends_hanging_holder,
+                max_renewals_ends_hanging_holder,
+                release_after_loss_reports_it_and_keeps_next_holder,
+                run_drops_body_when_lock_is_lost,
+                client_clock_one_hour_ahead_has_no_effect,
+                extend_moves_deadline,
             ],
             cancel: [
-                an_acquisition_dropped_at_any_time_leaves_nothing,
-                an_acquisition_dropped_between_any_two_polls_leaves_nothing,
-                a_wait_dropped_at_any_time_leaves_nothing,
-                an_attempt_dropped_at_any_await_point_is_undone_by_a_release,
+                acquire_dropped_at_any_time_leaves_nothing,
+                acquire_dropped_between_polls_leaves_nothing,
+                wait_dropped_at_any_time_leaves_nothing,
+                release_undoes_attempt_dropped_at_any_await_point,
             ],
             $($list: $cases,)*
         );
     };
 }
 
-/// Runs `basic_contract!` and the cases that break the way to the server.
+/// Generates the cases of `basic_contract!` and those with a faulty connection to the server.
 macro_rules! full_contract {
     ($rig:ident, $start:path, $test:meta) => {
         basic_contract!(
             $rig, $start, $test,
             faults: [
-                a_lock_taken_away_is_lost_before_its_deadline,
-                verify_asks_the_server,
-                lost_comes_before_the_server_may_grant_to_another,
-                an_acquire_whose_answer_was_lost_has_one_holder,
-                an_acquire_given_up_after_its_answer_was_lost_leaves_nothing,
-                a_server_that_gives_no_answer_is_unavailable,
-                a_release_that_cannot_arrive_is_repeated
+                lock_deleted_on_server_is_lost_before_deadline,
+                verify_detects_lock_deleted_on_server,
+                loss_is_reported_before_next_grant,
+                acquire_with_lost_answer_has_one_holder,
+                acquire_dropped_after_lost_answer_leaves_nothing,
+                silent_server_is_reported_as_unavailable,
+                blocked_release_is_repeated
             ]
         );
     };
 }
 
-/// Runs the cases that break the server itself.
+/// Generates the cases in which the server itself fails.
 macro_rules! restart_contract {
     ($rig:ident, $start:path, $test:meta) => {
         contract!(
             $rig, $start, $test,
             faults: [
-                a_server_that_comes_back_is_used_again,
-                ping_says_whether_the_server_answers,
+                restarted_server_is_used_again,
+                ping_succeeds_only_while_server_answers,
             ]
         );
     };

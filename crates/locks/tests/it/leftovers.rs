@@ -1,6 +1,8 @@
-//! Ten thousand acquisitions of as many names leave nothing: no thread, task, file or connection in
-//! the process, no key, node, session or subscription on the server.
+//! Leaks: ten thousand locks with different names leave nothing behind. The process has no
+//! additional thread, task, file or connection; the server has no key, node, session or
+//! subscription.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,14 +13,14 @@ use stocklock_locks::clock::BootClock;
 use stocklock_locks::local::LocalBackend;
 use stocklock_locks::memory::MemoryServer;
 use stocklock_locks::redis::RedisBackend;
+use stocklock_testkit::alone::alone;
 use tokio::runtime::Handle;
 
 use crate::rig::redis::RedisRig;
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{Shared, eventually};
-use crate::support::alone::{alone, count};
 
-/// What a process has.
+/// The resources of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Inventory {
     threads: usize,
@@ -36,16 +38,22 @@ impl Inventory {
     }
 }
 
-/// Runs a test by its own path, in a process of its own with two workers.
+/// The number of entries of a directory of this process in `/proc`.
+fn count(directory: &str) -> usize {
+    let directory = Path::new("/proc/self").join(directory);
+    std::fs::read_dir(directory).expect("Linux").count()
+}
+
+/// Runs the body of the test with this name alone in a process, on two worker threads.
 fn in_its_own_process(test: &str, body: impl Future<Output = ()>) {
-    alone(&format!("leftovers::{test}"), || {
+    alone(&format!("leftovers::{test}"), &[], || {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(body);
     });
 }
 
-/// Ten thousand names of a prefix, a hundred at a time.
+/// Acquires and releases ten thousand names with this prefix, a hundred at a time.
 async fn ten_thousand(manager: &LockManager, prefix: &str) {
     for hundred in 0..100 {
         let lock = |number| {
@@ -58,7 +66,8 @@ async fn ten_thousand(manager: &LockManager, prefix: &str) {
     }
 }
 
-/// A wait that succeeds and one that does not, on the server and in the local line.
+/// Waits for a held lock, on the server and in the local queue. The first two waits reach their wait
+/// limit; the next two succeed.
 async fn contend(one: &LockManager, other: &LockManager, name: &str) {
     let guard = one.lock(name).acquire().await.unwrap();
     let short = Duration::from_millis(50);
@@ -71,22 +80,23 @@ async fn contend(one: &LockManager, other: &LockManager, name: &str) {
         tokio::spawn(async move { lock.acquire().await.unwrap().release().await })
     });
     let waits = async || other.names() == 1;
-    eventually("it waits", Duration::from_secs(5), waits).await;
+    eventually("`other` waits", Duration::from_secs(5), waits).await;
     guard.release().await;
     for waiter in waiters {
         waiter.await.unwrap();
     }
 }
 
-/// Two managers do it all once, and the inventory is taken; then ten thousand times.
+/// Uses two managers a little, counts the resources of the process, then uses them ten thousand
+/// times and checks that the resources are the same.
 async fn leaves_nothing(backends: [Arc<dyn Backend>; 2]) -> [LockManager; 2] {
     let [one, other] = backends.map(|backend| LockManager::new(Shared(backend)));
     contend(&one, &other, "first").await;
     contend(&other, &one, "first").await;
-    // The watchdogs' renewals may be on their way, and what was just closed still there.
+    // Renewals may still be running, and closed connections may still be open for a moment.
     let moment = Duration::from_secs(5);
     let mut before = Inventory::now();
-    eventually("it is quiet", moment, async || {
+    eventually("the resources are stable", moment, async || {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let earlier = std::mem::replace(&mut before, Inventory::now());
         earlier == before
@@ -101,10 +111,10 @@ async fn leaves_nothing(backends: [Arc<dyn Backend>; 2]) -> [LockManager; 2] {
         assert_eq!((manager.held(), manager.names()), (0, 0));
     }
     let mut after = Inventory::now();
-    eventually("the process has what it had", moment, async || {
+    eventually("the process has the same resources", moment, async || {
         after = Inventory::now();
         after == before || {
-            println!("{before:?} before, {after:?} after");
+            println!("before: {before:?}, now: {after:?}");
             false
         }
     })
@@ -113,8 +123,8 @@ async fn leaves_nothing(backends: [Arc<dyn Backend>; 2]) -> [LockManager; 2] {
 }
 
 #[test]
-fn ten_thousand_names_leave_nothing_in_the_process() {
-    in_its_own_process("ten_thousand_names_leave_nothing_in_the_process", async {
+fn ten_thousand_locks_leave_nothing_in_process() {
+    in_its_own_process("ten_thousand_locks_leave_nothing_in_process", async {
         let backend = LocalBackend::new();
         leaves_nothing([Arc::new(backend.clone()), Arc::new(backend.clone())]).await;
         assert_eq!(backend.held(), 0);
@@ -122,8 +132,8 @@ fn ten_thousand_names_leave_nothing_in_the_process() {
 }
 
 #[test]
-fn ten_thousand_names_leave_nothing_on_the_model() {
-    in_its_own_process("ten_thousand_names_leave_nothing_on_the_model", async {
+fn ten_thousand_locks_leave_nothing_on_model() {
+    in_its_own_process("ten_thousand_locks_leave_nothing_on_model", async {
         let server = MemoryServer::new(BootClock);
         leaves_nothing([Arc::new(server.client()), Arc::new(server.client())]).await;
         assert_eq!(server.held(), 0);
@@ -131,34 +141,34 @@ fn ten_thousand_names_leave_nothing_on_the_model() {
 }
 
 #[test]
-fn ten_thousand_names_leave_nothing_on_redis() {
-    in_its_own_process("ten_thousand_names_leave_nothing_on_redis", async {
+fn ten_thousand_locks_leave_nothing_on_redis() {
+    in_its_own_process("ten_thousand_locks_leave_nothing_on_redis", async {
         let rig = RedisRig::start().await;
         let memory = Duration::from_secs(20);
         let backend = || -> Arc<dyn Backend> {
             let builder = RedisBackend::builder(&rig.url()).token_memory(memory);
             Arc::new(builder.build().unwrap())
         };
-        // Alive: with their connections their subscriptions would end.
+        // Keep the managers: closing their connections would end their subscriptions.
         let _managers = leaves_nothing([backend(), backend()]).await;
         let mut direct = rig.direct().await;
         assert!(rig.channels().await.is_empty());
-        // The last tokens, each for as long as it is remembered.
+        // Only the last tokens are left, and they expire.
         for key in rig.keys("*").await {
             let mut ttl = redis::cmd("PTTL");
             let left: i64 = ttl.arg(&key).query_async(&mut direct).await.unwrap();
-            // It may have gone since it was listed.
+            // A key may have expired since it was listed (-2).
             let is_token = key.ends_with(":token") && (left == -2 || left > 0);
             assert!(is_token || key == "lock:source", "{key}: {left}");
         }
         let only_source = async || rig.keys("*").await == ["lock:source"];
-        eventually("the tokens went", memory * 2, only_source).await;
+        eventually("the tokens expired", memory * 2, only_source).await;
     });
 }
 
 #[test]
-fn ten_thousand_names_leave_nothing_on_zookeeper() {
-    in_its_own_process("ten_thousand_names_leave_nothing_on_zookeeper", async {
+fn ten_thousand_locks_leave_nothing_on_zookeeper() {
+    in_its_own_process("ten_thousand_locks_leave_nothing_on_zookeeper", async {
         let rig = ZooKeeperRig::start_private().await;
         let backends = [rig.zookeeper(), rig.zookeeper()];
         let shared = backends
@@ -174,7 +184,7 @@ fn ten_thousand_names_leave_nothing_on_zookeeper() {
         }
         let direct = rig.direct().await;
         let empty = async || direct.list_children(&rig.root).await.unwrap() == [".source"];
-        eventually("the directories went", Duration::from_mins(1), empty).await;
+        eventually("directories removed", Duration::from_mins(1), empty).await;
         drop(direct);
         let ended = async || rig.counter("zk_global_sessions").await == 0;
         eventually("the sessions ended", Duration::from_secs(5), ended).await;

@@ -1,4 +1,4 @@
-//! What a lock promises, on every back end, and on real servers when they fail.
+//! Tests of the guarantees of locks on every back end, including faults of real servers.
 
 mod contract;
 mod leftovers;

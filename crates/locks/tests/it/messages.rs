@@ -1,13 +1,13 @@
-//! What an operator reads: one line that says enough, and never a secret.
+//! Error messages: one line with all that an operator needs, and without secrets.
 
 use std::fmt::{Debug, Display};
 
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
 use stocklock_locks::{BackendError, LockError, LockManager};
+use stocklock_testkit::ports::free_port;
 
 use crate::rig::redis::RedisRig;
-use crate::support::ports::free_port;
 
 const SECRET: &str = "s3cr3t";
 
@@ -17,14 +17,16 @@ fn shows_no_secret(shown: &(impl Debug + ?Sized)) {
     }
 }
 
-/// The whole text of an error, as a reporter of its chain would print it.
+/// Returns the message of an error. Checks that it is one line without secrets, and that an error
+/// reporter does not print its causes twice.
 fn line(error: impl Display + Debug + Into<anyhow::Error>) -> String {
     shows_no_secret(&error);
-    let said = error.to_string();
-    assert_eq!(format!("{:#}", error.into()), said, "said twice");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(!said.contains(SECRET), "{said}");
-    said
+    let message = error.to_string();
+    let report = format!("{:#}", error.into());
+    assert_eq!(report, message, "a cause is printed twice");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(!message.contains(SECRET), "{message}");
+    message
 }
 
 async fn acquire(locks: &LockManager) -> LockError {
@@ -36,25 +38,25 @@ async fn acquire(locks: &LockManager) -> LockError {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_not_there() {
+async fn unreachable_redis_is_named_in_one_line() {
     let url = format!("redis://shop:{SECRET}@127.0.0.1:{}/3", free_port());
     let builder = RedisBackend::builder(&url);
     shows_no_secret(&builder);
     let locks = LockManager::new(builder.build().unwrap());
     shows_no_secret(&locks);
-    let why = "Connection refused (os error 111)";
+    let cause = "Connection refused (os error 111)";
     assert_eq!(
         line(acquire(&locks).await),
-        format!("the lock server is unavailable: redis: acquire \"sku:42\": {why}")
+        format!("the lock server is unavailable: redis: acquire \"sku:42\": {cause}")
     );
     assert_eq!(
         line(locks.ping().await.unwrap_err()),
-        format!("redis: ping: {why}")
+        format!("redis: ping: {cause}")
     );
 }
 
 #[tokio::test]
-async fn a_redis_that_refuses_the_password() {
+async fn refused_redis_password_is_permanent_and_never_shown() {
     let rig = RedisRig::start().await;
     let url = format!("redis://:{SECRET}@{}/", rig.server.address());
     for require in ["other", ""] {
@@ -74,13 +76,13 @@ async fn a_redis_that_refuses_the_password() {
             matches!(&error, LockError::Unavailable(source) if source.is_permanent()),
             "{error}"
         );
-        let said = line(error);
-        assert!(said.to_lowercase().contains("password"), "{said}");
+        let message = line(error);
+        assert!(message.to_lowercase().contains("password"), "{message}");
     }
 }
 
 #[test]
-fn a_url_that_is_none_of_redis() {
+fn invalid_redis_url_is_permanent_and_never_shown() {
     for url in [
         format!("http://shop:{SECRET}@localhost/"),
         format!("redis://shop:{SECRET}@localhost:port/"),
@@ -96,7 +98,7 @@ fn a_url_that_is_none_of_redis() {
 }
 
 #[tokio::test]
-async fn a_zookeeper_that_is_not_there() {
+async fn unreachable_zookeeper_is_named_in_one_line() {
     let backend = ZooKeeperBackend::new(&format!("127.0.0.1:{}", free_port())).unwrap();
     let locks = LockManager::new(backend);
     assert_eq!(
@@ -106,13 +108,13 @@ async fn a_zookeeper_that_is_not_there() {
 }
 
 #[test]
-fn a_zookeeper_connection_string_that_is_none() {
+fn invalid_zookeeper_address_is_refused() {
     let cluster = format!("shop:{SECRET}@127.0.0.1:2181");
     let builder = ZooKeeperBackend::builder(&cluster);
     shows_no_secret(&builder);
-    assert!(line(builder.build().unwrap_err()).contains("neither user nor password"));
+    assert!(line(builder.build().unwrap_err()).contains("must not contain a user or password"));
     assert_eq!(
         line(ZooKeeperBackend::new("localhost:port").unwrap_err()),
-        "`localhost:port` is not host:port"
+        "expected host:port, found `localhost:port`"
     );
 }

@@ -1,4 +1,4 @@
-//! What needs a server that fails to order, at an instant of virtual time.
+//! Faults at an exact point of virtual time, on the model of a lock server.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use stocklock_locks::memory::{MemoryServer, Question};
 use stocklock_locks::{LockError, LockManager, LockState, LostReason, ReleaseOutcome};
 use tokio::time::{Instant, sleep};
 
-use crate::rig::{Counts, eventually};
+use crate::rig::{Counts, eventually, lost_reason};
 
 const LEASE: Duration = Duration::from_secs(10);
 const RESPONSE: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ fn manager(server: &MemoryServer) -> LockManager {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_wake_up_costs_at_most_the_fallback() {
+async fn lost_wake_up_costs_at_most_the_fallback() {
     let server = server();
     let (one, other) = (manager(&server), manager(&server));
     let guard = one.lock("quiet").acquire().await.unwrap();
@@ -37,17 +37,14 @@ async fn a_lost_wake_up_costs_at_most_the_fallback() {
     let begin = Instant::now();
     guard.release().await;
     waiter.await.unwrap().unwrap().release().await;
-    assert!(
-        begin.elapsed() <= Duration::from_secs(1),
-        "{:?}",
-        begin.elapsed()
-    );
+    let took = begin.elapsed();
+    assert!(took <= Duration::from_secs(1), "{took:?}");
 }
 
-/// Its wait limit went by behind another one, and what was left is shorter than the server takes:
-/// the server is slow, not away.
+/// An acquisition spends most of its wait limit behind another task. The rest is too short for an
+/// answer of this slow server. It reports the wait limit, not an unavailable server.
 #[tokio::test(start_paused = true)]
-async fn who_came_to_the_server_too_late_was_kept_waiting_by_others() {
+async fn request_sent_too_late_for_an_answer_hits_wait_limit() {
     let server = server();
     let backend = server.client().latency(Duration::from_millis(200));
     let manager = LockManager::builder(backend)
@@ -60,16 +57,16 @@ async fn who_came_to_the_server_too_late_was_kept_waiting_by_others() {
     guard.release().await;
     let refused = late.await.unwrap().unwrap_err();
     assert!(matches!(refused, LockError::WaitLimit { .. }), "{refused}");
-    // Who was kept waiting by nobody has only the server to blame.
+    // Without other holders, the server itself is too slow.
     let alone = manager.lock("other").wait(Duration::from_millis(100));
     let refused = alone.acquire().await.unwrap_err();
     assert!(matches!(refused, LockError::Unavailable(_)), "{refused}");
 }
 
-/// The first request is overtaken by those that are told that the lock is busy, and arrives when
-/// the lock is free and nobody wants it any more.
+/// Later requests overtake the first one and find the lock busy. The first one arrives after the
+/// acquisition has ended, when the lock is free.
 #[tokio::test(start_paused = true)]
-async fn a_late_request_takes_nothing_although_others_were_answered() {
+async fn delayed_request_of_ended_acquire_takes_nothing() {
     let server = server();
     let guard = manager(&server).lock("busy").acquire().await.unwrap();
     server.delay_requests(Question::Acquire, 1);
@@ -88,10 +85,9 @@ async fn a_late_request_takes_nothing_although_others_were_answered() {
     assert_eq!(server.held(), 0);
 }
 
-/// A server that stands still keeps everybody waiting, also those who come to it so late that it
-/// could not answer within their limit.
+/// Waits in the local queue behind an unanswered request also report the server as unavailable.
 #[tokio::test(start_paused = true)]
-async fn a_frozen_server_is_not_a_busy_lock() {
+async fn paused_server_is_unavailable_not_busy() {
     let server = server();
     let manager = manager(&server);
     server.pause();
@@ -99,14 +95,14 @@ async fn a_frozen_server_is_not_a_busy_lock() {
     let refused = waits.map(|wait| tokio::spawn(manager.lock("frozen").wait(wait).acquire()));
     for (refused, wait) in refused.into_iter().zip(waits) {
         let refused = refused.await.unwrap().unwrap_err();
-        let is_told = matches!(refused, LockError::Unavailable(_));
-        assert!(is_told, "{wait:?}: {refused}");
+        let unavailable = matches!(refused, LockError::Unavailable(_));
+        assert!(unavailable, "{wait:?}: {refused}");
     }
 }
 
-/// Renewals that get no answer make a guard suspect, and the next one that does mends it.
+/// Unanswered renewals make a guard suspect. The next successful renewal makes it held again.
 #[tokio::test(start_paused = true)]
-async fn a_guard_is_suspect_while_renewals_fail_and_then_held_again() {
+async fn guard_is_suspect_until_a_renewal_succeeds() {
     let server = server();
     let guard = manager(&server).lock("kept").acquire().await.unwrap();
     let before = guard.valid_until();
@@ -120,10 +116,10 @@ async fn a_guard_is_suspect_while_renewals_fail_and_then_held_again() {
     assert!(guard.valid_until() > before);
 }
 
-/// The server is silent until the deadline has passed, and then carries out every renewal that was
-/// on its way. The loss stays, the deadline was kept to the millisecond, and no lock is left.
+/// The server is paused until the deadline has passed, and then executes all delayed renewals. The
+/// guard stays lost, reported it within 2 ms of the deadline, and no lock is left.
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_arrives_after_the_loss_is_not_believed() {
+async fn renewal_that_arrives_after_loss_is_ignored() {
     let server = server();
     let begin = Instant::now();
     let guard = manager(&server).lock("late").acquire().await.unwrap();
@@ -148,9 +144,9 @@ async fn a_renewal_that_arrives_after_the_loss_is_not_believed() {
     );
 }
 
-/// A grant whose answer takes longer than the lease is worth nothing, and is given back.
+/// The answer takes longer than the lease, so the guard would be invalid at once.
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_comes_too_late_is_given_back() {
+async fn grant_that_arrives_after_its_lease_is_released() {
     let server = server();
     let backend = server.client().latency(Duration::from_millis(300));
     let slow = LockManager::builder(backend)
@@ -163,9 +159,9 @@ async fn a_grant_that_comes_too_late_is_given_back() {
     assert_eq!((server.held(), slow.held(), slow.names()), (0, 0, 0));
 }
 
-/// The answer to a release is lost: its caller is told so, and the lock is free.
+/// The answer to a release is lost. The caller learns this, and the lock is free.
 #[tokio::test(start_paused = true)]
-async fn a_release_without_an_answer_is_unconfirmed() {
+async fn release_without_answer_is_unconfirmed() {
     let server = server();
     let guard = manager(&server).lock("said").acquire().await.unwrap();
     server.lose_answers(Question::Release, 1);
@@ -177,9 +173,10 @@ async fn a_release_without_an_answer_is_unconfirmed() {
     assert_eq!(server.held(), 0);
 }
 
-/// Each lock is counted once, by what the server says of its release, whoever has heard that.
+/// Each lock is counted once, according to the server's answer to its release, even if no caller
+/// waits for that answer.
 #[tokio::test(start_paused = true)]
-async fn a_loss_found_at_the_release_is_counted_also_when_nobody_waits_for_it() {
+async fn loss_found_at_release_is_counted_without_a_waiter() {
     let server = server();
     let counts = Counts::default();
     let backend = server.client().latency(Duration::from_millis(2));
@@ -214,7 +211,7 @@ async fn a_loss_found_at_the_release_is_counted_also_when_nobody_waits_for_it() 
     sleep(Duration::from_millis(10)).await;
     assert_eq!(counted(), (1, 3, 2));
 
-    // Asked twice, the server knows nothing of it: it was held to the end.
+    // The repeated release finds nothing, but the first one was executed: this is no loss.
     let guard = acquire().await;
     server.lose_answers(Question::Release, 1);
     guard.release().await;
@@ -223,45 +220,36 @@ async fn a_loss_found_at_the_release_is_counted_also_when_nobody_waits_for_it() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn run_tells_of_a_loss_that_only_the_release_found() {
+async fn run_reports_loss_found_at_release() {
     let server = server();
     let run = manager(&server).lock("gone").run(async |guard| {
         server.expire("gone");
         guard.check().unwrap();
     });
-    let lost = run.await.unwrap_err();
-    let is_stolen = matches!(
-        lost,
-        LockError::Lost {
-            reason: LostReason::Stolen
-        }
-    );
-    assert!(is_stolen, "{lost}");
+    let reason = lost_reason(&run.await.unwrap_err());
+    assert_eq!(reason, Some(LostReason::Stolen));
 }
 
-/// A server that never answers costs the wait limit, or for a single try its response limit.
+/// If the server never answers, `acquire` takes the wait limit, and `try_acquire` the response
+/// limit.
 #[tokio::test(start_paused = true)]
-async fn a_silent_server_costs_no_more_than_the_limits() {
+async fn silent_server_costs_at_most_the_limits() {
     let server = server();
     let manager = manager(&server);
     server.pause();
     let limit = Duration::from_millis(250);
     let begin = Instant::now();
-    manager
-        .lock("away")
-        .wait(limit)
-        .acquire()
-        .await
-        .unwrap_err();
+    let lock = manager.lock("away").wait(limit);
+    lock.acquire().await.unwrap_err();
     assert!(begin.elapsed() < limit + Duration::from_millis(10));
     let begin = Instant::now();
     manager.lock("else").try_acquire().await.unwrap_err();
     assert!(begin.elapsed() < RESPONSE + Duration::from_millis(10));
 }
 
-/// Futures dropped by one thread while another completes their acquisitions.
+/// One thread drops futures while another thread completes their acquisitions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn futures_dropped_as_they_complete_leave_nothing() {
+async fn futures_dropped_on_completion_leave_nothing() {
     let backend = LocalBackend::new();
     let counts = Counts::default();
     let builder = LockManager::builder(backend.clone()).hooks(counts.clone());

@@ -1,4 +1,4 @@
-//! Processes that are killed or stopped while they hold a lock, or wait for it.
+//! Processes that are killed or stopped while they hold a lock or wait for it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{Rig, RigExt, eventually};
 use crate::support::holder::Holder;
 
-/// The example's lease and session time-out.
+/// The lease and session timeout of the example `hold`.
 const LEASE: Duration = Duration::from_secs(2);
 const SLACK: Duration = Duration::from_secs(2);
 
@@ -19,12 +19,15 @@ impl ZooKeeperRig {
     }
 }
 
-/// The next one holds when the lease of a killed holder has run out.
+/// The next client acquires the lock when the lease of a killed holder expires.
 async fn killed_holder(rig: &impl Rig, url: &str) {
     let (holder, token) = Holder::start_and_hold(url, "held").await;
     let manager = rig.manager();
     let waiter = tokio::spawn(manager.lock("held").wait(LEASE * 3).acquire());
-    eventually("it waits", rig.moment(), async || manager.names() == 1).await;
+    eventually("the task waits", rig.moment(), async || {
+        manager.names() == 1
+    })
+    .await;
     holder.signal(Signal::KILL);
     let killed = rig.now();
     let guard = waiter.await.unwrap().unwrap();
@@ -34,26 +37,29 @@ async fn killed_holder(rig: &impl Rig, url: &str) {
 }
 
 #[tokio::test]
-async fn the_lock_of_a_killed_holder_goes_to_the_next_one_on_redis() {
+async fn killed_holder_is_replaced_on_redis() {
     let rig = RedisRig::start().await;
     killed_holder(&rig, &rig.url()).await;
 }
 
 #[tokio::test]
-async fn the_lock_of_a_killed_holder_goes_to_the_next_one_on_zookeeper() {
+async fn killed_holder_is_replaced_on_zookeeper() {
     let rig = ZooKeeperRig::start().await;
     killed_holder(&rig, &rig.url()).await;
 }
 
-/// A waiter that is killed at the head of the queue holds nobody up for longer than its session.
+/// A killed waiter at the head of the queue blocks the next one only until its session expires.
 async fn killed_waiter(rig: &impl Rig, url: &str, queued: impl AsyncFnMut() -> bool) {
     let manager = rig.manager();
     let guard = manager.lock("queued").acquire().await.unwrap();
     let first = Holder::start(url, "queued").await;
-    eventually("it waits", Duration::from_secs(10), queued).await;
+    eventually("the first process waits", Duration::from_secs(10), queued).await;
     let second = rig.manager();
     let waiter = tokio::spawn(second.lock("queued").wait(LEASE * 3).acquire());
-    eventually("it waits", rig.moment(), async || second.names() == 1).await;
+    eventually("the second one waits", rig.moment(), async || {
+        second.names() == 1
+    })
+    .await;
     first.signal(Signal::KILL);
     let killed = rig.now();
     guard.release().await;
@@ -62,22 +68,22 @@ async fn killed_waiter(rig: &impl Rig, url: &str, queued: impl AsyncFnMut() -> b
 }
 
 #[tokio::test]
-async fn a_waiter_killed_at_the_head_of_the_queue_is_passed_over_on_redis() {
+async fn killed_first_waiter_is_skipped_on_redis() {
     let rig = RedisRig::start().await;
-    // It has no place in a queue, but it listens.
+    // A waiter on Redis has no place in a queue, but a subscription.
     let queued = async || rig.channels().await == ["lock{queued}"];
     killed_waiter(&rig, &rig.url(), queued).await;
 }
 
 #[tokio::test]
-async fn a_waiter_killed_at_the_head_of_the_queue_is_passed_over_on_zookeeper() {
+async fn killed_first_waiter_is_skipped_on_zookeeper() {
     let rig = ZooKeeperRig::start().await;
     let queued = async || rig.left().await == 2;
     killed_waiter(&rig, &rig.url(), queued).await;
 }
 
-/// A holder that was stopped past its lease learns of the loss as soon as it runs again, and what
-/// it does then does not harm the next one.
+/// A process that was stopped for longer than its lease learns of its loss as soon as it runs
+/// again. Its release does not affect the next holder.
 async fn stopped_holder(rig: &impl Rig, url: &str) {
     let (mut holder, token) = Holder::start_and_hold(url, "stopped").await;
     holder.signal(Signal::STOP);
@@ -93,13 +99,13 @@ async fn stopped_holder(rig: &impl Rig, url: &str) {
 }
 
 #[tokio::test]
-async fn a_holder_stopped_past_its_lease_learns_that_it_lost_on_redis() {
+async fn stopped_holder_learns_of_its_loss_on_redis() {
     let rig = RedisRig::start().await;
     stopped_holder(&rig, &rig.url()).await;
 }
 
 #[tokio::test]
-async fn a_holder_stopped_past_its_lease_learns_that_it_lost_on_zookeeper() {
+async fn stopped_holder_learns_of_its_loss_on_zookeeper() {
     let rig = ZooKeeperRig::start().await;
     stopped_holder(&rig, &rig.url()).await;
 }

@@ -1,13 +1,13 @@
-//! What only Redis can do wrong.
+//! Faults and costs that only Redis has.
 
 use redis::aio::MultiplexedConnection;
 use stocklock_locks::backend::{Backend, Request};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockManager, Nonce};
+use stocklock_testkit::ports::free_port;
 
 use crate::rig::redis::RedisRig;
 use crate::rig::{Rig, RigExt};
-use crate::support::ports::free_port;
 
 mod refusals;
 mod wakeups;
@@ -29,7 +29,7 @@ async fn token(manager: &LockManager, name: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn tokens_grow_without_the_last_one_and_when_the_clock_goes_back() {
+async fn tokens_grow_after_lost_token_and_clock_step_back() {
     let rig = RedisRig::start().await;
     let mut direct = rig.direct().await;
     let manager = rig.manager();
@@ -37,7 +37,7 @@ async fn tokens_grow_without_the_last_one_and_when_the_clock_goes_back() {
     assert_eq!(run::<i64>(&mut direct, "DEL lock{fenced}:token").await, 1);
     let second = token(&manager, "fenced").await;
     assert!(first < second);
-    // An hour ahead of the clock, as after the clock was set back by an hour.
+    // The last token is an hour ahead of the clock, as if the clock was set back by an hour.
     let ahead = second + 3_600_000_000;
     run::<String>(&mut direct, &format!("SET lock{{fenced}}:token {ahead}")).await;
     assert_eq!(token(&manager, "fenced").await, ahead + 1);
@@ -46,7 +46,7 @@ async fn tokens_grow_without_the_last_one_and_when_the_clock_goes_back() {
 }
 
 #[tokio::test]
-async fn scripts_that_the_server_forgot_are_sent_again() {
+async fn flushed_scripts_are_sent_again() {
     let rig = RedisRig::start().await;
     let guard = rig.manager().lock("flushed").acquire().await.unwrap();
     run::<String>(&mut rig.direct().await, "SCRIPT FLUSH").await;
@@ -56,9 +56,9 @@ async fn scripts_that_the_server_forgot_are_sent_again() {
     assert_eq!(rig.left().await, 0);
 }
 
-/// Or each acquisition while Redis is away would cost a release and a tombstone when it is back.
+/// Otherwise each acquisition during an outage would cost a release and a tombstone afterwards.
 #[tokio::test]
-async fn what_was_never_sent_has_left_nothing() {
+async fn attempt_without_connection_needs_no_release() {
     let backend = RedisBackend::new(&format!("redis://127.0.0.1:{}/", free_port())).unwrap();
     let mut contender = backend.contender(Request {
         name: "away".into(),
@@ -69,9 +69,9 @@ async fn what_was_never_sent_has_left_nothing() {
     assert!(!contender.may_have_left_something());
 }
 
-/// The request to acquire arrives after the release that gave it up.
+/// An acquire request arrives after the release of the same nonce.
 #[tokio::test]
-async fn an_acquire_that_arrives_after_its_release_takes_nothing() {
+async fn acquire_that_arrives_after_its_release_takes_nothing() {
     let rig = RedisRig::start().await;
     let backend = rig.backend();
     let nonce = Nonce::random();
@@ -86,34 +86,30 @@ async fn an_acquire_that_arrives_after_its_release_takes_nothing() {
 }
 
 #[tokio::test]
-async fn a_ping_writes_nothing() {
+async fn ping_writes_nothing() {
     let rig = RedisRig::start().await;
     rig.manager().ping().await.unwrap();
     assert!(rig.keys("*").await.is_empty());
 }
 
 #[tokio::test]
-async fn a_policy_that_may_evict_locks_is_warned_of() {
+async fn eviction_policy_causes_warning() {
     let rig = RedisRig::start().await;
     let backend = RedisBackend::new(&rig.url()).unwrap();
     assert_eq!(backend.maxmemory_policy_warning().await.unwrap(), None);
     let set = "CONFIG SET maxmemory-policy volatile-lru";
     run::<String>(&mut rig.direct().await, set).await;
-    let warning = backend
-        .maxmemory_policy_warning()
-        .await
-        .unwrap()
-        .expect("a warning");
-    assert!(
-        warning.contains("volatile-lru") && warning.contains("noeviction"),
-        "{warning}"
-    );
+    let warning = backend.maxmemory_policy_warning().await.unwrap();
+    let warning = warning.expect("there is a warning");
+    for policy in ["volatile-lru", "noeviction"] {
+        assert!(warning.contains(policy), "{warning}");
+    }
     backend.close().await;
 }
 
-/// What the documentation says that a lock costs: one round trip to acquire, one to release.
+/// Checks the costs in the documentation: one round trip to acquire, one to release.
 #[tokio::test]
-async fn a_lock_that_is_free_costs_two_commands() {
+async fn free_lock_costs_two_commands() {
     let rig = RedisRig::start().await;
     let manager = rig.manager();
     token(&manager, "first").await;
@@ -122,11 +118,9 @@ async fn a_lock_that_is_free_costs_two_commands() {
         token(&manager, name).await;
     }
     let stats: String = run(&mut rig.direct().await, "INFO commandstats").await;
-    // Those of our own connection here, and the commands within the scripts, are others.
+    // Ignore the commands of the direct connection and those inside the scripts.
     let scripts: Vec<_> = stats.lines().filter(|line| line.contains("eval")).collect();
     assert_eq!(scripts.len(), 1, "{scripts:?}");
-    assert!(
-        scripts[0].starts_with("cmdstat_evalsha:calls=6,"),
-        "{scripts:?}"
-    );
+    let six_calls = scripts[0].starts_with("cmdstat_evalsha:calls=6,");
+    assert!(six_calls, "{scripts:?}");
 }

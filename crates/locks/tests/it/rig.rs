@@ -1,4 +1,4 @@
-//! What the contract runs on: a lock server, its clients, and what can be done to both.
+//! Test rigs: a lock server with its clients, and the faults that a test can cause.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,8 @@ use futures_util::future::BoxFuture;
 use stocklock_locks::backend::Backend;
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::metrics::LockHooks;
-use stocklock_locks::{LockManager, LostReason, ManagerBuilder};
+use stocklock_locks::{LockError, LockGuard, LockManager, LostReason, ManagerBuilder};
+pub(crate) use stocklock_testkit::eventually;
 
 pub(crate) mod local;
 pub(crate) mod memory;
@@ -19,61 +20,61 @@ pub(crate) mod zookeeper;
 /// A lock server for one test, and its clients.
 #[async_trait]
 pub(crate) trait Rig: Send + Sync {
-    /// A client, as another process would be.
+    /// Creates a client. Each client stands for one process.
     fn backend(&self) -> Arc<dyn Backend>;
 
-    /// The clock that the rig's time runs on.
+    /// The clock of this rig.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// The lease to test with; where sessions are what expires, their time-out.
+    /// The lease to test with. On ZooKeeper, the session timeout.
     fn lease(&self) -> Duration;
 
-    /// How long something may take that needs no waiting.
+    /// The maximum duration of an operation that does not have to wait.
     fn moment(&self) -> Duration;
 
-    /// The step in which a cancelled future's time grows.
+    /// The step by which cancel tests increase the time before a drop.
     fn step(&self) -> Duration;
 
-    /// How many locks, or places in a queue for one, the server knows.
+    /// Returns how many locks, or places in lock queues, the server knows.
     async fn left(&self) -> usize;
 }
 
-/// What can be done to a rig with a server.
+/// The faults of a rig with a server.
 #[async_trait]
 pub(crate) trait Faults: Rig {
-    /// Ends a held lock on the server, without telling its holder.
+    /// Removes a held lock from the server without informing its holder.
     async fn take_away(&self, name: &str);
 
-    /// Why the holder then says that it was lost.
+    /// The reason that the holder then reports.
     fn taken_away_is(&self) -> LostReason {
         LostReason::Stolen
     }
 
-    /// A client that no blockade reaches.
+    /// Creates a client that is not affected by blocked connections.
     fn outsider(&self) -> Arc<dyn Backend>;
 
-    /// No renewal of the others reaches the server any more, and no connection tells.
+    /// Drops all renewals of the other clients, without closing their connections.
     async fn block_renewals(&self);
 
-    /// Nothing reaches the server any more, and no connection tells.
+    /// Stops all traffic to the server, without closing connections.
     async fn block(&self);
 
-    /// It does again, with what was on its way.
+    /// Resumes the traffic, including what was on its way.
     async fn unblock(&self);
 
-    /// The answer to the next acquisition, of this lock, is lost once it has been carried out.
+    /// Loses the answer to the next acquisition of this lock, after its execution.
     async fn lose_acquire_answer(&self, name: &str);
 
-    /// The server crashes.
+    /// Crashes the server.
     async fn crash(&self);
 
-    /// It comes back, and answers.
+    /// Restarts the server, and waits until it answers.
     async fn bring_up(&self);
 }
 
-/// Extra constructors over a rig.
+/// Shortcuts for all rigs.
 pub(crate) trait RigExt: Rig {
-    /// A manager of its own, with the rig's clock and lease.
+    /// Creates a manager with the clock and lease of the rig.
     fn manager(&self) -> LockManager {
         self.builder().build()
     }
@@ -84,7 +85,7 @@ pub(crate) trait RigExt: Rig {
             .lease(self.lease())
     }
 
-    /// A manager that no blockade reaches.
+    /// Creates a manager that is not affected by blocked connections.
     fn past_the_proxy(&self) -> LockManager
     where
         Self: Faults,
@@ -102,7 +103,7 @@ pub(crate) trait RigExt: Rig {
 
 impl<R: Rig + ?Sized> RigExt for R {}
 
-/// Lets what is already shared be passed where an owned one is expected.
+/// Implements a trait for a shared object, to pass it where an owned one is expected.
 #[derive(Debug)]
 pub(crate) struct Shared<T: ?Sized>(pub(crate) Arc<T>);
 
@@ -164,7 +165,7 @@ impl Backend for Shared<dyn Backend> {
     }
 }
 
-/// A clock that is ahead of another.
+/// A clock that is ahead of another one.
 #[derive(Debug)]
 pub(crate) struct Ahead(pub(crate) Arc<dyn Clock>, pub(crate) Duration);
 
@@ -179,7 +180,7 @@ impl Clock for Ahead {
     }
 }
 
-/// Counts what a manager tells.
+/// Counts the metrics that a manager reports.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Counts(Arc<[AtomicU64; 5]>);
 
@@ -222,14 +223,26 @@ impl LockHooks for Counts {
     }
 }
 
-/// Asks until the answer is yes, for a bounded time.
-pub(crate) async fn eventually(what: &str, within: Duration, mut check: impl AsyncFnMut() -> bool) {
-    let end = tokio::time::Instant::now() + within;
-    while !check().await {
-        assert!(
-            tokio::time::Instant::now() < end,
-            "not within {within:?}: {what}"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
+/// Waits until the server knows no lock and no queue place.
+pub(crate) async fn wait_until_nothing_is_left(rig: &(impl Rig + ?Sized), within: Duration) {
+    let nothing = async || rig.left().await == 0;
+    eventually("nothing is left on the server", within, nothing).await;
+}
+
+/// Acquires and releases a lock.
+pub(crate) async fn use_lock(manager: &LockManager, name: &str) {
+    manager.lock(name).acquire().await.unwrap().release().await;
+}
+
+/// Acquires a lock if it is free.
+pub(crate) async fn try_lock(manager: &LockManager, name: &str) -> Option<LockGuard> {
+    manager.lock(name).try_acquire().await.unwrap()
+}
+
+/// The reason of a [`LockError::Lost`].
+pub(crate) fn lost_reason(error: &LockError) -> Option<LostReason> {
+    match error {
+        LockError::Lost { reason } => Some(*reason),
+        _ => None,
     }
 }

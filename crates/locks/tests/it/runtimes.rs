@@ -1,5 +1,5 @@
-//! Runtimes that end at once, with all that ran in them: what a killed process is to a back end that
-//! has no server to kill it at.
+//! Runtimes that end at once with all their tasks. On back ends without a server process, this
+//! stands for a killed client process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::rig::{Shared, eventually};
 const LEASE: Duration = Duration::from_millis(400);
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// One process: a runtime, and the manager in it.
+/// A simulated process: a runtime with one manager.
 struct Process {
     runtime: Runtime,
     manager: LockManager,
@@ -40,29 +40,29 @@ impl Process {
             .spawn(async move { lock.acquire().await.unwrap() })
     }
 
-    /// Ends its tasks where they stand; none of them says good-bye.
+    /// Ends all tasks at once, without cleanup.
     fn kill(self) {
         self.runtime.shutdown_background();
     }
 }
 
-/// Runs where a runtime may be dropped.
+/// Starts three processes outside a runtime, so that the body may drop their runtimes.
 fn with(backends: [Arc<dyn Backend>; 3], body: impl AsyncFnOnce([Process; 3])) {
     let processes = backends.map(Process::start);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(body(processes));
 }
 
-/// A holder, the first one in the queue, and another one behind it; the first two are killed.
-async fn the_third_one_holds([holder, first, second]: [Process; 3]) {
+/// One process holds the lock and two wait for it. The holder and the first waiter are killed.
+async fn third_process_acquires([holder, first, second]: [Process; 3]) {
     let guard = holder.acquire().await.unwrap();
     let token = guard.token();
     let _never = first.acquire();
     let waits = async || first.manager.names() == 1;
-    eventually("the first waits", MOMENT, waits).await;
+    eventually("the first waiter waits", MOMENT, waits).await;
     let next = second.acquire();
     let waits = async || second.manager.names() == 1;
-    eventually("the second waits", MOMENT, waits).await;
+    eventually("the second waiter waits", MOMENT, waits).await;
     first.kill();
     let begin = tokio::time::Instant::now();
     holder.kill();
@@ -71,23 +71,23 @@ async fn the_third_one_holds([holder, first, second]: [Process; 3]) {
     assert!(token < next.token());
     assert!(guard.check().is_err());
     second.runtime.spawn(next.release()).await.unwrap();
-    // Its release went nowhere; the lease had ended before.
+    // The release task of this guard is gone. Its lease has already expired.
     drop(guard);
     second.kill();
 }
 
 #[test]
-fn the_local_lock_of_a_runtime_that_ended_goes_to_the_next_one() {
+fn lock_of_ended_runtime_goes_to_next_waiter_locally() {
     let backend = LocalBackend::new();
     let backends = [(); 3].map(|()| -> Arc<dyn Backend> { Arc::new(backend.clone()) });
-    with(backends, the_third_one_holds);
+    with(backends, third_process_acquires);
     assert_eq!(backend.held(), 0);
 }
 
 #[test]
-fn the_lock_of_a_killed_client_of_the_model_goes_to_the_next_one() {
+fn lock_of_ended_runtime_goes_to_next_waiter_on_model() {
     let server = MemoryServer::new(BootClock);
     let backends = [(); 3].map(|()| -> Arc<dyn Backend> { Arc::new(server.client()) });
-    with(backends, the_third_one_holds);
+    with(backends, third_process_acquires);
     assert_eq!(server.held(), 0);
 }

@@ -1,21 +1,21 @@
-//! What only ZooKeeper can do wrong.
+//! Faults and costs that only ZooKeeper has.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use stocklock_locks::backend::{Backend, Renewal, Renewed, Request};
 use stocklock_locks::{LockManager, LostReason, Nonce};
+use stocklock_testkit::proxy::Mode;
 use tokio::task::JoinSet;
 use zookeeper_client::Error;
 
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Faults, Rig, RigExt, eventually};
-use crate::support::proxy::Mode;
+use crate::rig::{Faults, Rig, RigExt, eventually, try_lock, use_lock};
 
-/// The session ends while one holds a lock and another waits for one: the holder learns why, the
-/// waiter waits on in the next session, and no node of the old one is in its way.
+/// The session ends while its client holds a lock. The holder learns the reason, the next
+/// acquisition uses a new session, and no node of the old session is in its way.
 #[tokio::test]
-async fn an_expired_session_is_replaced() {
+async fn expired_session_is_replaced() {
     let rig = ZooKeeperRig::start().await;
     let (manager, other) = (rig.manager(), rig.manager());
     let guard = manager.lock("held").acquire().await.unwrap();
@@ -28,33 +28,22 @@ async fn an_expired_session_is_replaced() {
     let gone = async || rig.left().await == 0;
     eventually("the server ended the session", rig.lease() * 3, gone).await;
     rig.unblock().await;
-    let again = manager
-        .lock("held")
-        .wait(Duration::from_secs(10))
-        .acquire()
-        .await
-        .unwrap();
-    assert!(
-        other
-            .lock("held")
-            .wait(Duration::from_secs(5))
-            .try_acquire()
-            .await
-            .unwrap()
-            .is_none()
-    );
+    let lock = manager.lock("held").wait(Duration::from_secs(10));
+    let again = lock.acquire().await.unwrap();
+    assert!(try_lock(&other, "held").await.is_none());
     again.release().await;
     eventually("nothing is left", rig.moment(), gone).await;
 }
 
-/// Its own session ends while it waits; it does not go on waiting for a wake-up that cannot come.
+/// The session of a waiter ends. Its watch cannot fire any more, so it waits again in a new
+/// session.
 #[tokio::test]
-async fn a_waiter_whose_session_expired_waits_on_in_the_next_one() {
+async fn waiter_with_expired_session_waits_in_next_session() {
     let rig = ZooKeeperRig::start().await;
     let waiter = rig.manager();
     let direct = rig.direct().await;
-    // A place of another session, which no blockade reaches.
-    waiter.lock("busy").acquire().await.unwrap().release().await;
+    // Another session, which does not use the proxy, has the first place.
+    use_lock(&waiter, "busy").await;
     let options = zookeeper_client::CreateMode::EphemeralSequential
         .with_acls(zookeeper_client::Acls::anyone_all());
     let directory = format!("{}/busy", rig.root);
@@ -64,13 +53,16 @@ async fn a_waiter_whose_session_expired_waits_on_in_the_next_one() {
     let place = format!("{directory}/_c_{:032x}-lock-", 0);
     let (_, sequence) = direct.create(&place, &[], &options).await.unwrap();
     let waiting = tokio::spawn(waiter.lock("busy").wait(Duration::from_secs(20)).acquire());
-    eventually("it waits", rig.moment(), async || rig.left().await == 2).await;
+    eventually("the task waits", rig.moment(), async || {
+        rig.left().await == 2
+    })
+    .await;
     rig.block().await;
     let expired = async || rig.left().await == 1;
-    eventually("its session ended", rig.lease() * 3, expired).await;
+    eventually("the session of the waiter ended", rig.lease() * 3, expired).await;
     rig.unblock().await;
     let waits = async || rig.left().await == 2;
-    eventually("it waits again", Duration::from_secs(10), waits).await;
+    eventually("the task waits again", Duration::from_secs(10), waits).await;
     assert!(!waiting.is_finished());
     direct
         .delete(&format!("{place}{sequence}"), None)
@@ -79,9 +71,9 @@ async fn a_waiter_whose_session_expired_waits_on_in_the_next_one() {
     waiting.await.unwrap().unwrap().release().await;
 }
 
-/// Sixty processes wait; each hand-over wakes one of them.
+/// Sixty processes wait. Each handover wakes one of them, regardless of their number.
 #[tokio::test]
-async fn a_hand_over_among_sixty_waiters_causes_at_most_two_watch_events() {
+async fn handover_causes_at_most_two_watch_events() {
     let rig = ZooKeeperRig::start_private().await;
     let first = rig.manager().lock("hot").acquire().await.unwrap();
     let mut waiters = JoinSet::new();
@@ -100,7 +92,7 @@ async fn a_hand_over_among_sixty_waiters_causes_at_most_two_watch_events() {
     let events = watch_events(&rig).await - before;
     assert!(
         (59..=2 * 61).contains(&events),
-        "{events} for 61 hand-overs"
+        "{events} watch events for 61 handovers"
     );
 }
 
@@ -115,16 +107,16 @@ async fn watch_events(rig: &ZooKeeperRig) -> u64 {
 }
 
 #[tokio::test]
-async fn a_ping_creates_no_node() {
+async fn ping_creates_no_node() {
     let rig = ZooKeeperRig::start().await;
     rig.manager().ping().await.unwrap();
     let root = rig.direct().await.check_stat(&rig.root).await.unwrap();
     assert!(root.is_none(), "{root:?}");
 }
 
-/// A name's own directory may be a container that the server removes at any time; the source stays.
+/// The server may remove the directory of a lock at any time, but the source stays.
 #[tokio::test]
-async fn the_source_outlives_managers_and_directories() {
+async fn source_outlives_managers_and_directories() {
     let rig = ZooKeeperRig::start().await;
     let source = async || {
         let manager = rig.manager();
@@ -138,20 +130,24 @@ async fn the_source_outlives_managers_and_directories() {
     assert!(first.starts_with("zookeeper:"), "{first}");
     let direct = rig.direct().await;
     let directory = format!("{}/named", rig.root);
-    eventually("the directory went", Duration::from_secs(10), async || {
-        matches!(
-            direct.check_stat(&directory).await,
-            Ok(None) | Err(Error::NoNode)
-        )
-    })
+    eventually(
+        "the directory was removed",
+        Duration::from_secs(10),
+        async || {
+            matches!(
+                direct.check_stat(&directory).await,
+                Ok(None) | Err(Error::NoNode)
+            )
+        },
+    )
     .await;
     assert_eq!(source().await, first);
 }
 
-/// The event that the predecessor has gone is lost with the waiter's connection; the next connection
-/// of the same session makes up for it.
+/// The event for the deleted predecessor is lost with the connection of the waiter. The next
+/// connection of the same session delivers it.
 #[tokio::test]
-async fn a_wake_up_lost_with_its_connection_is_made_up_for() {
+async fn waiter_is_woken_after_connection_loss() {
     for mode in [Mode::Refuse, Mode::Strand] {
         let rig = ZooKeeperRig::start().await;
         let holder = rig.past_the_proxy();
@@ -159,7 +155,10 @@ async fn a_wake_up_lost_with_its_connection_is_made_up_for() {
         let waiter = rig.manager();
         let lock = waiter.lock("quiet").wait(Duration::from_secs(20));
         let waiting = tokio::spawn(lock.acquire());
-        eventually("it waits", rig.moment(), async || rig.left().await == 2).await;
+        eventually("the task waits", rig.moment(), async || {
+            rig.left().await == 2
+        })
+        .await;
         rig.proxy.set(mode).await;
         guard.release().await;
         let begin = rig.now();
@@ -172,9 +171,9 @@ async fn a_wake_up_lost_with_its_connection_is_made_up_for() {
     }
 }
 
-/// A connection that comes back has everything renewed, but what may not be renewed.
+/// A reconnect triggers a renewal of all locks, except those that have reached `max_renewals`.
 #[tokio::test]
-async fn a_new_connection_renews_nothing_that_has_been_renewed_enough() {
+async fn reconnect_does_not_renew_past_max_renewals() {
     let rig = ZooKeeperRig::start().await;
     let manager = rig.manager();
     let lock = manager.lock("renewed").max_renewals(0);
@@ -187,53 +186,47 @@ async fn a_new_connection_renews_nothing_that_has_been_renewed_enough() {
     assert_eq!(guard.valid_until(), deadline);
 }
 
-/// A lease says nothing about how long the session keeps a node: an acquisition that was given up
-/// while nothing passed is undone afterwards, however short its lease.
+/// A node lives as long as its session, which may be longer than the lease. An acquisition that
+/// ended during an outage is therefore undone after the outage, even if its lease has expired.
 #[tokio::test]
-async fn an_outage_longer_than_the_lease_leaves_no_node_in_a_session_that_survives_it() {
+async fn outage_longer_than_lease_leaves_no_node_in_session() {
     let rig = ZooKeeperRig::start().await;
     let backend = rig.zookeeper();
     let manager = LockManager::new(backend.clone());
     let lock = manager.lock("short").lease(Duration::from_millis(20));
     lock.clone().acquire().await.unwrap().release().await;
     rig.block().await;
-    lock.wait(Duration::from_millis(50))
-        .acquire()
-        .await
-        .unwrap_err();
-    // Less than what the session lives through, and far more than two leases.
+    let lock = lock.wait(Duration::from_millis(50));
+    lock.acquire().await.unwrap_err();
+    // The session survives this pause, which is much longer than two leases.
     tokio::time::sleep(rig.lease() / 3).await;
     rig.unblock().await;
     let nothing = async || (rig.left().await, backend.places()) == (0, 0);
     eventually("nothing is left", rig.lease() * 2, nothing).await;
-    // In the same session: it is not its end that has cleaned up.
-    assert_eq!(
-        manager.lock("short").acquire().await.unwrap().name(),
-        "short"
-    );
+    // The session is still the same, so its end did not remove the node.
+    let guard = manager.lock("short").acquire().await.unwrap();
+    assert_eq!(guard.name(), "short");
 }
 
-/// What the documentation says that a lock costs: two writes, and for a name whose directory is not
-/// there two more.
+/// Checks the costs in the documentation: two writes, and two more if the directory does not exist.
 #[tokio::test]
-async fn a_lock_that_is_free_costs_two_writes() {
+async fn free_lock_costs_two_writes() {
     let rig = ZooKeeperRig::start_private().await;
     let manager = rig.manager();
     let zxid = async || {
-        let said = rig.own.as_ref().unwrap().ask(b"srvr").await.unwrap();
-        let said = String::from_utf8(said).unwrap();
-        let mut lines = said
+        let answer = rig.ask("srvr").await;
+        let mut lines = answer
             .lines()
             .filter_map(|line| line.strip_prefix("Zxid: 0x"));
-        u64::from_str_radix(lines.next().expect("it says so"), 16).unwrap()
+        u64::from_str_radix(lines.next().expect("the answer has a Zxid"), 16).unwrap()
     };
     let cost = async |name| {
         let before = zxid().await;
-        manager.lock(name).acquire().await.unwrap().release().await;
+        use_lock(&manager, name).await;
         zxid().await - before
     };
     cost("first").await;
-    // A directory that the server removes just then is a write of its own, so the least counts.
+    // The server may remove a directory at the same time, which is one more write. Use the minimum.
     let (mut new, mut known) = (u64::MAX, u64::MAX);
     for name in ["a", "b", "c"] {
         new = new.min(cost(name).await);
@@ -242,10 +235,10 @@ async fn a_lock_that_is_free_costs_two_writes() {
     assert_eq!((new, known), (4, 2));
 }
 
-/// A renewal is a sync, which only the leader can answer, and a read. A server that is cut off from
-/// its leader would answer the read alone, for a session that the leader may have ended.
+/// A renewal sends a sync, which only the leader can answer, and one read per lock. A server
+/// without its leader would still answer the reads, although the leader may have ended the session.
 #[tokio::test]
-async fn a_renewal_asks_the_leader_once_and_reads_each_lock() {
+async fn renewal_syncs_once_and_reads_each_lock() {
     let rig = ZooKeeperRig::start_private().await;
     let backend = rig.zookeeper();
     let nonces = ["a", "b", "c"].map(|name| (Arc::<str>::from(name), Nonce::random()));
@@ -262,8 +255,8 @@ async fn a_renewal_asks_the_leader_once_and_reads_each_lock() {
         nonce,
         lease: rig.lease(),
     });
-    // The session's own signs of life may come in between, so the least counts; the question for
-    // the counter counts itself.
+    // Heartbeats of the session may add packets, so use the minimum. Reading the counter is one
+    // packet itself.
     let mut packets = u64::MAX;
     for _ in 0..5 {
         let before = rig.counter("zk_packets_received").await;
@@ -275,10 +268,10 @@ async fn a_renewal_asks_the_leader_once_and_reads_each_lock() {
     assert_eq!(packets, 4);
 }
 
-/// An acquisition may be cut when it has made the directory, and no place in it yet. The server
-/// removes only those that had one.
+/// An acquisition may be dropped after it created the directory, but before it created its place.
+/// The server removes only directories that once had a child.
 #[tokio::test]
-async fn a_cut_acquisition_leaves_no_directory() {
+async fn cut_acquisition_leaves_no_directory() {
     let rig = ZooKeeperRig::start().await;
     let manager = rig.manager();
     for cut in 0..200 {
@@ -289,10 +282,6 @@ async fn a_cut_acquisition_leaves_no_directory() {
         }
     }
     let only_the_source = async || rig.names().await == [".source"];
-    eventually(
-        "no directory is left",
-        Duration::from_secs(10),
-        only_the_source,
-    )
-    .await;
+    let limit = Duration::from_secs(10);
+    eventually("no directory is left", limit, only_the_source).await;
 }

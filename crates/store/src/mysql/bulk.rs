@@ -10,8 +10,8 @@ use std::sync::LazyLock;
 use super::Transaction;
 use super::literal::{Bytes, Nullable, Text, statement};
 use crate::StoreError;
-use crate::journal::Noted;
 use crate::pool;
+use crate::sql::ledger_row::LedgerRow;
 use stocklock_core::stock::Durability;
 
 /// How many rows the prepared statement has: with the longest values that there may be they fit
@@ -34,7 +34,7 @@ static RECORD_PREPARED: LazyLock<String> =
 /// transaction is of no use any more.
 pub(super) async fn record_all(
     tx: &mut Transaction,
-    movements: &[&Noted],
+    movements: &[&LedgerRow],
 ) -> Result<bool, StoreError> {
     let chunks = movements.chunks_exact(PREPARED_ROWS);
     let rest = chunks.remainder();
@@ -49,37 +49,35 @@ pub(super) async fn record_all(
     pool::recorded(record_as_text(tx, rest).await, false)
 }
 
-async fn record_prepared(tx: &mut Transaction, movements: &[&Noted]) -> Result<(), sqlx::Error> {
+async fn record_prepared(
+    tx: &mut Transaction,
+    movements: &[&LedgerRow],
+) -> Result<(), sqlx::Error> {
     let mut query = sqlx::query(RECORD_PREPARED.as_str());
-    for Noted {
-        id,
-        note,
-        available,
-    } in movements
-    {
+    for note in movements {
         query = query
-            .bind(note.operation)
-            .bind(&*note.sku)
-            .bind(&*note.warehouse)
-            .bind(note.kind.as_str())
+            .bind(note.operation_id)
+            .bind(note.sku.as_str())
+            .bind(note.warehouse.as_str())
+            .bind(&*note.kind)
             .bind(note.delta)
-            .bind(available)
+            .bind(note.available_after)
             .bind(note.read_version)
             .bind(note.strategy.as_deref())
             .bind(Durability::Redis.as_str())
             .bind(&*note.caller)
-            .bind(note.key.as_deref())
-            .bind(note.hash.as_deref())
+            .bind(note.idempotency_key.as_deref())
+            .bind(note.request_hash.as_deref())
             .bind(note.reason.as_deref())
             .bind(note.reference.as_deref())
-            .bind(id.millis)
-            .bind(id.millis)
-            .bind(id.number);
+            .bind(note.entry.millis)
+            .bind(note.entry.millis)
+            .bind(note.entry.number);
     }
     query.execute(&mut **tx).await.map(drop)
 }
 
-async fn record_as_text(tx: &mut Transaction, movements: &[&Noted]) -> Result<(), sqlx::Error> {
+async fn record_as_text(tx: &mut Transaction, movements: &[&LedgerRow]) -> Result<(), sqlx::Error> {
     let mut text = RECORD.to_owned();
     for (i, movement) in movements.iter().enumerate() {
         let separator = if i == 0 { "" } else { ", " };
@@ -91,35 +89,32 @@ async fn record_as_text(tx: &mut Transaction, movements: &[&Noted]) -> Result<()
 }
 
 /// A movement as a row.
-struct Row<'a>(&'a Noted);
+struct Row<'a>(&'a LedgerRow);
 
 impl Display for Row<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Noted {
-            id,
-            note,
-            available,
-        } = self.0;
+        let note = self.0;
         write!(
             f,
             "({operation}, 0, {sku}, {warehouse}, {kind}, {delta}, {available}, {read_version}, \
             {strategy}, {durability}, {caller}, {key}, {hash}, {reason}, {reference}, \
             from_unixtime({millis} / 1000), {millis}, {number})",
-            operation = Bytes(note.operation.as_bytes()),
-            sku = Text(&note.sku),
-            warehouse = Text(&note.warehouse),
-            kind = Text(note.kind.as_str()),
+            operation = Bytes(note.operation_id.as_bytes()),
+            sku = Text(note.sku.as_str()),
+            warehouse = Text(note.warehouse.as_str()),
+            available = note.available_after,
+            kind = Text(&note.kind),
             delta = note.delta,
             read_version = Nullable(note.read_version),
             strategy = Nullable(note.strategy.as_deref().map(Text)),
             durability = Text(Durability::Redis.as_str()),
             caller = Text(&note.caller),
-            key = Nullable(note.key.as_deref().map(Text)),
-            hash = Nullable(note.hash.as_deref().map(Bytes)),
+            key = Nullable(note.idempotency_key.as_deref().map(Text)),
+            hash = Nullable(note.request_hash.as_deref().map(Bytes)),
             reason = Nullable(note.reason.as_deref().map(Text)),
             reference = Nullable(note.reference.as_deref().map(Text)),
-            millis = id.millis,
-            number = id.number,
+            millis = note.entry.millis,
+            number = note.entry.number,
         )
     }
 }

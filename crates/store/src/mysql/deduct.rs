@@ -8,8 +8,9 @@ use stocklock_core::stock::Durability;
 
 use super::super::driver_error::{Verdict, classify, in_autocommit, in_commit};
 use super::super::pool::{Transaction, failed};
-use super::super::record::Record;
-use super::super::{AttemptOutcome, StockStore, StoreError, rows};
+use super::super::sql::ledger_row::LedgerRow;
+use super::super::sql::rows::LevelRow;
+use super::super::{AttemptOutcome, StockStore, StoreError};
 use super::literal::statement;
 use super::script::Script;
 use super::{MySqlStore, sql};
@@ -36,7 +37,7 @@ pub(super) async fn under_row_lock(
         .fetch_optional(&mut *tx)
         .await
         .map_err(failed)?;
-    let level = row.map(rows::level).transpose()?;
+    let level = row.map(|row: LevelRow| row.try_into()).transpose()?;
     let remaining = match AttemptOutcome::decide(level, deduction.quantity.units()) {
         Ok(remaining) => remaining,
         Err(refused) => {
@@ -51,8 +52,11 @@ pub(super) async fn under_row_lock(
         .execute(&mut *tx)
         .await
         .map_err(failed)?;
-    let record = Record::of_deduction(deduction, None);
-    if !store.insert(&mut tx, &record, remaining).await? {
+    let record = LedgerRow {
+        available_after: remaining,
+        ..LedgerRow::from_deduction(deduction, None)
+    };
+    if !store.insert(&mut tx, &record).await? {
         tx.roll_back().await;
         return Ok(AttemptOutcome::Duplicate);
     }
@@ -99,7 +103,7 @@ pub(super) async fn overwrite(
 async fn write(
     store: &MySqlStore,
     deduction: &Deduction,
-    script: &Script<'_>,
+    script: &Script,
 ) -> Result<Option<AttemptOutcome>, StoreError> {
     let mut connection = store.connection().await?;
     let (answers, end) = answers(&mut connection, script).await;
@@ -126,7 +130,7 @@ async fn write(
 /// The answers to a script's statements, and whether there was one to each.
 async fn answers(
     connection: &mut sqlx::MySqlConnection,
-    script: &Script<'_>,
+    script: &Script,
 ) -> (Vec<MySqlQueryResult>, sqlx::Result<()>) {
     let mut answers = Vec::with_capacity(5);
     let text = statement(script.to_string());

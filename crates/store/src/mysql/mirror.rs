@@ -8,10 +8,12 @@ use sqlx::{MySql, QueryBuilder};
 use uuid::Uuid;
 
 use super::{MySqlStore, Transaction, bulk};
-use crate::journal::{self, EntryId, Journaled, Noted, last_of_each_level};
+use crate::StoreError;
+use crate::journal::{self, EntryId, Journaled, last_of_each_level};
 use crate::mirror::{LedgerUpTo, Mirror, Mirrored, OPERATIONS_AT_ONCE};
 use crate::pool::{conflict_if_duplicate, failed};
-use crate::{StoreError, rows};
+use crate::sql::ledger_row::LedgerRow;
+use crate::sql::rows::{AuditRow, MirrorRow};
 use stocklock_core::stock::{Durability, Sku, Warehouse};
 
 const LEDGER_ID: &str = "SELECT id FROM ledger";
@@ -47,7 +49,8 @@ const BEGIN_SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
 
 /// The sums of `bigint` are `decimal` until they are cast.
 const LEDGER_SUMS: &str =
-    "SELECT s.warehouse, coalesce(m.received_by_then, 0), coalesce(m.sold_by_then, 0),
+    "SELECT s.warehouse, coalesce(m.received_by_then, 0) AS received,
+        coalesce(m.sold_by_then, 0) AS sold,
         s.on_hand, s.held, s.backorder_limit
     FROM stock s LEFT JOIN (
         SELECT warehouse,
@@ -86,7 +89,7 @@ impl Mirror for MySqlStore {
             .fetch_optional(&mut *connection)
             .await;
         let row = connection.done(row)?;
-        row.map(rows::mirrored).transpose()
+        row.map(|row: MirrorRow| row.try_into()).transpose()
     }
 
     async fn follow(&self, entries: &[&Journaled]) -> Result<(), StoreError> {
@@ -126,9 +129,9 @@ impl Mirror for MySqlStore {
             recorded.extend(recorded_among(&mut tx, operations).await?);
         }
         tx.roll_back().await;
-        let sums = sums.into_iter().map(rows::audit);
+        let sums = sums.into_iter().map(|row: AuditRow| row.into());
         Ok(LedgerUpTo {
-            sums: sums.collect::<Result<_, _>>()?,
+            sums: sums.collect(),
             recorded,
         })
     }
@@ -192,29 +195,29 @@ async fn mirror_all(tx: &mut Transaction, entries: &[&Journaled]) -> Result<(), 
 
 /// Another one that records the same operation, or the same key, at this moment makes it a conflict;
 /// afterwards the statement sees what it is.
-async fn record(tx: &mut Transaction, movement: &Noted) -> Result<(), StoreError> {
-    let note = &movement.note;
+async fn record(tx: &mut Transaction, movement: &LedgerRow) -> Result<(), StoreError> {
+    let note = movement;
     let inserted = sqlx::query(RECORD)
-        .bind(note.operation)
-        .bind(&note.sku)
-        .bind(&note.warehouse)
-        .bind(note.kind.as_str())
+        .bind(note.operation_id)
+        .bind(&note.sku.as_str())
+        .bind(&note.warehouse.as_str())
+        .bind(&*note.kind)
         .bind(note.delta)
-        .bind(movement.available)
+        .bind(movement.available_after)
         .bind(note.read_version)
         .bind(&note.strategy)
         .bind(Durability::Redis.as_str())
         .bind(&note.caller)
         .bind(&note.caller)
-        .bind(&note.key)
-        .bind(&note.key)
-        .bind(&note.hash)
+        .bind(&note.idempotency_key)
+        .bind(&note.idempotency_key)
+        .bind(&note.request_hash)
         .bind(&note.reason)
         .bind(&note.reference)
-        .bind(movement.id.millis)
-        .bind(movement.id.millis)
-        .bind(movement.id.number)
-        .bind(note.operation)
+        .bind(movement.entry.millis)
+        .bind(movement.entry.millis)
+        .bind(movement.entry.number)
+        .bind(note.operation_id)
         .execute(&mut **tx)
         .await;
     inserted

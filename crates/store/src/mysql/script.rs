@@ -7,14 +7,14 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::literal::{Bytes, Nullable, Text};
-use crate::record::Record;
+use crate::sql::ledger_row::LedgerRow;
 use stocklock_core::stock::{Deduction, Fence, StockLevel};
 
 /// A transaction that takes units from a level and records it. The answer to its third statement
 /// says what came of it: whether the condition held, and as the last inserted id what remains.
 #[derive(Debug)]
-pub(super) struct Script<'a> {
-    record: Record<'a>,
+pub(super) struct Script {
+    record: LedgerRow,
     /// What the level becomes.
     on_hand: String,
     /// What else is set, each with a comma before it.
@@ -23,12 +23,12 @@ pub(super) struct Script<'a> {
     condition: String,
 }
 
-impl<'a> Script<'a> {
+impl Script {
     /// Where there is enough, so much less.
-    pub(super) fn if_available(deduction: &'a Deduction) -> Self {
+    pub(super) fn if_available(deduction: &Deduction) -> Self {
         let units = deduction.quantity.units();
         Self {
-            record: Record::of_deduction(deduction, None),
+            record: LedgerRow::from_deduction(deduction, None),
             on_hand: format!("on_hand - {units}"),
             also: String::new(),
             condition: format!("on_hand - held >= {units} - backorder_limit"),
@@ -36,7 +36,7 @@ impl<'a> Script<'a> {
     }
 
     /// If the level is still the one that was read.
-    pub(super) fn if_version(deduction: &'a Deduction, read: &StockLevel) -> Self {
+    pub(super) fn if_version(deduction: &Deduction, read: &StockLevel) -> Self {
         Self {
             condition: format!("version = {}", read.version),
             ..Self::overwrite(deduction, read)
@@ -44,7 +44,7 @@ impl<'a> Script<'a> {
     }
 
     /// If it is, and no later holder of the lock has written.
-    pub(super) fn if_fenced(deduction: &'a Deduction, read: &StockLevel, fence: &Fence) -> Self {
+    pub(super) fn if_fenced(deduction: &Deduction, read: &StockLevel, fence: &Fence) -> Self {
         let (token, source, version) = (fence.token, Text(&fence.source), read.version);
         Self {
             also: format!(", fence = {token}, fence_source = {source}"),
@@ -56,10 +56,10 @@ impl<'a> Script<'a> {
     }
 
     /// Whatever it is by now; but the limit may have been lowered, which the CHECK would refuse.
-    pub(super) fn overwrite(deduction: &'a Deduction, read: &StockLevel) -> Self {
+    pub(super) fn overwrite(deduction: &Deduction, read: &StockLevel) -> Self {
         let on_hand = read.on_hand - deduction.quantity.units();
         Self {
-            record: Record::of_deduction(deduction, Some(read)),
+            record: LedgerRow::from_deduction(deduction, Some(read)),
             on_hand: on_hand.to_string(),
             also: String::new(),
             condition: format!("{on_hand} - held >= -backorder_limit"),
@@ -74,10 +74,10 @@ impl<'a> Script<'a> {
 /// Whether a row was changed the `INSERT` learns from a variable that the `UPDATE` itself sets.
 /// `row_count()` would say it too, but it is about the answer: once the client is gone, MariaDB
 /// goes on with the message, finds no count, would record nothing, and commit.
-impl Display for Script<'_> {
+impl Display for Script {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let record = &self.record;
-        let (sku, warehouse) = (Text(record.sku), Text(record.warehouse));
+        let (sku, warehouse) = (Text(record.sku.as_str()), Text(record.warehouse.as_str()));
         write!(
             f,
             "SET @available = NULL; BEGIN; UPDATE stock \
@@ -97,17 +97,17 @@ impl Display for Script<'_> {
             SELECT {operation}, 0, {sku}, {warehouse}, {kind}, {delta}, {read_version}, \
             {strategy}, {durability}, {caller}, {key}, {hash}, {reason}, {reference}, \
             @available FROM dual WHERE @available IS NOT NULL; COMMIT",
-            operation = Bytes(record.operation.as_bytes()),
-            kind = Text(record.kind.as_str()),
+            operation = Bytes(record.operation_id.as_bytes()),
+            kind = Text(&record.kind),
             delta = record.delta,
             read_version = Nullable(record.read_version),
-            strategy = Nullable(record.strategy.map(Text)),
-            durability = Text(record.durability.as_str()),
-            caller = Text(record.caller()),
-            key = Nullable(record.key().map(Text)),
-            hash = Nullable(record.hash().map(Bytes)),
-            reason = Nullable(record.reason.map(Text)),
-            reference = Nullable(record.reference.map(Text)),
+            strategy = Nullable(record.strategy.as_deref().map(Text)),
+            durability = Text(&record.durability),
+            caller = Text(&record.caller),
+            key = Nullable(record.idempotency_key.as_deref().map(Text)),
+            hash = Nullable(record.request_hash.as_deref().map(Bytes)),
+            reason = Nullable(record.reason.as_deref().map(Text)),
+            reference = Nullable(record.reference.as_deref().map(Text)),
         )
     }
 }

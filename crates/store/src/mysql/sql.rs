@@ -51,22 +51,23 @@ pub(super) const INSERT_MOVEMENT: &str = "INSERT INTO movement
     VALUES (?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
 pub(super) const RECORDED: &str = "SELECT operation_id, sku, warehouse, kind, delta,
-        available_after, read_version, strategy, durability, request_hash, reason, reference,
-        date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')
+        available_after, read_version, strategy, durability, caller, idempotency_key, request_hash, reason, reference,
+        date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ') AS created_at
     FROM movement
     WHERE operation_id = ? AND line = 0 OR caller = ? AND idempotency_key = ?
     ORDER BY operation_id = ? DESC LIMIT 1";
 
 pub(super) const MOVEMENTS: &str = "SELECT operation_id, sku, warehouse, kind, delta,
-        available_after, read_version, strategy, durability, request_hash, reason, reference,
-        date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')
+        available_after, read_version, strategy, durability, caller, idempotency_key, request_hash, reason, reference,
+        date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ') AS created_at
     FROM movement
     WHERE sku = ? AND (? IS NULL OR warehouse = ?) AND (? IS NULL OR kind = ?)
         AND (? IS NULL OR reference = ?) AND (? IS NULL OR operation_id < ?)
     ORDER BY operation_id DESC, line DESC LIMIT ?";
 
 /// One statement, therefore one snapshot. The sums of `bigint` are `decimal` until they are cast.
-pub(super) const AUDIT: &str = "SELECT s.warehouse, coalesce(m.received, 0), coalesce(m.sold, 0),
+pub(super) const AUDIT: &str = "SELECT s.warehouse, coalesce(m.received, 0) AS received,
+        coalesce(m.sold, 0) AS sold,
         s.on_hand, s.held, s.backorder_limit
     FROM stock s LEFT JOIN (
         SELECT warehouse,

@@ -8,8 +8,10 @@ use stocklock_core::stock::Durability;
 
 use super::super::driver_error::{Verdict, classify, in_autocommit, waited_for_the_ledger};
 use super::super::pool::failed;
-use super::super::record::{Record, bind_record};
-use super::super::{AttemptOutcome, StockStore, StoreError, rows};
+use super::super::record::bind_record;
+use super::super::sql::ledger_row::LedgerRow;
+use super::super::sql::rows::LevelRow;
+use super::super::{AttemptOutcome, StockStore, StoreError};
 use super::{PostgresStore, sql};
 use stocklock_core::stock::{Deduction, Fence, StockLevel};
 
@@ -17,7 +19,7 @@ pub(super) async fn if_available(
     store: &PostgresStore,
     deduction: &Deduction,
 ) -> Result<AttemptOutcome, StoreError> {
-    let record = Record::of_deduction(deduction, None);
+    let record = LedgerRow::from_deduction(deduction, None);
     let statement = bind_record!(query_scalar(sql::DEDUCT_IF_AVAILABLE), record)
         .bind(deduction.quantity.units());
     match write(store, deduction, statement).await? {
@@ -37,7 +39,7 @@ pub(super) async fn under_row_lock(
         .fetch_optional(&mut *tx)
         .await
         .map_err(failed)?;
-    let level = row.map(rows::level).transpose()?;
+    let level = row.map(|row: LevelRow| row.try_into()).transpose()?;
     let remaining = match AttemptOutcome::decide(level, deduction.quantity.units()) {
         Ok(remaining) => remaining,
         Err(refused) => {
@@ -52,8 +54,11 @@ pub(super) async fn under_row_lock(
         .execute(&mut *tx)
         .await
         .map_err(failed)?;
-    let record = Record::of_deduction(deduction, None);
-    if !store.insert(&mut tx, &record, remaining).await? {
+    let record = LedgerRow {
+        available_after: remaining,
+        ..LedgerRow::from_deduction(deduction, None)
+    };
+    if !store.insert(&mut tx, &record).await? {
         tx.roll_back().await;
         return Ok(AttemptOutcome::Duplicate);
     }
@@ -69,7 +74,7 @@ pub(super) async fn if_version(
     deduction: &Deduction,
     read: &StockLevel,
 ) -> Result<AttemptOutcome, StoreError> {
-    let record = Record::of_deduction(deduction, Some(read));
+    let record = LedgerRow::from_deduction(deduction, Some(read));
     let statement = bind_record!(query_scalar(sql::DEDUCT_IF_VERSION), record)
         .bind(read.on_hand - deduction.quantity.units())
         .bind(read.version);
@@ -83,7 +88,7 @@ pub(super) async fn if_fenced(
     read: &StockLevel,
     fence: &Fence,
 ) -> Result<AttemptOutcome, StoreError> {
-    let record = Record::of_deduction(deduction, Some(read));
+    let record = LedgerRow::from_deduction(deduction, Some(read));
     let statement = bind_record!(query_scalar(sql::DEDUCT_IF_FENCED), record)
         .bind(read.on_hand - deduction.quantity.units())
         .bind(read.version)
@@ -100,7 +105,7 @@ pub(super) async fn overwrite(
     deduction: &Deduction,
     read: &StockLevel,
 ) -> Result<AttemptOutcome, StoreError> {
-    let record = Record::of_deduction(deduction, Some(read));
+    let record = LedgerRow::from_deduction(deduction, Some(read));
     let statement = bind_record!(query_scalar(sql::OVERWRITE), record)
         .bind(read.on_hand - deduction.quantity.units());
     match write(store, deduction, statement).await? {

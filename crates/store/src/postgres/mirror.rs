@@ -8,10 +8,12 @@ use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
 use super::{PostgresStore, Transaction};
-use crate::journal::{self, EntryId, Journaled, Noted, last_of_each_level};
+use crate::StoreError;
+use crate::journal::{self, EntryId, Journaled, last_of_each_level};
 use crate::mirror::{LedgerUpTo, Mirror, Mirrored, OPERATIONS_AT_ONCE};
 use crate::pool::{self, conflict_if_duplicate, failed};
-use crate::{StoreError, rows};
+use crate::sql::ledger_row::LedgerRow;
+use crate::sql::rows::{AuditRow, MirrorRow};
 use stocklock_core::stock::{Durability, Sku, Warehouse};
 
 const LEDGER_ID: &str = "SELECT id FROM ledger";
@@ -63,7 +65,8 @@ const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
 
 /// The sums of `bigint` are `numeric` until they are cast.
 const LEDGER_SUMS: &str =
-    "SELECT s.warehouse, coalesce(m.received_by_then, 0), coalesce(m.sold_by_then, 0),
+    "SELECT s.warehouse, coalesce(m.received_by_then, 0) AS received,
+        coalesce(m.sold_by_then, 0) AS sold,
         s.on_hand, s.held, s.backorder_limit
     FROM stock s LEFT JOIN (
         SELECT warehouse,
@@ -102,7 +105,7 @@ impl Mirror for PostgresStore {
             .fetch_optional(&mut *connection)
             .await;
         let row = connection.done(row)?;
-        row.map(rows::mirrored).transpose()
+        row.map(|row: MirrorRow| row.try_into()).transpose()
     }
 
     async fn follow(&self, entries: &[&Journaled]) -> Result<(), StoreError> {
@@ -140,9 +143,9 @@ impl Mirror for PostgresStore {
             recorded.extend(recorded_among(&mut tx, operations).await?);
         }
         tx.roll_back().await;
-        let sums = sums.into_iter().map(rows::audit);
+        let sums = sums.into_iter().map(|row: AuditRow| row.into());
         Ok(LedgerUpTo {
-            sums: sums.collect::<Result<_, _>>()?,
+            sums: sums.collect(),
             recorded,
         })
     }
@@ -203,64 +206,62 @@ async fn mirror_all(tx: &mut Transaction, entries: &[&Journaled]) -> Result<(), 
 
 /// Records movements that are new to the ledger by one statement; answers whether all are. Where they
 /// are not, the transaction is of no use any more.
-async fn record_all(tx: &mut Transaction, movements: &[&Noted]) -> Result<bool, StoreError> {
+async fn record_all(tx: &mut Transaction, movements: &[&LedgerRow]) -> Result<bool, StoreError> {
     if movements.is_empty() {
         return Ok(true);
     }
     let inserted = sqlx::query(RECORD_ALL)
         .bind(Durability::Redis.as_str())
-        .bind(column(movements, |movement| movement.note.operation))
-        .bind(column(movements, |movement| &*movement.note.sku))
-        .bind(column(movements, |movement| &*movement.note.warehouse))
-        .bind(column(movements, |movement| movement.note.kind.as_str()))
-        .bind(column(movements, |movement| movement.note.delta))
-        .bind(column(movements, |movement| movement.available))
-        .bind(column(movements, |movement| movement.note.read_version))
+        .bind(column(movements, |movement| movement.operation_id))
+        .bind(column(movements, |movement| movement.sku.as_str()))
+        .bind(column(movements, |movement| movement.warehouse.as_str()))
+        .bind(column(movements, |movement| &*movement.kind))
+        .bind(column(movements, |movement| movement.delta))
+        .bind(column(movements, |movement| movement.available_after))
+        .bind(column(movements, |movement| movement.read_version))
+        .bind(column(movements, |movement| movement.strategy.as_deref()))
+        .bind(column(movements, |movement| &*movement.caller))
         .bind(column(movements, |movement| {
-            movement.note.strategy.as_deref()
-        }))
-        .bind(column(movements, |movement| &*movement.note.caller))
-        .bind(column(movements, |movement| movement.note.key.as_deref()))
-        .bind(column(movements, |movement| movement.note.hash.as_deref()))
-        .bind(column(movements, |movement| {
-            movement.note.reason.as_deref()
+            movement.idempotency_key.as_deref()
         }))
         .bind(column(movements, |movement| {
-            movement.note.reference.as_deref()
+            movement.request_hash.as_deref()
         }))
-        .bind(column(movements, |movement| movement.id.millis))
-        .bind(column(movements, |movement| movement.id.number))
+        .bind(column(movements, |movement| movement.reason.as_deref()))
+        .bind(column(movements, |movement| movement.reference.as_deref()))
+        .bind(column(movements, |movement| movement.entry.millis))
+        .bind(column(movements, |movement| movement.entry.number))
         .execute(&mut **tx)
         .await;
     pool::recorded(inserted.map(drop), false)
 }
 
 /// One value of each movement.
-fn column<'a, T>(movements: &[&'a Noted], value: impl Fn(&'a Noted) -> T) -> Vec<T> {
+fn column<'a, T>(movements: &[&'a LedgerRow], value: impl Fn(&'a LedgerRow) -> T) -> Vec<T> {
     movements.iter().copied().map(value).collect()
 }
 
 /// Another one that records the same operation, or the same key, at this moment makes it a conflict;
 /// afterwards the statement sees what it is.
-async fn record(tx: &mut Transaction, movement: &Noted) -> Result<(), StoreError> {
-    let note = &movement.note;
+async fn record(tx: &mut Transaction, movement: &LedgerRow) -> Result<(), StoreError> {
+    let note = movement;
     let inserted = sqlx::query(RECORD)
-        .bind(note.operation)
-        .bind(&note.sku)
-        .bind(&note.warehouse)
-        .bind(note.kind.as_str())
+        .bind(note.operation_id)
+        .bind(&note.sku.as_str())
+        .bind(&note.warehouse.as_str())
+        .bind(&*note.kind)
         .bind(note.delta)
-        .bind(movement.available)
+        .bind(movement.available_after)
         .bind(note.read_version)
         .bind(&note.strategy)
         .bind(Durability::Redis.as_str())
         .bind(&note.caller)
-        .bind(&note.key)
-        .bind(&note.hash)
+        .bind(&note.idempotency_key)
+        .bind(&note.request_hash)
         .bind(&note.reason)
         .bind(&note.reference)
-        .bind(movement.id.millis)
-        .bind(movement.id.number)
+        .bind(movement.entry.millis)
+        .bind(movement.entry.number)
         .execute(&mut **tx)
         .await;
     inserted

@@ -92,22 +92,23 @@ pub(super) const INSERT_MOVEMENT: &str = "INSERT INTO movement
     VALUES ($1, 0, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
 
 pub(super) const RECORDED: &str = r#"SELECT operation_id, sku, warehouse, kind, delta,
-        available_after, read_version, strategy, durability, request_hash, reason, reference,
-        to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+        available_after, read_version, strategy, durability, caller, idempotency_key, request_hash, reason, reference,
+        to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS created_at
     FROM movement
     WHERE operation_id = $1 AND line = 0 OR caller = $2 AND idempotency_key = $3
     ORDER BY operation_id = $1 DESC LIMIT 1"#;
 
 pub(super) const MOVEMENTS: &str = r#"SELECT operation_id, sku, warehouse, kind, delta,
-        available_after, read_version, strategy, durability, request_hash, reason, reference,
-        to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+        available_after, read_version, strategy, durability, caller, idempotency_key, request_hash, reason, reference,
+        to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS created_at
     FROM movement
     WHERE sku = $1 AND ($2 IS NULL OR warehouse = $2) AND ($3 IS NULL OR kind = $3)
         AND ($4 IS NULL OR reference = $4) AND ($5 IS NULL OR operation_id < $5)
     ORDER BY operation_id DESC, line DESC LIMIT $6"#;
 
 /// One statement, therefore one snapshot. The sums of `bigint` are `numeric` until they are cast.
-pub(super) const AUDIT: &str = "SELECT s.warehouse, coalesce(m.received, 0), coalesce(m.sold, 0),
+pub(super) const AUDIT: &str = "SELECT s.warehouse, coalesce(m.received, 0) AS received,
+        coalesce(m.sold, 0) AS sold,
         s.on_hand, s.held, s.backorder_limit
     FROM stock s LEFT JOIN (
         SELECT warehouse,

@@ -16,7 +16,7 @@ use super::failure::bad_answer;
 use super::loading::{LOADS, lost_again};
 use super::{RedisStore, scripts};
 use crate::StoreError;
-use crate::journal::{EntryId, Noted};
+use crate::journal::EntryId;
 use crate::mirror::LedgerUpTo;
 use stocklock_core::stock::{Audit, MovementKind, Sku, StockLevel, Warehouse};
 
@@ -101,7 +101,7 @@ impl RedisStore {
             .iter()
             .filter_map(|entry| entry.journaled.as_ref().ok());
         let movements = understood.flat_map(|entry| entry.movements.iter());
-        let operations: Vec<Uuid> = movements.map(|noted| noted.note.operation).collect();
+        let operations: Vec<Uuid> = movements.map(|row| row.operation_id).collect();
         self.sql.ledger_up_to(sku, last, &operations).await
     }
 }
@@ -128,13 +128,14 @@ fn audit<'a>(
             audit.pending += 1;
             continue;
         };
-        for Noted { note, .. } in journaled.movements.iter() {
-            if recorded.contains(&note.operation) {
+        for row in journaled.movements.iter() {
+            if recorded.contains(&row.operation_id) {
                 continue;
             }
-            match note.kind {
-                MovementKind::Deducted => audit.sold -= note.delta,
-                _ => audit.received += note.delta,
+            if row.kind == MovementKind::Deducted.as_str() {
+                audit.sold -= row.delta;
+            } else {
+                audit.received += row.delta;
             }
             audit.pending += 1;
         }

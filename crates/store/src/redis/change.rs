@@ -4,11 +4,10 @@
 use super::scripts::Answer;
 use super::write::Wanted;
 use super::{RedisStore, failure};
-use crate::journal::Note;
 use crate::level_change::{MAX_UNITS, plan_level};
-use crate::record::Record;
+use crate::sql::ledger_row::LedgerRow;
 use crate::{ChangeOutcome, StoreError};
-use stocklock_core::stock::{Adjustment, LevelChange, StockLevel, Warehouse};
+use stocklock_core::stock::{Adjustment, Idempotency, LevelChange, StockLevel, Warehouse};
 
 impl RedisStore {
     /// Sets a level that exists. `warehouses` are all that the SKU has.
@@ -23,9 +22,8 @@ impl RedisStore {
             Ok(planned) => planned,
             Err(refused) => return Ok(refused),
         };
-        let record = Record::of_level_change(change, planned.before, &planned.level);
-        self.write_level(planned.level.clone(), &existing, &record)
-            .await
+        let row = LedgerRow::from_level_change(change, planned.before, &planned.level);
+        self.write_level(planned.level, &existing, &row, None).await
     }
 
     /// Adds to or takes from a level.
@@ -50,20 +48,21 @@ impl RedisStore {
                 available: read.available(),
             });
         }
-        let record = Record::of_adjustment(adjustment);
-        self.write_level(level.clone(), &[read], &record).await
+        let row = LedgerRow::from_adjustment(adjustment, &level);
+        let key = adjustment.idempotency.as_ref();
+        self.write_level(level, &[read], &row, key).await
     }
 
-    /// Writes `level`, recorded by `record`, if all of `read` are still as they were.
+    /// Writes `level`, recorded by `row`, if all of `read` are still as they were.
     async fn write_level(
         &self,
         level: StockLevel,
         read: &[StockLevel],
-        record: &Record<'_>,
+        row: &LedgerRow,
+        key: Option<&Idempotency>,
     ) -> Result<ChangeOutcome, StoreError> {
         let place = (&level.sku, &level.warehouse);
-        let key = record.idempotency;
-        let step = self.step(place, &Note::of(record), key).await?;
+        let step = self.step(place, row, key).await?;
         let mut wanted = Wanted::new(level.on_hand, Some(level.backorder_limit));
         let keys = self.keys().await?;
         for read in read {

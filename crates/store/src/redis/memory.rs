@@ -1,12 +1,11 @@
 //! What Redis remembers of operations: enough to give the first answer again.
 
-use std::borrow::Cow;
-
 use super::RedisStore;
 use super::failure::bad_answer;
 use super::step::Step;
 use crate::StoreError;
-use crate::journal::{EntryId, Note, Noted, line};
+use crate::journal::{EntryId, line, parse_line};
+use crate::sql::ledger_row::LedgerRow;
 use stocklock_core::stock::{Idempotency, Movement, OperationId, Sku};
 
 impl RedisStore {
@@ -37,8 +36,8 @@ impl RedisStore {
             return Ok(false);
         };
         let available = movement.available_after;
-        let note = note_of(movement, key);
-        let memory = line(available, &note.to_text());
+        let row = LedgerRow::from_movement(movement, key);
+        let memory = line(available, &row.to_journal_text());
         let mut set = redis::cmd("SET");
         set.arg(&step.name).arg(memory).arg("NX").arg("PX");
         // Nothing changes by it that a repeat would do again.
@@ -47,27 +46,9 @@ impl RedisStore {
     }
 }
 
-/// What the ledger says of a movement that was made under `key`.
-fn note_of(movement: Movement, key: &Idempotency) -> Note<'_> {
-    Note {
-        operation: movement.operation.0,
-        sku: String::from(movement.sku).into(),
-        warehouse: String::from(movement.warehouse).into(),
-        kind: movement.kind,
-        delta: movement.delta,
-        read_version: movement.read_version,
-        strategy: movement.strategy.map(Cow::Owned),
-        caller: key.caller.as_str().into(),
-        key: Some(key.key.as_str().into()),
-        hash: movement.request_hash.map(|hash| hash.0.to_vec().into()),
-        reason: movement.reason.map(Cow::Owned),
-        reference: movement.reference.map(Cow::Owned),
-    }
-}
-
 /// What is remembered is the line that the journal got.
 fn movement(memory: &str) -> Result<Movement, StoreError> {
-    // No answer tells the time of the entry that it once was.
-    let movement = Noted::parse(memory, EntryId::default()).and_then(Noted::movement);
-    movement.map_err(|_| bad_answer(memory))
+    // Redis does not keep the id of the entry, and so not its time.
+    let row = parse_line(memory, EntryId::default()).map_err(|_| bad_answer(memory))?;
+    row.movement()
 }

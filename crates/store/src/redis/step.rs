@@ -7,7 +7,7 @@ use redis::Cmd;
 
 use super::{KEY_MEMORY, OPERATION_MEMORY, RedisStore};
 use crate::StoreError;
-use crate::journal::Note;
+use crate::sql::ledger_row::LedgerRow;
 use stocklock_core::stock::{Idempotency, OperationId, Sku, Warehouse};
 
 /// One operation on one level.
@@ -40,19 +40,19 @@ impl RedisStore {
     pub(super) async fn step(
         &self,
         (sku, warehouse): (&Sku, &Warehouse),
-        note: &Note<'_>,
+        row: &LedgerRow,
         idempotency: Option<&Idempotency>,
     ) -> Result<Step, StoreError> {
         let keys = self.keys().await?;
         let of_sku = keys.of(sku);
-        let operation = OperationId(note.operation);
+        let operation = OperationId(row.operation_id);
         Ok(Step {
             operation,
             level: of_sku.level(warehouse).into(),
             journal: keys.journal(of_sku.shard),
             tally: keys.tally(of_sku.shard),
             name: of_sku.memory(operation, idempotency),
-            movement: note.to_text(),
+            movement: row.to_journal_text(),
             memory: idempotency.map_or(OPERATION_MEMORY, |_| KEY_MEMORY),
         })
     }

@@ -5,8 +5,7 @@ use redis::Cmd;
 use super::scripts::{self, Answer};
 use super::step::Step;
 use super::{Guard, RedisStore, attempt};
-use crate::journal::Note;
-use crate::record::Record;
+use crate::sql::ledger_row::LedgerRow;
 use crate::{AttemptOutcome, StoreError};
 use stocklock_core::stock::{Deduction, Fence, Idempotency, Sku, StockLevel};
 
@@ -74,10 +73,10 @@ impl RedisStore {
         read: &StockLevel,
         guard: Guard<'_>,
     ) -> Result<AttemptOutcome, StoreError> {
-        let note = Note::of(&Record::of_deduction(deduction, Some(read)));
+        let row = LedgerRow::from_deduction(deduction, Some(read));
         let units = deduction.quantity.units();
         let (sku, key) = (&deduction.sku, deduction.idempotency.as_ref());
-        let step = self.step((sku, &deduction.warehouse), &note, key).await?;
+        let step = self.step((sku, &deduction.warehouse), &row, key).await?;
         let mut wanted = Wanted::new(read.on_hand - units, None);
         if let Guard::Fence(fence) = guard {
             wanted.fenced(fence);

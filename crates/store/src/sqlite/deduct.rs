@@ -5,8 +5,9 @@ use stocklock_core::stock::Durability;
 
 use super::super::driver_error::{Verdict, classify};
 use super::super::pool::failed;
-use super::super::record::Record;
-use super::super::{AttemptOutcome, StockStore, StoreError, rows};
+use super::super::sql::ledger_row::LedgerRow;
+use super::super::sql::rows::LevelRow;
+use super::super::{AttemptOutcome, StockStore, StoreError};
 use super::{SqliteStore, sql, transaction};
 use stocklock_core::stock::{Deduction, Fence, StockLevel};
 
@@ -41,7 +42,7 @@ pub(super) async fn under_row_lock(
         .fetch_optional(&mut *tx)
         .await
         .map_err(failed)?;
-    let level = row.map(rows::level).transpose()?;
+    let level = row.map(|row: LevelRow| row.try_into()).transpose()?;
     let remaining = match AttemptOutcome::decide(level, deduction.quantity.units()) {
         Ok(remaining) => remaining,
         Err(refused) => {
@@ -138,10 +139,11 @@ async fn record(
     remaining: i64,
     read: Option<&StockLevel>,
 ) -> Result<AttemptOutcome, StoreError> {
-    if !store
-        .insert(&mut tx, &Record::of_deduction(deduction, read), remaining)
-        .await?
-    {
+    let record = LedgerRow {
+        available_after: remaining,
+        ..LedgerRow::from_deduction(deduction, read)
+    };
+    if !store.insert(&mut tx, &record).await? {
         transaction::roll_back(tx).await;
         return Ok(AttemptOutcome::Duplicate);
     }

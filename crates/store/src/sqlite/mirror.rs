@@ -8,10 +8,12 @@ use sqlx::{QueryBuilder, Sqlite, Transaction};
 use uuid::Uuid;
 
 use super::{SqliteStore, transaction};
-use crate::journal::{self, EntryId, Journaled, Noted, last_of_each_level};
+use crate::StoreError;
+use crate::journal::{self, EntryId, Journaled, last_of_each_level};
 use crate::mirror::{LedgerUpTo, Mirror, Mirrored, OPERATIONS_AT_ONCE};
 use crate::pool::{self, conflict_if_duplicate, failed};
-use crate::{StoreError, rows};
+use crate::sql::ledger_row::LedgerRow;
+use crate::sql::rows::{AuditRow, MirrorRow};
 use stocklock_core::stock::{Durability, Sku, Warehouse};
 
 const LEDGER_ID: &str = "SELECT id FROM ledger";
@@ -49,8 +51,8 @@ const RECORD: &str = "INSERT INTO movement
 const RECORDED_AMONG: &str = "SELECT operation_id FROM movement
     WHERE line = 0 AND operation_id IN ";
 
-const LEDGER_SUMS: &str =
-    "SELECT s.warehouse, coalesce(m.received_by_then, 0), coalesce(m.sold_by_then, 0),
+const LEDGER_SUMS: &str = "SELECT s.warehouse, coalesce(m.received_by_then, 0) AS received,
+        coalesce(m.sold_by_then, 0) AS sold,
         s.on_hand, s.held, s.backorder_limit
     FROM stock s LEFT JOIN (
         SELECT warehouse,
@@ -87,7 +89,7 @@ impl Mirror for SqliteStore {
             .fetch_optional(&self.readers)
             .await
             .map_err(|error| self.unread(error))?;
-        row.map(rows::mirrored).transpose()
+        row.map(|row: MirrorRow| row.try_into()).transpose()
     }
 
     async fn follow(&self, entries: &[&Journaled]) -> Result<(), StoreError> {
@@ -130,9 +132,9 @@ impl Mirror for SqliteStore {
             recorded.extend(recorded_among(&mut tx, operations).await?);
         }
         transaction::roll_back(tx).await;
-        let sums = sums.into_iter().map(rows::audit);
+        let sums = sums.into_iter().map(|row: AuditRow| row.into());
         Ok(LedgerUpTo {
-            sums: sums.collect::<Result<_, _>>()?,
+            sums: sums.collect(),
             recorded,
         })
     }
@@ -197,34 +199,34 @@ async fn mirror_all(
 /// are not, the transaction is of no use any more.
 async fn record_all(
     tx: &mut Transaction<'static, Sqlite>,
-    movements: &[&Noted],
+    movements: &[&LedgerRow],
 ) -> Result<bool, StoreError> {
     if movements.is_empty() {
         return Ok(true);
     }
     let mut query = QueryBuilder::<Sqlite>::new(RECORD_ALL);
     query.push_values(movements, |mut row, movement| {
-        let note = &movement.note;
-        row.push_bind(note.operation)
+        let note = movement;
+        row.push_bind(note.operation_id)
             .push("0")
-            .push_bind(&note.sku)
-            .push_bind(&note.warehouse)
-            .push_bind(note.kind.as_str())
+            .push_bind(&note.sku.as_str())
+            .push_bind(&note.warehouse.as_str())
+            .push_bind(&*note.kind)
             .push_bind(note.delta)
-            .push_bind(movement.available)
+            .push_bind(movement.available_after)
             .push_bind(note.read_version)
             .push_bind(&note.strategy)
             .push_bind(Durability::Redis.as_str())
             .push_bind(&note.caller)
-            .push_bind(&note.key)
-            .push_bind(&note.hash)
+            .push_bind(&note.idempotency_key)
+            .push_bind(&note.request_hash)
             .push_bind(&note.reason)
             .push_bind(&note.reference)
             .push("strftime('%Y-%m-%dT%H:%M:%fZ', ")
-            .push_bind_unseparated(movement.id.millis)
+            .push_bind_unseparated(movement.entry.millis)
             .push_unseparated(" / 1000.0, 'unixepoch')")
-            .push_bind(movement.id.millis)
-            .push_bind(movement.id.number);
+            .push_bind(movement.entry.millis)
+            .push_bind(movement.entry.number);
     });
     let inserted = query.build().persistent(false).execute(&mut **tx).await;
     pool::recorded(inserted.map(drop), false)
@@ -232,25 +234,28 @@ async fn record_all(
 
 /// Another one that records the same operation, or the same key, at this moment makes it a conflict;
 /// afterwards the statement sees what it is.
-async fn record(tx: &mut Transaction<'static, Sqlite>, movement: &Noted) -> Result<(), StoreError> {
-    let note = &movement.note;
+async fn record(
+    tx: &mut Transaction<'static, Sqlite>,
+    movement: &LedgerRow,
+) -> Result<(), StoreError> {
+    let note = movement;
     let inserted = sqlx::query(RECORD)
-        .bind(note.operation)
-        .bind(&note.sku)
-        .bind(&note.warehouse)
-        .bind(note.kind.as_str())
+        .bind(note.operation_id)
+        .bind(&note.sku.as_str())
+        .bind(&note.warehouse.as_str())
+        .bind(&*note.kind)
         .bind(note.delta)
-        .bind(movement.available)
+        .bind(movement.available_after)
         .bind(note.read_version)
         .bind(&note.strategy)
         .bind(Durability::Redis.as_str())
         .bind(&note.caller)
-        .bind(&note.key)
-        .bind(&note.hash)
+        .bind(&note.idempotency_key)
+        .bind(&note.request_hash)
         .bind(&note.reason)
         .bind(&note.reference)
-        .bind(movement.id.millis)
-        .bind(movement.id.number)
+        .bind(movement.entry.millis)
+        .bind(movement.entry.number)
         .execute(&mut **tx)
         .await;
     inserted

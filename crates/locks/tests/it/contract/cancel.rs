@@ -1,4 +1,4 @@
-//! A future that is dropped leaves nothing behind.
+//! Cancel safety: a dropped future leaves nothing on the server or in the process.
 
 use std::pin::pin;
 use std::task::Poll;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use stocklock_locks::Nonce;
 use stocklock_locks::backend::Request;
 
-use crate::rig::{Counts, Rig, RigExt, eventually};
+use crate::rig::{Counts, Rig, RigExt, eventually, use_lock, wait_until_nothing_is_left};
 
-/// Drops an acquisition after ever longer times, beyond the one that it takes.
-pub(super) async fn an_acquisition_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
+/// Drops acquisitions after increasing times, until they complete before the drop.
+pub(super) async fn acquire_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
     let counts = Counts::default();
     let manager = rig.builder().hooks(counts.clone()).build();
     let mut acquired = 0;
@@ -29,11 +29,11 @@ pub(super) async fn an_acquisition_dropped_at_any_time_leaves_nothing(rig: &impl
     assert_eq!((manager.held(), counts.dropped(), counts.lost()), (0, 0, 0));
 }
 
-/// Drops an acquisition after 0, 1, 2 … rounds of the scheduler, so between any two polls of the task
-/// that it runs in. When the name is free here, one release has been answered, and it was enough.
-pub(super) async fn an_acquisition_dropped_between_any_two_polls_leaves_nothing(rig: &impl Rig) {
+/// Drops an acquisition after 0, 1, 2 … rounds of the scheduler, and so between any two polls of
+/// its task. The local name becomes free after one answered release, so that release was enough.
+pub(super) async fn acquire_dropped_between_polls_leaves_nothing(rig: &impl Rig) {
     let manager = rig.manager();
-    manager.lock("cut").acquire().await.unwrap().release().await;
+    use_lock(&manager, "cut").await;
     for rounds in 0..10_000 {
         let mut acquisition = Box::pin(manager.lock("cut").acquire());
         let mut acquired = None;
@@ -45,7 +45,7 @@ pub(super) async fn an_acquisition_dropped_between_any_two_polls_leaves_nothing(
             if round % 10 < 9 {
                 tokio::task::yield_now().await;
             } else {
-                // Virtual time stands still while anything can run.
+                // Virtual time advances only if no task can run.
                 tokio::time::sleep(rig.step()).await;
             }
         }
@@ -55,18 +55,18 @@ pub(super) async fn an_acquisition_dropped_between_any_two_polls_leaves_nothing(
             guard.release().await;
         }
         let free = async || manager.names() == 0;
-        eventually("the name is free", rig.moment(), free).await;
+        eventually("the local name is free", rig.moment(), free).await;
         assert_eq!(rig.left().await, 0, "after {rounds} rounds");
         if is_acquired {
             assert!(rounds > 1);
             return;
         }
     }
-    panic!("it was never acquired");
+    panic!("the lock was never acquired");
 }
 
-/// The same while another holds the lock, on the server and in the local line.
-pub(super) async fn a_wait_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
+/// Drops waits for a held lock, on the server and in the local queue.
+pub(super) async fn wait_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
     let (holder, waiter) = (rig.manager(), rig.manager());
     let guard = holder.lock("cut").acquire().await.unwrap();
     for round in 0..30 {
@@ -79,13 +79,13 @@ pub(super) async fn a_wait_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
         })
         .await;
     }
-    // Nobody in the queue is a ghost: the next one has it at once.
+    // No dropped wait still has a place in the queue, so the lock is free at once.
     guard.release().await;
     assert!(waiter.lock("cut").try_acquire().await.unwrap().is_some());
 }
 
-/// Polls an attempt of the back end itself 0, 1, 2 … times, drops it there, and releases.
-pub(super) async fn an_attempt_dropped_at_any_await_point_is_undone_by_a_release(rig: &impl Rig) {
+/// Polls an attempt of the back end 0, 1, 2 … times, drops it, and releases its nonce.
+pub(super) async fn release_undoes_attempt_dropped_at_any_await_point(rig: &impl Rig) {
     let backend = rig.backend();
     for polls in 0.. {
         let nonce = Nonce::random();
@@ -99,10 +99,7 @@ pub(super) async fn an_attempt_dropped_at_any_await_point_is_undone_by_a_release
             backend.release("polled", nonce).await.unwrap();
         }
         drop(contender);
-        eventually("nothing is left", rig.moment(), async || {
-            rig.left().await == 0
-        })
-        .await;
+        wait_until_nothing_is_left(rig, rig.moment()).await;
         if let Some(attempt) = ended {
             attempt.unwrap();
             assert!(polls > 0);
@@ -112,7 +109,7 @@ pub(super) async fn an_attempt_dropped_at_any_await_point_is_undone_by_a_release
 }
 
 async fn cut_after<F: Future>(rig: &impl Rig, time: Duration, future: F) -> Option<F::Output> {
-    // Not Tokio's timer, whose steps are milliseconds.
+    // The resolution of Tokio's timer is only one millisecond.
     let end = rig.clock().sleep_until(rig.now() + time);
     tokio::select! {
         biased;
@@ -121,7 +118,7 @@ async fn cut_after<F: Future>(rig: &impl Rig, time: Duration, future: F) -> Opti
     }
 }
 
-/// The output of a future that needs at most so many polls.
+/// Polls a future at most `times` times, and returns its output if it completes.
 async fn poll_times<F: Future>(times: u32, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut polled = 0;

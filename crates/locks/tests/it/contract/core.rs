@@ -1,4 +1,4 @@
-//! What holds while nothing fails.
+//! Behaviour without faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use std::time::Duration;
 use stocklock_locks::backend::{Attempt, Release, Request};
 use stocklock_locks::{LockError, LostReason, Nonce, ReleaseOutcome};
 
-use crate::rig::{Counts, Rig, RigExt, eventually};
+use crate::rig::{Counts, Rig, RigExt, eventually, try_lock, wait_until_nothing_is_left};
 
-/// Four processes of three tasks each read and write back a number that only the lock protects.
-pub(super) async fn only_one_of_many_holds_at_a_time(rig: &impl Rig) {
+/// Four processes with three tasks each increment a number that only the lock protects.
+pub(super) async fn many_contenders_have_one_holder_at_a_time(rig: &impl Rig) {
     let sum = Arc::new(AtomicU64::new(0));
     let mut tasks = tokio::task::JoinSet::new();
     for manager in (0..4).map(|_| rig.manager()) {
@@ -19,7 +19,7 @@ pub(super) async fn only_one_of_many_holds_at_a_time(rig: &impl Rig) {
             tasks.spawn(async move {
                 for _ in 0..3 {
                     let lock = manager.lock("counter").wait(Duration::from_mins(1));
-                    let guard = lock.acquire().await.expect("the lock is free at some time");
+                    let guard = lock.acquire().await.expect("the lock becomes free");
                     let read = sum.load(Ordering::SeqCst);
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     sum.store(read + 1, Ordering::SeqCst);
@@ -34,13 +34,10 @@ pub(super) async fn only_one_of_many_holds_at_a_time(rig: &impl Rig) {
     }
     tasks.join_all().await;
     assert_eq!(sum.load(Ordering::SeqCst), 36);
-    eventually("nothing is left", rig.moment(), async || {
-        rig.left().await == 0
-    })
-    .await;
+    wait_until_nothing_is_left(rig, rig.moment()).await;
 }
 
-pub(super) async fn locks_of_other_names_are_independent(rig: &impl Rig) {
+pub(super) async fn locks_with_different_names_are_independent(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
     let _a = one.lock("a").acquire().await.unwrap();
     let begin = rig.now();
@@ -49,19 +46,15 @@ pub(super) async fn locks_of_other_names_are_independent(rig: &impl Rig) {
     assert!(rig.now().since(begin) < rig.moment());
 }
 
-pub(super) async fn acquire_ends_at_the_wait_limit(rig: &impl Rig) {
+pub(super) async fn acquire_of_held_lock_fails_at_wait_limit(rig: &impl Rig) {
     let (holder, remote) = (rig.manager(), rig.manager());
     let _guard = holder.lock("busy").acquire().await.unwrap();
-    // On the server for one, in the local line for the other.
+    // `remote` waits on the server, `holder` in the local queue.
     for manager in [&remote, &holder] {
         let begin = rig.now();
         let limit = Duration::from_millis(200);
-        let error = manager
-            .lock("busy")
-            .wait(limit)
-            .acquire()
-            .await
-            .unwrap_err();
+        let lock = manager.lock("busy").wait(limit);
+        let error = lock.acquire().await.unwrap_err();
         let took = rig.now().since(begin);
         assert!(
             matches!(error, LockError::WaitLimit { waited } if waited >= limit),
@@ -69,27 +62,20 @@ pub(super) async fn acquire_ends_at_the_wait_limit(rig: &impl Rig) {
         );
         assert!(took >= limit && took < limit + rig.moment(), "{took:?}");
     }
-    eventually("the waiters left the queue", rig.moment(), async || {
-        rig.left().await == 1
-    })
-    .await;
+    let only_holder = async || rig.left().await == 1;
+    eventually("the waiters left the queue", rig.moment(), only_holder).await;
 }
 
-pub(super) async fn try_acquire_is_none_while_held(rig: &impl Rig) {
+pub(super) async fn try_acquire_of_held_lock_returns_none(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
-    let guard = one
-        .lock("tried")
-        .try_acquire()
-        .await
-        .unwrap()
-        .expect("free");
-    assert!(other.lock("tried").try_acquire().await.unwrap().is_none());
-    assert!(one.lock("tried").try_acquire().await.unwrap().is_none());
+    let guard = try_lock(&one, "tried").await.expect("the lock is free");
+    assert!(try_lock(&other, "tried").await.is_none());
+    assert!(try_lock(&one, "tried").await.is_none());
     guard.release().await;
-    assert!(other.lock("tried").try_acquire().await.unwrap().is_some());
+    assert!(try_lock(&other, "tried").await.is_some());
 }
 
-pub(super) async fn tokens_grow_and_name_their_source(rig: &impl Rig) {
+pub(super) async fn tokens_grow_within_one_source(rig: &impl Rig) {
     let managers = [rig.manager(), rig.manager()];
     let mut last = None;
     for round in 0..10 {
@@ -103,8 +89,8 @@ pub(super) async fn tokens_grow_and_name_their_source(rig: &impl Rig) {
     }
 }
 
-/// A guard cannot be released twice, but a release can arrive twice: its first answer was lost.
-pub(super) async fn a_second_release_frees_nobody_elses_lock(rig: &impl Rig) {
+/// A release may arrive twice if the answer to the first one was lost.
+pub(super) async fn repeated_release_keeps_lock_of_next_holder(rig: &impl Rig) {
     let backend = rig.backend();
     let [first, second] = [Nonce::random(), Nonce::random()];
     let attempt = async |nonce| {
@@ -118,28 +104,20 @@ pub(super) async fn a_second_release_frees_nobody_elses_lock(rig: &impl Rig) {
         assert!(matches!(attempt, Attempt::Held(_)), "{attempt:?}");
     };
     attempt(first).await;
-    assert_eq!(
-        backend.release("twice", first).await.unwrap(),
-        Release::Released
-    );
+    let release = async |nonce| backend.release("twice", nonce).await.unwrap();
+    assert_eq!(release(first).await, Release::Released);
     attempt(second).await;
-    assert_eq!(
-        backend.release("twice", first).await.unwrap(),
-        Release::NotHeld
-    );
+    assert_eq!(release(first).await, Release::NotHeld);
     assert!(backend.verify("twice", second).await.unwrap());
-    assert_eq!(
-        backend.release("twice", second).await.unwrap(),
-        Release::Released
-    );
+    assert_eq!(release(second).await, Release::Released);
 }
 
-pub(super) async fn a_dropped_guard_is_released_in_the_background(rig: &impl Rig) {
+pub(super) async fn dropped_guard_is_released_in_background(rig: &impl Rig) {
     let counts = Counts::default();
     let manager = rig.builder().hooks(counts.clone()).build();
     let guard = manager.lock("dropped").acquire().await.unwrap();
     let lost = guard.lost();
-    // On a thread without a runtime, and without blocking it.
+    // The drop works on a thread without a runtime.
     std::thread::spawn(move || drop(guard)).join().unwrap();
     assert_eq!(lost.await, LostReason::Released);
     let next = rig.manager().lock("dropped").acquire().await.unwrap();
@@ -148,44 +126,36 @@ pub(super) async fn a_dropped_guard_is_released_in_the_background(rig: &impl Rig
     assert_eq!((manager.held(), manager.names()), (0, 0));
 }
 
-pub(super) async fn a_child_guard_keeps_the_lock(rig: &impl Rig) {
+pub(super) async fn child_guard_keeps_lock_after_parent_release(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
     let guard = one.lock("entered").acquire().await.unwrap();
     let child = guard.reenter().unwrap();
     assert_eq!(guard.token(), child.token());
     guard.release().await;
     child.check().unwrap();
-    assert!(other.lock("entered").try_acquire().await.unwrap().is_none());
+    assert!(try_lock(&other, "entered").await.is_none());
     child.release().await;
-    assert!(other.lock("entered").try_acquire().await.unwrap().is_some());
+    assert!(try_lock(&other, "entered").await.is_some());
 }
 
-pub(super) async fn run_releases_when_its_body_ends(rig: &impl Rig) {
+pub(super) async fn run_releases_lock_when_body_ends(rig: &impl Rig) {
     let manager = rig.manager();
-    let token = manager
-        .lock("run")
-        .run(|guard| async move { guard.token() })
-        .await
-        .unwrap();
-    let guard = manager
-        .lock("run")
-        .try_acquire()
-        .await
-        .unwrap()
-        .expect("free");
+    let run = manager.lock("run").run(async |guard| guard.token());
+    let token = run.await.unwrap();
+    let guard = try_lock(&manager, "run").await.expect("the lock is free");
     assert!(token < guard.token());
 }
 
-pub(super) async fn shutdown_releases_what_is_held_and_ends_what_waits(rig: &impl Rig) {
+pub(super) async fn shutdown_releases_locks_and_ends_waits(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
     let guard = one.lock("mine").acquire().await.unwrap();
     let theirs = other.lock("theirs").acquire().await.unwrap();
     let waiter = tokio::spawn(one.lock("theirs").acquire());
-    let in_line = tokio::spawn(one.lock("mine").acquire());
-    eventually("it waits", rig.moment(), async || one.names() == 2).await;
+    let queued = tokio::spawn(one.lock("mine").acquire());
+    eventually("both tasks wait", rig.moment(), async || one.names() == 2).await;
     one.shutdown().await;
     assert_eq!(guard.lost().await, LostReason::Shutdown);
-    for task in [waiter, in_line] {
+    for task in [waiter, queued] {
         let error = task.await.unwrap().unwrap_err();
         assert!(matches!(error, LockError::Shutdown), "{error}");
     }
@@ -193,10 +163,10 @@ pub(super) async fn shutdown_releases_what_is_held_and_ends_what_waits(rig: &imp
     assert!(matches!(error, LockError::Shutdown), "{error}");
     assert_eq!(rig.left().await, 1);
     theirs.check().unwrap();
-    assert!(other.lock("mine").try_acquire().await.unwrap().is_some());
+    assert!(try_lock(&other, "mine").await.is_some());
 }
 
-pub(super) async fn names_that_no_path_could_hold_are_fine(rig: &impl Rig) {
+pub(super) async fn unusual_names_work_and_invalid_lengths_fail(rig: &impl Rig) {
     let manager = rig.manager();
     let long = "x".repeat(1_024);
     let names = [
@@ -214,18 +184,11 @@ pub(super) async fn names_that_no_path_could_hold_are_fine(rig: &impl Rig) {
     ];
     let mut guards = Vec::new();
     for name in names {
-        guards.push(manager.lock(name).try_acquire().await.unwrap().expect(name));
+        guards.push(try_lock(&manager, name).await.expect(name));
     }
     for name in names {
-        assert!(
-            rig.manager()
-                .lock(name)
-                .try_acquire()
-                .await
-                .unwrap()
-                .is_none(),
-            "{name:?}"
-        );
+        let second = try_lock(&rig.manager(), name).await;
+        assert!(second.is_none(), "{name:?}");
     }
     for wrong in ["", &"x".repeat(1_025)] {
         let error = manager.lock(wrong).acquire().await.unwrap_err();
@@ -236,8 +199,8 @@ pub(super) async fn names_that_no_path_could_hold_are_fine(rig: &impl Rig) {
     }
 }
 
-/// Fifty tasks on one lock ask the server fifty times, in the order of their arrival.
-pub(super) async fn tasks_of_one_process_are_one_contender(rig: &impl Rig) {
+/// Fifty waiting tasks cause fifty attempts on the server, and acquire in order of arrival.
+pub(super) async fn waiting_tasks_acquire_in_order_with_one_attempt_each(rig: &impl Rig) {
     let counts = Counts::default();
     let manager = rig.builder().hooks(counts.clone()).build();
     let first = manager.lock("hot").acquire().await.unwrap();
@@ -246,11 +209,11 @@ pub(super) async fn tasks_of_one_process_are_one_contender(rig: &impl Rig) {
         let lock = manager.lock("hot").wait(Duration::from_mins(1));
         let sender = sender.clone();
         tokio::spawn(async move {
-            let guard = lock.acquire().await.expect("free at some time");
+            let guard = lock.acquire().await.expect("the lock becomes free");
             sender.send(number).unwrap();
             guard.release().await;
         });
-        // Runs the task, and the one that it starts, to where they wait.
+        // Let the task, and the one that it starts, run until they wait.
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }

@@ -1,12 +1,14 @@
-//! What holds when the server, or the way to it, fails.
+//! Behaviour when the server, or the connection to it, fails.
 
 use std::time::Duration;
 
 use stocklock_locks::{LockError, LockManager, LockState, LostReason, ReleaseOutcome};
 
-use crate::rig::{Counts, Faults, RigExt, eventually};
+use crate::rig::{
+    Counts, Faults, RigExt, eventually, try_lock, use_lock, wait_until_nothing_is_left,
+};
 
-pub(super) async fn a_lock_taken_away_is_lost_before_its_deadline(rig: &impl Faults) {
+pub(super) async fn lock_deleted_on_server_is_lost_before_deadline(rig: &impl Faults) {
     let manager = rig.manager();
     let guard = manager.lock("stolen").acquire().await.unwrap();
     let begin = rig.now();
@@ -17,17 +19,11 @@ pub(super) async fn a_lock_taken_away_is_lost_before_its_deadline(rig: &impl Fau
         guard.release().await,
         ReleaseOutcome::AlreadyLost { .. }
     ));
-    // The local line is open again.
-    manager
-        .lock("stolen")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await;
+    // The local queue is free again.
+    use_lock(&manager, "stolen").await;
 }
 
-pub(super) async fn verify_asks_the_server(rig: &impl Faults) {
+pub(super) async fn verify_detects_lock_deleted_on_server(rig: &impl Faults) {
     let guard = rig.manager().lock("asked").acquire().await.unwrap();
     guard.verify().await.unwrap();
     rig.take_away("asked").await;
@@ -36,9 +32,9 @@ pub(super) async fn verify_asks_the_server(rig: &impl Faults) {
     assert!(matches!(guard.state(), LockState::Lost(_)));
 }
 
-/// Fifty runs, each at another point of a renewal's cycle: with its renewals blocked the holder
-/// learns of the loss before a waiter, whom no blockade reaches, is granted the lock.
-pub(super) async fn lost_comes_before_the_server_may_grant_to_another(rig: &impl Faults) {
+/// Blocks the renewals of fifty holders, each at another point of its renewal cycle. Each holder
+/// learns of its loss before a waiter with a working connection gets the lock.
+pub(super) async fn loss_is_reported_before_next_grant(rig: &impl Faults) {
     const RUNS: u32 = 50;
     let (manager, other) = (rig.manager(), rig.past_the_proxy());
     let mut runs = tokio::task::JoinSet::new();
@@ -66,7 +62,7 @@ pub(super) async fn lost_comes_before_the_server_may_grant_to_another(rig: &impl
         });
         tokio::time::sleep(rig.lease() / RUNS).await;
     }
-    // Each has been renewed, and is somewhere between two renewals.
+    // By now each lock was renewed, and is between two renewals.
     tokio::time::sleep(rig.lease() / 2).await;
     assert_eq!((manager.held(), other.held()), (RUNS as usize, 0));
     rig.block_renewals().await;
@@ -76,67 +72,43 @@ pub(super) async fn lost_comes_before_the_server_may_grant_to_another(rig: &impl
     rig.unblock().await;
 }
 
-pub(super) async fn an_acquire_whose_answer_was_lost_has_one_holder(rig: &impl Faults) {
+pub(super) async fn acquire_with_lost_answer_has_one_holder(rig: &impl Faults) {
     let counts = Counts::default();
     let one = rig.builder().hooks(counts.clone()).build();
     let other = rig.manager();
-    one.lock("warm").acquire().await.unwrap().release().await;
+    use_lock(&one, "warm").await;
     assert_eq!(counts.attempts(), 1);
     rig.lose_acquire_answer("cut").await;
     let begin = rig.now();
-    let guard = one
-        .lock("cut")
-        .wait(rig.lease() / 2)
-        .acquire()
-        .await
-        .unwrap();
+    let lock = one.lock("cut").wait(rig.lease() / 2);
+    let guard = lock.acquire().await.unwrap();
     assert!(rig.now().since(begin) < rig.lease() / 2);
     assert!(counts.attempts() >= 3, "no answer was lost");
     assert_eq!(rig.left().await, 1);
-    assert!(other.lock("cut").try_acquire().await.unwrap().is_none());
+    assert!(try_lock(&other, "cut").await.is_none());
     guard.verify().await.unwrap();
     guard.release().await;
-    assert!(other.lock("cut").try_acquire().await.unwrap().is_some());
+    assert!(try_lock(&other, "cut").await.is_some());
 }
 
-/// The same, and whoever asked has gone before anything could be repeated.
-pub(super) async fn an_acquire_given_up_after_its_answer_was_lost_leaves_nothing(
-    rig: &impl Faults,
-) {
+/// The caller drops the future before the request can be repeated.
+pub(super) async fn acquire_dropped_after_lost_answer_leaves_nothing(rig: &impl Faults) {
     let manager = rig.manager();
-    manager
-        .lock("warm")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await;
+    use_lock(&manager, "warm").await;
     for round in 0..8 {
         rig.lose_acquire_answer("cut").await;
         let time = rig.step() * 2_u32.pow(round);
-        // Acquired after all, in the later rounds, or not.
+        // In later rounds there is enough time to acquire the lock.
         drop(tokio::time::timeout(time, manager.lock("cut").acquire()).await);
         let gone = async || manager.names() == 0 && rig.left().await == 0;
         eventually("nothing is left", rig.lease() / 2, gone).await;
     }
-    rig.manager()
-        .lock("cut")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await;
+    use_lock(&rig.manager(), "cut").await;
 }
 
-pub(super) async fn a_server_that_gives_no_answer_is_unavailable(rig: &impl Faults) {
+pub(super) async fn silent_server_is_reported_as_unavailable(rig: &impl Faults) {
     let manager = rig.manager();
-    manager
-        .lock("warm")
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await;
+    use_lock(&manager, "warm").await;
     rig.block().await;
     let begin = rig.now();
     let limit = Duration::from_millis(300);
@@ -147,13 +119,10 @@ pub(super) async fn a_server_that_gives_no_answer_is_unavailable(rig: &impl Faul
     }
     assert!(rig.now().since(begin) < limit + rig.moment());
     rig.unblock().await;
-    eventually("nothing is left", rig.lease(), async || {
-        rig.left().await == 0
-    })
-    .await;
+    wait_until_nothing_is_left(rig, rig.lease()).await;
 }
 
-pub(super) async fn a_release_that_cannot_arrive_is_repeated(rig: &impl Faults) {
+pub(super) async fn blocked_release_is_repeated(rig: &impl Faults) {
     let (one, other) = (rig.manager(), rig.manager());
     let guard = one.lock("kept").lease(rig.lease()).acquire().await.unwrap();
     rig.block().await;
@@ -165,48 +134,39 @@ pub(super) async fn a_release_that_cannot_arrive_is_repeated(rig: &impl Faults) 
         !matches!(outcome, ReleaseOutcome::AlreadyLost { .. }),
         "{outcome:?}"
     );
-    other
-        .lock("kept")
-        .wait(rig.lease() * 2)
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await;
-    eventually("nothing is left", rig.lease(), async || {
-        rig.left().await == 0
-    })
-    .await;
+    let lock = other.lock("kept").wait(rig.lease() * 2);
+    lock.acquire().await.unwrap().release().await;
+    wait_until_nothing_is_left(rig, rig.lease()).await;
 }
 
-pub(super) async fn ping_says_whether_the_server_answers(rig: &impl Faults) {
+pub(super) async fn ping_succeeds_only_while_server_answers(rig: &impl Faults) {
     let (used, fresh) = (rig.manager(), rig.manager());
     let limit = rig.backend().response_limit();
-    let asks_in_time = async |manager: &LockManager| {
+    let ping = async |manager: &LockManager| {
         let begin = rig.now();
         let answer = manager.ping().await;
         let took = rig.now().since(begin);
         assert!(took < limit + rig.moment(), "{took:?}");
         answer
     };
-    asks_in_time(&used).await.unwrap();
+    ping(&used).await.unwrap();
     rig.block().await;
     for manager in [&used, &fresh] {
-        asks_in_time(manager).await.unwrap_err();
+        ping(manager).await.unwrap_err();
     }
     rig.unblock().await;
     rig.crash().await;
     for manager in [&used, &fresh] {
-        asks_in_time(manager).await.unwrap_err();
+        ping(manager).await.unwrap_err();
     }
     rig.bring_up().await;
     for manager in [&used, &fresh] {
         let answers = async || manager.ping().await.is_ok();
-        eventually("it answers again", Duration::from_secs(20), answers).await;
+        eventually("the server answers again", Duration::from_secs(20), answers).await;
     }
 }
 
-pub(super) async fn a_server_that_comes_back_is_used_again(rig: &impl Faults) {
+pub(super) async fn restarted_server_is_used_again(rig: &impl Faults) {
     let manager = rig.manager();
     let guard = manager.lock("again").acquire().await.unwrap();
     rig.crash().await;
@@ -214,16 +174,9 @@ pub(super) async fn a_server_that_comes_back_is_used_again(rig: &impl Faults) {
     let lock = manager.lock("other").wait(Duration::from_secs(20));
     let other = lock.acquire().await.unwrap();
     other.release().await;
-    // The old one is lost, or was kept by a server that remembers; never silently in between.
+    // The first lock is lost, or the server still has it. Then no other client can acquire it.
     if guard.verify().await.is_ok() {
-        assert!(
-            rig.manager()
-                .lock("again")
-                .try_acquire()
-                .await
-                .unwrap()
-                .is_none()
-        );
+        assert!(try_lock(&rig.manager(), "again").await.is_none());
     }
     drop(guard);
     let lock = manager.lock("again").wait(Duration::from_secs(20));

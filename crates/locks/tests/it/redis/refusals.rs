@@ -1,19 +1,21 @@
-//! What Redis says when it will not: a lock attempt waits while that may pass, and says why.
+//! Refusals of Redis: an acquisition repeats its request as long as the refusal may pass, and then
+//! reports the reason.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use rstest::rstest;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
+use stocklock_testkit::ports::free_port;
+use stocklock_testkit::servers::{PrivateServer, ask};
 
 use super::run;
 use crate::rig::redis::RedisRig;
 use crate::rig::{Counts, Rig, RigExt, eventually};
-use crate::support::ports::free_port;
-use crate::support::server::Server;
 
-/// The line that a refused attempt is reported with; it was not permanent.
+/// Returns the message of an error. Checks that the error is transient.
 fn transient(error: &LockError) -> String {
     let LockError::Unavailable(source) = error else {
         panic!("{error}");
@@ -22,61 +24,59 @@ fn transient(error: &LockError) -> String {
     error.to_string()
 }
 
-/// While the server refuses, a short wait ends with the reason and a long one goes on; when it does
-/// not any more, the long one has the lock.
-async fn waits_out(rig: &RedisRig, code: &str, end: impl AsyncFnOnce()) {
+/// While the server refuses, a short wait fails with the reason, and a long one continues. After
+/// `end`, which stops the refusals, the long wait acquires the lock.
+async fn check_refusal(rig: &RedisRig, code: &str, end: impl AsyncFnOnce()) {
     let counts = Counts::default();
-    // One slot, for the server that is a cluster.
+    // One hash slot for all keys, for the test with a cluster.
     let backend = RedisBackend::builder(&rig.url()).prefix("{lock}");
     let manager = LockManager::builder(backend.build().unwrap())
         .hooks(counts.clone())
         .build();
     let lock = manager.lock("refused");
     let short = lock.clone().wait(Duration::from_millis(200));
-    let said = transient(&short.acquire().await.unwrap_err());
+    let message = transient(&short.acquire().await.unwrap_err());
     let start = "the lock server is unavailable: redis: acquire \"refused\": ";
-    assert!(said.starts_with(start) && said.contains(code), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(
+        message.starts_with(start) && message.contains(code),
+        "{message}"
+    );
+    assert_eq!(message.lines().count(), 1, "{message}");
     let before = counts.attempts();
     let long = tokio::spawn(lock.wait(Duration::from_secs(30)).acquire());
-    let asks = async || counts.attempts() >= before + 3;
-    eventually("it asks again", Duration::from_secs(5), asks).await;
+    let asks_again = async || counts.attempts() >= before + 3;
+    eventually("more attempts", Duration::from_secs(5), asks_again).await;
     assert!(!long.is_finished());
     end().await;
     long.await.unwrap().unwrap().release().await;
 }
 
-async fn told(rig: &RedisRig, command: &str) {
+async fn execute(rig: &RedisRig, command: &str) {
     assert_eq!(run::<String>(&mut rig.direct().await, command).await, "OK");
 }
 
+#[rstest]
+#[case::full_memory("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM")]
+#[case::replica("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY")]
+#[case::too_few_replicas(
+    "CONFIG SET min-replicas-to-write 1",
+    "CONFIG SET min-replicas-to-write 0",
+    "NOREPLICAS"
+)]
 #[tokio::test]
-async fn a_full_memory_is_waited_out() {
+async fn acquire_waits_while_writes_are_refused(
+    #[case] refuse: &str,
+    #[case] accept: &str,
+    #[case] code: &str,
+) {
     let rig = RedisRig::start().await;
-    told(&rig, "CONFIG SET maxmemory 1").await;
-    let end = async || told(&rig, "CONFIG SET maxmemory 0").await;
-    waits_out(&rig, "OOM", end).await;
+    execute(&rig, refuse).await;
+    check_refusal(&rig, code, async || execute(&rig, accept).await).await;
 }
 
+/// The directory for snapshots is not writable.
 #[tokio::test]
-async fn a_replica_is_waited_out() {
-    let rig = RedisRig::start().await;
-    told(&rig, "REPLICAOF 127.0.0.1 1").await;
-    let end = async || told(&rig, "REPLICAOF NO ONE").await;
-    waits_out(&rig, "READONLY", end).await;
-}
-
-#[tokio::test]
-async fn a_master_with_too_few_replicas_is_waited_out() {
-    let rig = RedisRig::start().await;
-    told(&rig, "CONFIG SET min-replicas-to-write 1").await;
-    let end = async || told(&rig, "CONFIG SET min-replicas-to-write 0").await;
-    waits_out(&rig, "NOREPLICAS", end).await;
-}
-
-/// A disk that cannot be written to.
-#[tokio::test]
-async fn a_failed_snapshot_is_waited_out() {
+async fn acquire_waits_while_snapshots_fail() {
     let rig = RedisRig::start().await;
     let mut direct = rig.direct().await;
     let mut set = redis::cmd("CONFIG");
@@ -85,56 +85,58 @@ async fn a_failed_snapshot_is_waited_out() {
     assert_eq!(set, "OK");
     let directory = rig.server.directory();
     let saves = async |mode: u32, status: &str| {
-        set_permissions(&directory, Permissions::from_mode(mode)).unwrap();
+        set_permissions(directory, Permissions::from_mode(mode)).unwrap();
         let mut direct = rig.direct().await;
         run::<String>(&mut direct, "BGSAVE").await;
         let line = format!("rdb_last_bgsave_status:{status}");
-        eventually("it has tried", Duration::from_secs(10), async || {
+        let has_tried = async || {
             let info: String = run(&mut rig.direct().await, "INFO persistence").await;
-            info.lines().any(|said| said == line)
-        })
-        .await;
+            info.lines().any(|found| found == line)
+        };
+        eventually("a snapshot", Duration::from_secs(10), has_tried).await;
     };
     saves(0o500, "err").await;
-    waits_out(&rig, "MISCONF", async || saves(0o700, "ok").await).await;
+    check_refusal(&rig, "MISCONF", async || saves(0o700, "ok").await).await;
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_down_is_waited_out() {
-    let settings = format!("--cluster-enabled yes --cluster-port {}", free_port());
-    let rig = RedisRig::before(Server::redis_with(&settings).await).await;
-    let end = async || told(&rig, "CLUSTER ADDSLOTSRANGE 0 16383").await;
-    waits_out(&rig, "CLUSTERDOWN", end).await;
+async fn acquire_waits_while_cluster_is_down() {
+    let port = free_port().to_string();
+    let settings = ["--cluster-enabled", "yes", "--cluster-port", &port];
+    let rig = RedisRig::before(PrivateServer::redis(&settings).await).await;
+    let end = async || execute(&rig, "CLUSTER ADDSLOTSRANGE 0 16383").await;
+    check_refusal(&rig, "CLUSTERDOWN", end).await;
 }
 
-/// A server that has just been started reads its data, here slowly.
+/// A restarted server loads its data, made slow by its settings.
 #[tokio::test]
-async fn a_server_that_loads_its_data_is_waited_out() {
-    // A millisecond for each key; commands are answered after every kilobyte, thus after each key.
+async fn acquire_waits_while_server_loads_data() {
+    // One millisecond per key of one kilobyte. Commands are answered after every kilobyte.
     let settings = "--key-load-delay 1000 --loading-process-events-interval-bytes 1024 \
                     --rdbcompression no";
-    let rig = RedisRig::before(Server::redis_with(settings).await).await;
+    let settings: Vec<_> = settings.split(' ').collect();
+    let rig = RedisRig::before(PrivateServer::redis(&settings).await).await;
     let mut fill = redis::cmd("EVAL");
     fill.arg("for i = 1, 4000 do redis.call('SET', 'k' .. i, string.rep('x', 1024)) end")
         .arg(0);
     let filled: () = fill.query_async(&mut rig.direct().await).await.unwrap();
     assert_eq!(filled, ());
-    told(&rig, "SAVE").await;
+    execute(&rig, "SAVE").await;
     rig.server.kill9();
     let loading = async || {
         let loads = async || {
-            let said = rig.server.ask(b"PING\r\n").await;
-            said.is_ok_and(|said| said.starts_with(b"-LOADING"))
+            let answer = ask(&rig.server.address(), "PING\r\nQUIT\r\n").await;
+            answer.is_ok_and(|answer| answer.starts_with("-LOADING"))
         };
-        eventually("it loads", Duration::from_secs(10), loads).await;
-        waits_out(&rig, "LOADING", async || {}).await;
+        eventually("the server loads", Duration::from_secs(10), loads).await;
+        check_refusal(&rig, "LOADING", async || {}).await;
     };
-    tokio::join!(rig.server.bring_up(), loading());
+    tokio::join!(rig.server.restart(), loading());
 }
 
-/// What nobody but the operator can mend is told at once, however long the wait limit is.
+/// Errors that an operator must fix are reported at once, even if the wait limit is long.
 #[tokio::test]
-async fn a_missing_password_and_a_foreign_key_are_told_at_once() {
+async fn missing_password_and_foreign_key_fail_at_once() {
     let rig = RedisRig::start().await;
     let mut direct = rig.direct().await;
     let refused = async |code: &str| {
@@ -149,6 +151,6 @@ async fn a_missing_password_and_a_foreign_key_are_told_at_once() {
     };
     run::<i64>(&mut direct, "HSET lock{refused} no string").await;
     refused("WRONGTYPE").await;
-    told(&rig, "CONFIG SET requirepass secret").await;
+    execute(&rig, "CONFIG SET requirepass secret").await;
     refused("NOAUTH").await;
 }

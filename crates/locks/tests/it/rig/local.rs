@@ -1,4 +1,4 @@
-//! The local back end under virtual time.
+//! The local back end, under virtual time.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;

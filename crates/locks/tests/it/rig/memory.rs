@@ -1,4 +1,4 @@
-//! The model of a lock server under virtual time.
+//! The in-memory model of a lock server, under virtual time.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A Redis of one test's own, behind a proxy, under real time.
+//! A private Redis per test, behind a proxy, under real time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,27 +8,27 @@ use redis::aio::MultiplexedConnection;
 use stocklock_locks::backend::Backend;
 use stocklock_locks::clock::{BootClock, Clock};
 use stocklock_locks::redis::RedisBackend;
+use stocklock_testkit::proxy::{Mode, Proxy};
+use stocklock_testkit::servers::PrivateServer;
 
 use super::{Faults, Rig};
-use crate::support::proxy::{Mode, Proxy};
-use crate::support::server::Server;
 
 pub(crate) struct RedisRig {
-    pub(crate) server: Server,
+    pub(crate) server: PrivateServer,
     pub(crate) proxy: Proxy,
 }
 
 impl RedisRig {
     pub(crate) async fn start() -> Self {
-        Self::before(Server::redis().await).await
+        Self::before(PrivateServer::redis(&[]).await).await
     }
 
-    pub(crate) async fn before(server: Server) -> Self {
+    pub(crate) async fn before(server: PrivateServer) -> Self {
         let proxy = Proxy::to(server.address()).await;
         Self { server, proxy }
     }
 
-    /// A connection past the proxy.
+    /// Opens a connection that does not use the proxy.
     pub(crate) async fn direct(&self) -> MultiplexedConnection {
         let client = redis::Client::open(format!("redis://{}/", self.server.address())).unwrap();
         client.get_multiplexed_async_connection().await.unwrap()
@@ -38,7 +38,7 @@ impl RedisRig {
         format!("redis://{}/", self.proxy.address())
     }
 
-    /// The channels that somebody listens to.
+    /// Returns the channels that have subscribers.
     pub(crate) async fn channels(&self) -> Vec<String> {
         let channels = redis::cmd("PUBSUB")
             .arg("CHANNELS")
@@ -121,6 +121,6 @@ impl Faults for RedisRig {
     }
 
     async fn bring_up(&self) {
-        self.server.bring_up().await;
+        self.server.restart().await;
     }
 }

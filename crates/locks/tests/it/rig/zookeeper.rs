@@ -1,4 +1,4 @@
-//! A root of one test's own on a ZooKeeper, behind a proxy, under real time.
+//! A private root per test on a ZooKeeper server, behind a proxy, under real time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,45 +8,56 @@ use futures_util::future::join_all;
 use stocklock_locks::backend::Backend;
 use stocklock_locks::clock::{BootClock, Clock};
 use stocklock_locks::zookeeper::ZooKeeperBackend;
-use tokio::sync::OnceCell;
+use stocklock_testkit::proxy::{Mode, Proxy};
+use stocklock_testkit::servers::{PrivateServer, TestZooKeeper, ask, fresh_zookeeper};
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
 use super::{Faults, Rig};
-use crate::support::proxy::{Mode, Proxy};
-use crate::support::server::Server;
 
 pub(crate) struct ZooKeeperRig {
-    /// A server that this rig may kill.
-    pub(crate) own: Option<Server>,
+    /// A private server that this rig may kill.
+    own: Option<PrivateServer>,
     pub(crate) proxy: Proxy,
+    /// Does not exist at first.
     pub(crate) root: String,
     address: String,
+    _parent: TestZooKeeper,
 }
 
 impl ZooKeeperRig {
-    /// On the server that all tests share.
+    /// Uses the server that all tests of this process share.
     pub(crate) async fn start() -> Self {
-        static SHARED: OnceCell<Server> = OnceCell::const_new();
-        let server = SHARED.get_or_init(Server::zookeeper).await;
-        Self::on(server.address(), None).await
+        Self::below(fresh_zookeeper().await, None).await
     }
 
-    /// On a server of its own.
+    /// Uses a private server.
     pub(crate) async fn start_private() -> Self {
-        let server = Server::zookeeper().await;
-        Self::on(server.address(), Some(server)).await
+        let server = PrivateServer::zookeeper().await;
+        let parent = TestZooKeeper::create(server.url(), false).await;
+        Self::below(parent.unwrap(), Some(server)).await
     }
 
-    async fn on(address: String, own: Option<Server>) -> Self {
+    async fn below(parent: TestZooKeeper, own: Option<PrivateServer>) -> Self {
+        let (address, path) = parent.connect.split_once('/').expect("a root");
         Self {
             own,
-            proxy: Proxy::to(address.clone()).await,
-            root: format!("/t{:016x}", fastrand::u64(..)),
-            address,
+            proxy: Proxy::to(address).await,
+            root: format!("/{path}/locks"),
+            address: address.to_owned(),
+            _parent: parent,
         }
     }
 
-    /// A session past the proxy.
+    /// The answer of the server to a four-letter word.
+    pub(crate) async fn ask(&self, word: &str) -> String {
+        ask(&self.address, word).await.unwrap()
+    }
+
+    fn own(&self) -> &PrivateServer {
+        self.own.as_ref().expect("a private server")
+    }
+
+    /// Opens a session that does not use the proxy.
     pub(crate) async fn direct(&self) -> Client {
         Client::connect(&self.address)
             .await
@@ -66,17 +77,15 @@ impl ZooKeeperRig {
             .unwrap()
     }
 
-    /// A counter of the server, which is this rig's own.
+    /// Reads a counter of the private server.
     pub(crate) async fn counter(&self, name: &str) -> u64 {
-        let server = self.own.as_ref().expect("a server of its own");
-        let said = server.ask(b"mntr").await.unwrap();
-        let said = String::from_utf8(said).unwrap();
+        let said = self.ask("mntr").await;
         let mut lines = said.lines().filter_map(|line| line.split_once('\t'));
         let value = lines.find(|(key, _)| *key == name).expect(name).1;
         value.parse().unwrap()
     }
 
-    /// What is below the root: a directory for each name, and `.source`.
+    /// Returns the nodes below the root: one directory per lock name, and `.source`.
     pub(crate) async fn names(&self) -> Vec<String> {
         match self.direct().await.list_children(&self.root).await {
             Ok(names) => names,
@@ -85,7 +94,7 @@ impl ZooKeeperRig {
         }
     }
 
-    /// The places in the queue of each lock.
+    /// Returns the places in the queues of all locks.
     pub(crate) async fn places(&self) -> Vec<String> {
         let client = self.direct().await;
         let names = self.names().await;
@@ -161,7 +170,7 @@ impl Faults for ZooKeeperRig {
     }
 
     async fn lose_acquire_answer(&self, name: &str) {
-        // Or the first answer would only be that there is no directory yet.
+        // Without a directory, the lost answer would be `NoNode` instead of the created place.
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
         let directory = format!("{}/{name}", self.root);
         self.direct()
@@ -173,11 +182,10 @@ impl Faults for ZooKeeperRig {
     }
 
     async fn crash(&self) {
-        self.own.as_ref().expect("a server of its own").kill9();
+        self.own().kill9();
     }
 
     async fn bring_up(&self) {
-        let server = self.own.as_ref().expect("a server of its own");
-        server.bring_up().await;
+        self.own().restart().await;
     }
 }

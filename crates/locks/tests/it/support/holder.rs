@@ -1,43 +1,34 @@
-//! A process of its own that waits for a lock and holds it: the package's example `hold`.
+//! A process that waits for a lock and holds it: the package's example `hold`.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
-use tokio::time::timeout;
+use rustix::process::{Signal, kill_process};
+use stocklock_testkit::eventually;
+use stocklock_testkit::process::Process;
 
-/// The process; killed when this is dropped.
+const SOON: Duration = Duration::from_secs(30);
+
+/// The process. Dropping this kills it.
 pub(crate) struct Holder {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    process: Process,
+    /// How many lines have been read.
+    read: usize,
 }
 
 impl Holder {
-    /// Starts it, and returns when it asks for the lock.
+    /// Starts it, and returns when it requests the lock.
     pub(crate) async fn start(url: &str, name: &str) -> Self {
-        let mut child = Command::new(program())
-            .args([url, name, "600"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("the example `hold` runs: `cargo test` builds it with all targets");
-        let stdout = child.stdout.take().expect("it is piped");
-        let mut holder = Self {
-            child,
-            lines: BufReader::new(stdout).lines(),
-        };
-        assert_eq!(holder.line(Duration::from_secs(30)).await, "waiting");
+        let process = Process::start(program(), &[url, name, "600"], &[]);
+        let mut holder = Self { process, read: 0 };
+        assert_eq!(holder.line(SOON).await, "waiting");
         holder
     }
 
     /// Starts it, and returns when it holds the lock, with the token.
     pub(crate) async fn start_and_hold(url: &str, name: &str) -> (Self, i64) {
         let mut holder = Self::start(url, name).await;
-        let line = holder.line(Duration::from_secs(30)).await;
+        let line = holder.line(SOON).await;
         let token = line.strip_prefix("held ").expect("it holds the lock");
         let token = token.parse().expect("a number");
         (holder, token)
@@ -45,25 +36,26 @@ impl Holder {
 
     /// The next line that it writes.
     pub(crate) async fn line(&mut self, within: Duration) -> String {
-        let line = timeout(within, self.lines.next_line()).await;
-        line.expect("it says something")
-            .unwrap()
-            .expect("it still runs")
+        let mut line = String::new();
+        eventually("the holder writes a line", within, async || {
+            let output = self.process.stdout();
+            let next = output.split_inclusive('\n').nth(self.read);
+            line = next.unwrap_or_default().into();
+            line.ends_with('\n')
+        })
+        .await;
+        self.read += 1;
+        line.trim_end().to_owned()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        let id = self
-            .child
-            .id()
-            .and_then(|id| Pid::from_raw(id.try_into().ok()?));
-        kill_process(id.expect("it runs"), signal).unwrap();
+        kill_process(self.process.id(), signal).expect("it is running");
     }
 }
 
-/// Beside the tests' own program.
+/// The example, which `cargo test` builds beside the program of the tests.
 fn program() -> PathBuf {
-    let mut path = std::env::current_exe().expect("a program knows where it is");
-    path.pop();
-    path.pop();
-    path.join("examples/hold")
+    let tests = std::env::current_exe().expect("the path of this program");
+    let target = tests.parent().and_then(|deps| deps.parent());
+    target.expect("a target directory").join("examples/hold")
 }

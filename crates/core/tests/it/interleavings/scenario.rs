@@ -1,0 +1,305 @@
+//! A few buyers of a few units: builds their world and checks how each schedule ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use async_trait::async_trait;
+use stocklock_core::deduct::{DeductionContext, DeductionRun, RetryPolicy, Sleep};
+use stocklock_core::ports::{Lock, Locks, NoMetrics};
+use stocklock_core::stock::{
+    Adjustment, Caller, Deducted, Deduction, Idempotency, IdempotencyKey, LevelChange, OperationId,
+    Precondition, Quantity, Reason, RequestHash, Sku, StockError, Warehouse,
+};
+use stocklock_core::strategy::{Available, Dependency, LocalMutexes, Safeguards, Strategy, Tier};
+
+use stocklock_core::model::ModelLock;
+use stocklock_core::model::{Decisions, Explorer, Task, World, yield_once};
+use stocklock_core::model::{MemoryStore, WriteCondition};
+
+/// Most schedules of one scenario; all scenarios together should take seconds.
+const BOUND: u64 = 200_000;
+
+/// Longer than any run, so that no time limit is ever reached.
+const WAIT_LIMIT: Duration = Duration::from_hours(1);
+
+/// A buyer of one unit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Buyer {
+    pub(super) sku: &'static str,
+    pub(super) key: Option<&'static str>,
+}
+
+/// The strategy, the stock, the buyers, and the faults that may happen.
+#[derive(Debug)]
+pub(super) struct Scenario {
+    pub(super) strategy: Strategy,
+    /// Units in stock of each SKU that a buyer wants.
+    pub(super) stock: i64,
+    pub(super) buyers: Vec<Buyer>,
+    /// Number of processes that the buyers are spread over; each has its own mutexes.
+    pub(super) processes: usize,
+    /// Number of connections that may be lost in COMMIT.
+    pub(super) faults: u32,
+    pub(super) max_attempts: u32,
+    /// Number of leases that may end early.
+    pub(super) losses: u32,
+    /// The condition of a write under the lock; unused if `safeguards.guard` is off.
+    pub(super) condition: WriteCondition,
+    pub(super) safeguards: Safeguards,
+}
+
+/// Number of schedules by their end.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) schedules: u64,
+    /// More units were sold than were in stock.
+    pub(super) oversold: u64,
+    /// The level differs from the sum of its movements.
+    pub(super) drifted: u64,
+    /// A buyer was refused because all attempts met a conflict.
+    pub(super) contended: u64,
+    /// A buyer got an unknown outcome.
+    pub(super) unknown: u64,
+}
+
+impl Tally {
+    /// Asserts that no schedule oversold, drifted, gave up or left an outcome unknown.
+    pub(super) fn assert_clean(&self) {
+        let clean = Self {
+            schedules: self.schedules,
+            ..Self::default()
+        };
+        assert_eq!(*self, clean);
+    }
+}
+
+/// A buyer's operation and its result.
+pub(super) type Answer = (OperationId, Result<Deducted, StockError>);
+
+impl Scenario {
+    /// `buyers` of one unit each of the same SKU, in one process, without faults.
+    pub(super) fn new(strategy: Strategy, stock: i64, buyers: usize) -> Self {
+        let buyer = Buyer {
+            sku: "1001",
+            key: None,
+        };
+        Self {
+            strategy,
+            stock,
+            buyers: vec![buyer; buyers],
+            processes: 1,
+            faults: 0,
+            // Enough for every buyer: a deduction meets at most one conflict with each other buyer,
+            // and one with its own earlier attempt if that attempt's outcome is unknown.
+            max_attempts: 6,
+            losses: 0,
+            condition: WriteCondition::VersionAndFence,
+            safeguards: Safeguards::default(),
+        }
+    }
+
+    /// Runs every schedule and counts how they ended.
+    pub(super) fn explore(&self) -> Tally {
+        self.explore_with(|_, _| Ok(()))
+    }
+
+    /// As [`Scenario::explore`], with another check at the end of each schedule.
+    pub(super) fn explore_with(
+        &self,
+        mut check: impl FnMut(&MemoryStore, &[Answer]) -> anyhow::Result<()>,
+    ) -> Tally {
+        let mut tally = Tally::default();
+        let explored = Explorer::up_to(BOUND).explore(
+            |decisions| self.world(decisions),
+            |store, answers| {
+                self.check(store, answers, &mut tally)?;
+                check(store, answers)
+            },
+        );
+        tally.schedules = explored.unwrap_or_else(|failure| panic!("{self:?}: {failure}"));
+        tally
+    }
+
+    fn world(&self, decisions: &Decisions) -> World<MemoryStore, Answer> {
+        let state = MemoryStore::new(decisions, self.faults).with_condition(self.condition);
+        let lock = ModelLock::new(decisions, self.losses);
+        let mut skus: Vec<_> = self.buyers.iter().map(|buyer| buyer.sku).collect();
+        skus.dedup();
+        for name in skus {
+            state.stock(&sku(name), self.stock);
+        }
+        let mutexes: Vec<_> = (0..self.processes)
+            .map(|_| Arc::new(LocalMutexes::new()))
+            .collect();
+        let tasks = self.buyers.iter().enumerate().map(|(number, buyer)| {
+            let mutexes = Arc::clone(&mutexes[number % self.processes]);
+            self.task(buyer, state.clone(), mutexes, lock.clone())
+        });
+        let tasks = tasks.collect();
+        World { state, tasks }
+    }
+
+    /// The same code that the `Deductor` runs for a request.
+    fn task(
+        &self,
+        buyer: &Buyer,
+        store: MemoryStore,
+        mutexes: Arc<LocalMutexes>,
+        lock: ModelLock,
+    ) -> Task<Answer> {
+        let strategy = self.strategy;
+        // The mutex has a queue, so the order of arrival at it matters and needs a step. A store
+        // needs none, because each of its statements is a step.
+        let is_step = strategy == Strategy::LocalMutex;
+        let policy = RetryPolicy {
+            base_pause: Duration::ZERO,
+            sleep: Arc::new(TimelessSleep { is_step }),
+            ..RetryPolicy::new(self.max_attempts, WAIT_LIMIT, WAIT_LIMIT)
+        };
+        let safeguards = self.safeguards;
+        let order = deduction(&sku(buyer.sku), Quantity::ONE, buyer.key, strategy);
+        Box::pin(async move {
+            if is_step {
+                yield_once().await;
+            }
+            let lock: Arc<dyn Lock> = Arc::new(lock);
+            let context = DeductionContext {
+                store: Arc::new(store),
+                mutexes,
+                locks: Locks::new(vec![(Strategy::RedisLock, lock)]),
+                available: Available::new([Dependency::Redis]),
+                policy,
+                metrics: Arc::new(NoMetrics),
+            };
+            let run = DeductionRun::new(&context, strategy, &order, safeguards);
+            let result = run.run().await;
+            (order.operation, result)
+        })
+    }
+
+    /// Checks what every strategy guarantees, and counts what unsafe strategies may break.
+    fn check(
+        &self,
+        store: &MemoryStore,
+        answers: &[Answer],
+        tally: &mut Tally,
+    ) -> anyhow::Result<()> {
+        let sold = store.deductions_now();
+        let movements = |operation| sold.iter().filter(|one| one.operation == operation).count();
+        for (operation, result) in answers {
+            let own = movements(*operation);
+            match result {
+                Ok(answer) => {
+                    let recorded = movements(answer.operation);
+                    ensure!(recorded == 1, "{recorded} movements for {answer:?}");
+                    ensure!(own == usize::from(!answer.replayed), "{own} for {answer:?}");
+                }
+                Err(StockError::OutcomeUnknown { .. }) => ensure!(own <= 1, "sold {own} times"),
+                Err(error) => ensure!(own == 0, "sold, but the answer was `{error}`"),
+            }
+        }
+        let any = |code: &str| {
+            let mut results = answers.iter().map(|(_, result)| result);
+            results.any(|result| result.as_ref().is_err_and(|error| error.code() == code))
+        };
+        let (contended, unknown) = (any("contended"), any("outcome-unknown"));
+        tally.contended += u64::from(contended);
+        tally.unknown += u64::from(unknown);
+        let audit = &store.audit_now(&sku("1001"))[0];
+        tally.oversold += u64::from(audit.oversold() > 0);
+        tally.drifted += u64::from(audit.drift() != 0);
+        let mut read: Vec<_> = sold.iter().filter_map(|one| one.read_version).collect();
+        read.sort_unstable();
+        let lost_update = read.windows(2).any(|pair| pair[0] == pair[1]);
+        ensure!(
+            lost_update == (audit.drift() != 0),
+            "the level drifts if and only if two movements read the same version: {sold:?}"
+        );
+        // With definite answers and no lost update, every unit that is wanted must be sold.
+        // Buyers with the same key count as one buyer and are checked elsewhere.
+        let keyless = self.buyers.iter().all(|buyer| buyer.key.is_none());
+        if keyless && audit.drift() == 0 && !contended && !unknown {
+            let wanted = i64::try_from(self.buyers.len())?;
+            ensure!(audit.sold == wanted.min(self.stock), "undersold: {audit:?}");
+        }
+        if self.strategy.tier() == Tier::Safe {
+            ensure!(audit.consistent(), "{audit:?}");
+        }
+        Ok(())
+    }
+}
+
+/// A pause without length. It is a step only if the following code does not yield first: other
+/// tasks may as well run right before the next statement. The mutex's wait limit never ends.
+#[derive(Debug)]
+struct TimelessSleep {
+    is_step: bool,
+}
+
+#[async_trait]
+impl Sleep for TimelessSleep {
+    async fn sleep(&self, duration: Duration) {
+        if duration >= WAIT_LIMIT {
+            std::future::pending::<()>().await;
+        }
+        if self.is_step {
+            yield_once().await;
+        }
+    }
+}
+
+pub(super) fn sku(name: &str) -> Sku {
+    Sku::parse(name).expect("a valid SKU")
+}
+
+pub(super) fn deduction(
+    sku: &Sku,
+    quantity: Quantity,
+    key: Option<&str>,
+    strategy: Strategy,
+) -> Deduction {
+    let warehouse = Warehouse::default();
+    let idempotency = key.map(|key| Idempotency {
+        caller: Caller::anonymous(),
+        key: IdempotencyKey::parse(key).expect("a valid key"),
+        hash: RequestHash::of_deduction(sku, &warehouse, quantity),
+    });
+    Deduction {
+        operation: OperationId::mint(),
+        sku: sku.clone(),
+        warehouse,
+        quantity,
+        idempotency,
+        strategy: strategy.name(),
+    }
+}
+
+pub(super) fn level_change(
+    sku: &Sku,
+    on_hand: i64,
+    precondition: Option<Precondition>,
+) -> LevelChange {
+    LevelChange {
+        operation: OperationId::mint(),
+        sku: sku.clone(),
+        warehouse: Warehouse::default(),
+        on_hand,
+        backorder_limit: None,
+        home: None,
+        reason: None,
+        precondition,
+    }
+}
+
+pub(super) fn adjustment(sku: &Sku, delta: i64) -> Adjustment {
+    Adjustment {
+        operation: OperationId::mint(),
+        sku: sku.clone(),
+        warehouse: Warehouse::default(),
+        delta,
+        reason: Reason::parse("count").expect("a valid reason"),
+        reference: None,
+        idempotency: None,
+    }
+}

@@ -1,0 +1,4 @@
+//! The core under every schedule: one binary.
+
+mod explorer;
+mod interleavings;

@@ -1,0 +1,176 @@
+//! A ledger row as the journal stores it.
+//!
+//! The format is a JSON array of twelve fields in a fixed order, without names, because Redis keeps
+//! very many of them. Bytes are Base64. Other replicas, also of the previous release, read it.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
+use uuid::Uuid;
+
+use super::EntryId;
+use crate::sql::ledger_row::LedgerRow;
+use stocklock_core::stock::{Durability, IdempotencyKey, MovementKind, Sku, Warehouse};
+
+/// The fields in their order: operation, SKU, warehouse, kind, delta, read version, strategy,
+/// caller, idempotency key, request hash, reason, reference.
+type Fields = (
+    String,
+    Sku,
+    Warehouse,
+    MovementKind,
+    i64,
+    Option<i64>,
+    Option<String>,
+    String,
+    Option<String>,
+    Option<String>,
+    Option<String>,
+    Option<String>,
+);
+
+impl LedgerRow {
+    /// The row without the units that it leaves, which only Redis knows.
+    pub(crate) fn to_journal_text(&self) -> String {
+        let fields = (
+            BASE64.encode(self.operation_id),
+            &self.sku,
+            &self.warehouse,
+            &self.kind,
+            self.delta,
+            self.read_version,
+            &self.strategy,
+            &self.caller,
+            &self.idempotency_key,
+            self.request_hash.as_ref().map(|hash| BASE64.encode(hash)),
+            &self.reason,
+            &self.reference,
+        );
+        serde_json::to_string(&fields).expect("texts and numbers make JSON")
+    }
+
+    /// Reads what [`LedgerRow::to_journal_text`] wrote. Refuses everything else, because other
+    /// programs can write to the same Redis.
+    pub(crate) fn from_journal_text(text: &str) -> Result<Self, String> {
+        let fields: Fields = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let bytes = |text: &str| BASE64.decode(text).map_err(|error| error.to_string());
+        let row = Self {
+            operation_id: Uuid::from_slice(&bytes(&fields.0)?)
+                .map_err(|error| error.to_string())?,
+            sku: fields.1,
+            warehouse: fields.2,
+            kind: fields.3.as_str().to_owned(),
+            delta: fields.4,
+            available_after: 0,
+            read_version: fields.5,
+            strategy: fields.6,
+            durability: Durability::Redis.as_str().to_owned(),
+            caller: fields.7,
+            idempotency_key: fields.8,
+            request_hash: fields.9.as_deref().map(bytes).transpose()?,
+            reason: fields.10,
+            reference: fields.11,
+            created_at: String::new(),
+            entry: EntryId::default(),
+        };
+        row.check_bounds()?;
+        Ok(row)
+    }
+
+    /// Checks what the ledger's columns can hold.
+    fn check_bounds(&self) -> Result<(), String> {
+        if let Some(key) = &self.idempotency_key {
+            IdempotencyKey::parse(key)?;
+        }
+        if let Some(hash) = self.request_hash.as_ref().filter(|hash| hash.len() != 32) {
+            return Err(format!("a hash of {} bytes", hash.len()));
+        }
+        for (text, most) in [
+            (Some(&self.caller), 64),
+            (self.strategy.as_ref(), 32),
+            (self.reason.as_ref(), 200),
+            (self.reference.as_ref(), 200),
+        ] {
+            if text.is_some_and(|text| text.chars().count() > most || text.contains('\0')) {
+                return Err(format!("a text that the ledger cannot hold: {text:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::journal) fn row(sku: &str) -> LedgerRow {
+        LedgerRow {
+            operation_id: Uuid::from_u128(7),
+            sku: Sku::parse(sku).unwrap(),
+            warehouse: Warehouse::parse("上海仓").unwrap(),
+            kind: "deducted".to_owned(),
+            delta: -3,
+            available_after: 0,
+            read_version: None,
+            strategy: Some("redis-lua".to_owned()),
+            durability: "redis".to_owned(),
+            caller: "anonymous".to_owned(),
+            idempotency_key: Some("k".to_owned()),
+            request_hash: Some(vec![171; 32]),
+            reason: None,
+            reference: None,
+            created_at: String::new(),
+            entry: EntryId::default(),
+        }
+    }
+
+    /// A Redis that the previous release wrote must stay readable.
+    #[test]
+    fn journal_text_keeps_its_format() {
+        let hash = BASE64.encode([171; 32]);
+        let operation = BASE64.encode(Uuid::from_u128(7));
+        let text = format!(
+            r#"["{operation}","a","上海仓","deducted",-3,null,"redis-lua","anonymous","k","{hash}",null,null]"#
+        );
+        assert_eq!(row("a").to_journal_text(), text);
+        assert_eq!(LedgerRow::from_journal_text(&text), Ok(row("a")));
+    }
+
+    #[test]
+    fn text_that_the_ledger_cannot_hold_is_refused() {
+        let good = row("a");
+        for bad in [
+            LedgerRow {
+                request_hash: Some(vec![1]),
+                ..good.clone()
+            },
+            LedgerRow {
+                idempotency_key: Some("a b".to_owned()),
+                ..good.clone()
+            },
+            LedgerRow {
+                caller: "c".repeat(65),
+                ..good.clone()
+            },
+            LedgerRow {
+                reason: Some("r".repeat(201)),
+                ..good.clone()
+            },
+        ] {
+            let text = bad.to_journal_text();
+            assert!(LedgerRow::from_journal_text(&text).is_err(), "{bad:?}");
+        }
+        let good = good.to_journal_text();
+        let digits = BASE64.encode([171; 32]);
+        for bad in [
+            good.replace(r#""a""#, r#""a b""#),
+            good.replace("上海仓", ""),
+            good.replace("deducted", "stolen"),
+            good.replace(&digits, &digits.replace('q', "!")),
+            "[]".to_owned(),
+            "{}".to_owned(),
+        ] {
+            assert_ne!(bad, good);
+            assert!(LedgerRow::from_journal_text(&bad).is_err(), "{bad}");
+        }
+    }
+}

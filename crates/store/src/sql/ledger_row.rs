@@ -1,0 +1,198 @@
+//! One row of the ledger.
+//!
+//! The same struct is written to SQL, passes through the journal in Redis, and is read back. Column
+//! names are field names, so that `FromRow` works with every driver.
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::StoreError;
+use crate::journal::EntryId;
+use stocklock_core::stock::{
+    Adjustment, Caller, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
+    OperationId, Reason, Reference, RequestHash, Sku, StockLevel, Warehouse,
+};
+
+/// A movement as the ledger stores it.
+#[derive(Debug, Clone, PartialEq, Eq, FromRow)]
+pub(crate) struct LedgerRow {
+    pub(crate) operation_id: Uuid,
+    #[sqlx(try_from = "String")]
+    pub(crate) sku: Sku,
+    #[sqlx(try_from = "String")]
+    pub(crate) warehouse: Warehouse,
+    pub(crate) kind: String,
+    pub(crate) delta: i64,
+    /// Units available right after the movement. Zero until the write has computed it.
+    pub(crate) available_after: i64,
+    /// The version of the level that the movement was computed from, if the level was read first.
+    pub(crate) read_version: Option<i64>,
+    pub(crate) strategy: Option<String>,
+    pub(crate) durability: String,
+    pub(crate) caller: String,
+    pub(crate) idempotency_key: Option<String>,
+    pub(crate) request_hash: Option<Vec<u8>>,
+    pub(crate) reason: Option<String>,
+    pub(crate) reference: Option<String>,
+    /// RFC 3339, UTC. Empty until the database has recorded the row.
+    pub(crate) created_at: String,
+    /// The journal entry that contained the movement. Zero for stock whose home is SQL.
+    #[sqlx(skip)]
+    pub(crate) entry: EntryId,
+}
+
+impl LedgerRow {
+    /// A row with the fields that every operation has.
+    fn new(
+        operation: OperationId,
+        (sku, warehouse): (&Sku, &Warehouse),
+        kind: MovementKind,
+        delta: i64,
+        idempotency: Option<&Idempotency>,
+    ) -> Self {
+        let caller = idempotency.map_or_else(Caller::anonymous, |i| i.caller.clone());
+        Self {
+            operation_id: operation.0,
+            sku: sku.clone(),
+            warehouse: warehouse.clone(),
+            kind: kind.as_str().to_owned(),
+            delta,
+            available_after: 0,
+            read_version: None,
+            strategy: None,
+            durability: Durability::Committed.as_str().to_owned(),
+            caller: caller.as_str().to_owned(),
+            idempotency_key: idempotency.map(|i| i.key.as_str().to_owned()),
+            request_hash: idempotency.map(|i| i.hash.0.to_vec()),
+            reason: None,
+            reference: None,
+            created_at: String::new(),
+            entry: EntryId::default(),
+        }
+    }
+
+    /// A sale. `read` is the level that the sale was computed from, if it was read first.
+    pub(crate) fn from_deduction(deduction: &Deduction, read: Option<&StockLevel>) -> Self {
+        let key = deduction.idempotency.as_ref();
+        let place = (&deduction.sku, &deduction.warehouse);
+        let delta = -deduction.quantity.units();
+        Self {
+            read_version: read.map(|level| level.version),
+            strategy: Some(deduction.strategy.to_owned()),
+            ..Self::new(
+                deduction.operation,
+                place,
+                MovementKind::Deducted,
+                delta,
+                key,
+            )
+        }
+    }
+
+    /// A level that was set to `after`, and had `before` units on hand.
+    pub(crate) fn from_level_change(change: &LevelChange, before: i64, after: &StockLevel) -> Self {
+        let delta = after.on_hand - before;
+        let place = (&change.sku, &change.warehouse);
+        Self {
+            available_after: after.available(),
+            reason: change
+                .reason
+                .as_ref()
+                .map(Reason::as_str)
+                .map(str::to_owned),
+            ..Self::new(change.operation, place, kind_of_change(delta), delta, None)
+        }
+    }
+
+    /// An adjustment that left the level `after`.
+    pub(crate) fn from_adjustment(adjustment: &Adjustment, after: &StockLevel) -> Self {
+        let delta = adjustment.delta;
+        let place = (&adjustment.sku, &adjustment.warehouse);
+        let key = adjustment.idempotency.as_ref();
+        Self {
+            available_after: after.available(),
+            reason: Some(adjustment.reason.as_str().to_owned()),
+            reference: adjustment
+                .reference
+                .as_ref()
+                .map(Reference::as_str)
+                .map(str::to_owned),
+            ..Self::new(
+                adjustment.operation,
+                place,
+                kind_of_change(delta),
+                delta,
+                key,
+            )
+        }
+    }
+
+    /// A row that is recorded in SQL already, together with the key that it was recorded under.
+    pub(crate) fn from_movement(movement: Movement, key: &Idempotency) -> Self {
+        let place = (&movement.sku, &movement.warehouse);
+        let (kind, delta) = (movement.kind, movement.delta);
+        Self {
+            available_after: movement.available_after,
+            request_hash: movement.request_hash.map(|hash| hash.0.to_vec()),
+            ..Self::new(movement.operation, place, kind, delta, Some(key))
+        }
+        .with_texts(movement)
+    }
+
+    fn with_texts(self, movement: Movement) -> Self {
+        Self {
+            read_version: movement.read_version,
+            strategy: movement.strategy,
+            durability: movement.durability.as_str().to_owned(),
+            reason: movement.reason,
+            reference: movement.reference,
+            created_at: movement.created_at,
+            ..self
+        }
+    }
+
+    /// The movement that the row records.
+    ///
+    /// # Errors
+    /// [`StoreError::Bug`] if the row has a value that this service does not write.
+    pub(crate) fn movement(self) -> Result<Movement, StoreError> {
+        let kind = MovementKind::parse(&self.kind);
+        let durability = match self.durability.as_str() {
+            "committed" => Durability::Committed,
+            "redis" => Durability::Redis,
+            other => return Err(corrupt("durability", other)),
+        };
+        let hash = self.request_hash.map(<[u8; 32]>::try_from).transpose();
+        Ok(Movement {
+            operation: OperationId(self.operation_id),
+            sku: self.sku,
+            warehouse: self.warehouse,
+            kind: kind.ok_or_else(|| corrupt("kind", &self.kind))?,
+            delta: self.delta,
+            available_after: self.available_after,
+            read_version: self.read_version,
+            strategy: self.strategy,
+            durability,
+            request_hash: hash
+                .map_err(|bytes| corrupt("request_hash", &format!("{} bytes", bytes.len())))?
+                .map(RequestHash),
+            reason: self.reason,
+            reference: self.reference,
+            created_at: self.created_at,
+        })
+    }
+}
+
+/// A gain is a receipt. A loss, or a change of the limit only, is a correction.
+fn kind_of_change(delta: i64) -> MovementKind {
+    if delta > 0 {
+        MovementKind::Received
+    } else {
+        MovementKind::Adjusted
+    }
+}
+
+/// A value that this service does not write.
+pub(crate) fn corrupt(column: &str, value: &str) -> StoreError {
+    StoreError::Bug(format!("the database holds {column} `{value}`").into())
+}

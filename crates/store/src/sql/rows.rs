@@ -1,0 +1,99 @@
+//! The rows that the SQL stores read, except those of the ledger.
+
+use sqlx::FromRow;
+
+use super::ledger_row::corrupt;
+use crate::StoreError;
+use crate::journal::EntryId;
+use crate::mirror::Mirrored;
+use stocklock_core::stock::{Audit, Home, Sku, StockLevel, Warehouse};
+
+/// A row of `stock`.
+#[derive(Debug, FromRow)]
+pub(crate) struct LevelRow {
+    #[sqlx(try_from = "String")]
+    sku: Sku,
+    #[sqlx(try_from = "String")]
+    warehouse: Warehouse,
+    on_hand: i64,
+    held: i64,
+    backorder_limit: i64,
+    version: i64,
+    home: String,
+}
+
+impl TryFrom<LevelRow> for StockLevel {
+    type Error = StoreError;
+
+    fn try_from(row: LevelRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            sku: row.sku,
+            warehouse: row.warehouse,
+            on_hand: row.on_hand,
+            held: row.held,
+            backorder_limit: row.backorder_limit,
+            version: row.version,
+            home: match row.home.as_str() {
+                "sql" => Home::Sql,
+                "redis" => Home::Redis,
+                other => return Err(corrupt("home", other)),
+            },
+        })
+    }
+}
+
+/// All levels of some rows.
+pub(crate) fn levels(rows: Vec<LevelRow>) -> Result<Vec<StockLevel>, StoreError> {
+    rows.into_iter().map(StockLevel::try_from).collect()
+}
+
+/// A level of Redis-home stock as SQL has it, with the journal entry that it comes from.
+#[derive(Debug, FromRow)]
+pub(crate) struct MirrorRow {
+    #[sqlx(flatten)]
+    level: LevelRow,
+    #[sqlx(flatten)]
+    entry: EntryId,
+}
+
+impl TryFrom<MirrorRow> for Mirrored {
+    type Error = StoreError;
+
+    fn try_from(row: MirrorRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            level: row.level.try_into()?,
+            entry: row.entry,
+        })
+    }
+}
+
+/// The sums of one warehouse's movements, and its level.
+#[derive(Debug, FromRow)]
+pub(crate) struct AuditRow {
+    #[sqlx(try_from = "String")]
+    warehouse: Warehouse,
+    received: i64,
+    sold: i64,
+    on_hand: i64,
+    held: i64,
+    backorder_limit: i64,
+}
+
+impl From<AuditRow> for Audit {
+    fn from(row: AuditRow) -> Self {
+        Self {
+            warehouse: row.warehouse,
+            received: row.received,
+            sold: row.sold,
+            on_hand: row.on_hand,
+            held: row.held,
+            backorder_limit: row.backorder_limit,
+            pending: 0,
+        }
+    }
+}
+
+/// The level of a row.
+pub(crate) fn level(row: LevelRow) -> Result<StockLevel, StoreError> {
+    row.try_into()
+}

@@ -1,0 +1,170 @@
+//! A program that a test runs, terminates, kills or stops. It dies with its handle.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use crate::signals;
+
+/// Upper bound for everything that a test waits for. An idle machine needs milliseconds.
+const PATIENCE: Duration = Duration::from_mins(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A running program in an empty temporary directory. Its output goes to files there. Dropping this
+/// kills the program (`SIGKILL`) and removes the directory.
+#[derive(Debug)]
+pub struct Process {
+    child: Guard,
+    directory: TempDir,
+}
+
+/// Kills its process when it is dropped.
+#[derive(Debug)]
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Both fail if the process has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The output of a process that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The working directory of the process.
+    pub directory: TempDir,
+    /// The exit code; `None` if a signal killed the process.
+    pub code: Option<i32>,
+    /// All that the process wrote to standard output.
+    pub stdout: String,
+    /// All that the process wrote to standard error.
+    pub stderr: String,
+}
+
+impl Process {
+    /// Starts the program at `path`. Its environment contains `variables` and nothing else.
+    pub fn start(path: impl AsRef<Path>, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let directory = TempDir::with_prefix("stocklock-process-").expect("a directory");
+        let output = |name| File::create(directory.path().join(name)).expect("a file");
+        let child = Command::new(path.as_ref())
+            .args(arguments)
+            .env_clear()
+            .envs(variables.iter().copied())
+            .current_dir(&directory)
+            .stdin(Stdio::null())
+            .stdout(output("stdout"))
+            .stderr(output("stderr"))
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {}: {error}", path.as_ref().display()));
+        Self {
+            child: Guard(child),
+            directory,
+        }
+    }
+
+    /// Waits until `check` returns true.
+    ///
+    /// # Panics
+    /// If the process ends first, or after a minute.
+    pub async fn wait_until(&mut self, mut check: impl AsyncFnMut() -> bool) {
+        let begin = Instant::now();
+        while !check().await {
+            assert!(
+                self.is_running() && begin.elapsed() < PATIENCE,
+                "not ready: {}",
+                self.stderr()
+            );
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// All that it has written to standard output.
+    pub fn stdout(&self) -> String {
+        self.output("stdout")
+    }
+
+    /// All that it has written to standard error.
+    pub fn stderr(&self) -> String {
+        self.output("stderr")
+    }
+
+    /// Asks it to end (`SIGTERM`).
+    pub fn terminate(&self) {
+        kill_process(self.id(), Signal::TERM).expect("the process is running");
+    }
+
+    /// Kills it (`SIGKILL`), and returns once it is dead.
+    pub fn kill9(&mut self) {
+        self.child.0.kill().expect("the process is running");
+        self.child.0.wait().expect("it is a child of this process");
+    }
+
+    /// Stops it (`SIGSTOP`), and returns once none of its threads is running.
+    pub async fn stop(&self) {
+        signals::stop(self.id()).await;
+    }
+
+    /// Continues it after [`Self::stop`] (`SIGCONT`).
+    pub fn resume(&self) {
+        signals::resume(self.id());
+    }
+
+    /// Whether it has not ended; a stopped process counts as running.
+    pub fn is_running(&mut self) -> bool {
+        let status = self.child.0.try_wait();
+        status.expect("it is a child of this process").is_none()
+    }
+
+    /// Its largest resident memory so far, in KiB.
+    pub fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.0.id()));
+        let status = status.expect("the process is running");
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        peak.and_then(|kib| kib.parse().ok())
+            .expect("the status contains VmHWM in kB")
+    }
+
+    /// Waits until it ends, and returns its output.
+    ///
+    /// # Panics
+    /// If it is still running after a minute.
+    pub async fn ended(mut self) -> Ended {
+        let begin = Instant::now();
+        let code = loop {
+            let status = self.child.0.try_wait();
+            if let Some(status) = status.expect("it is a child of this process") {
+                break status.code();
+            }
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "the process does not end: {}",
+                self.stderr()
+            );
+            sleep(POLL_INTERVAL).await;
+        };
+        Ended {
+            code,
+            stdout: self.stdout(),
+            stderr: self.stderr(),
+            directory: self.directory,
+        }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> Pid {
+        Pid::from_child(&self.child.0)
+    }
+
+    fn output(&self, name: &str) -> String {
+        fs::read_to_string(self.directory.path().join(name)).expect("the output is UTF-8")
+    }
+}

@@ -1,0 +1,119 @@
+//! Redis: its command line, and how tests share its databases.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisResult, cmd};
+
+use super::program::server_command;
+use super::with_path;
+
+/// How long a claim on a database outlives a test process that was killed.
+const CLAIMED_FOR: Duration = Duration::from_hours(1);
+/// Upper bound on each answer of a busy server.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+
+/// The command line of a server that keeps nothing on disk, or of the server that `configuration`
+/// describes.
+pub(super) fn command(
+    directory: &Path,
+    port: u16,
+    configuration: Option<&Path>,
+) -> Result<Command> {
+    let mut command = server_command("redis-server")?;
+    if let Some(file) = configuration {
+        command.arg(file);
+    } else {
+        // More databases than one run has tests, so that no test meets the data of another.
+        command
+            .args("--databases 2000 --appendonly no --save".split(' '))
+            .arg("");
+    }
+    command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--dir"]);
+    command.arg(directory);
+    Ok(command)
+}
+
+async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
+    let settings = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(ANSWERS_WITHIN))
+        .set_response_timeout(Some(ANSWERS_WITHIN));
+    Client::open(url)?
+        .get_multiplexed_async_connection_with_config(&settings)
+        .await
+}
+
+/// A setting of the server.
+async fn setting<T: FromRedisValue>(
+    connection: &mut MultiplexedConnection,
+    name: &str,
+) -> RedisResult<T> {
+    let (_, value): (String, T) = cmd("CONFIG")
+        .arg("GET")
+        .arg(name)
+        .query_async(connection)
+        .await?;
+    Ok(value)
+}
+
+/// The version and the data directory of the server of a URL.
+pub(super) async fn probe(url: &str) -> Result<(String, String)> {
+    let mut connection = connect(url).await?;
+    // Fails while the server loads its data, unlike INFO and CONFIG.
+    let _: String = cmd("PING").query_async(&mut connection).await?;
+    let info: String = cmd("INFO")
+        .arg("server")
+        .query_async(&mut connection)
+        .await?;
+    let mut lines = info.lines();
+    let version = lines.find_map(|line| line.strip_prefix("redis_version:"));
+    let version = version.context("INFO has no version")?.to_owned();
+    Ok((version, setting(&mut connection, "dir").await?))
+}
+
+/// Claims an empty database that no other test uses, and returns its number.
+pub(super) async fn claim(server: &str) -> Result<u32> {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    let mut connection = connect(server).await?;
+    let databases: u32 = setting(&mut connection, "databases").await?;
+    for _ in 0..databases {
+        let number = (LAST.fetch_add(1, Ordering::SeqCst) + 1) % databases;
+        let mut claim = cmd("SET");
+        claim.arg(claim_key(number)).arg("").arg("NX");
+        claim.arg("EX").arg(CLAIMED_FOR.as_secs());
+        let claimed: Option<String> = claim.query_async(&mut connection).await?;
+        if claimed.is_none() {
+            continue;
+        }
+        let mut database = connect(&with_path(server, &number.to_string())).await?;
+        let keys: u64 = cmd("DBSIZE").query_async(&mut database).await?;
+        if keys == 0 {
+            return Ok(number);
+        }
+        release(number, &mut connection).await?;
+    }
+    bail!("all {databases} databases are in use")
+}
+
+/// Empties a claimed database, and releases it.
+pub(super) async fn empty(server: &str, number: u32) -> Result<()> {
+    let mut database = connect(&with_path(server, &number.to_string())).await?;
+    cmd("FLUSHDB").exec_async(&mut database).await?;
+    Ok(release(number, &mut connect(server).await?).await?)
+}
+
+/// The key that claims a database. It lies in the database that the server's URL names.
+fn claim_key(number: u32) -> String {
+    format!("stocklock-test:database:{number}")
+}
+
+async fn release(number: u32, connection: &mut MultiplexedConnection) -> RedisResult<()> {
+    cmd("DEL")
+        .arg(claim_key(number))
+        .exec_async(connection)
+        .await
+}

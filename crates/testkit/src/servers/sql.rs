@@ -1,0 +1,178 @@
+//! MariaDB and PostgreSQL: command lines, data directories and statements.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use anyhow::{Context, Result};
+use sqlx::{AnyConnection, Connection};
+use tokio::sync::OnceCell;
+
+use super::program::{Program, server_command};
+use super::supervisor::{Supervisor, create_directory, run, unprivileged, write_file};
+
+/// The password of `root` in MariaDB and `postgres` in PostgreSQL. These users can read and write the
+/// files of the user who runs the tests, so other users of the machine must not connect.
+pub(super) fn password() -> &'static str {
+    static PASSWORD: LazyLock<String> = LazyLock::new(|| {
+        let mut bytes = [0; 16];
+        let random = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+        random.expect("/dev/urandom can be read");
+        format!("{:032x}", u128::from_ne_bytes(bytes))
+    });
+    &PASSWORD
+}
+
+/// The command line that serves `directory/data`.
+pub(super) fn mariadb(
+    directory: &Path,
+    port: u16,
+    configuration: Option<&Path>,
+) -> Result<Command> {
+    let home = directory.display();
+    let mut command = server_command("mariadbd")?;
+    command.arg(match configuration {
+        Some(file) => format!("--defaults-file={}", file.display()),
+        None => "--no-defaults".to_owned(),
+    });
+    command.args([
+        format!("--datadir={home}/data"),
+        format!("--tmpdir={home}"),
+        format!("--socket={home}/socket"),
+        format!("--pid-file={home}/pid"),
+        format!("--port={port}"),
+    ]);
+    // No TLS, because the proxy must be able to read the messages.
+    let settings = "--bind-address=127.0.0.1 --skip-ssl --innodb-use-native-aio=OFF \
+                    --performance-schema=OFF";
+    command.args(settings.split(' '));
+    if configuration.is_none() {
+        let settings = "--innodb-buffer-pool-size=64M --innodb-log-file-size=32M \
+                        --skip-name-resolve --skip-log-bin --innodb-flush-log-at-trx-commit=1 \
+                        --max-connections=400";
+        command.args(settings.split(' '));
+    }
+    Ok(command)
+}
+
+/// The command line that serves `directory/data`.
+pub(super) fn postgres(directory: &Path, port: u16, is_test: bool) -> Result<Command> {
+    let mut command = server_command("postgres")?;
+    command.arg("-D").arg(directory.join("data"));
+    command.args(["-p", &port.to_string()]);
+    // Shared memory in the data directory, so that it is removed with it.
+    let settings = "-h 127.0.0.1 -c unix_socket_directories= -c dynamic_shared_memory_type=mmap \
+                    -c fsync=on -c synchronous_commit=on";
+    command.args(settings.split(' '));
+    let settings = if is_test {
+        "-c max_connections=400 -c shared_buffers=32MB -c deadlock_timeout=200ms"
+    } else {
+        "-c max_connections=200"
+    };
+    command.args(settings.split(' '));
+    Ok(command)
+}
+
+/// Creates an empty data directory, `directory/data`.
+fn initialise(program: Program, directory: &Path) -> Result<()> {
+    let home = directory.display();
+    let mut command;
+    let settings = if program == Program::MariaDb {
+        command = server_command("mariadb-install-db")?;
+        command.arg("--no-defaults");
+        command.arg(format!("--datadir={home}/data"));
+        // Not the system's: a server that starts removes temporary tables there, of any server.
+        command.arg(format!("--tmpdir={home}"));
+        let set_password = format!(
+            "UPDATE mysql.global_priv SET priv = JSON_SET(priv, '$.plugin', 'mysql_native_password', \
+             '$.authentication_string', PASSWORD('{}')) WHERE user = 'root';\n",
+            password()
+        );
+        let file = write_file(directory, "password.sql", &set_password)?;
+        command.arg(format!("--extra-file={}", file.display()));
+        // The log size of the tests, because a server with another size rewrites its log at start.
+        "--auth-root-authentication-method=normal --skip-test-db --innodb-log-file-size=32M"
+    } else {
+        command = server_command("initdb")?;
+        command.arg(format!("--pgdata={home}/data"));
+        let file = write_file(directory, "password", password())?;
+        command.arg(format!("--pwfile={}", file.display()));
+        // Not scram-sha-256, which takes milliseconds for each connection.
+        "--auth=md5 --username=postgres --encoding=UTF8 --no-sync --locale=C \
+         --locale-provider=icu --icu-locale=en-US"
+    };
+    run(command.args(settings.split(' ')), directory)
+}
+
+/// The directory whose `data` is copied for each server of this process. Created at the first call.
+pub(super) async fn template(program: Program) -> Result<&'static Path> {
+    static MARIADB: OnceCell<Result<Supervisor, String>> = OnceCell::const_new();
+    static POSTGRES: OnceCell<Result<Supervisor, String>> = OnceCell::const_new();
+    let cell = if program == Program::MariaDb {
+        &MARIADB
+    } else {
+        &POSTGRES
+    };
+    let create = move || -> Result<Supervisor> {
+        let directory = create_directory(&format!("{}-template", program.name()))?;
+        let owner = Supervisor::new(directory, "KILL", None)?;
+        initialise(program, owner.directory())?;
+        Ok(owner)
+    };
+    let created = cell.get_or_init(async || {
+        let created = tokio::task::spawn_blocking(create).await;
+        let created = created.context("the initialisation panicked").flatten();
+        created.map_err(|error| format!("{error:#}"))
+    });
+    let created = created.await.as_ref().map(Supervisor::directory);
+    created.map_err(|message| anyhow::anyhow!("{message}"))
+}
+
+/// Copies the template's data into a server's directory.
+pub(super) async fn copy_data(template: &'static Path, directory: &Path) -> Result<()> {
+    let mut command = unprivileged(Path::new("cp"))?;
+    command.args(["-a", "--reflink=auto", "--"]);
+    command.arg(template.join("data")).arg(directory);
+    let directory: PathBuf = directory.into();
+    tokio::task::spawn_blocking(move || run(&mut command, &directory)).await?
+}
+
+async fn connect(url: &str) -> Result<AnyConnection> {
+    sqlx::any::install_default_drivers();
+    Ok(AnyConnection::connect(url).await?)
+}
+
+/// Runs a statement without parameters on a new connection.
+pub(super) async fn execute(url: &str, statement: String) -> Result<()> {
+    let mut connection = connect(url).await?;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "DDL takes no parameters, and testkit chose the names"
+    )]
+    let statement = sqlx::raw_sql(sqlx::AssertSqlSafe(statement));
+    statement.execute(&mut connection).await?;
+    Ok(connection.close().await?)
+}
+
+/// Removes a database, even if clients are connected to it.
+pub(super) async fn drop_database(program: Program, server: &str, name: &str) -> Result<()> {
+    let force = if program == Program::Postgres {
+        " WITH (FORCE)"
+    } else {
+        ""
+    };
+    execute(server, format!("DROP DATABASE {name}{force}")).await
+}
+
+/// The version and the data directory of the server of a URL.
+pub(super) async fn probe(program: Program, url: &str) -> Result<(String, String)> {
+    let statement = if program == Program::MariaDb {
+        "SELECT VERSION(), @@datadir"
+    } else {
+        "SELECT current_setting('server_version'), current_setting('data_directory')"
+    };
+    let mut connection = connect(url).await?;
+    Ok(sqlx::query_as(statement).fetch_one(&mut connection).await?)
+}

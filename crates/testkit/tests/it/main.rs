@@ -1,0 +1,31 @@
+//! Tests of testkit itself. If its proxy cut nothing, or its servers lost nothing, the fault tests of
+//! other crates would pass without a fault.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+mod databases;
+mod holds;
+mod process;
+mod proxy;
+mod redis;
+mod up;
+mod zookeeper;
+
+/// Upper bound for what takes milliseconds.
+const SOON: Duration = Duration::from_secs(20);
+/// How long a test waits for an answer that must not come.
+const SILENCE: Duration = Duration::from_millis(100);
+
+/// Fails if the future is ready too early.
+async fn is_silent<T>(future: &mut (impl Future<Output = T> + Unpin)) {
+    let ready = timeout(SILENCE, future).await;
+    assert!(ready.is_err(), "there must be no answer yet");
+}
+
+/// The answer of a future that must be ready soon.
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    let answer = timeout(SOON, future).await;
+    answer.unwrap_or_else(|_| panic!("no answer within {SOON:?}"))
+}

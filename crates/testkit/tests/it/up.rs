@@ -1,0 +1,96 @@
+//! `testkit up`: what it prints, and that it leaves nothing behind.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use stocklock_testkit::eventually;
+use tokio::net::TcpStream;
+
+use super::SOON;
+
+/// Starts `testkit up --json` with more arguments, and returns it with its output.
+fn up(arguments: &[&str]) -> (Child, Value) {
+    let mut up = Command::new(env!("CARGO_BIN_EXE_testkit"))
+        .args(["up", "--json"])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let output = up.stdout.take().unwrap();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    (up, serde_json::from_str(&line).unwrap())
+}
+
+/// The ports of the servers of the output.
+fn ports(output: &Value) -> Vec<u16> {
+    let servers = output.as_object().unwrap().values();
+    let ports = servers.map(|server| server["port"].as_u64().unwrap());
+    ports.map(|port| port.try_into().unwrap()).collect()
+}
+
+/// Waits until nothing of the servers is left.
+async fn nothing_is_left(output: &Value) {
+    let servers = output.as_object().unwrap().values();
+    let directories: Vec<_> = servers
+        .map(|server| server["directory"].as_str().unwrap())
+        .collect();
+    eventually("the directories are removed", SOON, async || {
+        directories
+            .iter()
+            .all(|directory| !Path::new(directory).exists())
+    })
+    .await;
+    for port in ports(output) {
+        TcpStream::connect(("127.0.0.1", port)).await.unwrap_err();
+    }
+}
+
+#[tokio::test]
+async fn every_server_runs_until_standard_input_closes() {
+    let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
+    let (mut up, output) = up(&["--config-dir", deploy]);
+    let names: Vec<_> = output.as_object().unwrap().keys().collect();
+    assert_eq!(names, ["mariadb", "postgres", "redis", "zookeeper"]);
+    for port in ports(&output) {
+        assert!(port < 32_768);
+        TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    }
+    for server in output.as_object().unwrap().values() {
+        assert!(server["pid"].as_u64().is_some());
+        assert!(server["version"].as_str().unwrap().contains('.'));
+    }
+    // The deployed Redis refuses to evict keys.
+    let client = redis::Client::open(output["redis"]["url"].as_str().unwrap()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut policy = redis::cmd("CONFIG");
+    policy.arg("GET").arg("maxmemory-policy");
+    let policy: (String, String) = policy.query_async(&mut connection).await.unwrap();
+    assert_eq!(policy.1, "noeviction");
+
+    drop(up.stdin.take());
+    assert!(up.wait().unwrap().success());
+    nothing_is_left(&output).await;
+}
+
+#[tokio::test]
+async fn terminated_up_ends_its_servers() {
+    let (mut up, output) = up(&["--only", "redis"]);
+    assert_eq!(ports(&output).len(), 1);
+    kill_process(Pid::from_child(&up), Signal::TERM).unwrap();
+    assert!(up.wait().unwrap().success());
+    nothing_is_left(&output).await;
+}
+
+#[tokio::test]
+async fn killed_up_leaves_no_orphan() {
+    let (mut up, output) = up(&["--only", "redis,postgres"]);
+    assert_eq!(ports(&output).len(), 2);
+    up.kill().unwrap();
+    up.wait().unwrap();
+    nothing_is_left(&output).await;
+}

@@ -1,0 +1,72 @@
+//! `stocklock serve` and `stocklock lab`: one replica, from start to shutdown.
+
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Failure, migrate, start_logging};
+use crate::app::Replica;
+use crate::config::{Config, Mode};
+use crate::descriptors::allow_connections;
+
+/// Runs a replica until SIGTERM or SIGINT.
+pub(super) async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
+    start_logging(&config.log)?;
+    allow_connections(config.connections());
+    let replica = Replica::build(config, mode).map_err(Failure::Setting)?;
+    migrate(&config.database).await?;
+    let (listener, address) = listen(config, mode).await?;
+    stop_on_signal(&replica)?;
+    replica.warn_of_unsafe_settings().await;
+    match mode {
+        Mode::Serve => tracing::warn!(
+            "there are no API keys yet: make sure that only trusted callers can reach this service"
+        ),
+        Mode::Lab => replica
+            .seed_lab()
+            .await
+            .map_err(|error| Failure::Other(format!("cannot seed the lab's stock: {error}")))?,
+    }
+    announce(config, mode, address);
+    replica.run(listener).await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Opens the configured address.
+pub(super) async fn listen(
+    config: &Config,
+    mode: Mode,
+) -> Result<(TcpListener, SocketAddr), Failure> {
+    let address = config.listen(mode);
+    let failed = |error| Failure::Setting(format!("LISTEN: cannot listen on {address}: {error}"));
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+fn announce(config: &Config, mode: Mode, address: SocketAddr) {
+    let strategy = config.service.strategy.name();
+    tracing::info!(%address, strategy, mode = ?mode, "listening");
+    if mode == Mode::Lab {
+        tracing::info!("try: curl -X POST http://{address}/stock/deduct");
+    }
+}
+
+/// SIGTERM and SIGINT shut the replica down gracefully.
+pub(super) fn stop_on_signal(replica: &Replica) -> Result<(), Failure> {
+    let listen = |kind| signal(kind).map_err(|error| Failure::Other(error.to_string()));
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let shutdown = replica.shutdown_token();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping: finishing the requests in progress");
+        shutdown.cancel();
+    });
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! Settings: the servers besides the database, and the locks on them.
+
+use std::time::Duration;
+
+use clap::Args;
+use secrecy::SecretString;
+
+use super::{milliseconds, secret};
+use stocklock_core::strategy::{Available, Dependency};
+
+/// The servers that some strategies need besides the database.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Services")]
+pub struct ServicesConfig {
+    /// The Redis for redis-lock and for SKUs whose home is Redis:
+    /// `redis://[[user]:password@]host[:port][/database]`
+    #[arg(long, env, hide_env_values = true, value_name = "URL", value_parser = secret)]
+    pub redis_url: Option<SecretString>,
+
+    /// Maximum number of Redis connections for redis-watch; each deduction uses one
+    #[arg(long, env, value_name = "N", default_value_t = 16,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub redis_pool_size: u32,
+
+    /// Maximum number of movements that wait in one of the 64 Redis journals for the SQL ledger;
+    /// above it, changes are answered 503
+    #[arg(long, env, value_name = "N", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub journal_limit: u32,
+
+    /// The `ZooKeeper` ensemble for zookeeper-lock: `host:port[,host:port…][/chroot]`
+    #[arg(long, env, value_name = "HOSTS")]
+    pub zookeeper_connect: Option<String>,
+
+    /// Time in ms after which the lock of a crashed holder expires; a live holder renews it after
+    /// each third of this time. `ZooKeeper` may grant its sessions another timeout
+    #[arg(long, env, value_name = "MS", default_value = "10000", value_parser = lease)]
+    pub lock_lease_ms: Duration,
+}
+
+impl ServicesConfig {
+    /// The configured servers, which decide the strategies that can be used.
+    #[must_use]
+    pub fn available(&self) -> Available {
+        let redis = self.redis_url.is_some().then_some(Dependency::Redis);
+        let zookeeper = self.zookeeper_connect.is_some();
+        let zookeeper = zookeeper.then_some(Dependency::Zookeeper);
+        Available::new(redis.into_iter().chain(zookeeper))
+    }
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    match milliseconds(text)? {
+        lease if lease < Duration::from_millis(100) => Err("at least 100".to_owned()),
+        lease => Ok(lease),
+    }
+}

@@ -1,0 +1,112 @@
+//! The middleware around every response: it adds the headers, writes the body of an error, and
+//! counts.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::Api;
+use super::error::ApiError;
+use super::outage_log::OutageLog;
+
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const X_REPLICA: HeaderName = HeaderName::from_static("x-replica");
+
+/// The state of the middleware.
+#[derive(Debug)]
+pub(super) struct Respond {
+    api: Arc<Api>,
+    outages: OutageLog,
+}
+
+impl Respond {
+    pub(super) fn new(api: Arc<Api>) -> Self {
+        let outages = OutageLog::default();
+        Self { api, outages }
+    }
+}
+
+/// Adds `X-Request-Id` and `X-Replica`, counts the response, and writes errors as problems. This is
+/// the only place that logs failed requests.
+pub(super) async fn respond(
+    State(state): State<Arc<Respond>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Respond { api, outages } = &*state;
+    let id = request_id(&request);
+    let route = (request.method().clone(), request.uri().clone());
+    let mut response = next.run(request).await;
+    let status = response.status();
+    if let Some(error) = take_error(&mut response) {
+        log(&error, &id, &route, outages);
+        write_problem(&mut response, &error, &id);
+    }
+    api.metrics.response(status.as_u16());
+    for (name, value) in [(X_REQUEST_ID, &id), (X_REPLICA, &api.replica)] {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}
+
+/// The id that the proxy or the caller sent, if it is safe to log, or a new one.
+fn request_id(request: &Request) -> String {
+    let sent = request.headers().get(X_REQUEST_ID);
+    match sent.and_then(|id| id.to_str().ok()) {
+        Some(id) if (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()) => {
+            id.to_owned()
+        }
+        _ => Uuid::now_v7().to_string(),
+    }
+}
+
+/// The error of the response: of a handler, or made from the status of the framework's refusal.
+fn take_error(response: &mut Response) -> Option<ApiError> {
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        return Some(error);
+    }
+    let status = response.status();
+    let is_error = status.is_client_error() || status.is_server_error();
+    is_error.then(|| ApiError::from_status(status))
+}
+
+fn write_problem(response: &mut Response, error: &ApiError, id: &str) {
+    let body = error.problem(id).to_string();
+    let headers = response.headers_mut();
+    headers.remove(header::CONTENT_LENGTH);
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/problem+json"),
+    );
+    *response.body_mut() = Body::from(body);
+}
+
+/// Logs an error. Refusals, contention and overload are debug lines: the callers cause them, the
+/// metrics count them, and more lines would add load. An outage logs one line per second.
+fn log(error: &ApiError, request_id: &str, route: &(Method, Uri), outages: &OutageLog) {
+    let (method, path) = (&route.0, route.1.path());
+    let cause = error.cause.as_deref().unwrap_or(&error.detail);
+    let code = error.code;
+    match error.status {
+        StatusCode::INTERNAL_SERVER_ERROR => {
+            tracing::error!(request_id, %method, path, code, cause, "request failed");
+        }
+        StatusCode::GATEWAY_TIMEOUT => {
+            tracing::warn!(request_id, %method, path, code, cause, "request failed");
+        }
+        StatusCode::SERVICE_UNAVAILABLE if error.cause.is_some() => {
+            if let Some(left_out) = outages.admit(Instant::now()) {
+                tracing::warn!(request_id, %method, path, code, cause, left_out, "request failed");
+            }
+        }
+        _ => tracing::debug!(request_id, %method, path, code, cause, "request refused"),
+    }
+}

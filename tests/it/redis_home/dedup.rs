@@ -1,0 +1,188 @@
+//! The operations that Redis remembers after their movements have left the journal.
+
+use rstest::rstest;
+use stocklock::ports::{AttemptOutcome, ChangeOutcome, RedisMethod};
+use stocklock::stock::{Adjustment, Deduction, Durability};
+use stocklock::store::StockStore as _;
+
+use super::{deduct, fixture, flush, run};
+use crate::store_contract::fixture::{Fixture, On, adjustment, deduction_with_key, idempotency};
+use crate::support::services::Backend;
+
+/// How many operations Redis remembers.
+async fn remembered(fixture: &Fixture) -> usize {
+    run::<Vec<String>>(fixture, &["KEYS", "op:*"]).await.len()
+}
+
+fn adjustment_with_key(delta: i64, key: &str) -> Adjustment {
+    let hash = deduction_with_key("a", 1, key)
+        .idempotency
+        .expect("a key")
+        .hash;
+    Adjustment {
+        idempotency: Some(idempotency(key, hash)),
+        ..adjustment("a", delta)
+    }
+}
+
+/// The ways to deduct from stock in Redis.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Script,
+    Watch,
+    Write,
+}
+
+impl Way {
+    async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> AttemptOutcome {
+        let store = &fixture.store;
+        let attempt = match self {
+            Self::Script => store.deduct_in_redis(deduction, RedisMethod::Script).await,
+            Self::Watch => store.deduct_in_redis(deduction, RedisMethod::Watch).await,
+            Self::Write => {
+                let read = fixture.level(deduction.sku.as_str()).await;
+                store.deduct_if_version(deduction, &read).await
+            }
+        };
+        attempt.expect("no error")
+    }
+}
+
+/// Every operation of a flash sale is remembered; a second copy of each would halve what fits into
+/// the memory.
+#[tokio::test]
+async fn operation_is_remembered_once_with_or_without_a_key() {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("a", 10).await;
+    let before = remembered(&fixture).await;
+    let [scripted, watched, written] =
+        ["scripted", "watched", "written"].map(|key| deduction_with_key("a", 1, key));
+    for (way, sale) in [
+        (Way::Script, &scripted),
+        (Way::Watch, &watched),
+        (Way::Write, &written),
+    ] {
+        let sold = way.deduct(&fixture, sale).await;
+        assert!(matches!(sold, AttemptOutcome::Deducted { .. }), "{sold:?}");
+    }
+    let adjustment = adjustment_with_key(1, "adjusted");
+    fixture.store.adjust(&adjustment).await.unwrap();
+    assert_eq!(remembered(&fixture).await, before + 4);
+    for how in [RedisMethod::Script, RedisMethod::Watch] {
+        deduct(&fixture, "a", how).await.unwrap();
+    }
+    assert_eq!(remembered(&fixture).await, before + 6);
+    // The operation can still be found by its key.
+    for (way, sale) in [(Way::Script, &watched), (Way::Watch, &written)] {
+        assert_eq!(way.deduct(&fixture, sale).await, AttemptOutcome::Duplicate);
+        let key = sale.idempotency.as_ref();
+        let found = fixture.store.recorded(&sale.sku, sale.operation, key).await;
+        let operation = found.unwrap().map(|movement| movement.operation);
+        assert_eq!(operation, Some(sale.operation));
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn key_is_found_in_sql_after_redis_has_lost_everything(
+    #[values(Way::Script, Way::Watch, Way::Write)] way: Way,
+    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let fixture = fixture(backend).await;
+    for sku in ["a", "b"] {
+        fixture.put(sku, 10).await;
+    }
+    let first = deduction_with_key("a", 2, "k");
+    let sold = way.deduct(&fixture, &first).await;
+    assert_eq!(
+        sold,
+        AttemptOutcome::Deducted {
+            remaining: 8,
+            durability: Durability::Redis
+        }
+    );
+    fixture.settle().await;
+    flush(&fixture).await;
+
+    let repeat = deduction_with_key("a", 2, "k");
+    let other_quantity = deduction_with_key("a", 3, "k");
+    for later in [&repeat, &other_quantity, &repeat] {
+        assert_eq!(way.deduct(&fixture, later).await, AttemptOutcome::Duplicate);
+        let key = later.idempotency.as_ref();
+        let found = fixture
+            .store
+            .recorded(&later.sku, later.operation, key)
+            .await;
+        let found = found.expect("no error").expect("it is remembered again");
+        let movement = (found.operation, found.delta, found.available_after);
+        assert_eq!(movement, (first.operation, -2, 8));
+        let hash = first.idempotency.as_ref().map(|key| key.hash);
+        assert_eq!(found.request_hash, hash);
+    }
+    // A new key counts as unused, and so does the same key on another SKU.
+    for (sku, key, remaining) in [("a", "new", 7), ("b", "k", 9)] {
+        let sold = way.deduct(&fixture, &deduction_with_key(sku, 1, key)).await;
+        assert_eq!(
+            sold,
+            AttemptOutcome::Deducted {
+                remaining,
+                durability: Durability::Redis
+            }
+        );
+    }
+    for (sku, sold) in [("a", 3), ("b", 1)] {
+        let audit = fixture.audit(sku).await;
+        assert_eq!((audit.sold, audit.consistent()), (sold, true), "{audit:?}");
+    }
+}
+
+#[tokio::test]
+async fn adjustment_in_sql_is_not_repeated_after_a_loss_of_redis() {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("a", 10).await;
+    let adjust = async || {
+        let adjusted = fixture.store.adjust(&adjustment_with_key(5, "k")).await;
+        adjusted.unwrap()
+    };
+    let done = adjust().await;
+    assert!(matches!(done, ChangeOutcome::Done { .. }), "{done:?}");
+    fixture.settle().await;
+    flush(&fixture).await;
+    assert_eq!(adjust().await, ChangeOutcome::Duplicate);
+    assert_eq!(fixture.level("a").await.on_hand, 15);
+}
+
+/// SQL is asked for a key only while Redis may have lost it: for 24 hours after the level was
+/// loaded, and never for a level that was not lost.
+#[rstest]
+#[case::never_lost(None, false)]
+#[case::long_ago(Some(24 * 3600 + 1), false)]
+#[case::recently(Some(24 * 3600 - 60), true)]
+#[tokio::test]
+async fn sql_is_asked_for_keys_only_after_a_recent_loss(
+    #[values(RedisMethod::Script, RedisMethod::Watch)] how: RedisMethod,
+    #[case] loaded_ago: Option<u64>,
+    #[case] asked: bool,
+) {
+    let fixture = Fixture::on(On::REDIS).await;
+    fixture.put("a", 10).await;
+    let sell = async || {
+        let sale = deduction_with_key("a", 1, "k");
+        fixture.store.deduct_in_redis(&sale, how).await.unwrap()
+    };
+    sell().await;
+    fixture.settle().await;
+    if let Some(ago) = loaded_ago {
+        flush(&fixture).await;
+        fixture.level("a").await;
+        let (now, _): (u64, u64) = run(&fixture, &["TIME"]).await;
+        let level = fixture.key("stock:*:a:main").await;
+        let loaded = ((now - ago) * 1000).to_string();
+        run::<()>(&fixture, &["HSET", &level, "loaded", &loaded]).await;
+    } else {
+        let operation = fixture.key("op:*:k").await;
+        run::<()>(&fixture, &["DEL", &operation]).await;
+    }
+    let duplicate = sell().await == AttemptOutcome::Duplicate;
+    assert_eq!(duplicate, asked);
+}

@@ -1,0 +1,225 @@
+//! A Redis that refuses to write, as the store sees it: nothing changes, and the error says why.
+
+use std::sync::Arc;
+use stocklock::store::StockStore as _;
+
+use rstest::rstest;
+use stocklock::ports::{AttemptOutcome, RedisMethod, StoreError};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::{command, deduct, line, sell};
+use crate::faults::until;
+use crate::store_contract::fixture::{Fixture, SOON, deduction, redis_options};
+use crate::support::services::Backend::Sqlite;
+use crate::support::services::PrivateServer;
+
+/// A Redis of one test and a store on it, with a SKU `a` that has 9 of 10 units left.
+pub(super) struct Private {
+    server: PrivateServer,
+    pub(super) fixture: Fixture,
+}
+
+impl Private {
+    pub(super) async fn start(arguments: &[&str]) -> Self {
+        let server = PrivateServer::redis(arguments).await;
+        let fixture = Fixture::new(Sqlite).await.with(redis_options(server.url()));
+        fixture.put("a", 10).await;
+        sell(&fixture, "a", 1).await;
+        Self { server, fixture }
+    }
+
+    pub(super) async fn run(&self, command: &str) {
+        line(self.server.url(), command).await;
+    }
+
+    /// How many connections the server has, including the one that asks.
+    async fn connections(&self) -> usize {
+        let list: String = command(self.server.url(), &["CLIENT", "LIST"]).await;
+        list.lines().count()
+    }
+
+    /// The warnings of the store about the server's settings.
+    async fn warnings(&self) -> Vec<String> {
+        self.fixture.store.unsafe_settings().await.unwrap()
+    }
+}
+
+/// The text of an error which says that nothing was changed.
+#[track_caller]
+fn reason(refused: Result<AttemptOutcome, StoreError>) -> String {
+    match refused {
+        Err(StoreError::Unavailable(_, reason)) => reason.to_string().to_uppercase(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The driver replaces the server's reason for refusing a transaction by its own.
+const ABORTED: &str = "ABORT";
+
+#[rstest]
+#[case::replica_since_failover("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY")]
+#[case::out_of_memory("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM")]
+#[case::too_few_replicas(
+    "CONFIG SET min-replicas-to-write 1",
+    "CONFIG SET min-replicas-to-write 0",
+    "NOREPLICAS"
+)]
+#[case::missing_permission(
+    "ACL SETUSER default -hset",
+    "ACL SETUSER default +hset",
+    "CAN'T RUN THIS COMMAND"
+)]
+#[tokio::test]
+async fn server_that_refuses_writes_changes_nothing(
+    #[case] refuse: &str,
+    #[case] accept: &str,
+    #[case] code: &str,
+) {
+    let redis = Private::start(&[]).await;
+    let fixture = &redis.fixture;
+    redis.run(refuse).await;
+    for (how, code) in [(RedisMethod::Script, code), (RedisMethod::Watch, ABORTED)] {
+        let reason = reason(deduct(fixture, "a", how).await);
+        assert!(reason.contains(code), "{how:?}: {reason}");
+    }
+    redis.run(accept).await;
+    assert_eq!(fixture.level("a").await.on_hand, 9);
+    sell(fixture, "a", 9).await;
+    assert!(fixture.audit("a").await.consistent());
+}
+
+#[rstest]
+#[case(RedisMethod::Script, "MISCONF")]
+#[case(RedisMethod::Watch, ABORTED)]
+#[tokio::test]
+async fn server_that_cannot_save_is_unavailable(#[case] how: RedisMethod, #[case] code: &str) {
+    let redis = Private::start(&["--enable-protected-configs", "yes"]).await;
+    let fixture = &redis.fixture;
+    // A directory in which no file can be created.
+    redis.run("CONFIG SET dir /proc").await;
+    redis.run("CONFIG SET save 3600_1").await;
+    fixture.put("b", 10_000).await;
+    redis.run("BGSAVE").await;
+    let mut sold = 0;
+    let sell_until_refused = async {
+        loop {
+            match deduct(fixture, "b", how).await {
+                Ok(AttemptOutcome::Deducted { .. }) => sold += 1,
+                refused => return reason(refused),
+            }
+        }
+    };
+    let reason = timeout(SOON, sell_until_refused).await;
+    let reason = reason.expect("the save fails soon");
+    assert!(reason.contains(code), "{reason}");
+    assert_eq!(fixture.level("b").await.on_hand, 10_000 - sold);
+}
+
+#[tokio::test]
+async fn settings_that_can_lose_sales_are_warned_of() {
+    let redis = Private::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    assert_eq!(redis.warnings().await, [""; 0]);
+    for (setting, advice) in [
+        ("appendfsync everysec", "set appendfsync always"),
+        ("appendonly no", "set appendonly yes"),
+    ] {
+        redis.run(&format!("CONFIG SET {setting}")).await;
+        let warnings = redis.warnings().await;
+        let [warning] = &warnings[..] else {
+            panic!("{warnings:?}")
+        };
+        assert!(warning.contains(advice), "{warning}");
+    }
+    // In addition to the warning about `appendonly`.
+    for (policy, lost) in [
+        ("allkeys-lru", "journals"),
+        ("volatile-ttl", "remembers of sales"),
+    ] {
+        redis
+            .run(&format!("CONFIG SET maxmemory-policy {policy}"))
+            .await;
+        let warnings = redis.warnings().await;
+        let [_, warning] = &warnings[..] else {
+            panic!("{warnings:?}")
+        };
+        for word in [policy, lost, "set maxmemory-policy noeviction"] {
+            assert!(warning.contains(word), "{warning}");
+        }
+    }
+}
+
+/// After a failover, every pooled connection for `WATCH` may lead to the replica of now. They are
+/// closed together; otherwise each of them would cost one refusal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn read_only_error_closes_all_pooled_connections() {
+    let redis = Private::start(&[]).await;
+    redis.fixture.put("b", 1_000).await;
+    let mut buyers = JoinSet::new();
+    for _ in 0..40 {
+        let store = Arc::clone(&redis.fixture.store);
+        buyers.spawn(async move {
+            let sale = deduction("b", 1);
+            store.deduct_in_redis(&sale, RedisMethod::Watch).await
+        });
+    }
+    buyers.join_all().await;
+    let before = redis.connections().await;
+    assert!(before > 4, "{before} connections are no pool");
+    redis.run("REPLICAOF 127.0.0.1 1").await;
+    reason(deduct(&redis.fixture, "a", RedisMethod::Watch).await);
+    // The connection for scripts stays, and the one that asks.
+    until("the pooled connections are closed", || async {
+        redis.connections().await <= 2
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn redis_cluster_is_warned_of_as_unsupported() {
+    let server = PrivateServer::redis(&["--cluster-enabled", "yes"]).await;
+    let fixture = Fixture::new(Sqlite).await.with(redis_options(server.url()));
+    let warnings = fixture.store.unsafe_settings().await.unwrap();
+    let of_cluster = warnings.iter().filter(|one| one.contains("Cluster"));
+    assert_eq!(of_cluster.count(), 1, "{warnings:?}");
+}
+
+#[tokio::test]
+async fn server_that_has_lost_the_scripts_gets_their_text() {
+    let redis = Private::start(&[]).await;
+    redis.run("SCRIPT FLUSH").await;
+    sell(&redis.fixture, "a", 2).await;
+    assert!(redis.fixture.audit("a").await.consistent());
+}
+
+#[tokio::test]
+async fn killed_server_is_unavailable_until_it_is_restarted() {
+    let redis = Private::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    sell(&redis.fixture, "a", 2).await;
+    for how in [RedisMethod::Script, RedisMethod::Watch] {
+        let sold = deduct(&redis.fixture, "a", how).await;
+        assert!(
+            matches!(sold, Ok(AttemptOutcome::Deducted { .. })),
+            "{sold:?}"
+        );
+    }
+    redis.server.kill9();
+    for how in [RedisMethod::Script, RedisMethod::Watch] {
+        // The first one may still use the connection that was open.
+        for _ in 0..2 {
+            let refused = deduct(&redis.fixture, "a", how).await;
+            let expected = matches!(
+                refused,
+                Err(StoreError::Unavailable(..)
+                    | StoreError::ConnectionLost(..)
+                    | StoreError::OutcomeUnknown(_))
+            );
+            assert!(expected, "{refused:?}");
+        }
+    }
+    redis.server.restart().await;
+    assert_eq!(redis.fixture.level("a").await.on_hand, 5);
+    sell(&redis.fixture, "a", 5).await;
+    let audit = redis.fixture.audit("a").await;
+    assert_eq!((audit.sold, audit.consistent()), (10, true), "{audit:?}");
+}
