@@ -47,8 +47,11 @@ struct Market {
     /// Whether a request may end without an answer.
     replicas_stop: AtomicBool,
     quantities: AtomicU32,
-    check_refusal: Box<dyn Fn(&Answer, Duration) + Send + Sync>,
+    check_refusal: CheckRefusal,
 }
+
+/// Checks an answer that asks for a retry, and the time that it took.
+type CheckRefusal = Box<dyn Fn(&Answer, Duration) + Send + Sync>;
 
 /// The purchases of one SKU that were not refused.
 pub(crate) struct Purchases {
