@@ -200,5 +200,11 @@ async fn requests_that_do_not_end_delay_the_stop_by_the_drain_limit(
     let answer = buyer.await.expect("no panic");
     answer.expect_err("the connection is closed without an answer");
     rival.let_go().await;
-    assert!(Ledger::at(&database.url).sold(SKU).await.is_empty());
+    // The statement may still wait in the database server, and commit after the process has ended.
+    // The client got no answer, so it does not know.
+    let sold = Ledger::at(&database.url).sold(SKU).await;
+    assert!(
+        sold.len() <= usize::from(backend != Backend::Sqlite),
+        "{sold:?}"
+    );
 }
