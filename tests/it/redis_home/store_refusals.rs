@@ -133,7 +133,7 @@ async fn settings_that_can_lose_sales_are_warned_of() {
     // In addition to the warning about `appendonly`.
     for (policy, lost) in [
         ("allkeys-lru", "journals"),
-        ("volatile-ttl", "remembers of sales"),
+        ("volatile-ttl", "dedup entries"),
     ] {
         redis
             .run(&format!("CONFIG SET maxmemory-policy {policy}"))

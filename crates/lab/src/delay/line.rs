@@ -32,7 +32,7 @@ pub(super) async fn carry(
     delay: Duration,
 ) -> io::Result<()> {
     let (sender, mut receiver) = mpsc::channel::<(Instant, io::Result<Bytes>)>(MAX_CHUNKS);
-    let reading = async {
+    let reading = async move {
         let mut buffer = BytesMut::new();
         loop {
             buffer.reserve(CHUNK);
@@ -49,10 +49,11 @@ pub(super) async fn carry(
     let writing = async {
         while let Some((due, chunk)) = receiver.recv().await {
             sleep_until(due).await;
-            match chunk? {
-                end if end.is_empty() => to.shutdown().await?,
-                bytes => to.write_all(&bytes).await?,
+            let bytes = chunk?;
+            if bytes.is_empty() {
+                return to.shutdown().await;
             }
+            to.write_all(&bytes).await?;
         }
         Ok(())
     };
