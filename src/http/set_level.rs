@@ -76,7 +76,7 @@ pub(super) async fn set_level(
 ) -> Result<Response, ApiError> {
     let change = change(new_sku(sku)?, body.parse()?, &headers)?;
     let set = api.levels.set_level(change).await.map_err(refusal)?;
-    let revision = revision_after(&*api.store, &set.level).await;
+    let revision = revision_after(&api.store, &set.level).await;
     Ok(answer(set, revision))
 }
 

@@ -115,9 +115,11 @@ fn positional<'a>(statement: Statement, values: &[Value<'a>]) -> (Statement, Cow
         text.push('?');
         text.push_str(&part[digits..]);
     }
-    let text = trusted(text);
-    let persistent = statement.persistent;
-    (Statement { text, persistent }, Cow::Owned(ordered))
+    let statement = Statement {
+        text: trusted(text),
+        ..statement
+    };
+    (statement, Cow::Owned(ordered))
 }
 
 /// The answers to a script's statements, and how the last one ended.
