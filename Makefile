@@ -28,6 +28,7 @@ status: ## show which of them run, and where
 down: ## stop them
 	@scripts/replicas.sh down
 
+# Tests that kill a server restart it if it crashes while it recovers. They count that in a file.
 test: services ## run all tests, against real servers that the tests start
 	@crashes=$$(mktemp) && export TEST_CRASHES_FILE=$$crashes && \
 	{ $(CARGO) test --workspace --locked; result=$$?; } && \

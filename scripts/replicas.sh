@@ -175,7 +175,7 @@ up() {
         type -P "$program" >/dev/null || fail "$program is missing: run \`make services\`"
     done
     for program in "$binary" "$testkit"; do
-        [[ -x $program ]] || fail "$program is missing: run \`make release\`, or name another file"
+        [[ -x $program ]] || fail "$program is missing: run \`cargo build --workspace [--release]\`"
     done
     # The servers run as another user, who must be able to enter the directory.
     umask 022

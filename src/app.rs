@@ -140,7 +140,7 @@ async fn consume_journals(stores: Stores, api: Arc<Api>, stop: CancellationToken
         return;
     }
     let start = || {
-        let consumer = stores.follower(&api.replica);
+        let consumer = stores.journal_consumer(&api.replica);
         let (api, stop) = (Arc::clone(&api), stop.clone());
         async move {
             if let Some(consumer) = consumer {

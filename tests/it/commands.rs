@@ -236,6 +236,15 @@ async fn race_exits_with_0_if_only_unsafe_strategies_oversell() {
 }
 
 #[tokio::test]
+async fn replica_of_a_race_stops_with_its_standard_input() {
+    let ended = Process::run(&["lab", "--replica", "1"], &[]).await;
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let line: Value = serde_json::from_str(&ended.stdout).expect("one line of JSON");
+    let address = line["listening"].as_str().expect("an address");
+    assert!(address.starts_with("http://127.0.0.1:"), "{address}");
+}
+
+#[tokio::test]
 async fn race_refuses_a_target_that_is_not_in_lab_mode() {
     let serve = serve(&[]).await;
     let ended = Process::run(&["race", "--target", &serve.url("")], &[]).await;

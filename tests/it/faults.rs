@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use reqwest::RequestBuilder;
 use stocklock::stock::{Audit, Movement, MovementFilter, Sku};
-use stocklock::store::{StoreOptions, StoreRouter, Stores};
+use stocklock::store::{LedgerQueries, StoreOptions, connect};
 use stocklock::strategy::Strategy;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -24,7 +24,6 @@ mod connections_cut;
 mod database_killed;
 mod database_unreachable;
 mod disconnect;
-mod drain;
 mod half_open;
 mod holder_killed;
 mod holder_stopped;
@@ -189,7 +188,7 @@ impl Cut {
 
 /// A database, read without the service.
 #[derive(Debug)]
-pub(crate) struct Ledger(Arc<StoreRouter>);
+pub(crate) struct Ledger(Arc<dyn LedgerQueries>);
 
 impl Ledger {
     pub(crate) fn at(url: &str) -> Self {
@@ -197,8 +196,7 @@ impl Ledger {
             pool_size: 4,
             wait_limit: SOON,
         };
-        let stores = Stores::open(url, &options, None);
-        Self(stores.expect("the URL of a database").store)
+        Self(connect(url, &options).expect("the URL of a database"))
     }
 
     /// All movements of a SKU, newest first.

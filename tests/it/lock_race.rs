@@ -12,19 +12,14 @@ use crate::support::app::TestApp;
 use crate::support::lock_services::LockServices;
 use crate::support::services::{Backend, fresh_database};
 
-const ALL_ON: Safeguards = Safeguards {
-    guard: true,
-    check: true,
-};
-const ALL_OFF: Safeguards = Safeguards {
-    guard: false,
-    check: false,
-};
-
-async fn race(strategies: &str, safeguards: Safeguards, targets: &[Target]) -> Report {
+/// Races with both safeguards (conditional write and local check), or without them.
+async fn race(strategies: &str, safeguards: bool, targets: &[Target]) -> Report {
     let mut plan = RacePlan::new(60, 20, 4);
     plan.strategies = strategies.parse().expect("names of strategies");
-    plan.safeguards = safeguards;
+    plan.safeguards = Safeguards {
+        guard: safeguards,
+        check: safeguards,
+    };
     let report = run(&plan, targets, Progress::Silent).await;
     report.expect("the race runs")
 }
@@ -38,7 +33,7 @@ async fn replicas(url: &str, count: u32, services: &LockServices) -> TestApp {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn working_lock_excludes_without_the_safeguards(
     #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(ALL_ON, ALL_OFF)] safeguards: Safeguards,
+    #[values(true, false)] safeguards: bool,
 ) {
     let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
     let app = replicas(&database.url, 2, &services).await;
@@ -53,7 +48,7 @@ async fn working_lock_excludes_without_the_safeguards(
 }
 
 /// Two replicas whose locks are on different Redis servers, so that neither excludes the other.
-async fn race_without_a_common_lock(backend: Backend, safeguards: Safeguards) -> Report {
+async fn race_without_a_common_lock(backend: Backend, safeguards: bool) -> Report {
     let database = fresh_database(backend).await;
     let (one, other) = tokio::join!(LockServices::fresh(), LockServices::fresh());
     let first = replicas(&database.url, 1, &one).await;
@@ -76,7 +71,7 @@ fn only_row(report: &Report) -> &Row {
 async fn guard_is_exact_and_reported_if_the_lock_does_not_exclude(
     #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
-    let report = race_without_a_common_lock(backend, ALL_ON).await;
+    let report = race_without_a_common_lock(backend, true).await;
     let (row, table) = (only_row(&report), report.table());
     assert_eq!(row.verdict, Verdict::Exact, "{table}");
     assert!(row.locks.refused_writes.total() > 0, "{table}");
@@ -90,7 +85,7 @@ async fn guard_is_exact_and_reported_if_the_lock_does_not_exclude(
 async fn without_guard_a_lock_that_does_not_exclude_loses_stock(
     #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
-    let report = race_without_a_common_lock(backend, ALL_OFF).await;
+    let report = race_without_a_common_lock(backend, false).await;
     let (row, table) = (only_row(&report), report.table());
     assert_eq!(row.verdict, Verdict::Broken, "{table}");
     assert!(row.drift > 0 && row.evidence.is_some(), "{table}");
@@ -120,7 +115,7 @@ async fn lost_locks_are_reported_as_stolen() {
     let (database, services) = tokio::join!(fresh_database(Backend::Sqlite), LockServices::fresh());
     let app = replicas(&database.url, 2, &services).await;
     let flushing = keep_flushing(services.redis_url());
-    let report = race("redis-lock", ALL_ON, app.targets()).await;
+    let report = race("redis-lock", true, app.targets()).await;
     drop(flushing);
     let (row, table) = (only_row(&report), report.table());
     assert_eq!(row.verdict, Verdict::Exact, "{table}");

@@ -15,6 +15,7 @@ mod levels;
 mod limits;
 mod lock_race;
 mod lock_settings;
+mod old_release;
 mod openapi;
 mod oversell;
 mod pages;

@@ -4,12 +4,14 @@
 //! This file holds what the tests share: commands to a Redis, requests to a replica, and deductions
 //! on a fixture.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use stocklock::ports::{AttemptOutcome, DeductionStore as _, RedisMethod, StoreError};
+use stocklock::store::StoreRouter;
 use tokio::time::{Instant, sleep};
 
 use crate::faults::{SOON, send, until};
@@ -202,6 +204,30 @@ async fn deduct(
 ) -> Result<AttemptOutcome, StoreError> {
     let deduction = deduction(sku, 1);
     fixture.store.deduct_in_redis(&deduction, how).await
+}
+
+/// Applies the journals, then asserts that the SKU has sold `sold` units, has `on_hand` left, and has
+/// lost nothing.
+async fn assert_exact(fixture: &Fixture, sku: &str, sold: i64, on_hand: i64) {
+    let audit = fixture.audit(sku).await;
+    let found = (audit.sold, audit.on_hand, audit.pending);
+    assert_eq!(found, (sold, on_hand, 0), "{audit:?}");
+    assert!(audit.consistent(), "{audit:?}");
+}
+
+/// Deducts one unit, again after each conflict.
+async fn deduct_until_decided(
+    store: Arc<StoreRouter>,
+    sku: String,
+    how: RedisMethod,
+) -> AttemptOutcome {
+    loop {
+        let attempt = store.deduct_in_redis(&deduction(&sku, 1), how).await;
+        match attempt.expect("no error") {
+            AttemptOutcome::Conflict => {}
+            decided => return decided,
+        }
+    }
 }
 
 /// Sells `units` units, one at a time.

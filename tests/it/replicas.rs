@@ -1,7 +1,7 @@
 //! Replicas behind nginx, started by `scripts/replicas.sh`. One replica dies under load: no order is
 //! lost, executed twice, or sent to two replicas. Also: what nginx itself refuses, and how.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::faults::until_within;
+use crate::faults::{KEY, try_send, until_within};
 use crate::support::topology::Topology;
 
 const ORDERS: usize = 2_500;
@@ -24,75 +24,57 @@ const STOCK: usize = 3_000;
 /// How long a buyer repeats an order; nginx tries a dead replica every two seconds at most.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// What the buyers were answered.
-#[derive(Debug, Default)]
-struct Outcome {
-    /// The operations of the orders that were sold.
-    sold: BTreeSet<String>,
-    /// How often an exchange was cut or answered 502, 503 or 504, and therefore repeated.
-    repeated: BTreeMap<String, usize>,
-}
-
-/// Places one order, with the same key until it is sold. Returns its operation, and what became of
-/// the exchanges before.
-async fn order(client: &Client, url: &str, key: &str) -> (String, Vec<String>) {
+/// Places one order, with the same key until it is sold; returns its operation. Counts each exchange
+/// that was cut or refused, and was therefore repeated.
+async fn order(client: &Client, url: &str, key: &str, repeated: &AtomicUsize) -> String {
     let begin = Instant::now();
-    let mut before = Vec::new();
     loop {
-        let request = client.post(url).header("Idempotency-Key", key);
-        let outcome = match request.json(&json!({"sku": "hot"})).send().await {
-            Err(_) => "cut".to_owned(),
-            Ok(answer) if answer.status() == 200 => match answer.json::<Value>().await {
-                Ok(sale) => return (sale["id"].as_str().expect("an id").to_owned(), before),
-                Err(_) => "cut".to_owned(),
-            },
-            Ok(answer) => refusal(answer).await,
-        };
-        before.push(outcome);
-        assert!(begin.elapsed() < PATIENCE, "not answered: {before:?}");
+        let request = client.post(url).header(KEY, key);
+        let answer = try_send(request.json(&json!({"sku": "hot"}))).await;
+        if let Ok(answer) = &answer {
+            if answer.status == 200 {
+                return answer.id.clone();
+            }
+            assert!(
+                answer.asks_for_retry() || answer.status == 502,
+                "{answer:?}"
+            );
+        }
+        repeated.fetch_add(1, Ordering::Relaxed);
+        assert!(begin.elapsed() < PATIENCE, "still {answer:?}");
         sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// The status of an answer after which the same key may be sent again.
-async fn refusal(answer: Response) -> String {
-    let status = answer.status().as_u16();
-    let body = answer.text().await.unwrap_or_default();
-    let in_flight = status == 409 && body.contains("request-in-flight");
-    let expected = in_flight || [502, 503, 504].contains(&status);
-    assert!(expected, "{status} {body}");
-    status.to_string()
+/// Counters of the buyers.
+#[derive(Debug, Default)]
+struct Counters {
+    placed: AtomicUsize,
+    sold: AtomicUsize,
+    repeated: AtomicUsize,
 }
 
-/// Places all orders, each by one of the buyers; counts those that are answered.
-async fn sell(url: String, answered: Arc<AtomicUsize>) -> Outcome {
+/// Places all orders, each by one of the buyers; returns their operations.
+async fn sell(url: String, counters: Arc<Counters>) -> BTreeSet<String> {
     let client = Client::builder().no_proxy().retry(reqwest::retry::never());
     let client = client.build().expect("a client without TLS can be built");
-    let next = Arc::new(AtomicUsize::new(0));
     let mut buyers = JoinSet::new();
     for _ in 0..BUYERS {
-        let (client, url) = (client.clone(), url.clone());
-        let (next, answered) = (Arc::clone(&next), Arc::clone(&answered));
+        let (client, url, counters) = (client.clone(), url.clone(), Arc::clone(&counters));
         buyers.spawn(async move {
-            let mut answers = Vec::new();
+            let mut operations = Vec::new();
             loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
+                let number = counters.placed.fetch_add(1, Ordering::Relaxed);
                 if number >= ORDERS {
-                    return answers;
+                    return operations;
                 }
-                answers.push(order(&client, &url, &format!("order-{number}")).await);
-                answered.fetch_add(1, Ordering::Relaxed);
+                let key = format!("order-{number}");
+                operations.push(order(&client, &url, &key, &counters.repeated).await);
+                counters.sold.fetch_add(1, Ordering::Relaxed);
             }
         });
     }
-    let mut outcome = Outcome::default();
-    for (operation, before) in buyers.join_all().await.into_iter().flatten() {
-        outcome.sold.insert(operation);
-        for exchange in before {
-            *outcome.repeated.entry(exchange).or_default() += 1;
-        }
-    }
-    outcome
+    buyers.join_all().await.into_iter().flatten().collect()
 }
 
 /// Asks until the answer is 200: nginx may not know yet that a replica is dead.
@@ -133,24 +115,24 @@ async fn replica_killed_under_load_loses_and_doubles_no_order() {
     let put = put.json(&json!({ "on_hand": STOCK })).send().await;
     assert_eq!(put.expect("an answer").status(), 201);
 
-    let answered = Arc::new(AtomicUsize::new(0));
-    let sale = sell(topology.url("/stock/deduct"), Arc::clone(&answered));
-    let sale = tokio::spawn(sale);
-    until_within(PATIENCE, "half of the orders are answered", || async {
-        answered.load(Ordering::Relaxed) >= ORDERS / 2
+    let counters = Arc::<Counters>::default();
+    let url = topology.url("/stock/deduct");
+    let sale = tokio::spawn(sell(url, Arc::clone(&counters)));
+    until_within(PATIENCE, "half of the orders are sold", || async {
+        counters.sold.load(Ordering::Relaxed) >= ORDERS / 2
     })
     .await;
     topology.kill9("replica-1");
-    let outcome = sale.await.expect("every order is answered");
+    let sold = sale.await.expect("every order is sold");
 
-    let exchanges: usize = outcome.repeated.values().sum();
-    assert_no_request_went_to_two_replicas(&topology, exchanges).await;
-    assert!(exchanges > 0, "the kill interrupted no exchange");
+    let repeated = counters.repeated.load(Ordering::Relaxed);
+    assert_no_request_went_to_two_replicas(&topology, repeated).await;
+    assert!(repeated > 0, "the kill interrupted no exchange");
     // Each order is one sale, and the ledger has those and no others.
-    assert_eq!(outcome.sold.len(), ORDERS);
+    assert_eq!(sold.len(), ORDERS);
     let ledger = ledger(&topology).await;
     assert_eq!(ledger.len(), ORDERS);
-    assert_eq!(ledger.into_iter().collect::<BTreeSet<_>>(), outcome.sold);
+    assert_eq!(ledger.into_iter().collect::<BTreeSet<_>>(), sold);
     let audit = get(&topology, "/stock/hot/audit").await["warehouses"][0].clone();
     let counts = [
         &audit["sold"],

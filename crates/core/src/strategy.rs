@@ -1,7 +1,7 @@
 //! The strategies: the closed set of ways to protect a deduction.
 //!
 //! One file per strategy. Each file opens with four lines, *Guarantees, Costs, Fails when, Use
-//! when*, which `GET /strategies` also answers. [`Strategy::attempt`] is the one `match`.
+//! when*, which `GET /strategies` also answers. `Strategy::attempt` is the one `match`.
 //!
 //! A strategy neither spawns nor sleeps by a clock: every await in it is a call of the store, of a
 //! mutex or lock, or of the injected sleep. So tests can explore every interleaving.

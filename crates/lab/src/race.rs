@@ -58,13 +58,13 @@ pub enum RaceError {
     NoStrategy,
     /// This target does not accept `?strategy=`, with its answer.
     #[error("{0} is not in lab mode; start it with `stocklock lab`: {1}")]
-    NotLab(Target, String),
+    NotLab(Box<Target>, String),
     /// The first target does not know the SKU that was created at the second one.
     #[error("{0} does not know the stock created at {1}; do they share a database?")]
-    NotShared(Target, Target),
+    NotShared(Box<Target>, Box<Target>),
     /// This target does not answer, with the last error.
     #[error("{0} does not answer: {1}")]
-    Unreachable(Target, String),
+    Unreachable(Box<Target>, String),
     /// This call was answered with an unexpected status, with code and detail of the answer.
     #[error("{0} was answered with {1} {2}")]
     Refused(String, u16, String),
@@ -73,7 +73,7 @@ pub enum RaceError {
     Answer(String, String),
     /// The counters of this target decreased during a run.
     #[error("the counters of {0} decreased during the run; was it restarted?")]
-    Restarted(Target),
+    Restarted(Box<Target>),
 }
 
 /// Runs the race on `targets`, one strategy after the other. Each run takes at most the plan's
@@ -176,5 +176,5 @@ async fn read_books(
 }
 
 fn not_shared(target: &Target, first: &Target) -> RaceError {
-    RaceError::NotShared(target.clone(), first.clone())
+    RaceError::NotShared(Box::new(target.clone()), Box::new(first.clone()))
 }

@@ -1,8 +1,11 @@
-//! The journal's entries: what Redis wrote down, on its way into the SQL ledger.
+//! The journal: the writes to Redis-home levels that are not yet applied to the SQL ledger.
 //!
-//! An entry is what one call of a script has done to a level: its movements, each with the units that
-//! it left, and the level after the last of them. A movement is written by this service and passes
-//! through Redis as one text; the rest is written by the script.
+//! One call of a script appends one entry. It holds the movements of one level, each with the units
+//! available after it, and the level after the last movement. A movement is a text that this service
+//! writes and Redis does not interpret; the script writes the other fields.
+//!
+//! An entry's field `v` is the version of its format. Entries without it have version 1. A build
+//! refuses higher versions, because it cannot know what their fields mean.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,8 +18,23 @@ use crate::sql::ledger_row::LedgerRow;
 
 mod text;
 
-/// The identity of an entry in a stream: milliseconds, and a number within them. Ordered by value,
-/// which its text is not (`9-0` comes before `10-0`).
+/// The version of the entries that this build writes, and the highest version that it reads.
+pub(super) const VERSION: u32 = 1;
+
+/// Checks the field `v` of an entry.
+pub(super) fn check_version(text: &str) -> Result<(), String> {
+    match text.parse::<u32>() {
+        Ok(1..=VERSION) => Ok(()),
+        Ok(version) if version > VERSION => Err(format!(
+            "the journal entry has version {version}, but this build reads versions up to \
+             {VERSION}; upgrade this replica"
+        )),
+        _ => Err(format!("`{text}` is not a version of a journal entry")),
+    }
+}
+
+/// The id of a stream entry: milliseconds, and a number within the millisecond. Ids compare by value,
+/// not as text: `9-0` comes before `10-0`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, FromRow)]
 pub(super) struct EntryId {
     #[sqlx(rename = "journal_millis")]
@@ -33,7 +51,7 @@ impl FromStr for EntryId {
             let (millis, number) = (millis.parse().ok()?, number.parse().ok()?);
             Some(Self { millis, number })
         });
-        parsed.ok_or_else(|| format!("`{text}` is no entry's id"))
+        parsed.ok_or_else(|| format!("`{text}` is not the id of a stream entry"))
     }
 }
 
@@ -43,14 +61,14 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// A movement as a line of an entry; it is what Redis remembers of the operation, too.
-pub(super) fn line(available: i64, movement: &str) -> String {
+/// Formats a movement as a line of an entry. The dedup entry has the same text.
+pub(super) fn format_line(available: i64, movement: &str) -> String {
     format!("{available} {movement}")
 }
 
-/// Reads such a line.
+/// Parses a line that [`format_line`] wrote.
 pub(super) fn parse_line(line: &str, entry: EntryId) -> Result<LedgerRow, String> {
-    let no_line = || format!("`{line}` is not a line of an entry");
+    let no_line = || format!("`{line}` is not a line of a journal entry");
     let (available, movement) = line.split_once(' ').ok_or_else(no_line)?;
     Ok(LedgerRow {
         entry,
@@ -60,9 +78,9 @@ pub(super) fn parse_line(line: &str, entry: EntryId) -> Result<LedgerRow, String
     })
 }
 
-/// One entry: movements of one level, and the level that they left behind.
+/// One entry: movements of one level, and the level after them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Journaled {
+pub(super) struct JournalEntry {
     pub(super) id: EntryId,
     pub(super) movements: Movements,
     pub(super) on_hand: i64,
@@ -71,26 +89,26 @@ pub(super) struct Journaled {
     pub(super) version: i64,
 }
 
-impl Journaled {
-    /// Which level it left behind.
+impl JournalEntry {
+    /// The SKU and the warehouse of the level.
     pub(super) fn place(&self) -> (&str, &str) {
         self.movements.place()
     }
 }
 
-/// The movements of an entry, in their order: one at least, and all of one level.
+/// The movements of an entry in their order: at least one, all of the same level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Movements(Vec<LedgerRow>);
 
 impl Movements {
-    /// Reads an entry's lines.
+    /// Parses an entry's lines.
     pub(super) fn parse(lines: &str, id: EntryId) -> Result<Self, String> {
         let movements = lines.split('\n').map(|line| parse_line(line, id));
         let movements = Self(movements.collect::<Result<_, _>>()?);
         let place = movements.place();
         let of_one_level = |row: &LedgerRow| (row.sku.as_str(), row.warehouse.as_str()) == place;
         if !movements.iter().all(of_one_level) {
-            return Err("movements of several levels".to_owned());
+            return Err("the movements belong to several levels".to_owned());
         }
         Ok(movements)
     }
@@ -109,17 +127,16 @@ impl Movements {
 }
 
 /// The movements of all entries.
-pub(super) fn movements<'a>(entries: &[&'a Journaled]) -> Vec<&'a LedgerRow> {
+pub(super) fn movements<'a>(entries: &[&'a JournalEntry]) -> Vec<&'a LedgerRow> {
     entries
         .iter()
         .flat_map(|entry| entry.movements.iter())
         .collect()
 }
 
-/// For each level that `entries` changed, the last of them, in (SKU, warehouse) order: the order in
-/// which rows are locked.
-pub(super) fn last_of_each_level<'a>(entries: &[&'a Journaled]) -> Vec<&'a Journaled> {
-    let mut last: BTreeMap<(&str, &str), &Journaled> = BTreeMap::new();
+/// The last entry of each level, in (SKU, warehouse) order. SQL locks rows in that order.
+pub(super) fn last_of_each_level<'a>(entries: &[&'a JournalEntry]) -> Vec<&'a JournalEntry> {
+    let mut last: BTreeMap<(&str, &str), &JournalEntry> = BTreeMap::new();
     for &entry in entries {
         let known = last.entry(entry.place()).or_insert(entry);
         if known.id < entry.id {
@@ -130,19 +147,21 @@ pub(super) fn last_of_each_level<'a>(entries: &[&'a Journaled]) -> Vec<&'a Journ
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::text::tests::row;
     use super::*;
 
-    fn entry(id: &str, sku: &str) -> Journaled {
+    /// The field `movements` of an entry with two movements.
+    pub(crate) fn lines(sku: &str) -> String {
+        let text = row(sku).to_journal_text();
+        [format_line(7, &text), format_line(6, &text)].join("\n")
+    }
+
+    fn entry(id: &str, sku: &str) -> JournalEntry {
         let id = id.parse().unwrap();
-        let lines = [
-            line(7, &row(sku).to_journal_text()),
-            line(6, &row(sku).to_journal_text()),
-        ];
-        Journaled {
+        JournalEntry {
             id,
-            movements: Movements::parse(&lines.join("\n"), id).unwrap(),
+            movements: Movements::parse(&lines(sku), id).unwrap(),
             on_hand: 5,
             held: 1,
             backorder_limit: 2,
@@ -164,7 +183,7 @@ mod tests {
     #[test]
     fn parsed_line_is_a_row_of_its_entry() {
         let id = "951782400123-4".parse().unwrap();
-        let text = line(4, &row("a").to_journal_text());
+        let text = format_line(4, &row("a").to_journal_text());
         let expected = LedgerRow {
             available_after: 4,
             entry: id,
@@ -175,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_of_one_level() {
-        let text = |sku| line(7, &row(sku).to_journal_text());
+    fn movements_of_one_entry_have_one_level() {
+        let text = |sku| format_line(7, &row(sku).to_journal_text());
         let parse = |lines: &[String]| Movements::parse(&lines.join("\n"), EntryId::default());
         let movements = parse(&[text("a"), text("a")]).unwrap();
         assert_eq!(movements.len(), 2);
@@ -189,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_entry_of_each_level_counts_and_levels_come_in_order() {
+    fn last_entries_come_in_order_of_their_levels() {
         let entries = [
             entry("9-0", "b"),
             entry("10-0", "a"),

@@ -15,7 +15,7 @@ mod redis;
 mod router;
 mod sql;
 
-pub use self::redis::{Follower, RedisOptions, WatchOn};
+pub use self::redis::{JournalConsumer, RedisOptions, WatchOn};
 pub use router::{StoreRouter, Stores, connect};
 pub use sql::{LedgerQueries, migrate};
 

@@ -1,10 +1,12 @@
-//! Redis as the home of stock: levels in hashes, decided by scripts or by `WATCH`, and a journal
-//! that the SQL ledger follows.
+//! Redis as the home of stock: levels are hashes, changed by scripts or with `WATCH`. A journal
+//! consumer applies the movements to the SQL ledger.
 //!
-//! Guarantees: a level, its journal's entry and the memory of the operation are written in one
-//! script, or in one `MULTI`, or not at all; what Redis keeps is never oversold, and each of its
-//! movements is in the ledger once. Not guaranteed: that Redis keeps it. A level that it does not have
-//! comes from its mirror in SQL, so what was lost on the way there can be sold again.
+//! Guarantees:
+//! - One script or one `MULTI` writes a level, its journal entry and its dedup entry, or none of them.
+//! - Stock that Redis keeps is never oversold, and the ledger has each movement once.
+//!
+//! Not guaranteed: durability. If Redis loses a level, the level is loaded from its mirror in SQL.
+//! Units of lost journal entries can then be sold again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,60 +24,60 @@ mod audit;
 mod batches;
 mod change;
 mod cluster;
-mod complaints;
 mod connection;
+mod consumer;
+mod consumer_groups;
+mod dedup;
 mod entries;
-mod erasure;
+mod entry_error_log;
 mod exclusive;
 mod failure;
-mod follower;
-mod groups;
 mod keys;
 mod loading;
-mod memory;
+mod purge;
 mod scripts;
 mod settings;
-mod step;
 mod watch;
 mod write;
+mod write_request;
 
 use batches::Batches;
 use connection::{Connector, Shared};
-use exclusive::Exclusive;
-pub use follower::Follower;
+pub use consumer::JournalConsumer;
+use exclusive::ExclusivePool;
 use keys::Keys;
 use scripts::Answer;
-use step::Taking;
+use write_request::{DeductRequest, KeyCheck};
 
-/// How long an operation without a key is remembered under its own id. Only the replica that minted
-/// it repeats it, for as long as a request may last: no deadline that can be set is longer than an
-/// hour. What was sent and given up may still arrive as much later as the network holds it.
-const OPERATION_MEMORY: Duration = Duration::from_hours(2);
+/// How long Redis keeps the dedup entry of an operation without an idempotency key. Only the replica
+/// that created the operation retries it, within the request's deadline of at most one hour. The rest
+/// allows for packets that the network delays.
+const OPERATION_DEDUP_TTL: Duration = Duration::from_hours(2);
 
-/// How long one with a key is remembered, under that alone: it says which operation it was.
-const KEY_MEMORY: Duration = Duration::from_hours(24);
+/// How long Redis keeps the dedup entry of an idempotency key. The entry contains the operation id.
+const KEY_DEDUP_TTL: Duration = Duration::from_hours(24);
 
-/// How to reach a Redis, and how much to ask of it.
+/// How to connect to Redis, and the limits of its use.
 #[derive(Debug, Clone)]
 pub struct RedisOptions {
     /// `redis://[user[:password]@]host[:port][/database]`.
     pub url: secrecy::SecretString,
-    /// How long to wait for a connection, and for an answer.
+    /// How long to wait for a connection, and for a reply.
     pub wait_limit: Duration,
-    /// The most connections for `WATCH`.
+    /// The maximum number of connections for `WATCH`.
     pub watch_connections: u32,
-    /// On which connections `WATCH` is sent.
+    /// Which connections `WATCH` uses.
     pub watch_on: WatchOn,
-    /// The most movements that may wait in one of the journals for the SQL ledger.
+    /// The maximum number of movements that may wait in one journal.
     pub journal_limit: u32,
 }
 
-/// On which connections `WATCH` is sent.
+/// Which connections `WATCH` uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchOn {
-    /// Each on one that nobody else uses meanwhile.
+    /// Each `WATCH` has a connection for itself.
     Exclusive,
-    /// All on one: **not safe**, on purpose. It shows the lost update of a popular mistake.
+    /// All share one connection: **unsafe on purpose**. It shows the lost updates that result.
     Shared,
 }
 
@@ -85,7 +87,7 @@ pub(super) struct RedisStore {
     sql: Arc<dyn SqlBackend>,
     connector: Connector,
     shared: Shared,
-    exclusive: Exclusive,
+    exclusive: ExclusivePool,
     batches: Batches,
     keys: OnceCell<Keys>,
     options: RedisOptions,
@@ -94,7 +96,7 @@ pub(super) struct RedisStore {
 impl RedisStore {
     pub(super) fn open(options: RedisOptions, sql: Arc<dyn SqlBackend>) -> Result<Self, String> {
         use secrecy::ExposeSecret;
-        // The driver's own text might show the URL.
+        // The driver's error text may contain the password.
         let client = Client::open(options.url.expose_secret())
             .map_err(|_| "expected redis://[user[:password]@]host[:port][/database]".to_owned())?;
         let limit = options.wait_limit;
@@ -105,7 +107,7 @@ impl RedisStore {
             connector: connector.clone(),
             batches: Batches::new(shared.clone(), options.journal_limit),
             shared,
-            exclusive: Exclusive::new(connector, options.watch_connections, limit),
+            exclusive: ExclusivePool::new(connector, options.watch_connections, limit),
             keys: OnceCell::new(),
             options,
         })
@@ -116,7 +118,7 @@ impl RedisStore {
         self.keys.get_or_try_init(ledger).await
     }
 
-    /// One cheap round trip.
+    /// Sends one `PING`.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
         self.shared.read(&redis::cmd("PING")).await
     }
@@ -126,7 +128,7 @@ impl RedisStore {
         self.shared.close();
     }
 
-    /// Takes the units in one of Redis' own two ways.
+    /// Deducts the units with a script or with `WATCH`.
     pub(super) async fn deduct(
         &self,
         deduction: &Deduction,
@@ -136,25 +138,25 @@ impl RedisStore {
         let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
         let key = deduction.idempotency.as_ref();
         let units = deduction.quantity.units();
-        let step = Arc::new(self.step((sku, warehouse), &row, key).await?);
-        let mut sure = key.is_none();
-        for _ in 0..loading::LOADS {
-            let taking = Taking {
-                step: Arc::clone(&step),
+        let request = Arc::new(self.write_request((sku, warehouse), &row, key).await?);
+        let mut key_check = KeyCheck::for_key(key);
+        for _ in 0..loading::MAX_LOADS {
+            let deduct = DeductRequest {
+                write: Arc::clone(&request),
                 units,
-                sure,
+                key_check,
             };
             let answer = match how {
-                RedisMethod::Script => self.batches.deduct(taking).await?,
-                RedisMethod::Watch => self.watch(&taking).await?,
+                RedisMethod::Script => self.batches.deduct(deduct).await?,
+                RedisMethod::Watch => self.watch(&deduct).await?,
             };
             match answer {
-                Answer::Absent => sure = key.is_none(),
-                Answer::Unsure if self.recall(&step, sku, key).await? => {
+                Answer::Absent => key_check = KeyCheck::for_key(key),
+                Answer::KeyMayBeLost if self.restore_from_sql(&request, sku, key).await? => {
                     return Ok(AttemptOutcome::Duplicate);
                 }
-                Answer::Unsure => {
-                    sure = true;
+                Answer::KeyMayBeLost => {
+                    key_check = KeyCheck::Done;
                     continue;
                 }
                 settled => return attempt(settled, units),
@@ -165,11 +167,11 @@ impl RedisStore {
                 None => return Ok(AttemptOutcome::UnknownSku),
             }
         }
-        Err(loading::lost_again())
+        Err(loading::evicted_again())
     }
 }
 
-/// What a script's answer means for a deduction of `units`.
+/// Converts a script's answer to the outcome of deducting `units`.
 fn attempt(answer: Answer, units: i64) -> Result<AttemptOutcome, StoreError> {
     Ok(match answer {
         Answer::Written { available, .. } => AttemptOutcome::Deducted {
@@ -177,12 +179,12 @@ fn attempt(answer: Answer, units: i64) -> Result<AttemptOutcome, StoreError> {
             remaining: available,
         },
         Answer::Duplicate => AttemptOutcome::Duplicate,
-        // Somebody restocked since it was read.
-        Answer::Short { available } if available >= units => AttemptOutcome::Conflict,
-        Answer::Short { available } => AttemptOutcome::Insufficient { available },
-        Answer::Stale => AttemptOutcome::Conflict,
+        // A restock came between the read and the write.
+        Answer::Insufficient { available } if available >= units => AttemptOutcome::Conflict,
+        Answer::Insufficient { available } => AttemptOutcome::Insufficient { available },
+        Answer::Conflict => AttemptOutcome::Conflict,
         Answer::Fenced => AttemptOutcome::LockLost,
-        Answer::Absent | Answer::Unsure => return Err(failure::bad_answer(answer)),
+        Answer::Absent | Answer::KeyMayBeLost => return Err(failure::bad_answer(answer)),
         Answer::Full => return Err(StoreError::JournalFull),
     })
 }

@@ -12,7 +12,8 @@ use super::redis::RedisStore;
 use super::sql::level_change::plan_level;
 use super::sql::{self, LedgerQueries, SqlBackend};
 use super::{
-    AttemptOutcome, ChangeOutcome, Follower, RedisMethod, RedisOptions, StoreError, StoreOptions,
+    AttemptOutcome, ChangeOutcome, JournalConsumer, RedisMethod, RedisOptions, StoreError,
+    StoreOptions,
 };
 use stocklock_core::ports::{Condition, DeductionStore, LedgerReader, LevelStore};
 use stocklock_core::stock::{
@@ -57,9 +58,9 @@ impl Stores {
 
     /// Applies the journals of that Redis, if there is one, to the SQL ledger.
     #[must_use]
-    pub fn follower(&self, replica: &str) -> Option<Follower> {
+    pub fn journal_consumer(&self, replica: &str) -> Option<JournalConsumer> {
         let redis = Arc::clone(self.store.redis.as_ref()?);
-        Some(Follower::new(redis, replica))
+        Some(JournalConsumer::new(redis, replica))
     }
 
     /// Removes all stock and journals of this ledger from Redis, if there is one. For a ledger that
@@ -69,7 +70,7 @@ impl Stores {
     /// Redis or SQL does not answer. Some of the stock may be left.
     pub async fn erase_redis(&self) -> Result<(), StoreError> {
         match &self.store.redis {
-            Some(redis) => redis.erase().await,
+            Some(redis) => redis.purge().await,
             None => Ok(()),
         }
     }

@@ -46,9 +46,10 @@ struct Up {
     #[arg(long)]
     json: bool,
 
-    /// Start these servers only.
+    /// Start these servers only, separated by commas.
     #[arg(
         long,
+        value_name = "SERVERS",
         value_delimiter = ',',
         default_value = "mariadb,postgres,redis,zookeeper"
     )]

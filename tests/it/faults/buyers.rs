@@ -32,8 +32,28 @@ pub(crate) enum Keys {
     Half,
 }
 
-/// The purchases of one SKU that were not refused: the ledger must have a sale of each, or may have
-/// one.
+/// Buyers of one SKU.
+pub(crate) struct Buyers {
+    market: Arc<Market>,
+    tasks: JoinSet<Vec<Purchase>>,
+}
+
+/// What the buyers of a SKU share with the test.
+struct Market {
+    sku: String,
+    sold: AtomicUsize,
+    refused: AtomicUsize,
+    stop: AtomicBool,
+    /// Whether a request may end without an answer.
+    replicas_stop: AtomicBool,
+    quantities: AtomicU32,
+    check_refusal: CheckRefusal,
+}
+
+/// Checks an answer that asks for a retry, and the time that it took.
+type CheckRefusal = Box<dyn Fn(&Answer, Duration) + Send + Sync>;
+
+/// The purchases of one SKU that were not refused.
 pub(crate) struct Purchases {
     sku: String,
     /// Each acknowledged operation, with its units.
@@ -42,85 +62,67 @@ pub(crate) struct Purchases {
     unknown: Vec<i64>,
 }
 
-/// Buyers of one SKU.
-pub(crate) struct Buyers {
-    sku: String,
-    shared: Arc<Shared>,
-    tasks: JoinSet<Vec<Purchase>>,
-}
-
-/// What the buyers of a SKU share with the test.
-#[derive(Default)]
-struct Shared {
-    sold: AtomicUsize,
-    refused: AtomicUsize,
-    stop: AtomicBool,
-    /// Whether a request may end without an answer.
-    replicas_stop: AtomicBool,
-    quantities: AtomicU32,
-}
+/// Units, and the acknowledged operation or `None` if the outcome is unknown.
+type Purchase = (i64, Option<String>);
 
 impl Buyers {
-    /// Starts a buyer for each of these deductions of one unit of `sku`. Each answer that asks for
-    /// a retry is given to `check_refusal` with the time that it took.
+    /// Starts a buyer for each of these deductions of one unit of `sku`. `check_refusal` gets each
+    /// answer that asks for a retry, and the time that it took.
     pub(crate) fn start(
         sku: &str,
         keys: Keys,
         orders: impl IntoIterator<Item = RequestBuilder>,
-        check_refusal: impl Fn(&Answer, Duration) + Clone + Send + Sync + 'static,
+        check_refusal: impl Fn(&Answer, Duration) + Send + Sync + 'static,
     ) -> Self {
-        let shared = Arc::<Shared>::default();
-        let buyer = |(number, order)| {
-            let buyer = Buyer {
-                sku: sku.to_owned(),
-                order,
-                with_key: keys == Keys::All || number / 2 % 2 == 0,
-                check_refusal: check_refusal.clone(),
-                shared: Arc::clone(&shared),
-            };
-            buyer.keep_buying()
-        };
-        Self {
+        let market = Arc::new(Market {
             sku: sku.to_owned(),
-            tasks: orders.into_iter().enumerate().map(buyer).collect(),
-            shared,
-        }
+            sold: AtomicUsize::default(),
+            refused: AtomicUsize::default(),
+            stop: AtomicBool::default(),
+            replicas_stop: AtomicBool::default(),
+            quantities: AtomicU32::default(),
+            check_refusal: Box::new(check_refusal),
+        });
+        let buyer = |(number, order)| {
+            let with_key = keys == Keys::All || number / 2 % 2 == 0;
+            Arc::clone(&market).keep_buying(order, with_key)
+        };
+        let tasks = orders.into_iter().enumerate().map(buyer).collect();
+        Self { market, tasks }
     }
 
     /// Returns after `more` further sales.
     pub(crate) async fn sell(&self, more: usize) {
-        self.count_up("sales", &self.shared.sold, more).await;
+        self.count_up("sales", &self.market.sold, more).await;
     }
 
     /// Returns after `more` further refusals.
     pub(crate) async fn are_refused(&self, more: usize) {
-        self.count_up("refusals", &self.shared.refused, more).await;
+        self.count_up("refusals", &self.market.refused, more).await;
     }
 
     async fn count_up(&self, what: &str, counter: &AtomicUsize, more: usize) {
         let goal = counter.load(Ordering::SeqCst) + more;
-        let what = format!("{more} more {what} of {}", self.sku);
-        until_within(PATIENCE, &what, || async {
-            counter.load(Ordering::SeqCst) >= goal
-        })
-        .await;
+        let what = format!("{more} more {what} of {}", self.market.sku);
+        let reached = || async { counter.load(Ordering::SeqCst) >= goal };
+        until_within(PATIENCE, &what, reached).await;
     }
 
     /// How many sales were acknowledged so far.
     pub(crate) fn sales(&self) -> usize {
-        self.shared.sold.load(Ordering::SeqCst)
+        self.market.sold.load(Ordering::SeqCst)
     }
 
     /// Lets a buyer whose request ends without an answer leave from now on.
     pub(crate) fn replicas_stop(&self) {
-        self.shared.replicas_stop.store(true, Ordering::SeqCst);
+        self.market.replicas_stop.store(true, Ordering::SeqCst);
     }
 
     /// Stops the buyers.
     pub(crate) async fn stop(self) -> Purchases {
-        self.shared.stop.store(true, Ordering::SeqCst);
+        self.market.stop.store(true, Ordering::SeqCst);
         let mut purchases = Purchases {
-            sku: self.sku,
+            sku: self.market.sku.clone(),
             acknowledged: BTreeMap::new(),
             unknown: Vec::new(),
         };
@@ -139,59 +141,42 @@ impl Buyers {
 impl Purchases {
     /// Asserts that the ledger has each acknowledged sale once, besides at most one sale for each
     /// purchase whose outcome is unknown, and no others.
-    pub(crate) async fn assert_exact(self, ledger: &Ledger) {
-        let Self {
-            sku,
-            acknowledged,
-            mut unknown,
-        } = self;
-        let sales = ledger.sales(&sku).await;
-        let mut unexplained: BTreeMap<_, _> = sales.into_iter().collect();
-        for (operation, units) in acknowledged {
+    pub(crate) async fn assert_exact(mut self, ledger: &Ledger) {
+        let sku = &self.sku;
+        let mut unexplained: BTreeMap<_, _> = ledger.sales(sku).await.into_iter().collect();
+        for (operation, units) in self.acknowledged {
             let recorded = unexplained.remove(&operation);
-            assert_eq!(recorded, Some(units), "{sku}: {operation} is not recorded");
+            assert_eq!(recorded, Some(units), "{sku}: {operation} is acknowledged");
         }
         for (operation, units) in unexplained {
-            let index = unknown.iter().position(|&unknown| unknown == units);
-            let message = "a sale of a refused request";
-            let index = index.unwrap_or_else(|| panic!("{sku} {operation}: {message}"));
-            unknown.swap_remove(index);
+            let index = self.unknown.iter().position(|&unknown| unknown == units);
+            let index = index.unwrap_or_else(|| panic!("{sku}: {operation} was refused"));
+            self.unknown.swap_remove(index);
         }
-        let audit = ledger.assert_consistent(&sku).await;
+        let audit = ledger.assert_consistent(sku).await;
         assert_eq!(audit.on_hand, PLENTY - audit.sold, "{sku}");
     }
 }
 
-/// Units, and the acknowledged operation or `None` if the outcome is unknown.
-type Purchase = (i64, Option<String>);
-
-struct Buyer<C> {
-    sku: String,
-    order: RequestBuilder,
-    with_key: bool,
-    check_refusal: C,
-    shared: Arc<Shared>,
-}
-
-impl<C: Fn(&Answer, Duration)> Buyer<C> {
-    async fn keep_buying(self) -> Vec<Purchase> {
+impl Market {
+    async fn keep_buying(self: Arc<Self>, order: RequestBuilder, with_key: bool) -> Vec<Purchase> {
         let mut purchases = Vec::new();
-        while !self.shared.stop.load(Ordering::SeqCst) {
-            let answered = if self.with_key {
-                self.buy_with_key().await
+        while !self.stop.load(Ordering::SeqCst) {
+            let purchase = if with_key {
+                self.buy_with_key(&order).await
             } else {
-                self.buy_without_key().await
+                self.buy_without_key(&order).await
             };
-            let Ok(purchase) = answered else {
-                break;
-            };
-            purchases.extend(purchase);
+            match purchase {
+                Ok(purchase) => purchases.extend(purchase),
+                Err(_) => break,
+            }
         }
         purchases
     }
 
-    async fn buy_with_key(&self) -> reqwest::Result<Option<Purchase>> {
-        let order = copy(&self.order).header(KEY, new_key());
+    async fn buy_with_key(&self, order: &RequestBuilder) -> reqwest::Result<Option<Purchase>> {
+        let order = copy(order).header(KEY, new_key());
         let started = Instant::now();
         loop {
             let answer = self.attempt(copy(&order)).await?;
@@ -202,15 +187,14 @@ impl<C: Fn(&Answer, Duration)> Buyer<C> {
         }
     }
 
-    async fn buy_without_key(&self) -> reqwest::Result<Option<Purchase>> {
-        let number = self.shared.quantities.fetch_add(1, Ordering::SeqCst);
+    async fn buy_without_key(&self, order: &RequestBuilder) -> reqwest::Result<Option<Purchase>> {
+        let number = self.quantities.fetch_add(1, Ordering::SeqCst);
         let units = number % (MAX_QUANTITY - 1) + 2;
-        let body = json!({"sku": self.sku, "quantity": units});
-        let answer = self.attempt(copy(&self.order).json(&body)).await?;
-        let units = i64::from(units);
+        let order = copy(order).json(&json!({"sku": self.sku, "quantity": units}));
+        let answer = self.attempt(order).await?;
         Ok(match answer.status {
-            200 => Some((units, Some(answer.id))),
-            504 => Some((units, None)),
+            200 => Some((units.into(), Some(answer.id))),
+            504 => Some((units.into(), None)),
             _ => None,
         })
     }
@@ -218,17 +202,16 @@ impl<C: Fn(&Answer, Duration)> Buyer<C> {
     /// Sends a request once and counts its answer.
     async fn attempt(&self, request: RequestBuilder) -> reqwest::Result<Answer> {
         let started = Instant::now();
-        let answer = try_send(request).await;
-        let answer = answer.inspect_err(|error| {
-            let replicas_stop = self.shared.replicas_stop.load(Ordering::SeqCst);
-            assert!(replicas_stop, "a replica always answers: {error}");
+        let answer = try_send(request).await.inspect_err(|error| {
+            let expected = self.replicas_stop.load(Ordering::SeqCst);
+            assert!(expected, "a replica always answers: {error}");
         })?;
         if answer.status == 200 {
-            self.shared.sold.fetch_add(1, Ordering::SeqCst);
+            self.sold.fetch_add(1, Ordering::SeqCst);
         } else {
             assert!(answer.asks_for_retry(), "{answer:?}");
             (self.check_refusal)(&answer, started.elapsed());
-            self.shared.refused.fetch_add(1, Ordering::SeqCst);
+            self.refused.fetch_add(1, Ordering::SeqCst);
             sleep(Duration::from_millis(10)).await;
         }
         Ok(answer)

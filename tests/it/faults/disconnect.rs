@@ -11,10 +11,11 @@ use tokio::net::TcpStream;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
-use super::lock_servers::{LockPlace, assert_locks_released, flags, strategies};
+use super::lock_servers::{assert_locks_released, strategies};
 use super::session::{Session, lock_is_waited_for};
 use super::{Ledger, SOON, send_within, until};
 use crate::support::app::TestApp;
+use crate::support::lock_services::LockServices;
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
 /// How many clients disconnect, for each strategy. Every eighth leaves its request incomplete.
@@ -31,7 +32,7 @@ const AT_ONCE: Duration = Duration::from_secs(3);
 struct Scene {
     app: TestApp,
     ledger: Ledger,
-    places: [LockPlace; 2],
+    services: LockServices,
     session: Session,
     database: TestDatabase,
 }
@@ -39,8 +40,8 @@ struct Scene {
 impl Scene {
     async fn open(backend: Backend, more_flags: &[&str]) -> Self {
         let database = fresh_database(backend).await;
-        let places = LockPlace::both().await;
-        let flags = flags(&places);
+        let services = LockServices::fresh().await;
+        let flags = services.flags();
         let flags = flags
             .iter()
             .map(String::as_str)
@@ -49,7 +50,7 @@ impl Scene {
             app: TestApp::on(&database.url, 1, &flags.collect::<Vec<_>>()).await,
             ledger: Ledger::at(&database.url),
             session: Session::open(backend, &database.url).await,
-            places,
+            services,
             database,
         }
     }
@@ -121,7 +122,7 @@ async fn disconnecting_client_leaves_nothing_open_or_half_done(
             answered += i64::from(client.try_read(&mut [0; 1]).is_ok());
         }
         scene.assert_nothing_stays_open().await;
-        assert_locks_released(&scene.places).await;
+        assert_locks_released(&scene.services).await;
         let mut sold = 0;
         for sku in &skus {
             let audit = scene.ledger.assert_consistent(sku).await;
@@ -170,7 +171,7 @@ async fn sale_completes_although_its_client_disconnects(
             scene.ledger.sold("hot").await.len() == number + 1
         })
         .await;
-        assert_locks_released(&scene.places).await;
+        assert_locks_released(&scene.services).await;
     }
     scene.ledger.assert_consistent("hot").await;
     scene.app.stop().await;

@@ -6,9 +6,9 @@ use rstest::rstest;
 use stocklock::strategy::Dependency;
 use tokio::time::Instant;
 
-use super::drain::refuses_connections;
 use super::lock_holder::Scene;
 use super::{send, send_within};
+use crate::drain::refuses_connections;
 use crate::support::services::Backend;
 
 const LEASE: Duration = Duration::from_secs(2);

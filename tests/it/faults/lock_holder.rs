@@ -19,10 +19,10 @@ use crate::support::services::{Backend, TestDatabase, fresh_database};
 
 pub(super) struct Scene {
     service: Dependency,
+    pub(super) place: LockPlace,
     pub(super) sku: String,
     pub(super) holder: Process,
     pub(super) other: Process,
-    pub(super) place: LockPlace,
     pub(super) ledger: Ledger,
     /// The answer to the holder's read of the level, held by the proxy.
     pub(super) read: Hold,
@@ -71,10 +71,10 @@ impl Scene {
         assert_eq!(place.held().await, 1, "the holder has its lock");
         Self {
             service,
+            place,
             sku,
             holder,
             other,
-            place,
             ledger,
             read,
             answer,

@@ -1,5 +1,4 @@
-//! A test's own places for locks on the Redis and the ZooKeeper that the tests share, read without
-//! the service.
+//! The locks that are held on a test's Redis and ZooKeeper, read without the service.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use zookeeper_client::Client;
 
 use super::until_within;
 use crate::redis_home::command;
-use crate::support::services::{TestRedis, TestZooKeeper, fresh_redis, fresh_zookeeper};
+use crate::support::lock_services::LockServices;
 
 /// Far less than the default lease of ten seconds, and far more than a release takes.
 const AT_ONCE: Duration = Duration::from_secs(3);
@@ -21,90 +20,73 @@ pub(super) fn strategies() -> impl Iterator<Item = Strategy> {
     strategies.into_iter().filter(in_sql)
 }
 
-/// One test's place on one service.
-#[derive(Debug)]
-pub(super) enum LockPlace {
-    Redis(TestRedis),
-    ZooKeeper(TestZooKeeper),
-}
-
-impl LockPlace {
-    pub(super) async fn fresh(service: Dependency) -> Self {
-        match service {
-            Dependency::Redis => Self::Redis(fresh_redis().await),
-            Dependency::Zookeeper => Self::ZooKeeper(fresh_zookeeper().await),
-            Dependency::Database => panic!("no strategy locks in the database"),
-        }
-    }
-
-    /// One on each service.
-    pub(super) async fn both() -> [Self; 2] {
-        let redis = Self::fresh(Dependency::Redis).await;
-        [redis, Self::fresh(Dependency::Zookeeper).await]
-    }
-
-    /// The value of the service's variable.
-    pub(super) fn url(&self) -> &str {
-        match self {
-            Self::Redis(redis) => &redis.url,
-            Self::ZooKeeper(zookeeper) => &zookeeper.connect,
-        }
-    }
-
-    /// How many locks are held here; on ZooKeeper, waiting clients count, too.
-    pub(super) async fn held(&self) -> usize {
-        match self {
-            // The key of a lock ends with its name in braces; keys of tokens and tombstones do not.
-            Self::Redis(redis) => {
-                let keys: Vec<String> = command(&redis.url, &["KEYS", "stocklock:lock{*}"]).await;
-                keys.len()
-            }
-            Self::ZooKeeper(zookeeper) => {
-                let held = held_on_zookeeper(&zookeeper.connect).await;
-                held.expect("ZooKeeper answers")
-            }
-        }
-    }
-
-    /// The lease that the service grants if this one is asked for: ZooKeeper has limits.
-    pub(super) async fn granted(&self, lease: Duration) -> Duration {
-        match self {
-            Self::Redis(_) => lease,
-            Self::ZooKeeper(zookeeper) => {
-                let connector = Client::connector().with_session_timeout(lease);
-                let client = connector.connect(&zookeeper.connect).await;
-                client.expect("ZooKeeper answers").session_timeout()
-            }
-        }
-    }
-}
-
-/// The flags that connect a replica to these places.
-pub(super) fn flags(places: &[LockPlace]) -> Vec<String> {
-    let flag = |place: &LockPlace| match place {
-        LockPlace::Redis(redis) => format!("--redis-url={}", redis.url),
-        LockPlace::ZooKeeper(zookeeper) => format!("--zookeeper-connect={}", zookeeper.connect),
-    };
-    places.iter().map(flag).collect()
-}
-
-/// Returns when no lock is held or waited for, which may be a moment after the answer.
-///
-/// # Panics
-/// If that takes so long that a lease must have expired.
-pub(super) async fn assert_locks_released(places: &[LockPlace]) {
-    for place in places {
-        let free = || async { place.held().await == 0 };
-        until_within(AT_ONCE, "every lock is released", free).await;
-    }
-}
-
 /// The strategy that takes its locks there.
 pub(super) fn strategy(service: Dependency) -> Strategy {
     match service {
         Dependency::Redis => Strategy::RedisLock,
         Dependency::Zookeeper => Strategy::ZookeeperLock,
         Dependency::Database => panic!("no strategy locks in the database"),
+    }
+}
+
+/// One of a test's two services.
+pub(super) struct LockPlace {
+    service: Dependency,
+    services: LockServices,
+}
+
+impl LockPlace {
+    pub(super) async fn fresh(service: Dependency) -> Self {
+        let services = LockServices::fresh().await;
+        Self { service, services }
+    }
+
+    /// The value of the service's variable.
+    pub(super) fn url(&self) -> &str {
+        match self.service {
+            Dependency::Redis => self.services.redis_url(),
+            Dependency::Zookeeper => self.services.zookeeper_connect(),
+            Dependency::Database => panic!("no strategy locks in the database"),
+        }
+    }
+
+    /// How many locks are held here; on ZooKeeper, waiting clients count, too.
+    pub(super) async fn held(&self) -> usize {
+        held(&self.services, self.service).await
+    }
+
+    /// The lease that the service grants if this one is asked for: ZooKeeper has limits.
+    pub(super) async fn granted(&self, lease: Duration) -> Duration {
+        if self.service != Dependency::Zookeeper {
+            return lease;
+        }
+        let connector = Client::connector().with_session_timeout(lease);
+        let client = connector.connect(self.url()).await;
+        client.expect("ZooKeeper answers").session_timeout()
+    }
+}
+
+async fn held(services: &LockServices, service: Dependency) -> usize {
+    if service == Dependency::Zookeeper {
+        let held = held_on_zookeeper(services.zookeeper_connect()).await;
+        held.expect("ZooKeeper answers")
+    } else {
+        // The key of a lock ends with its name in braces; those of tokens and tombstones do not.
+        let words = ["KEYS", "stocklock:lock{*}"];
+        command::<Vec<String>>(services.redis_url(), &words)
+            .await
+            .len()
+    }
+}
+
+/// Returns when no lock is held or waited for, which may be a moment after the answer.
+///
+/// # Panics
+/// If that takes so long that a lease must have expired.
+pub(super) async fn assert_locks_released(services: &LockServices) {
+    for service in [Dependency::Redis, Dependency::Zookeeper] {
+        let free = || async { held(services, service).await == 0 };
+        until_within(AT_ONCE, "every lock is released", free).await;
     }
 }
 

@@ -9,8 +9,9 @@ use serde_json::json;
 use stocklock::strategy::{Strategy, Tier};
 use tokio::task::JoinSet;
 
-use super::lock_servers::{LockPlace, assert_locks_released, flags, strategies};
+use super::lock_servers::{assert_locks_released, strategies};
 use super::{Cut, Proxied, add_key_if, copy, send, send_until_final};
+use crate::support::lock_services::LockServices;
 use crate::support::services::Backend;
 
 /// How often each case is repeated; a commit is cut each time.
@@ -28,15 +29,15 @@ async fn for_all_strategies(
     case: impl AsyncFn(&Proxied, Strategy, bool),
 ) {
     let run = async |strategy| {
-        let places = LockPlace::both().await;
-        let flags = flags(&places);
+        let services = LockServices::fresh().await;
+        let flags = services.flags();
         let flags = flags.iter().map(String::as_str);
         let flags: Vec<_> = flags.chain(more_flags.iter().copied()).collect();
         let subject = Proxied::start(backend, replicas, &flags).await;
         for with_key in [false, true] {
             case(&subject, strategy, with_key).await;
         }
-        assert_locks_released(&places).await;
+        assert_locks_released(&services).await;
         subject.app.stop().await;
     };
     join_all(strategies().map(run)).await;

@@ -80,7 +80,7 @@ async fn audit_during_sales_shows_what_redis_forgot() {
     near.settle().await;
     roll_back(&near, &earlier).await;
     // During the audit, Redis sells again, so that its journal is ahead of the ledger.
-    let held = proxy.hold_request(b"received_by_then");
+    let held = proxy.hold_request(b"NOT coalesce(journal_millis");
     let sku = name("a");
     let (audits, ()) = tokio::join!(far.store.audit(&sku), async {
         held.held().await;

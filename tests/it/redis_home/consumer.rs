@@ -8,7 +8,7 @@ use stocklock::ports::{
 };
 use stocklock::stock::{Durability, MovementKind};
 
-use super::{deduct, fixture, fixture_with_journal_limit, flush, run, sell};
+use super::{assert_exact, deduct, fixture, fixture_with_journal_limit, flush, run, sell};
 use crate::store_contract::fixture::{
     Fixture, On, adjustment, deduction, deduction_with_key, name,
 };
@@ -113,9 +113,7 @@ async fn entry_that_is_read_again_is_recorded_once(
 
     assert_eq!(fixture.movements("a").await.len(), 5);
 
-    let audit = fixture.audit("a").await;
-    assert_eq!((audit.sold, audit.on_hand, audit.pending), (4, 6, 0));
-    assert!(audit.consistent(), "{audit:?}");
+    assert_exact(&fixture, "a", 4, 6).await;
     assert_eq!(length(&fixture, &journal).await, 0);
 }
 
@@ -165,9 +163,7 @@ async fn full_journal_refuses_changes_until_entries_are_applied() {
         "{adjusted:?}"
     );
     sell(&fixture, "a", 2).await;
-    let audit = fixture.audit("a").await;
-    assert_eq!((audit.sold, audit.on_hand), (5, 6));
-    assert!(audit.consistent());
+    assert_exact(&fixture, "a", 5, 6).await;
 }
 
 /// Both sales happen and are recorded, whether the two SKUs have different shards (62 and 10) or
@@ -197,8 +193,7 @@ async fn same_key_on_two_skus_sells_and_records_both(
         assert_eq!(again.unwrap(), AttemptOutcome::Duplicate);
     }
     for sku in skus {
-        let audit = fixture.audit(sku).await;
-        assert_eq!((audit.sold, audit.consistent()), (1, true), "{audit:?}");
+        assert_exact(&fixture, sku, 1, 4).await;
     }
 }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, DeductionStore as _, RedisMethod, StoreError};
+use stocklock::ports::{AttemptOutcome, RedisMethod, StoreError};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{command, deduct, line, sell};
+use super::{assert_exact, command, deduct, deduct_until_decided, line, sell};
 use crate::faults::until;
-use crate::store_contract::fixture::{Fixture, SOON, deduction, redis_options};
+use crate::store_contract::fixture::{Fixture, SOON, redis_options};
 use crate::support::services::Backend::Sqlite;
 use crate::support::services::PrivateServer;
 
@@ -154,14 +154,12 @@ async fn settings_that_can_lose_sales_are_warned_of() {
 async fn read_only_error_closes_all_pooled_connections() {
     let redis = Private::start(&[]).await;
     redis.fixture.put("b", 1_000).await;
-    let mut buyers = JoinSet::new();
-    for _ in 0..40 {
-        let store = Arc::clone(&redis.fixture.store);
-        buyers.spawn(async move {
-            let sale = deduction("b", 1);
-            store.deduct_in_redis(&sale, RedisMethod::Watch).await
-        });
-    }
+    let buyers: JoinSet<_> = (0..40)
+        .map(|_| {
+            let store = Arc::clone(&redis.fixture.store);
+            deduct_until_decided(store, "b".into(), RedisMethod::Watch)
+        })
+        .collect();
     buyers.join_all().await;
     let before = redis.connections().await;
     assert!(before > 4, "{before} connections are no pool");
@@ -219,6 +217,5 @@ async fn killed_server_is_unavailable_until_it_is_restarted() {
     redis.server.restart().await;
     assert_eq!(redis.fixture.level("a").await.on_hand, 5);
     sell(&redis.fixture, "a", 5).await;
-    let audit = redis.fixture.audit("a").await;
-    assert_eq!((audit.sold, audit.consistent()), (10, true), "{audit:?}");
+    assert_exact(&redis.fixture, "a", 10, 0).await;
 }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use stocklock::ports::{AttemptOutcome, DeductionStore as _, RedisMethod};
+use stocklock::ports::{AttemptOutcome, RedisMethod};
 use stocklock::store::WatchOn;
 use tokio::task::JoinSet;
 
-use crate::store_contract::fixture::{Fixture, deduction};
+use super::deduct_until_decided;
+use crate::store_contract::fixture::Fixture;
 use crate::support::services::Backend::Sqlite;
 
 const BUYERS: i64 = 8;
@@ -24,14 +25,10 @@ async fn drift(watch_on: WatchOn) -> i64 {
     for _ in 0..BUYERS {
         let store = Arc::clone(&fixture.store);
         buyers.spawn(async move {
-            let mut sold = 0;
-            while sold < SALES_EACH {
-                let sale = deduction("a", 1);
-                match store.deduct_in_redis(&sale, RedisMethod::Watch).await {
-                    Ok(AttemptOutcome::Deducted { .. }) => sold += 1,
-                    Ok(AttemptOutcome::Conflict) => {}
-                    other => panic!("{other:?}"),
-                }
+            for _ in 0..SALES_EACH {
+                let sale = deduct_until_decided(Arc::clone(&store), "a".into(), RedisMethod::Watch);
+                let sold = sale.await;
+                assert!(matches!(sold, AttemptOutcome::Deducted { .. }), "{sold:?}");
             }
         });
     }

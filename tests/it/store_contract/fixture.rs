@@ -168,10 +168,10 @@ impl Fixture {
     /// Applies all journal entries in Redis to the ledger.
     pub(crate) async fn settle(&self) {
         let stores = self.stores.as_ref();
-        if let Some(follower) = stores.and_then(|stores| stores.follower("test")) {
+        if let Some(consumer) = stores.and_then(|stores| stores.journal_consumer("test")) {
             let stop = CancellationToken::new();
             stop.cancel();
-            follower.run(stop, |_| ()).await;
+            consumer.run(stop, |_| ()).await;
         }
     }
 

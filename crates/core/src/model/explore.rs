@@ -59,6 +59,7 @@ impl Decisions {
     }
 
     /// Picks a number below `options`. The explorer tries each of them.
+    #[must_use]
     pub fn choose(&self, options: usize) -> usize {
         if options == 1 {
             return 0;
@@ -157,11 +158,13 @@ pub struct Explorer {
 
 impl Explorer {
     /// All schedules; more than `bound` are a failure.
+    #[must_use]
     pub fn up_to(bound: u64) -> Self {
         Self { bound, only: None }
     }
 
     /// The one schedule that a [`Failure`] printed.
+    #[must_use]
     pub fn only(schedule: &str) -> Self {
         let decisions = schedule.split_whitespace().map(|option| Decision {
             option: option.parse().expect("a schedule is a list of numbers"),
@@ -175,6 +178,9 @@ impl Explorer {
 
     /// Builds and runs the world under every schedule and returns the number of schedules. `check`
     /// judges the end of each from the state and the outputs, in the order of the tasks.
+    ///
+    /// # Errors
+    /// The first schedule that fails the check or ends in a deadlock.
     ///
     /// # Panics
     /// If there are more schedules than the bound, or a future or the check panics.

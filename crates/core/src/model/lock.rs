@@ -40,6 +40,7 @@ struct State {
 
 impl ModelLock {
     /// A free lock; at most `losses` of its leases end before their holder releases them.
+    #[must_use]
     pub fn new(decisions: &Decisions, losses: u32) -> Self {
         let state = State {
             losses,

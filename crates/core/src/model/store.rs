@@ -105,6 +105,7 @@ impl Tables {
 
 impl MemoryStore {
     /// An empty database, with at most `faults` connections lost in COMMIT.
+    #[must_use]
     pub fn new(decisions: &Decisions, faults: u32) -> Self {
         let tables = Tables {
             faults,
@@ -118,6 +119,7 @@ impl MemoryStore {
     }
 
     /// Changes the condition of writes under a lock.
+    #[must_use]
     pub fn with_condition(self, condition: WriteCondition) -> Self {
         Self { condition, ..self }
     }
@@ -144,6 +146,7 @@ impl MemoryStore {
     }
 
     /// The audit of the SKU's committed levels and movements, without a step.
+    #[must_use]
     pub fn audit_now(&self, sku: &Sku) -> Vec<Audit> {
         let tables = self.tables();
         let levels = tables.levels.iter().filter(|level| level.sku == *sku);
@@ -170,6 +173,7 @@ impl MemoryStore {
     }
 
     /// The deductions in the ledger, without a step.
+    #[must_use]
     pub fn deductions_now(&self) -> Vec<Movement> {
         let tables = self.tables();
         let movements = tables.ledger.iter().map(|entry| entry.movement.clone());

@@ -131,7 +131,7 @@ impl<'a> Reading<'a> {
                 Err(error) => return Err(error),
             };
             let since = now.since(before);
-            let since = since.ok_or_else(|| RaceError::Restarted((*target).clone()))?;
+            let since = since.ok_or_else(|| RaceError::Restarted(Box::new((*target).clone())))?;
             sum.lost_locks.merge(&since.lost_locks);
             sum.refused_writes.merge(&since.refused_writes);
         }

@@ -72,7 +72,8 @@ struct Retry {
     code: String,
     /// This exchange may have sold the order.
     unknown: bool,
-    retry_after: Option<Duration>,
+    /// The pause that the answer asks for.
+    pause: Option<Duration>,
 }
 
 /// Sends one order until it is settled, or until `deadline`.
@@ -97,7 +98,7 @@ pub(super) async fn place(
             Judgement::Retry(retry) => retry,
         };
         unknown |= retry.unknown;
-        let resume = Instant::now() + pause(attempt, retry.retry_after);
+        let resume = Instant::now() + pause(attempt, retry.pause);
         if attempt == MAX_ATTEMPTS || resume >= deadline {
             return Settled::Failed(Failed {
                 reason: format!("{}, given up after {attempt} attempts", retry.reason),
@@ -134,7 +135,7 @@ fn judge(outcome: &Result<Answer, ExchangeError>) -> Judgement {
                 reason: error.to_string(),
                 code: error.code().to_owned(),
                 unknown: error.may_have_arrived(),
-                retry_after: None,
+                pause: None,
             });
         }
     };
@@ -150,7 +151,7 @@ fn judge(outcome: &Result<Answer, ExchangeError>) -> Judgement {
             // A proxy's answer has no code.
             code: if code.is_empty() { status } else { &code }.to_owned(),
             unknown,
-            retry_after,
+            pause: retry_after,
         })
     };
     match (answer.status, code.as_str()) {
@@ -288,7 +289,7 @@ mod tests {
                 reason: format!("{status} {code}"),
                 code: counted_as.to_owned(),
                 unknown,
-                retry_after,
+                pause: retry_after,
             });
             let judgement = judged(status, code, Some(("retry-after", "1")));
             assert_eq!(judgement, retry);

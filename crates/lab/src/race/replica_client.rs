@@ -116,9 +116,10 @@ impl ReplicaClient {
         let answer = self.call(Method::POST, order_path, body.into()).await?;
         match answer.status {
             StatusCode::NOT_FOUND => Ok(()),
-            StatusCode::UNPROCESSABLE_ENTITY => {
-                Err(RaceError::NotLab(self.target(), answer.problem().detail))
-            }
+            StatusCode::UNPROCESSABLE_ENTITY => Err(RaceError::NotLab(
+                Box::new(self.target()),
+                answer.problem().detail,
+            )),
             _ => Err(self.unexpected(&Method::POST, order_path, &answer)),
         }
     }
@@ -241,8 +242,9 @@ impl ReplicaClient {
             };
             let pause = pause(attempt, None);
             if !temporary || begin.elapsed() + pause >= limit {
-                return outcome
-                    .map_err(|error| RaceError::Unreachable(self.target(), error.to_string()));
+                return outcome.map_err(|error| {
+                    RaceError::Unreachable(Box::new(self.target()), error.to_string())
+                });
             }
             sleep(pause).await;
             attempt += 1;

@@ -208,7 +208,9 @@ mod tests {
         locks: LockCounts,
     ) -> Row {
         let mut tally = Tally::default();
-        settled.into_iter().for_each(|one| tally.settle(one));
+        for one in settled {
+            tally.settle(one);
+        }
         let movement = |id: &u128| Movement {
             id: Uuid::from_u128(*id),
             kind: "deducted".to_owned(),
@@ -217,7 +219,7 @@ mod tests {
             read_version: None,
         };
         let ledger: Vec<_> = ledger.iter().map(movement).collect();
-        let sold = ledger.len() as i64;
+        let sold = i64::try_from(ledger.len()).expect("a few movements");
         let audit = Audit {
             received: 3,
             sold,

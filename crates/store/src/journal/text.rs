@@ -1,7 +1,7 @@
-//! A ledger row as the journal stores it.
+//! The text of a ledger row in the journal.
 //!
-//! The format is a JSON array of twelve fields in a fixed order, without names, because Redis keeps
-//! very many of them. Bytes are Base64. Other replicas, also of the previous release, read it.
+//! It is a JSON array of twelve fields in a fixed order. The fields have no names, to save memory in
+//! Redis. Bytes are Base64. Replicas of the previous release must be able to read it.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
@@ -29,7 +29,7 @@ type Fields = (
 );
 
 impl LedgerRow {
-    /// The row without the units that it leaves, which only Redis knows.
+    /// Formats the row without `available_after`, which the script adds.
     pub(crate) fn to_journal_text(&self) -> String {
         let fields = (
             BASE64.encode(self.operation_id),
@@ -48,7 +48,7 @@ impl LedgerRow {
         serde_json::to_string(&fields).expect("texts and numbers make JSON")
     }
 
-    /// Reads what [`LedgerRow::to_journal_text`] wrote. Refuses everything else, because other
+    /// Parses a text of [`LedgerRow::to_journal_text`], and refuses everything else, because other
     /// programs can write to the same Redis.
     pub(crate) fn from_journal_text(text: &str) -> Result<Self, String> {
         let fields: Fields = serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -76,13 +76,16 @@ impl LedgerRow {
         Ok(row)
     }
 
-    /// Checks what the ledger's columns can hold.
+    /// Checks that the row fits into the ledger's columns.
     fn check_bounds(&self) -> Result<(), String> {
         if let Some(key) = &self.idempotency_key {
             IdempotencyKey::parse(key)?;
         }
         if let Some(hash) = self.request_hash.as_ref().filter(|hash| hash.len() != 32) {
-            return Err(format!("a hash of {} bytes", hash.len()));
+            return Err(format!(
+                "the request hash has {} bytes instead of 32",
+                hash.len()
+            ));
         }
         for (text, most) in [
             (Some(&self.caller), 64),
@@ -91,7 +94,7 @@ impl LedgerRow {
             (self.reference.as_ref(), 200),
         ] {
             if text.is_some_and(|text| text.chars().count() > most || text.contains('\0')) {
-                return Err(format!("a text that the ledger cannot hold: {text:?}"));
+                return Err(format!("the ledger cannot hold the text {text:?}"));
             }
         }
         Ok(())
@@ -123,7 +126,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A Redis that the previous release wrote must stay readable.
+    /// This release must read what the previous one wrote to Redis.
     #[test]
     fn journal_text_keeps_its_format() {
         let hash = BASE64.encode([171; 32]);
@@ -136,7 +139,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn text_that_the_ledger_cannot_hold_is_refused() {
+    fn text_that_does_not_fit_the_ledger_is_refused() {
         let good = row("a");
         for bad in [
             LedgerRow {

@@ -1,19 +1,17 @@
-//! The audit of stock that lives in Redis: the counter there, against the ledger in SQL and what is
-//! still on its way to it.
+//! The audit of Redis-home stock: compares the level in Redis with the ledger and the journal.
 //!
-//! The figures are those of one instant, that of the snapshot in Redis. What was sold since must not
-//! show as units that the counter did not notice, so the ledger is asked for what was recorded up to
-//! the journal's last entry at that instant. Where the ledger had come further before that instant,
-//! Redis has lost those entries, and the ledger alone knows of the sales: then it is asked for what
-//! was recorded up to there.
+//! All figures describe the moment of the snapshot in Redis. Later sales must not appear as drift, so
+//! the audit reads the ledger only up to the journal's last entry in the snapshot. If the ledger was
+//! already past that entry before the snapshot, Redis has lost entries that SQL has. Then the audit
+//! reads the ledger up to its own last entry.
 
 use std::collections::HashSet;
 
 use uuid::Uuid;
 
-use super::entries::Entry;
+use super::entries::StreamEntry;
 use super::failure::bad_answer;
-use super::loading::{LOADS, lost_again};
+use super::loading::{MAX_LOADS, evicted_again};
 use super::{RedisStore, scripts};
 use crate::StoreError;
 use crate::journal::EntryId;
@@ -21,19 +19,19 @@ use crate::sql::LedgerUpTo;
 use stocklock_core::stock::{Audit, MovementKind, Sku, StockLevel, Warehouse};
 
 impl RedisStore {
-    /// Counter against ledger and journal, for each warehouse of the SKU.
+    /// Audits each warehouse of the SKU.
     pub(crate) async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
         let mirrors = self.sql.levels_of(sku).await?;
         let warehouses: Vec<Warehouse> =
             mirrors.into_iter().map(|mirror| mirror.warehouse).collect();
-        // Before the snapshot: what came to the ledger by then, the journal had by then.
+        // Read before the snapshot: the journal then had every entry that the ledger has now.
         let recorded = self.sql.last_recorded(sku).await?;
         let (levels, last) = self.snapshot(sku, &warehouses).await?;
         let waiting = self.waiting(sku, &warehouses, last).await?;
         let ledger = self.ledger(sku, last.max(recorded), &waiting).await?;
         let keys = self.keys().await?;
         let audits = levels.iter().map(|level| {
-            let key = keys.of(sku).level(&level.warehouse);
+            let key = keys.for_sku(sku).level(&level.warehouse);
             let waiting = waiting.iter().filter(|entry| entry.level == key);
             let of_level = |sums: &&Audit| sums.warehouse == level.warehouse;
             let sums = ledger.sums.iter().find(of_level);
@@ -42,39 +40,42 @@ impl RedisStore {
         Ok(audits.collect())
     }
 
-    /// The levels, and the journal's last entry, at one instant.
+    /// Reads the levels and the id of the journal's last entry in one snapshot.
     async fn snapshot(
         &self,
         sku: &Sku,
         warehouses: &[Warehouse],
     ) -> Result<(Vec<StockLevel>, EntryId), StoreError> {
         let keys = self.keys().await?;
-        let of_sku = keys.of(sku);
-        let mut touched = vec![keys.journal(of_sku.shard)];
-        touched.extend(warehouses.iter().map(|warehouse| of_sku.level(warehouse)));
-        for _ in 0..LOADS {
-            let answer = self.shared.look(&scripts::SNAPSHOT, &touched).await?;
+        let sku_keys = keys.for_sku(sku);
+        let mut script_keys = vec![keys.journal(sku_keys.shard)];
+        script_keys.extend(warehouses.iter().map(|warehouse| sku_keys.level(warehouse)));
+        for _ in 0..MAX_LOADS {
+            let answer = self
+                .shared
+                .read_script(&scripts::SNAPSHOT, &script_keys)
+                .await?;
             let (last, counters) = answer.split_first().ok_or_else(|| bad_answer(&answer))?;
             let numbers = |four: &[String]| [0, 1, 2, 3].map(|i: usize| four[i].parse().ok());
             let counters = counters.chunks_exact(4).map(numbers);
-            if let Some(levels) = self.all_or_load(sku, warehouses, counters).await? {
+            if let Some(levels) = self.levels_or_load(sku, warehouses, counters).await? {
                 return Ok((levels, last.parse().map_err(bad_answer)?));
             }
         }
-        Err(lost_again())
+        Err(evicted_again())
     }
 
-    /// The entries of the SKU's levels that are in the journal, up to `last`.
+    /// Reads the journal entries of these levels, up to `last`.
     async fn waiting(
         &self,
         sku: &Sku,
         warehouses: &[Warehouse],
         last: EntryId,
-    ) -> Result<Vec<Entry>, StoreError> {
+    ) -> Result<Vec<StreamEntry>, StoreError> {
         let keys = self.keys().await?;
-        let of_sku = keys.of(sku);
-        let journal = keys.journal(of_sku.shard);
-        let levels: HashSet<String> = warehouses.iter().map(|w| of_sku.level(w)).collect();
+        let sku_keys = keys.for_sku(sku);
+        let journal = keys.journal(sku_keys.shard);
+        let levels: HashSet<String> = warehouses.iter().map(|w| sku_keys.level(w)).collect();
         let mut found = Vec::new();
         let mut after = None;
         loop {
@@ -90,27 +91,27 @@ impl RedisStore {
         }
     }
 
-    /// The ledger's sums up to an entry, and which of the waiting ones are in them.
+    /// Reads the ledger's sums up to `last`, and which of the waiting operations they contain.
     async fn ledger(
         &self,
         sku: &Sku,
         last: EntryId,
-        waiting: &[Entry],
+        waiting: &[StreamEntry],
     ) -> Result<LedgerUpTo, StoreError> {
-        let understood = waiting
+        let parsed = waiting
             .iter()
-            .filter_map(|entry| entry.journaled.as_ref().ok());
-        let movements = understood.flat_map(|entry| entry.movements.iter());
+            .filter_map(|entry| entry.parsed.as_ref().ok());
+        let movements = parsed.flat_map(|entry| entry.movements.iter());
         let operations: Vec<Uuid> = movements.map(|row| row.operation_id).collect();
         self.sql.ledger_up_to(sku, last, &operations).await
     }
 }
 
-/// The counter in Redis, with the movements that the ledger has and those on their way to it.
+/// Adds the movements that wait in the journal to the ledger's sums.
 fn audit<'a>(
     level: &StockLevel,
     sums: Option<&Audit>,
-    waiting: impl Iterator<Item = &'a Entry>,
+    waiting: impl Iterator<Item = &'a StreamEntry>,
     recorded: &HashSet<Uuid>,
 ) -> Audit {
     let mut audit = Audit {
@@ -123,12 +124,12 @@ fn audit<'a>(
         pending: 0,
     };
     for entry in waiting {
-        let Ok(journaled) = &entry.journaled else {
-            // Nobody knows what it says, but it waits.
+        let Ok(parsed) = &entry.parsed else {
+            // An entry that cannot be parsed counts as pending.
             audit.pending += 1;
             continue;
         };
-        for row in journaled.movements.iter() {
+        for row in parsed.movements.iter() {
             if recorded.contains(&row.operation_id) {
                 continue;
             }

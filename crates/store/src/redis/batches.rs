@@ -1,8 +1,8 @@
-//! Deductions that wait for Redis at the same moment, in one call of the script.
+//! Batches concurrent deductions of a level into one call of the script.
 //!
-//! Few calls at a time are under way for a level. What comes meanwhile waits, and goes together with
-//! the next one: Redis then reads and writes the level once for all of them, and decides each by
-//! itself, in the order in which they came. Where nobody waits, a call carries one.
+//! At most [`CALLS`] calls per level are in flight. Deductions that arrive in between wait, and the
+//! next call carries them together. Redis then reads and writes the level once, and decides each
+//! deduction in the order of arrival. Without contention, a call carries one deduction.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,15 +13,15 @@ use tokio::time::Instant;
 
 use super::connection::Shared;
 use super::entries::PER_ENTRY;
-use super::failure::{Failed, is_of_the_connection};
+use super::failure::{Failed, is_connection_error};
 use super::scripts::{self, Answer};
-use super::step::Taking;
+use super::write_request::DeductRequest;
 use crate::StoreError;
 
-/// The most calls that are under way for one level: while Redis runs one, the next is on its way.
+/// The maximum number of calls in flight per level. While Redis executes one, the other travels.
 const CALLS: usize = 2;
 
-/// The calls that are under way, and what waits for the next ones. Clones share them.
+/// The queues of all levels. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Batches {
     shared: Shared,
@@ -29,20 +29,21 @@ pub(super) struct Batches {
     queues: Arc<Mutex<Queues>>,
 }
 
-/// By level, while a call for it is under way.
+/// The queue of each level that has a call in flight.
 type Queues = HashMap<Arc<str>, Queue>;
 
-/// What waits for the next call for one level.
+/// The deductions that wait for the next call of one level.
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
+    /// The number of calls in flight.
     calls: usize,
 }
 
-/// One deduction, and who waits for its answer.
+/// A deduction, and the sender that its caller waits for.
 #[derive(Debug)]
 struct Waiting {
-    taking: Taking,
+    deduct: DeductRequest,
     since: Instant,
     answer: oneshot::Sender<Result<String, Failed>>,
 }
@@ -56,20 +57,20 @@ impl Batches {
         }
     }
 
-    /// Takes the units, with what else is taken from their level then.
+    /// Deducts the units in the next batch of their level.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the outcome open.
-    pub(super) async fn deduct(&self, taking: Taking) -> Result<Answer, StoreError> {
-        let level = Arc::clone(&taking.step.level);
+    /// If the future is dropped, the outcome is unknown.
+    pub(super) async fn deduct(&self, deduct: DeductRequest) -> Result<Answer, StoreError> {
+        let level = Arc::clone(&deduct.write.level);
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting {
-            taking,
+            deduct,
             since: Instant::now(),
             answer,
         };
         if self.enqueue(&level, waiting) {
-            // In a task of its own: it goes on for others when the first one's caller has left.
+            // A separate task, because it serves further callers after this one.
             tokio::spawn(Calls::new(self.clone(), level).run());
         }
         match answered.await {
@@ -79,7 +80,7 @@ impl Batches {
         }
     }
 
-    /// Answers whether one more call is to be made for it.
+    /// Adds a deduction to the queue. Returns whether the caller must start another call.
     fn enqueue(&self, level: &Arc<str>, waiting: Waiting) -> bool {
         let mut queues = self.queues();
         let queue = queues.entry(Arc::clone(level)).or_default();
@@ -89,24 +90,24 @@ impl Batches {
         more
     }
 
-    /// One call less: the last one's queue goes, with those who wait in it, if any.
-    fn end(queues: &mut Queues, level: &str) -> Option<Queue> {
+    /// Counts a call as ended. After the last one, removes and returns the queue.
+    fn end_call(queues: &mut Queues, level: &str) -> Option<Queue> {
         let queue = queues.get_mut(level)?;
         queue.calls -= 1;
         (queue.calls == 0).then(|| queues.remove(level))?
     }
 
     fn queues(&self) -> MutexGuard<'_, Queues> {
-        // Nothing panics while it is held.
+        // No code panics while it holds this mutex.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The calls for one level, one after the other, until nobody waits.
+/// Makes calls for one level, one after the other, until its queue is empty.
 struct Calls {
     batches: Batches,
     level: Arc<str>,
-    /// Whether they do not count any more.
+    /// Whether the queue no longer counts this task.
     ended: bool,
 }
 
@@ -120,27 +121,27 @@ impl Calls {
     }
 
     async fn run(mut self) {
-        while let Some(batch) = self.next() {
+        while let Some(batch) = self.next_batch() {
             let answers = self.call(&batch).await;
             if let Err(failed) = &answers {
-                self.spare(failed);
+                self.fail_waiting(failed);
             }
-            settle(batch, answers);
+            deliver(batch, answers);
         }
     }
 
-    /// Tells those who would wait in vain for a server that does not answer: where there is no
-    /// connection, all of them; where one broke, who has waited so long that another one would take
-    /// them beyond the limit. Nothing of theirs was sent.
-    fn spare(&self, failed: &Failed) {
+    /// Fails waiting deductions if the server does not respond. None of them was sent. If there is no
+    /// connection, this fails all of them. If the connection broke, it fails those that have waited
+    /// for half of the limit, because a new connection would take them past it.
+    fn fail_waiting(&self, failed: &Failed) {
         let (error, limit) = match failed {
-            Failed::Unsent(error) => (error, Duration::ZERO),
-            Failed::Unanswered(error) if is_of_the_connection(error) => {
+            Failed::NotSent(error) => (error, Duration::ZERO),
+            Failed::Unanswered(error) if is_connection_error(error) => {
                 (error, self.batches.shared.limit() / 2)
             }
             Failed::Unanswered(_) => return,
         };
-        let spared: Vec<Waiting> = {
+        let overdue: Vec<Waiting> = {
             let mut queues = self.batches.queues();
             let Some(queue) = queues.get_mut(&self.level) else {
                 return;
@@ -149,16 +150,16 @@ impl Calls {
             let late = queue.waiting.iter().take_while(late).count();
             queue.waiting.drain(..late).collect()
         };
-        settle(spared, Err(Failed::Unsent(error.clone())));
+        deliver(overdue, Err(Failed::NotSent(error.clone())));
     }
 
-    /// Those who have waited longest. Where nobody waits, this was the end: whoever comes from now
-    /// on finds one call less.
-    fn next(&mut self) -> Option<Vec<Waiting>> {
+    /// The deductions for the next call, oldest first. If none waits, ends this task's calls under the
+    /// same lock, so that the next deduction starts a new task.
+    fn next_batch(&mut self) -> Option<Vec<Waiting>> {
         let mut queues = self.batches.queues();
         let waiting = &mut queues.get_mut(&self.level)?.waiting;
         if waiting.is_empty() {
-            Batches::end(&mut queues, &self.level);
+            Batches::end_call(&mut queues, &self.level);
             self.ended = true;
             return None;
         }
@@ -167,36 +168,36 @@ impl Calls {
     }
 
     async fn call(&self, batch: &[Waiting]) -> Result<Vec<String>, Failed> {
-        let first = &batch[0].taking.step;
+        let first = &batch[0].deduct.write;
         let call = |command: &mut redis::Cmd| {
             command.arg(3 + batch.len());
             first.write_keys(command);
-            for Waiting { taking, .. } in batch {
-                command.arg(&taking.step.name);
+            for Waiting { deduct, .. } in batch {
+                command.arg(&deduct.write.dedup_key);
             }
             command.arg(self.batches.journal_limit);
-            for Waiting { taking, .. } in batch {
-                taking.step.write_arguments(taking.sure, command);
-                command.arg(taking.units);
+            for Waiting { deduct, .. } in batch {
+                deduct.write.write_arguments(deduct.key_check, command);
+                command.arg(deduct.units);
             }
         };
         self.batches.shared.run(&scripts::DEDUCT, call).await
     }
 }
 
-/// Whatever ends the calls before their time, others can be made.
+/// If the task is aborted or panics, the level can still be called.
 impl Drop for Calls {
     fn drop(&mut self) {
         if !self.ended {
-            let queue = Batches::end(&mut self.batches.queues(), &self.level);
-            // Whom it wakes finds the lock free.
+            let queue = Batches::end_call(&mut self.batches.queues(), &self.level);
+            // Dropped after the mutex is released, because this wakes the waiting callers.
             drop(queue);
         }
     }
 }
 
-/// Tells each what came of it; who has left is not told.
-fn settle(batch: Vec<Waiting>, answers: Result<Vec<String>, Failed>) {
+/// Sends each caller its answer. A caller that was cancelled no longer receives it.
+fn deliver(batch: Vec<Waiting>, answers: Result<Vec<String>, Failed>) {
     match answers {
         Ok(answers) => {
             for (waiting, answer) in batch.into_iter().zip(answers) {
@@ -217,13 +218,13 @@ mod tests {
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::super::connection::Connector;
-    use super::super::step::Step;
+    use super::super::write_request::{KeyCheck, WriteRequest};
     use super::*;
     use stocklock_core::stock::OperationId;
 
     const LEVEL: &str = "level";
 
-    /// Nothing is sent.
+    /// Batches without a server: the tests send nothing.
     fn batches() -> Batches {
         let client = Client::open("redis://127.0.0.1:1/").expect("a URL");
         let connector = Connector::new(client, Duration::from_secs(1));
@@ -233,25 +234,25 @@ mod tests {
     type Answered = oneshot::Receiver<Result<String, Failed>>;
 
     fn waiting() -> (Waiting, Answered) {
-        let step = Step {
+        let request = WriteRequest {
             operation: OperationId::mint(),
             level: LEVEL.into(),
             journal: String::new(),
-            tally: String::new(),
-            name: String::new(),
+            counters: String::new(),
+            dedup_key: String::new(),
             movement: String::new(),
-            memory: Duration::ZERO,
+            dedup_ttl: Duration::ZERO,
         };
-        let taking = Taking {
-            step: step.into(),
+        let deduct = DeductRequest {
+            write: request.into(),
             units: 1,
-            sure: true,
+            key_check: KeyCheck::Done,
         };
         let (answer, answered) = oneshot::channel();
         let since = Instant::now();
         (
             Waiting {
-                taking,
+                deduct,
                 since,
                 answer,
             },
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_end_before_their_time_leave_nobody_waiting_and_make_room() {
+    fn aborted_calls_fail_their_queue_and_free_their_slot() {
         let batches = batches();
         let level = Arc::from(LEVEL);
         let calls = || Calls::new(batches.clone(), Arc::clone(&level));
@@ -281,17 +282,17 @@ mod tests {
             assert_eq!(running.len(), CALLS.min(number + 1));
         }
         assert_eq!(still_waiting(&mut answers), CALLS + 3);
-        // The other call still comes for them.
+        // The other call still serves the queue.
         drop(running.pop());
         assert_eq!(still_waiting(&mut answers), CALLS + 3);
-        let (one_more, answered) = waiting();
+        let (another, answered) = waiting();
         answers.push(answered);
         assert!(
-            batches.enqueue(&level, one_more),
-            "there is room for a call"
+            batches.enqueue(&level, another),
+            "the aborted call freed its slot"
         );
         running.push(calls());
-        // Nobody comes any more.
+        // No call is left.
         running.clear();
         assert_eq!(still_waiting(&mut answers), 0);
         assert!(batches.queues().is_empty());

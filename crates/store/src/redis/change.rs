@@ -1,5 +1,5 @@
-//! Setting and adjusting levels: computed here from levels that were read, and written if they are
-//! still the same.
+//! Sets and adjusts levels: reads them, computes the new level, and writes it if the versions that
+//! were read are still current.
 
 use super::scripts::Answer;
 use super::write::Wanted;
@@ -10,7 +10,7 @@ use crate::{ChangeOutcome, StoreError};
 use stocklock_core::stock::{Adjustment, Idempotency, LevelChange, StockLevel, Warehouse};
 
 impl RedisStore {
-    /// Sets a level that exists. `warehouses` are all that the SKU has.
+    /// Sets an existing level. `warehouses` are all warehouses of the SKU.
     pub(crate) async fn set_level(
         &self,
         change: &LevelChange,
@@ -26,7 +26,7 @@ impl RedisStore {
         self.write_level(planned.level, &existing, &row, None).await
     }
 
-    /// Adds to or takes from a level.
+    /// Adds units to a level, or removes them.
     pub(crate) async fn adjust(
         &self,
         adjustment: &Adjustment,
@@ -44,7 +44,7 @@ impl RedisStore {
         self.write_level(level, &[read], &row, key).await
     }
 
-    /// Writes `level`, recorded by `row`, if all of `read` are still as they were.
+    /// Writes `level` and its movement if all levels in `read` still have their versions.
     async fn write_level(
         &self,
         level: StockLevel,
@@ -52,24 +52,24 @@ impl RedisStore {
         row: &LedgerRow,
         key: Option<&Idempotency>,
     ) -> Result<ChangeOutcome, StoreError> {
-        let place = (&level.sku, &level.warehouse);
-        let step = self.step(place, row, key).await?;
+        let (sku, warehouse) = (&level.sku, &level.warehouse);
+        let request = self.write_request((sku, warehouse), row, key).await?;
         let mut wanted = Wanted::new(level.on_hand, Some(level.backorder_limit));
         let keys = self.keys().await?;
         for read in read {
-            let key = keys.of(&read.sku).level(&read.warehouse);
-            wanted.unchanged(key, read.version);
+            let key = keys.for_sku(&read.sku).level(&read.warehouse);
+            wanted.expect_version(key, read.version);
         }
-        Ok(match self.write(&step, place.0, key, &wanted).await? {
+        Ok(match self.write(&request, sku, key, &wanted).await? {
             Answer::Written { version, .. } => ChangeOutcome::Done {
                 level: StockLevel { version, ..level },
                 created: false,
             },
             Answer::Duplicate => ChangeOutcome::Duplicate,
-            // Lost since, or changed: to be read again.
-            Answer::Absent | Answer::Stale | Answer::Fenced => ChangeOutcome::Conflict,
-            // The versions say that what was read suffices.
-            answer @ (Answer::Short { .. } | Answer::Unsure) => {
+            // The level was changed or lost since it was read: read it again.
+            Answer::Absent | Answer::Conflict | Answer::Fenced => ChangeOutcome::Conflict,
+            // The expected versions exclude too few units. `write` has checked the key in SQL.
+            answer @ (Answer::Insufficient { .. } | Answer::KeyMayBeLost) => {
                 return Err(failure::bad_answer(answer));
             }
             Answer::Full => return Err(StoreError::JournalFull),

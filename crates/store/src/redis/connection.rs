@@ -1,8 +1,7 @@
-//! One multiplexed connection, for scripts and single commands: made when it is needed, and again
-//! after it was lost.
+//! One multiplexed connection for scripts and single commands, opened on first use and after a loss.
 //!
-//! However many need it, one attempt is made at a time, and what comes of it comes to all who wait:
-//! a server that says nothing costs each of them one limit, and not one after the other.
+//! There is at most one attempt to connect at a time, and all callers wait for its result. If the
+//! server does not respond, every caller therefore waits for one limit, not for one after another.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,17 +15,17 @@ use redis::{
     RedisResult, ServerErrorKind,
 };
 
-use super::failure::{Failed, connecting, is_of_the_connection, reading};
+use super::failure::{Failed, connecting, is_connection_error, reading};
 use super::scripts::Script;
 use crate::StoreError;
 
-/// How connections are made.
+/// Opens connections.
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
     client: Client,
-    /// How long to wait for a connection, and for an answer.
+    /// How long to wait for a connection, and for a reply.
     limit: Duration,
-    /// How long the server may wait before it answers.
+    /// How long a blocking command may block on the server, in addition to `limit`.
     wait: Duration,
 }
 
@@ -39,8 +38,8 @@ impl Connector {
         }
     }
 
-    /// One for connections on which the server is asked to wait so long.
-    pub(super) fn patient(&self, wait: Duration) -> Self {
+    /// A connector for connections with commands that block for up to `wait`.
+    pub(super) fn with_blocking_wait(&self, wait: Duration) -> Self {
         Self {
             wait,
             ..self.clone()
@@ -48,7 +47,7 @@ impl Connector {
     }
 
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
-        // Both limits explicitly: the driver's own gives up on an answer after 500 ms.
+        // Set both limits, because the driver's default response timeout is 500 ms.
         let limits = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.limit))
             .set_response_timeout(Some(self.limit + self.wait));
@@ -58,8 +57,8 @@ impl Connector {
     }
 }
 
-/// The connection that everybody shares. No command that changes what later ones mean (`WATCH`,
-/// `MULTI` outside of one message, `SELECT`) and none that waits may be sent on it. Clones share it.
+/// The shared connection. Do not send blocking commands on it, and no commands that change the state
+/// of the connection: `WATCH`, `SELECT`, or a `MULTI` that spans messages. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Shared {
     connector: Connector,
@@ -69,23 +68,23 @@ pub(super) struct Shared {
 /// A connection and its generation.
 type Connected = (MultiplexedConnection, u64);
 
-/// An attempt to connect, for all who wait for it.
+/// An attempt to connect, which all callers wait for.
 type Attempt = futures_util::future::Shared<BoxFuture<'static, RedisResult<Connected>>>;
 
 #[derive(Debug, Default)]
 struct Current {
     connection: Option<MultiplexedConnection>,
-    /// Counts connections, so that a late failure of an old one does not end a new one.
+    /// The number of connections so far. A late error of an old connection must not drop a new one.
     generation: u64,
-    /// The one that is under way.
+    /// The attempt in progress.
     attempt: Option<Attempt>,
-    /// What the last attempt failed with, if it did.
+    /// The error of the last attempt, if it failed.
     failure: Option<RedisError>,
 }
 
-/// After a failed attempt, which part of the limit the next one is waited for: a server that is back
-/// answers at once, and while it is not, its callers' slots are needed by others.
-const AFTER_A_FAILURE: u32 = 8;
+/// After a failed attempt, callers wait for the next one only this fraction of the limit. A server
+/// that is back accepts at once. If it is still down, other requests need the callers' slots.
+const WAIT_DIVISOR_AFTER_FAILURE: u32 = 8;
 
 impl Shared {
     pub(super) fn new(connector: Connector) -> Self {
@@ -95,26 +94,26 @@ impl Shared {
         }
     }
 
-    /// How long an answer is waited for.
+    /// How long a caller waits for a reply.
     pub(super) fn limit(&self) -> Duration {
         self.connector.limit
     }
 
-    /// Runs a command that changes nothing.
+    /// Sends a command that is safe to repeat.
     pub(super) async fn read<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
         let (mut connection, generation) = self.get().await.map_err(connecting)?;
         let answer = command.query_async(&mut connection).await;
-        self.noted(answer, generation).map_err(reading)
+        self.drop_if_broken(answer, generation).map_err(reading)
     }
 
-    /// Runs commands that change nothing, in one message.
+    /// Sends commands that are safe to repeat, in one message.
     pub(super) async fn read_all<T: FromRedisValue>(
         &self,
         commands: &Pipeline,
     ) -> Result<T, StoreError> {
         let (mut connection, generation) = self.get().await.map_err(connecting)?;
         let answer = commands.query_async(&mut connection).await;
-        self.noted(answer, generation).map_err(reading)
+        self.drop_if_broken(answer, generation).map_err(reading)
     }
 
     /// Runs a script with these keys and arguments.
@@ -130,8 +129,8 @@ impl Shared {
         Ok(self.run(script, write_arguments).await?)
     }
 
-    /// Runs a script by its hash, or by its text on a server that does not know it yet. What is
-    /// written into the command is the number of keys, the keys, the arguments.
+    /// Runs a script by its hash, or by its text if the server does not know the hash.
+    /// `write_arguments` adds the number of keys, the keys and the arguments.
     pub(super) async fn run(
         &self,
         script: &Script,
@@ -152,8 +151,8 @@ impl Shared {
         }
     }
 
-    /// The same for a script that changes nothing.
-    pub(super) async fn look(
+    /// Runs a script that changes nothing.
+    pub(super) async fn read_script(
         &self,
         script: &Script,
         keys: &[String],
@@ -166,26 +165,27 @@ impl Shared {
         }
     }
 
-    /// A connection to hold on to, shared like any other.
+    /// The current connection, still shared with the other callers.
     pub(super) async fn connection(&self) -> Result<MultiplexedConnection, StoreError> {
         let (connection, _) = self.get().await.map_err(connecting)?;
         Ok(connection)
     }
 
-    /// Ends the connection; the next command makes another one.
+    /// Closes the connection. The next command opens a new one.
     pub(super) fn close(&self) {
         lock(&self.current).connection = None;
     }
 
     async fn try_write<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Failed> {
-        let (mut connection, generation) = self.get().await.map_err(Failed::Unsent)?;
+        let (mut connection, generation) = self.get().await.map_err(Failed::NotSent)?;
         let answer = command.query_async(&mut connection).await;
-        self.noted(answer, generation).map_err(Failed::Unanswered)
+        self.drop_if_broken(answer, generation)
+            .map_err(Failed::Unanswered)
     }
 
-    /// Gives the connection up where the answer says that it is of no use any more.
-    fn noted<T>(&self, answer: RedisResult<T>, generation: u64) -> RedisResult<T> {
-        if answer.as_ref().is_err_and(is_of_the_connection) {
+    /// Drops the connection if the reply is an error of the connection.
+    fn drop_if_broken<T>(&self, answer: RedisResult<T>, generation: u64) -> RedisResult<T> {
+        if answer.as_ref().is_err_and(is_connection_error) {
             let mut current = lock(&self.current);
             if current.generation == generation {
                 current.connection = None;
@@ -200,14 +200,14 @@ impl Shared {
             if let Some(connected) = current.get() {
                 return Ok(connected);
             }
-            let start = || begin(self.connector.clone(), Arc::clone(&self.current));
+            let start = || start_connecting(self.connector.clone(), Arc::clone(&self.current));
             let attempt = current.attempt.get_or_insert_with(start).clone();
             (attempt, current.failure.clone())
         };
         match failure {
             None => attempt.await,
             Some(failure) => {
-                let wait = self.connector.limit / AFTER_A_FAILURE;
+                let wait = self.connector.limit / WAIT_DIVISOR_AFTER_FAILURE;
                 let waited = tokio::time::timeout(wait, attempt).await;
                 waited.unwrap_or(Err(failure))
             }
@@ -215,25 +215,24 @@ impl Shared {
     }
 }
 
-/// Begins to connect. In a task of its own: who asks may leave before the connection is there, and
-/// the next one finds it.
-fn begin(connector: Connector, current: Arc<Mutex<Current>>) -> Attempt {
+/// Starts to connect in a separate task, because the caller may be cancelled before the end.
+fn start_connecting(connector: Connector, current: Arc<Mutex<Current>>) -> Attempt {
     let ended = Arc::clone(&current);
     let task = tokio::spawn(async move {
         let connected = connector.connect().await;
-        lock(&current).settle(connected)
+        lock(&current).finish_attempt(connected)
     });
     let attempt = async move {
         task.await.unwrap_or_else(|_| {
-            let why = RedisError::from((ErrorKind::Io, "the attempt to connect was ended"));
-            lock(&ended).settle(Err(why))
+            let why = RedisError::from((ErrorKind::Io, "the attempt to connect was aborted"));
+            lock(&ended).finish_attempt(Err(why))
         })
     };
     attempt.boxed().shared()
 }
 
 fn lock(current: &Mutex<Current>) -> MutexGuard<'_, Current> {
-    // Nothing panics while it is held.
+    // No code panics while it holds this mutex.
     current.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -242,8 +241,11 @@ impl Current {
         Some((self.connection.clone()?, self.generation))
     }
 
-    /// The attempt is over.
-    fn settle(&mut self, connected: RedisResult<MultiplexedConnection>) -> RedisResult<Connected> {
+    /// Stores the result of the attempt.
+    fn finish_attempt(
+        &mut self,
+        connected: RedisResult<MultiplexedConnection>,
+    ) -> RedisResult<Connected> {
         self.attempt = None;
         self.failure = connected.as_ref().err().cloned();
         let connection = connected?;
@@ -253,8 +255,8 @@ impl Current {
     }
 }
 
-/// Runs commands on one connection that nobody else uses meanwhile.
-pub(super) async fn on<T: FromRedisValue>(
+/// Sends a pipeline on the given connection.
+pub(super) async fn query<T: FromRedisValue>(
     connection: &mut impl ConnectionLike,
     commands: &Pipeline,
 ) -> RedisResult<T> {

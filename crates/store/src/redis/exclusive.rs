@@ -1,9 +1,9 @@
-//! Connections for `WATCH`, one user at a time.
+//! A pool of connections for `WATCH`, each with one user at a time.
 //!
-//! `WATCH` belongs to a connection, not to whoever sent it: on a shared one, another's `EXEC` ends
-//! it, and the next `EXEC` succeeds though the level has changed. So a connection is taken out,
-//! used alone, and comes back only when its conversation is complete; one that is dropped in the
-//! middle is closed, and the server forgets its `WATCH` with it.
+//! `WATCH` applies to a connection. If two callers shared one, the first `EXEC` would end both
+//! watches, and the second `EXEC` would succeed although the level had changed. A caller returns a
+//! connection only after all replies. A connection dropped before that is closed, which ends its
+//! `WATCH` on the server.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -16,24 +16,24 @@ use super::connection::Connector;
 use super::failure::connecting;
 use crate::StoreError;
 
-/// A bounded number of connections.
+/// The pool.
 #[derive(Debug)]
-pub(super) struct Exclusive {
+pub(super) struct ExclusivePool {
     connector: Connector,
     idle: Mutex<Vec<MultiplexedConnection>>,
     slots: Semaphore,
     wait_limit: Duration,
 }
 
-/// A connection of one's own.
+/// A connection that one caller uses alone.
 #[derive(Debug)]
-pub(super) struct Taken<'a> {
+pub(super) struct ExclusiveConnection<'a> {
     pub(super) connection: MultiplexedConnection,
-    pool: &'a Exclusive,
+    pool: &'a ExclusivePool,
     _slot: SemaphorePermit<'a>,
 }
 
-impl Exclusive {
+impl ExclusivePool {
     pub(super) fn new(connector: Connector, size: u32, wait_limit: Duration) -> Self {
         Self {
             connector,
@@ -43,8 +43,8 @@ impl Exclusive {
         }
     }
 
-    /// Takes a connection, waiting for one up to the wait limit.
-    pub(super) async fn take(&self) -> Result<Taken<'_>, StoreError> {
+    /// Waits for a connection, at most for the wait limit.
+    pub(super) async fn acquire(&self) -> Result<ExclusiveConnection<'_>, StoreError> {
         let slot = tokio::time::timeout(self.wait_limit, self.slots.acquire());
         let slot = slot.await.map_err(|_elapsed| StoreError::RedisExhausted)?;
         let slot = slot.map_err(|closed| StoreError::Unavailable(Server::Redis, closed.into()))?;
@@ -53,35 +53,35 @@ impl Exclusive {
             Some(connection) => connection,
             None => self.connector.connect().await.map_err(connecting)?,
         };
-        Ok(Taken {
+        Ok(ExclusiveConnection {
             connection,
             pool: self,
             _slot: slot,
         })
     }
 
-    /// Gives up the connections that wait here: what broke one of them may have broken all.
-    pub(super) fn suspect_all(&self) {
+    /// Closes the idle connections, because what broke one connection may have broken all.
+    pub(super) fn discard_idle(&self) {
         self.idle().clear();
     }
 
-    /// Lets nobody in any more.
+    /// Closes the idle connections, and refuses further callers.
     pub(super) fn close(&self) {
         self.slots.close();
         self.idle().clear();
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<MultiplexedConnection>> {
-        // Nothing panics while it is held.
+        // No code panics while it holds this mutex.
         self.idle
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-impl Taken<'_> {
-    /// Back to the others; only once nothing is watched on it and no answer is outstanding.
-    pub(super) fn give_back(self) {
+impl ExclusiveConnection<'_> {
+    /// Returns the connection to the pool. It must have no `WATCH` and no outstanding reply.
+    pub(super) fn release(self) {
         if !self.pool.slots.is_closed() {
             self.pool.idle().push(self.connection);
         }

@@ -1,46 +1,44 @@
-//! The one table from Redis errors to what is to be done about them.
+//! The table that maps Redis errors to store errors.
 //!
-//! A script and an `EXEC` happen entirely or not at all, so what the server refuses has not
-//! happened. Where the connection is lost, whether it happened depends on what was under way.
+//! A script or an `EXEC` is executed entirely or not at all. If the server refuses one, nothing
+//! changed. If the connection is lost during a write, the outcome is unknown.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use stocklock_core::ports::Server;
 
 use crate::StoreError;
 
-/// What an error calls for.
+/// The class of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The connection is gone, or silent. What was under way may have happened.
+    /// The connection broke or timed out. A write may have been executed.
     Lost,
-    /// The server will not work now, or not for us: nothing happened.
+    /// The server refuses the command now. Nothing changed.
     Refused,
-    /// Something that should not be possible: a defect of ours, or somebody else's data.
+    /// A defect of this service, or data that another program wrote.
     Bug,
 }
 
-/// Redis' own words for why a driver's error is what it is, so that callers can tell it from the
-/// database's.
+/// An error of the Redis driver, as a type that callers can tell from a database error.
 #[derive(Debug, thiserror::Error)]
 #[error("redis: {0}")]
 pub(crate) struct RedisFailure(pub(super) RedisError);
 
-/// What `error` calls for.
+/// Classifies an error.
 pub(super) fn classify(error: &RedisError) -> Verdict {
     match error.kind() {
         ErrorKind::Io => Verdict::Lost,
-        ErrorKind::Server(ServerErrorKind::ResponseError) => of_words(error.detail()),
-        ErrorKind::Server(kind) => of_server(kind),
+        ErrorKind::Server(ServerErrorKind::ResponseError) => classify_text(error.detail()),
+        ErrorKind::Server(kind) => classify_server(kind),
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => Verdict::Refused,
-        _ => of_code(error.code().unwrap_or_default()),
+        _ => classify_code(error.code().unwrap_or_default()),
     }
 }
 
-fn of_server(kind: ServerErrorKind) -> Verdict {
+fn classify_server(kind: ServerErrorKind) -> Verdict {
     match kind {
-        // A replica since the failover; loading its data; part of a cluster in trouble, or one
-        // that has moved the key; a MULTI with a command in it that the server refused; a user
-        // without the right.
+        // In order: a replica after a failover; the server is loading its data; a cluster that is
+        // down or has moved the key; a MULTI with a refused command; a user without permission.
         ServerErrorKind::ReadOnly
         | ServerErrorKind::BusyLoading
         | ServerErrorKind::ClusterDown
@@ -50,14 +48,14 @@ fn of_server(kind: ServerErrorKind) -> Verdict {
         | ServerErrorKind::Ask
         | ServerErrorKind::ExecAbort
         | ServerErrorKind::NoPerm
-        // The text is sent when the hash is not known; here not even the text was.
+        // EVAL followed EVALSHA, and the server does not know the script even so.
         | ServerErrorKind::NoScript => Verdict::Refused,
         _ => Verdict::Bug,
     }
 }
 
-/// What comes without a code of its own: the user has no right to a command of a script (Redis 7.0).
-fn of_words(detail: Option<&str>) -> Verdict {
+/// Classifies an error without a code. Redis 7.0 sends one if a script lacks a permission.
+fn classify_text(detail: Option<&str>) -> Verdict {
     if detail.is_some_and(|detail| detail.contains("can't run this command")) {
         Verdict::Refused
     } else {
@@ -65,35 +63,33 @@ fn of_words(detail: Option<&str>) -> Verdict {
     }
 }
 
-/// The codes that the driver has no name for.
-fn of_code(code: &str) -> Verdict {
+/// Classifies the codes that the driver does not know.
+fn classify_code(code: &str) -> Verdict {
     match code {
-        // Out of memory (`maxmemory`); cannot save (disk full); too few replicas; a script of
-        // somebody else's runs for too long; a password is missing or wrong; a consumer group, or
-        // the stream that was waited for, that was lost with everything else.
+        // Out of memory; the disk is full; too few replicas; another program's script runs too
+        // long; the password is missing or wrong; the consumer group or the stream was lost.
         "UNBLOCKED" | "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "NOAUTH" | "WRONGPASS"
         | "NOGROUP" => Verdict::Refused,
         _ => Verdict::Bug,
     }
 }
 
-/// Whether another connection may fare better: this one is broken, or leads to a server that is a
-/// replica now.
-pub(super) fn is_of_the_connection(error: &RedisError) -> bool {
+/// Whether a new connection may help: this one broke, or its server is a replica now.
+pub(super) fn is_connection_error(error: &RedisError) -> bool {
     classify(error) == Verdict::Lost
         || error.is_unrecoverable_error()
-        || matches!(error.kind(), ErrorKind::Server(kind) if is_of_a_replica(kind))
-        || refused_commands(error).any(is_of_a_replica)
+        || matches!(error.kind(), ErrorKind::Server(kind) if is_replica_error(kind))
+        || refused_commands(error).any(is_replica_error)
 }
 
-fn is_of_a_replica(kind: ServerErrorKind) -> bool {
+fn is_replica_error(kind: ServerErrorKind) -> bool {
     matches!(
         kind,
         ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown
     )
 }
 
-/// Why the commands of a transaction were refused.
+/// The errors of a transaction's commands.
 fn refused_commands(error: &RedisError) -> impl Iterator<Item = ServerErrorKind> {
     let refused = error.clone().into_server_errors();
     let kinds = refused.map(|all| all.iter().filter_map(|(_, why)| why.kind()).collect());
@@ -101,42 +97,42 @@ fn refused_commands(error: &RedisError) -> impl Iterator<Item = ServerErrorKind>
     kinds.into_iter()
 }
 
-/// What there is instead of the answer to a change. Clones tell it to all who wait for one message.
+/// Why a write has no reply. It is cloned for each deduction of a batch.
 #[derive(Debug, Clone)]
 pub(super) enum Failed {
-    /// No connection could be had.
-    Unsent(RedisError),
-    /// It was sent, and this came of it.
+    /// There was no connection, so the write was not sent.
+    NotSent(RedisError),
+    /// The write was sent, and this error came back.
     Unanswered(RedisError),
 }
 
 impl From<Failed> for StoreError {
     fn from(failed: Failed) -> Self {
         match failed {
-            Failed::Unsent(error) => connecting(error),
+            Failed::NotSent(error) => connecting(error),
             Failed::Unanswered(error) => writing(error),
         }
     }
 }
 
-/// What an error means where no connection could be had: whatever it is, nothing was sent.
+/// Converts an error from connecting: nothing was sent.
 pub(super) fn connecting(error: RedisError) -> StoreError {
     StoreError::Unavailable(Server::Redis, RedisFailure(error).into())
 }
 
-/// What an error means where nothing was to be changed.
+/// Converts an error from a read.
 pub(super) fn reading(error: RedisError) -> StoreError {
-    of(error, |source| {
+    to_store_error(error, |source| {
         StoreError::ConnectionLost(Server::Redis, source)
     })
 }
 
-/// What an error means that came instead of the answer to a change.
+/// Converts an error from a write.
 pub(super) fn writing(error: RedisError) -> StoreError {
-    of(error, StoreError::OutcomeUnknown)
+    to_store_error(error, StoreError::OutcomeUnknown)
 }
 
-fn of(
+fn to_store_error(
     error: RedisError,
     lost: impl Fn(stocklock_core::ports::DriverError) -> StoreError,
 ) -> StoreError {
@@ -149,7 +145,7 @@ fn of(
     }
 }
 
-/// An answer that no script of ours gives.
+/// An answer that no script gives.
 pub(super) fn bad_answer(answer: impl std::fmt::Debug) -> StoreError {
     StoreError::Bug(format!("redis answered {answer:?}").into())
 }
@@ -160,15 +156,15 @@ mod tests {
 
     use super::*;
 
-    /// The error that the driver makes of a server's line.
-    fn said(line: &str) -> RedisError {
+    /// The driver's error for a line of the server.
+    fn server_error(line: &str) -> RedisError {
         let answer = redis::parse_redis_value(format!("-{line}\r\n").as_bytes());
         let value = answer.expect("a server's error is an answer");
-        value.extract_error().expect_err("an error was said")
+        value.extract_error().expect_err("the line is an error")
     }
 
     #[test]
-    fn what_a_server_says() {
+    fn each_server_error_has_its_verdict() {
         for (line, verdict) in [
             (
                 "READONLY You can't write against a read only replica.",
@@ -225,12 +221,12 @@ mod tests {
             ("NOGROUP No such key", Verdict::Refused),
             ("ERR unknown command", Verdict::Bug),
         ] {
-            assert_eq!(classify(&said(line)), verdict, "{line}");
+            assert_eq!(classify(&server_error(line)), verdict, "{line}");
         }
     }
 
     #[test]
-    fn a_lost_connection_leaves_a_change_open_and_nothing_else() {
+    fn lost_connection_makes_only_writes_unknown() {
         for kind in [
             io::ErrorKind::UnexpectedEof,
             io::ErrorKind::BrokenPipe,
@@ -251,16 +247,18 @@ mod tests {
                 "{kind}"
             );
         }
-        let refused = || said("OOM command not allowed");
+        let refused = || server_error("OOM command not allowed");
         assert!(matches!(writing(refused()), StoreError::Unavailable(..)));
         assert!(matches!(reading(refused()), StoreError::Unavailable(..)));
     }
 
     #[test]
-    fn a_replica_is_left_for_another_connection() {
-        assert!(is_of_the_connection(&said(
+    fn read_only_replica_is_a_connection_error() {
+        assert!(is_connection_error(&server_error(
             "READONLY You can't write against a read only replica."
         )));
-        assert!(!is_of_the_connection(&said("OOM command not allowed")));
+        assert!(!is_connection_error(&server_error(
+            "OOM command not allowed"
+        )));
     }
 }

@@ -1,23 +1,22 @@
-//! What the keys are called.
+//! The names of the Redis keys.
 //!
-//! A SKU's keys all carry the name of its shard in braces: they belong together, and one script
-//! touches them. (Redis Cluster would keep them on one node; but the followers ask for all shards at
-//! once, so a cluster is not supported.) The name begins with the identity of the SQL
-//! ledger, for it is that ledger which the stock here belongs to: another one on the same Redis
-//! (a test's, a race's) has other keys.
+//! All keys of a SKU contain the tag of its shard in braces, because one script accesses them
+//! together. The tag begins with the id of the SQL ledger. Several ledgers, for example those of
+//! tests and races, can therefore share one Redis. See `cluster.rs` for why Redis Cluster is not
+//! supported.
 
 use sha2::{Digest, Sha256};
 
 use stocklock_core::stock::{Idempotency, OperationId, Sku, Warehouse};
 
-/// How many journals there are; fixed, for a SKU must always find its own.
+/// The number of journals. Never change it: it maps SKUs to journals.
 pub(super) const SHARDS: u8 = 64;
 
-/// The keys of one ledger's stock.
+/// The keys of one ledger.
 #[derive(Debug)]
 pub(super) struct Keys {
     ledger: String,
-    /// The part in braces, for each shard.
+    /// The part in braces of each shard's keys.
     tags: Vec<String>,
 }
 
@@ -30,8 +29,8 @@ impl Shard {
         (0..SHARDS).map(Self)
     }
 
-    /// The one that a SKU belongs to, in every version of this service on every machine.
-    pub(super) fn of(sku: &Sku) -> Self {
+    /// The shard of a SKU. Every release must compute the same shard.
+    pub(super) fn for_sku(sku: &Sku) -> Self {
         Self(Sha256::digest(sku.as_str())[0] % SHARDS)
     }
 }
@@ -43,10 +42,10 @@ impl Keys {
         Self { ledger, tags }
     }
 
-    /// Those of one SKU.
-    pub(super) fn of<'a>(&'a self, sku: &'a Sku) -> KeysOf<'a> {
-        let shard = Shard::of(sku);
-        KeysOf {
+    /// The keys of one SKU.
+    pub(super) fn for_sku<'a>(&'a self, sku: &'a Sku) -> SkuKeys<'a> {
+        let shard = Shard::for_sku(sku);
+        SkuKeys {
             sku,
             shard,
             tag: self.tag(shard),
@@ -57,39 +56,39 @@ impl Keys {
         &self.tags[usize::from(shard.0)]
     }
 
-    /// A pattern that all keys match, and none of another ledger: its identity is hexadecimal.
-    pub(super) fn all(&self) -> String {
+    /// A glob pattern that matches all keys of this ledger, and no others: the id is hexadecimal.
+    pub(super) fn pattern(&self) -> String {
         format!("*{{{}.*}}*", self.ledger)
     }
 
-    /// A stream: the movements that SQL does not have yet.
+    /// A stream: the movements that are not yet applied to SQL.
     pub(super) fn journal(&self, shard: Shard) -> String {
         format!("journal:{}", self.tag(shard))
     }
 
-    /// A hash: how many movements wait in the journal, how many entries of each level have left it, and
-    /// since when that is counted.
-    pub(super) fn tally(&self, shard: Shard) -> String {
+    /// A hash: `waiting` is the number of movements in the journal. For each level, the number of its
+    /// acknowledged entries. `since` is when that count began.
+    pub(super) fn counters(&self, shard: Shard) -> String {
         format!("tally:{}:journal", self.tag(shard))
     }
 }
 
-/// The keys of one SKU, whose shard is found once for all of them.
+/// The keys of one SKU.
 #[derive(Debug)]
-pub(super) struct KeysOf<'a> {
+pub(super) struct SkuKeys<'a> {
     sku: &'a Sku,
     pub(super) shard: Shard,
     tag: &'a str,
 }
 
-impl KeysOf<'_> {
+impl SkuKeys<'_> {
     /// A hash: the level.
     pub(super) fn level(&self, warehouse: &Warehouse) -> String {
         format!("stock:{}:{}:{warehouse}", self.tag, self.sku)
     }
 
-    /// A text: what an operation did. With a key it is remembered under that, else under its own id.
-    pub(super) fn memory(
+    /// A string: the dedup entry of an idempotency key, or of an operation without one.
+    pub(super) fn dedup(
         &self,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
@@ -97,8 +96,7 @@ impl KeysOf<'_> {
         let Self { sku, tag, .. } = self;
         match idempotency {
             None => format!("op:{tag}:{operation}"),
-            // It names the SKU, so that a key counts for each by itself, whether two of them lie in
-            // one shard or not.
+            // With the SKU, because a key is unique per SKU even if two SKUs share a shard.
             Some(Idempotency { caller, key, .. }) => {
                 format!("op:{tag}:{sku}:{}:{}", caller.as_str(), key.as_str())
             }
@@ -111,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sku_never_changes_its_shard() {
+    fn shard_of_a_sku_never_changes() {
         for (sku, shard) in [
             ("1001", 62),
             ("1001-redis", 6),
@@ -119,17 +117,21 @@ mod tests {
             ("b", 62),
             ("上海仓", 32),
         ] {
-            assert_eq!(Shard::of(&Sku::parse(sku).unwrap()), Shard(shard), "{sku}");
+            assert_eq!(
+                Shard::for_sku(&Sku::parse(sku).unwrap()),
+                Shard(shard),
+                "{sku}"
+            );
         }
     }
 
     #[test]
-    fn keys_of_one_sku_share_the_part_in_braces() {
+    fn keys_of_one_sku_share_their_tag() {
         let keys = Keys::new("1f".to_owned());
         let sku = Sku::parse("a").unwrap();
-        let of_sku = keys.of(&sku);
-        let level = of_sku.level(&Warehouse::default());
+        let sku_keys = keys.for_sku(&sku);
+        let level = sku_keys.level(&Warehouse::default());
         assert_eq!(level, "stock:{1f.10}:a:main");
-        assert_eq!(keys.journal(of_sku.shard), "journal:{1f.10}");
+        assert_eq!(keys.journal(sku_keys.shard), "journal:{1f.10}");
     }
 }

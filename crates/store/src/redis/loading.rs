@@ -1,4 +1,4 @@
-//! Reading levels, and bringing those that Redis does not have from SQL.
+//! Reads levels, and loads levels that Redis does not have from their mirrors in SQL.
 
 use redis::Cmd;
 use stocklock_core::ports::Server;
@@ -7,27 +7,27 @@ use super::RedisStore;
 use super::failure::bad_answer;
 use super::scripts;
 use crate::StoreError;
+use crate::journal;
 use crate::sql::Mirrored;
 use stocklock_core::stock::{Home, Sku, StockLevel, Warehouse};
 
-/// By how much a level's version leaps at least when it is loaded. Changes that Redis lost on their
-/// way to SQL had versions too, which must not be given to others: whoever read one of them would
-/// take another state for it. There were no more than the journal may hold, which is less than this.
-/// Redis' clock in microseconds, where that is later, tells apart a load from the one before it.
-pub(super) const LEAP: i64 = 10_000_000;
+/// By how much a load increases the version of a level at least. Redis may have lost writes that SQL
+/// does not have, and their versions must not be reused: a compare-and-set would confuse the states.
+/// A journal holds fewer entries than this. The script uses Redis's clock in microseconds if that is
+/// higher, so that the versions of two loads differ.
+pub(super) const MIN_VERSION_JUMP: i64 = 10_000_000;
 
-/// How often a load starts again because entries of its level left the journal meanwhile, which they
-/// do only after another one has loaded it or just before it was lost, and how often a level
-/// is loaded that is gone again when it is read.
-pub(super) const LOADS: u32 = 20;
+/// How often a load is repeated because a consumer acknowledged entries of the level during it, and
+/// how often a level is loaded that is missing again when it is read.
+pub(super) const MAX_LOADS: u32 = 20;
 
-/// `on_hand`, held, `backorder_limit`, version; nothing where there is no level.
+/// `on_hand`, `held`, `backorder_limit`, `version`. All are `None` if Redis does not have the level.
 pub(super) type Counters = [Option<i64>; 4];
 
-/// Since when it is counted what departs from a journal, and how many entries of one level have.
-type Departed = (Option<String>, Option<String>);
+/// Of a journal's counters: `since`, and the number of acknowledged entries of one level.
+type AckState = (Option<String>, Option<String>);
 
-/// What reads a level's counters.
+/// The command that reads the counters of a level.
 pub(super) fn read_level(key: &str) -> Cmd {
     let mut command = redis::cmd("HMGET");
     command
@@ -36,7 +36,7 @@ pub(super) fn read_level(key: &str) -> Cmd {
     command
 }
 
-/// The level behind `counters`, if there is one.
+/// Converts the counters to a level.
 pub(super) fn level(
     (sku, warehouse): (&Sku, &Warehouse),
     counters: Counters,
@@ -58,14 +58,14 @@ pub(super) fn level(
 }
 
 impl RedisStore {
-    /// Reads one level, bringing it from SQL if need be.
+    /// Reads one level, and loads it first if Redis does not have it.
     pub(crate) async fn level(
         &self,
         sku: &Sku,
         warehouse: &Warehouse,
     ) -> Result<Option<StockLevel>, StoreError> {
-        let key = self.keys().await?.of(sku).level(warehouse);
-        for _ in 0..LOADS {
+        let key = self.keys().await?.for_sku(sku).level(warehouse);
+        for _ in 0..MAX_LOADS {
             let counters = self.shared.read(&read_level(&key)).await?;
             if let Some(level) = level((sku, warehouse), counters)? {
                 return Ok(Some(level));
@@ -74,33 +74,33 @@ impl RedisStore {
                 return Ok(None);
             }
         }
-        Err(lost_again())
+        Err(evicted_again())
     }
 
-    /// Reads the levels of one SKU in these warehouses, all at one instant.
+    /// Reads the levels of one SKU in these warehouses from one snapshot.
     pub(crate) async fn levels_in(
         &self,
         sku: &Sku,
         warehouses: &[Warehouse],
     ) -> Result<Vec<StockLevel>, StoreError> {
-        let keys = self.keys().await?.of(sku);
+        let keys = self.keys().await?.for_sku(sku);
         let mut all = redis::pipe();
         all.atomic();
         for warehouse in warehouses {
             all.add_command(read_level(&keys.level(warehouse)));
         }
-        for _ in 0..LOADS {
+        for _ in 0..MAX_LOADS {
             let counters: Vec<Counters> = self.shared.read_all(&all).await?;
-            if let Some(levels) = self.all_or_load(sku, warehouses, counters).await? {
+            if let Some(levels) = self.levels_or_load(sku, warehouses, counters).await? {
                 return Ok(levels);
             }
         }
-        Err(lost_again())
+        Err(evicted_again())
     }
 
-    /// The levels behind `counters`; where one is not there, it is loaded, and all are to be read
-    /// again.
-    pub(super) async fn all_or_load(
+    /// Converts the counters to levels. If levels are missing, loads them and returns `None`; the
+    /// caller then reads all levels again.
+    pub(super) async fn levels_or_load(
         &self,
         sku: &Sku,
         warehouses: &[Warehouse],
@@ -119,22 +119,22 @@ impl RedisStore {
         Ok((!loaded).then_some(levels))
     }
 
-    /// Brings a level that Redis does not have from its mirror; whoever comes second finds it there.
-    /// Answers the SKU's home, or that there is no such level.
+    /// Loads a level from its mirror, unless Redis has it. Returns the SKU's home, or `None` if the
+    /// level does not exist.
     pub(super) async fn load(
         &self,
         sku: &Sku,
         warehouse: &Warehouse,
     ) -> Result<Option<Home>, StoreError> {
         let keys = self.keys().await?;
-        let of_sku = keys.of(sku);
-        let level = of_sku.level(warehouse);
-        let tally = keys.tally(of_sku.shard);
-        let mut of_this = redis::cmd("HMGET");
-        of_this.arg(&tally).arg("since").arg(&level);
-        let touched = [level, keys.journal(of_sku.shard), tally];
-        for _ in 0..LOADS {
-            let before: Departed = self.shared.read(&of_this).await?;
+        let sku_keys = keys.for_sku(sku);
+        let level = sku_keys.level(warehouse);
+        let counters = keys.counters(sku_keys.shard);
+        let mut ack_state = redis::cmd("HMGET");
+        ack_state.arg(&counters).arg("since").arg(&level);
+        let script_keys = [level, keys.journal(sku_keys.shard), counters];
+        for _ in 0..MAX_LOADS {
+            let before: AckState = self.shared.read(&ack_state).await?;
             let Some(mirrored) = self.sql.mirrored(sku, warehouse).await? else {
                 return Ok(None);
             };
@@ -144,36 +144,48 @@ impl RedisStore {
             let arguments = load_arguments(before, &mirrored);
             let answer = self
                 .shared
-                .script(&scripts::LOAD, &touched, &arguments)
+                .script(&scripts::LOAD, &script_keys, &arguments)
                 .await?;
             match answer.first().map(String::as_str) {
                 Some("there" | "loaded") => return Ok(Some(Home::Redis)),
                 Some("again") => {}
+                Some("unsupported") => return Err(unsupported_entry(answer.get(1))),
                 _ => return Err(bad_answer(answer)),
             }
         }
         Err(StoreError::Aborted(
-            "the journal moved while a level was loaded".into(),
+            "entries were acknowledged while the level was loaded".into(),
         ))
     }
 }
 
-/// Redis keeps nothing: its memory is full, and its policy is to forget.
-pub(super) fn lost_again() -> StoreError {
-    StoreError::Unavailable(Server::Redis, "redis loses what is loaded into it".into())
+/// Redis evicts levels as soon as they are loaded: its memory is full.
+pub(super) fn evicted_again() -> StoreError {
+    StoreError::Unavailable(
+        Server::Redis,
+        "redis evicts levels as soon as they are loaded".into(),
+    )
 }
 
-fn load_arguments(before: Departed, mirrored: &Mirrored) -> Vec<String> {
+/// A journal entry of a newer format may have a later level than the mirror, so this build must not
+/// load the level. A newer replica applies the entry.
+fn unsupported_entry(version: Option<&String>) -> StoreError {
+    let version = version.map_or("", String::as_str);
+    let why = journal::check_version(version).err().unwrap_or_default();
+    StoreError::Unavailable(Server::Redis, why.into())
+}
+
+fn load_arguments(before: AckState, mirrored: &Mirrored) -> Vec<String> {
     let Mirrored { level, entry } = mirrored;
-    let (since, departed) = before;
+    let (since, acked) = before;
     vec![
         since.unwrap_or_default(),
-        departed.unwrap_or_default(),
+        acked.unwrap_or_default(),
         entry.to_string(),
         level.on_hand.to_string(),
         level.held.to_string(),
         level.backorder_limit.to_string(),
         level.version.to_string(),
-        LEAP.to_string(),
+        MIN_VERSION_JUMP.to_string(),
     ]
 }

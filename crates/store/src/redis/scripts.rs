@@ -1,11 +1,11 @@
-//! The scripts, each one atomic step, and what they answer.
+//! The Lua scripts, each of which Redis executes atomically, and their answers.
 
 use std::sync::LazyLock;
 
 use super::failure::bad_answer;
 use crate::StoreError;
 
-/// A script's text and the hash that the server knows it by.
+/// A script's text and its SHA-1 hash for `EVALSHA`.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) code: String,
@@ -23,48 +23,49 @@ impl Script {
     }
 }
 
-/// Takes units for several operations, if there are so many.
+/// Deducts units of one level for several operations.
 pub(super) static DEDUCT: LazyLock<Script> =
     LazyLock::new(|| Script::with_prelude(include_str!("scripts/deduct.lua")));
 
-/// Writes a level that was computed from one read before.
+/// Writes a level that was computed from an earlier read.
 pub(super) static WRITE: LazyLock<Script> =
     LazyLock::new(|| Script::with_prelude(include_str!("scripts/write.lua")));
 
-/// Creates a level from its mirror.
+/// Creates a level from its mirror in SQL.
 pub(super) static LOAD: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/load.lua").to_owned()));
 
-/// Removes entries that are in SQL.
-pub(super) static DEPART: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/depart.lua").to_owned()));
+/// Acknowledges and deletes entries that are in SQL.
+pub(super) static ACK: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/ack.lua").to_owned()));
 
-/// Removes consumers that are gone.
+/// Deletes consumers that have ended.
 pub(super) static RETIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/retire.lua").to_owned()));
 
-/// Reads levels, and how far their journal is, at one instant.
+/// Reads levels and the id of their journal's last entry in one snapshot.
 pub(super) static SNAPSHOT: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/snapshot.lua").to_owned()));
 
-/// What came of a script that changes a level.
+/// The answer of a script that changes a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It is written, journaled and remembered.
+    /// The level, its journal entry and its dedup entry are written.
     Written { available: i64, version: i64 },
-    /// The operation, or its key, is remembered: it was executed before.
+    /// The operation has a dedup entry: it was executed before.
     Duplicate,
-    /// Too few units; so many are available.
-    Short { available: i64 },
-    /// Another version than the one that was read.
-    Stale,
+    /// Fewer units are available than requested.
+    Insufficient { available: i64 },
+    /// A level has another version than expected.
+    Conflict,
     /// A later holder of the lock has written.
     Fenced,
-    /// The key is not remembered, which says nothing so soon after the level was loaded.
-    Unsure,
+    /// The key has no dedup entry, but the level was loaded recently, so Redis may have lost the
+    /// entry. SQL must be asked.
+    KeyMayBeLost,
     /// Redis does not have the level.
     Absent,
-    /// As many movements wait in the journal as may.
+    /// The journal has reached its limit of movements.
     Full,
 }
 
@@ -77,13 +78,13 @@ impl Answer {
                 available: number(available)?,
                 version: number(version)?,
             },
-            ("short", None) => Self::Short {
+            ("insufficient", None) => Self::Insufficient {
                 available: number(numbers)?,
             },
             ("duplicate", None) => Self::Duplicate,
-            ("stale", None) => Self::Stale,
+            ("conflict", None) => Self::Conflict,
             ("fenced", None) => Self::Fenced,
-            ("unsure", None) => Self::Unsure,
+            ("key_may_be_lost", None) => Self::KeyMayBeLost,
             ("absent", None) => Self::Absent,
             ("full", None) => Self::Full,
             _ => return Err(bad_answer(answer)),
@@ -94,10 +95,15 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::super::entries::PER_ENTRY;
+    use crate::journal::VERSION;
 
     #[test]
-    fn both_sides_know_how_many_movements_an_entry_has() {
+    fn scripts_have_the_same_constants_as_rust() {
         let prelude = include_str!("scripts/prelude.lua");
+        let load = include_str!("scripts/load.lua");
+        let version = format!("local JOURNAL_VERSION = {VERSION}\n");
         assert!(prelude.contains(&format!("local PER_ENTRY = {PER_ENTRY}\n")));
+        assert!(prelude.contains(&version));
+        assert!(load.contains(&version));
     }
 }

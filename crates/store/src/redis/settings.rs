@@ -1,24 +1,23 @@
-//! Whether this Redis is one that stock may live in.
+//! Checks the server's version and settings.
 
 use super::{RedisStore, failure};
 use crate::StoreError;
 
-/// The oldest version that has all that is asked of it.
+/// The oldest major version with all commands that the scripts use.
 const OLDEST: u32 = 7;
 
 impl RedisStore {
-    /// What of its version and settings breaks a promise, or loses more than it has to, a sentence
-    /// for each.
+    /// Returns one sentence for each setting that breaks a guarantee or risks data loss.
     pub(crate) async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
         let mut info = redis::cmd("INFO");
         let server: String = self.shared.read(info.arg("server")).await?;
         let problems = [
-            of_version(&server),
-            of_log(
+            version_problem(&server),
+            persistence_problem(
                 &self.setting("appendonly").await?,
                 &self.setting("appendfsync").await?,
             ),
-            of_eviction(&self.setting("maxmemory-policy").await?),
+            eviction_problem(&self.setting("maxmemory-policy").await?),
         ];
         Ok(problems.into_iter().flatten().collect())
     }
@@ -33,39 +32,39 @@ impl RedisStore {
     }
 }
 
-/// From the section `server` of `INFO`.
-fn of_version(server: &str) -> Option<String> {
+/// Reads the version from the section `server` of `INFO`.
+fn version_problem(server: &str) -> Option<String> {
     let version = server
         .lines()
         .find_map(|line| line.strip_prefix("redis_version:"))?;
     let major: u32 = version.split('.').next()?.parse().ok()?;
     (major < OLDEST).then(|| {
-        format!("Redis is {version}: stock that lives there needs Redis {OLDEST} or later")
+        format!("Redis has version {version}; Redis-home stock needs Redis {OLDEST} or later")
     })
 }
 
-fn of_log(appendonly: &str, appendfsync: &str) -> Option<String> {
+fn persistence_problem(appendonly: &str, appendfsync: &str) -> Option<String> {
     let problem = match (appendonly, appendfsync) {
         ("yes", "always") => return None,
         ("yes", _) => {
-            "Redis acknowledges sales before they are on its disk, and may lose them in a crash of \
-             its machine; set appendfsync always"
+            "Redis acknowledges sales before they are on its disk, and may lose them if its machine \
+             crashes; set appendfsync always"
         }
         _ => {
-            "Redis keeps no log: when it stops, units sold that SQL does not have yet are on sale \
-             again; set appendonly yes and appendfsync always"
+            "Redis has no append-only file: if it stops, sales that are not yet in SQL are lost and \
+             their units can be sold again; set appendonly yes and appendfsync always"
         }
     };
     Some(problem.to_owned())
 }
 
-fn of_eviction(policy: &str) -> Option<String> {
+fn eviction_problem(policy: &str) -> Option<String> {
     let lost = match policy {
         "noeviction" => return None,
         volatile if volatile.starts_with("volatile-") => {
-            "what it remembers of sales, so that a retry sells again"
+            "this loses dedup entries, so that a retry sells again"
         }
-        _ => "levels, and whole journals with sales that SQL does not have yet",
+        _ => "this loses levels, and journals with sales that are not yet in SQL",
     };
     Some(format!(
         "Redis evicts ({policy}) when its memory is full: {lost}; set maxmemory-policy noeviction"
@@ -77,18 +76,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_redis_that_is_too_old_is_told() {
+    fn too_old_version_is_a_problem() {
         let info = |version: &str| format!("# Server\r\nredis_version:{version}\r\nos:Linux\r\n");
         for fine in ["7.0.0", "7.4.2", "8.0.1", "255.255.255", "unstable"] {
-            assert_eq!(of_version(&info(fine)), None, "{fine}");
+            assert_eq!(version_problem(&info(fine)), None, "{fine}");
         }
         for old in ["6.2.14", "5.0.7", "6"] {
-            let told = of_version(&info(old)).expect("it is too old");
+            let problem = version_problem(&info(old)).expect("the version is too old");
             assert!(
-                told.contains(old) && told.contains("needs Redis 7"),
-                "{told}"
+                problem.contains(old) && problem.contains("needs Redis 7"),
+                "{problem}"
             );
         }
-        assert_eq!(of_version("# Server\r\n"), None);
+        assert_eq!(version_problem("# Server\r\n"), None);
     }
 }

@@ -1,39 +1,40 @@
-//! A deduction by `WATCH`, `MULTI` and `EXEC`: read, decide here, write if nobody else wrote.
+//! Deducts with `WATCH`, `MULTI` and `EXEC`: reads the level, decides here, and writes if no other
+//! client wrote in between.
 
 use redis::aio::ConnectionLike;
 use redis::{Pipeline, RedisResult, Value};
 
-use super::connection::on;
+use super::connection::query;
 use super::entries::waiting_movements;
-use super::failure::{RedisFailure, bad_answer, is_of_the_connection, reading, writing};
+use super::failure::{RedisFailure, bad_answer, is_connection_error, reading, writing};
 use super::scripts::Answer;
-use super::step::{Step, Taking};
+use super::write_request::{DeductRequest, KeyCheck, WriteRequest};
 use super::{RedisStore, WatchOn};
 use crate::StoreError;
-use crate::journal::line;
+use crate::journal::{self, format_line};
 
 impl RedisStore {
-    /// One attempt; [`Answer::Stale`] where another was faster.
-    pub(super) async fn watch(&self, taking: &Taking) -> Result<Answer, StoreError> {
+    /// Makes one attempt. Returns [`Answer::Conflict`] if another client wrote in between.
+    pub(super) async fn watch(&self, deduct: &DeductRequest) -> Result<Answer, StoreError> {
         let most_waiting = i64::from(self.options.journal_limit);
         if self.options.watch_on == WatchOn::Shared {
             let mut connection = self.shared.connection().await?;
-            return deduct(&mut connection, taking, most_waiting).await;
+            return watch_and_deduct(&mut connection, deduct, most_waiting).await;
         }
-        let mut taken = self.exclusive.take().await?;
-        let answer = deduct(&mut taken.connection, taking, most_waiting).await;
+        let mut taken = self.exclusive.acquire().await?;
+        let answer = watch_and_deduct(&mut taken.connection, deduct, most_waiting).await;
         match &answer {
-            Ok(_) => taken.give_back(),
-            // Not given back but closed: something may still be watched on it.
-            Err(error) if speaks_for_all(error) => self.exclusive.suspect_all(),
+            Ok(_) => taken.release(),
+            // Close the connection instead, because it may still have a `WATCH`.
+            Err(error) if affects_all_connections(error) => self.exclusive.discard_idle(),
             Err(_) => {}
         }
         answer
     }
 }
 
-/// Whether what broke this connection may have broken them all: they lead to one server.
-fn speaks_for_all(error: &StoreError) -> bool {
+/// Whether the error may affect all connections, because they lead to the same server.
+fn affects_all_connections(error: &StoreError) -> bool {
     let (StoreError::ConnectionLost(_, source)
     | StoreError::OutcomeUnknown(source)
     | StoreError::Unavailable(_, source)) = error
@@ -41,28 +42,28 @@ fn speaks_for_all(error: &StoreError) -> bool {
         return false;
     };
     let failure = source.downcast_ref::<RedisFailure>();
-    failure.is_some_and(|RedisFailure(error)| is_of_the_connection(error))
+    failure.is_some_and(|RedisFailure(error)| is_connection_error(error))
 }
 
-/// The answers to what is asked: the level's counters, the journal's entries and tally, the memory,
-/// the time.
-type Look = (Vec<Option<i64>>, i64, Option<String>, bool, (i64, i64));
+/// The replies: the level, the journal's number of entries and its counter `waiting`, whether there is
+/// a dedup entry, and the time.
+type WatchReply = (Vec<Option<i64>>, i64, Option<String>, bool, (i64, i64));
 
-/// What was read while it was watched.
-struct Seen {
-    /// `on_hand`, held, `backorder_limit`, version; nothing where there is no level.
+/// What was read under `WATCH`.
+struct Watched {
+    /// `on_hand`, `held`, `backorder_limit`, `version`, if Redis has the level.
     counters: Option<[i64; 4]>,
-    /// When the level was loaded from SQL, if it was, by the same clock as `millis`.
+    /// When the level was loaded from SQL, by the same clock as `millis`. `None` if it was not.
     loaded: Option<i64>,
-    /// Movements in the journal.
+    /// The number of movements in the journal.
     waiting: i64,
-    /// Whether the operation was executed before.
+    /// Whether the operation has a dedup entry.
     remembered: bool,
     /// The server's clock, in milliseconds.
     millis: i64,
 }
 
-/// The level that follows from what was seen.
+/// The level that follows from what was watched.
 struct Next {
     on_hand: i64,
     held: i64,
@@ -70,52 +71,56 @@ struct Next {
     version: i64,
 }
 
-/// Two messages; whatever the answer, nothing is watched afterwards.
-async fn deduct(
+/// Sends two messages. The second one, `EXEC` or `UNWATCH`, ends the `WATCH`.
+async fn watch_and_deduct(
     connection: &mut impl ConnectionLike,
-    taking: &Taking,
+    deduct: &DeductRequest,
     most_waiting: i64,
 ) -> Result<Answer, StoreError> {
-    let step = &taking.step;
-    let seen = look(connection, step).await?;
-    let next = match decide(&seen, taking, most_waiting) {
+    let request = &deduct.write;
+    let watched = watch_and_read(connection, request).await?;
+    let next = match decide(&watched, deduct, most_waiting) {
         Ok(next) => next,
-        Err(settled) => {
-            let unwatched: RedisResult<()> = on(connection, redis::pipe().cmd("UNWATCH")).await;
+        Err(answer) => {
+            let unwatched: RedisResult<()> = query(connection, redis::pipe().cmd("UNWATCH")).await;
             unwatched.map_err(reading)?;
-            return Ok(settled);
+            return Ok(answer);
         }
     };
-    // Nothing comes back where somebody wrote since: then nothing was executed.
-    let executed: RedisResult<Option<Value>> = on(connection, &transaction(step, &next)).await;
+    // The reply is nil if another client wrote in between. Then `EXEC` executed nothing.
+    let executed: RedisResult<Option<Value>> =
+        query(connection, &transaction(request, &next)).await;
     match executed.map_err(writing)? {
         Some(_) => Ok(Answer::Written {
             available: next.available(),
             version: next.version,
         }),
-        None => Ok(Answer::Stale),
+        None => Ok(Answer::Conflict),
     }
 }
 
-async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen, StoreError> {
+async fn watch_and_read(
+    connection: &mut impl ConnectionLike,
+    request: &WriteRequest,
+) -> Result<Watched, StoreError> {
     let mut commands = redis::pipe();
     commands
         .cmd("WATCH")
-        .arg(&*step.level)
-        .arg(&step.name)
+        .arg(&*request.level)
+        .arg(&request.dedup_key)
         .ignore()
         .cmd("HMGET")
-        .arg(&*step.level)
+        .arg(&*request.level)
         .arg(&["on_hand", "held", "backorder_limit", "version", "loaded"])
         .cmd("XLEN")
-        .arg(&step.journal)
+        .arg(&request.journal)
         .cmd("HGET")
-        .arg(&step.tally)
+        .arg(&request.counters)
         .arg("waiting")
         .cmd("EXISTS")
-        .arg(&step.name)
+        .arg(&request.dedup_key)
         .cmd("TIME");
-    let read: RedisResult<Look> = on(connection, &commands).await;
+    let read: RedisResult<WatchReply> = query(connection, &commands).await;
     let (counters, entries, counted, remembered, (seconds, micros)) = read.map_err(reading)?;
     let (counters, loaded) = match counters[..] {
         [
@@ -128,7 +133,7 @@ async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen,
         [None, None, None, None, _] => (None, None),
         _ => return Err(bad_answer(counters)),
     };
-    Ok(Seen {
+    Ok(Watched {
         counters,
         loaded,
         waiting: waiting_movements(entries, counted.as_deref()),
@@ -137,29 +142,33 @@ async fn look(connection: &mut impl ConnectionLike, step: &Step) -> Result<Seen,
     })
 }
 
-/// What to write, or what is settled without.
-fn decide(seen: &Seen, taking: &Taking, most_waiting: i64) -> Result<Next, Answer> {
-    let Taking { step, units, sure } = taking;
-    if seen.remembered {
+/// Returns the level to write, or the answer if there is nothing to write.
+fn decide(watched: &Watched, deduct: &DeductRequest, most_waiting: i64) -> Result<Next, Answer> {
+    let DeductRequest {
+        write: request,
+        units,
+        key_check,
+    } = deduct;
+    if watched.remembered {
         return Err(Answer::Duplicate);
     }
-    let Some([on_hand, held, backorder_limit, version]) = seen.counters else {
+    let Some([on_hand, held, backorder_limit, version]) = watched.counters else {
         return Err(Answer::Absent);
     };
-    // As the function `is_unsure` of `scripts/prelude.lua` has it.
-    let memory = i64::try_from(step.memory.as_millis()).unwrap_or(i64::MAX);
-    if !sure
-        && seen
+    // The function `key_may_be_lost` of `scripts/prelude.lua` does the same.
+    let dedup_ttl = i64::try_from(request.dedup_ttl.as_millis()).unwrap_or(i64::MAX);
+    if *key_check == KeyCheck::Needed
+        && watched
             .loaded
-            .is_some_and(|loaded| seen.millis < loaded + memory)
+            .is_some_and(|loaded| watched.millis < loaded + dedup_ttl)
     {
-        return Err(Answer::Unsure);
+        return Err(Answer::KeyMayBeLost);
     }
     let available = on_hand - held + backorder_limit;
     if available < *units {
-        return Err(Answer::Short { available });
+        return Err(Answer::Insufficient { available });
     }
-    if seen.waiting >= most_waiting {
+    if watched.waiting >= most_waiting {
         return Err(Answer::Full);
     }
     Ok(Next {
@@ -170,30 +179,32 @@ fn decide(seen: &Seen, taking: &Taking, most_waiting: i64) -> Result<Next, Answe
     })
 }
 
-/// The same as the function `commit` of `scripts/prelude.lua` writes.
-fn transaction(step: &Step, next: &Next) -> Pipeline {
-    let line = line(next.available(), &step.movement);
+/// Writes the same as the function `commit` of `scripts/prelude.lua`.
+fn transaction(request: &WriteRequest, next: &Next) -> Pipeline {
+    let line = format_line(next.available(), &request.movement);
     let mut commands = redis::pipe();
     commands.atomic();
     commands
         .cmd("HSET")
-        .arg(&*step.level)
+        .arg(&*request.level)
         .arg("on_hand")
         .arg(next.on_hand)
         .arg("version")
         .arg(next.version);
     commands
         .cmd("SET")
-        .arg(&step.name)
+        .arg(&request.dedup_key)
         .arg(&line)
         .arg("PX")
-        .arg(step.kept());
+        .arg(request.dedup_ttl_millis());
     commands
         .cmd("XADD")
-        .arg(&step.journal)
+        .arg(&request.journal)
         .arg("*")
+        .arg("v")
+        .arg(journal::VERSION)
         .arg("level")
-        .arg(&*step.level)
+        .arg(&*request.level)
         .arg("movements")
         .arg(&line)
         .arg("on_hand")
@@ -206,7 +217,7 @@ fn transaction(step: &Step, next: &Next) -> Pipeline {
         .arg(next.version);
     commands
         .cmd("HINCRBY")
-        .arg(&step.tally)
+        .arg(&request.counters)
         .arg("waiting")
         .arg(1);
     commands

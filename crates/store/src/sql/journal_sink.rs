@@ -14,7 +14,7 @@ use super::ledger_row::LedgerRow;
 use super::pool::Transaction;
 use super::rows::{AuditRow, MirrorRow};
 use crate::StoreError;
-use crate::journal::{self, EntryId, Journaled, last_of_each_level};
+use crate::journal::{self, EntryId, JournalEntry, last_of_each_level};
 use stocklock_core::stock::{Audit, Sku, StockLevel, Warehouse};
 
 /// How many operations one statement looks up.
@@ -56,7 +56,7 @@ pub(crate) trait JournalSink: Send + Sync {
 
     /// Records each movement of the entries once, even if it is applied repeatedly, and updates the
     /// mirrors. All in one transaction.
-    async fn apply_entries(&self, entries: &[&Journaled]) -> Result<(), StoreError>;
+    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<(), StoreError>;
 
     /// Reads the ledger of a SKU up to the entry `last`, and which of the operations it has. Both
     /// are of one snapshot.
@@ -89,7 +89,7 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
         found.pop().map(Mirrored::try_from).transpose()
     }
 
-    async fn apply_entries(&self, entries: &[&Journaled]) -> Result<(), StoreError> {
+    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<(), StoreError> {
         self.write(async {
             let mut tx = self.begin(D::STATEMENTS.begin).await?;
             update_mirrors(&mut tx, entries).await?;
@@ -158,7 +158,7 @@ async fn recorded_among<D: Dialect>(
 /// Updates each mirror to the last of its entries. Rows are locked in (SKU, warehouse) order.
 async fn update_mirrors<D: Dialect>(
     tx: &mut Transaction<D>,
-    entries: &[&Journaled],
+    entries: &[&JournalEntry],
 ) -> Result<(), StoreError> {
     for entry in last_of_each_level(entries) {
         let (sku, warehouse) = entry.place();

@@ -105,7 +105,11 @@ impl Dialect for MySqlServer {
 
 /// Replaces `$1` … by `?`, and lists the values in the order of the text.
 fn positional<'a>(statement: Statement, values: &[Value<'a>]) -> (Statement, Cow<'a, [Value<'a>]>) {
-    let mut parts = statement.text.as_str().split('$');
+    let Statement {
+        text: numbered,
+        persistent,
+    } = statement;
+    let mut parts = numbered.as_str().split('$');
     let mut text = parts.next().unwrap_or_default().to_owned();
     let mut ordered = Vec::with_capacity(values.len());
     for part in parts {
@@ -115,11 +119,8 @@ fn positional<'a>(statement: Statement, values: &[Value<'a>]) -> (Statement, Cow
         text.push('?');
         text.push_str(&part[digits..]);
     }
-    let statement = Statement {
-        text: trusted(text),
-        ..statement
-    };
-    (statement, Cow::Owned(ordered))
+    let text = trusted(text);
+    (Statement { text, persistent }, Cow::Owned(ordered))
 }
 
 /// The answers to a script's statements, and how the last one ended.

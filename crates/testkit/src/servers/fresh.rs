@@ -81,11 +81,16 @@ impl TestDatabase {
         let server = server.to_owned();
         Ok(Self {
             url: with_path(&server, &name),
-            _remains: stays.then(|| Remains::Database {
-                program,
-                server,
-                name,
-            }),
+            // Not `then_some`, which would create the value, and so remove the database, in any case.
+            _remains: if stays {
+                Some(Remains::Database {
+                    program,
+                    server,
+                    name,
+                })
+            } else {
+                None
+            },
         })
     }
 
@@ -124,7 +129,7 @@ pub async fn fresh_database(backend: Backend) -> TestDatabase {
 /// An empty Redis database for one test. Dropping this empties it.
 ///
 /// Other tests use the same server. A test that needs `FLUSHALL`, `SCRIPT FLUSH`, channels or settings
-/// needs a [`PrivateServer::redis`].
+/// needs a [`super::PrivateServer::redis`].
 #[derive(Debug)]
 pub struct TestRedis {
     /// Its URL, as in `REDIS_URL`.
@@ -164,7 +169,11 @@ impl TestZooKeeper {
         let server = server.to_owned();
         Ok(Self {
             connect,
-            _remains: stays.then(|| Remains::ZooKeeperNode { server, path }),
+            _remains: if stays {
+                Some(Remains::ZooKeeperNode { server, path })
+            } else {
+                None
+            },
         })
     }
 }

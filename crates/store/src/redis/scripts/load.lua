@@ -1,22 +1,32 @@
--- Creates a level from its mirror in SQL, unless it is there.
--- KEYS: the level, its journal, that one's tally.
--- ARGV: the tally's `since` and its count of this level as they were before the mirror was read; the
--- mirror's last entry, on_hand, held, backorder_limit, version; by how much the version leaps at
--- least.
-local level, journal, tally = KEYS[1], KEYS[2], KEYS[3]
+-- Creates a level from its mirror in SQL, unless Redis has the level.
+-- KEYS: the level, its journal, the journal's counters.
+-- ARGV: `since` and the number of acknowledged entries of this level, both as the counters had them
+-- before the mirror was read; the mirror's last entry, on_hand, held, backorder_limit, version; the
+-- minimum increase of the version.
+local level, journal, counters = KEYS[1], KEYS[2], KEYS[3]
+
+-- The highest version of journal entries that this script reads.
+local JOURNAL_VERSION = 1
+
 if redis.call('EXISTS', level) == 1 then return {'there'} end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
 
--- Entries of this level that left meanwhile are in SQL, and perhaps not in the mirror as it was
--- read. Nor is it known what left where that itself was lost meanwhile.
-local before = redis.call('HMGET', tally, 'since', level)
-if not before[1] then redis.call('HSETNX', tally, 'since', now) end
+-- If entries of this level were acknowledged since the mirror was read, the mirror is too old. If
+-- Redis lost the counters since then, this is unknown. In both cases the caller reads the mirror again.
+local before = redis.call('HMGET', counters, 'since', level)
+if not before[1] then redis.call('HSETNX', counters, 'since', now) end
 if before[1] ~= ARGV[1] or (before[2] or '') ~= ARGV[2] then return {'again'} end
 local mirrored = ARGV[3]
-local counters = {ARGV[4], ARGV[5], ARGV[6], ARGV[7]}
+local values = {ARGV[4], ARGV[5], ARGV[6], ARGV[7]}
 
--- The four counters of an entry; nothing where somebody else has written it.
+-- The format version of an entry. Returns nil if the field is invalid.
+local function entry_version(fields)
+  if not fields.v then return 1 end
+  return fields.v:find('^[1-9]%d*$') and tonumber(fields.v)
+end
+
+-- The level in an entry. Returns nil if a field is invalid, because another program wrote it.
 local function read(fields)
   local found = {fields.on_hand, fields.held, fields.backorder_limit, fields.version}
   for i = 1, 4 do
@@ -25,7 +35,8 @@ local function read(fields)
   return found
 end
 
--- Where only the level was lost, the journal may know a later one than the mirror.
+-- The latest level in the journal, which is later than the mirror if Redis lost only the level.
+-- The second result is the version of an entry that this script cannot read.
 local function last_entry()
   local upper = '+'
   while true do
@@ -34,26 +45,30 @@ local function last_entry()
     for _, entry in ipairs(page) do
       local fields = {}
       for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
-      local found = fields.level == level and read(fields)
+      local version = fields.level == level and entry_version(fields)
+      if version and version > JOURNAL_VERSION then return nil, fields.v end
+      local found = version and read(fields)
       if found then return found end
       upper = '(' .. entry[1]
     end
   end
 end
-counters = last_entry() or counters
--- Later than that of any load before, though the mirror may be the same: no level changes a million
--- times a second.
-local version = string.format('%.0f', math.max(counters[4] + ARGV[8], now))
-local fields = {'on_hand', counters[1], 'held', counters[2], 'backorder_limit', counters[3],
+local found, unsupported = last_entry()
+if unsupported then return {'unsupported', unsupported} end
+values = found or values
+-- Higher than the version of any earlier load, even of the same mirror, because no level changes a
+-- million times per second.
+local version = string.format('%.0f', math.max(values[4] + ARGV[8], now))
+local fields = {'on_hand', values[1], 'held', values[2], 'backorder_limit', values[3],
   'version', version}
--- One that was never sold from has no key in SQL that could be forgotten here.
+-- A level that no entry ever changed has no dedup entries to lose, so it needs no `loaded`.
 if mirrored ~= '0-0' then
   fields[9], fields[10] = 'loaded', string.format('%.0f', time[1] * 1000)
 end
 redis.call('HSET', level, unpack(fields))
 
--- The clock may be behind the one before: what is journaled from now on comes after what SQL has,
--- or it would change no mirror. The entry that brings this about is gone at once.
+-- The id of the next entry must be higher than the mirror's, or the entry would not update the mirror.
+-- Redis's clock may be behind, so raise the journal's last id: add an entry and delete it at once.
 local function parts(id)
   local millis, number = id:match('^(%d+)-(%d+)$')
   return tonumber(millis), tonumber(number)

@@ -1,14 +1,17 @@
--- What the scripts that change a level share.
--- KEYS: the level, its journal, that one's tally. ARGV: the most movements of a journal.
-local level, journal, tally, most_waiting = KEYS[1], KEYS[2], KEYS[3], tonumber(ARGV[1])
+-- Shared by the scripts that change a level.
+-- KEYS: the level, its journal, the journal's counters. ARGV: the journal's limit of movements.
+local level, journal, counters, journal_limit = KEYS[1], KEYS[2], KEYS[3], tonumber(ARGV[1])
 
--- One call makes one entry, of so many movements at most.
+-- The maximum number of movements in an entry. One call writes one entry.
 local PER_ENTRY = 64
 
--- Whole numbers in full: left to itself, Lua writes large ones with an exponent.
+-- The version of the entries, in their field `v`.
+local JOURNAL_VERSION = 1
+
+-- Formats a whole number. By default, Lua writes large numbers with an exponent.
 local function text(number) return string.format('%d', number) end
 
--- The level; nothing where it is not there.
+-- Reads the level. Returns nil if Redis does not have it.
 local function read_level()
   local read = redis.call('HMGET', level, 'on_hand', 'held', 'backorder_limit', 'version', 'loaded')
   if not read[1] then return nil end
@@ -20,39 +23,40 @@ end
 
 local function available(now) return now.on_hand - now.held + now.backorder_limit end
 
--- A level that came from SQL was lost here before, and with it perhaps what was remembered: for as
--- long as an operation would be, only SQL can tell whether its key was used.
-local function is_unsure(now, sure, memory)
-  if sure == '1' or not now.loaded then return false end
-  return redis.call('TIME')[1] * 1000 < now.loaded + memory
+-- Whether Redis may have lost the dedup entry of a key. If Redis lost the level, it may have lost dedup
+-- entries too. Until they would have expired, only SQL knows whether the key was used.
+local function key_may_be_lost(now, key_checked, dedup_ttl)
+  if key_checked == '1' or not now.loaded then return false end
+  return redis.call('TIME')[1] * 1000 < now.loaded + dedup_ttl
 end
 
--- How many movements wait in the journal. The entries that are there bound what the tally says: one
--- that was lost, or has outlived its journal, can neither stop sales nor let them go on for ever.
+-- How many movements wait in the journal. The number of entries bounds the counter, which is wrong if
+-- Redis lost the counter or the journal. A wrong counter then neither blocks sales nor lifts the limit.
 local function count_waiting()
   local entries = redis.call('XLEN', journal)
-  local counted = tonumber(redis.call('HGET', tally, 'waiting')) or 0
+  local counted = tonumber(redis.call('HGET', counters, 'waiting')) or 0
   return math.max(entries, math.min(counted, entries * PER_ENTRY))
 end
 
--- What is written of an operation, and remembered for so many milliseconds under its name; `now` is
--- the level after it.
-local function note(now, name, movement, memory)
-  return {name = name, line = text(available(now)) .. ' ' .. movement, memory = memory}
+-- A movement for `commit`. `now` is the level after the movement, `dedup_ttl` is in milliseconds.
+local function new_movement(now, dedup_key, movement, dedup_ttl)
+  local line = text(available(now)) .. ' ' .. movement
+  return {dedup_key = dedup_key, line = line, dedup_ttl = dedup_ttl}
 end
 
--- Writes the level that the noted operations led to, and remembers and journals them. The first
--- command is one that a server out of memory, or unable to save, refuses, and once it was accepted
--- so are the others: all or nothing is written.
-local function commit(now, notes, waiting)
+-- Writes the level after the movements, their dedup entries and the journal entry. HSET comes first,
+-- because a server that is out of memory or cannot save refuses it. If it is accepted, the other
+-- commands are accepted too, so the script writes everything or nothing.
+local function commit(now, movements, waiting)
   local on_hand, limit, version = text(now.on_hand), text(now.backorder_limit), text(now.version)
   redis.call('HSET', level, 'on_hand', on_hand, 'backorder_limit', limit, 'version', version)
   local lines = {}
-  for i, noted in ipairs(notes) do
-    redis.call('SET', noted.name, noted.line, 'PX', noted.memory)
-    lines[i] = noted.line
+  for i, movement in ipairs(movements) do
+    redis.call('SET', movement.dedup_key, movement.line, 'PX', movement.dedup_ttl)
+    lines[i] = movement.line
   end
-  redis.call('XADD', journal, '*', 'level', level, 'movements', table.concat(lines, '\n'),
-    'on_hand', on_hand, 'held', text(now.held), 'backorder_limit', limit, 'version', version)
-  redis.call('HSET', tally, 'waiting', text(waiting + #notes))
+  redis.call('XADD', journal, '*', 'v', JOURNAL_VERSION, 'level', level,
+    'movements', table.concat(lines, '\n'), 'on_hand', on_hand, 'held', text(now.held),
+    'backorder_limit', limit, 'version', version)
+  redis.call('HSET', counters, 'waiting', text(waiting + #movements))
 end

@@ -1,12 +1,13 @@
--- Removes a journal's consumers that hold nothing and were not heard of for so long; one that lives
--- all the same is there again with its next entry. KEYS: the journal. ARGV: the group, milliseconds.
+-- Deletes a journal's consumers that hold no entries and were idle for at least the given time. If such
+-- a consumer still runs, Redis creates it again when it next reads.
+-- KEYS: the journal. ARGV: the group, the time in milliseconds.
 local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
-if consumers.err then return {} end -- The journal, or its group, was lost.
+if consumers.err then return {} end -- Redis lost the journal or its group.
 for _, consumer in ipairs(consumers) do
-  local of = {}
-  for i = 1, #consumer, 2 do of[consumer[i]] = consumer[i + 1] end
-  if of.pending == 0 and of.idle >= tonumber(ARGV[2]) then
-    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], of.name)
+  local info = {}
+  for i = 1, #consumer, 2 do info[consumer[i]] = consumer[i + 1] end
+  if info.pending == 0 and info.idle >= tonumber(ARGV[2]) then
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], info.name)
   end
 end
 return {}

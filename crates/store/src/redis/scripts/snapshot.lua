@@ -1,5 +1,6 @@
--- Reads levels, and how far their journal is, at one instant. KEYS: the journal, then the levels.
--- Answers the id of the last entry that there ever was, then four counters for each level.
+-- Reads levels and the id of their journal's last entry in one snapshot.
+-- KEYS: the journal, then the levels.
+-- Returns the highest id that the journal ever had, then four counters for each level.
 local journal = redis.pcall('XINFO', 'STREAM', KEYS[1])
 local answer = {'0-0'}
 for i = 1, #journal, 2 do

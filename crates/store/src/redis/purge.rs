@@ -1,23 +1,23 @@
-//! Removing a ledger's stock from Redis, where the ledger itself is about to go.
+//! Deletes a ledger's stock from Redis before the ledger itself is deleted.
 
 use super::RedisStore;
 use crate::StoreError;
 
-/// How many keys one step of the search looks at.
-const LOOKED_AT: u32 = 1_000;
+/// How many keys one `SCAN` looks at.
+const KEYS_PER_SCAN: u32 = 1_000;
 
 impl RedisStore {
-    /// Removes every key of this ledger. Nobody else may use it meanwhile.
-    pub(crate) async fn erase(&self) -> Result<(), StoreError> {
-        let pattern = self.keys().await?.all();
+    /// Deletes every key of this ledger. The caller ensures that no replica uses the ledger.
+    pub(crate) async fn purge(&self) -> Result<(), StoreError> {
+        let pattern = self.keys().await?.pattern();
         let mut cursor = 0_u64;
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(cursor).arg("MATCH").arg(&pattern);
-            let scan = scan.arg("COUNT").arg(LOOKED_AT);
+            let scan = scan.arg("COUNT").arg(KEYS_PER_SCAN);
             let (next, keys): (u64, Vec<String>) = self.shared.read(scan).await?;
             if !keys.is_empty() {
-                // Like a command that changes nothing, it may be given up and repeated.
+                // `read` is correct here because UNLINK is safe to repeat.
                 let mut unlink = redis::cmd("UNLINK");
                 self.shared.read::<u64>(unlink.arg(&keys)).await?;
             }

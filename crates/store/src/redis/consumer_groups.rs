@@ -1,7 +1,7 @@
-//! The consumers' side of the journals: what is read there, by whom, and how it leaves.
+//! Redis consumer groups: how a consumer finds journals, and reads and claims their entries.
 //!
-//! A journal is there from its first entry on, and consumers create nothing but the group of one
-//! that is there: a Redis on which nothing is sold stays empty.
+//! The first write creates a journal. Consumers create only the group of an existing journal, so a
+//! Redis without Redis-home stock stays empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,58 +10,57 @@ use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamAutoClaimReply, StreamInfoGroupsReply, StreamReadReply};
 
-use super::entries::{Entry, waiting_movements};
-use super::failure::{connecting, is_of_the_connection};
+use super::entries::{StreamEntry, waiting_movements};
+use super::failure::{connecting, is_connection_error};
 use super::keys::{Keys, Shard};
 use super::{RedisStore, scripts};
 use crate::StoreError;
 
-/// The one group of each journal: its consumers share the entries.
+/// The consumer group of each journal.
 pub(super) const GROUP: &str = "ledger";
 
-/// How many entries of one journal are read at once: not more than are recorded before others would
-/// take them for those of a consumer that is dead, though each be as long as it may.
+/// How many entries of one journal a consumer reads at once. It must be able to apply this many, each
+/// with the maximum number of movements, before other consumers claim them.
 pub(super) const AT_ONCE: usize = 32;
 
-/// An entry and the journal that it stands in.
+/// An entry and its journal.
 #[derive(Debug)]
-pub(super) struct Read {
+pub(super) struct ReadEntry {
     pub(super) shard: Shard,
-    pub(super) entry: Entry,
+    pub(super) entry: StreamEntry,
 }
 
-/// One consumer's connection: it waits for entries, so nobody else may use it.
+/// The connection of one consumer. It sends blocking commands, so it must not be shared.
 #[derive(Debug)]
-pub(super) struct Consumer<'a> {
+pub(super) struct ConsumerConnection<'a> {
     connection: MultiplexedConnection,
     keys: &'a Keys,
     name: &'a str,
-    /// The journals that are there, and how many movements they had when they were last looked at.
+    /// The existing journals, and how many movements each had at the last refresh.
     waiting: BTreeMap<Shard, u64>,
-    /// How many entries all of them had then.
+    /// The number of entries in all journals at the last refresh.
     pub(super) entries: usize,
-    /// Those of them that have the group, and where each is to be looked through next for entries of
-    /// others.
+    /// The journals that have the group, each with the cursor for the next `XAUTOCLAIM`.
     cursors: BTreeMap<Shard, String>,
-    /// Those that were to get it, and did not: it is said once.
+    /// Journals whose group could not be created. A warning was logged once for each.
     refused: BTreeSet<Shard>,
 }
 
 impl RedisStore {
-    /// A consumer that may wait for entries so long.
+    /// Opens a connection whose commands may block for up to `wait`.
     pub(super) async fn consumer<'a>(
         &'a self,
         name: &'a str,
         wait: Duration,
-    ) -> Result<Consumer<'a>, StoreError> {
+    ) -> Result<ConsumerConnection<'a>, StoreError> {
         let keys = self.keys().await?;
         let connection = self
             .connector
-            .patient(wait)
+            .with_blocking_wait(wait)
             .connect()
             .await
             .map_err(connecting)?;
-        Ok(Consumer {
+        Ok(ConsumerConnection {
             connection,
             keys,
             name,
@@ -73,16 +72,15 @@ impl RedisStore {
     }
 }
 
-impl Consumer<'_> {
-    /// The names of the journals that can be read.
+impl ConsumerConnection<'_> {
+    /// The keys of the journals that have the group.
     fn journals(&self) -> Vec<String> {
         let shards = self.cursors.keys();
         shards.map(|shard| self.keys.journal(*shard)).collect()
     }
 
-    /// Looks which journals are there, and how many movements wait in all of them together. One that
-    /// was not there before can be read from then on.
-    pub(super) async fn look(&mut self) -> RedisResult<u64> {
+    /// Finds new journals, and returns how many movements wait in all journals.
+    pub(super) async fn refresh(&mut self) -> RedisResult<u64> {
         let mut exist = redis::cmd("EXISTS");
         for shard in Shard::all() {
             exist.arg(self.keys.journal(shard));
@@ -98,8 +96,8 @@ impl Consumer<'_> {
         let mut commands = redis::pipe();
         for shard in self.waiting.keys() {
             commands.cmd("XLEN").arg(self.keys.journal(*shard));
-            let tally = self.keys.tally(*shard);
-            commands.cmd("HGET").arg(tally).arg("waiting");
+            let counters = self.keys.counters(*shard);
+            commands.cmd("HGET").arg(counters).arg("waiting");
         }
         let found: Vec<Option<String>> = commands.query_async(&mut self.connection).await?;
         for (known, found) in self.waiting.values_mut().zip(found.chunks_exact(2)) {
@@ -126,12 +124,13 @@ impl Consumer<'_> {
         let new: Vec<Shard> = new
             .filter(|shard| !self.cursors.contains_key(shard))
             .collect();
-        self.join(&new).await
+        self.join_groups(&new).await
     }
 
-    /// Makes these journals readable. Their groups are looked for first: to create one that exists is
-    /// refused by a Redis out of memory, where the journals must all the more be emptied.
-    async fn join(&mut self, new: &[Shard]) -> RedisResult<()> {
+    /// Creates the groups of these journals if they are missing. `XINFO` comes first, because a Redis
+    /// that is out of memory refuses `XGROUP CREATE` even for an existing group, and then the journals
+    /// must be emptied.
+    async fn join_groups(&mut self, new: &[Shard]) -> RedisResult<()> {
         if new.is_empty() {
             return Ok(());
         }
@@ -150,19 +149,19 @@ impl Consumer<'_> {
         Ok(())
     }
 
-    /// Creates the group, from the journal's beginning; answers whether it is there. Where that is
-    /// refused, the other journals can be read all the same, and this one when it is not.
+    /// Creates the group at the journal's first entry, and returns whether the group exists. If Redis
+    /// refuses, the other journals can still be read, and a later refresh tries again.
     async fn create_group(&mut self, shard: Shard) -> RedisResult<bool> {
         let journal = self.keys.journal(shard);
         let mut command = redis::cmd("XGROUP");
         command.arg("CREATE").arg(&journal).arg(GROUP).arg("0");
         match command.exec_async(&mut self.connection).await {
-            Err(error) if is_of_the_connection(&error) => Err(error),
-            // Another consumer was faster.
+            Err(error) if is_connection_error(&error) => Err(error),
+            // Another consumer created it.
             Err(error) if error.code() == Some("BUSYGROUP") => Ok(true),
             Err(error) => {
                 if self.refused.insert(shard) {
-                    tracing::warn!(journal, %error, "the ledger cannot follow this journal yet");
+                    tracing::warn!(journal, %error, "the consumer group of a journal could not be created");
                 }
                 Ok(false)
             }
@@ -170,8 +169,8 @@ impl Consumer<'_> {
         }
     }
 
-    /// Entries that nobody has read yet; waits for one up to `wait`.
-    pub(super) async fn read_new(&mut self, wait: Duration) -> RedisResult<Vec<Read>> {
+    /// Reads entries that no consumer has read. If there are none, waits for one up to `wait`.
+    pub(super) async fn read_new(&mut self, wait: Duration) -> RedisResult<Vec<ReadEntry>> {
         let journals = self.journals();
         if journals.is_empty() {
             tokio::time::sleep(wait).await;
@@ -195,18 +194,18 @@ impl Consumer<'_> {
         let mut read = Vec::new();
         for stream in reply.into_iter().flat_map(|reply| reply.keys) {
             let shard = Shard::all().find(|shard| self.keys.journal(*shard) == stream.key);
-            let shard = shard.expect("an answer is to what was asked");
-            read.extend(stream.ids.into_iter().map(|id| Read {
+            let shard = shard.expect("the reply has only requested journals");
+            read.extend(stream.ids.into_iter().map(|id| ReadEntry {
                 shard,
-                entry: Entry::of(id),
+                entry: StreamEntry::from_stream(id),
             }));
         }
         Ok(read)
     }
 
-    /// Entries that another consumer read at least `idle` ago, and has not let depart; in journals
-    /// that had entries when they were last looked at.
-    pub(super) async fn claim(&mut self, idle: Duration) -> RedisResult<Vec<Read>> {
+    /// Claims entries that another consumer read at least `idle` ago and has not acknowledged. It
+    /// skips journals that were empty at the last refresh.
+    pub(super) async fn claim(&mut self, idle: Duration) -> RedisResult<Vec<ReadEntry>> {
         let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         let has_entries = |shard: &Shard| self.waiting.get(shard).is_some_and(|length| *length > 0);
         let shards: Vec<Shard> = self.cursors.keys().copied().filter(has_entries).collect();
@@ -229,15 +228,15 @@ impl Consumer<'_> {
         let mut read = Vec::new();
         for (shard, reply) in shards.into_iter().zip(replies) {
             self.cursors.insert(shard, reply.next_stream_id);
-            read.extend(reply.claimed.into_iter().map(|id| Read {
+            read.extend(reply.claimed.into_iter().map(|id| ReadEntry {
                 shard,
-                entry: Entry::of(id),
+                entry: StreamEntry::from_stream(id),
             }));
         }
         Ok(read)
     }
 
-    /// Removes from the groups the names of consumers that were not heard of for so long.
+    /// Deletes consumers that hold no entries and were idle for at least `idle`.
     pub(super) async fn retire(&mut self, idle: Duration) -> RedisResult<()> {
         let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         let mut commands = redis::pipe();

@@ -1,0 +1,87 @@
+//! Stored formats: this build reads what release 0.1.0 (commit 89e5f97) wrote.
+//!
+//! `old_release/` holds an `SQLite` ledger, the keys of a Redis, and what that build answered after
+//! it had applied the journal itself. It was killed while the journal still had three movements
+//! that SQL did not have.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+
+use crate::faults::{send, until};
+use crate::support::app::TestApp;
+use crate::support::rival::Raw;
+use crate::support::services::{Backend, TestRedis, fresh_database, fresh_redis};
+
+const LEDGER: &str = include_str!("old_release/ledger.sql");
+const REDIS: &str = include_str!("old_release/redis.json");
+const ANSWERS: &str = include_str!("old_release/answers.json");
+
+/// Restores the keys, without expiry.
+async fn restore(redis: &TestRedis) {
+    let keys: BTreeMap<String, String> = serde_json::from_str(REDIS).expect("valid JSON");
+    let client = redis::Client::open(redis.url.as_str()).expect("a valid URL");
+    let connection = client.get_multiplexed_async_connection().await;
+    let mut connection = connection.expect("the test's Redis answers");
+    for (key, dump) in keys {
+        let dump = BASE64_STANDARD.decode(dump).expect("valid Base64");
+        let mut command = redis::cmd("RESTORE");
+        command.arg(&key).arg(0).arg(dump);
+        let restored: Result<(), _> = command.query_async(&mut connection).await;
+        restored.unwrap_or_else(|error| panic!("{key}: {error}"));
+    }
+}
+
+/// Without the version, which a load into Redis may increase.
+fn without_version(mut answer: Value) -> Value {
+    for warehouse in answer["warehouses"].as_array_mut().into_iter().flatten() {
+        warehouse
+            .as_object_mut()
+            .map(|level| level.remove("version"));
+    }
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ledger_and_journal_of_the_last_release_are_read() {
+    let (database, redis) = (fresh_database(Backend::Sqlite).await, fresh_redis().await);
+    let mut raw = Raw::connect(Backend::Sqlite, &database.url).await;
+    raw.run(LEDGER).await.expect("the dump can be loaded");
+    drop(raw);
+    restore(&redis).await;
+    let app = TestApp::on(&database.url, 1, &["--redis-url", &redis.url]).await;
+
+    until("the journal is applied", || async {
+        app.audit("in-redis").await["pending"] == 0
+    })
+    .await;
+    let expected: BTreeMap<String, Value> = serde_json::from_str(ANSWERS).expect("valid JSON");
+    let pages = expected.iter().filter(|(path, _)| path.starts_with('/'));
+    for (path, answer) in pages {
+        let found = without_version(app.get_json(path).await);
+        assert_eq!(found, without_version(answer.clone()), "{path}");
+    }
+
+    // Retries get the first answer: from SQL, and from the dedup entries in Redis.
+    for (key, name, strategy, quantity, sku) in [
+        ("sql-1", "sql", "single-sql", 3, "in-sql"),
+        ("redis-1", "redis", "redis-lua", 2, "in-redis"),
+        ("redis-2", "pending", "redis-watch", 1, "in-redis"),
+    ] {
+        let order = json!({"sku": sku, "quantity": quantity});
+        let retry = app.deduct(0, strategy, &order);
+        let answer = send(retry.header("Idempotency-Key", key)).await;
+        assert_eq!(answer.ok(), &expected["answers"][name], "{key}");
+        assert!(answer.replayed, "{key}");
+    }
+    let sold = send(app.deduct(0, "redis-lua", &json!({"sku": "in-redis"}))).await;
+    assert_eq!(sold.ok()["remaining"], 3);
+    until("the sale is applied", || async {
+        app.audit("in-redis").await["pending"] == 0
+    })
+    .await;
+    assert_eq!(app.audit("in-redis").await["consistent"], true);
+    app.stop().await;
+}
