@@ -1,4 +1,4 @@
-//! A process that gets SIGTERM completes the requests that it has begun. It waits for nothing else.
+//! A process that gets SIGTERM completes the requests that it has started, and then ends.
 
 use std::time::Duration;
 
@@ -133,7 +133,7 @@ async fn deductions_in_progress_are_answered(
 /// must not be in the ledger.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stopping_replica_answers_every_request_it_has_begun(
+async fn stopping_replica_answers_every_request_it_has_started(
     #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
     let (first, database) = lab(backend, &[]).await;

@@ -259,6 +259,8 @@ fn is_transient(error: &sqlx::Error) -> bool {
                 | ErrorKind::ConnectionAborted
                 | ErrorKind::ConnectionReset
         ),
+        // SQLite: another process has locked the file for a moment.
+        sqlx::Error::Database(_) if classify(error) == Verdict::RollBackThenRetry => true,
         sqlx::Error::Database(error) => error.is_transient_in_connect_phase(),
         _ => false,
     }
