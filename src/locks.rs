@@ -78,23 +78,27 @@ impl LockServers {
     }
 
     /// One sentence for each problem: a server that does not answer, or a setting that can lose
-    /// locks.
+    /// locks. Asks all servers at once, because the replica waits for this before it serves.
     pub async fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        for lock in self.locks.iter() {
-            if let Err(problem) = lock.ping().await {
-                let (title, variable) = (lock.dependency().title(), lock.dependency().variable());
-                warnings.push(format!(
-                    "{title}, which {variable} names, does not answer: {problem}"
-                ));
-            } else if lock.dependency() == Dependency::Redis
-                && let Some(redis) = &self.redis
-            {
-                // An error here is rare: Redis has just answered the ping.
-                warnings.extend(redis.maxmemory_policy_warning().await.ok().flatten());
-            }
+        let warnings = self.locks.iter().map(|lock| self.warning(lock));
+        let warnings = futures_util::future::join_all(warnings).await;
+        warnings.into_iter().flatten().collect()
+    }
+
+    async fn warning(&self, lock: &dyn Lock) -> Option<String> {
+        let dependency = lock.dependency();
+        if let Err(problem) = lock.ping().await {
+            let (title, variable) = (dependency.title(), dependency.variable());
+            return Some(format!(
+                "{title}, which {variable} names, does not answer: {problem}"
+            ));
         }
-        warnings
+        let redis = self
+            .redis
+            .as_ref()
+            .filter(|_| dependency == Dependency::Redis)?;
+        // An error here is rare: Redis has just answered the ping.
+        redis.maxmemory_policy_warning().await.ok().flatten()
     }
 
     /// Releases all locks, and closes connections and sessions.
