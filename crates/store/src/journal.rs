@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::sql::ledger_row::LedgerRow;
 use sqlx::FromRow;
+
+use crate::sql::ledger_row::LedgerRow;
 
 mod text;
 
@@ -102,10 +103,8 @@ fn place(row: &LedgerRow) -> (&str, &str) {
 pub(super) fn parse_movements(lines: &str, id: EntryId) -> Result<Vec<LedgerRow>, String> {
     let movements = lines.split('\n').map(|line| parse_line(line, id));
     let movements = movements.collect::<Result<Vec<_>, _>>()?;
-    if movements
-        .iter()
-        .any(|row| place(row) != place(&movements[0]))
-    {
+    let is_elsewhere = |row: &LedgerRow| place(row) != place(&movements[0]);
+    if movements.iter().any(is_elsewhere) {
         return Err("the movements belong to several levels".to_owned());
     }
     Ok(movements)
@@ -113,13 +112,9 @@ pub(super) fn parse_movements(lines: &str, id: EntryId) -> Result<Vec<LedgerRow>
 
 /// The last entry of each level, in (SKU, warehouse) order. SQL locks rows in that order.
 pub(super) fn last_of_each_level<'a>(entries: &[&'a JournalEntry]) -> Vec<&'a JournalEntry> {
-    let mut last: BTreeMap<(&str, &str), &JournalEntry> = BTreeMap::new();
-    for &entry in entries {
-        let known = last.entry(entry.place()).or_insert(entry);
-        if known.id < entry.id {
-            *known = entry;
-        }
-    }
+    let mut entries = entries.to_vec();
+    entries.sort_by_key(|entry| entry.id);
+    let last: BTreeMap<_, _> = entries.into_iter().map(|e| (e.place(), e)).collect();
     last.into_values().collect()
 }
 

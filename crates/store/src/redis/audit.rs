@@ -64,7 +64,7 @@ impl RedisStore {
                 return Ok(found);
             };
             from = format!("({}", end.id);
-            let entries = page.ids.into_iter().map(|id| StreamEntry::parse(shard, id));
+            let entries = StreamEntry::parse_all(shard, page.ids);
             found.extend(entries.filter(|entry| levels.contains(&entry.level)));
         }
     }

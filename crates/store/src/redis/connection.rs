@@ -126,12 +126,6 @@ impl SharedConnection {
             .map_err(Failed::Unanswered)
     }
 
-    /// The current connection, still shared with the other callers.
-    pub(super) async fn connection(&self) -> Result<MultiplexedConnection, StoreError> {
-        let (connection, _) = self.get().await.map_err(connecting)?;
-        Ok(connection)
-    }
-
     /// Closes the connection. The next command opens a new one.
     pub(super) fn close(&self) {
         *self.current() = Current::default();
@@ -142,29 +136,24 @@ impl SharedConnection {
     fn drop_if_broken<T>(&self, answer: RedisResult<T>, attempt: &Attempt) -> RedisResult<T> {
         if answer.as_ref().is_err_and(is_connection_error) {
             let mut current = self.current();
-            if current
-                .attempt
-                .as_ref()
-                .is_some_and(|now| now.ptr_eq(attempt))
-            {
+            let is_current = |now: &Attempt| now.ptr_eq(attempt);
+            if current.attempt.as_ref().is_some_and(is_current) {
                 *current = Current::default();
             }
         }
         answer
     }
 
-    /// The connection, and the attempt that opened it.
-    async fn get(&self) -> RedisResult<(MultiplexedConnection, Attempt)> {
+    /// The connection, which other callers use too, and the attempt that opened it.
+    pub(super) async fn get(&self) -> RedisResult<(MultiplexedConnection, Attempt)> {
         let (attempt, failure) = {
             let mut current = self.current();
             if let Some(attempt) = &current.attempt {
                 match attempt.clone().now_or_never() {
                     Some(Ok(connection)) => return Ok((connection, attempt.clone())),
                     Some(Err(error)) => {
-                        *current = Current {
-                            attempt: None,
-                            failure: Some(error),
-                        }
+                        current.attempt = None;
+                        current.failure = Some(error);
                     }
                     None => {}
                 }

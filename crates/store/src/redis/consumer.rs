@@ -27,24 +27,14 @@ mod warnings;
 use groups::{AT_ONCE, ConsumerConnection, GROUP};
 use warnings::{Backoff, EntryErrorLog};
 
-/// How long a consumer waits for new entries before it does its periodic work.
-const WAIT: Duration = Duration::from_millis(250);
-
 /// How long a consumer lets entries gather if it read only a few. A transaction for every few entries
 /// would cost the database several times as much.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// A consumer claims entries that another consumer read this long ago and has not acknowledged. If
-/// the other one is only slow, both apply the entry, which is harmless.
-const CLAIM_AFTER: Duration = Duration::from_secs(2);
-
 /// How often a consumer claims entries and reports how many movements wait.
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
 
-/// A consumer that holds no entries and was idle for this long has ended. Its name is deleted.
-const RETIRE_AFTER: Duration = Duration::from_secs(10);
-
-/// How often a consumer deletes such names.
+/// How often a consumer deletes the names of ended consumers.
 const RETIRE_EVERY: Duration = Duration::from_secs(5);
 
 /// A transaction takes no further entry once it has this many movements.
@@ -101,7 +91,7 @@ impl JournalConsumer {
     ) -> Result<(), StoreError> {
         let store = Arc::clone(&self.store);
         let name = self.name.clone();
-        let mut connection = ConsumerConnection::open(&store, &name, WAIT).await?;
+        let mut connection = ConsumerConnection::open(&store, &name).await?;
         let (mut refreshed, mut retired) = (None, None);
         while !stop.is_cancelled() {
             if is_due(&mut refreshed, REFRESH_EVERY) {
@@ -109,10 +99,10 @@ impl JournalConsumer {
                 self.claim(&mut connection).await?;
             }
             if is_due(&mut retired, RETIRE_EVERY) {
-                connection.retire(RETIRE_AFTER).await.map_err(reading)?;
+                connection.retire().await.map_err(reading)?;
             }
             if self.backlog.is_empty() {
-                self.backlog = connection.read_new(WAIT).await.map_err(reading)?;
+                self.backlog = connection.read_new(true).await.map_err(reading)?;
             }
             let few = (1..AT_ONCE).contains(&self.backlog.len());
             match self.apply_backlog().await {
@@ -143,7 +133,7 @@ impl JournalConsumer {
         self.claim(connection).await?;
         self.apply_backlog().await?;
         while left > 0 {
-            self.backlog = connection.read_new(Duration::ZERO).await.map_err(reading)?;
+            self.backlog = connection.read_new(false).await.map_err(reading)?;
             if self.backlog.is_empty() {
                 break;
             }
@@ -157,7 +147,7 @@ impl JournalConsumer {
     /// Claims entries of other consumers if the backlog is empty.
     async fn claim(&mut self, connection: &mut ConsumerConnection<'_>) -> Result<(), StoreError> {
         if self.backlog.is_empty() {
-            self.backlog = connection.claim(CLAIM_AFTER).await.map_err(reading)?;
+            self.backlog = connection.claim().await.map_err(reading)?;
         }
         Ok(())
     }

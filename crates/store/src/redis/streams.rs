@@ -29,13 +29,13 @@ pub(super) struct StreamEntry {
 }
 
 impl StreamEntry {
-    pub(super) fn parse(shard: Shard, stream: StreamId) -> Self {
-        Self {
+    pub(super) fn parse_all(shard: Shard, stream: Vec<StreamId>) -> impl Iterator<Item = Self> {
+        stream.into_iter().map(move |entry| Self {
             shard,
-            level: field(&stream, "level").unwrap_or_default(),
-            parsed: parse(&stream),
-            id: stream.id,
-        }
+            level: field(&entry, "level").unwrap_or_default(),
+            parsed: parse(&entry),
+            id: entry.id,
+        })
     }
 
     /// The movements. None if the entry could not be parsed.

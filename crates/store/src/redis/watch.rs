@@ -1,6 +1,8 @@
 //! Deducts with `WATCH`, `MULTI` and `EXEC`: reads the level, decides here, and writes if no other
 //! client wrote in between.
 
+use std::error::Error;
+
 use deadpool::managed::{Object, PoolError};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, Value};
@@ -21,7 +23,7 @@ impl RedisStore {
     pub(super) async fn watch(&self, request: &WriteRequest) -> Result<Answer, StoreError> {
         let limit = u64::from(self.options.journal_limit);
         if self.options.watch_on == WatchOn::Shared {
-            let mut connection = self.shared.connection().await?;
+            let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
             return watch_and_deduct(&mut connection, request, limit).await;
         }
         let mut taken = self.exclusive.get().await.map_err(no_connection)?;
@@ -51,13 +53,7 @@ fn no_connection(error: PoolError<RedisError>) -> StoreError {
 
 /// Whether the error may affect all connections, because they lead to the same server.
 fn affects_all_connections(error: &StoreError) -> bool {
-    let (StoreError::ConnectionLost(_, source)
-    | StoreError::OutcomeUnknown(source)
-    | StoreError::Unavailable(_, source)) = error
-    else {
-        return false;
-    };
-    let failure = source.downcast_ref::<RedisFailure>();
+    let failure = error.source().and_then(|source| source.downcast_ref());
     failure.is_some_and(|RedisFailure(error)| is_connection_error(error))
 }
 

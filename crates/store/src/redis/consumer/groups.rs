@@ -24,6 +24,16 @@ pub(super) const GROUP: &str = "ledger";
 /// with the maximum number of movements, before other consumers claim them.
 pub(super) const AT_ONCE: usize = 32;
 
+/// How long a consumer waits for new entries before it does its periodic work.
+const WAIT_MILLIS: u64 = 250;
+
+/// A consumer claims entries that another consumer read this long ago and has not acknowledged. If
+/// the other one is only slow, both apply the entry, which is harmless.
+const CLAIM_AFTER_MILLIS: u64 = 2_000;
+
+/// A consumer that holds no entries and was idle for this long has ended. Its name is deleted.
+const RETIRE_AFTER_MILLIS: u64 = 10_000;
+
 /// The connection of one consumer. It sends blocking commands, so it must not be shared.
 #[derive(Debug)]
 pub(super) struct ConsumerConnection<'a> {
@@ -39,13 +49,9 @@ pub(super) struct ConsumerConnection<'a> {
 }
 
 impl<'a> ConsumerConnection<'a> {
-    /// Opens a connection whose commands may block for up to `wait`.
-    pub(super) async fn open(
-        store: &'a RedisStore,
-        name: &'a str,
-        wait: Duration,
-    ) -> Result<Self, StoreError> {
+    pub(super) async fn open(store: &'a RedisStore, name: &'a str) -> Result<Self, StoreError> {
         let keys = store.keys().await?;
+        let wait = Duration::from_millis(WAIT_MILLIS);
         let connection = store.connector.connect(wait).await.map_err(connecting)?;
         Ok(Self {
             connection,
@@ -93,35 +99,38 @@ impl<'a> ConsumerConnection<'a> {
         // group, and then the journals must be emptied.
         let found: StreamInfoGroupsReply = self.connection.xinfo_groups(&journal).await?;
         if !found.groups.iter().any(|group| group.name == GROUP) {
-            let created = self.connection.xgroup_create(&journal, GROUP, "0").await;
-            match created {
-                Err(error) if is_connection_error(&error) => return Err(error),
-                // Another consumer created it.
-                Err(error) if error.code() == Some("BUSYGROUP") => {}
-                Err(error) => {
-                    if self.refused.insert(shard) {
-                        tracing::warn!(journal, %error, "the consumer group of a journal could not be created");
-                    }
-                    return Ok(());
+            let created: RedisResult<()> =
+                self.connection.xgroup_create(&journal, GROUP, "0").await;
+            // If the group is there now, another consumer created it.
+            if let Err(error) = created
+                && error.code() != Some("BUSYGROUP")
+            {
+                if is_connection_error(&error) {
+                    return Err(error);
                 }
-                Ok(()) => {}
+                if self.refused.insert(shard) {
+                    tracing::warn!(journal, %error, "the consumer group of a journal could not be created");
+                }
+                return Ok(());
             }
         }
         self.cursors.insert(shard, "0-0".to_owned());
         Ok(())
     }
 
-    /// Reads entries that no consumer has read. If there are none, waits for one up to `wait`.
-    pub(super) async fn read_new(&mut self, wait: Duration) -> RedisResult<Vec<StreamEntry>> {
+    /// Reads entries that no consumer has read. If there are none and `wait` is true, waits for one.
+    pub(super) async fn read_new(&mut self, wait: bool) -> RedisResult<Vec<StreamEntry>> {
         if self.cursors.is_empty() {
-            tokio::time::sleep(wait).await;
+            if wait {
+                tokio::time::sleep(Duration::from_millis(WAIT_MILLIS)).await;
+            }
             return Ok(Vec::new());
         }
         let mut command = redis::cmd("XREADGROUP");
         command.arg("GROUP").arg(GROUP).arg(self.name);
         command.arg("COUNT").arg(AT_ONCE);
-        if !wait.is_zero() {
-            command.arg("BLOCK").arg(millis(wait));
+        if wait {
+            command.arg("BLOCK").arg(WAIT_MILLIS);
         }
         command.arg("STREAMS").arg(self.journals());
         command.arg(vec![">"; self.cursors.len()]);
@@ -130,27 +139,22 @@ impl<'a> ConsumerConnection<'a> {
         for stream in reply.into_iter().flat_map(|reply| reply.keys) {
             let shard = Shard::all().find(|shard| self.keys.journal(*shard) == stream.key);
             let shard = shard.expect("the reply has only requested journals");
-            read.extend(
-                stream
-                    .ids
-                    .into_iter()
-                    .map(|id| StreamEntry::parse(shard, id)),
-            );
+            read.extend(StreamEntry::parse_all(shard, stream.ids));
         }
         Ok(read)
     }
 
-    /// Claims entries that another consumer read at least `idle` ago and has not acknowledged. It
-    /// skips journals that were empty at the last refresh.
-    pub(super) async fn claim(&mut self, idle: Duration) -> RedisResult<Vec<StreamEntry>> {
+    /// Claims entries that other consumers have not acknowledged in time. It skips journals that were
+    /// empty at the last refresh.
+    pub(super) async fn claim(&mut self) -> RedisResult<Vec<StreamEntry>> {
         let mut commands = redis::pipe();
         let mut shards = Vec::new();
         for (shard, cursor) in &self.cursors {
-            if self.entries.get(shard).is_none_or(|entries| *entries == 0) {
+            if self.entries.get(shard) == Some(&0) {
                 continue;
             }
             let command = commands.cmd("XAUTOCLAIM").arg(self.keys.journal(*shard));
-            command.arg(GROUP).arg(self.name).arg(millis(idle));
+            command.arg(GROUP).arg(self.name).arg(CLAIM_AFTER_MILLIS);
             command.arg(cursor).arg("COUNT").arg(AT_ONCE);
             shards.push(*shard);
         }
@@ -161,14 +165,13 @@ impl<'a> ConsumerConnection<'a> {
         let mut read = Vec::new();
         for (shard, reply) in shards.into_iter().zip(replies) {
             self.cursors.insert(shard, reply.next_stream_id);
-            let claimed = reply.claimed.into_iter();
-            read.extend(claimed.map(|id| StreamEntry::parse(shard, id)));
+            read.extend(StreamEntry::parse_all(shard, reply.claimed));
         }
         Ok(read)
     }
 
-    /// Deletes consumers that hold no entries and were idle for at least `idle`.
-    pub(super) async fn retire(&mut self, idle: Duration) -> RedisResult<()> {
+    /// Deletes the names of consumers that have ended.
+    pub(super) async fn retire(&mut self) -> RedisResult<()> {
         if self.cursors.is_empty() {
             return Ok(());
         }
@@ -176,7 +179,7 @@ impl<'a> ConsumerConnection<'a> {
         commands.load_script(&scripts::RETIRE);
         for journal in self.journals() {
             let mut script = scripts::RETIRE.key(journal);
-            commands.invoke_script(script.arg(GROUP).arg(millis(idle)));
+            commands.invoke_script(script.arg(GROUP).arg(RETIRE_AFTER_MILLIS));
         }
         commands.exec_async(&mut self.connection).await
     }
@@ -186,9 +189,4 @@ impl<'a> ConsumerConnection<'a> {
         let shards = self.cursors.keys();
         shards.map(|shard| self.keys.journal(*shard)).collect()
     }
-}
-
-/// In milliseconds, as Redis's commands expect it.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
