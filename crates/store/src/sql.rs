@@ -30,7 +30,7 @@ mod sqlite;
 mod statements;
 
 use dialect::Dialect;
-pub(crate) use journal_sink::{JournalSink, LedgerUpTo, Mirrored};
+pub(crate) use journal_sink::JournalSink;
 use mysql::MySqlServer;
 use pool::{Pool, Server, ServerHealth, Transaction};
 use postgres::PostgresServer;

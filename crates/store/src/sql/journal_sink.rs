@@ -14,7 +14,7 @@ use super::ledger_row::LedgerRow;
 use super::pool::Transaction;
 use super::rows::{AuditRow, MirrorRow};
 use crate::StoreError;
-use crate::journal::{self, EntryId, JournalEntry, last_of_each_level};
+use crate::journal::{EntryId, JournalEntry, last_of_each_level};
 use stocklock_core::stock::{Audit, Sku, StockLevel, Warehouse};
 
 /// How many operations one statement looks up.
@@ -23,49 +23,33 @@ const OPERATIONS_PER_LOOKUP: usize = 500;
 /// How many statements the bound of [`JournalSink::ledger_up_to`] allows for at most.
 const MAX_LOOKUPS: u32 = 20;
 
-/// A level of Redis-home stock as SQL has it.
-#[derive(Debug, Clone)]
-pub(crate) struct Mirrored {
-    pub(crate) level: StockLevel,
-    /// The journal entry that the level comes from. Zero if no entry has changed it.
-    pub(crate) entry: EntryId,
-}
-
-/// What the ledger has of one SKU up to a journal entry.
-#[derive(Debug, Clone)]
-pub(crate) struct LedgerUpTo {
-    /// The sums per warehouse over all movements up to that entry, and over those that did not come
-    /// from the journal. The level in it is the mirror's.
-    pub(crate) sums: Vec<Audit>,
-    /// Which of the given operations are recorded.
-    pub(crate) recorded: HashSet<Uuid>,
-}
-
 /// Applies journal entries to SQL, and reads what was applied.
 #[async_trait]
 pub(crate) trait JournalSink: Send + Sync {
     /// The identity of this ledger, created with its schema.
     async fn ledger_id(&self) -> Result<String, StoreError>;
 
-    /// Reads one level with the journal entry that it comes from.
+    /// Reads one level and the journal entry that it comes from. That is zero if no entry has changed
+    /// the level.
     async fn mirrored(
         &self,
         sku: &Sku,
         warehouse: &Warehouse,
-    ) -> Result<Option<Mirrored>, StoreError>;
+    ) -> Result<Option<(StockLevel, EntryId)>, StoreError>;
 
     /// Records each movement of the entries once, even if it is applied repeatedly, and updates the
     /// mirrors. All in one transaction.
     async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<(), StoreError>;
 
-    /// Reads the ledger of a SKU up to the entry `last`, and which of the operations it has. Both
-    /// are of one snapshot.
+    /// Reads two things from one snapshot: the sums per warehouse over the SKU's movements up to the
+    /// entry `last` and over those that did not come from the journal, and which of the operations
+    /// the ledger has. The levels in the sums are the mirrors'.
     async fn ledger_up_to(
         &self,
         sku: &Sku,
         last: EntryId,
         operations: &[Uuid],
-    ) -> Result<LedgerUpTo, StoreError>;
+    ) -> Result<(Vec<Audit>, HashSet<Uuid>), StoreError>;
 
     /// The latest journal entry among the SKU's movements.
     async fn last_recorded(&self, sku: &Sku) -> Result<EntryId, StoreError>;
@@ -83,18 +67,19 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
         &self,
         sku: &Sku,
         warehouse: &Warehouse,
-    ) -> Result<Option<Mirrored>, StoreError> {
+    ) -> Result<Option<(StockLevel, EntryId)>, StoreError> {
         let place = values![sku.as_str(), warehouse.as_str()];
         let mut found: Vec<MirrorRow> = self.select(D::STATEMENTS.mirror, &place).await?;
-        found.pop().map(Mirrored::try_from).transpose()
+        found.pop().map(MirrorRow::mirrored).transpose()
     }
 
     async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<(), StoreError> {
         self.write(async {
             let mut tx = self.begin(D::STATEMENTS.begin).await?;
             update_mirrors(&mut tx, entries).await?;
-            let rows = journal::movements(entries);
-            if insert_new(&mut tx, &rows).await? == Inserted::Duplicate {
+            let rows: Vec<_> = entries.iter().flat_map(|entry| &entry.movements).collect();
+            let answer = D::insert_entries(&mut tx, &rows).await;
+            if inserted(answer, false)? == Inserted::Duplicate {
                 // Some are recorded already. Which ones is decided row by row.
                 tx.roll_back().await;
                 tx = self.begin(D::STATEMENTS.begin).await?;
@@ -114,7 +99,7 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
         sku: &Sku,
         last: EntryId,
         operations: &[Uuid],
-    ) -> Result<LedgerUpTo, StoreError> {
+    ) -> Result<(Vec<Audit>, HashSet<Uuid>), StoreError> {
         let lookups = operations.len().div_ceil(OPERATIONS_PER_LOOKUP);
         let statements = u32::try_from(lookups + 1).map_or(MAX_LOOKUPS, |n| n.min(MAX_LOOKUPS));
         let reading = async {
@@ -127,8 +112,7 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
                 recorded.extend(recorded_among(&mut tx, operations).await?);
             }
             tx.roll_back().await;
-            let sums = sums.into_iter().map(Audit::from).collect();
-            Ok(LedgerUpTo { sums, recorded })
+            Ok((sums.into_iter().map(Audit::from).collect(), recorded))
         };
         self.read_statements(statements, reading).await
     }
@@ -140,19 +124,22 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
     }
 }
 
+/// Which of the operations are recorded.
 async fn recorded_among<D: Dialect>(
     tx: &mut Transaction<D>,
     operations: &[Uuid],
-) -> Result<impl Iterator<Item = Uuid> + use<D>, StoreError> {
+) -> Result<Vec<Uuid>, StoreError> {
     let list: Vec<String> = (1..=operations.len()).map(|n| format!("${n}")).collect();
-    let text = format!(
-        "SELECT operation_id FROM movement WHERE line = 0 AND operation_id IN ({})",
-        list.join(", ")
-    );
+    let list = list.join(", ");
+    let text =
+        format!("SELECT operation_id FROM movement WHERE line = 0 AND operation_id IN ({list})");
     let values: Vec<_> = operations.iter().map(|id| (*id).into()).collect();
-    let found = tx.fetch(Statement::built(text), &values).await;
-    let found: Vec<(Uuid,)> = found.map_err(before_commit)?;
-    Ok(found.into_iter().map(|(id,)| id))
+    let found: sqlx::Result<Vec<(Uuid,)>> = tx.fetch(Statement::built(text), &values).await;
+    Ok(found
+        .map_err(before_commit)?
+        .into_iter()
+        .map(|(id,)| id)
+        .collect())
 }
 
 /// Updates each mirror to the last of its entries. Rows are locked in (SKU, warehouse) order.
@@ -176,15 +163,6 @@ async fn update_mirrors<D: Dialect>(
         updated.map_err(before_commit)?;
     }
     Ok(())
-}
-
-/// Inserts movements, most of which are new. After [`Inserted::Duplicate`] the transaction can only
-/// be rolled back.
-async fn insert_new<D: Dialect>(
-    tx: &mut Transaction<D>,
-    rows: &[&LedgerRow],
-) -> Result<Inserted, StoreError> {
-    inserted(D::insert_entries(tx, rows).await, false)
 }
 
 /// Inserts a movement unless it is recorded. It becomes a conflict if another transaction is

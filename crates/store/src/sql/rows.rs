@@ -2,7 +2,6 @@
 
 use sqlx::FromRow;
 
-use super::journal_sink::Mirrored;
 use super::ledger_row::corrupt;
 use crate::StoreError;
 use crate::journal::EntryId;
@@ -53,14 +52,9 @@ pub(crate) struct MirrorRow {
     entry: EntryId,
 }
 
-impl TryFrom<MirrorRow> for Mirrored {
-    type Error = StoreError;
-
-    fn try_from(row: MirrorRow) -> Result<Self, StoreError> {
-        Ok(Self {
-            level: level(row.level)?,
-            entry: row.entry,
-        })
+impl MirrorRow {
+    pub(crate) fn mirrored(self) -> Result<(StockLevel, EntryId), StoreError> {
+        Ok((level(self.level)?, self.entry))
     }
 }
 
