@@ -18,6 +18,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Time limit of a measurement, in addition to the round trips themselves.
 const MEASURE_LIMIT: Duration = Duration::from_secs(10);
 
+/// The number of measured round trips: at most a second at the largest `--rtt`.
+const ROUNDS: u32 = 9;
+
 /// Running proxies. Dropping this value closes their ports and connections.
 #[derive(Debug)]
 pub(super) struct Proxies {
@@ -47,7 +50,7 @@ impl Proxies {
     }
 
     /// Measures the round trip of one byte through a proxy to a server that echoes it: the median
-    /// of up to 21 round trips.
+    /// of [`ROUNDS`].
     ///
     /// # Errors
     /// One line, if the measurement fails.
@@ -56,37 +59,28 @@ impl Proxies {
         let (listener, address) = listen().await.map_err(failed)?;
         let _echo = AbortOnDropHandle::new(tokio::spawn(echo(listener)));
         let proxy = self.add(address.to_string()).await?;
-        let rounds = rounds(self.rtt);
-        let limit = MEASURE_LIMIT + self.rtt * 2 * (rounds + 2);
-        let times = timeout(limit, round_trips(proxy, rounds)).await;
-        let mut times = times
+        let limit = MEASURE_LIMIT + self.rtt * 4 * ROUNDS;
+        let median = timeout(limit, median_round_trip(proxy)).await;
+        median
             .unwrap_or_else(|late| Err(late.into()))
-            .map_err(failed)?;
-        times.sort_unstable();
-        Ok(times[times.len() / 2])
+            .map_err(failed)
     }
 }
 
-/// The number of round trips that take about a second, at least 3 and at most 21.
-fn rounds(rtt: Duration) -> u32 {
-    let in_a_second = Duration::from_secs(1).as_nanos() / rtt.as_nanos().max(1);
-    u32::try_from(in_a_second).unwrap_or(u32::MAX).clamp(3, 21)
-}
-
-async fn round_trips(proxy: SocketAddr, rounds: u32) -> io::Result<Vec<Duration>> {
+async fn median_round_trip(proxy: SocketAddr) -> io::Result<Duration> {
     let mut stream = TcpStream::connect(proxy).await?;
     stream.set_nodelay(true)?;
     let mut times = Vec::new();
     // The first round trip is not counted: it includes the delay of opening the connection.
-    for round in 0..=rounds {
+    for _ in 0..=ROUNDS {
         let begin = Instant::now();
         stream.write_all(b"?").await?;
         stream.read_exact(&mut [0]).await?;
-        if round > 0 {
-            times.push(begin.elapsed());
-        }
+        times.push(begin.elapsed());
     }
-    Ok(times)
+    let times = &mut times[1..];
+    times.sort_unstable();
+    Ok(times[times.len() / 2])
 }
 
 async fn listen() -> io::Result<(TcpListener, SocketAddr)> {
@@ -190,17 +184,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reset_of_one_side_ends_the_other() {
+    async fn reset_and_drop_close_both_ends() {
         let mut proxies = Proxies::new(RTT);
         let (client, mut server) = connected(&mut proxies).await;
         client.set_zero_linger().unwrap();
         drop(client);
         assert_closed(&mut server).await;
-    }
-
-    #[tokio::test]
-    async fn dropping_the_proxies_closes_their_connections() {
-        let mut proxies = Proxies::new(RTT);
         let (mut client, mut server) = connected(&mut proxies).await;
         drop(proxies);
         assert_closed(&mut client).await;

@@ -4,9 +4,8 @@ use serde::Serialize;
 
 use super::RaceError;
 use super::plan::{Entrants, RacePlan};
-use super::replica_client::{Listed, ReplicaClient};
+use super::replica_client::Listed;
 use super::row::as_text;
-use super::target::Target;
 use stocklock_core::stock::Home;
 use stocklock_core::strategy::Strategy;
 
@@ -20,69 +19,61 @@ pub struct Skipped {
     pub reason: String,
 }
 
-/// The strategies that run, and the ones that do not.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Lineup {
-    pub(super) running: Vec<Strategy>,
-    pub(super) skipped: Vec<Skipped>,
-}
-
-impl Lineup {
-    /// Asks every target for its strategies. A strategy runs if all targets have it.
-    pub(super) async fn new(plan: &RacePlan, targets: &[Target]) -> Result<Self, RaceError> {
-        let mut lists = Vec::with_capacity(targets.len());
-        for target in targets {
-            let mut client = ReplicaClient::new(target);
-            client.check_lab_mode(&plan.probe_path()).await?;
-            lists.push(client.strategies().await?);
-        }
-        Self::from_lists(&plan.strategies, plan.home, &lists)
-    }
-
-    fn from_lists(
-        entrants: &Entrants,
-        home: Home,
-        lists: &[Vec<Listed>],
-    ) -> Result<Self, RaceError> {
-        let (strategies, named): (&[Strategy], bool) = match entrants {
-            Entrants::Everyone => (&Strategy::ALL, false),
-            Entrants::Only(strategies) => (strategies, true),
-        };
-        let mut lineup = Self::default();
-        for &strategy in strategies {
-            let obstacle = wrong_home(strategy, home)
-                .or_else(|| lists.iter().find_map(|list| unavailable(strategy, list)));
-            match obstacle {
-                None => lineup.running.push(strategy),
-                Some(reason) if named => return Err(RaceError::Unavailable(strategy, reason)),
-                Some(reason) => lineup.skipped.push(Skipped { strategy, reason }),
+/// Chooses the strategies of the plan that all targets can run, given each target's list.
+///
+/// # Errors
+/// If a strategy that the plan names cannot run, or if none can.
+pub(super) fn choose(
+    plan: &RacePlan,
+    lists: &[Vec<Listed>],
+) -> Result<(Vec<Strategy>, Vec<Skipped>), RaceError> {
+    let (strategies, named): (&[Strategy], bool) = match &plan.strategies {
+        Entrants::Everyone => (&Strategy::ALL, false),
+        Entrants::Only(strategies) => (strategies, true),
+    };
+    let (mut running, mut skipped) = (Vec::new(), Vec::new());
+    for &strategy in strategies {
+        let obstacle = wrong_home(strategy, plan.home)
+            .or_else(|| lists.iter().find_map(|list| unavailable(strategy, list)));
+        match obstacle {
+            None => running.push(strategy),
+            Some(reason) if named => {
+                let problem = format!("strategy {strategy} cannot run: {reason}");
+                return Err(RaceError::Failed(problem));
             }
+            Some(reason) => skipped.push(Skipped {
+                strategy,
+                reason: reason.to_owned(),
+            }),
         }
-        if lineup.running.is_empty() {
-            return Err(RaceError::NoStrategy);
-        }
-        Ok(lineup)
     }
+    if running.is_empty() {
+        let problem = "no strategy can run on these targets";
+        return Err(RaceError::Failed(problem.to_owned()));
+    }
+    Ok((running, skipped))
 }
 
 /// The reason if the strategy does not support stock with this home.
-fn wrong_home(strategy: Strategy, home: Home) -> Option<String> {
+fn wrong_home(strategy: Strategy, home: Home) -> Option<&'static str> {
     let reason = match home {
         Home::Sql => "it needs stock in Redis (--home redis)",
         Home::Redis => "it needs stock in SQL (--home sql)",
     };
-    (!strategy.card().homes.include(home)).then(|| reason.to_owned())
+    (!strategy.card().homes.include(home)).then_some(reason)
 }
 
 /// The reason if the target with this list cannot run the strategy.
-fn unavailable(strategy: Strategy, list: &[Listed]) -> Option<String> {
+fn unavailable(strategy: Strategy, list: &[Listed]) -> Option<&str> {
     match list.iter().find(|listed| listed.name == strategy.name()) {
-        None => Some("a target does not know it".to_owned()),
+        None => Some("a target does not know it"),
         Some(listed) if listed.available => None,
-        Some(Listed { reason, .. }) => {
-            let reason = reason.as_deref().unwrap_or("a target gives no reason");
-            Some(reason.to_owned())
-        }
+        Some(listed) => Some(
+            listed
+                .reason
+                .as_deref()
+                .unwrap_or("a target gives no reason"),
+        ),
     }
 }
 
@@ -90,55 +81,57 @@ fn unavailable(strategy: Strategy, list: &[Listed]) -> Option<String> {
 mod tests {
     use super::*;
 
-    const NO_REDIS: &str = "it needs Redis: set REDIS_URL";
-
-    fn list(strategies: &[(&str, bool)]) -> Vec<Listed> {
-        let listed = |(name, available): &(&str, bool)| Listed {
-            name: (*name).to_owned(),
-            available: *available,
-            reason: (!available).then(|| NO_REDIS.to_owned()),
+    /// A target that lists these strategies; a `!` marks one that is not available.
+    fn list(names: &str) -> Vec<Listed> {
+        let listed = |name: &str| Listed {
+            name: name.trim_start_matches('!').to_owned(),
+            available: !name.starts_with('!'),
+            reason: Some("set REDIS_URL".to_owned()),
         };
-        strategies.iter().map(listed).collect()
-    }
-
-    /// The strategies that run, and the reason why `strategy` does not.
-    fn choose(home: Home, lists: &[Vec<Listed>], strategy: Strategy) -> (Vec<Strategy>, String) {
-        let lineup = Lineup::from_lists(&Entrants::Everyone, home, lists).unwrap();
-        let mut skipped = lineup.skipped.into_iter();
-        let reason = skipped
-            .find(|skipped| skipped.strategy == strategy)
-            .unwrap()
-            .reason;
-        let named = Entrants::Only(vec![strategy]);
-        let error = Lineup::from_lists(&named, home, lists).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            format!("strategy {strategy} cannot run: {reason}")
-        );
-        (lineup.running, reason)
+        names.split(' ').map(listed).collect()
     }
 
     #[test]
-    fn strategy_that_one_target_lacks_is_skipped_or_refused() {
-        let lists = [
-            list(&[("single-sql", true), ("redis-lock", true)]),
-            list(&[("single-sql", true), ("redis-lock", false)]),
+    fn strategy_that_cannot_run_is_skipped_or_refused() {
+        let all = "no-lock single-sql redis-lua redis-lock";
+        let one_without_redis = [
+            list("single-sql redis-lock"),
+            list("single-sql !redis-lock"),
         ];
-        let expected = (vec![Strategy::SingleSql], NO_REDIS.to_owned());
-        assert_eq!(choose(Home::Sql, &lists, Strategy::RedisLock), expected);
-        let error = Lineup::from_lists(&Entrants::Everyone, Home::Sql, &[Vec::new()]).unwrap_err();
-        assert!(matches!(error, RaceError::NoStrategy));
-    }
-
-    #[test]
-    fn strategy_for_the_other_home_is_skipped_or_refused() {
-        let all = ["no-lock", "single-sql", "redis-lua"].map(|name| (name, true));
-        let lists = [list(&all)];
-        let (running, reason) = choose(Home::Sql, &lists, Strategy::RedisLua);
-        assert_eq!(running, [Strategy::NoLock, Strategy::SingleSql]);
-        assert_eq!(reason, "it needs stock in Redis (--home redis)");
-        let (running, reason) = choose(Home::Redis, &lists, Strategy::SingleSql);
-        assert_eq!(running, [Strategy::NoLock, Strategy::RedisLua]);
-        assert_eq!(reason, "it needs stock in SQL (--home sql)");
+        for (home, lists, running, strategy, reason) in [
+            (
+                Home::Sql,
+                &one_without_redis[..],
+                "single-sql",
+                "redis-lock",
+                "set REDIS_URL",
+            ),
+            (
+                Home::Sql,
+                &[list(all)],
+                "no-lock single-sql redis-lock",
+                "redis-lua",
+                "--home redis",
+            ),
+            (
+                Home::Redis,
+                &[list(all)],
+                "no-lock redis-lock redis-lua",
+                "single-sql",
+                "--home sql",
+            ),
+        ] {
+            let mut plan = RacePlan::jmeter();
+            plan.home = home;
+            let (chosen, skipped) = choose(&plan, lists).unwrap();
+            let chosen: Vec<_> = chosen.into_iter().map(Strategy::name).collect();
+            assert_eq!(chosen.join(" "), running);
+            let mut skipped = skipped.iter();
+            let skipped = skipped.find(|skipped| skipped.strategy.name() == strategy);
+            assert!(skipped.unwrap().reason.contains(reason), "{skipped:?}");
+            plan.strategies = strategy.parse().unwrap();
+            assert!(choose(&plan, lists).is_err());
+        }
+        assert!(choose(&RacePlan::jmeter(), &[Vec::new()]).is_err());
     }
 }

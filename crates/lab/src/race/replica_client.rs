@@ -6,16 +6,17 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::{Method, StatusCode};
-use serde::Deserialize;
+use hyper::Method;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
+use url::form_urlencoded::byte_serialize;
 use uuid::Uuid;
 
 use super::RaceError;
-use super::connection::{Answer, Connection, ExchangeError, Message};
-use super::lock_counts::LockCounts;
+use super::connection::{Answer, Connection, ExchangeError};
+use super::counts::LockCounts;
 use super::order::pause;
 use super::target::Target;
 use stocklock_core::stock::Home;
@@ -44,25 +45,46 @@ pub(super) struct Listed {
     pub(super) reason: Option<String>,
 }
 
-/// The audit of the race's warehouse.
-#[derive(Debug, Clone, Default, Deserialize)]
-pub(super) struct Audit {
+/// The audit of the race's warehouse. The report renames two of its fields.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Audit {
+    #[serde(skip_serializing)]
     pub(super) warehouse: String,
-    pub(super) received: i64,
-    pub(super) sold: i64,
-    pub(super) on_hand: i64,
-    pub(super) drift: i64,
-    pub(super) oversold: i64,
-    pub(super) pending: i64,
+    /// Units received, according to the ledger.
+    pub received: i64,
+    /// Units sold, according to the ledger.
+    #[serde(rename(serialize = "ledger_sold"))]
+    pub sold: i64,
+    /// The counter after the run.
+    #[serde(rename(serialize = "left"))]
+    pub on_hand: i64,
+    /// Counter minus the sum of the ledger.
+    pub drift: i64,
+    /// Units sold that never existed.
+    pub oversold: i64,
+    /// Movements in the Redis journal that did not reach SQL in time.
+    pub pending: i64,
 }
 
-/// A row of the ledger.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Movement {
+impl Audit {
+    /// Whether units were sold twice, or the counter misses some sales.
+    pub(super) fn lost_units(&self) -> bool {
+        self.oversold != 0 || self.drift != 0
+    }
+}
+
+/// A row of the ledger. The report shows only the operation and the level that it wrote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Movement {
+    #[serde(rename(serialize = "operation"))]
     pub(super) id: Uuid,
+    #[serde(skip_serializing)]
     pub(super) kind: String,
+    #[serde(skip_serializing)]
     pub(super) delta: i64,
+    #[serde(rename(serialize = "wrote"))]
     pub(super) available_after: i64,
+    #[serde(skip_serializing)]
     pub(super) read_version: Option<i64>,
 }
 
@@ -73,37 +95,21 @@ impl Movement {
     }
 }
 
-#[derive(Deserialize)]
-struct Strategies {
-    strategies: Vec<Listed>,
-}
-
-#[derive(Deserialize)]
-struct Audits {
-    warehouses: Vec<Audit>,
-}
-
-#[derive(Deserialize)]
-struct Page {
-    movements: Vec<Movement>,
-    next_cursor: Option<String>,
-}
-
 /// A client of one replica.
 #[derive(Debug)]
-pub(super) struct ReplicaClient {
-    connection: Connection,
-}
+pub(super) struct ReplicaClient(Connection);
 
 impl ReplicaClient {
     pub(super) fn new(target: &Target) -> Self {
-        Self {
-            connection: Connection::new(target.clone()),
-        }
+        Self(Connection::new(target.clone()))
     }
 
     /// The strategies of the replica.
     pub(super) async fn strategies(&mut self) -> Result<Vec<Listed>, RaceError> {
+        #[derive(Deserialize)]
+        struct Strategies {
+            strategies: Vec<Listed>,
+        }
         let list: Strategies = self.get("/strategies").await?;
         Ok(list.strategies)
     }
@@ -113,14 +119,14 @@ impl ReplicaClient {
     pub(super) async fn check_lab_mode(&mut self, order_path: &str) -> Result<(), RaceError> {
         let sku = format!("race-{:08x}-probe", fastrand::u32(..));
         let body = json!({"sku": sku, "quantity": 1}).to_string();
-        let answer = self.call(Method::POST, order_path, body.into()).await?;
-        match answer.status {
-            StatusCode::NOT_FOUND => Ok(()),
-            StatusCode::UNPROCESSABLE_ENTITY => Err(RaceError::NotLab(
-                Box::new(self.target()),
-                answer.problem().detail,
-            )),
-            _ => Err(self.unexpected(&Method::POST, order_path, &answer)),
+        match self.call(Method::POST, order_path, body).await {
+            Err(RaceError::Refused(404, _)) => Ok(()),
+            Err(RaceError::Refused(422, error)) => Err(RaceError::Failed(format!(
+                "{} is not in lab mode; start it with `stocklock lab`: {error}",
+                self.0.target
+            ))),
+            Err(error) => Err(error),
+            Ok(_) => Err(self.invalid(order_path, "a SKU that does not exist was sold")),
         }
     }
 
@@ -135,39 +141,33 @@ impl ReplicaClient {
         let body = json!({
             "on_hand": on_hand, "warehouse": WAREHOUSE, "home": home, "reason": "race",
         });
-        let answer = self
-            .call(Method::PUT, &path, body.to_string().into())
-            .await?;
-        match answer.status {
-            StatusCode::OK | StatusCode::CREATED => Ok(()),
-            _ => Err(self.unexpected(&Method::PUT, &path, &answer)),
-        }
-    }
-
-    /// The audit of the SKU; `None` if the replica does not know the SKU.
-    pub(super) async fn audit(&mut self, sku: &str) -> Result<Option<Audit>, RaceError> {
-        let path = format!("/stock/{sku}/audit");
-        let answer = self.call(Method::GET, &path, Bytes::new()).await?;
-        if answer.status == StatusCode::NOT_FOUND {
-            return Ok(None);
-        }
-        let audits: Audits = self.parse(&path, &answer)?;
-        let mut warehouses = audits.warehouses.into_iter();
-        Ok(warehouses.find(|audit| audit.warehouse == WAREHOUSE))
+        let created = self.call(Method::PUT, &path, body.to_string()).await;
+        created.map(drop)
     }
 
     /// Audits the SKU until the journal is applied to SQL, or until `limit` has passed. SKUs whose
     /// home is SQL have no journal.
-    pub(super) async fn final_audit(
-        &mut self,
-        sku: &str,
-        limit: Duration,
-    ) -> Result<Option<Audit>, RaceError> {
+    pub(super) async fn audit(&mut self, sku: &str, limit: Duration) -> Result<Audit, RaceError> {
+        #[derive(Deserialize)]
+        struct Audits {
+            warehouses: Vec<Audit>,
+        }
         let until = Instant::now() + limit;
+        let path = format!("/stock/{sku}/audit");
         loop {
-            let audit = self.audit(sku).await?;
-            let pending = audit.as_ref().is_some_and(|audit| audit.pending != 0);
-            if !pending || Instant::now() >= until {
+            let audits = match self.get(&path).await {
+                Err(RaceError::Refused(404, _)) => Vec::new(),
+                audits => audits.map(|audits: Audits| audits.warehouses)?,
+            };
+            let mut audits = audits.into_iter();
+            let Some(audit) = audits.find(|audit| audit.warehouse == WAREHOUSE) else {
+                return Err(RaceError::Failed(format!(
+                    "{} does not know the stock created at the first target; do they share a \
+                     database?",
+                    self.0.target
+                )));
+            };
+            if audit.pending == 0 || Instant::now() >= until {
                 return Ok(audit);
             }
             sleep(AUDIT_PAUSE).await;
@@ -180,6 +180,11 @@ impl ReplicaClient {
         sku: &str,
         max: usize,
     ) -> Result<Vec<Movement>, RaceError> {
+        #[derive(Deserialize)]
+        struct Page {
+            movements: Vec<Movement>,
+            next_cursor: Option<String>,
+        }
         let first = format!("/stock/{sku}/movements?limit={PAGE}");
         let mut path = first.clone();
         let mut movements = Vec::new();
@@ -188,8 +193,8 @@ impl ReplicaClient {
             movements.extend(page.movements);
             match page.next_cursor {
                 Some(cursor) if movements.len() <= max => {
-                    let query = serde_urlencoded::to_string([("cursor", cursor)]);
-                    path = format!("{first}&{}", query.expect("a list of pairs"));
+                    let cursor: String = byte_serialize(cursor.as_bytes()).collect();
+                    path = format!("{first}&cursor={cursor}");
                 }
                 _ => return Ok(movements),
             }
@@ -202,39 +207,35 @@ impl ReplicaClient {
         strategy: Strategy,
     ) -> Result<LockCounts, RaceError> {
         let path = "/metrics";
-        let answer = self.call(Method::GET, path, Bytes::new()).await?;
-        if answer.status != StatusCode::OK {
-            return Err(self.unexpected(&Method::GET, path, &answer));
-        }
+        let answer = self.call(Method::GET, path, String::new()).await?;
         let text = str::from_utf8(&answer.body).map_err(|error| error.to_string());
         let counts = text.and_then(|text| LockCounts::parse(text, strategy));
-        counts.map_err(|reason| self.invalid(path, reason))
+        counts.map_err(|reason| self.invalid(path, &reason))
     }
 
     async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, RaceError> {
-        let answer = self.call(Method::GET, path, Bytes::new()).await?;
-        self.parse(path, &answer)
+        let answer = self.call(Method::GET, path, String::new()).await?;
+        serde_json::from_slice(&answer.body).map_err(|error| self.invalid(path, &error.to_string()))
     }
 
-    fn parse<T: DeserializeOwned>(&self, path: &str, answer: &Answer) -> Result<T, RaceError> {
-        if answer.status != StatusCode::OK {
-            return Err(self.unexpected(&Method::GET, path, answer));
-        }
-        serde_json::from_slice(&answer.body).map_err(|error| self.invalid(path, error.to_string()))
+    fn invalid(&self, path: &str, reason: &str) -> RaceError {
+        let answer = format!("the answer to {}{path} is invalid", self.0.target);
+        RaceError::Failed(format!("{answer}: {reason}"))
     }
 
-    async fn call(&mut self, method: Method, path: &str, body: Bytes) -> Result<Answer, RaceError> {
-        let message = Message {
-            method,
-            uri: self.connection.target().uri(path),
-            body,
-            key: None,
-        };
+    /// Sends a request until the answer is not temporary, and requires that it is a success.
+    async fn call(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> Result<Answer, RaceError> {
+        let target = self.0.target.clone();
+        let request = target.request(method.clone(), path, Bytes::from(body));
         let begin = Instant::now();
-        let until = begin + CALL_LIMIT;
         let mut attempt = 1;
-        loop {
-            let outcome = self.connection.exchange(message.clone(), until).await;
+        let outcome = loop {
+            let outcome = self.0.exchange(&request, begin + CALL_LIMIT).await;
             let (temporary, limit) = match &outcome {
                 Ok(answer) => (matches!(answer.status.as_u16(), 502..=504), CALL_LIMIT),
                 Err(ExchangeError::Connect(_)) => (true, CONNECT_LIMIT),
@@ -242,30 +243,25 @@ impl ReplicaClient {
             };
             let pause = pause(attempt, None);
             if !temporary || begin.elapsed() + pause >= limit {
-                return outcome.map_err(|error| {
-                    RaceError::Unreachable(Box::new(self.target()), error.to_string())
-                });
+                break outcome;
             }
             sleep(pause).await;
             attempt += 1;
+        };
+        match outcome {
+            Ok(answer) if answer.status.is_success() => Ok(answer),
+            Ok(answer) => {
+                let (status, problem) = (answer.status.as_u16(), answer.problem());
+                let problem = format!("{status} {} {}", problem.code, problem.detail);
+                let problem = format!(
+                    "{method} {target}{path} was answered with {}",
+                    problem.trim()
+                );
+                Err(RaceError::Refused(status, problem))
+            }
+            Err(error) => Err(RaceError::Unreachable(format!(
+                "{target} does not answer: {error}"
+            ))),
         }
-    }
-
-    fn target(&self) -> Target {
-        self.connection.target().clone()
-    }
-
-    fn invalid(&self, path: &str, reason: String) -> RaceError {
-        RaceError::Answer(format!("GET {}{path}", self.target()), reason)
-    }
-
-    fn unexpected(&self, method: &Method, path: &str, answer: &Answer) -> RaceError {
-        let problem = answer.problem();
-        let problem = format!("{} {}", problem.code, problem.detail);
-        RaceError::Refused(
-            format!("{method} {}{path}", self.target()),
-            answer.status.as_u16(),
-            problem.trim().to_owned(),
-        )
     }
 }
