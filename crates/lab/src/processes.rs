@@ -4,7 +4,6 @@
 //! input is closed. The operating system closes it even if this process is killed, so no replica
 //! outlives the race.
 
-use std::collections::VecDeque;
 use std::io;
 use std::process::Stdio;
 use std::time::Duration;
@@ -24,14 +23,8 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// The longest wait for the rest of the log of a replica that has ended.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(1);
 
-/// The number of last lines of standard error that are kept for an error message.
+/// The number of last lines of standard error in an error message.
 const LAST_LINES: usize = 10;
-
-/// The line that a replica prints when it accepts connections.
-#[derive(Deserialize)]
-struct Announcement {
-    listening: String,
-}
 
 /// A replica did not start.
 #[derive(Debug, thiserror::Error)]
@@ -128,7 +121,7 @@ async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Rep
     let errors = process.stderr.take().expect("standard error is a pipe");
     let mut log = Log {
         lines: BufReader::new(errors).lines(),
-        last: VecDeque::new(),
+        first: Vec::new(),
     };
     let mut exit_code = None;
     let first_line = async {
@@ -167,7 +160,8 @@ async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Rep
         Ok(Err(error)) => format!("cannot be read: {error}"),
         Err(_) => format!("did not start within {} s", START_LIMIT.as_secs()),
     };
-    let reason = match log.last.make_contiguous() {
+    let last_lines = log.first.len().saturating_sub(LAST_LINES);
+    let reason = match &log.first[last_lines..] {
         [] => reason,
         [line] => format!("{reason}: {}", line.trim_start_matches("stocklock: ")),
         lines => format!("{reason}:\n  {}", lines.join("\n  ")),
@@ -175,10 +169,10 @@ async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Rep
     Err(failed(exit_code, reason))
 }
 
-/// The standard error of a replica, and its last lines.
+/// The standard error of a replica, and its lines before the replica accepted connections.
 struct Log {
     lines: Lines<BufReader<ChildStderr>>,
-    last: VecDeque<String>,
+    first: Vec<String>,
 }
 
 impl Log {
@@ -187,16 +181,13 @@ impl Log {
         let Ok(Some(line)) = self.lines.next_line().await else {
             return false;
         };
-        if self.last.len() == LAST_LINES {
-            self.last.pop_front();
-        }
-        self.last.push_back(line);
+        self.first.push(line);
         true
     }
 
     /// Copies all lines to the standard error of this process.
     async fn pass_through(mut self) {
-        for line in self.last {
+        for line in self.first {
             eprintln!("{line}");
         }
         // Invalid UTF-8 is an error of one line only.
@@ -214,9 +205,14 @@ impl Log {
     }
 }
 
+/// Parses the line that a replica prints when it accepts connections.
 fn parse(line: &str) -> Result<Target, String> {
-    let announcement: Announcement =
-        serde_json::from_str(line).map_err(|error| error.to_string())?;
+    #[derive(Deserialize)]
+    struct Announcement {
+        listening: String,
+    }
+    let announcement: Result<Announcement, _> = serde_json::from_str(line);
+    let announcement = announcement.map_err(|error| error.to_string())?;
     announcement.listening.parse()
 }
 

@@ -55,6 +55,12 @@ pub enum RaceError {
     Failed(String),
 }
 
+impl From<String> for RaceError {
+    fn from(problem: String) -> Self {
+        Self::Failed(problem)
+    }
+}
+
 /// Runs the race on `targets`, one strategy after the other. Each run takes at most the plan's
 /// deadline and about a minute. If a run cannot be finished, the report has the runs before it.
 ///
@@ -71,8 +77,7 @@ pub async fn run(
 ) -> Result<Report, RaceError> {
     plan.check()?;
     if targets.is_empty() {
-        let problem = "the race needs at least one target";
-        return Err(RaceError::Failed(problem.to_owned()));
+        return Err("the race needs at least one target".to_owned().into());
     }
     let mut lists = Vec::with_capacity(targets.len());
     for target in targets {
@@ -110,10 +115,10 @@ async fn run_one(
 ) -> Result<Row, RaceError> {
     let sku = format!("race-{:08x}-{strategy}", fastrand::u32(..));
     let mut first = ReplicaClient::new(&targets[0]);
-    first.create_stock(&sku, plan.home, plan.stock).await?;
+    first.create_stock(&sku, plan).await?;
     for target in &targets[1..] {
-        let mut client = ReplicaClient::new(target);
-        client.audit(&sku, Duration::ZERO).await?;
+        let mut other = ReplicaClient::new(target);
+        other.audit(&sku, Duration::ZERO).await?;
     }
     let before = counts::read(targets, strategy).await?;
     let bar = progress.begin(strategy, plan.total_orders());

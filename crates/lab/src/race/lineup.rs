@@ -38,8 +38,7 @@ pub(super) fn choose(
         match obstacle {
             None => running.push(strategy),
             Some(reason) if named => {
-                let problem = format!("strategy {strategy} cannot run: {reason}");
-                return Err(RaceError::Failed(problem));
+                return Err(format!("strategy {strategy} cannot run: {reason}").into());
             }
             Some(reason) => skipped.push(Skipped {
                 strategy,
@@ -48,8 +47,7 @@ pub(super) fn choose(
         }
     }
     if running.is_empty() {
-        let problem = "no strategy can run on these targets";
-        return Err(RaceError::Failed(problem.to_owned()));
+        return Err("no strategy can run on these targets".to_owned().into());
     }
     Ok((running, skipped))
 }
@@ -91,46 +89,35 @@ mod tests {
         names.split(' ').map(listed).collect()
     }
 
+    /// Each line: home, running strategies, a skipped strategy, and a part of the reason.
     #[test]
     fn strategy_that_cannot_run_is_skipped_or_refused() {
-        let all = "no-lock single-sql redis-lua redis-lock";
-        let one_without_redis = [
-            list("single-sql redis-lock"),
-            list("single-sql !redis-lock"),
+        let lists = [
+            list("no-lock single-sql redis-lock redis-lua"),
+            list("no-lock single-sql !redis-lock redis-lua"),
         ];
-        for (home, lists, running, strategy, reason) in [
-            (
-                Home::Sql,
-                &one_without_redis[..],
-                "single-sql",
-                "redis-lock",
-                "set REDIS_URL",
-            ),
-            (
-                Home::Sql,
-                &[list(all)],
-                "no-lock single-sql redis-lock",
-                "redis-lua",
-                "--home redis",
-            ),
-            (
-                Home::Redis,
-                &[list(all)],
-                "no-lock redis-lock redis-lua",
-                "single-sql",
-                "--home sql",
-            ),
+        for line in [
+            "Sql: no-lock single-sql: redis-lock: set REDIS_URL",
+            "Sql: no-lock single-sql: redis-lua: --home redis",
+            "Sql: no-lock single-sql: optimistic: does not know",
+            "Redis: no-lock redis-lua: single-sql: --home sql",
         ] {
+            let parts: Vec<_> = line.split(": ").collect();
             let mut plan = RacePlan::jmeter();
-            plan.home = home;
-            let (chosen, skipped) = choose(&plan, lists).unwrap();
-            let chosen: Vec<_> = chosen.into_iter().map(Strategy::name).collect();
-            assert_eq!(chosen.join(" "), running);
+            plan.home = if parts[0] == "Sql" {
+                Home::Sql
+            } else {
+                Home::Redis
+            };
+            let (running, skipped) = choose(&plan, &lists).unwrap();
+            let running: Vec<_> = running.into_iter().map(Strategy::name).collect();
+            assert_eq!(running.join(" "), parts[1]);
             let mut skipped = skipped.iter();
-            let skipped = skipped.find(|skipped| skipped.strategy.name() == strategy);
-            assert!(skipped.unwrap().reason.contains(reason), "{skipped:?}");
-            plan.strategies = strategy.parse().unwrap();
-            assert!(choose(&plan, lists).is_err());
+            let skipped = skipped.find(|skipped| skipped.strategy.name() == parts[2]);
+            assert!(skipped.unwrap().reason.contains(parts[3]), "{skipped:?}");
+            plan.strategies = parts[2].parse().unwrap();
+            let error = choose(&plan, &lists).unwrap_err().to_string();
+            assert!(error.contains(parts[3]), "{error}");
         }
         assert!(choose(&RacePlan::jmeter(), &[Vec::new()]).is_err());
     }

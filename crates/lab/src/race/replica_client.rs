@@ -18,9 +18,11 @@ use super::RaceError;
 use super::connection::{Answer, Connection, ExchangeError};
 use super::counts::LockCounts;
 use super::order::pause;
+use super::plan::RacePlan;
 use super::target::Target;
-use stocklock_core::stock::Home;
 use stocklock_core::strategy::Strategy;
+
+type Result<T, E = RaceError> = std::result::Result<T, E>;
 
 /// The warehouse of a race.
 pub(super) const WAREHOUSE: &str = "main";
@@ -45,11 +47,9 @@ pub(super) struct Listed {
     pub(super) reason: Option<String>,
 }
 
-/// The audit of the race's warehouse. The report renames two of its fields.
+/// The audit of the SKU's only warehouse. The report renames two of its fields.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Audit {
-    #[serde(skip_serializing)]
-    pub(super) warehouse: String,
     /// Units received, according to the ledger.
     pub received: i64,
     /// Units sold, according to the ledger.
@@ -105,7 +105,7 @@ impl ReplicaClient {
     }
 
     /// The strategies of the replica.
-    pub(super) async fn strategies(&mut self) -> Result<Vec<Listed>, RaceError> {
+    pub(super) async fn strategies(&mut self) -> Result<Vec<Listed>> {
         #[derive(Deserialize)]
         struct Strategies {
             strategies: Vec<Listed>,
@@ -116,30 +116,25 @@ impl ReplicaClient {
 
     /// Checks that the replica accepts the parameters in `order_path`, which only the lab mode
     /// does. The order is for a SKU that does not exist.
-    pub(super) async fn check_lab_mode(&mut self, order_path: &str) -> Result<(), RaceError> {
+    pub(super) async fn check_lab_mode(&mut self, order_path: &str) -> Result<()> {
         let sku = format!("race-{:08x}-probe", fastrand::u32(..));
         let body = json!({"sku": sku, "quantity": 1}).to_string();
         match self.call(Method::POST, order_path, body).await {
             Err(RaceError::Refused(404, _)) => Ok(()),
-            Err(RaceError::Refused(422, error)) => Err(RaceError::Failed(format!(
-                "{} is not in lab mode; start it with `stocklock lab`: {error}",
-                self.0.target
-            ))),
+            Err(RaceError::Refused(422, error)) => {
+                let problem = "is not in lab mode; start it with `stocklock lab`";
+                Err(format!("{} {problem}: {error}", self.0.target).into())
+            }
             Err(error) => Err(error),
             Ok(_) => Err(self.invalid(order_path, "a SKU that does not exist was sold")),
         }
     }
 
-    /// Creates a SKU with `on_hand` units.
-    pub(super) async fn create_stock(
-        &mut self,
-        sku: &str,
-        home: Home,
-        on_hand: i64,
-    ) -> Result<(), RaceError> {
+    /// Creates a SKU with the stock of the plan.
+    pub(super) async fn create_stock(&mut self, sku: &str, plan: &RacePlan) -> Result<()> {
         let path = format!("/stock/{sku}");
         let body = json!({
-            "on_hand": on_hand, "warehouse": WAREHOUSE, "home": home, "reason": "race",
+            "on_hand": plan.stock, "warehouse": WAREHOUSE, "home": plan.home, "reason": "race",
         });
         let created = self.call(Method::PUT, &path, body.to_string()).await;
         created.map(drop)
@@ -147,26 +142,20 @@ impl ReplicaClient {
 
     /// Audits the SKU until the journal is applied to SQL, or until `limit` has passed. SKUs whose
     /// home is SQL have no journal.
-    pub(super) async fn audit(&mut self, sku: &str, limit: Duration) -> Result<Audit, RaceError> {
+    pub(super) async fn audit(&mut self, sku: &str, limit: Duration) -> Result<Audit> {
         #[derive(Deserialize)]
         struct Audits {
-            warehouses: Vec<Audit>,
+            warehouses: [Audit; 1],
         }
         let until = Instant::now() + limit;
         let path = format!("/stock/{sku}/audit");
         loop {
-            let audits = match self.get(&path).await {
-                Err(RaceError::Refused(404, _)) => Vec::new(),
-                audits => audits.map(|audits: Audits| audits.warehouses)?,
-            };
-            let mut audits = audits.into_iter();
-            let Some(audit) = audits.find(|audit| audit.warehouse == WAREHOUSE) else {
-                return Err(RaceError::Failed(format!(
-                    "{} does not know the stock created at the first target; do they share a \
-                     database?",
-                    self.0.target
-                )));
-            };
+            let audits: Result<Audits> = self.get(&path).await;
+            if let Err(RaceError::Refused(404, _)) = audits {
+                let problem = "the stock created at the first target; do they share a database?";
+                return Err(format!("{} does not know {problem}", self.0.target).into());
+            }
+            let [audit] = audits?.warehouses;
             if audit.pending == 0 || Instant::now() >= until {
                 return Ok(audit);
             }
@@ -175,11 +164,7 @@ impl ReplicaClient {
     }
 
     /// The ledger of the SKU, newest first. Stops after the page that exceeds `max` rows.
-    pub(super) async fn movements(
-        &mut self,
-        sku: &str,
-        max: usize,
-    ) -> Result<Vec<Movement>, RaceError> {
+    pub(super) async fn movements(&mut self, sku: &str, max: usize) -> Result<Vec<Movement>> {
         #[derive(Deserialize)]
         struct Page {
             movements: Vec<Movement>,
@@ -202,66 +187,58 @@ impl ReplicaClient {
     }
 
     /// The replica's counters of the strategy's locks since its start.
-    pub(super) async fn lock_counts(
-        &mut self,
-        strategy: Strategy,
-    ) -> Result<LockCounts, RaceError> {
+    pub(super) async fn lock_counts(&mut self, strategy: Strategy) -> Result<LockCounts> {
         let path = "/metrics";
         let answer = self.call(Method::GET, path, String::new()).await?;
-        let text = str::from_utf8(&answer.body).map_err(|error| error.to_string());
-        let counts = text.and_then(|text| LockCounts::parse(text, strategy));
+        let counts = LockCounts::parse(&String::from_utf8_lossy(&answer.body), strategy);
         counts.map_err(|reason| self.invalid(path, &reason))
     }
 
-    async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, RaceError> {
+    async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T> {
         let answer = self.call(Method::GET, path, String::new()).await?;
         serde_json::from_slice(&answer.body).map_err(|error| self.invalid(path, &error.to_string()))
     }
 
     fn invalid(&self, path: &str, reason: &str) -> RaceError {
-        let answer = format!("the answer to {}{path} is invalid", self.0.target);
-        RaceError::Failed(format!("{answer}: {reason}"))
+        format!("the answer to {}{path} is invalid: {reason}", self.0.target).into()
     }
 
     /// Sends a request until the answer is not temporary, and requires that it is a success.
-    async fn call(
-        &mut self,
-        method: Method,
-        path: &str,
-        body: String,
-    ) -> Result<Answer, RaceError> {
+    async fn call(&mut self, method: Method, path: &str, body: String) -> Result<Answer> {
         let target = self.0.target.clone();
         let request = target.request(method.clone(), path, Bytes::from(body));
         let begin = Instant::now();
         let mut attempt = 1;
-        let outcome = loop {
+        loop {
             let outcome = self.0.exchange(&request, begin + CALL_LIMIT).await;
-            let (temporary, limit) = match &outcome {
-                Ok(answer) => (matches!(answer.status.as_u16(), 502..=504), CALL_LIMIT),
-                Err(ExchangeError::Connect(_)) => (true, CONNECT_LIMIT),
-                Err(_) => (true, CALL_LIMIT),
+            let (error, limit) = match outcome {
+                Ok(answer) if answer.status.is_success() => return Ok(answer),
+                Ok(answer) => {
+                    let (status, problem) = (answer.status.as_u16(), answer.problem());
+                    let problem = format!("{status} {} {}", problem.code, problem.detail);
+                    let call = format!("{method} {target}{path}");
+                    let error = format!("{call} was answered with {}", problem.trim());
+                    let temporary = matches!(status, 502..=504);
+                    let limit = if temporary {
+                        CALL_LIMIT
+                    } else {
+                        Duration::ZERO
+                    };
+                    (RaceError::Refused(status, error), limit)
+                }
+                Err(error) => {
+                    let connected = !matches!(error, ExchangeError::Connect(_));
+                    let limit = if connected { CALL_LIMIT } else { CONNECT_LIMIT };
+                    let error = format!("{target} does not answer: {error}");
+                    (RaceError::Unreachable(error), limit)
+                }
             };
             let pause = pause(attempt, None);
-            if !temporary || begin.elapsed() + pause >= limit {
-                break outcome;
+            if begin.elapsed() + pause >= limit {
+                return Err(error);
             }
             sleep(pause).await;
             attempt += 1;
-        };
-        match outcome {
-            Ok(answer) if answer.status.is_success() => Ok(answer),
-            Ok(answer) => {
-                let (status, problem) = (answer.status.as_u16(), answer.problem());
-                let problem = format!("{status} {} {}", problem.code, problem.detail);
-                let problem = format!(
-                    "{method} {target}{path} was answered with {}",
-                    problem.trim()
-                );
-                Err(RaceError::Refused(status, problem))
-            }
-            Err(error) => Err(RaceError::Unreachable(format!(
-                "{target} does not answer: {error}"
-            ))),
         }
     }
 }

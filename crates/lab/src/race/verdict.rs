@@ -3,7 +3,6 @@
 use std::fmt;
 
 use serde::Serialize;
-use uuid::Uuid;
 
 use super::evidence::short;
 use super::mismatch::Mismatch;
@@ -59,6 +58,22 @@ impl fmt::Display for Verdict {
     }
 }
 
+const LOST: &str = "orders answered 200 that are not in the ledger";
+const PHANTOM: &str = "sales in the ledger that no answer names";
+
+/// What contradicts exactness, in the order of the counts in [`findings`].
+const CONTRADICTIONS: [&str; 9] = [
+    "units sold that never existed",
+    "units of difference between the counter and the ledger",
+    LOST,
+    PHANTOM,
+    "orders answered 503 although they were sold",
+    "units of difference between the audit and the ledger",
+    "more orders answered 200 than units in stock",
+    "orders refused although units were left",
+    "movements in the journal that did not reach SQL in time",
+];
+
 /// Everything that contradicts exactness. Every order is for one unit.
 pub(super) fn findings(
     plan: &RacePlan,
@@ -69,65 +84,38 @@ pub(super) fn findings(
 ) -> Vec<String> {
     let expected = plan.stock.min(plan.total_orders());
     // A failed order leaves a unit unsold, which is no contradiction.
-    let unsold = if answers.failed == 0 {
-        expected - answers.sold
-    } else {
-        0
+    let unsold = match answers.failed {
+        0 => expected - answers.sold,
+        _ => 0,
     };
     let sales = ledger.iter().filter(|row| row.is_sale());
     let in_ledger: i64 = sales.map(|row| -row.delta).sum();
     // An order with an unknown outcome may commit between the two reads.
     let unequal = (audit.sold - in_ledger).abs() - answers.unknown;
-    let checks = [
-        (audit.oversold, "units sold that never existed", &[][..]),
-        (
-            audit.drift,
-            "units of difference between the counter and the ledger",
-            &[],
-        ),
-        (
-            mismatch.lost,
-            "orders answered 200 that are not in the ledger",
-            &mismatch.lost_ids,
-        ),
-        (
-            mismatch.phantom,
-            "sales in the ledger that no answer names",
-            &mismatch.phantom_ids,
-        ),
-        (
-            answers.sold_after_refusal,
-            "orders answered 503 although they were sold",
-            &[],
-        ),
-        (
-            unequal.max(0),
-            "units of difference between the audit and the ledger",
-            &[],
-        ),
-        (
-            (answers.sold - plan.stock).max(0),
-            "more orders answered 200 than units in stock",
-            &[],
-        ),
-        (
-            unsold.max(0),
-            "orders refused although units were left",
-            &[],
-        ),
-        (
-            audit.pending,
-            "movements in the journal that did not reach SQL in time",
-            &[],
-        ),
+    let counts = [
+        audit.oversold,
+        audit.drift,
+        mismatch.lost,
+        mismatch.phantom,
+        answers.sold_after_refusal,
+        unequal.max(0),
+        (answers.sold - plan.stock).max(0),
+        unsold.max(0),
+        audit.pending,
     ];
-    let wrong = checks.into_iter().filter(|(count, ..)| *count != 0);
-    let line = |(count, what, ids): (i64, &str, &[Uuid])| {
+    let mut findings = Vec::new();
+    for (count, what) in counts.into_iter().zip(CONTRADICTIONS) {
+        let ids = match what {
+            LOST => &mismatch.lost_ids[..],
+            PHANTOM => &mismatch.phantom_ids,
+            _ => &[],
+        };
         let ids: Vec<_> = ids.iter().copied().map(short).collect();
         match &ids[..] {
-            [] => format!("{count} {what}"),
-            ids => format!("{count} {what} ({})", ids.join(", ")),
+            _ if count == 0 => {}
+            [] => findings.push(format!("{count} {what}")),
+            ids => findings.push(format!("{count} {what} ({})", ids.join(", "))),
         }
-    };
-    wrong.map(line).collect()
+    }
+    findings
 }
