@@ -4,13 +4,12 @@
 //! input is closed. The operating system closes it even if this process is killed, so no replica
 //! outlives the race.
 
-use std::io;
 use std::process::Stdio;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use serde::Deserialize;
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, BufReader, Split};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -102,7 +101,7 @@ impl ReplicaProcesses {
 
 /// Starts a replica and waits until it prints its address.
 async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Replica), StartError> {
-    let failed = |exit_code: Option<i32>, reason: String| StartError {
+    let failed = |exit_code, reason| StartError {
         exit_code,
         message: format!("replica {number} {reason}"),
     };
@@ -118,17 +117,15 @@ async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Rep
     let mut process = spawned?;
     let output = process.stdout.take().expect("standard output is a pipe");
     let mut output = BufReader::new(output).lines();
-    let errors = process.stderr.take().expect("standard error is a pipe");
-    let mut log = Log {
-        lines: BufReader::new(errors).lines(),
-        first: Vec::new(),
-    };
+    let log = process.stderr.take().expect("standard error is a pipe");
+    let mut log = BufReader::new(log).split(b'\n');
+    let mut lines = Vec::new();
     let mut exit_code = None;
     let first_line = async {
         loop {
             tokio::select! {
                 line = output.next_line() => return line,
-                true = log.keep_next() => {}
+                Some(line) = next_line(&mut log) => lines.push(line),
             }
         }
     };
@@ -136,23 +133,31 @@ async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Rep
     let reason = match timeout_at(until, first_line).await {
         Ok(Ok(Some(line))) => match parse(&line) {
             Ok(target) => {
-                let output = tokio::spawn(log.pass_through());
+                let output = tokio::spawn(async move {
+                    for line in lines {
+                        eprintln!("{line}");
+                    }
+                    while let Some(line) = next_line(&mut log).await {
+                        eprintln!("{line}");
+                    }
+                });
                 return Ok((target, Replica { process, output }));
             }
             Err(error) => format!("printed `{line}` instead of its address: {error}"),
         },
         Ok(Ok(None)) => {
             let exited = async {
-                while log.keep_next().await {}
+                while let Some(line) = next_line(&mut log).await {
+                    lines.push(line);
+                }
                 process.wait().await
             };
             match timeout_at(until, exited).await {
                 Ok(Ok(status)) => {
                     exit_code = status.code();
-                    match exit_code {
-                        Some(code) => format!("did not start (exit code {code})"),
-                        None => format!("did not start ({status})"),
-                    }
+                    let code = exit_code.map(|code| format!("exit code {code}"));
+                    let code = code.unwrap_or_else(|| status.to_string());
+                    format!("did not start ({code})")
                 }
                 _ => "closed its standard output".to_owned(),
             }
@@ -160,8 +165,7 @@ async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Rep
         Ok(Err(error)) => format!("cannot be read: {error}"),
         Err(_) => format!("did not start within {} s", START_LIMIT.as_secs()),
     };
-    let last_lines = log.first.len().saturating_sub(LAST_LINES);
-    let reason = match &log.first[last_lines..] {
+    let reason = match &lines[lines.len().saturating_sub(LAST_LINES)..] {
         [] => reason,
         [line] => format!("{reason}: {}", line.trim_start_matches("stocklock: ")),
         lines => format!("{reason}:\n  {}", lines.join("\n  ")),
@@ -169,38 +173,13 @@ async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Rep
     Err(failed(exit_code, reason))
 }
 
-/// The standard error of a replica, and its lines before the replica accepted connections.
-struct Log {
-    lines: Lines<BufReader<ChildStderr>>,
-    first: Vec<String>,
-}
-
-impl Log {
-    /// Reads a line and keeps it. Returns false at the end.
-    async fn keep_next(&mut self) -> bool {
-        let Ok(Some(line)) = self.lines.next_line().await else {
-            return false;
-        };
-        self.first.push(line);
-        true
-    }
-
-    /// Copies all lines to the standard error of this process.
-    async fn pass_through(mut self) {
-        for line in self.first {
-            eprintln!("{line}");
-        }
-        // Invalid UTF-8 is an error of one line only.
-        loop {
-            match self.lines.next_line().await {
-                Ok(Some(line)) => eprintln!("{line}"),
-                Ok(None) => return,
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
-                Err(error) => {
-                    tracing::warn!(%error, "cannot read the log of a replica");
-                    return;
-                }
-            }
+/// The next line of a replica's standard error. Cancel safe.
+async fn next_line(log: &mut Split<BufReader<ChildStderr>>) -> Option<String> {
+    match log.next_segment().await {
+        Ok(line) => line.map(|line| String::from_utf8_lossy(&line).into_owned()),
+        Err(error) => {
+            tracing::warn!(%error, "cannot read the log of a replica");
+            None
         }
     }
 }

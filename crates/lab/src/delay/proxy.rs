@@ -36,10 +36,8 @@ impl Proxies {
         }
     }
 
-    /// Starts a proxy for the server at `host:port` and returns the proxy's address.
-    ///
-    /// # Errors
-    /// One line, if no port is free.
+    /// Starts a proxy for the server at `host:port` and returns the proxy's address. An error is one
+    /// line.
     pub(super) async fn add(&mut self, server: String) -> Result<SocketAddr, String> {
         let listening = listen().await;
         let (listener, address) =
@@ -48,10 +46,8 @@ impl Proxies {
         Ok(address)
     }
 
-    /// Measures the round trip of one byte through a proxy: the median of [`ROUNDS`].
-    ///
-    /// # Errors
-    /// One line, if the measurement fails.
+    /// Measures the round trip of one byte through a proxy: the median of [`ROUNDS`]. An error is
+    /// one line.
     pub(super) async fn measure(&mut self) -> Result<Duration, String> {
         let limit = MEASURE_LIMIT + self.rtt * 4 * ROUNDS;
         let median = timeout(limit, self.median_round_trip()).await;

@@ -88,10 +88,8 @@ impl LockCounts {
         *self == Self::default()
     }
 
-    /// Reads the counts from an `OpenMetrics` text. A missing counter is 0.
-    ///
-    /// # Errors
-    /// If the text is incomplete, or if a counter has an unexpected form.
+    /// Reads the counts from an `OpenMetrics` text. A missing counter is 0; an incomplete text or an
+    /// unexpected form is an error.
     pub(super) fn parse(text: &str, strategy: Strategy) -> Result<Self, String> {
         let samples = text.strip_suffix("# EOF\n").ok_or("the text has no end")?;
         let mut counts = Self::default();
@@ -134,9 +132,6 @@ fn sample(line: &str) -> Option<(&str, &str, u64)> {
 }
 
 /// Reads the counts of each target once, even if it is listed twice.
-///
-/// # Errors
-/// If a target does not answer, or not in the expected form.
 pub(super) async fn read(
     targets: &[Target],
     strategy: Strategy,
@@ -151,10 +146,8 @@ pub(super) async fn read(
     Ok(read)
 }
 
-/// The sum of all targets' counts since `before`, and the targets that no longer answer.
-///
-/// # Errors
-/// If an answer has an unexpected form, or if a target was restarted.
+/// The sum of all targets' counts since `before`, and the targets that no longer answer. A target
+/// that was restarted is an error.
 pub(super) async fn read_since(
     before: Vec<(&Target, LockCounts)>,
     strategy: Strategy,

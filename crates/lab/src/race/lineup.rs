@@ -19,10 +19,8 @@ pub struct Skipped {
     pub reason: String,
 }
 
-/// Chooses the strategies of the plan that all targets can run, given each target's list.
-///
-/// # Errors
-/// If a strategy that the plan names cannot run, or if none can.
+/// Chooses the strategies of the plan that all targets can run, given each target's list. It is an
+/// error if a strategy that the plan names cannot run, or if none can.
 pub(super) fn choose(
     plan: &RacePlan,
     lists: &[Vec<Listed>],

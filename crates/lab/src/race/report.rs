@@ -6,6 +6,7 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
+use super::counts::Counts;
 use super::lineup::Skipped;
 use super::plan::{DEADLINE, LEDGER_LIMIT, RacePlan};
 use super::row::Row;
@@ -13,33 +14,30 @@ use super::target::Target;
 use super::verdict::Verdict;
 use stocklock_core::stock::Home;
 
-/// A column: its head, and the text of a cell.
 type Column = (&'static str, fn(&Row) -> String);
 
-/// The columns of text at the left, and the last one; the others are numbers.
-const LEFT: [usize; 3] = [0, 1, COLUMNS.len() - 1];
-
+/// Head and cell of each column. The first two and the last one are text, the others numbers.
 const COLUMNS: [Column; 15] = [
     ("strategy", |row| row.strategy.to_string()),
     ("tier", |row| row.tier.to_string()),
     ("sold", |row| row.answers.sold.to_string()),
     ("refused", |row| row.answers.refused.to_string()),
-    ("retried", |row| row.answers.retried.total().to_string()),
+    ("retried", |row| total(&row.answers.retried)),
     ("failed", |row| row.answers.failed.to_string()),
     ("left", |row| row.audit.on_hand.to_string()),
     ("oversold", |row| row.audit.oversold.to_string()),
     ("drift", |row| row.audit.drift.to_string()),
-    ("lost\nlocks", |row| {
-        row.locks.lost_locks.total().to_string()
-    }),
-    ("refused\nwrites", |row| {
-        row.locks.refused_writes.total().to_string()
-    }),
+    ("lost\nlocks", |row| total(&row.locks.lost_locks)),
+    ("refused\nwrites", |row| total(&row.locks.refused_writes)),
     ("req/s", |row| format!("{:.0}", row.requests_per_second)),
     ("p50 ms", |row| latency(row.p50_ms)),
     ("p99 ms", |row| latency(row.p99_ms)),
     ("verdict", |row| row.verdict.to_string()),
 ];
+
+fn total(counts: &Counts) -> String {
+    counts.total().to_string()
+}
 
 fn latency(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"))
@@ -79,10 +77,8 @@ impl fmt::Display for Distance {
             names => names.concat(),
         };
         let (rtt, measured) = (milliseconds(self.rtt), milliseconds(self.measured));
-        write!(
-            f,
-            "{delayed} a round trip of {rtt} ms away (measured: {measured:.2} ms)"
-        )?;
+        write!(f, "{delayed} a round trip of {rtt} ms away ")?;
+        write!(f, "(measured: {measured:.2} ms)")?;
         if self.embedded {
             f.write_str("; SQLite is part of the process and is not delayed")?;
         }
@@ -145,7 +141,7 @@ impl Report {
             table.add_row(COLUMNS.map(|(_, cell)| cell(row)));
         }
         for (position, column) in table.column_iter_mut().enumerate() {
-            if !LEFT.contains(&position) {
+            if (2..COLUMNS.len() - 1).contains(&position) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
@@ -181,10 +177,8 @@ impl Report {
                 None => by_reason.push((reason, vec![strategy.name()])),
             }
         }
-        let lines = by_reason.into_iter();
-        lines
-            .map(|(reason, names)| format!("skipped {}: {reason}", names.join(", ")))
-            .collect()
+        let line = |(reason, names): (_, Vec<_>)| format!("skipped {}: {reason}", names.join(", "));
+        by_reason.into_iter().map(line).collect()
     }
 
     /// One sentence for each verdict that occurred.
@@ -213,9 +207,7 @@ impl Report {
 
 /// The lines below the table for one strategy.
 fn lines_of(row: &Row) -> Vec<String> {
-    let Row {
-        answers, mismatch, ..
-    } = row;
+    let (answers, mismatch) = (&row.answers, &row.mismatch);
     let mut lines = Vec::new();
     // An unsafe strategy is expected to oversell, but not to lose or invent answered orders.
     let unexpected = mismatch.lost + mismatch.phantom + answers.sold_after_refusal > 0;
@@ -223,12 +215,9 @@ fn lines_of(row: &Row) -> Vec<String> {
         lines.push(row.findings.join("; "));
     }
     if answers.failed > 0 {
-        lines.push(format!(
-            "{} orders failed, {} with an unknown outcome: {}",
-            answers.failed,
-            answers.unknown,
-            answers.failures.join("; ")
-        ));
+        let (failed, unknown) = (answers.failed, answers.unknown);
+        let orders = format!("{failed} orders failed, {unknown} with an unknown outcome");
+        lines.push(format!("{orders}: {}", answers.failures.join("; ")));
     }
     lines.extend(row.remarks.iter().cloned());
     lines.extend(row.evidence.iter().map(ToString::to_string));

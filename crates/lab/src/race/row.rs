@@ -76,7 +76,7 @@ impl Row {
     /// Compares answers, audit and ledger, and judges the strategy.
     pub(super) fn new(plan: &RacePlan, mut run: Run) -> Self {
         let tier = run.strategy.tier_on(plan.home);
-        let [p50_ms, p99_ms] = run.tally.percentiles_ms([50, 99]);
+        let [p50_ms, p99_ms] = run.tally.percentiles_ms();
         let requests_per_second = run.tally.per_second(run.wall);
         let remarks = run.remarks();
         let Run { audit, ledger, .. } = run;

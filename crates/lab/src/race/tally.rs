@@ -58,7 +58,6 @@ impl Tally {
         self.answers.sold
     }
 
-    /// Counts an order answered 409 `insufficient-stock`.
     pub(super) fn add_refusal(&mut self, elapsed: Duration) {
         self.answers.refused += 1;
         self.add_latency(elapsed);
@@ -96,10 +95,10 @@ impl Tally {
         self.latencies.len() as f64 / wall.as_secs_f64()
     }
 
-    /// Percentiles of the latencies, in milliseconds; `None` if there are no latencies.
-    pub(super) fn percentiles_ms(&mut self, percents: [usize; 2]) -> [Option<f64>; 2] {
+    /// Median and 99th percentile of the latencies, in milliseconds.
+    pub(super) fn percentiles_ms(&mut self) -> [Option<f64>; 2] {
         self.latencies.sort_unstable();
-        let micros = percents.map(|percent| percentile(&self.latencies, percent));
+        let micros = [50, 99].map(|percent| percentile(&self.latencies, percent));
         micros.map(|micros| Some(f64::from(micros?) / 1_000.0))
     }
 }

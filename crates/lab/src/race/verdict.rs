@@ -33,9 +33,11 @@ impl Verdict {
         match tier {
             Tier::Unsafe if audit.lost_units() => Self::Caught,
             Tier::Unsafe => Self::NotCaught,
-            Tier::Safe | Tier::Guarded | Tier::Volatile if !findings.is_empty() => Self::Broken,
-            Tier::Safe | Tier::Guarded | Tier::Volatile if failed > 0 => Self::NotProven,
-            Tier::Safe | Tier::Guarded | Tier::Volatile => Self::Exact,
+            Tier::Safe | Tier::Guarded | Tier::Volatile => match (findings, failed) {
+                ([], 0) => Self::Exact,
+                ([], _) => Self::NotProven,
+                _ => Self::Broken,
+            },
         }
     }
 
