@@ -59,27 +59,6 @@ pub(super) enum ExchangeError {
     TimedOut,
 }
 
-impl ExchangeError {
-    /// The code under which it is counted.
-    pub(super) fn code(&self) -> &'static str {
-        match self {
-            Self::Connect(_) => "not-connected",
-            Self::Http(_) | Self::Body(_) => "cut",
-            Self::TimedOut => "no-answer",
-        }
-    }
-
-    /// Whether the service may have executed the request.
-    pub(super) fn may_have_arrived(&self) -> bool {
-        match self {
-            Self::Connect(_) => false,
-            // Canceled: the connection was closed before hyper sent the request.
-            Self::Http(error) => !error.is_canceled(),
-            Self::Body(_) | Self::TimedOut => true,
-        }
-    }
-}
-
 /// A connection to one replica.
 #[derive(Debug)]
 pub(super) struct Connection {

@@ -29,10 +29,15 @@ pub(super) fn choose(
         Entrants::Everyone => (&Strategy::ALL, false),
         Entrants::Only(strategies) => (strategies, true),
     };
+    let wrong_home = match plan.home {
+        Home::Sql => "it needs stock in Redis (--home redis)",
+        Home::Redis => "it needs stock in SQL (--home sql)",
+    };
     let (mut running, mut skipped) = (Vec::new(), Vec::new());
     for &strategy in strategies {
-        let obstacle = wrong_home(strategy, plan.home)
-            .or_else(|| lists.iter().find_map(|list| unavailable(strategy, list)));
+        let home = (!strategy.card().homes.include(plan.home)).then_some(wrong_home);
+        let mut lists = lists.iter();
+        let obstacle = home.or_else(|| lists.find_map(|list| unavailable(strategy, list)));
         match obstacle {
             None => running.push(strategy),
             Some(reason) if named => {
@@ -50,26 +55,12 @@ pub(super) fn choose(
     Ok((running, skipped))
 }
 
-/// The reason if the strategy does not support stock with this home.
-fn wrong_home(strategy: Strategy, home: Home) -> Option<&'static str> {
-    let reason = match home {
-        Home::Sql => "it needs stock in Redis (--home redis)",
-        Home::Redis => "it needs stock in SQL (--home sql)",
-    };
-    (!strategy.card().homes.include(home)).then_some(reason)
-}
-
 /// The reason if the target with this list cannot run the strategy.
 fn unavailable(strategy: Strategy, list: &[Listed]) -> Option<&str> {
     match list.iter().find(|listed| listed.name == strategy.name()) {
         None => Some("a target does not know it"),
         Some(listed) if listed.available => None,
-        Some(listed) => Some(
-            listed
-                .reason
-                .as_deref()
-                .unwrap_or("a target gives no reason"),
-        ),
+        Some(Listed { reason, .. }) => reason.as_deref().or(Some("a target gives no reason")),
     }
 }
 

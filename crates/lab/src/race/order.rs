@@ -64,18 +64,17 @@ pub(super) async fn place(
     loop {
         let until = sale.deadline.min(Instant::now() + MAX_EXCHANGE);
         let outcome = connection.exchange(order, until).await;
-        let elapsed = outcome
-            .as_ref()
-            .map_or(Duration::ZERO, |answer| answer.elapsed);
         match judge(&outcome) {
             Judgement::Sold { id, replayed } => {
                 let after_refusal = replayed && !earlier_unknown;
-                let sold = sale.tally().add_sale(id, replayed, after_refusal, elapsed);
+                let sold = sale.tally().add_sale(id, replayed, after_refusal);
                 sale.bar.set_message(format!("{sold} sold"));
             }
-            Judgement::Refused => sale.tally().add_refusal(elapsed),
+            Judgement::Refused => sale.tally().answers.refused += 1,
             Judgement::Failed { reason, unknown } => {
-                sale.tally().add_failure(reason, unknown || earlier_unknown);
+                let unknown = unknown || earlier_unknown;
+                sale.tally().add_failure(reason, unknown);
+                return true;
             }
             Judgement::Retry(retry) => {
                 earlier_unknown |= retry.unknown;
@@ -91,6 +90,9 @@ pub(super) async fn place(
                 return !matches!(outcome, Err(ExchangeError::Connect(_)));
             }
         }
+        if let Ok(answer) = outcome {
+            sale.tally().add_latency(answer.elapsed);
+        }
         return true;
     }
 }
@@ -99,10 +101,17 @@ fn judge(outcome: &Result<Answer, ExchangeError>) -> Judgement {
     let answer = match outcome {
         Ok(answer) => answer,
         Err(error) => {
+            let (code, unknown) = match error {
+                ExchangeError::Connect(_) => ("not-connected", false),
+                // Canceled: the connection was closed before hyper sent the request.
+                ExchangeError::Http(error) => ("cut", !error.is_canceled()),
+                ExchangeError::Body(_) => ("cut", true),
+                ExchangeError::TimedOut => ("no-answer", true),
+            };
             return Judgement::Retry(Retry {
                 reason: error.to_string(),
-                code: error.code().to_owned(),
-                unknown: error.may_have_arrived(),
+                code: code.to_owned(),
+                unknown,
                 pause: None,
             });
         }

@@ -152,9 +152,9 @@ mod tests {
         let mut tally = Tally::default();
         for answer in answers.chars() {
             match answer {
-                'r' => tally.add_refusal(Duration::ZERO),
+                'r' => tally.answers.refused += 1,
                 'f' | 'u' => tally.add_failure("500 internal".to_owned(), answer == 'u'),
-                sold => drop(tally.add_sale(id(sold), false, false, Duration::ZERO)),
+                sold => drop(tally.add_sale(id(sold), false, false)),
             }
         }
         let movement = |digit| Movement {
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn sale_after_a_refusal_breaks_the_promise() {
         let mut run = run(Strategy::Optimistic, "12r", "123", 0);
-        run.tally.add_sale(id('3'), true, true, Duration::ZERO);
+        run.tally.add_sale(id('3'), true, true);
         let row = judged(run);
         assert_eq!(row.verdict, Verdict::Broken);
         assert_eq!(

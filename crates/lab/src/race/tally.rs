@@ -37,33 +37,22 @@ pub(super) struct Tally {
     pub(super) answers: Answers,
     /// The operations of the orders answered 200, one per order.
     pub(super) sold: Vec<Uuid>,
-    /// In microseconds, one for each exchange answered 200 or 409 `insufficient-stock`.
+    /// In microseconds.
     latencies: Vec<u32>,
 }
 
 impl Tally {
     /// Counts an order answered 200. Returns the number of orders sold so far.
-    pub(super) fn add_sale(
-        &mut self,
-        id: Uuid,
-        replayed: bool,
-        after_refusal: bool,
-        elapsed: Duration,
-    ) -> i64 {
+    pub(super) fn add_sale(&mut self, id: Uuid, replayed: bool, after_refusal: bool) -> i64 {
         self.sold.push(id);
         self.answers.sold += 1;
         self.answers.replayed += i64::from(replayed);
         self.answers.sold_after_refusal += i64::from(after_refusal);
-        self.add_latency(elapsed);
         self.answers.sold
     }
 
-    pub(super) fn add_refusal(&mut self, elapsed: Duration) {
-        self.answers.refused += 1;
-        self.add_latency(elapsed);
-    }
-
-    fn add_latency(&mut self, elapsed: Duration) {
+    /// Adds the latency of an exchange answered 200 or 409 `insufficient-stock`.
+    pub(super) fn add_latency(&mut self, elapsed: Duration) {
         let micros = u32::try_from(elapsed.as_micros()).unwrap_or(u32::MAX);
         self.latencies.push(micros);
     }
