@@ -15,10 +15,10 @@ use super::{EXIT_CONFIGURATION, Failure, migrate, start_logging};
 use crate::app::open_stores;
 use crate::config::DatabaseConfig;
 use crate::descriptors::allow_connections;
+use stocklock_lab::TempDir;
 use stocklock_lab::delay::{DelayedServers, ServerUrls};
 use stocklock_lab::processes::ReplicaProcesses;
 use stocklock_lab::race::{Progress, Report, Target, run};
-use stocklock_lab::temporary::TemporaryDatabase;
 
 /// Time that a replica gets to exit, in addition to its drain limit.
 const EXIT_MARGIN: Duration = Duration::from_secs(5);
@@ -60,33 +60,35 @@ async fn race_on_new_replicas(args: &RaceArgs) -> Result<Report, Failure> {
     let mut database = settings.database.clone();
     let temporary = match database.database_url {
         Some(_) => None,
-        None => Some(TemporaryDatabase::new().map_err(|error| {
+        None => Some(TempDir::with_prefix("stocklock-race-").map_err(|error| {
             Failure::Other(format!("cannot create a temporary directory: {error}"))
         })?),
     };
-    if let Some(temporary) = &temporary {
-        database.database_url = Some(temporary.url().into());
+    if let Some(directory) = &temporary {
+        let url = format!("sqlite://{}", directory.path().join("race.db").display());
+        database.database_url = Some(url.into());
     }
     let servers = ServerUrls {
         database: database.url().into(),
         redis: settings.services.redis_url.clone(),
         zookeeper: settings.services.zookeeper_connect.clone(),
     };
-    let delayed = match args.rtt() {
-        Some(rtt) => Some(DelayedServers::start(rtt, &servers).await),
-        None => None,
-    };
-    let delayed = delayed.transpose().map_err(Failure::Setting)?;
-    migrate(&database).await?;
-    let report = match &delayed {
+    let report = match args.rtt() {
         None => {
+            migrate(&database).await?;
             eprintln!("racing on {}", args.place());
             race_with_servers(args, &servers).await
         }
-        Some(DelayedServers { urls, distance, .. }) => {
+        Some(rtt) => {
+            let delayed = DelayedServers::start(rtt, servers).await;
+            let DelayedServers { urls, distance, .. } = &delayed.map_err(Failure::Setting)?;
+            migrate(&database).await?;
             eprintln!("racing on {}; {distance}", args.place());
-            let report = race_with_servers(args, urls).await;
-            report.map(|report| report.with_distance(distance.clone()))
+            let mut report = race_with_servers(args, urls).await;
+            if let Ok(report) = &mut report {
+                report.distance = Some(distance.clone());
+            }
+            report
         }
     };
     if temporary.is_some() {
@@ -135,7 +137,7 @@ async fn race_with_servers(args: &RaceArgs, servers: &ServerUrls) -> Result<Repo
 async fn race_on(args: &RaceArgs, targets: &[Target]) -> Result<Report, Failure> {
     let plan = args.plan();
     tokio::select! {
-        report = run(&plan, targets, Progress::for_stderr()) => {
+        report = run(&plan, targets, Progress::Shown) => {
             report.map_err(|error| Failure::Other(error.to_string()))
         }
         _ = tokio::signal::ctrl_c() => Err(Failure::Other("stopped".to_owned())),

@@ -41,7 +41,12 @@ async fn working_lock_excludes_without_the_safeguards(
     assert_eq!(report.rows.len(), 2, "{}", report.table());
     for row in &report.rows {
         assert_eq!(row.verdict, Verdict::Exact, "{}", report.table());
-        assert_eq!((row.sold, row.refused), (60, 20), "{}", report.table());
+        assert_eq!(
+            (row.answers.sold, row.answers.refused),
+            (60, 20),
+            "{}",
+            report.table()
+        );
         assert!(row.locks.none(), "{}", report.table());
     }
     app.stop().await;
@@ -88,7 +93,7 @@ async fn without_guard_a_lock_that_does_not_exclude_loses_stock(
     let report = race_without_a_common_lock(backend, false).await;
     let (row, table) = (only_row(&report), report.table());
     assert_eq!(row.verdict, Verdict::Broken, "{table}");
-    assert!(row.drift > 0 && row.evidence.is_some(), "{table}");
+    assert!(row.audit.drift > 0 && row.evidence.is_some(), "{table}");
     assert!(row.locks.none(), "{table}");
     assert!(table.contains("\nguard off: "), "{table}");
 }

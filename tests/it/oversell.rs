@@ -68,7 +68,7 @@ async fn flash_sale_sells_exactly_the_stock(#[values(Sqlite, Mysql, Postgres)] b
     let report = race(backend, 2, &plan, &[]).await;
     assert!(!report.broken(), "{}", report.table());
     for row in &report.rows {
-        assert_eq!(row.sold, 100, "{}", report.table());
+        assert_eq!(row.answers.sold, 100, "{}", report.table());
     }
 }
 
@@ -88,9 +88,9 @@ async fn lost_updates_show_as_drift(#[values(Sqlite, Mysql, Postgres)] backend: 
     let table = report.table();
     for row in &report.rows {
         let exact = row.strategy.tier() != Tier::Unsafe;
-        let sales = (row.sold, row.refused, row.oversold);
+        let sales = (row.answers.sold, row.answers.refused, row.audit.oversold);
         assert_eq!(sales, (500, 0, 0), "{table}");
-        assert_eq!(row.drift == 0, exact, "{table}");
+        assert_eq!(row.audit.drift == 0, exact, "{table}");
     }
 }
 
@@ -100,7 +100,7 @@ async fn local_mutex_is_exact_on_one_replica(#[values(Sqlite, Mysql, Postgres)] 
     let plan = only("local-mutex", RacePlan::new(200, 40, 6));
     let report = race(backend, 1, &plan, &[]).await;
     let (row, table) = (&report.rows[0], report.table());
-    let answers = (row.sold, row.refused, row.failed);
+    let answers = (row.answers.sold, row.answers.refused, row.answers.failed);
     assert_eq!(answers, (200, 40, 0), "{table}");
-    assert_eq!((row.oversold, row.drift), (0, 0), "{table}");
+    assert_eq!((row.audit.oversold, row.audit.drift), (0, 0), "{table}");
 }

@@ -51,17 +51,21 @@ async fn race_in_redis_finds_volatile_exact_and_catches_no_lock(
 
 fn assert_row(row: &Row, report: &Report) {
     let table = report.table();
-    assert_eq!((row.failed, row.pending), (0, 0), "{table}");
+    assert_eq!((row.answers.failed, row.audit.pending), (0, 0), "{table}");
     if row.strategy.tier() == Tier::Unsafe {
         assert_eq!(row.tier, Tier::Unsafe, "{table}");
-        assert_eq!(row.evidence.is_some(), row.drift > 0, "{table}");
+        assert_eq!(row.evidence.is_some(), row.audit.drift > 0, "{table}");
         let expected = matches!(row.evidence, None | Some(Evidence::LostUpdate { .. }));
         assert!(expected, "{table}");
     } else {
         assert_eq!(row.tier, Tier::Volatile, "{table}");
         assert_eq!(row.verdict, Verdict::Exact, "{table}");
-        assert_eq!((row.sold, row.refused, row.left), (60, 20, 0), "{table}");
-        assert_eq!((row.ledger_sold, row.drift), (60, 0), "{table}");
+        assert_eq!(
+            (row.answers.sold, row.answers.refused, row.audit.on_hand),
+            (60, 20, 0),
+            "{table}"
+        );
+        assert_eq!((row.audit.sold, row.audit.drift), (60, 0), "{table}");
         // The locks excluded without the help of conditional writes.
         assert!(row.locks.none(), "{table}");
     }
@@ -74,7 +78,7 @@ async fn assert_sql_agrees(app: &TestApp, row: &Row) {
     assert_eq!(in_redis["home"], "redis", "{in_redis}");
     let in_sql = Ledger::at(&app.database_url).audit(&row.sku).await.on_hand;
     assert_eq!(in_redis["on_hand"], in_sql, "{}", row.strategy);
-    assert_eq!(row.left, in_sql, "{}", row.strategy);
+    assert_eq!(row.audit.on_hand, in_sql, "{}", row.strategy);
 }
 
 #[tokio::test]

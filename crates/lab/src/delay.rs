@@ -12,7 +12,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 
 use self::proxy::Proxies;
-use self::proxy_url::{Ensemble, ServerUrl};
+use self::proxy_url::{database_server, redis_server, with_address, zookeeper_servers};
 use crate::race::Distance;
 
 /// The settings that name the servers of a replica.
@@ -42,46 +42,39 @@ impl DelayedServers {
     ///
     /// # Errors
     /// One line that names the setting to change. It contains no password.
-    pub async fn start(rtt: Duration, servers: &ServerUrls) -> Result<Self, String> {
-        let database = ServerUrl::from_database_url(servers.database.expose_secret())
-            .map_err(|reason| format!("DATABASE_URL: {reason}"))?;
-        let redis = servers.redis.as_ref().map(ExposeSecret::expose_secret);
-        let redis = redis.map(ServerUrl::from_redis_url).transpose();
-        let redis = redis.map_err(|reason| format!("REDIS_URL: {reason}"))?;
-        let zookeeper = servers.zookeeper.as_deref().map(str::parse).transpose();
-        let zookeeper: Option<Ensemble> =
-            zookeeper.map_err(|reason| format!("ZOOKEEPER_CONNECT: {reason}"))?;
-        let embedded = database.is_none();
-        let delayed = [
-            (database.is_some(), "the SQL database"),
-            (redis.is_some(), "Redis"),
-            (zookeeper.is_some(), "ZooKeeper"),
-        ];
-        let delayed: Vec<_> = delayed
-            .into_iter()
-            .filter_map(|(is_set, name)| is_set.then_some(name))
-            .collect();
+    pub async fn start(rtt: Duration, mut urls: ServerUrls) -> Result<Self, String> {
+        let mut proxies = Proxies::new(rtt);
+        let mut delayed = Vec::new();
+        // Not parsed: a file path need not be a valid URL.
+        let embedded = urls.database.expose_secret().starts_with("sqlite:");
+        if !embedded {
+            let (url, server) = database_server(urls.database.expose_secret())
+                .map_err(|reason| format!("DATABASE_URL: {reason}"))?;
+            urls.database = with_address(url, proxies.add(server).await?).into();
+            delayed.push("the SQL database");
+        }
+        if let Some(redis) = &mut urls.redis {
+            let (url, server) = redis_server(redis.expose_secret())
+                .map_err(|reason| format!("REDIS_URL: {reason}"))?;
+            *redis = with_address(url, proxies.add(server).await?).into();
+            delayed.push("Redis");
+        }
+        if let Some(connect) = &mut urls.zookeeper {
+            let (servers, chroot) = zookeeper_servers(connect)
+                .map_err(|reason| format!("ZOOKEEPER_CONNECT: {reason}"))?;
+            let mut addresses = Vec::new();
+            for server in servers {
+                addresses.push(proxies.add(server).await?.to_string());
+            }
+            *connect = addresses.join(",") + &chroot;
+            delayed.push("ZooKeeper");
+        }
         if delayed.is_empty() {
             return Err(
                 "--rtt: there is nothing to delay, because SQLite is part of the process. Set \
                  DATABASE_URL to a server, or set REDIS_URL or ZOOKEEPER_CONNECT"
                     .to_owned(),
             );
-        }
-        let mut proxies = Proxies::new(rtt);
-        let mut urls = servers.clone();
-        if let Some(database) = database {
-            urls.database = proxies.url(database).await?;
-        }
-        if let Some(redis) = redis {
-            urls.redis = Some(proxies.url(redis).await?);
-        }
-        if let Some(ensemble) = zookeeper {
-            let mut addresses = Vec::new();
-            for server in ensemble.servers() {
-                addresses.push(proxies.add(server.clone()).await?);
-            }
-            urls.zookeeper = Some(ensemble.with_addresses(&addresses));
         }
         Ok(Self {
             urls,
@@ -93,12 +86,5 @@ impl DelayedServers {
             },
             _proxies: proxies,
         })
-    }
-}
-
-impl Proxies {
-    async fn url(&mut self, url: ServerUrl) -> Result<SecretString, String> {
-        let address = self.add(url.server().to_owned()).await?;
-        Ok(url.with_address(address).into())
     }
 }

@@ -4,18 +4,17 @@
 //! input is closed. The operating system closes it even if this process is killed, so no replica
 //! outlives the race.
 
-use std::collections::VecDeque;
-use std::io;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use serde::Deserialize;
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, BufReader, Split};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::race::{InvalidTarget, Target};
+use crate::race::Target;
 
 /// The longest time from the start of a process until it prints its address.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -23,24 +22,16 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// The longest wait for the rest of the log of a replica that has ended.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(1);
 
-/// The number of last lines of standard error that are kept for an error message.
+/// The number of last lines of standard error in an error message.
 const LAST_LINES: usize = 10;
-
-/// The line that a replica prints when it accepts connections.
-#[derive(Deserialize)]
-struct Announcement {
-    listening: String,
-}
 
 /// A replica did not start.
 #[derive(Debug, thiserror::Error)]
-#[error("replica {number} {reason}")]
+#[error("{message}")]
 pub struct StartError {
-    /// The number of the replica, from 1.
-    pub number: u32,
     /// The exit code, if the process exited by itself.
     pub exit_code: Option<i32>,
-    reason: String,
+    message: String,
 }
 
 /// Running replicas. Dropping this value kills them.
@@ -64,16 +55,9 @@ impl ReplicaProcesses {
     /// If a replica exits, prints something else than its address, or exceeds the time limit. The
     /// other replicas are then killed.
     pub async fn start(count: u32, command: impl Fn(u32) -> Command) -> Result<Self, StartError> {
-        let until = Instant::now() + START_LIMIT;
-        let starting = (1..=count).map(|number| Starting::spawn(number, command(number)));
-        let starting: Vec<_> = starting.collect::<Result<_, _>>()?;
-        let mut targets = Vec::new();
-        let mut replicas = Vec::new();
-        for replica in starting {
-            let (target, replica) = replica.listening(until).await?;
-            targets.push(target);
-            replicas.push(replica);
-        }
+        let starting = (1..=count).map(|number| start_replica(number, command(number)));
+        let started = try_join_all(starting).await?;
+        let (targets, replicas) = started.into_iter().unzip();
         Ok(Self { targets, replicas })
     }
 
@@ -115,130 +99,100 @@ impl ReplicaProcesses {
     }
 }
 
-/// A process that has not printed its address yet.
-struct Starting {
-    number: u32,
-    process: Child,
-    errors: Lines<BufReader<ChildStderr>>,
-    last_lines: VecDeque<String>,
-}
-
-impl Starting {
-    fn spawn(number: u32, mut command: Command) -> Result<Self, StartError> {
-        let spawned = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            // Ctrl-C in a terminal reaches the race only, and the race stops its replicas.
-            .process_group(0)
-            .spawn();
-        let mut process = spawned.map_err(|error| StartError {
-            number,
-            exit_code: None,
-            reason: format!("cannot be started: {error}"),
-        })?;
-        let errors = process.stderr.take().expect("standard error is a pipe");
-        Ok(Self {
-            number,
-            process,
-            errors: BufReader::new(errors).lines(),
-            last_lines: VecDeque::new(),
-        })
-    }
-
-    /// Waits until the replica prints its address.
-    async fn listening(mut self, until: Instant) -> Result<(Target, Replica), StartError> {
-        let mut exit_code = None;
-        let reason = match timeout_at(until, self.first_line()).await {
-            Ok(Ok(Some(line))) => match parse(&line) {
-                Ok(target) => {
-                    let replica = Replica {
-                        process: self.process,
-                        output: tokio::spawn(pass_through(self.last_lines, self.errors)),
-                    };
-                    return Ok((target, replica));
-                }
-                Err(error) => format!("printed `{line}` instead of its address: {error}"),
-            },
-            Ok(Ok(None)) => match timeout_at(until, self.exited()).await {
-                Ok(Ok(status)) => {
-                    exit_code = status.code();
-                    match exit_code {
-                        Some(code) => format!("did not start (exit code {code})"),
-                        None => format!("did not start ({status})"),
-                    }
-                }
-                _ => "closed its standard output".to_owned(),
-            },
-            Ok(Err(error)) => format!("cannot be read: {error}"),
-            Err(_) => format!("did not start within {} s", START_LIMIT.as_secs()),
-        };
-        let lines: Vec<String> = self.last_lines.into();
-        let reason = match &lines[..] {
-            [] => reason,
-            [line] => format!("{reason}: {}", line.trim_start_matches("stocklock: ")),
-            lines => format!("{reason}:\n  {}", lines.join("\n  ")),
-        };
-        Err(StartError {
-            number: self.number,
-            exit_code,
-            reason,
-        })
-    }
-
-    /// The first line of standard output. Keeps the last lines of standard error.
-    async fn first_line(&mut self) -> io::Result<Option<String>> {
-        let output = self.process.stdout.take();
-        let mut output = BufReader::new(output.expect("standard output is a pipe")).lines();
+/// Starts a replica and waits until it prints its address.
+async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Replica), StartError> {
+    let failed = |exit_code, reason| StartError {
+        exit_code,
+        message: format!("replica {number} {reason}"),
+    };
+    let spawned = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        // Ctrl-C in a terminal reaches the race only, and the race stops its replicas.
+        .process_group(0)
+        .spawn();
+    let spawned = spawned.map_err(|error| failed(None, format!("cannot be started: {error}")));
+    let mut process = spawned?;
+    let output = process.stdout.take().expect("standard output is a pipe");
+    let mut output = BufReader::new(output).lines();
+    let log = process.stderr.take().expect("standard error is a pipe");
+    let mut log = BufReader::new(log).split(b'\n');
+    let mut lines = Vec::new();
+    let mut exit_code = None;
+    let first_line = async {
         loop {
             tokio::select! {
                 line = output.next_line() => return line,
-                Ok(Some(line)) = self.errors.next_line() => self.keep(line),
+                Some(line) = next_line(&mut log) => lines.push(line),
             }
         }
-    }
-
-    /// Reads standard error to its end and waits for the exit.
-    async fn exited(&mut self) -> io::Result<ExitStatus> {
-        while let Ok(Some(line)) = self.errors.next_line().await {
-            self.keep(line);
+    };
+    let until = Instant::now() + START_LIMIT;
+    let reason = match timeout_at(until, first_line).await {
+        Ok(Ok(Some(line))) => match parse(&line) {
+            Ok(target) => {
+                let output = tokio::spawn(async move {
+                    for line in lines {
+                        eprintln!("{line}");
+                    }
+                    while let Some(line) = next_line(&mut log).await {
+                        eprintln!("{line}");
+                    }
+                });
+                return Ok((target, Replica { process, output }));
+            }
+            Err(error) => format!("printed `{line}` instead of its address: {error}"),
+        },
+        Ok(Ok(None)) => {
+            let exited = async {
+                while let Some(line) = next_line(&mut log).await {
+                    lines.push(line);
+                }
+                process.wait().await
+            };
+            match timeout_at(until, exited).await {
+                Ok(Ok(status)) => {
+                    exit_code = status.code();
+                    let code = exit_code.map(|code| format!("exit code {code}"));
+                    let code = code.unwrap_or_else(|| status.to_string());
+                    format!("did not start ({code})")
+                }
+                _ => "closed its standard output".to_owned(),
+            }
         }
-        self.process.wait().await
-    }
+        Ok(Err(error)) => format!("cannot be read: {error}"),
+        Err(_) => format!("did not start within {} s", START_LIMIT.as_secs()),
+    };
+    let reason = match &lines[lines.len().saturating_sub(LAST_LINES)..] {
+        [] => reason,
+        [line] => format!("{reason}: {}", line.trim_start_matches("stocklock: ")),
+        lines => format!("{reason}:\n  {}", lines.join("\n  ")),
+    };
+    Err(failed(exit_code, reason))
+}
 
-    fn keep(&mut self, line: String) {
-        if self.last_lines.len() == LAST_LINES {
-            self.last_lines.pop_front();
+/// The next line of a replica's standard error. Cancel safe.
+async fn next_line(log: &mut Split<BufReader<ChildStderr>>) -> Option<String> {
+    match log.next_segment().await {
+        Ok(line) => line.map(|line| String::from_utf8_lossy(&line).into_owned()),
+        Err(error) => {
+            tracing::warn!(%error, "cannot read the log of a replica");
+            None
         }
-        self.last_lines.push_back(line);
     }
 }
 
+/// Parses the line that a replica prints when it accepts connections.
 fn parse(line: &str) -> Result<Target, String> {
-    let announcement: Announcement =
-        serde_json::from_str(line).map_err(|error| error.to_string())?;
-    let target = announcement.listening.parse();
-    target.map_err(|error: InvalidTarget| error.to_string())
-}
-
-/// Copies the lines of a replica's standard error to the standard error of this process.
-async fn pass_through(first: VecDeque<String>, mut lines: Lines<BufReader<ChildStderr>>) {
-    for line in first {
-        eprintln!("{line}");
+    #[derive(Deserialize)]
+    struct Announcement {
+        listening: String,
     }
-    // Invalid UTF-8 is an error of one line only.
-    loop {
-        match lines.next_line().await {
-            Ok(Some(line)) => eprintln!("{line}"),
-            Ok(None) => return,
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
-            Err(error) => {
-                tracing::warn!(%error, "cannot read the log of a replica");
-                return;
-            }
-        }
-    }
+    let announcement: Result<Announcement, _> = serde_json::from_str(line);
+    let announcement = announcement.map_err(|error| error.to_string())?;
+    announcement.listening.parse()
 }
 
 #[cfg(test)]
@@ -254,40 +208,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn replicas_announce_their_address_and_stop_with_stdin() {
-        let script = r#"echo "{\"listening\":\"http://127.0.0.1:400$1\"}"; cat"#;
-        let replicas = ReplicaProcesses::start(2, shell(script)).await.unwrap();
-        let targets: Vec<_> = replicas.targets().iter().map(ToString::to_string).collect();
-        assert_eq!(targets, ["http://127.0.0.1:4001", "http://127.0.0.1:4002"]);
-        assert_eq!(replicas.stop(START_LIMIT).await, [""; 0]);
-    }
-
-    #[tokio::test]
     async fn failed_start_reports_exit_code_and_stderr() {
-        for (script, exit_code, message) in [
+        for (script, exit_code, reason) in [
             (
                 "echo 'stocklock: LOG: bad' >&2; exit 2",
                 Some(2),
-                "replica 1 did not start (exit code 2): LOG: bad",
+                "did not start (exit code 2): LOG: bad",
             ),
             (
                 "echo one >&2; echo two >&2; exit 1",
                 Some(1),
-                "replica 1 did not start (exit code 1):\n  one\n  two",
+                "did not start (exit code 1):\n  one\n  two",
             ),
+            ("kill -9 $$", None, "did not start (signal: 9 (SIGKILL))"),
             (
-                "kill -9 $$",
+                "echo hello; cat",
                 None,
-                "replica 1 did not start (signal: 9 (SIGKILL))",
+                "printed `hello` instead of its address: expected value at line 1 column 1",
             ),
         ] {
             let error = ReplicaProcesses::start(1, shell(script)).await.unwrap_err();
-            assert_eq!(error.to_string(), message);
+            assert_eq!(error.to_string(), format!("replica 1 {reason}"));
             assert_eq!(error.exit_code, exit_code);
         }
-        let error = ReplicaProcesses::start(1, shell("echo hello; cat")).await;
-        let error = error.unwrap_err().to_string();
-        assert!(error.contains("printed `hello` instead of"), "{error}");
     }
 
     #[tokio::test]

@@ -7,14 +7,12 @@
 mod buyers;
 mod connection;
 mod counts;
-mod distance;
 mod evidence;
 mod lineup;
-mod lock_counts;
+mod mismatch;
 mod order;
 mod plan;
 mod progress;
-mod reconcile;
 mod replica_client;
 mod report;
 mod row;
@@ -22,58 +20,45 @@ mod tally;
 mod target;
 mod verdict;
 
-pub use counts::Counts;
-pub use distance::Distance;
-pub use evidence::{Evidence, Sale};
+use std::time::Duration;
+
+pub use counts::{Counts, LockCounts};
+pub use evidence::Evidence;
 pub use lineup::Skipped;
-pub use lock_counts::LockCounts;
+pub use mismatch::Mismatch;
 pub use plan::{Entrants, RacePlan};
 pub use progress::Progress;
-pub use report::Report;
+pub use replica_client::{Audit, Movement};
+pub use report::{Distance, Report};
 pub use row::Row;
-pub use target::{InvalidTarget, Target};
-pub use verdict::{Mismatch, Verdict};
+pub use tally::Answers;
+pub use target::Target;
+pub use verdict::Verdict;
 
 use stocklock_core::strategy::Strategy;
 
-use self::lineup::Lineup;
-use self::lock_counts::Reading;
-use self::replica_client::{Audit, Movement, ReplicaClient};
+use self::plan::LEDGER_LIMIT;
+use self::replica_client::ReplicaClient;
 use self::row::Run;
 
 /// The race could not be run. A broken promise is not an error, but a [`Verdict`].
 #[derive(Debug, thiserror::Error)]
 pub enum RaceError {
-    /// The plan is impossible, with the reason.
-    #[error("the race cannot be run: {0}")]
-    Plan(&'static str),
-    /// There are no targets.
-    #[error("the race needs at least one target")]
-    NoTarget,
-    /// A named strategy cannot run, with the reason.
-    #[error("strategy {0} cannot run: {1}")]
-    Unavailable(Strategy, String),
-    /// All strategies were skipped.
-    #[error("no strategy can run on these targets")]
-    NoStrategy,
-    /// This target does not accept `?strategy=`, with its answer.
-    #[error("{0} is not in lab mode; start it with `stocklock lab`: {1}")]
-    NotLab(Box<Target>, String),
-    /// The first target does not know the SKU that was created at the second one.
-    #[error("{0} does not know the stock created at {1}; do they share a database?")]
-    NotShared(Box<Target>, Box<Target>),
-    /// This target does not answer, with the last error.
-    #[error("{0} does not answer: {1}")]
-    Unreachable(Box<Target>, String),
-    /// This call was answered with an unexpected status, with code and detail of the answer.
-    #[error("{0} was answered with {1} {2}")]
-    Refused(String, u16, String),
-    /// The answer to this call has an unexpected form, with the error.
-    #[error("the answer to {0} is invalid: {1}")]
-    Answer(String, String),
-    /// The counters of this target decreased during a run.
-    #[error("the counters of {0} decreased during the run; was it restarted?")]
-    Restarted(Box<Target>),
+    /// A target does not answer.
+    #[error("{0}")]
+    Unreachable(String),
+    /// A target answered with this status.
+    #[error("{1}")]
+    Refused(u16, String),
+    /// Everything else.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<String> for RaceError {
+    fn from(problem: String) -> Self {
+        Self::Failed(problem)
+    }
 }
 
 /// Runs the race on `targets`, one strategy after the other. Each run takes at most the plan's
@@ -92,18 +77,24 @@ pub async fn run(
 ) -> Result<Report, RaceError> {
     plan.check()?;
     if targets.is_empty() {
-        return Err(RaceError::NoTarget);
+        return Err("the race needs at least one target".to_owned().into());
     }
-    let lineup = Lineup::new(plan, targets).await?;
+    let mut lists = Vec::with_capacity(targets.len());
+    for target in targets {
+        let mut client = ReplicaClient::new(target);
+        client.check_lab_mode(&plan.probe_path()).await?;
+        lists.push(client.strategies().await?);
+    }
+    let (strategies, skipped) = lineup::choose(plan, &lists)?;
     let mut report = Report {
         plan: plan.clone(),
         targets: targets.to_vec(),
-        rows: Vec::with_capacity(lineup.running.len()),
-        skipped: lineup.skipped,
+        rows: Vec::with_capacity(strategies.len()),
+        skipped,
         stopped: None,
         distance: None,
     };
-    for strategy in lineup.running {
+    for strategy in strategies {
         match run_one(plan, targets, strategy, progress).await {
             Ok(row) => report.rows.push(row),
             Err(error) if report.rows.is_empty() => return Err(error),
@@ -123,19 +114,17 @@ async fn run_one(
     progress: Progress,
 ) -> Result<Row, RaceError> {
     let sku = format!("race-{:08x}-{strategy}", fastrand::u32(..));
-    let first = &targets[0];
-    ReplicaClient::new(first)
-        .create_stock(&sku, plan.home, plan.stock)
-        .await?;
+    let mut first = ReplicaClient::new(&targets[0]);
+    first.create_stock(&sku, plan).await?;
     for target in &targets[1..] {
-        let audit = ReplicaClient::new(target).audit(&sku).await?;
-        audit.ok_or_else(|| not_shared(target, first))?;
+        let mut other = ReplicaClient::new(target);
+        other.audit(&sku, Duration::ZERO).await?;
     }
-    let before = Reading::take(targets, strategy).await?;
-    let track = progress.begin(strategy, plan.total_orders());
-    let (tally, wall) = buyers::sell_out(plan, targets, strategy, &sku, &track).await;
+    let before = counts::read(targets, strategy).await?;
+    let bar = progress.begin(strategy, plan.total_orders());
+    let (tally, wall) = buyers::sell_out(plan, targets, strategy, &sku, &bar).await;
     let (audit, ledger) = read_books(plan, targets, &sku).await?;
-    let (locks, silent) = before.until_now().await?;
+    let (locks, silent) = counts::read_since(before, strategy).await?;
     let run = Run {
         strategy,
         sku,
@@ -144,10 +133,10 @@ async fn run_one(
         audit,
         ledger,
         locks,
-        silent: silent.iter().map(ToString::to_string).collect(),
+        silent,
     };
     let row = Row::new(plan, run);
-    track.finish(&row);
+    progress.finish(&bar, &row);
     Ok(row)
 }
 
@@ -157,24 +146,19 @@ async fn read_books(
     targets: &[Target],
     sku: &str,
 ) -> Result<(Audit, Vec<Movement>), RaceError> {
-    let mut unreachable = RaceError::NoTarget;
+    // A defect that writes more rows than that must not fill the memory.
+    let max_rows = plan.buyers * plan.orders * 2;
+    let mut books = Err(RaceError::Unreachable("no target answers".to_owned()));
     for target in targets {
         let mut client = ReplicaClient::new(target);
-        match client.final_audit(sku, plan.ledger_limit).await {
-            Ok(audit) => {
-                let audit = audit.ok_or_else(|| not_shared(target, &targets[0]))?;
-                // A defect that writes more rows than that must not fill the memory.
-                let max = plan.total_orders().saturating_mul(2);
-                let ledger = client.movements(sku, max).await?;
-                return Ok((audit, ledger));
-            }
-            Err(error @ RaceError::Unreachable(..)) => unreachable = error,
-            Err(error) => return Err(error),
+        let read = async {
+            let audit = client.audit(sku, LEDGER_LIMIT).await?;
+            Ok((audit, client.movements(sku, max_rows).await?))
+        };
+        books = read.await;
+        if !matches!(books, Err(RaceError::Unreachable(_))) {
+            break;
         }
     }
-    Err(unreachable)
-}
-
-fn not_shared(target: &Target, first: &Target) -> RaceError {
-    RaceError::NotShared(Box::new(target.clone()), Box::new(first.clone()))
+    books
 }

@@ -8,7 +8,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use tokio_util::task::AbortOnDropHandle;
 
 use super::line::{carry, sleep_until};
 
@@ -17,6 +16,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Time limit of a measurement, in addition to the round trips themselves.
 const MEASURE_LIMIT: Duration = Duration::from_secs(10);
+
+/// The number of measured round trips: at most a second at the largest `--rtt`.
+const ROUNDS: u32 = 9;
 
 /// Running proxies. Dropping this value closes their ports and connections.
 #[derive(Debug)]
@@ -34,10 +36,8 @@ impl Proxies {
         }
     }
 
-    /// Starts a proxy for the server at `host:port` and returns the proxy's address.
-    ///
-    /// # Errors
-    /// One line, if no port is free.
+    /// Starts a proxy for the server at `host:port` and returns the proxy's address. An error is one
+    /// line.
     pub(super) async fn add(&mut self, server: String) -> Result<SocketAddr, String> {
         let listening = listen().await;
         let (listener, address) =
@@ -46,62 +46,46 @@ impl Proxies {
         Ok(address)
     }
 
-    /// Measures the round trip of one byte through a proxy to a server that echoes it: the median
-    /// of up to 21 round trips.
-    ///
-    /// # Errors
-    /// One line, if the measurement fails.
+    /// Measures the round trip of one byte through a proxy: the median of [`ROUNDS`]. An error is
+    /// one line.
     pub(super) async fn measure(&mut self) -> Result<Duration, String> {
-        let failed = |error: io::Error| format!("cannot measure the round trip: {error}");
-        let (listener, address) = listen().await.map_err(failed)?;
-        let _echo = AbortOnDropHandle::new(tokio::spawn(echo(listener)));
-        let proxy = self.add(address.to_string()).await?;
-        let rounds = rounds(self.rtt);
-        let limit = MEASURE_LIMIT + self.rtt * 2 * (rounds + 2);
-        let times = timeout(limit, round_trips(proxy, rounds)).await;
-        let mut times = times
-            .unwrap_or_else(|late| Err(late.into()))
-            .map_err(failed)?;
+        let limit = MEASURE_LIMIT + self.rtt * 4 * ROUNDS;
+        let median = timeout(limit, self.median_round_trip()).await;
+        let median = median.unwrap_or_else(|late| Err(late.into()));
+        median.map_err(|error| format!("cannot measure the round trip: {error}"))
+    }
+
+    async fn median_round_trip(&mut self) -> io::Result<Duration> {
+        let (mut client, mut server) = self.connect().await?;
+        let mut times = Vec::new();
+        for _ in 0..ROUNDS {
+            let begin = Instant::now();
+            client.write_all(b"?").await?;
+            server.read_exact(&mut [0]).await?;
+            server.write_all(b"!").await?;
+            client.read_exact(&mut [0]).await?;
+            times.push(begin.elapsed());
+        }
         times.sort_unstable();
         Ok(times[times.len() / 2])
     }
-}
 
-/// The number of round trips that take about a second, at least 3 and at most 21.
-fn rounds(rtt: Duration) -> u32 {
-    let in_a_second = Duration::from_secs(1).as_nanos() / rtt.as_nanos().max(1);
-    u32::try_from(in_a_second).unwrap_or(u32::MAX).clamp(3, 21)
-}
-
-async fn round_trips(proxy: SocketAddr, rounds: u32) -> io::Result<Vec<Duration>> {
-    let mut stream = TcpStream::connect(proxy).await?;
-    stream.set_nodelay(true)?;
-    let mut times = Vec::new();
-    // The first round trip is not counted: it includes the delay of opening the connection.
-    for round in 0..=rounds {
-        let begin = Instant::now();
-        stream.write_all(b"?").await?;
-        stream.read_exact(&mut [0]).await?;
-        if round > 0 {
-            times.push(begin.elapsed());
-        }
+    /// Both ends of a connection through a new proxy.
+    async fn connect(&mut self) -> io::Result<(TcpStream, TcpStream)> {
+        let (listener, address) = listen().await?;
+        let proxy = self.add(address.to_string()).await;
+        let client = TcpStream::connect(proxy.map_err(io::Error::other)?).await?;
+        let (server, _) = listener.accept().await?;
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        Ok((client, server))
     }
-    Ok(times)
 }
 
 async fn listen() -> io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = listener.local_addr()?;
     Ok((listener, address))
-}
-
-/// Sends the bytes of one client back to it.
-async fn echo(listener: TcpListener) -> io::Result<()> {
-    let (mut client, _) = listener.accept().await?;
-    client.set_nodelay(true)?;
-    let (mut from, mut to) = client.split();
-    tokio::io::copy(&mut from, &mut to).await?;
-    Ok(())
 }
 
 /// Accepts connections until it is dropped, which closes them.
@@ -119,31 +103,31 @@ async fn accept(listener: TcpListener, server: String, rtt: Duration) {
     }
 }
 
-async fn forward(client: TcpStream, server: String, rtt: Duration) {
+/// Forwards one connection until both directions have ended or one of them fails. Both connections
+/// are then closed.
+async fn forward(mut client: TcpStream, server: String, rtt: Duration) {
     // Opening a TCP connection takes one round trip.
     sleep_until(Instant::now() + rtt).await;
-    match TcpStream::connect(&server).await {
-        Ok(upstream) => {
-            if let Err(error) = connect(client, upstream, rtt / 2).await {
-                // Either side may close. Both connections are then closed.
-                tracing::debug!(%server, %error, "a delayed connection broke");
-            }
+    let mut upstream = match TcpStream::connect(&server).await {
+        Ok(upstream) => upstream,
+        Err(error) => {
+            tracing::warn!(%server, %error, "a proxy of --rtt cannot reach its server");
+            return;
         }
-        Err(error) => tracing::warn!(%server, %error, "a proxy of --rtt cannot reach its server"),
+    };
+    let forwarded = async {
+        client.set_nodelay(true)?;
+        upstream.set_nodelay(true)?;
+        let (from_client, to_client) = client.split();
+        let (from_server, to_server) = upstream.split();
+        tokio::try_join!(
+            carry(from_client, to_server, rtt / 2),
+            carry(from_server, to_client, rtt / 2),
+        )
+    };
+    if let Err(error) = forwarded.await {
+        tracing::debug!(%server, %error, "a delayed connection broke");
     }
-}
-
-/// Forwards one connection until both directions have ended or one of them fails.
-async fn connect(mut client: TcpStream, mut server: TcpStream, delay: Duration) -> io::Result<()> {
-    client.set_nodelay(true)?;
-    server.set_nodelay(true)?;
-    let (from_client, to_client) = client.split();
-    let (from_server, to_server) = server.split();
-    tokio::try_join!(
-        carry(from_client, to_server, delay),
-        carry(from_server, to_client, delay),
-    )?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -151,15 +135,6 @@ mod tests {
     use super::*;
 
     const RTT: Duration = Duration::from_millis(20);
-
-    /// Both ends of a connection through a proxy.
-    async fn connected(proxies: &mut Proxies) -> (TcpStream, TcpStream) {
-        let (listener, server) = listen().await.unwrap();
-        let proxy = proxies.add(server.to_string()).await.unwrap();
-        let client = TcpStream::connect(proxy).await.unwrap();
-        let (server, _) = listener.accept().await.unwrap();
-        (client, server)
-    }
 
     async fn assert_closed(end: &mut TcpStream) {
         let read = end.read(&mut [0]).await;
@@ -177,7 +152,7 @@ mod tests {
     #[tokio::test]
     async fn half_closed_connection_still_carries_the_answer() {
         let mut proxies = Proxies::new(RTT);
-        let (mut client, mut server) = connected(&mut proxies).await;
+        let (mut client, mut server) = proxies.connect().await.unwrap();
         client.write_all(b"request").await.unwrap();
         client.shutdown().await.unwrap();
         let mut request = String::new();
@@ -190,18 +165,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reset_of_one_side_ends_the_other() {
+    async fn reset_and_drop_close_both_ends() {
         let mut proxies = Proxies::new(RTT);
-        let (client, mut server) = connected(&mut proxies).await;
+        let (client, mut server) = proxies.connect().await.unwrap();
         client.set_zero_linger().unwrap();
         drop(client);
         assert_closed(&mut server).await;
-    }
-
-    #[tokio::test]
-    async fn dropping_the_proxies_closes_their_connections() {
-        let mut proxies = Proxies::new(RTT);
-        let (mut client, mut server) = connected(&mut proxies).await;
+        let (mut client, mut server) = proxies.connect().await.unwrap();
         drop(proxies);
         assert_closed(&mut client).await;
         assert_closed(&mut server).await;

@@ -1,28 +1,26 @@
 //! The buyers of one run. They share keep-alive connections; each connection has one task.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::mem::take;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use hyper::Method;
 use hyper::header::HeaderValue;
-use hyper::{Method, Uri};
+use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 
-use super::connection::{Connection, Message};
-use super::order::{self, Failed, Settled};
-use super::plan::RacePlan;
-use super::progress::Track;
+use super::connection::Connection;
+use super::order;
+use super::plan::{DEADLINE, RacePlan};
 use super::replica_client::WAREHOUSE;
 use super::tally::Tally;
 use super::target::Target;
 use stocklock_core::strategy::Strategy;
-
-/// The interval at which the progress is shown.
-const TICK: Duration = Duration::from_millis(100);
 
 /// The longest time for opening all connections before the run. The others open with their first
 /// order.
@@ -30,20 +28,20 @@ const OPEN_LIMIT: Duration = Duration::from_secs(5);
 
 /// What all buyers of a run share.
 #[derive(Debug)]
-struct Sale {
+pub(super) struct Sale {
+    plan: RacePlan,
     sku: String,
+    path: String,
     body: Bytes,
-    buyers: usize,
-    orders: usize,
-    deadline: Instant,
+    pub(super) deadline: Instant,
     /// The first buyer who has no connection yet.
     next_buyer: AtomicUsize,
-    settled: AtomicU64,
-    sold: AtomicU64,
+    tally: Mutex<Tally>,
+    pub(super) bar: ProgressBar,
 }
 
 /// Sells `sku` under `strategy` until every order is settled, or until the plan's deadline.
-/// Returns the counts and the time from the first order to the last answer.
+/// Returns the answers and the time from the first order to the last answer.
 ///
 /// Dropping the future stops all buyers. Orders that were sent may still be sold.
 pub(super) async fn sell_out(
@@ -51,110 +49,68 @@ pub(super) async fn sell_out(
     targets: &[Target],
     strategy: Strategy,
     sku: &str,
-    track: &Track,
+    bar: &ProgressBar,
 ) -> (Tally, Duration) {
-    let connections = open_connections(plan, targets).await;
+    let until = Instant::now() + OPEN_LIMIT;
+    let opening = targets.iter().cycle().take(plan.connections());
+    let connections = join_all(opening.map(|target| Connection::open(target.clone(), until))).await;
     let started = Instant::now();
     let body = json!({"sku": sku, "warehouse": WAREHOUSE, "quantity": 1});
     let sale = Arc::new(Sale {
+        plan: plan.clone(),
         sku: sku.to_owned(),
+        path: plan.order_path(strategy),
         body: body.to_string().into(),
-        buyers: plan.buyers,
-        orders: plan.orders,
-        deadline: started + plan.deadline,
+        deadline: started + DEADLINE,
         next_buyer: AtomicUsize::new(connections.len()),
-        settled: AtomicU64::new(0),
-        sold: AtomicU64::new(0),
+        tally: Mutex::default(),
+        bar: bar.clone(),
     });
-    let path = plan.order_path(strategy);
     let mut tasks = JoinSet::new();
     for (first_buyer, connection) in connections.into_iter().enumerate() {
-        let uri = connection.target().uri(&path);
-        tasks.spawn(serve(Arc::clone(&sale), connection, uri, first_buyer));
+        tasks.spawn(serve(Arc::clone(&sale), connection, first_buyer));
     }
-    let mut tally = collect(tasks, &sale, track).await;
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("a buyer does not panic");
+    }
     let wall = started.elapsed();
+    let mut tally = take(&mut *sale.tally());
     let reason = if Instant::now() < sale.deadline {
         "their replica accepts no connections".to_owned()
     } else {
-        format!("the run took longer than {} s", plan.deadline.as_secs_f64())
+        format!("the run took longer than {} s", DEADLINE.as_secs())
     };
-    let sent = usize::try_from(tally.orders()).unwrap_or(usize::MAX);
-    let not_sent = plan.total_orders().saturating_sub(sent);
-    tally.never_sent(not_sent as u64, &reason);
+    tally.fail_rest(plan.total_orders(), &reason);
     (tally, wall)
-}
-
-async fn open_connections(plan: &RacePlan, targets: &[Target]) -> Vec<Connection> {
-    let until = Instant::now() + OPEN_LIMIT;
-    let opening = targets.iter().cycle().take(plan.connections());
-    join_all(opening.map(|target| async move {
-        let mut connection = Connection::new(target.clone());
-        // Not an error yet: the first order tries again and reports it.
-        let _ = connection.open(until).await;
-        connection
-    }))
-    .await
 }
 
 /// Serves one buyer after the other. Ends early at the deadline, and if the replica accepts no
 /// connections: each further order would take seconds to fail.
-async fn serve(sale: Arc<Sale>, mut connection: Connection, uri: Uri, first_buyer: usize) -> Tally {
-    let mut tally = Tally::with_capacity(sale.orders);
+async fn serve(sale: Arc<Sale>, mut connection: Connection, first_buyer: usize) {
+    let target = &connection.target;
+    let mut request = target.request(Method::POST, &sale.path, sale.body.clone());
     let mut buyer = first_buyer;
-    while buyer < sale.buyers {
-        for order in 0..sale.orders {
+    while buyer < sale.plan.buyers {
+        for order in 0..sale.plan.orders {
             if Instant::now() >= sale.deadline {
-                return tally;
+                return;
             }
-            let message = sale.message(&uri, buyer, order);
-            let settled = order::place(&mut connection, message, sale.deadline, &mut tally).await;
-            let sold = u64::from(matches!(settled, Settled::Sold(_)));
-            sale.sold.fetch_add(sold, Ordering::Relaxed);
-            sale.settled.fetch_add(1, Ordering::Relaxed);
-            let unreachable = matches!(
-                &settled,
-                Settled::Failed(Failed {
-                    unreachable: true,
-                    ..
-                })
-            );
-            tally.settle(settled);
-            if unreachable {
-                return tally;
+            let key = format!("{}-{buyer}-{order}", sale.sku);
+            let key = HeaderValue::try_from(key).expect("the key is ASCII");
+            request.headers_mut().insert("idempotency-key", key);
+            let reachable = order::place(&mut connection, &request, &sale).await;
+            sale.bar.inc(1);
+            if !reachable {
+                return;
             }
         }
         buyer = sale.next_buyer.fetch_add(1, Ordering::Relaxed);
     }
-    tally
 }
 
 impl Sale {
-    fn message(&self, uri: &Uri, buyer: usize, order: usize) -> Message {
-        let key = format!("{}-{buyer}-{order}", self.sku);
-        Message {
-            method: Method::POST,
-            uri: uri.clone(),
-            body: self.body.clone(),
-            key: Some(HeaderValue::try_from(key).expect("the key is ASCII")),
-        }
-    }
-}
-
-async fn collect(mut tasks: JoinSet<Tally>, sale: &Sale, track: &Track) -> Tally {
-    let mut tally = Tally::default();
-    let mut tick = interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    loop {
-        tokio::select! {
-            ended = tasks.join_next() => match ended {
-                Some(counted) => tally.merge(counted.expect("a buyer does not panic")),
-                None => return tally,
-            },
-            _ = tick.tick() => track.show(
-                sale.settled.load(Ordering::Relaxed),
-                sale.sold.load(Ordering::Relaxed),
-            ),
-        }
+    /// The answers so far. Never held while a buyer waits.
+    pub(super) fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().expect("counting does not panic")
     }
 }

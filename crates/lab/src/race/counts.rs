@@ -1,9 +1,20 @@
-//! Counters by reason.
+//! Counters by reason, and the counters of lost locks and refused writes in `/metrics`.
+//!
+//! Replicas count by strategy since their start, so a run's counts are the difference between two
+//! readings. They include everything else that the targets did under the same strategy.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
+
+use super::RaceError;
+use super::replica_client::ReplicaClient;
+use super::target::Target;
+use stocklock_core::strategy::Strategy;
+
+const LOST_LOCKS: &str = "stock_locks_lost_total";
+const REFUSED_WRITES: &str = "stock_writes_refused_total";
 
 /// Counters by reason. In JSON an object, without the reasons that were counted 0 times.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -29,68 +40,195 @@ impl Counts {
         }
     }
 
-    /// Adds all counters of `other`.
-    pub(super) fn merge(&mut self, other: &Self) {
-        for (reason, times) in &other.0 {
-            self.add(reason, *times);
+    /// Adds the increase between two readings; `None` if a counter has decreased.
+    fn add_increase(&mut self, before: &Self, now: &Self) -> Option<()> {
+        if before
+            .0
+            .keys()
+            .any(|reason| now.of(reason) < before.of(reason))
+        {
+            return None;
         }
-    }
-
-    /// The increase since `before`; `None` if a counter has decreased.
-    pub(super) fn since(&self, before: &Self) -> Option<Self> {
-        let mut since = self.clone();
-        for (reason, times) in &before.0 {
-            let count = since.0.get_mut(reason)?;
-            *count = count.checked_sub(*times)?;
+        for (reason, times) in &now.0 {
+            self.add(reason, times - before.of(reason));
         }
-        since.0.retain(|_, count| *count > 0);
-        Some(since)
+        Some(())
     }
 }
 
 impl fmt::Display for Counts {
     /// `12 (version)`, or `12 (fence 2, version 10)`, or `0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.total())?;
-        let reasons: Vec<String> = match self.0.len() {
-            0 => return Ok(()),
-            1 => self.0.keys().cloned().collect(),
-            _ => self
-                .0
-                .iter()
-                .map(|(reason, times)| format!("{reason} {times}"))
-                .collect(),
+        let reason = |(reason, times): (&String, &u64)| match self.0.len() {
+            1 => reason.clone(),
+            _ => format!("{reason} {times}"),
         };
-        write!(f, " ({})", reasons.join(", "))
+        let reasons: Vec<_> = self.0.iter().map(reason).collect();
+        match &reasons[..] {
+            [] => f.write_str("0"),
+            reasons => write!(f, "{} ({})", self.total(), reasons.join(", ")),
+        }
     }
+}
+
+/// The counts of one strategy. All are 0 if there was no fault and the lock excluded other holders.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct LockCounts {
+    /// Locks that were lost before their release, by reason.
+    pub lost_locks: Counts,
+    /// Conditional writes that changed no row: the version had changed since it was read
+    /// (`version`), or a later lock holder had written (`fence`).
+    pub refused_writes: Counts,
+}
+
+impl LockCounts {
+    /// Whether all counts are 0.
+    #[must_use]
+    pub fn none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Reads the counts from an `OpenMetrics` text. A missing counter is 0; an incomplete text or an
+    /// unexpected form is an error.
+    pub(super) fn parse(text: &str, strategy: Strategy) -> Result<Self, String> {
+        let samples = text.strip_suffix("# EOF\n").ok_or("the text has no end")?;
+        let mut counts = Self::default();
+        for line in samples.lines() {
+            let counted = match line.split(['{', ' ']).next() {
+                Some(LOST_LOCKS) => &mut counts.lost_locks,
+                Some(REFUSED_WRITES) => &mut counts.refused_writes,
+                _ => continue,
+            };
+            let unexpected = || format!("unexpected counter `{line}`");
+            let (name, reason, count) = sample(line).ok_or_else(unexpected)?;
+            if name == strategy.name() {
+                counted.add(reason, count);
+            }
+        }
+        Ok(counts)
+    }
+}
+
+impl fmt::Display for LockCounts {
+    /// `locks lost: 3 (expired), writes refused: 2 (fence)`, without the counts that are 0.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (lost, refused) = (&self.lost_locks, &self.refused_writes);
+        match (lost.total(), refused.total()) {
+            (0, 0) => Ok(()),
+            (_, 0) => write!(f, "locks lost: {lost}"),
+            (0, _) => write!(f, "writes refused: {refused}"),
+            (_, _) => write!(f, "locks lost: {lost}, writes refused: {refused}"),
+        }
+    }
+}
+
+/// Strategy, reason and count of `name{strategy="…",reason="…"} count`. No name needs an escape.
+fn sample(line: &str) -> Option<(&str, &str, u64)> {
+    let (_, rest) = line.split_once("{strategy=\"")?;
+    let (strategy, rest) = rest.split_once("\",reason=\"")?;
+    let (reason, count) = rest.split_once("\"} ")?;
+    let valid = !strategy.contains('"') && !reason.contains('"');
+    valid.then_some((strategy, reason, count.parse().ok()?))
+}
+
+/// Reads the counts of each target once, even if it is listed twice.
+pub(super) async fn read(
+    targets: &[Target],
+    strategy: Strategy,
+) -> Result<Vec<(&Target, LockCounts)>, RaceError> {
+    let mut read = Vec::with_capacity(targets.len());
+    for (position, target) in targets.iter().enumerate() {
+        if !targets[..position].contains(target) {
+            let counts = ReplicaClient::new(target).lock_counts(strategy).await?;
+            read.push((target, counts));
+        }
+    }
+    Ok(read)
+}
+
+/// The sum of all targets' counts since `before`, and the targets that no longer answer. A target
+/// that was restarted is an error.
+pub(super) async fn read_since(
+    before: Vec<(&Target, LockCounts)>,
+    strategy: Strategy,
+) -> Result<(LockCounts, Vec<String>), RaceError> {
+    let mut sum = LockCounts::default();
+    let mut silent = Vec::new();
+    for (target, before) in before {
+        let now = match ReplicaClient::new(target).lock_counts(strategy).await {
+            Err(RaceError::Unreachable(_)) => {
+                silent.push(target.to_string());
+                continue;
+            }
+            now => now?,
+        };
+        let (lost, refused) = (&mut sum.lost_locks, &mut sum.refused_writes);
+        let lost = lost.add_increase(&before.lost_locks, &now.lost_locks);
+        let refused = refused.add_increase(&before.refused_writes, &now.refused_writes);
+        let problem = "decreased during the run; was it restarted?";
+        lost.and(refused)
+            .ok_or_else(|| format!("the counters of {target} {problem}"))?;
+    }
+    Ok((sum, silent))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stocklock_core::strategy::Strategy::{Optimistic, RedisLock, SingleSql};
 
-    fn counts<const N: usize>(counts: [(&str, u64); N]) -> Counts {
-        let mut all = Counts::default();
-        for (reason, times) in counts {
-            all.add(reason, times);
+    const TEXT: &str = r#"# TYPE stock_locks_lost counter
+stock_locks_lost_total{strategy="redis-lock",reason="expired"} 3
+stock_locks_lost_total{strategy="redis-lock",reason="stolen"} 1
+stock_locks_lost_total{strategy="zookeeper-lock",reason="session-expired"} 7
+# TYPE stock_writes_refused counter
+stock_writes_refused_total{strategy="optimistic",reason="version"} 4812
+stock_writes_refused_total{strategy="redis-lock",reason="fence"} 2
+http_responses_total{status="200"} 12
+# EOF
+"#;
+
+    #[test]
+    fn counters_of_one_strategy_are_read() {
+        let redis = "locks lost: 4 (expired 3, stolen 1), writes refused: 2 (fence)";
+        for (strategy, expected) in [
+            (RedisLock, redis),
+            (Optimistic, "writes refused: 4812 (version)"),
+            (SingleSql, ""),
+        ] {
+            let counts = LockCounts::parse(TEXT, strategy).unwrap();
+            assert_eq!(counts.to_string(), expected);
         }
-        all
     }
 
     #[test]
-    fn total_is_shown_with_its_reasons() {
-        assert_eq!(counts([("version", 0)]).to_string(), "0");
-        assert_eq!(counts([("version", 12)]).to_string(), "12 (version)");
-        let two = counts([("version", 10), ("fence", 2)]);
-        assert_eq!(two.to_string(), "12 (fence 2, version 10)");
+    fn unexpected_texts_are_errors() {
+        for text in [
+            "",
+            "<html></html>",
+            TEXT.strip_suffix("# EOF\n").unwrap(),
+            "stock_locks_lost_total 3\n# EOF\n",
+            "stock_locks_lost_total{strategy=\"redis-lock\",reason=\"expired\"} -1\n# EOF\n",
+            "stock_locks_lost_total{strategy=\"a\",zone=\"b\",reason=\"c\"} 1\n# EOF\n",
+        ] {
+            assert!(LockCounts::parse(text, RedisLock).is_err(), "{text:?}");
+        }
     }
 
     #[test]
-    fn difference_is_taken_for_each_reason() {
-        let before = counts([("a", 1), ("b", 2)]);
-        let after = counts([("a", 1), ("b", 5), ("c", 1)]);
-        assert_eq!(after.since(&before), Some(counts([("b", 3), ("c", 1)])));
-        assert_eq!(before.since(&after), None);
-        assert_eq!(counts([("a", 9)]).since(&before), None, "b is gone");
+    fn increase_is_added_for_each_reason() {
+        let counts = |a, b, c| {
+            let mut counts = Counts::default();
+            counts.add("a", a);
+            counts.add("b", b);
+            counts.add("c", c);
+            counts
+        };
+        let (before, after) = (counts(1, 2, 0), counts(1, 5, 1));
+        let mut sum = counts(0, 1, 0);
+        assert!(sum.add_increase(&before, &after).is_some());
+        assert_eq!(sum.to_string(), "5 (b 4, c 1)");
+        assert!(sum.add_increase(&after, &before).is_none());
+        assert!(sum.add_increase(&before, &counts(9, 0, 0)).is_none());
     }
 }

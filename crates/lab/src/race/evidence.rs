@@ -19,9 +19,9 @@ pub enum Evidence {
     /// The oldest pair of sales that read the same version.
     LostUpdate {
         /// The earlier sale.
-        first: Sale,
+        first: Movement,
         /// The later sale.
-        second: Sale,
+        second: Movement,
         /// The version that both read.
         read_version: i64,
         /// The level that both read.
@@ -36,47 +36,34 @@ pub enum Evidence {
     },
 }
 
-/// One of two sales that read the same version.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Sale {
-    /// Its operation.
-    pub operation: Uuid,
-    /// The level that it wrote.
-    pub wrote: i64,
-}
-
-/// Finds the first lost update in a ledger that is sorted newest first.
-pub(super) fn find(newest_first: &[Movement]) -> Evidence {
-    let mut readers: HashMap<i64, &Movement> = HashMap::new();
-    let mut oldest = None;
-    let mut lost_updates = 0;
-    let sales = newest_first.iter().rev().filter(|row| row.is_sale());
-    for sale in sales.clone() {
-        let Some(version) = sale.read_version else {
-            continue;
-        };
-        if let Some(earlier) = readers.get(&version) {
-            lost_updates += 1;
-            oldest.get_or_insert((*earlier, sale, version));
-        } else {
-            readers.insert(version, sale);
+impl Evidence {
+    /// Finds the first lost update in a ledger that is sorted newest first.
+    pub(super) fn find(newest_first: &[Movement]) -> Self {
+        let mut readers: HashMap<i64, &Movement> = HashMap::new();
+        let mut oldest = None;
+        let mut lost_updates = 0;
+        let sales = newest_first.iter().rev().filter(|row| row.is_sale());
+        for later in sales.clone() {
+            let Some(version) = later.read_version else {
+                continue;
+            };
+            let earlier = *readers.entry(version).or_insert(later);
+            if earlier.id != later.id {
+                lost_updates += 1;
+                oldest.get_or_insert((earlier, later, version));
+            }
         }
-    }
-    let of = |movement: &Movement| Sale {
-        operation: movement.id,
-        wrote: movement.available_after,
-    };
-    match oldest {
-        Some((first, second, read_version)) => Evidence::LostUpdate {
-            first: of(first),
-            second: of(second),
+        let Some((first, second, read_version)) = oldest else {
+            let sales = sales.count();
+            return Self::Nothing { sales };
+        };
+        Self::LostUpdate {
+            first: first.clone(),
+            second: second.clone(),
             read_version,
             read: first.available_after - first.delta,
             lost_updates,
-        },
-        None => Evidence::Nothing {
-            sales: sales.count(),
-        },
+        }
     }
 }
 
@@ -96,12 +83,11 @@ impl fmt::Display for Evidence {
                 read,
                 lost_updates,
             } => {
-                let (a, b) = (short(first.operation), short(second.operation));
+                let (a, b) = (short(first.id), short(second.id));
                 write!(f, "{a} and {b} both read version {read_version} = {read}, ")?;
-                if first.wrote == second.wrote {
-                    write!(f, "both wrote {}", first.wrote)?;
-                } else {
-                    write!(f, "wrote {} and {}", first.wrote, second.wrote)?;
+                match (first.available_after, second.available_after) {
+                    (a, b) if a == b => write!(f, "both wrote {a}")?,
+                    (a, b) => write!(f, "wrote {a} and {b}")?,
                 }
                 match lost_updates - 1 {
                     0 => Ok(()),
@@ -109,10 +95,8 @@ impl fmt::Display for Evidence {
                 }
             }
             Self::Nothing { sales } => {
-                write!(
-                    f,
-                    "units were lost, but no two of {sales} sales read the same version"
-                )
+                f.write_str("units were lost, but no two of ")?;
+                write!(f, "{sales} sales read the same version")
             }
         }
     }
@@ -122,41 +106,32 @@ impl fmt::Display for Evidence {
 mod tests {
     use super::*;
 
-    fn sale(id: u128, read_version: Option<i64>, available_after: i64) -> Movement {
-        Movement {
+    /// A ledger of these sales, oldest first: the version that was read, and the level after it.
+    fn find(sales: &[(Option<i64>, i64)]) -> Evidence {
+        let movement = |(id, &(read_version, available_after))| Movement {
             id: Uuid::from_u128(id),
             kind: "deducted".to_owned(),
             delta: -1,
             available_after,
             read_version,
-        }
+        };
+        let mut ledger: Vec<_> = (10..).zip(sales).map(movement).collect();
+        ledger.reverse();
+        Evidence::find(&ledger)
     }
 
     #[test]
     fn oldest_pair_with_the_same_version_is_found() {
-        let ledger = [
-            sale(14, Some(18), 8),
-            sale(13, Some(18), 8),
-            sale(12, Some(17), 9),
-            sale(11, Some(17), 9),
-            sale(10, Some(16), 10),
-        ];
+        let sales = [16, 17, 17, 18, 18].map(|version| (Some(version), 26 - version));
         let pair = "…0000000b and …0000000c both read version 17 = 10, both wrote 9";
+        assert_eq!(find(&sales[..3]).to_string(), pair);
         let all = format!("{pair} (and 1 more like it)");
-        assert_eq!(find(&ledger).to_string(), all);
-        assert_eq!(find(&ledger[2..]).to_string(), pair);
+        assert_eq!(find(&sales).to_string(), all);
     }
 
     #[test]
-    fn receipts_and_sales_without_a_version_prove_nothing() {
-        let mut received = sale(1, Some(1), 10);
-        received.kind = "received".to_owned();
-        let ledger = [
-            sale(4, None, 8),
-            sale(3, None, 8),
-            sale(2, Some(1), 9),
-            received,
-        ];
-        assert_eq!(find(&ledger), Evidence::Nothing { sales: 3 });
+    fn sales_without_a_version_prove_nothing() {
+        let evidence = find(&[(Some(1), 9), (None, 8), (None, 8)]);
+        assert_eq!(evidence, Evidence::Nothing { sales: 3 });
     }
 }

@@ -4,14 +4,16 @@
 
 use std::time::Duration;
 
-use hyper::StatusCode;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Request;
 use hyper::header::RETRY_AFTER;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
-use super::connection::{Answer, Connection, ExchangeError, Message};
-use super::tally::Tally;
+use super::buyers::Sale;
+use super::connection::{Answer, Connection, ExchangeError, Problem};
 
 /// The largest number of exchanges of one order.
 const MAX_ATTEMPTS: u32 = 50;
@@ -26,42 +28,16 @@ const MAX_PAUSE: Duration = Duration::from_millis(200);
 /// A longer `Retry-After` is cut to this.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// The end of an order.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Settled {
-    /// 200.
-    Sold(Sold),
-    /// 409 `insufficient-stock`.
-    Refused,
-    /// Everything else.
-    Failed(Failed),
-}
-
-/// An order that was answered 200.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Sold {
-    /// The operation in the ledger.
-    pub(super) id: Uuid,
-    /// An earlier exchange of this order had sold it.
-    pub(super) replayed: bool,
-    /// `replayed`, although every earlier exchange was answered with a refusal.
-    pub(super) after_refusal: bool,
-}
-
-/// An order that ended neither with 200 nor with 409 `insufficient-stock`.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Failed {
-    pub(super) reason: String,
-    /// The outcome is unknown: the ledger may contain the order.
-    pub(super) unknown: bool,
-    /// The replica accepted no connection.
-    pub(super) unreachable: bool,
-}
-
-/// The meaning of one answer for its order.
+/// What one answer means for its order.
 #[derive(Debug, PartialEq, Eq)]
 enum Judgement {
-    Settled(Settled),
+    /// 200, with the operation in the ledger. `replayed`: an earlier exchange had sold it.
+    Sold { id: Uuid, replayed: bool },
+    /// 409 `insufficient-stock`.
+    Refused,
+    /// Another final answer. `unknown`: the ledger may contain the order.
+    Failed { reason: String, unknown: bool },
+    /// The order must be sent again.
     Retry(Retry),
 }
 
@@ -76,54 +52,48 @@ struct Retry {
     pause: Option<Duration>,
 }
 
-/// Sends one order until it is settled, or until `deadline`.
+/// Sends one order until it is settled or until the sale's deadline, and counts the result. Returns
+/// false if the replica accepts no connection.
 pub(super) async fn place(
     connection: &mut Connection,
-    message: Message,
-    deadline: Instant,
-    tally: &mut Tally,
-) -> Settled {
-    let mut unknown = false;
+    order: &Request<Full<Bytes>>,
+    sale: &Sale,
+) -> bool {
+    let mut earlier_unknown = false;
     let mut attempt = 1;
     loop {
-        let until = deadline.min(Instant::now() + MAX_EXCHANGE);
-        let outcome = connection.exchange(message.clone(), until).await;
-        let retry = match judge(&outcome) {
-            Judgement::Settled(settled) => {
-                if let (Ok(answer), Settled::Sold(_) | Settled::Refused) = (&outcome, &settled) {
-                    tally.add_latency(answer.elapsed);
-                }
-                return with_earlier_attempts(settled, unknown);
+        let until = sale.deadline.min(Instant::now() + MAX_EXCHANGE);
+        let outcome = connection.exchange(order, until).await;
+        match judge(&outcome) {
+            Judgement::Sold { id, replayed } => {
+                let after_refusal = replayed && !earlier_unknown;
+                let sold = sale.tally().add_sale(id, replayed, after_refusal);
+                sale.bar.set_message(format!("{sold} sold"));
             }
-            Judgement::Retry(retry) => retry,
-        };
-        unknown |= retry.unknown;
-        let resume = Instant::now() + pause(attempt, retry.pause);
-        if attempt == MAX_ATTEMPTS || resume >= deadline {
-            return Settled::Failed(Failed {
-                reason: format!("{}, given up after {attempt} attempts", retry.reason),
-                unknown,
-                unreachable: matches!(outcome, Err(ExchangeError::Connect(_))),
-            });
+            Judgement::Refused => sale.tally().answers.refused += 1,
+            Judgement::Failed { reason, unknown } => {
+                let unknown = unknown || earlier_unknown;
+                sale.tally().add_failure(reason, unknown);
+                return true;
+            }
+            Judgement::Retry(retry) => {
+                earlier_unknown |= retry.unknown;
+                let resume = Instant::now() + pause(attempt, retry.pause);
+                if attempt < MAX_ATTEMPTS && resume < sale.deadline {
+                    sleep_until(resume).await;
+                    attempt += 1;
+                    sale.tally().answers.retried.add(&retry.code, 1);
+                    continue;
+                }
+                let reason = format!("{}, given up after {attempt} attempts", retry.reason);
+                sale.tally().add_failure(reason, earlier_unknown);
+                return !matches!(outcome, Err(ExchangeError::Connect(_)));
+            }
         }
-        sleep_until(resume).await;
-        attempt += 1;
-        tally.retried.add(&retry.code, 1);
-    }
-}
-
-/// Adds to the last answer whether an earlier exchange had an unknown outcome.
-fn with_earlier_attempts(settled: Settled, unknown: bool) -> Settled {
-    match settled {
-        Settled::Sold(sold) => Settled::Sold(Sold {
-            after_refusal: sold.replayed && !unknown,
-            ..sold
-        }),
-        Settled::Refused => Settled::Refused,
-        Settled::Failed(failed) => Settled::Failed(Failed {
-            unknown: failed.unknown || unknown,
-            ..failed
-        }),
+        if let Ok(answer) = outcome {
+            sale.tally().add_latency(answer.elapsed);
+        }
+        return true;
     }
 }
 
@@ -131,77 +101,67 @@ fn judge(outcome: &Result<Answer, ExchangeError>) -> Judgement {
     let answer = match outcome {
         Ok(answer) => answer,
         Err(error) => {
+            let (code, unknown) = match error {
+                ExchangeError::Connect(_) => ("not-connected", false),
+                // Canceled: the connection was closed before hyper sent the request.
+                ExchangeError::Http(error) => ("cut", !error.is_canceled()),
+                ExchangeError::Body(_) => ("cut", true),
+                ExchangeError::TimedOut => ("no-answer", true),
+            };
             return Judgement::Retry(Retry {
                 reason: error.to_string(),
-                code: error.code().to_owned(),
-                unknown: error.may_have_arrived(),
+                code: code.to_owned(),
+                unknown,
                 pause: None,
             });
         }
     };
-    if answer.status == StatusCode::OK {
-        return Judgement::Settled(sold(answer));
-    }
-    let code = answer.problem().code;
-    let asked = retry_after(answer);
-    let retry = |unknown, retry_after| {
-        let status = answer.status.as_str();
+    let Problem { code, detail } = answer.problem();
+    let status = answer.status.as_str();
+    let retry = |unknown, pause| {
         Judgement::Retry(Retry {
             reason: format!("{status} {code}"),
             // A proxy's answer has no code.
             code: if code.is_empty() { status } else { &code }.to_owned(),
             unknown,
-            pause: retry_after,
+            pause,
         })
     };
-    match (answer.status, code.as_str()) {
-        (StatusCode::CONFLICT, "insufficient-stock") => Judgement::Settled(Settled::Refused),
-        (StatusCode::CONFLICT, "request-in-flight")
-        | (StatusCode::SERVICE_UNAVAILABLE, "contended") => retry(false, None),
+    let failed = |unknown| {
+        let reason = format!("{status} {code}: {detail}");
+        let reason = reason.trim_end_matches([':', ' ']).to_owned();
+        Judgement::Failed { reason, unknown }
+    };
+    let asked = retry_after(answer);
+    match (answer.status.as_u16(), &*code) {
+        (200, _) => sold(answer),
+        (409, "insufficient-stock") => Judgement::Refused,
+        (409, "request-in-flight") | (503, "contended") => retry(false, None),
         // Without Retry-After, the replica is not configured for the strategy.
-        (StatusCode::SERVICE_UNAVAILABLE, "strategy-unavailable") if asked.is_none() => {
-            Judgement::Settled(failed(answer, false))
-        }
-        (StatusCode::SERVICE_UNAVAILABLE, _) => retry(false, asked),
+        (503, "strategy-unavailable") if asked.is_none() => failed(false),
+        (503, _) => retry(false, asked),
         // 502: a proxy lost the replica after it had forwarded the request.
-        (StatusCode::GATEWAY_TIMEOUT | StatusCode::BAD_GATEWAY, _) => retry(true, None),
-        _ => Judgement::Settled(failed(answer, answer.status.is_server_error())),
+        (502 | 504, _) => retry(true, None),
+        (status, _) => failed(status >= 500),
     }
 }
 
-fn sold(answer: &Answer) -> Settled {
+fn sold(answer: &Answer) -> Judgement {
     #[derive(Deserialize)]
     struct Body {
         id: Uuid,
     }
     let replayed = answer.headers.get("idempotent-replayed");
     match serde_json::from_slice(&answer.body) {
-        Ok(Body { id }) => Settled::Sold(Sold {
+        Ok(Body { id }) => Judgement::Sold {
             id,
             replayed: replayed.is_some_and(|value| value == "true"),
-            after_refusal: false,
-        }),
-        Err(error) => Settled::Failed(Failed {
+        },
+        Err(error) => Judgement::Failed {
             reason: format!("200 without an operation id: {error}"),
             unknown: true,
-            unreachable: false,
-        }),
+        },
     }
-}
-
-fn failed(answer: &Answer, unknown: bool) -> Settled {
-    let problem = answer.problem();
-    let reason = format!(
-        "{} {}: {}",
-        answer.status.as_str(),
-        problem.code,
-        problem.detail
-    );
-    Settled::Failed(Failed {
-        reason: reason.trim_end_matches([':', ' ']).to_owned(),
-        unknown,
-        unreachable: false,
-    })
 }
 
 fn retry_after(answer: &Answer) -> Option<Duration> {
@@ -223,6 +183,7 @@ pub(super) fn pause(attempt: u32, retry_after: Option<Duration>) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use hyper::StatusCode;
     use hyper::header::{HeaderMap, HeaderValue};
 
     use super::*;
@@ -240,81 +201,45 @@ mod tests {
         }))
     }
 
-    fn sold(replayed: bool, after_refusal: bool) -> Settled {
-        Settled::Sold(Sold {
-            id: ID,
-            replayed,
-            after_refusal,
-        })
-    }
-
-    #[test]
-    fn sale_and_refusal_settle_an_order() {
-        let replayed = Some(("idempotent-replayed", "true"));
-        for (judgement, settled) in [
-            (judged(200, "", None), sold(false, false)),
-            (judged(200, "", replayed), sold(true, false)),
-            (judged(409, "insufficient-stock", None), Settled::Refused),
-        ] {
-            assert_eq!(judgement, Judgement::Settled(settled));
-        }
-    }
-
-    #[test]
-    fn replay_contradicts_earlier_answers_that_were_all_refusals() {
-        let replay = || sold(true, false);
-        assert_eq!(with_earlier_attempts(replay(), false), sold(true, true));
-        assert_eq!(with_earlier_attempts(replay(), true), replay());
-    }
-
     #[test]
     fn temporary_answers_are_retried() {
-        let after = Duration::from_secs(1);
-        for (status, code, counted_as, unknown, retry_after) in [
-            (503, "contended", "contended", false, None),
-            (503, "overloaded", "overloaded", false, Some(after)),
-            (503, "unavailable", "unavailable", false, Some(after)),
-            (
-                503,
-                "strategy-unavailable",
-                "strategy-unavailable",
-                false,
-                Some(after),
-            ),
-            (409, "request-in-flight", "request-in-flight", false, None),
-            (504, "outcome-unknown", "outcome-unknown", true, None),
-            (502, "", "502", true, None),
+        let after = Some(Duration::from_secs(1));
+        for (status, code, unknown, pause) in [
+            (503, "contended", false, None),
+            (503, "overloaded", false, after),
+            (503, "strategy-unavailable", false, after),
+            (409, "request-in-flight", false, None),
+            (504, "outcome-unknown", true, None),
+            (502, "", true, None),
         ] {
             let retry = Judgement::Retry(Retry {
                 reason: format!("{status} {code}"),
-                code: counted_as.to_owned(),
+                code: if code.is_empty() { "502" } else { code }.to_owned(),
                 unknown,
-                pause: retry_after,
+                pause,
             });
-            let judgement = judged(status, code, Some(("retry-after", "1")));
-            assert_eq!(judgement, retry);
+            assert_eq!(judged(status, code, Some(("retry-after", "1"))), retry);
         }
         let timeout = judge(&Err(ExchangeError::TimedOut));
-        assert!(matches!(
-            timeout,
-            Judgement::Retry(Retry { unknown: true, .. })
-        ));
+        assert!(matches!(timeout, Judgement::Retry(retry) if retry.unknown));
     }
 
     #[test]
-    fn other_answers_fail_the_order() {
+    fn other_answers_settle_the_order() {
+        let sold = |replayed| Judgement::Sold { id: ID, replayed };
+        let replayed = Some(("idempotent-replayed", "true"));
+        assert_eq!(judged(200, "", None), sold(false));
+        assert_eq!(judged(200, "", replayed), sold(true));
+        assert_eq!(judged(409, "insufficient-stock", None), Judgement::Refused);
         for (status, code, unknown) in [
             (422, "invalid", false),
             (409, "wrong-home", false),
             (503, "strategy-unavailable", false),
             (500, "internal", true),
         ] {
-            let failed = Settled::Failed(Failed {
-                reason: format!("{status} {code}"),
-                unknown,
-                unreachable: false,
-            });
-            assert_eq!(judged(status, code, None), Judgement::Settled(failed));
+            let reason = format!("{status} {code}");
+            let failed = Judgement::Failed { reason, unknown };
+            assert_eq!(judged(status, code, None), failed);
         }
     }
 

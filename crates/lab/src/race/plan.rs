@@ -10,10 +10,17 @@ use stocklock_core::stock::Home;
 use stocklock_core::strategy::{Safeguards, Strategy, Tier, UnknownStrategy};
 
 /// The largest number of orders of one run: their latencies and operation ids are kept in memory.
-const MAX_ORDERS: usize = 10_000_000;
+const MAX_ORDERS: i64 = 10_000_000;
 
 /// The largest number of connections: each one needs a port of the client for each target.
 const MAX_CONNECTIONS: usize = 10_000;
+
+/// The longest time of one run. Orders that are not settled by then have failed.
+pub(super) const DEADLINE: Duration = Duration::from_mins(2);
+
+/// The longest wait for the Redis journal after a run. Movements that are not in SQL by then are a
+/// finding.
+pub(super) const LEDGER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The strategies of a race.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,17 +72,10 @@ pub struct RacePlan {
     pub connections: usize,
     /// The safeguards of the strategies with a lock.
     pub safeguards: Safeguards,
-    /// The longest time of one run. Orders that are not settled by then have failed.
-    #[serde(rename = "deadline_seconds", serialize_with = "as_seconds")]
-    pub deadline: Duration,
-    /// The longest wait for the Redis journal after a run. Movements that are not in SQL by then
-    /// are a finding.
-    #[serde(rename = "ledger_limit_seconds", serialize_with = "as_seconds")]
-    pub ledger_limit: Duration,
 }
 
 impl RacePlan {
-    /// All strategies, one connection per buyer, all safeguards, stock in SQL, two minutes per run.
+    /// All strategies, one connection per buyer, all safeguards, stock in SQL.
     #[must_use]
     pub fn new(stock: i64, buyers: usize, orders: usize) -> Self {
         Self {
@@ -86,8 +86,6 @@ impl RacePlan {
             orders,
             connections: buyers,
             safeguards: Safeguards::default(),
-            deadline: Duration::from_mins(2),
-            ledger_limit: Duration::from_secs(5),
         }
     }
 
@@ -108,39 +106,30 @@ impl RacePlan {
 
     /// Orders of all buyers.
     #[must_use]
-    pub fn total_orders(&self) -> usize {
-        self.buyers.saturating_mul(self.orders)
-    }
-
-    /// The number of sales of an exact run.
-    #[must_use]
-    pub fn expected_sales(&self) -> i64 {
-        let orders = i64::try_from(self.total_orders()).unwrap_or(i64::MAX);
-        self.stock.min(orders)
+    pub fn total_orders(&self) -> i64 {
+        let orders = self.buyers.saturating_mul(self.orders);
+        i64::try_from(orders).unwrap_or(i64::MAX)
     }
 
     /// The path of an order under `strategy`. Only strategies with a lock have safeguards.
     pub(super) fn order_path(&self, strategy: Strategy) -> String {
-        match strategy.tier() {
-            Tier::Guarded => self.path_with_safeguards(strategy),
-            Tier::Safe | Tier::Volatile | Tier::Unsafe => order_path(strategy),
-        }
+        let safeguards = match strategy.tier() {
+            Tier::Guarded => self.safeguards_query(),
+            Tier::Safe | Tier::Volatile | Tier::Unsafe => String::new(),
+        };
+        format!("/stock/deduct?strategy={strategy}{safeguards}")
     }
 
     /// The path of an order that contains all parameters of this plan.
     pub(super) fn probe_path(&self) -> String {
-        self.path_with_safeguards(Strategy::SingleSql)
+        self.order_path(Strategy::SingleSql) + &self.safeguards_query()
     }
 
-    fn path_with_safeguards(&self, strategy: Strategy) -> String {
-        let mut path = order_path(strategy);
-        if !self.safeguards.guard {
-            path += "&guard=off";
-        }
-        if !self.safeguards.check {
-            path += "&check=off";
-        }
-        path
+    fn safeguards_query(&self) -> String {
+        let Safeguards { guard, check } = self.safeguards;
+        let parameters = [(guard, "&guard=off"), (check, "&check=off")];
+        let off = parameters.into_iter().filter(|(on, _)| !on);
+        off.map(|(_, parameter)| parameter).collect()
     }
 
     /// The number of connections that are opened.
@@ -162,16 +151,8 @@ impl RacePlan {
         } else {
             return Ok(());
         };
-        Err(RaceError::Plan(problem))
+        Err(format!("the race cannot be run: {problem}").into())
     }
-}
-
-fn order_path(strategy: Strategy) -> String {
-    format!("/stock/deduct?strategy={strategy}")
-}
-
-fn as_seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(duration.as_secs_f64())
 }
 
 #[cfg(test)]
@@ -181,31 +162,25 @@ mod tests {
     #[test]
     fn entrants_are_all_or_named() {
         let two = Entrants::Only(vec![Strategy::NoLock, Strategy::SingleSql]);
-        for (text, expected) in [
-            ("all", Ok(Entrants::Everyone)),
-            ("no-lock, single-sql", Ok(two)),
-            ("", Err(UnknownStrategy)),
-            ("all,no-lock", Err(UnknownStrategy)),
-        ] {
-            assert_eq!(text.parse(), expected, "{text}");
+        assert_eq!("all".parse(), Ok(Entrants::Everyone));
+        assert_eq!("no-lock, single-sql".parse(), Ok(two));
+        for text in ["", "all,no-lock"] {
+            assert_eq!(text.parse::<Entrants>(), Err(UnknownStrategy), "{text}");
         }
     }
 
     #[test]
     fn only_lock_strategies_get_the_safeguards() {
         let mut plan = RacePlan::jmeter();
-        let locked = "/stock/deduct?strategy=redis-lock";
-        assert_eq!(plan.order_path(Strategy::RedisLock), locked);
         plan.safeguards.check = false;
-        let unchecked = format!("{locked}&check=off");
-        assert_eq!(plan.order_path(Strategy::RedisLock), unchecked);
+        let path = |strategy| format!("/stock/deduct?strategy={strategy}");
+        let (locked, unlocked) = (Strategy::RedisLock, Strategy::Optimistic);
+        assert_eq!(plan.order_path(locked), path(locked) + "&check=off");
+        assert_eq!(plan.order_path(unlocked), path(unlocked));
         plan.safeguards.guard = false;
-        let neither = format!("{locked}&guard=off&check=off");
-        assert_eq!(plan.order_path(Strategy::RedisLock), neither);
-        let without_lock = "/stock/deduct?strategy=optimistic";
-        assert_eq!(plan.order_path(Strategy::Optimistic), without_lock);
-        let probe = "/stock/deduct?strategy=single-sql&guard=off&check=off";
-        assert_eq!(plan.probe_path(), probe);
+        let both = "&guard=off&check=off";
+        assert_eq!(plan.order_path(locked), path(locked) + both);
+        assert_eq!(plan.probe_path(), path(Strategy::SingleSql) + both);
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! The progress of a race on standard error: a bar on a terminal, otherwise one line per strategy.
 
-use std::io::IsTerminal;
-
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::row::Row;
@@ -9,68 +7,33 @@ use stocklock_core::strategy::Strategy;
 
 const TEMPLATE: &str = "{prefix:14} [{bar:32}] {pos}/{len} orders  {msg}  {elapsed}";
 
-/// How progress is shown.
+/// Whether progress is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// A bar for each strategy.
-    Bars,
-    /// A line for each strategy after its run.
-    Lines,
+    /// A bar for each strategy if standard error is a terminal, otherwise a line after its run.
+    Shown,
     /// Not at all.
     Silent,
 }
 
 impl Progress {
-    /// Bars if standard error is a terminal, otherwise lines.
-    #[must_use]
-    pub fn for_stderr() -> Self {
-        if std::io::stderr().is_terminal() {
-            Self::Bars
-        } else {
-            Self::Lines
-        }
+    /// The bar of one run. It is hidden unless it is shown on a terminal.
+    pub(super) fn begin(self, strategy: Strategy, orders: i64) -> ProgressBar {
+        let bar = match self {
+            Self::Shown => ProgressBar::new(orders.unsigned_abs()),
+            Self::Silent => ProgressBar::hidden(),
+        };
+        let style = ProgressStyle::with_template(TEMPLATE).expect("a valid template");
+        bar.with_style(style).with_prefix(strategy.name())
     }
 
-    pub(super) fn begin(self, strategy: Strategy, orders: usize) -> Track {
-        let bar = (self == Self::Bars).then(|| {
-            let style = ProgressStyle::with_template(TEMPLATE).expect("a valid template");
-            let bar = ProgressBar::new(orders as u64).with_style(style);
-            bar.with_prefix(strategy.name())
-        });
-        Track {
-            progress: self,
-            bar,
+    /// Shows the result of the run.
+    pub(super) fn finish(self, bar: &ProgressBar, row: &Row) {
+        let result = format!("{} sold: {}", row.answers.sold, row.verdict);
+        if self == Self::Shown && bar.is_hidden() {
+            let (strategy, orders, seconds) = (row.strategy, row.orders, row.wall_seconds);
+            eprintln!("{strategy}: {orders} orders in {seconds:.1} s, {result}");
         }
-    }
-}
-
-/// The progress of one strategy's run.
-#[derive(Debug)]
-pub(super) struct Track {
-    progress: Progress,
-    bar: Option<ProgressBar>,
-}
-
-impl Track {
-    /// Shows the number of settled orders and of sales.
-    pub(super) fn show(&self, settled: u64, sold: u64) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(settled);
-            bar.set_message(format!("{sold} sold"));
-        }
-    }
-
-    /// Shows the result.
-    pub(super) fn finish(self, row: &Row) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(row.orders);
-            bar.finish_with_message(format!("{} sold: {}", row.sold, row.verdict));
-        }
-        if self.progress == Progress::Lines {
-            eprintln!(
-                "{}: {} orders in {:.1} s, {} sold: {}",
-                row.strategy, row.orders, row.wall_seconds, row.sold, row.verdict
-            );
-        }
+        bar.finish_with_message(result);
     }
 }

@@ -6,20 +6,23 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::{Method, StatusCode};
-use serde::Deserialize;
+use hyper::Method;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
+use url::form_urlencoded::byte_serialize;
 use uuid::Uuid;
 
 use super::RaceError;
-use super::connection::{Answer, Connection, ExchangeError, Message};
-use super::lock_counts::LockCounts;
+use super::connection::{Answer, Connection, ExchangeError};
+use super::counts::LockCounts;
 use super::order::pause;
+use super::plan::RacePlan;
 use super::target::Target;
-use stocklock_core::stock::Home;
 use stocklock_core::strategy::Strategy;
+
+type Result<T, E = RaceError> = std::result::Result<T, E>;
 
 /// The warehouse of a race.
 pub(super) const WAREHOUSE: &str = "main";
@@ -44,25 +47,44 @@ pub(super) struct Listed {
     pub(super) reason: Option<String>,
 }
 
-/// The audit of the race's warehouse.
-#[derive(Debug, Clone, Default, Deserialize)]
-pub(super) struct Audit {
-    pub(super) warehouse: String,
-    pub(super) received: i64,
-    pub(super) sold: i64,
-    pub(super) on_hand: i64,
-    pub(super) drift: i64,
-    pub(super) oversold: i64,
-    pub(super) pending: i64,
+/// The audit of the SKU's only warehouse. The report renames two of its fields.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Audit {
+    /// Units received, according to the ledger.
+    pub received: i64,
+    /// Units sold, according to the ledger.
+    #[serde(rename(serialize = "ledger_sold"))]
+    pub sold: i64,
+    /// The counter after the run.
+    #[serde(rename(serialize = "left"))]
+    pub on_hand: i64,
+    /// Counter minus the sum of the ledger.
+    pub drift: i64,
+    /// Units sold that never existed.
+    pub oversold: i64,
+    /// Movements in the Redis journal that did not reach SQL in time.
+    pub pending: i64,
 }
 
-/// A row of the ledger.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Movement {
+impl Audit {
+    /// Whether units were sold twice, or the counter misses some sales.
+    pub(super) fn lost_units(&self) -> bool {
+        self.oversold != 0 || self.drift != 0
+    }
+}
+
+/// A row of the ledger. The report shows only the operation and the level that it wrote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Movement {
+    #[serde(rename(serialize = "operation"))]
     pub(super) id: Uuid,
+    #[serde(skip_serializing)]
     pub(super) kind: String,
+    #[serde(skip_serializing)]
     pub(super) delta: i64,
+    #[serde(rename(serialize = "wrote"))]
     pub(super) available_after: i64,
+    #[serde(skip_serializing)]
     pub(super) read_version: Option<i64>,
 }
 
@@ -73,101 +95,68 @@ impl Movement {
     }
 }
 
-#[derive(Deserialize)]
-struct Strategies {
-    strategies: Vec<Listed>,
-}
-
-#[derive(Deserialize)]
-struct Audits {
-    warehouses: Vec<Audit>,
-}
-
-#[derive(Deserialize)]
-struct Page {
-    movements: Vec<Movement>,
-    next_cursor: Option<String>,
-}
-
 /// A client of one replica.
 #[derive(Debug)]
-pub(super) struct ReplicaClient {
-    connection: Connection,
-}
+pub(super) struct ReplicaClient(Connection);
 
 impl ReplicaClient {
     pub(super) fn new(target: &Target) -> Self {
-        Self {
-            connection: Connection::new(target.clone()),
-        }
+        Self(Connection::new(target.clone()))
     }
 
     /// The strategies of the replica.
-    pub(super) async fn strategies(&mut self) -> Result<Vec<Listed>, RaceError> {
+    pub(super) async fn strategies(&mut self) -> Result<Vec<Listed>> {
+        #[derive(Deserialize)]
+        struct Strategies {
+            strategies: Vec<Listed>,
+        }
         let list: Strategies = self.get("/strategies").await?;
         Ok(list.strategies)
     }
 
     /// Checks that the replica accepts the parameters in `order_path`, which only the lab mode
     /// does. The order is for a SKU that does not exist.
-    pub(super) async fn check_lab_mode(&mut self, order_path: &str) -> Result<(), RaceError> {
+    pub(super) async fn check_lab_mode(&mut self, order_path: &str) -> Result<()> {
         let sku = format!("race-{:08x}-probe", fastrand::u32(..));
         let body = json!({"sku": sku, "quantity": 1}).to_string();
-        let answer = self.call(Method::POST, order_path, body.into()).await?;
-        match answer.status {
-            StatusCode::NOT_FOUND => Ok(()),
-            StatusCode::UNPROCESSABLE_ENTITY => Err(RaceError::NotLab(
-                Box::new(self.target()),
-                answer.problem().detail,
-            )),
-            _ => Err(self.unexpected(&Method::POST, order_path, &answer)),
+        match self.call(Method::POST, order_path, body).await {
+            Err(RaceError::Refused(404, _)) => Ok(()),
+            Err(RaceError::Refused(422, error)) => {
+                let problem = "is not in lab mode; start it with `stocklock lab`";
+                Err(format!("{} {problem}: {error}", self.0.target).into())
+            }
+            Err(error) => Err(error),
+            Ok(_) => Err(self.invalid(order_path, "a SKU that does not exist was sold")),
         }
     }
 
-    /// Creates a SKU with `on_hand` units.
-    pub(super) async fn create_stock(
-        &mut self,
-        sku: &str,
-        home: Home,
-        on_hand: i64,
-    ) -> Result<(), RaceError> {
+    /// Creates a SKU with the stock of the plan.
+    pub(super) async fn create_stock(&mut self, sku: &str, plan: &RacePlan) -> Result<()> {
         let path = format!("/stock/{sku}");
         let body = json!({
-            "on_hand": on_hand, "warehouse": WAREHOUSE, "home": home, "reason": "race",
+            "on_hand": plan.stock, "warehouse": WAREHOUSE, "home": plan.home, "reason": "race",
         });
-        let answer = self
-            .call(Method::PUT, &path, body.to_string().into())
-            .await?;
-        match answer.status {
-            StatusCode::OK | StatusCode::CREATED => Ok(()),
-            _ => Err(self.unexpected(&Method::PUT, &path, &answer)),
-        }
-    }
-
-    /// The audit of the SKU; `None` if the replica does not know the SKU.
-    pub(super) async fn audit(&mut self, sku: &str) -> Result<Option<Audit>, RaceError> {
-        let path = format!("/stock/{sku}/audit");
-        let answer = self.call(Method::GET, &path, Bytes::new()).await?;
-        if answer.status == StatusCode::NOT_FOUND {
-            return Ok(None);
-        }
-        let audits: Audits = self.parse(&path, &answer)?;
-        let mut warehouses = audits.warehouses.into_iter();
-        Ok(warehouses.find(|audit| audit.warehouse == WAREHOUSE))
+        let created = self.call(Method::PUT, &path, body.to_string()).await;
+        created.map(drop)
     }
 
     /// Audits the SKU until the journal is applied to SQL, or until `limit` has passed. SKUs whose
     /// home is SQL have no journal.
-    pub(super) async fn final_audit(
-        &mut self,
-        sku: &str,
-        limit: Duration,
-    ) -> Result<Option<Audit>, RaceError> {
+    pub(super) async fn audit(&mut self, sku: &str, limit: Duration) -> Result<Audit> {
+        #[derive(Deserialize)]
+        struct Audits {
+            warehouses: [Audit; 1],
+        }
         let until = Instant::now() + limit;
+        let path = format!("/stock/{sku}/audit");
         loop {
-            let audit = self.audit(sku).await?;
-            let pending = audit.as_ref().is_some_and(|audit| audit.pending != 0);
-            if !pending || Instant::now() >= until {
+            let audits: Result<Audits> = self.get(&path).await;
+            if let Err(RaceError::Refused(404, _)) = audits {
+                let problem = "the stock created at the first target; do they share a database?";
+                return Err(format!("{} does not know {problem}", self.0.target).into());
+            }
+            let [audit] = audits?.warehouses;
+            if audit.pending == 0 || Instant::now() >= until {
                 return Ok(audit);
             }
             sleep(AUDIT_PAUSE).await;
@@ -175,11 +164,12 @@ impl ReplicaClient {
     }
 
     /// The ledger of the SKU, newest first. Stops after the page that exceeds `max` rows.
-    pub(super) async fn movements(
-        &mut self,
-        sku: &str,
-        max: usize,
-    ) -> Result<Vec<Movement>, RaceError> {
+    pub(super) async fn movements(&mut self, sku: &str, max: usize) -> Result<Vec<Movement>> {
+        #[derive(Deserialize)]
+        struct Page {
+            movements: Vec<Movement>,
+            next_cursor: Option<String>,
+        }
         let first = format!("/stock/{sku}/movements?limit={PAGE}");
         let mut path = first.clone();
         let mut movements = Vec::new();
@@ -188,8 +178,8 @@ impl ReplicaClient {
             movements.extend(page.movements);
             match page.next_cursor {
                 Some(cursor) if movements.len() <= max => {
-                    let query = serde_urlencoded::to_string([("cursor", cursor)]);
-                    path = format!("{first}&{}", query.expect("a list of pairs"));
+                    let cursor: String = byte_serialize(cursor.as_bytes()).collect();
+                    path = format!("{first}&cursor={cursor}");
                 }
                 _ => return Ok(movements),
             }
@@ -197,75 +187,58 @@ impl ReplicaClient {
     }
 
     /// The replica's counters of the strategy's locks since its start.
-    pub(super) async fn lock_counts(
-        &mut self,
-        strategy: Strategy,
-    ) -> Result<LockCounts, RaceError> {
+    pub(super) async fn lock_counts(&mut self, strategy: Strategy) -> Result<LockCounts> {
         let path = "/metrics";
-        let answer = self.call(Method::GET, path, Bytes::new()).await?;
-        if answer.status != StatusCode::OK {
-            return Err(self.unexpected(&Method::GET, path, &answer));
-        }
-        let text = str::from_utf8(&answer.body).map_err(|error| error.to_string());
-        let counts = text.and_then(|text| LockCounts::parse(text, strategy));
-        counts.map_err(|reason| self.invalid(path, reason))
+        let answer = self.call(Method::GET, path, String::new()).await?;
+        let counts = LockCounts::parse(&String::from_utf8_lossy(&answer.body), strategy);
+        counts.map_err(|reason| self.invalid(path, &reason))
     }
 
-    async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, RaceError> {
-        let answer = self.call(Method::GET, path, Bytes::new()).await?;
-        self.parse(path, &answer)
+    async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T> {
+        let answer = self.call(Method::GET, path, String::new()).await?;
+        serde_json::from_slice(&answer.body).map_err(|error| self.invalid(path, &error.to_string()))
     }
 
-    fn parse<T: DeserializeOwned>(&self, path: &str, answer: &Answer) -> Result<T, RaceError> {
-        if answer.status != StatusCode::OK {
-            return Err(self.unexpected(&Method::GET, path, answer));
-        }
-        serde_json::from_slice(&answer.body).map_err(|error| self.invalid(path, error.to_string()))
+    fn invalid(&self, path: &str, reason: &str) -> RaceError {
+        format!("the answer to {}{path} is invalid: {reason}", self.0.target).into()
     }
 
-    async fn call(&mut self, method: Method, path: &str, body: Bytes) -> Result<Answer, RaceError> {
-        let message = Message {
-            method,
-            uri: self.connection.target().uri(path),
-            body,
-            key: None,
-        };
+    /// Sends a request until the answer is not temporary, and requires that it is a success.
+    async fn call(&mut self, method: Method, path: &str, body: String) -> Result<Answer> {
+        let target = self.0.target.clone();
+        let request = target.request(method.clone(), path, Bytes::from(body));
         let begin = Instant::now();
-        let until = begin + CALL_LIMIT;
         let mut attempt = 1;
         loop {
-            let outcome = self.connection.exchange(message.clone(), until).await;
-            let (temporary, limit) = match &outcome {
-                Ok(answer) => (matches!(answer.status.as_u16(), 502..=504), CALL_LIMIT),
-                Err(ExchangeError::Connect(_)) => (true, CONNECT_LIMIT),
-                Err(_) => (true, CALL_LIMIT),
+            let outcome = self.0.exchange(&request, begin + CALL_LIMIT).await;
+            let (error, limit) = match outcome {
+                Ok(answer) if answer.status.is_success() => return Ok(answer),
+                Ok(answer) => {
+                    let (status, problem) = (answer.status.as_u16(), answer.problem());
+                    let problem = format!("{status} {} {}", problem.code, problem.detail);
+                    let call = format!("{method} {target}{path}");
+                    let error = format!("{call} was answered with {}", problem.trim());
+                    let temporary = matches!(status, 502..=504);
+                    let limit = if temporary {
+                        CALL_LIMIT
+                    } else {
+                        Duration::ZERO
+                    };
+                    (RaceError::Refused(status, error), limit)
+                }
+                Err(error) => {
+                    let connected = !matches!(error, ExchangeError::Connect(_));
+                    let limit = if connected { CALL_LIMIT } else { CONNECT_LIMIT };
+                    let error = format!("{target} does not answer: {error}");
+                    (RaceError::Unreachable(error), limit)
+                }
             };
             let pause = pause(attempt, None);
-            if !temporary || begin.elapsed() + pause >= limit {
-                return outcome.map_err(|error| {
-                    RaceError::Unreachable(Box::new(self.target()), error.to_string())
-                });
+            if begin.elapsed() + pause >= limit {
+                return Err(error);
             }
             sleep(pause).await;
             attempt += 1;
         }
-    }
-
-    fn target(&self) -> Target {
-        self.connection.target().clone()
-    }
-
-    fn invalid(&self, path: &str, reason: String) -> RaceError {
-        RaceError::Answer(format!("GET {}{path}", self.target()), reason)
-    }
-
-    fn unexpected(&self, method: &Method, path: &str, answer: &Answer) -> RaceError {
-        let problem = answer.problem();
-        let problem = format!("{} {}", problem.code, problem.detail);
-        RaceError::Refused(
-            format!("{method} {}{path}", self.target()),
-            answer.status.as_u16(),
-            problem.trim().to_owned(),
-        )
     }
 }

@@ -1,43 +1,43 @@
 //! The report of a race: the table, the evidence and the conclusion, or everything as JSON.
 
+use std::fmt;
+use std::time::Duration;
+
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
-use super::distance::{Distance, milliseconds};
+use super::counts::Counts;
 use super::lineup::Skipped;
-use super::plan::RacePlan;
+use super::plan::{DEADLINE, LEDGER_LIMIT, RacePlan};
 use super::row::Row;
 use super::target::Target;
 use super::verdict::Verdict;
 use stocklock_core::stock::Home;
 
-/// A column: its head, and the text of a cell.
 type Column = (&'static str, fn(&Row) -> String);
 
-/// The columns of text at the left, and the last one; the others are numbers.
-const LEFT: [usize; 3] = [0, 1, COLUMNS.len() - 1];
-
+/// Head and cell of each column. The first two and the last one are text, the others numbers.
 const COLUMNS: [Column; 15] = [
     ("strategy", |row| row.strategy.to_string()),
     ("tier", |row| row.tier.to_string()),
-    ("sold", |row| row.sold.to_string()),
-    ("refused", |row| row.refused.to_string()),
-    ("retried", |row| row.retried.total().to_string()),
-    ("failed", |row| row.failed.to_string()),
-    ("left", |row| row.left.to_string()),
-    ("oversold", |row| row.oversold.to_string()),
-    ("drift", |row| row.drift.to_string()),
-    ("lost\nlocks", |row| {
-        row.locks.lost_locks.total().to_string()
-    }),
-    ("refused\nwrites", |row| {
-        row.locks.refused_writes.total().to_string()
-    }),
+    ("sold", |row| row.answers.sold.to_string()),
+    ("refused", |row| row.answers.refused.to_string()),
+    ("retried", |row| total(&row.answers.retried)),
+    ("failed", |row| row.answers.failed.to_string()),
+    ("left", |row| row.audit.on_hand.to_string()),
+    ("oversold", |row| row.audit.oversold.to_string()),
+    ("drift", |row| row.audit.drift.to_string()),
+    ("lost\nlocks", |row| total(&row.locks.lost_locks)),
+    ("refused\nwrites", |row| total(&row.locks.refused_writes)),
     ("req/s", |row| format!("{:.0}", row.requests_per_second)),
     ("p50 ms", |row| latency(row.p50_ms)),
     ("p99 ms", |row| latency(row.p99_ms)),
     ("verdict", |row| row.verdict.to_string()),
 ];
+
+fn total(counts: &Counts) -> String {
+    counts.total().to_string()
+}
 
 fn latency(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"))
@@ -46,30 +46,52 @@ fn latency(value: Option<f64>) -> String {
 /// The result of a race.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The plan.
-    pub plan: RacePlan,
-    /// The replicas.
-    pub targets: Vec<Target>,
-    /// A row for each strategy, in the order of the runs.
-    pub rows: Vec<Row>,
-    /// The strategies that did not run.
-    pub skipped: Vec<Skipped>,
-    /// The error that ended the race before all strategies had run.
-    pub stopped: Option<String>,
     /// The network latency that the caller added.
     pub distance: Option<Distance>,
+    pub(super) plan: RacePlan,
+    pub(super) targets: Vec<Target>,
+    /// A row for each strategy, in the order of the runs.
+    pub rows: Vec<Row>,
+    pub(super) skipped: Vec<Skipped>,
+    /// The error that ended the race before all strategies had run.
+    pub(super) stopped: Option<String>,
+}
+
+/// The round trip that every exchange with a delayed server takes in addition.
+#[derive(Debug, Clone)]
+pub struct Distance {
+    /// The round trip that was asked for.
+    pub(crate) rtt: Duration,
+    /// The measured round trip of one byte, before the race.
+    pub(crate) measured: Duration,
+    /// The names of the delayed servers.
+    pub(crate) delayed: Vec<&'static str>,
+    /// The SQL database is SQLite, which cannot be delayed.
+    pub(crate) embedded: bool,
+}
+
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let delayed = match &self.delayed[..] {
+            [most @ .., last] if !most.is_empty() => format!("{} and {last}", most.join(", ")),
+            names => names.concat(),
+        };
+        let (rtt, measured) = (milliseconds(self.rtt), milliseconds(self.measured));
+        write!(f, "{delayed} a round trip of {rtt} ms away ")?;
+        write!(f, "(measured: {measured:.2} ms)")?;
+        if self.embedded {
+            f.write_str("; SQLite is part of the process and is not delayed")?;
+        }
+        Ok(())
+    }
+}
+
+/// Converts to milliseconds with a resolution of one microsecond.
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1000.0
 }
 
 impl Report {
-    /// The same report, with the network latency that was added.
-    #[must_use]
-    pub fn with_distance(self, distance: Distance) -> Self {
-        Self {
-            distance: Some(distance),
-            ..self
-        }
-    }
-
     /// Whether a strategy broke its promise, or the race did not prove that it kept it.
     #[must_use]
     pub fn broken(&self) -> bool {
@@ -80,8 +102,11 @@ impl Report {
     #[must_use]
     pub fn json(&self) -> Value {
         let distance = self.distance.as_ref();
+        let mut plan = json!(self.plan);
+        plan["deadline_seconds"] = DEADLINE.as_secs_f64().into();
+        plan["ledger_limit_seconds"] = LEDGER_LIMIT.as_secs_f64().into();
         json!({
-            "plan": self.plan,
+            "plan": plan,
             "targets": self.targets,
             "rows": self.rows,
             "skipped": self.skipped,
@@ -116,7 +141,7 @@ impl Report {
             table.add_row(COLUMNS.map(|(_, cell)| cell(row)));
         }
         for (position, column) in table.column_iter_mut().enumerate() {
-            if !LEFT.contains(&position) {
+            if (2..COLUMNS.len() - 1).contains(&position) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
@@ -125,26 +150,22 @@ impl Report {
 
     /// The settings that differ from the default race.
     fn settings(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        if self.plan.home == Home::Redis {
-            lines.push(
+        let distance = self.distance.as_ref();
+        let rtt = distance.map(|distance| format!("rtt: {distance}"));
+        let lines = [
+            (self.plan.home == Home::Redis).then_some(
                 "home redis: the stock is in Redis and the ledger follows in SQL; with every \
-                 strategy, units that Redis loses can be sold again (volatile)"
-                    .to_owned(),
-            );
-        }
-        if let Some(distance) = &self.distance {
-            lines.push(format!("rtt: {distance}"));
-        }
-        if !self.plan.safeguards.guard {
-            let line = "guard off: lock strategies wrote unconditionally, so no write was refused";
-            lines.push(line.to_owned());
-        }
-        if !self.plan.safeguards.check {
-            let line = "check off: lock strategies did not check whether they had lost their lock";
-            lines.push(line.to_owned());
-        }
-        lines
+                 strategy, units that Redis loses can be sold again (volatile)",
+            ),
+            rtt.as_deref(),
+            (!self.plan.safeguards.guard).then_some(
+                "guard off: lock strategies wrote unconditionally, so no write was refused",
+            ),
+            (!self.plan.safeguards.check).then_some(
+                "check off: lock strategies did not check whether they had lost their lock",
+            ),
+        ];
+        lines.into_iter().flatten().map(str::to_owned).collect()
     }
 
     /// One line for each reason.
@@ -156,10 +177,8 @@ impl Report {
                 None => by_reason.push((reason, vec![strategy.name()])),
             }
         }
-        let lines = by_reason.into_iter();
-        lines
-            .map(|(reason, names)| format!("skipped {}: {reason}", names.join(", ")))
-            .collect()
+        let line = |(reason, names): (_, Vec<_>)| format!("skipped {}: {reason}", names.join(", "));
+        by_reason.into_iter().map(line).collect()
     }
 
     /// One sentence for each verdict that occurred.
@@ -188,23 +207,20 @@ impl Report {
 
 /// The lines below the table for one strategy.
 fn lines_of(row: &Row) -> Vec<String> {
+    let (answers, mismatch) = (&row.answers, &row.mismatch);
     let mut lines = Vec::new();
     // An unsafe strategy is expected to oversell, but not to lose or invent answered orders.
-    let mismatch = &row.mismatch;
-    let unexpected = mismatch.lost + mismatch.phantom + mismatch.sold_after_refusal > 0;
-    if !row.findings.is_empty() && (row.verdict.fails() || unexpected || row.pending > 0) {
+    let unexpected = mismatch.lost + mismatch.phantom + answers.sold_after_refusal > 0;
+    if !row.findings.is_empty() && (row.verdict.fails() || unexpected || row.audit.pending > 0) {
         lines.push(row.findings.join("; "));
     }
-    if row.failed > 0 {
-        let (failed, unknown, failures) = (row.failed, row.unknown, row.failures.join("; "));
-        lines.push(format!(
-            "{failed} orders failed, {unknown} with an unknown outcome: {failures}"
-        ));
+    if answers.failed > 0 {
+        let (failed, unknown) = (answers.failed, answers.unknown);
+        let orders = format!("{failed} orders failed, {unknown} with an unknown outcome");
+        lines.push(format!("{orders}: {}", answers.failures.join("; ")));
     }
     lines.extend(row.remarks.iter().cloned());
     lines.extend(row.evidence.iter().map(ToString::to_string));
-    lines
-        .iter()
-        .map(|line| format!("{}: {line}", row.strategy))
-        .collect()
+    let named = lines.iter().map(|line| format!("{}: {line}", row.strategy));
+    named.collect()
 }

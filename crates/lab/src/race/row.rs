@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::counts::Counts;
-use super::evidence::{self, Evidence};
-use super::lock_counts::LockCounts;
+use super::counts::LockCounts;
+use super::evidence::Evidence;
+use super::mismatch::Mismatch;
 use super::plan::RacePlan;
 use super::replica_client::{Audit, Movement};
-use super::tally::Tally;
-use super::verdict::{Mismatch, Verdict, findings, signed};
+use super::tally::{Answers, Tally};
+use super::verdict::{Verdict, findings};
 use stocklock_core::strategy::{Strategy, Tier};
 
 /// One strategy's run. Every order is for one unit.
@@ -26,33 +26,13 @@ pub struct Row {
     /// The SKU that was sold.
     pub sku: String,
     /// Orders of all buyers.
-    pub orders: u64,
-    /// Orders answered 200.
-    pub sold: u64,
-    /// Those of them that an earlier exchange had sold, but whose answer was lost.
-    pub replayed: u64,
-    /// Orders answered 409 `insufficient-stock`.
-    pub refused: u64,
-    /// Repeated exchanges, by the reason for the repetition.
-    pub retried: Counts,
-    /// Orders that ended otherwise or were never sent.
-    pub failed: u64,
-    /// Failed orders that the ledger may contain.
-    pub unknown: u64,
-    /// The first few different failures.
-    pub failures: Vec<String>,
-    /// Units received, according to the ledger.
-    pub received: i64,
-    /// Units sold, according to the ledger.
-    pub ledger_sold: i64,
-    /// The counter after the run.
-    pub left: i64,
-    /// Units sold that never existed.
-    pub oversold: i64,
-    /// Counter minus the sum of the ledger.
-    pub drift: i64,
-    /// Movements in the Redis journal that did not reach SQL in time.
-    pub pending: i64,
+    pub orders: i64,
+    /// The answers to the buyers.
+    #[serde(flatten)]
+    pub answers: Answers,
+    /// The counter and the sums of the ledger after the run.
+    #[serde(flatten)]
+    pub audit: Audit,
     /// The difference between the answers and the ledger.
     #[serde(flatten)]
     pub mismatch: Mismatch,
@@ -94,74 +74,59 @@ pub(super) struct Run {
 
 impl Row {
     /// Compares answers, audit and ledger, and judges the strategy.
-    pub(super) fn new(plan: &RacePlan, run: Run) -> Self {
-        let Run {
-            strategy,
-            sku,
-            mut tally,
-            wall,
-            audit,
-            ledger,
-            locks,
-            silent,
-        } = run;
-        let tier = strategy.tier_on(plan.home);
-        let (orders, sold) = (tally.orders(), tally.sold());
-        let mismatch = Mismatch::new(&mut tally, &audit, &ledger);
-        let findings = findings(plan, &tally, signed(sold), &audit, &mismatch, &ledger);
-        let [p50_ms, p99_ms] = tally.percentiles_ms([50, 99]);
-        let lost_units = audit.oversold != 0 || audit.drift != 0;
+    pub(super) fn new(plan: &RacePlan, mut run: Run) -> Self {
+        let tier = run.strategy.tier_on(plan.home);
+        let [p50_ms, p99_ms] = run.tally.percentiles_ms();
+        let requests_per_second = run.tally.per_second(run.wall);
+        let remarks = run.remarks();
+        let Run { audit, ledger, .. } = run;
+        let Tally { answers, sold, .. } = run.tally;
+        let sales = ledger.iter().filter(|row| row.is_sale()).map(|row| row.id);
+        let mismatch = Mismatch::new(sold, sales.collect(), audit.pending, answers.unknown);
+        let findings = findings(plan, &answers, &audit, &mismatch, &ledger);
         Self {
-            strategy,
+            strategy: run.strategy,
             tier,
-            sku,
-            orders,
-            sold,
-            replayed: tally.replayed,
-            refused: tally.refused,
-            failed: tally.failed,
-            unknown: tally.unknown,
-            received: audit.received,
-            ledger_sold: audit.sold,
-            left: audit.on_hand,
-            oversold: audit.oversold,
-            drift: audit.drift,
-            pending: audit.pending,
-            mismatch,
-            requests_per_second: tally.per_second(wall),
+            sku: run.sku,
+            orders: plan.total_orders(),
+            requests_per_second,
             p50_ms,
             p99_ms,
-            wall_seconds: wall.as_secs_f64(),
-            verdict: Verdict::new(tier, &tally, &audit, &findings),
+            wall_seconds: run.wall.as_secs_f64(),
+            verdict: Verdict::new(tier, answers.failed, &audit, &findings),
+            evidence: audit.lost_units().then(|| Evidence::find(&ledger)),
+            answers,
+            audit,
+            mismatch,
+            locks: run.locks,
             findings,
-            remarks: remarks(strategy.tier(), &tally, &locks, &silent),
-            locks,
-            retried: tally.retried,
-            failures: tally.failures,
-            evidence: lost_units.then(|| evidence::find(&ledger)),
+            remarks,
         }
     }
 }
 
-/// Observations that contradict nothing.
-fn remarks(tier: Tier, tally: &Tally, locks: &LockCounts, silent: &[String]) -> Vec<String> {
-    let mut remarks = Vec::new();
-    if !locks.none() {
-        remarks.push(match tier {
-            Tier::Guarded => format!("the lock did not exclude by itself: {locks}"),
-            Tier::Safe | Tier::Volatile | Tier::Unsafe => locks.to_string(),
-        });
+impl Run {
+    /// Observations that contradict nothing.
+    fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        let (locks, retried) = (&self.locks, &self.tally.answers.retried);
+        if !locks.none() {
+            remarks.push(match self.strategy.tier() {
+                Tier::Guarded => format!("the lock did not exclude by itself: {locks}"),
+                Tier::Safe | Tier::Volatile | Tier::Unsafe => locks.to_string(),
+            });
+        }
+        if retried.total() > 0 {
+            remarks.push(format!("exchanges retried: {retried}"));
+        }
+        if !self.silent.is_empty() {
+            let silent = self.silent.join(", ");
+            remarks.push(format!(
+                "no answer from {silent}: its lost locks and refused writes are missing"
+            ));
+        }
+        remarks
     }
-    if tally.retried.total() > 0 {
-        remarks.push(format!("exchanges retried: {}", tally.retried));
-    }
-    if !silent.is_empty() {
-        let silent = silent.join(", ");
-        remarks.push(format!(
-            "no answer from {silent}: its lost locks and refused writes are missing"
-        ));
-    }
-    remarks
 }
 
 pub(super) fn as_text<T: fmt::Display, S: Serializer>(
@@ -175,50 +140,31 @@ pub(super) fn as_text<T: fmt::Display, S: Serializer>(
 mod tests {
     use uuid::Uuid;
 
-    use super::super::order::{Failed, Settled, Sold};
     use super::*;
 
-    /// A sale that was answered with this operation id.
-    fn sold(id: u128) -> Settled {
-        Settled::Sold(Sold {
-            id: Uuid::from_u128(id),
-            replayed: false,
-            after_refusal: false,
-        })
+    fn id(digit: char) -> Uuid {
+        Uuid::from_u128(digit.to_digit(10).expect("a digit").into())
     }
 
-    fn failed(unknown: bool) -> Settled {
-        Settled::Failed(Failed {
-            reason: "500 internal".to_owned(),
-            unknown,
-            unreachable: false,
-        })
-    }
-
-    /// A run of 4 orders for 3 units, with these operations in the ledger and this counter.
-    fn row(strategy: Strategy, settled: [Settled; 4], ledger: &[u128], left: i64) -> Row {
-        row_with_locks(strategy, settled, ledger, left, LockCounts::default())
-    }
-
-    fn row_with_locks(
-        strategy: Strategy,
-        settled: [Settled; 4],
-        ledger: &[u128],
-        left: i64,
-        locks: LockCounts,
-    ) -> Row {
+    /// A run of 4 orders for 3 units: an id for each sold order, `r` for a refused one, `f` for a
+    /// failed one, `u` for one with an unknown outcome. Then the ids in the ledger, and the counter.
+    fn run(strategy: Strategy, answers: &str, ledger: &str, left: i64) -> Run {
         let mut tally = Tally::default();
-        for one in settled {
-            tally.settle(one);
+        for answer in answers.chars() {
+            match answer {
+                'r' => tally.answers.refused += 1,
+                'f' | 'u' => tally.add_failure("500 internal".to_owned(), answer == 'u'),
+                sold => drop(tally.add_sale(id(sold), false, false)),
+            }
         }
-        let movement = |id: &u128| Movement {
-            id: Uuid::from_u128(*id),
+        let movement = |digit| Movement {
+            id: id(digit),
             kind: "deducted".to_owned(),
             delta: -1,
             available_after: 0,
             read_version: None,
         };
-        let ledger: Vec<_> = ledger.iter().map(movement).collect();
+        let ledger: Vec<_> = ledger.chars().map(movement).collect();
         let sold = i64::try_from(ledger.len()).expect("a few movements");
         let audit = Audit {
             received: 3,
@@ -228,147 +174,89 @@ mod tests {
             oversold: (sold - 3).max(0),
             ..Audit::default()
         };
-        let run = Run {
+        Run {
             strategy,
             sku: "race".to_owned(),
             tally,
             wall: Duration::from_secs(1),
             audit,
             ledger,
-            locks,
+            locks: LockCounts::default(),
             silent: Vec::new(),
-        };
+        }
+    }
+
+    fn judged(run: Run) -> Row {
         Row::new(&RacePlan::new(3, 4, 1), run)
     }
 
+    /// Each line: strategy, answers, ledger, counter, verdict, and a part of each finding.
     #[test]
-    fn equal_answers_counter_and_ledger_are_exact() {
-        let orders = [sold(1), sold(2), sold(3), Settled::Refused];
-        let row = row(Strategy::SingleSql, orders, &[3, 2, 1], 0);
-        assert_eq!(row.verdict, Verdict::Exact);
-        assert!(row.findings.is_empty() && row.evidence.is_none());
-    }
-
-    #[test]
-    fn wrong_operations_are_found_although_the_sums_agree() {
-        let orders = [sold(1), sold(2), sold(3), Settled::Refused];
-        let row = row(Strategy::SingleSql, orders, &[1, 2, 4], 0);
-        let expected = [
-            "1 orders answered 200 that are not in the ledger (…00000003)",
-            "1 sales in the ledger that no answer names (…00000004)",
-        ];
-        assert_eq!(row.findings, expected);
-        assert_eq!(row.verdict, Verdict::Broken);
-        let id = Uuid::from_u128;
-        let mismatch = Mismatch {
-            lost: 1,
-            lost_ids: vec![id(3)],
-            phantom: 1,
-            phantom_ids: vec![id(4)],
-            sold_after_refusal: 0,
-        };
-        assert_eq!(row.mismatch, mismatch);
-    }
-
-    #[test]
-    fn each_contradiction_breaks_the_promise() {
-        let refused = || Settled::Refused;
-        let after_refusal = Settled::Sold(Sold {
-            id: Uuid::from_u128(3),
-            replayed: true,
-            after_refusal: true,
-        });
-        for (orders, ledger, left, finding) in [
-            (
-                [sold(1), sold(2), sold(3), sold(4)],
-                &[1, 2, 3, 4][..],
-                0,
-                "never existed",
-            ),
-            (
-                [sold(1), sold(2), sold(3), refused()],
-                &[1, 2, 3],
-                1,
-                "the counter",
-            ),
-            (
-                [sold(1), sold(2), sold(3), refused()],
-                &[1, 2],
-                1,
-                "not in the ledger",
-            ),
-            (
-                [sold(1), sold(2), sold(2), refused()],
-                &[1, 2],
-                1,
-                "not in the ledger",
-            ),
-            (
-                [sold(1), sold(2), refused(), refused()],
-                &[1, 2, 3],
-                0,
-                "no answer",
-            ),
-            (
-                [sold(1), sold(2), refused(), refused()],
-                &[1, 2],
-                1,
-                "although units were left",
-            ),
-            (
-                [sold(1), sold(2), after_refusal, refused()],
-                &[1, 2, 3],
-                0,
-                "answered 503",
-            ),
+    fn verdict_compares_answers_counter_and_ledger() {
+        for line in [
+            "single-sql 123r 321 0 exact",
+            // The sums agree, but the operations do not.
+            "single-sql 123r 124 0 broken + ledger (…00000003) + no answer names (…00000004)",
+            "single-sql 1234 1234 0 broken + never existed + the counter + more orders answered",
+            "optimistic 123r 123 1 broken + the counter",
+            "optimistic 123r 12 1 broken + not in the ledger (…00000003)",
+            "optimistic 122r 12 1 broken + not in the ledger (…00000002)",
+            "optimistic 12rr 123 0 broken + no answer names + although units were left",
+            "optimistic 12rr 12 1 broken + although units were left",
+            // Failed orders prove nothing and hide no contradiction.
+            "for-update 12ur 12 1 not-proven",
+            "for-update 12ur 123 0 not-proven",
+            "for-update 12ur 1234 -1 broken + never existed + no answer names",
+            "for-update 12fr 123 0 broken + no answer names",
+            // Unsafe strategies are caught or not, and never fail.
+            "local-mutex 123r 123 0 not-caught",
+            "no-lock 1234 1234 0 caught + never existed + the counter + more orders answered",
         ] {
-            let row = row(Strategy::Optimistic, orders, ledger, left);
-            assert_eq!(row.verdict, Verdict::Broken, "{finding}");
-            assert!(
-                row.findings.join("; ").contains(finding),
-                "{:?}",
-                row.findings
+            let mut parts = line.split(" + ");
+            let words: Vec<_> = parts.next().unwrap().split(' ').collect();
+            let [strategy, answers, ledger, left, verdict] = words[..] else {
+                panic!("{line}")
+            };
+            let left = left.parse().unwrap();
+            let row = judged(run(strategy.parse().unwrap(), answers, ledger, left));
+            assert_eq!(serde_json::json!(row.verdict), verdict, "{line}");
+            let findings: Vec<_> = parts.collect();
+            assert_eq!(row.findings.len(), findings.len(), "{:?}", row.findings);
+            for (found, part) in row.findings.iter().zip(findings) {
+                assert!(found.contains(part), "{line}: {found}");
+            }
+            assert_eq!(
+                row.verdict.fails(),
+                ["broken", "not-proven"].contains(&verdict)
             );
+            assert_eq!(row.evidence.is_some(), row.audit.lost_units());
         }
     }
 
     #[test]
-    fn failed_orders_prove_nothing_and_hide_no_contradiction() {
-        let unknown = || [sold(1), sold(2), failed(true), Settled::Refused];
-        let definite = [sold(1), sold(2), failed(false), Settled::Refused];
-        let verdict = |orders, ledger, left| row(Strategy::ForUpdate, orders, ledger, left).verdict;
-        assert_eq!(verdict(unknown(), &[1, 2], 1), Verdict::NotProven);
-        assert_eq!(verdict(unknown(), &[1, 2, 3], 0), Verdict::NotProven);
-        assert_eq!(verdict(unknown(), &[1, 2, 3, 4], 0), Verdict::Broken);
-        assert_eq!(verdict(definite, &[1, 2, 3], 0), Verdict::Broken);
-    }
-
-    #[test]
-    fn unsafe_strategies_are_caught_or_not_and_never_fail() {
-        let all = [sold(1), sold(2), sold(3), sold(4)];
-        let caught = row(Strategy::NoLock, all, &[1, 2, 3, 4], 0);
-        assert_eq!(caught.verdict, Verdict::Caught);
-        let exact = [sold(1), sold(2), sold(3), Settled::Refused];
-        let lucky = row(Strategy::LocalMutex, exact, &[1, 2, 3], 0);
-        assert_eq!(lucky.verdict, Verdict::NotCaught);
-        assert!(!caught.verdict.fails() && !lucky.verdict.fails());
+    fn sale_after_a_refusal_breaks_the_promise() {
+        let mut run = run(Strategy::Optimistic, "12r", "123", 0);
+        run.tally.add_sale(id('3'), true, true);
+        let row = judged(run);
+        assert_eq!(row.verdict, Verdict::Broken);
+        assert_eq!(
+            row.findings,
+            ["1 orders answered 503 although they were sold"]
+        );
     }
 
     #[test]
     fn refused_writes_are_a_remark_and_no_finding() {
-        let orders = || [sold(1), sold(2), sold(3), Settled::Refused];
-        let mut locks = LockCounts::default();
-        locks.refused_writes.add("version", 2);
+        let refused = "writes refused: 2 (version)";
         for (strategy, remark) in [
-            (
-                Strategy::RedisLock,
-                "the lock did not exclude by itself: writes refused: 2 (version)",
-            ),
-            (Strategy::Optimistic, "writes refused: 2 (version)"),
+            (Strategy::RedisLock, "the lock did not exclude by itself: "),
+            (Strategy::Optimistic, ""),
         ] {
-            let row = row_with_locks(strategy, orders(), &[1, 2, 3], 0, locks.clone());
+            let mut run = run(strategy, "123r", "123", 0);
+            run.locks.refused_writes.add("version", 2);
+            let row = judged(run);
             assert_eq!(row.verdict, Verdict::Exact);
-            assert_eq!(row.remarks, [remark]);
+            assert_eq!(row.remarks, [format!("{remark}{refused}")]);
         }
     }
 }

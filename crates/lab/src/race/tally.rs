@@ -1,128 +1,94 @@
-//! The counts of one run's buyers, the operation ids that they were given, and the latencies.
+//! The answers to one run's buyers: their counts, the operation ids in them, and their latencies.
 
 use std::time::Duration;
 
+use serde::Serialize;
 use uuid::Uuid;
 
 use super::counts::Counts;
-use super::order::Settled;
 
 /// The number of different failures that are kept as text.
 const MAX_FAILURES: usize = 5;
 
-/// The counts of one connection's buyers, or of all buyers.
+/// The counts of a run's answers.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Answers {
+    /// Orders answered 200.
+    pub sold: i64,
+    /// Those of them that an earlier exchange had sold, but whose answer was lost.
+    pub replayed: i64,
+    /// Orders answered 503 whose retry showed that they had been sold.
+    pub sold_after_refusal: i64,
+    /// Orders answered 409 `insufficient-stock`.
+    pub refused: i64,
+    /// Repeated exchanges, by the reason for the repetition.
+    pub retried: Counts,
+    /// Orders that ended otherwise or were never sent.
+    pub failed: i64,
+    /// Failed orders that the ledger may contain.
+    pub unknown: i64,
+    /// The first few different failures.
+    pub failures: Vec<String>,
+}
+
+/// The answers to all buyers of a run.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
+    pub(super) answers: Answers,
     /// The operations of the orders answered 200, one per order.
-    pub(super) answered: Vec<Uuid>,
-    /// Those that were sold by an earlier exchange of the order.
-    pub(super) replayed: u64,
-    /// Those that were sold although every earlier exchange was answered with a refusal.
-    pub(super) sold_after_refusal: u64,
-    /// Orders answered 409 `insufficient-stock`.
-    pub(super) refused: u64,
-    /// Repeated exchanges, by the reason for the repetition.
-    pub(super) retried: Counts,
-    /// Orders that ended otherwise or were never sent.
-    pub(super) failed: u64,
-    /// Failed orders that the ledger may contain.
-    pub(super) unknown: u64,
-    /// The first few different failures.
-    pub(super) failures: Vec<String>,
-    /// In microseconds, one for each exchange answered 200 or 409 `insufficient-stock`.
+    pub(super) sold: Vec<Uuid>,
+    /// In microseconds.
     latencies: Vec<u32>,
 }
 
 impl Tally {
-    /// Creates a tally with space for this number of orders.
-    pub(super) fn with_capacity(orders: usize) -> Self {
-        Self {
-            answered: Vec::with_capacity(orders),
-            latencies: Vec::with_capacity(orders),
-            ..Self::default()
-        }
+    /// Counts an order answered 200. Returns the number of orders sold so far.
+    pub(super) fn add_sale(&mut self, id: Uuid, replayed: bool, after_refusal: bool) -> i64 {
+        self.sold.push(id);
+        self.answers.sold += 1;
+        self.answers.replayed += i64::from(replayed);
+        self.answers.sold_after_refusal += i64::from(after_refusal);
+        self.answers.sold
     }
 
-    /// Adds the latency of an exchange.
+    /// Adds the latency of an exchange answered 200 or 409 `insufficient-stock`.
     pub(super) fn add_latency(&mut self, elapsed: Duration) {
         let micros = u32::try_from(elapsed.as_micros()).unwrap_or(u32::MAX);
         self.latencies.push(micros);
     }
 
-    /// Counts an order.
-    pub(super) fn settle(&mut self, settled: Settled) {
-        match settled {
-            Settled::Sold(sold) => {
-                self.answered.push(sold.id);
-                self.replayed += u64::from(sold.replayed);
-                self.sold_after_refusal += u64::from(sold.after_refusal);
-            }
-            Settled::Refused => self.refused += 1,
-            Settled::Failed(failed) => {
-                self.failed += 1;
-                self.unknown += u64::from(failed.unknown);
-                self.keep(failed.reason);
-            }
+    /// Counts a failed order, and keeps the first few different reasons.
+    pub(super) fn add_failure(&mut self, reason: String, unknown: bool) {
+        let answers = &mut self.answers;
+        answers.failed += 1;
+        answers.unknown += i64::from(unknown);
+        if answers.failures.len() < MAX_FAILURES && !answers.failures.contains(&reason) {
+            answers.failures.push(reason);
         }
     }
 
-    /// Counts orders that were never sent.
-    pub(super) fn never_sent(&mut self, orders: u64, reason: &str) {
-        if orders > 0 {
-            self.failed += orders;
-            self.keep(format!("{orders} orders not sent: {reason}"));
+    /// Counts the rest of `orders` as failed, because they were never sent.
+    pub(super) fn fail_rest(&mut self, orders: i64, reason: &str) {
+        let sent = self.answers.sold + self.answers.refused + self.answers.failed;
+        if orders > sent {
+            self.add_failure(
+                format!("{} orders not sent: {reason}", orders - sent),
+                false,
+            );
+            self.answers.failed += orders - sent - 1;
         }
-    }
-
-    /// Adds the counts of another connection's buyers.
-    pub(super) fn merge(&mut self, other: Self) {
-        self.answered.extend(other.answered);
-        self.replayed += other.replayed;
-        self.sold_after_refusal += other.sold_after_refusal;
-        self.refused += other.refused;
-        self.retried.merge(&other.retried);
-        self.failed += other.failed;
-        self.unknown += other.unknown;
-        self.latencies.extend(other.latencies);
-        for reason in other.failures {
-            self.keep(reason);
-        }
-    }
-
-    /// Orders answered 200.
-    pub(super) fn sold(&self) -> u64 {
-        self.answered.len() as u64
-    }
-
-    /// All orders.
-    pub(super) fn orders(&self) -> u64 {
-        self.sold() + self.refused + self.failed
     }
 
     /// Exchanges answered 200 or 409 `insufficient-stock`, per second of `wall` time.
     pub(super) fn per_second(&self, wall: Duration) -> f64 {
-        let seconds = wall.as_secs_f64();
-        if seconds > 0.0 {
-            self.latencies.len() as f64 / seconds
-        } else {
-            0.0
-        }
+        self.latencies.len() as f64 / wall.as_secs_f64()
     }
 
-    /// Percentiles of the latencies, in milliseconds; `None` if there are no latencies.
-    pub(super) fn percentiles_ms<const N: usize>(
-        &mut self,
-        percents: [usize; N],
-    ) -> [Option<f64>; N] {
+    /// Median and 99th percentile of the latencies, in milliseconds.
+    pub(super) fn percentiles_ms(&mut self) -> [Option<f64>; 2] {
         self.latencies.sort_unstable();
-        let micros = percents.map(|percent| percentile(&self.latencies, percent));
+        let micros = [50, 99].map(|percent| percentile(&self.latencies, percent));
         micros.map(|micros| Some(f64::from(micros?) / 1_000.0))
-    }
-
-    fn keep(&mut self, reason: String) {
-        if self.failures.len() < MAX_FAILURES && !self.failures.contains(&reason) {
-            self.failures.push(reason);
-        }
     }
 }
 

@@ -5,86 +5,68 @@
 use std::fmt;
 use std::str::FromStr;
 
-use hyper::Uri;
-use hyper::header::HeaderValue;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Method, Request};
 use serde::{Serialize, Serializer};
-
-/// The text is not a valid target.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a valid target: {problem}")]
-pub struct InvalidTarget {
-    text: String,
-    problem: &'static str,
-}
+use url::Url;
 
 /// The base URL of a replica in lab mode, such as `http://127.0.0.1:8080`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    host: String,
-    port: u16,
-    authority: HeaderValue,
-    path: String,
-    url: String,
-}
+pub struct Target(Url);
 
 impl Target {
     /// Host and port to connect to.
     pub(super) fn address(&self) -> (&str, u16) {
-        (&self.host, self.port)
+        let host = self.0.host_str().expect("an HTTP URL has a host");
+        // A URL needs brackets around an IPv6 address, a socket address must not have them.
+        (host.trim_matches(['[', ']']), self.0.port().unwrap_or(80))
     }
 
-    /// The `Host` header.
-    pub(super) fn authority(&self) -> HeaderValue {
-        self.authority.clone()
-    }
-
-    /// The request target for a path (and query) of the service, which must be escaped already.
-    pub(super) fn uri(&self, path: &str) -> Uri {
-        Uri::try_from(format!("{}{path}", self.path)).expect("both paths are valid")
+    /// A request for a path (and query) of the service, which must be escaped already. The body is
+    /// JSON, or empty.
+    pub(super) fn request(&self, method: Method, path: &str, body: Bytes) -> Request<Full<Bytes>> {
+        let base = self.0.path().trim_end_matches('/');
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{base}{path}"))
+            .header(HOST, self.0.authority());
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Full::new(body));
+        request.expect("the parts of a URL are valid in a request")
     }
 }
 
 impl FromStr for Target {
-    type Err = InvalidTarget;
+    /// What is wrong with the URL.
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, InvalidTarget> {
-        let invalid = |problem| InvalidTarget {
-            text: text.to_owned(),
-            problem,
-        };
-        let url = text.trim_end_matches('/');
-        let uri: Uri = url.parse().map_err(|_| invalid("not a URL"))?;
-        if uri.scheme_str() != Some("http") {
-            return Err(invalid("it must begin with `http://`"));
+    fn from_str(text: &str) -> Result<Self, String> {
+        let invalid = |problem| Err(format!("`{text}` is not a valid target: {problem}"));
+        match text.parse::<Url>() {
+            Err(_) => invalid("not a URL"),
+            Ok(url) if url.scheme() != "http" => invalid("it must begin with `http://`"),
+            Ok(url) if url.query().or(url.fragment()).is_some() => {
+                invalid("it must not have a query")
+            }
+            Ok(url) if url.authority().contains('@') => invalid("it must not have a user name"),
+            Ok(url) => Ok(Self(url)),
         }
-        if uri.query().is_some() {
-            return Err(invalid("it must not have a query"));
-        }
-        let authority = uri.authority().ok_or_else(|| invalid("it has no host"))?;
-        if authority.as_str().contains('@') {
-            return Err(invalid("it must not have a user name"));
-        }
-        Ok(Self {
-            // A URL needs brackets around an IPv6 address, a socket address must not have them.
-            host: authority.host().trim_matches(['[', ']']).to_owned(),
-            port: authority.port_u16().unwrap_or(80),
-            authority: HeaderValue::from_str(authority.as_str())
-                .map_err(|_| invalid("its host is not a valid header value"))?,
-            path: uri.path().trim_end_matches('/').to_owned(),
-            url: url.to_owned(),
-        })
     }
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.url)
+        f.write_str(self.0.as_str().trim_end_matches('/'))
     }
 }
 
 impl Serialize for Target {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.url)
+        serializer.collect_str(self)
     }
 }
 
@@ -94,26 +76,24 @@ mod tests {
 
     #[test]
     fn base_url_is_split_into_its_parts() {
-        let target: Target = "http://[::1]:8080/shop/".parse().unwrap();
-        assert_eq!(target.address(), ("::1", 8080));
-        assert_eq!(target.authority(), "[::1]:8080");
-        assert_eq!(target.uri("/stock/a?b=c"), "/shop/stock/a?b=c");
-        assert_eq!(target.to_string(), "http://[::1]:8080/shop");
-        let plain: Target = "http://localhost".parse().unwrap();
-        assert_eq!(plain.address(), ("localhost", 80));
-        assert_eq!(plain.uri("/strategies"), "/strategies");
+        for (text, address, host, uri) in [
+            ("http://[::1]:80/a/", ("::1", 80), "[::1]", "/a/b?c=d"),
+            ("http://b:81", ("b", 81), "b:81", "/b?c=d"),
+        ] {
+            let target: Target = text.parse().unwrap();
+            assert_eq!(target.address(), address);
+            let request = target.request(Method::GET, "/b?c=d", Bytes::new());
+            assert_eq!(request.headers()[HOST], host);
+            assert_eq!(*request.uri(), uri);
+        }
+        let target: Target = "http://localhost:8080/shop/".parse().unwrap();
+        assert_eq!(target.to_string(), "http://localhost:8080/shop");
     }
 
     #[test]
     fn other_texts_are_refused() {
-        for text in [
-            "",
-            "localhost:8080",
-            "https://a",
-            "/path",
-            "http://a?b",
-            "http://a@b",
-        ] {
+        let texts = ["", "a:80", "https://a", "/path", "http://a?b", "http://a@b"];
+        for text in texts {
             assert!(text.parse::<Target>().is_err(), "{text:?}");
         }
     }

@@ -3,17 +3,13 @@
 use std::fmt;
 
 use serde::Serialize;
-use uuid::Uuid;
 
 use super::evidence::short;
+use super::mismatch::Mismatch;
 use super::plan::RacePlan;
-use super::reconcile::Reconciliation;
 use super::replica_client::{Audit, Movement};
-use super::tally::Tally;
+use super::tally::Answers;
 use stocklock_core::strategy::Tier;
-
-/// The number of operation ids that are shown as examples.
-const EXAMPLES: usize = 5;
 
 /// Whether a strategy kept the promise of its tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -32,27 +28,23 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// Judges a run of a strategy of this tier.
+    pub(super) fn new(tier: Tier, failed: i64, audit: &Audit, findings: &[String]) -> Self {
+        match tier {
+            Tier::Unsafe if audit.lost_units() => Self::Caught,
+            Tier::Unsafe => Self::NotCaught,
+            Tier::Safe | Tier::Guarded | Tier::Volatile => match (findings, failed) {
+                ([], 0) => Self::Exact,
+                ([], _) => Self::NotProven,
+                _ => Self::Broken,
+            },
+        }
+    }
+
     /// Whether this verdict makes the whole race fail.
     #[must_use]
     pub fn fails(self) -> bool {
         matches!(self, Self::Broken | Self::NotProven)
-    }
-
-    /// Judges a run of a strategy of this tier.
-    pub(super) fn new(tier: Tier, tally: &Tally, audit: &Audit, findings: &[String]) -> Self {
-        match tier {
-            Tier::Unsafe if audit.oversold != 0 || audit.drift != 0 => Self::Caught,
-            Tier::Unsafe => Self::NotCaught,
-            Tier::Safe | Tier::Guarded | Tier::Volatile => {
-                if !findings.is_empty() {
-                    Self::Broken
-                } else if tally.failed > 0 {
-                    Self::NotProven
-                } else {
-                    Self::Exact
-                }
-            }
-        }
     }
 }
 
@@ -68,125 +60,64 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The difference between the answers and the ledger.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Mismatch {
-    /// Orders answered 200 whose operation is not in the ledger: lost sales.
-    pub lost: u64,
-    /// The first few of their operations.
-    pub lost_ids: Vec<Uuid>,
-    /// Sales in the ledger that no answer names, beyond the orders with an unknown outcome:
-    /// phantom sales. An order that was refused but sold is one of them.
-    pub phantom: u64,
-    /// The first few operations in the ledger that no answer names.
-    pub phantom_ids: Vec<Uuid>,
-    /// Orders answered 503 whose retry showed that they had been sold.
-    pub sold_after_refusal: u64,
-}
+const LOST: &str = "orders answered 200 that are not in the ledger";
+const PHANTOM: &str = "sales in the ledger that no answer names";
 
-impl Mismatch {
-    /// Compares the operation ids in the answers with those in the ledger.
-    pub(super) fn new(tally: &mut Tally, audit: &Audit, ledger: &[Movement]) -> Self {
-        let recorded = ledger.iter().filter(|row| row.is_sale()).map(|row| row.id);
-        let answered = std::mem::take(&mut tally.answered);
-        let Reconciliation { lost, unanswered } = Reconciliation::new(answered, recorded.collect());
-        // Sales that are still in the journal are reported as such.
-        let pending = usize::try_from(audit.pending).unwrap_or(0);
-        let lost = &lost[pending.min(lost.len())..];
-        let phantom = (unanswered.len() as u64).saturating_sub(tally.unknown);
-        let examples = |ids: &[Uuid]| ids.iter().take(EXAMPLES).copied().collect();
-        Self {
-            lost: lost.len() as u64,
-            lost_ids: examples(lost),
-            phantom,
-            phantom_ids: if phantom > 0 {
-                examples(&unanswered)
-            } else {
-                Vec::new()
-            },
-            sold_after_refusal: tally.sold_after_refusal,
-        }
-    }
-}
+/// What contradicts exactness, in the order of the counts in [`findings`].
+const CONTRADICTIONS: [&str; 9] = [
+    "units sold that never existed",
+    "units of difference between the counter and the ledger",
+    LOST,
+    PHANTOM,
+    "orders answered 503 although they were sold",
+    "units of difference between the audit and the ledger",
+    "more orders answered 200 than units in stock",
+    "orders refused although units were left",
+    "movements in the journal that did not reach SQL in time",
+];
 
-/// Everything that contradicts exactness. `sold` is the number of orders answered 200.
+/// Everything that contradicts exactness. Every order is for one unit.
 pub(super) fn findings(
     plan: &RacePlan,
-    tally: &Tally,
-    sold: i64,
+    answers: &Answers,
     audit: &Audit,
     mismatch: &Mismatch,
     ledger: &[Movement],
 ) -> Vec<String> {
-    let expected = plan.expected_sales();
+    let expected = plan.stock.min(plan.total_orders());
     // A failed order leaves a unit unsold, which is no contradiction.
-    let unsold = if tally.failed == 0 {
-        expected - sold
-    } else {
-        0
+    let unsold = match answers.failed {
+        0 => expected - answers.sold,
+        _ => 0,
     };
-    let rows: i64 = ledger
-        .iter()
-        .filter(|row| row.is_sale())
-        .map(|row| -row.delta)
-        .sum();
+    let sales = ledger.iter().filter(|row| row.is_sale());
+    let in_ledger: i64 = sales.map(|row| -row.delta).sum();
     // An order with an unknown outcome may commit between the two reads.
-    let unequal = (audit.sold - rows).abs() - signed(tally.unknown);
-    let checks = [
-        (audit.oversold, "units sold that never existed", &[][..]),
-        (
-            audit.drift,
-            "units of difference between the counter and the ledger",
-            &[],
-        ),
-        (
-            signed(mismatch.lost),
-            "orders answered 200 that are not in the ledger",
-            &mismatch.lost_ids,
-        ),
-        (
-            signed(mismatch.phantom),
-            "sales in the ledger that no answer names",
-            &mismatch.phantom_ids,
-        ),
-        (
-            signed(mismatch.sold_after_refusal),
-            "orders answered 503 although they were sold",
-            &[],
-        ),
-        (
-            unequal.max(0),
-            "units of difference between the audit and the ledger",
-            &[],
-        ),
-        (
-            (sold - plan.stock).max(0),
-            "more orders answered 200 than units in stock",
-            &[],
-        ),
-        (
-            unsold.max(0),
-            "orders refused although units were left",
-            &[],
-        ),
-        (
-            audit.pending,
-            "movements in the journal that did not reach SQL in time",
-            &[],
-        ),
+    let unequal = (audit.sold - in_ledger).abs() - answers.unknown;
+    let counts = [
+        audit.oversold,
+        audit.drift,
+        mismatch.lost,
+        mismatch.phantom,
+        answers.sold_after_refusal,
+        unequal.max(0),
+        (answers.sold - plan.stock).max(0),
+        unsold.max(0),
+        audit.pending,
     ];
-    let wrong = checks.into_iter().filter(|(count, ..)| *count != 0);
-    let line = |(count, what, ids): (i64, &str, &[Uuid])| match ids {
-        [] => format!("{count} {what}"),
-        ids => {
-            let ids: Vec<_> = ids.iter().copied().map(short).collect();
-            format!("{count} {what} ({})", ids.join(", "))
+    let mut findings = Vec::new();
+    for (count, what) in counts.into_iter().zip(CONTRADICTIONS) {
+        let ids = match what {
+            LOST => &mismatch.lost_ids[..],
+            PHANTOM => &mismatch.phantom_ids,
+            _ => &[],
+        };
+        let ids: Vec<_> = ids.iter().copied().map(short).collect();
+        match &ids[..] {
+            _ if count == 0 => {}
+            [] => findings.push(format!("{count} {what}")),
+            ids => findings.push(format!("{count} {what} ({})", ids.join(", "))),
         }
-    };
-    wrong.map(line).collect()
-}
-
-/// Converts a count for a comparison with signed units.
-pub(super) fn signed(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
+    }
+    findings
 }
