@@ -144,100 +144,64 @@ pub(super) fn conflict_if_duplicate(error: sqlx::Error) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
-    use std::error::Error;
     use std::io;
 
-    use sqlx::error::ErrorKind;
+    use sqlx::{Connection, Executor, SqliteConnection};
 
     use super::*;
 
-    /// A database error with a SQLSTATE. [`Code`] takes it for PostgreSQL's.
-    #[derive(Debug, thiserror::Error)]
-    #[error("{0}")]
-    struct Answer(&'static str);
-
-    impl DatabaseError for Answer {
-        fn message(&self) -> &str {
-            self.0
-        }
-
-        fn code(&self) -> Option<Cow<'_, str>> {
-            Some(self.0.into())
-        }
-
-        fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
-            self
-        }
-
-        fn as_error_mut(&mut self) -> &mut (dyn Error + Send + Sync + 'static) {
-            self
-        }
-
-        fn into_error(self: Box<Self>) -> Box<dyn Error + Send + Sync + 'static> {
-            self
-        }
-
-        fn kind(&self) -> ErrorKind {
-            ErrorKind::Other
-        }
-    }
-
-    /// The variant of a store's error.
-    fn variant(error: &StoreError) -> String {
-        let text = format!("{error:?}");
-        text.split('(').next().unwrap_or_default().to_owned()
+    /// The name of the error before COMMIT, in COMMIT, and in a statement that commits as it ends.
+    fn names(mut error: impl FnMut() -> sqlx::Error) -> [String; 3] {
+        let name = |error: StoreError| {
+            let text = format!("{error:?}");
+            text.split('(').next().unwrap_or_default().to_owned()
+        };
+        [
+            name(before_commit(error())),
+            name(in_commit(error())),
+            name(in_autocommit(error())),
+        ]
     }
 
     #[test]
-    fn outcome_is_unknown_by_error_and_by_stage() {
-        let unknown = "OutcomeUnknown";
-        for (state, before, in_the_commit, autocommit) in [
-            ("40001", "Aborted", "Aborted", "Aborted"),
-            ("40P01", "Aborted", "Aborted", "Aborted"),
-            ("55P03", "LockWait", unknown, "LockWait"),
-            ("57014", "TooSlow", unknown, "TooSlow"),
-            ("53100", "Unavailable", unknown, "Unavailable"),
-            ("25006", "Unavailable", unknown, "Unavailable"),
-            ("42P01", "Bug", unknown, "Bug"),
-            ("08006", "ConnectionLost", unknown, unknown),
-            ("57P01", "ConnectionLost", unknown, unknown),
-            ("57P02", "ConnectionLost", unknown, unknown),
-            ("58030", "Bug", unknown, unknown),
-            ("XX000", "Bug", unknown, unknown),
-            ("", "Bug", unknown, unknown),
-        ] {
-            let error = || sqlx::Error::Database(Box::new(Answer(state)));
-            let found = [
-                before_commit(error()),
-                in_commit(error()),
-                in_autocommit(error()),
-            ];
-            let expected = [before, in_the_commit, autocommit];
-            assert_eq!(found.each_ref().map(variant), expected, "{state}");
-        }
-    }
-
-    #[test]
-    fn missing_answer_is_unknown_only_in_commit() {
-        let errors: [(fn() -> sqlx::Error, _); 5] = [
+    fn missing_answer_is_unknown_outcome_only_in_commit() {
+        let errors: [(fn() -> sqlx::Error, _); 6] = [
             (
-                || sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into()),
+                || io::Error::from(io::ErrorKind::ConnectionReset).into(),
                 "ConnectionLost",
             ),
             (|| sqlx::Error::Protocol("cut".to_owned()), "ConnectionLost"),
             (|| sqlx::Error::WorkerCrashed, "Unavailable"),
             (|| sqlx::Error::Tls("cut".into()), "Unavailable"),
+            (|| sqlx::Error::PoolTimedOut, "Unavailable"),
             (|| sqlx::Error::RowNotFound, "Bug"),
         ];
         for (error, before) in errors {
-            assert_eq!(variant(&before_commit(error())), before);
-            assert_eq!(variant(&in_commit(error())), "OutcomeUnknown");
-            assert_eq!(variant(&in_autocommit(error())), "OutcomeUnknown");
+            assert_eq!(names(error), [before, "OutcomeUnknown", "OutcomeUnknown"]);
         }
-        assert_eq!(
-            variant(&before_commit(sqlx::Error::PoolTimedOut)),
-            "Unavailable"
-        );
+    }
+
+    #[tokio::test]
+    async fn error_that_the_database_answered_is_known_by_its_code() {
+        let mut database = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        let setup = "CREATE TABLE sale (id UNIQUE); PRAGMA max_page_count = 3";
+        database.execute(setup).await.unwrap();
+        for (statement, expected) in [
+            (
+                "INSERT INTO nowhere VALUES (1)",
+                ["Bug", "OutcomeUnknown", "Bug"],
+            ),
+            (
+                "INSERT INTO sale VALUES (zeroblob(100000))",
+                ["Unavailable"; 3],
+            ),
+        ] {
+            let mut failed = Vec::new();
+            for _ in expected {
+                failed.push(database.execute(statement).await.unwrap_err());
+            }
+            let error = || failed.pop().expect("one for each stage");
+            assert_eq!(names(error), expected, "{statement}");
+        }
     }
 }

@@ -55,20 +55,27 @@ impl Dialect for MySqlServer {
         let mut tx = Transaction::begun(pool.acquire().await?);
         let (answers, end) = answers(tx.send(), script::script(write)).await;
         let Err(error) = tx.received(end) else {
-            let outcome = outcome(&answers)?;
+            let [_, _, update, _, _] = &*answers else {
+                let problem = format!("{} answers to five statements", answers.len());
+                return Err(StoreError::OutcomeUnknown(problem.into()));
+            };
             tx.committed();
-            return Ok(outcome);
+            let available = update.last_insert_id().cast_signed();
+            return Ok(match update.rows_affected() {
+                0 => WriteOutcome::Refused,
+                _ => WriteOutcome::Written { available },
+            });
         };
         if error.as_database_error().is_some() {
             // The server stopped at this statement, and the transaction is still open.
             tx.roll_back().await;
         }
-        match (FailedAt::after(answers.len()), classify(&error)) {
-            (FailedAt::Insert, Verdict::Duplicate) => Ok(WriteOutcome::Duplicate),
-            (FailedAt::Insert, Verdict::RollBackThenRetry) if write.has_key() => {
+        match (answers.len(), classify(&error)) {
+            (script::UNTIL_INSERT, Verdict::Duplicate) => Ok(WriteOutcome::Duplicate),
+            (script::UNTIL_INSERT, Verdict::RollBackThenRetry) if write.has_key() => {
                 Err(StoreError::KeyInFlight(Box::new(error)))
             }
-            (FailedAt::Commit, _) => Err(in_commit(error)),
+            (script::UNTIL_COMMIT.., _) => Err(in_commit(error)),
             _ => Err(in_autocommit(error)),
         }
     }
@@ -127,36 +134,4 @@ async fn answers(
     };
     drop(results);
     (answers, end)
-}
-
-/// What a script did that came to its end.
-fn outcome(answers: &[MySqlQueryResult]) -> Result<WriteOutcome> {
-    let [_, _, update, _, _] = answers else {
-        let problem = format!("{} answers to five statements", answers.len());
-        return Err(StoreError::OutcomeUnknown(problem.into()));
-    };
-    Ok(if update.rows_affected() > 0 {
-        let available = update.last_insert_id().cast_signed();
-        WriteOutcome::Written { available }
-    } else {
-        WriteOutcome::Refused
-    })
-}
-
-/// The statement of a script that failed.
-enum FailedAt {
-    /// `SET`, `BEGIN` or `UPDATE`.
-    Update,
-    Insert,
-    Commit,
-}
-
-impl FailedAt {
-    fn after(answers: usize) -> Self {
-        match answers {
-            0..=2 => Self::Update,
-            3 => Self::Insert,
-            _ => Self::Commit,
-        }
-    }
 }

@@ -127,71 +127,67 @@ mod tests {
     };
     use super::*;
 
-    /// Each code with its verdict, and whether it is known to undo a COMMIT.
+    fn mysql(numbers: &[u16]) -> Vec<Code> {
+        numbers.iter().copied().map(Code::Mysql).collect()
+    }
+
+    fn postgres(states: &[&str]) -> Vec<Code> {
+        let code = |state: &&str| Code::Postgres((*state).to_owned());
+        states.iter().map(code).collect()
+    }
+
+    fn sqlite(codes: &[i32]) -> Vec<Code> {
+        codes.iter().copied().map(Code::Sqlite).collect()
+    }
+
     #[test]
-    fn codes_have_verdicts() {
-        let mysql = [
-            (1213, RetryTransaction, true),
-            (1020, RetryTransaction, false),
-            (1317, RetryTransaction, false),
-            (1205, RollBackThenRetry, false),
-            (1969, TooSlow, false),
-            (3024, TooSlow, false),
-            (1053, ConnectionLost, false),
-            (1927, ConnectionLost, false),
-            (1040, Unavailable, false),
-            (1047, Unavailable, false),
-            (1114, Unavailable, false),
-            (1290, Unavailable, false),
-            (1062, Duplicate, false),
-            (3819, Bug, false),
-            (4025, Bug, false),
-            (1026, Bug, false),
-            (1064, Bug, false),
-            (1180, Bug, false),
+    fn each_code_has_its_verdict_before_and_in_commit() {
+        let verdicts = [
+            (RetryTransaction, mysql(&[1213, 1020, 1317])),
+            (RollBackThenRetry, mysql(&[1205])),
+            (TooSlow, mysql(&[1969, 3024])),
+            (ConnectionLost, mysql(&[1053, 1927])),
+            (Unavailable, mysql(&[1040, 1047, 1114, 1290])),
+            (Duplicate, mysql(&[1062])),
+            (Bug, mysql(&[1026, 1064, 1180, 3819, 4025])),
+            (RetryTransaction, postgres(&["40001", "40P01"])),
+            (RollBackThenRetry, postgres(&["55P03"])),
+            (TooSlow, postgres(&["57014"])),
+            (
+                ConnectionLost,
+                postgres(&["57P01", "57P02", "08006", "25P03"]),
+            ),
+            (Unavailable, postgres(&["57P03", "53100", "53300", "25006"])),
+            (Duplicate, postgres(&["23505"])),
+            (
+                Bug,
+                postgres(&["23514", "25P02", "42601", "42P01", "58030", "XX000", ""]),
+            ),
+            (RetryTransaction, sqlite(&[517])),
+            (RollBackThenRetry, sqlite(&[5, 261, 6])),
+            (ConnectionLost, sqlite(&[778])),
+            (Unavailable, sqlite(&[13, 8, 14, 1032])),
+            (Duplicate, sqlite(&[1555, 2067])),
+            (Bug, sqlite(&[275, 1])),
         ];
-        let postgres = [
-            ("40001", RetryTransaction, true),
-            ("40P01", RetryTransaction, true),
-            ("55P03", RollBackThenRetry, false),
-            ("57014", TooSlow, false),
-            ("57P01", ConnectionLost, false),
-            ("08006", ConnectionLost, false),
-            ("25P03", ConnectionLost, false),
-            ("57P03", Unavailable, false),
-            ("53100", Unavailable, false),
-            ("53300", Unavailable, false),
-            ("25006", Unavailable, false),
-            ("23505", Duplicate, false),
-            ("23514", Bug, false),
-            ("25P02", Bug, false),
-            ("42601", Bug, false),
-            ("58030", Bug, false),
-            ("XX000", Bug, false),
-            ("", Bug, false),
+        let undo_a_commit = [
+            mysql(&[1213]),
+            postgres(&["40001", "40P01"]),
+            sqlite(&[5, 261, 517, 13]),
         ];
-        let sqlite = [
-            (5, RollBackThenRetry, true),
-            (261, RollBackThenRetry, true),
-            (6, RollBackThenRetry, false),
-            (517, RetryTransaction, true),
-            (1555, Duplicate, false),
-            (2067, Duplicate, false),
-            (13, Unavailable, true),
-            (8, Unavailable, false),
-            (14, Unavailable, false),
-            (1032, Unavailable, false),
-            (778, ConnectionLost, false),
-            (275, Bug, false),
-            (1, Bug, false),
+        let may_follow_the_commit = [
+            mysql(&[1053, 1927]),
+            postgres(&["08006", "57P01", "57P02", "57P03", "58030", "XX000", ""]),
+            sqlite(&[778]),
         ];
-        let mysql = mysql.map(|(number, verdict, undone)| (Code::Mysql(number), verdict, undone));
-        let postgres = postgres
-            .map(|(state, verdict, undone)| (Code::Postgres(state.to_owned()), verdict, undone));
-        let sqlite = sqlite.map(|(code, verdict, undone)| (Code::Sqlite(code), verdict, undone));
-        for (code, verdict, undone) in mysql.into_iter().chain(postgres).chain(sqlite) {
-            assert_eq!(code.verdict(), verdict, "{code:?}");
-            assert_eq!(code.undoes_commit(), undone, "{code:?}");
+        for (verdict, codes) in verdicts {
+            for code in codes {
+                assert_eq!(code.verdict(), verdict, "{code:?}");
+                let undone = undo_a_commit.concat().contains(&code);
+                assert_eq!(code.undoes_commit(), undone, "{code:?}");
+                let unknown = may_follow_the_commit.concat().contains(&code);
+                assert_eq!(code.is_of_the_statement(), !unknown, "{code:?}");
+            }
         }
     }
 }

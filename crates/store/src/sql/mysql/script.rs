@@ -8,6 +8,12 @@ use super::parameters::with_literals;
 use crate::sql::conditional_write::ConditionalWrite;
 use crate::sql::statements::{INSERT_COLUMNS, INSERT_PARAMETERS};
 
+/// How many answers come before that to the `INSERT`: `SET`, `BEGIN`, `UPDATE`.
+pub(super) const UNTIL_INSERT: usize = 3;
+
+/// How many answers come before that to the `COMMIT`.
+pub(super) const UNTIL_COMMIT: usize = 4;
+
 /// The text of a transaction of five statements. The answer to the third says whether the condition
 /// held, and has what remains as the last inserted id.
 ///

@@ -1,7 +1,6 @@
 //! SQLite: opens the file, and brings its schema up to date.
 
 use std::str::FromStr;
-
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
@@ -77,16 +76,8 @@ impl Server for SqliteFile {
 pub(crate) async fn migrate(url: &str) -> Result<(), String> {
     let options = options(url)?.busy_timeout(migration::LIMIT);
     let file = options.get_filename().display().to_string();
-    migration::run_until_done(&file, migration::is_transient_on_file, || {
-        let options = options.clone();
-        async move {
-            let mut connection = options.connect().await?;
-            sqlx::migrate!("../../migrations/sqlite")
-                .run_direct(None, &mut connection, false)
-                .await?;
-            Ok(())
-        }
-    })
-    .await
-    .map_err(|error| migration::explain_file(&error, &file))
+    let migrator = sqlx::migrate!("../../migrations/sqlite");
+    migration::run(&options, migrator, &file, migration::is_transient_on_file)
+        .await
+        .map_err(|error| migration::explain_file(&error, &file))
 }
