@@ -6,18 +6,18 @@ use std::time::Duration;
 use futures_util::future::join4;
 use rstest::rstest;
 use secrecy::SecretString;
-use stocklock::deduct::{DeductOrder, DeductionContext, Deductor, RetryPolicy, WritePool};
+use stocklock::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool};
 use stocklock::locks::{LockServers, LockSettings};
 use stocklock::metrics::Metrics;
 use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, StoreError};
-use stocklock::stock::{Home, StockError, Warehouse};
+use stocklock::stock::{Deduction, Home, StockError};
 use stocklock::strategy::{Available, Dependency, Safeguards, Strategy, Tier};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SOON, SQLITE, WAIT_LIMIT, committed, creation,
-    deduction, deduction_with_key, name, open, start_deduction, units, until_found,
+    deduction, deduction_with_key, name, open, start_deduction, until_found,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -74,14 +74,12 @@ async fn of_64_buyers_of_50_units_exactly_50_get_one(
         let mut buyers = JoinSet::new();
         for _ in 0..64 {
             let deductor = Arc::clone(&deductor);
-            let order = DeductOrder {
-                sku: name(sku),
-                warehouse: Warehouse::default(),
-                quantity: units(1),
-                idempotency: None,
-                safeguards: Safeguards::default(),
+            let order = Deduction {
+                strategy: strategy.name(),
+                ..deduction(sku, 1)
             };
-            buyers.spawn(async move { deductor.deduct(strategy, order).await });
+            let all = Safeguards::default();
+            buyers.spawn(async move { deductor.deduct(strategy, order, all).await });
         }
         let mut remaining: Vec<i64> = Vec::new();
         let mut refused = 0;
