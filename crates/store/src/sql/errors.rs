@@ -6,9 +6,9 @@
 
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;
-use stocklock_core::ports::Server;
+use stocklock_core::ports::{DriverError, Server};
 
-use crate::StoreError;
+use crate::{Result, StoreError};
 
 mod code;
 
@@ -27,12 +27,8 @@ pub(super) enum Verdict {
     ConnectionLost,
     /// The server is away, is starting, or refuses to write.
     Unavailable,
-    /// No connection became free in time.
-    PoolTimedOut,
     /// A unique index has the row already: look it up, then replay.
     Duplicate,
-    /// The level's CHECK constraint refused the row.
-    CheckViolated,
     /// Anything else: a defect.
     Bug,
 }
@@ -47,10 +43,10 @@ pub(super) fn classify(error: &sqlx::Error) -> Verdict {
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::BeginFailed => {
             Verdict::ConnectionLost
         }
-        sqlx::Error::PoolTimedOut => Verdict::PoolTimedOut,
-        sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed | sqlx::Error::Tls(_) => {
-            Verdict::Unavailable
-        }
+        sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::Tls(_) => Verdict::Unavailable,
         _ => Verdict::Bug,
     }
 }
@@ -65,6 +61,11 @@ fn ended_in_a_lock_wait(error: &dyn DatabaseError) -> bool {
     postgres.is_some_and(|error| error.code() == "57014" && error.r#where().is_some())
 }
 
+/// The database does not answer, or refuses to work.
+pub(super) fn unavailable(error: impl Into<DriverError>) -> StoreError {
+    StoreError::Unavailable(Server::Database, error.into())
+}
+
 /// Maps an error from before COMMIT, if the statement can neither find a duplicate nor violate a
 /// CHECK. Nothing was changed.
 pub(super) fn before_commit(error: sqlx::Error) -> StoreError {
@@ -75,28 +76,25 @@ pub(super) fn before_commit(error: sqlx::Error) -> StoreError {
         Verdict::RollBackThenRetry => StoreError::LockWait(source),
         Verdict::TooSlow => StoreError::TooSlow(source),
         Verdict::ConnectionLost => StoreError::ConnectionLost(Server::Database, source),
-        Verdict::Unavailable | Verdict::PoolTimedOut => {
-            StoreError::Unavailable(Server::Database, source)
-        }
-        Verdict::Duplicate | Verdict::CheckViolated | Verdict::Bug => StoreError::Bug(source),
+        Verdict::Unavailable => unavailable(source),
+        Verdict::Duplicate | Verdict::Bug => StoreError::Bug(source),
     }
 }
 
 /// Maps an error from COMMIT. It may have happened unless the database is known to have undone it.
 pub(super) fn in_commit(error: sqlx::Error) -> StoreError {
-    let code = error.as_database_error().map(Code::of);
-    if code.is_some_and(|code| code.undoes_commit()) {
-        before_commit(error)
-    } else {
-        StoreError::OutcomeUnknown(Box::new(error))
-    }
+    unknown_unless(Code::undoes_commit, error)
 }
 
 /// Maps an error from a statement that commits as it ends. The server reports errors of the statement
 /// before it commits. If the server shuts down or never replies, the commit may have happened.
 pub(super) fn in_autocommit(error: sqlx::Error) -> StoreError {
+    unknown_unless(Code::is_of_the_statement, error)
+}
+
+fn unknown_unless(nothing_changed: impl Fn(&Code) -> bool, error: sqlx::Error) -> StoreError {
     let code = error.as_database_error().map(Code::of);
-    if code.is_some_and(|code| code.is_of_the_statement()) {
+    if code.is_some_and(|code| nothing_changed(&code)) {
         before_commit(error)
     } else {
         StoreError::OutcomeUnknown(Box::new(error))
@@ -124,7 +122,7 @@ pub(super) enum Inserted {
 
 /// Maps the answer to an insert into the ledger. `has_key`: the only lock that the insert can wait
 /// for is that of another transaction which is recording the same key.
-pub(super) fn inserted<T>(answer: sqlx::Result<T>, has_key: bool) -> Result<Inserted, StoreError> {
+pub(super) fn inserted<T>(answer: sqlx::Result<T>, has_key: bool) -> Result<Inserted> {
     let Err(error) = answer else {
         return Ok(Inserted::New);
     };
@@ -153,25 +151,6 @@ mod tests {
     use sqlx::error::ErrorKind;
 
     use super::*;
-
-    #[test]
-    fn lost_connection_is_unknown_outcome_only_in_commit() {
-        let lost = || sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into());
-        let before = before_commit(lost());
-        assert!(matches!(before, StoreError::ConnectionLost(..)));
-        for error in [
-            lost(),
-            sqlx::Error::Protocol("expected a packet".to_owned()),
-            sqlx::Error::WorkerCrashed,
-            sqlx::Error::Tls("cut".into()),
-            sqlx::Error::RowNotFound,
-        ] {
-            let after = in_commit(error);
-            assert!(matches!(after, StoreError::OutcomeUnknown(_)), "{after:?}");
-        }
-        let protocol = sqlx::Error::Protocol("expected a packet".to_owned());
-        assert_eq!(classify(&protocol), Verdict::ConnectionLost);
-    }
 
     /// A database error with a SQLSTATE. [`Code`] takes it for PostgreSQL's.
     #[derive(Debug, thiserror::Error)]
@@ -204,39 +183,61 @@ mod tests {
         }
     }
 
-    #[test]
-    fn same_error_before_and_in_commit_differs() {
-        let before = |state| before_commit(sqlx::Error::Database(Box::new(Answer(state))));
-        let within = |state| in_commit(sqlx::Error::Database(Box::new(Answer(state))));
-        assert!(matches!(before("40001"), StoreError::Aborted(_)));
-        assert!(matches!(within("40001"), StoreError::Aborted(_)));
-        assert!(matches!(before("55P03"), StoreError::LockWait(_)));
-        assert!(matches!(within("55P03"), StoreError::OutcomeUnknown(_)));
-        assert!(matches!(before("53100"), StoreError::Unavailable(..)));
-        assert!(matches!(within("53100"), StoreError::OutcomeUnknown(_)));
-        assert!(matches!(before("XX000"), StoreError::Bug(_)));
-        assert!(matches!(within("XX000"), StoreError::OutcomeUnknown(_)));
+    /// The variant of a store's error.
+    fn variant(error: &StoreError) -> String {
+        let text = format!("{error:?}");
+        text.split('(').next().unwrap_or_default().to_owned()
     }
 
     #[test]
-    fn autocommit_is_unknown_if_server_stops_or_is_silent() {
-        let answered = |state| in_autocommit(sqlx::Error::Database(Box::new(Answer(state))));
-        assert!(matches!(answered("40P01"), StoreError::Aborted(_)));
-        assert!(matches!(answered("55P03"), StoreError::LockWait(_)));
-        assert!(matches!(answered("57014"), StoreError::TooSlow(_)));
-        assert!(matches!(answered("25006"), StoreError::Unavailable(..)));
-        assert!(matches!(answered("42P01"), StoreError::Bug(_)));
-        for state in ["", "08006", "57P01", "57P02", "58030", "XX000"] {
-            let answer = answered(state);
-            assert!(matches!(answer, StoreError::OutcomeUnknown(_)), "{state}");
+    fn outcome_is_unknown_by_error_and_by_stage() {
+        let unknown = "OutcomeUnknown";
+        for (state, before, in_the_commit, autocommit) in [
+            ("40001", "Aborted", "Aborted", "Aborted"),
+            ("40P01", "Aborted", "Aborted", "Aborted"),
+            ("55P03", "LockWait", unknown, "LockWait"),
+            ("57014", "TooSlow", unknown, "TooSlow"),
+            ("53100", "Unavailable", unknown, "Unavailable"),
+            ("25006", "Unavailable", unknown, "Unavailable"),
+            ("42P01", "Bug", unknown, "Bug"),
+            ("08006", "ConnectionLost", unknown, unknown),
+            ("57P01", "ConnectionLost", unknown, unknown),
+            ("57P02", "ConnectionLost", unknown, unknown),
+            ("58030", "Bug", unknown, unknown),
+            ("XX000", "Bug", unknown, unknown),
+            ("", "Bug", unknown, unknown),
+        ] {
+            let error = || sqlx::Error::Database(Box::new(Answer(state)));
+            let found = [
+                before_commit(error()),
+                in_commit(error()),
+                in_autocommit(error()),
+            ];
+            let expected = [before, in_the_commit, autocommit];
+            assert_eq!(found.each_ref().map(variant), expected, "{state}");
         }
-        let lost = in_autocommit(sqlx::Error::Io(io::ErrorKind::ConnectionReset.into()));
-        assert!(matches!(lost, StoreError::OutcomeUnknown(_)));
     }
 
     #[test]
-    fn pool_without_connection_is_unavailable() {
-        let away = before_commit(sqlx::Error::PoolTimedOut);
-        assert!(matches!(away, StoreError::Unavailable(..)));
+    fn missing_answer_is_unknown_only_in_commit() {
+        let errors: [(fn() -> sqlx::Error, _); 5] = [
+            (
+                || sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into()),
+                "ConnectionLost",
+            ),
+            (|| sqlx::Error::Protocol("cut".to_owned()), "ConnectionLost"),
+            (|| sqlx::Error::WorkerCrashed, "Unavailable"),
+            (|| sqlx::Error::Tls("cut".into()), "Unavailable"),
+            (|| sqlx::Error::RowNotFound, "Bug"),
+        ];
+        for (error, before) in errors {
+            assert_eq!(variant(&before_commit(error())), before);
+            assert_eq!(variant(&in_commit(error())), "OutcomeUnknown");
+            assert_eq!(variant(&in_autocommit(error())), "OutcomeUnknown");
+        }
+        assert_eq!(
+            variant(&before_commit(sqlx::Error::PoolTimedOut)),
+            "Unavailable"
+        );
     }
 }

@@ -2,10 +2,8 @@
 
 use sqlx::FromRow;
 
-use super::journal_sink::Mirrored;
 use super::ledger_row::corrupt;
-use crate::StoreError;
-use crate::journal::EntryId;
+use crate::{Result, StoreError};
 use stocklock_core::stock::{Audit, Home, Sku, StockLevel, Warehouse};
 
 /// A row of `stock`.
@@ -22,46 +20,29 @@ pub(crate) struct LevelRow {
     home: String,
 }
 
-/// The level of a row.
-pub(crate) fn level(row: LevelRow) -> Result<StockLevel, StoreError> {
-    Ok(StockLevel {
-        sku: row.sku,
-        warehouse: row.warehouse,
-        on_hand: row.on_hand,
-        held: row.held,
-        backorder_limit: row.backorder_limit,
-        version: row.version,
-        home: match row.home.as_str() {
-            "sql" => Home::Sql,
-            "redis" => Home::Redis,
-            other => return Err(corrupt("home", other)),
-        },
-    })
+impl TryFrom<LevelRow> for StockLevel {
+    type Error = StoreError;
+
+    fn try_from(row: LevelRow) -> Result<Self> {
+        Ok(Self {
+            sku: row.sku,
+            warehouse: row.warehouse,
+            on_hand: row.on_hand,
+            held: row.held,
+            backorder_limit: row.backorder_limit,
+            version: row.version,
+            home: match row.home.as_str() {
+                "sql" => Home::Sql,
+                "redis" => Home::Redis,
+                other => return Err(corrupt("home", other)),
+            },
+        })
+    }
 }
 
 /// The levels of rows.
-pub(crate) fn levels(rows: Vec<LevelRow>) -> Result<Vec<StockLevel>, StoreError> {
-    rows.into_iter().map(level).collect()
-}
-
-/// A level of Redis-home stock as SQL has it, with the journal entry that it comes from.
-#[derive(Debug, FromRow)]
-pub(crate) struct MirrorRow {
-    #[sqlx(flatten)]
-    level: LevelRow,
-    #[sqlx(flatten)]
-    entry: EntryId,
-}
-
-impl TryFrom<MirrorRow> for Mirrored {
-    type Error = StoreError;
-
-    fn try_from(row: MirrorRow) -> Result<Self, StoreError> {
-        Ok(Self {
-            level: level(row.level)?,
-            entry: row.entry,
-        })
-    }
+pub(crate) fn levels(rows: Vec<LevelRow>) -> Result<Vec<StockLevel>> {
+    rows.into_iter().map(StockLevel::try_from).collect()
 }
 
 /// The sums of one warehouse's movements, and its level.

@@ -6,27 +6,23 @@
 
 use sqlx::Sqlite;
 
-use super::conditional_write::{Change, ConditionalWrite, WriteOutcome, update, updates};
-use super::dialect::{Dialect, numbered, run_statements};
+use super::conditional_write::{ConditionalWrite, WriteOutcome};
+use super::dialect::{Dialect, Statement, query, run_statements};
 use super::errors::{Inserted, before_commit};
 use super::journal_sink::insert_entry;
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
-use super::statements::{
-    Statements, audit, insert_columns, ledger_columns, level_columns, statements,
-};
-use crate::StoreError;
+use super::statements::Words;
+use crate::Result;
 
 mod connect;
 
 pub(super) use connect::{SqliteFile, migrate};
 
-const UPDATE: fn(Change<'_>) -> &'static str = updates!("", "");
-
 impl Dialect for SqliteFile {
     const NAME: &'static str = "sqlite";
 
-    const STATEMENTS: Statements = statements! {
+    const WORDS: Words = Words {
         begin: "BEGIN IMMEDIATE",
         begin_set_level: "BEGIN IMMEDIATE",
         begin_snapshot: "BEGIN",
@@ -38,15 +34,17 @@ impl Dialect for SqliteFile {
         no_table: "",
     };
 
-    run_statements!(Sqlite, numbered);
+    run_statements!(query::<Sqlite>);
 
     /// One transaction. There are no messages to save.
     async fn conditional_write(
         pool: &Pool<Self>,
         write: &ConditionalWrite<'_>,
-    ) -> Result<WriteOutcome, StoreError> {
-        let mut tx = pool.begin(Self::STATEMENTS.begin).await?;
-        let updated = tx.fetch(UPDATE(write.change), &write.values()).await;
+    ) -> Result<WriteOutcome> {
+        let mut tx = pool.begin(Self::WORDS.begin).await?;
+        let updated = tx
+            .fetch(Statement::built(write.update()), &write.values())
+            .await;
         let updated: Vec<(i64,)> = updated.map_err(before_commit)?;
         let Some(&(available,)) = updated.first() else {
             tx.roll_back().await;
@@ -54,14 +52,10 @@ impl Dialect for SqliteFile {
         };
         let mut row = write.row.clone();
         row.available_after = available;
-        match tx.record(&row).await? {
-            Inserted::New => tx.commit().await?,
-            Inserted::Duplicate => {
-                tx.roll_back().await;
-                return Ok(WriteOutcome::Duplicate);
-            }
-        }
-        Ok(WriteOutcome::Written { available })
+        Ok(match tx.record_and_commit(&row).await? {
+            Inserted::New => WriteOutcome::Written { available },
+            Inserted::Duplicate => WriteOutcome::Duplicate,
+        })
     }
 
     /// One by one. A duplicate is skipped.

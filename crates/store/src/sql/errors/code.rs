@@ -80,8 +80,6 @@ fn mysql_verdict(number: u16) -> Verdict {
             Verdict::Unavailable
         }
         1062 | 1586 => Verdict::Duplicate,
-        // CHECK violated, on MySQL and on MariaDB.
-        3819 | 4025 => Verdict::CheckViolated,
         _ => Verdict::Bug,
     }
 }
@@ -99,7 +97,6 @@ fn postgres_verdict(sqlstate: &str) -> Verdict {
         // Starting up; read-only; out of connections, disk, memory.
         "57P03" | "25006" | "53000" | "53100" | "53200" | "53300" => Verdict::Unavailable,
         "23505" => Verdict::Duplicate,
-        "23514" => Verdict::CheckViolated,
         class_08 if class_08.starts_with("08") => Verdict::ConnectionLost,
         _ => Verdict::Bug,
     }
@@ -111,8 +108,6 @@ fn sqlite_verdict(extended: i32) -> Verdict {
         517 => Verdict::RetryTransaction,
         // SQLITE_CONSTRAINT_PRIMARYKEY, _UNIQUE.
         1555 | 2067 => Verdict::Duplicate,
-        // SQLITE_CONSTRAINT_CHECK.
-        275 => Verdict::CheckViolated,
         _ => match extended & 0xff {
             // SQLITE_BUSY, SQLITE_LOCKED.
             5 | 6 => Verdict::RollBackThenRetry,
@@ -127,113 +122,75 @@ fn sqlite_verdict(extended: i32) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use super::Verdict::{
+        Bug, ConnectionLost, Duplicate, RetryTransaction, RollBackThenRetry, TooSlow, Unavailable,
+    };
     use super::*;
 
+    /// Each code with its verdict, and whether it is known to undo a COMMIT.
     #[test]
-    fn mysql_error_numbers_have_verdicts() {
-        for (number, verdict) in [
-            (1213, Verdict::RetryTransaction),
-            (1020, Verdict::RetryTransaction),
-            (1205, Verdict::RollBackThenRetry),
-            (1969, Verdict::TooSlow),
-            (3024, Verdict::TooSlow),
-            (1053, Verdict::ConnectionLost),
-            (1927, Verdict::ConnectionLost),
-            (1040, Verdict::Unavailable),
-            (1047, Verdict::Unavailable),
-            (1290, Verdict::Unavailable),
-            (1062, Verdict::Duplicate),
-            (3819, Verdict::CheckViolated),
-            (4025, Verdict::CheckViolated),
-            (1064, Verdict::Bug),
-        ] {
-            assert_eq!(mysql_verdict(number), verdict, "{number}");
-        }
-    }
-
-    #[test]
-    fn postgres_states_have_verdicts() {
-        for (state, verdict) in [
-            ("40001", Verdict::RetryTransaction),
-            ("40P01", Verdict::RetryTransaction),
-            ("55P03", Verdict::RollBackThenRetry),
-            ("57014", Verdict::TooSlow),
-            ("57P01", Verdict::ConnectionLost),
-            ("08006", Verdict::ConnectionLost),
-            ("25P03", Verdict::ConnectionLost),
-            ("57P03", Verdict::Unavailable),
-            ("53300", Verdict::Unavailable),
-            ("25006", Verdict::Unavailable),
-            ("23505", Verdict::Duplicate),
-            ("23514", Verdict::CheckViolated),
-            ("25P02", Verdict::Bug),
-            ("42601", Verdict::Bug),
-        ] {
-            assert_eq!(postgres_verdict(state), verdict, "{state}");
-        }
-    }
-
-    #[test]
-    fn sqlite_codes_have_verdicts() {
-        for (code, verdict) in [
-            (5, Verdict::RollBackThenRetry),
-            (261, Verdict::RollBackThenRetry),
-            (6, Verdict::RollBackThenRetry),
-            (517, Verdict::RetryTransaction),
-            (1555, Verdict::Duplicate),
-            (2067, Verdict::Duplicate),
-            (275, Verdict::CheckViolated),
-            (13, Verdict::Unavailable),
-            (1032, Verdict::Unavailable),
-            (778, Verdict::ConnectionLost),
-            (1, Verdict::Bug),
-        ] {
-            assert_eq!(sqlite_verdict(code), verdict, "{code}");
-        }
-    }
-
-    #[test]
-    fn only_known_codes_undo_a_commit() {
-        let postgres = |state: &str| Code::Postgres(state.to_owned());
-        for (code, undone) in [
-            (Code::Mysql(1213), true),
-            (Code::Mysql(1020), false),
-            (Code::Mysql(1026), false),
-            (Code::Mysql(1040), false),
-            (Code::Mysql(1047), false),
-            (Code::Mysql(1053), false),
-            (Code::Mysql(1062), false),
-            (Code::Mysql(1114), false),
-            (Code::Mysql(1180), false),
-            (Code::Mysql(1205), false),
-            (Code::Mysql(1290), false),
-            (Code::Mysql(1317), false),
-            (Code::Mysql(1969), false),
-            (Code::Mysql(3024), false),
-            (Code::Mysql(4025), false),
-            (postgres("40001"), true),
-            (postgres("40P01"), true),
-            (postgres("08006"), false),
-            (postgres("23505"), false),
-            (postgres("23514"), false),
-            (postgres("25006"), false),
-            (postgres("53100"), false),
-            (postgres("55P03"), false),
-            (postgres("57014"), false),
-            (postgres("57P01"), false),
-            (postgres("58030"), false),
-            (postgres("XX000"), false),
-            (postgres(""), false),
-            (Code::Sqlite(5), true),
-            (Code::Sqlite(261), true),
-            (Code::Sqlite(517), true),
-            (Code::Sqlite(13), true),
-            (Code::Sqlite(1), false),
-            (Code::Sqlite(8), false),
-            (Code::Sqlite(778), false),
-            (Code::Sqlite(14), false),
-            (Code::Sqlite(2067), false),
-        ] {
+    fn codes_have_verdicts() {
+        let mysql = [
+            (1213, RetryTransaction, true),
+            (1020, RetryTransaction, false),
+            (1317, RetryTransaction, false),
+            (1205, RollBackThenRetry, false),
+            (1969, TooSlow, false),
+            (3024, TooSlow, false),
+            (1053, ConnectionLost, false),
+            (1927, ConnectionLost, false),
+            (1040, Unavailable, false),
+            (1047, Unavailable, false),
+            (1114, Unavailable, false),
+            (1290, Unavailable, false),
+            (1062, Duplicate, false),
+            (3819, Bug, false),
+            (4025, Bug, false),
+            (1026, Bug, false),
+            (1064, Bug, false),
+            (1180, Bug, false),
+        ];
+        let postgres = [
+            ("40001", RetryTransaction, true),
+            ("40P01", RetryTransaction, true),
+            ("55P03", RollBackThenRetry, false),
+            ("57014", TooSlow, false),
+            ("57P01", ConnectionLost, false),
+            ("08006", ConnectionLost, false),
+            ("25P03", ConnectionLost, false),
+            ("57P03", Unavailable, false),
+            ("53100", Unavailable, false),
+            ("53300", Unavailable, false),
+            ("25006", Unavailable, false),
+            ("23505", Duplicate, false),
+            ("23514", Bug, false),
+            ("25P02", Bug, false),
+            ("42601", Bug, false),
+            ("58030", Bug, false),
+            ("XX000", Bug, false),
+            ("", Bug, false),
+        ];
+        let sqlite = [
+            (5, RollBackThenRetry, true),
+            (261, RollBackThenRetry, true),
+            (6, RollBackThenRetry, false),
+            (517, RetryTransaction, true),
+            (1555, Duplicate, false),
+            (2067, Duplicate, false),
+            (13, Unavailable, true),
+            (8, Unavailable, false),
+            (14, Unavailable, false),
+            (1032, Unavailable, false),
+            (778, ConnectionLost, false),
+            (275, Bug, false),
+            (1, Bug, false),
+        ];
+        let mysql = mysql.map(|(number, verdict, undone)| (Code::Mysql(number), verdict, undone));
+        let postgres = postgres
+            .map(|(state, verdict, undone)| (Code::Postgres(state.to_owned()), verdict, undone));
+        let sqlite = sqlite.map(|(code, verdict, undone)| (Code::Sqlite(code), verdict, undone));
+        for (code, verdict, undone) in mysql.into_iter().chain(postgres).chain(sqlite) {
+            assert_eq!(code.verdict(), verdict, "{code:?}");
             assert_eq!(code.undoes_commit(), undone, "{code:?}");
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use stocklock_core::ports::DriverError;
 use tokio::time::{Instant, timeout};
 
 use super::statement_limit;
@@ -13,11 +14,6 @@ const TRUSTED_IDLE: Duration = Duration::from_secs(10);
 
 /// How much longer than the server's own limit to wait for an answer.
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
-
-/// The server did not answer.
-#[derive(Debug, thiserror::Error)]
-#[error("the database has not answered for {0:?}")]
-pub(crate) struct Silence(Duration);
 
 /// When a server last answered, and when a request to it last went unanswered.
 ///
@@ -29,8 +25,10 @@ pub(crate) struct ServerHealth {
     last_success: AtomicU64,
     /// The same for the last connection that turned out to be dead.
     last_failure: AtomicU64,
-    wait_limit: Duration,
-    answer_limit: Duration,
+    /// How long to wait for a connection.
+    pub(super) wait_limit: Duration,
+    /// How long to wait for one answer. The server has ended the statement by then.
+    pub(super) answer_limit: Duration,
     /// The database is a library in this process. It always answers, but sets no time limits.
     embedded: bool,
 }
@@ -55,23 +53,16 @@ impl ServerHealth {
         self.last_failure.store(self.now(), Ordering::Relaxed);
     }
 
-    /// How long to wait for a connection.
-    pub(super) fn wait_limit(&self) -> Duration {
-        self.wait_limit
-    }
-
-    /// How long to wait for one answer. The server has ended the statement by then.
-    pub(super) fn answer_limit(&self) -> Duration {
-        self.answer_limit
-    }
-
     /// Waits for an operation as long as a server that is alive can take: the wait for a connection,
     /// and `statements` that each take as long as the server allows.
-    pub(super) async fn bounded<T>(
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub(crate) async fn bounded<T>(
         &self,
         statements: u32,
         operation: impl Future<Output = T>,
-    ) -> Result<T, Silence> {
+    ) -> Result<T, DriverError> {
         if self.embedded {
             return Ok(operation.await);
         }
@@ -79,7 +70,7 @@ impl ServerHealth {
         let answered = timeout(limit, operation).await;
         answered.map_err(|_elapsed| {
             self.record_failure();
-            Silence(limit)
+            format!("the database has not answered for {limit:?}").into()
         })
     }
 
@@ -140,7 +131,7 @@ mod tests {
         tokio::time::advance(SECOND).await;
         health.record_success();
         assert!(health.is_answering());
-        tokio::time::advance(health.answer_limit() + SECOND).await;
+        tokio::time::advance(health.answer_limit + SECOND).await;
         assert!(!health.is_answering());
     }
 
