@@ -1,4 +1,4 @@
-//! The strategies: the closed set of ways to protect a deduction.
+//! The strategies: the closed set of ways to protect a deduction, and the servers that they need.
 //!
 //! One file per strategy. Each file opens with four lines, *Guarantees, Costs, Fails when, Use
 //! when*, which `GET /strategies` also answers. `Strategy::attempt` is the one `match`.
@@ -14,8 +14,8 @@ use crate::names::named;
 use crate::ports::{AttemptOutcome, StoreError};
 use crate::stock::Home;
 
+mod available;
 mod card;
-mod dependency;
 mod for_update;
 mod local_mutex;
 mod locked;
@@ -28,8 +28,8 @@ mod redis_watch;
 mod single_sql;
 mod zookeeper_lock;
 
+pub use available::Available;
 pub use card::{Card, Homes};
-pub use dependency::{Available, Dependency};
 pub use local_mutex::LocalMutexes;
 pub use locked::Safeguards;
 
@@ -80,6 +80,45 @@ strategies! {
     RedisWatch => redis_watch,
     /// One atomic Lua script on Redis.
     RedisLua => redis_lua,
+}
+
+/// Declares the enum, and the texts of each variant: the name in the API, the name in messages, and
+/// the variable with the address.
+macro_rules! dependencies {
+    ($($(#[$doc:meta])+ $variant:ident => $name:literal, $title:literal, $variable:literal;)+) => {
+        /// A server that a strategy needs.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Dependency { $($(#[$doc])+ $variant,)+ }
+
+        impl Dependency {
+            /// The name in the API, lower case.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+
+            /// The name in messages.
+            #[must_use]
+            pub fn title(self) -> &'static str {
+                match self { $(Self::$variant => $title,)+ }
+            }
+
+            /// The variable that names its address.
+            #[must_use]
+            pub fn variable(self) -> &'static str {
+                match self { $(Self::$variant => $variable,)+ }
+            }
+        }
+    };
+}
+
+dependencies! {
+    /// The SQL database. Every strategy needs it.
+    Database => "database", "the database", "DATABASE_URL";
+    /// One Redis.
+    Redis => "redis", "Redis", "REDIS_URL";
+    /// A `ZooKeeper` ensemble.
+    Zookeeper => "zookeeper", "ZooKeeper", "ZOOKEEPER_CONNECT";
 }
 
 impl Strategy {

@@ -15,7 +15,7 @@ use super::{
     AttemptOutcome, ChangeOutcome, JournalConsumer, RedisMethod, RedisOptions, StoreError,
     StoreOptions,
 };
-use stocklock_core::ports::{Condition, DeductionStore, LedgerReader, LevelStore};
+use stocklock_core::ports::{Condition, DeductionStore, LedgerReader, LevelStore, SqlMethod};
 use stocklock_core::stock::{
     Adjustment, Audit, Deduction, Home, Idempotency, LevelChange, LevelCursor, Movement,
     MovementFilter, OperationId, Sku, StockLevel, Warehouse,
@@ -327,18 +327,12 @@ impl LedgerReader for StoreRouter {
 
 #[async_trait]
 impl DeductionStore for StoreRouter {
-    async fn deduct_if_available(
+    async fn deduct_in_sql(
         &self,
         deduction: &Deduction,
+        method: SqlMethod,
     ) -> Result<AttemptOutcome, StoreError> {
-        self.sql.deduct_if_available(deduction).await
-    }
-
-    async fn deduct_under_row_lock(
-        &self,
-        deduction: &Deduction,
-    ) -> Result<AttemptOutcome, StoreError> {
-        self.sql.deduct_under_row_lock(deduction).await
+        self.sql.deduct_in_sql(deduction, method).await
     }
 
     async fn write_back(

@@ -6,7 +6,7 @@ use super::store::{Entry, MemoryStore, Row, WriteCondition, key};
 use super::transaction::Transaction;
 use crate::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LedgerReader, LevelStore,
-    RedisMethod, StoreError,
+    RedisMethod, SqlMethod, StoreError,
 };
 use crate::stock::{
     Adjustment, Deduction, Durability, Home, Idempotency, LevelChange, Movement, MovementKind,
@@ -101,38 +101,29 @@ impl LedgerReader for MemoryStore {
 
 #[async_trait]
 impl DeductionStore for MemoryStore {
-    async fn deduct_if_available(
+    async fn deduct_in_sql(
         &self,
         deduction: &Deduction,
+        method: SqlMethod,
     ) -> Result<AttemptOutcome, StoreError> {
         let units = deduction.quantity.units();
         let place = (&deduction.sku, &deduction.warehouse);
         let mut tx = Transaction::begin(self);
+        match method {
+            SqlMethod::Guarded => {}
+            SqlMethod::RowLock => {
+                let level = tx.select_for_update(place).await.map(|row| row.level);
+                if let Err(refused) = AttemptOutcome::decide(level, units) {
+                    return Ok(refused);
+                }
+            }
+        }
         let enough = |row: &Row| row.level.available() >= units;
-        match tx
-            .update(place, enough, |row| row.level.on_hand -= units)
-            .await
-        {
+        let take = |row: &mut Row| row.level.on_hand -= units;
+        match tx.update(place, enough, take).await {
             Some(after) => self.record(tx, deduction, &after.level, None).await,
             None => self.refusal(tx, deduction).await,
         }
-    }
-
-    async fn deduct_under_row_lock(
-        &self,
-        deduction: &Deduction,
-    ) -> Result<AttemptOutcome, StoreError> {
-        let units = deduction.quantity.units();
-        let place = (&deduction.sku, &deduction.warehouse);
-        let mut tx = Transaction::begin(self);
-        let locked = tx.select_for_update(place).await.map(|row| row.level);
-        if let Err(refused) = AttemptOutcome::decide(locked, units) {
-            return Ok(refused);
-        }
-        let take = |row: &mut Row| row.level.on_hand -= units;
-        let after = tx.update(place, |_| true, take).await;
-        let after = after.expect("the row is locked");
-        self.record(tx, deduction, &after.level, None).await
     }
 
     async fn write_back(

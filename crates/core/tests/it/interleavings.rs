@@ -10,7 +10,7 @@
 use anyhow::{bail, ensure};
 use rstest::rstest;
 use stocklock_core::model::{Explorer, MemoryStore, Task, World, WriteCondition};
-use stocklock_core::ports::{AttemptOutcome, ChangeOutcome, DeductionStore, LevelStore};
+use stocklock_core::ports::{AttemptOutcome, ChangeOutcome, DeductionStore, LevelStore, SqlMethod};
 use stocklock_core::stock::{
     Adjustment, Durability, LevelChange, OperationId, Precondition, Reason, StockError, Warehouse,
 };
@@ -235,7 +235,7 @@ fn set_level_during_a_sale_keeps_level_and_movements_equal(
 
 async fn sell_one(store: MemoryStore) -> AttemptOutcome {
     let order = deduction(&sku(SKU), None, SingleSql);
-    let sold = store.deduct_if_available(&order).await;
+    let sold = store.deduct_in_sql(&order, SqlMethod::Guarded).await;
     sold.expect("no faults")
 }
 
