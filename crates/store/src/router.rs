@@ -15,7 +15,7 @@ use crate::{
     AttemptOutcome, ChangeOutcome, JournalConsumer, RedisMethod, RedisOptions, Result, StoreError,
     StoreOptions,
 };
-use stocklock_core::ports::{Condition, DeductionStore, LedgerReader, LevelStore};
+use stocklock_core::ports::{Condition, DeductionStore, LedgerReader, LevelStore, SqlMethod};
 use stocklock_core::stock::{
     Adjustment, Audit, Deduction, Home, Idempotency, LevelChange, LevelCursor, Movement,
     MovementFilter, OperationId, Sku, StockLevel, Warehouse,
@@ -312,12 +312,12 @@ impl LedgerReader for StoreRouter {
 
 #[async_trait]
 impl DeductionStore for StoreRouter {
-    async fn deduct_if_available(&self, deduction: &Deduction) -> Result<AttemptOutcome> {
-        self.sql.deduct_if_available(deduction).await
-    }
-
-    async fn deduct_under_row_lock(&self, deduction: &Deduction) -> Result<AttemptOutcome> {
-        self.sql.deduct_under_row_lock(deduction).await
+    async fn deduct_in_sql(
+        &self,
+        deduction: &Deduction,
+        method: SqlMethod,
+    ) -> Result<AttemptOutcome> {
+        self.sql.deduct_in_sql(deduction, method).await
     }
 
     async fn write_back(

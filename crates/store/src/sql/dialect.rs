@@ -27,13 +27,6 @@ pub(crate) trait Dialect: Server {
     /// The words in which its statements differ from those of the others.
     const WORDS: Words;
 
-    /// Executes a statement, and returns the number of rows that it changed.
-    fn execute(
-        connection: &mut Self::Connection,
-        statement: Statement,
-        values: &[Value<'_>],
-    ) -> impl Future<Output = sqlx::Result<u64>> + Send;
-
     /// Executes a statement, and returns its rows. The answer is read to its end.
     fn fetch<T: AnyRow>(
         connection: &mut Self::Connection,
@@ -176,20 +169,10 @@ where
     Ok(query.persistent(statement.persistent))
 }
 
-/// [`Dialect::execute`] and [`Dialect::fetch`] for a driver of sqlx. `$query` converts a statement
-/// and its values to a query of the driver. A macro, because sqlx's bounds for a generic driver are
-/// longer than the code.
-macro_rules! run_statements {
+/// [`Dialect::fetch`] for a driver of sqlx. `$query` converts a statement and its values to a query
+/// of the driver. A macro, because sqlx's bounds for a generic driver are longer than the code.
+macro_rules! fetch {
     ($query:expr) => {
-        async fn execute(
-            connection: &mut Self::Connection,
-            statement: $crate::sql::dialect::Statement,
-            values: &[$crate::sql::dialect::Value<'_>],
-        ) -> sqlx::Result<u64> {
-            let done = $query(statement, values)?.execute(connection).await?;
-            Ok(done.rows_affected())
-        }
-
         async fn fetch<T: $crate::sql::dialect::AnyRow>(
             connection: &mut Self::Connection,
             statement: $crate::sql::dialect::Statement,
@@ -200,4 +183,4 @@ macro_rules! run_statements {
         }
     };
 }
-pub(crate) use run_statements;
+pub(crate) use fetch;

@@ -4,7 +4,6 @@
 //! to undo the transaction means that nothing was. A statement that commits as it ends has an unknown
 //! outcome once its answer is missing. The databases' error codes are in `code`.
 
-use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;
 use stocklock_core::ports::{DriverError, Server};
 
@@ -36,10 +35,10 @@ pub(super) enum Verdict {
 /// What `error` calls for.
 pub(super) fn classify(error: &sqlx::Error) -> Verdict {
     match error {
-        sqlx::Error::Database(database) if ended_in_a_lock_wait(&**database) => {
-            Verdict::RollBackThenRetry
-        }
-        sqlx::Error::Database(database) => Code::of(&**database).verdict(),
+        sqlx::Error::Database(database) => match of_postgres(error) {
+            Some(error) if ended_in_a_lock_wait(error) => Verdict::RollBackThenRetry,
+            _ => Code::of(&**database).verdict(),
+        },
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::BeginFailed => {
             Verdict::ConnectionLost
         }
@@ -51,14 +50,17 @@ pub(super) fn classify(error: &sqlx::Error) -> Verdict {
     }
 }
 
+fn of_postgres(error: &sqlx::Error) -> Option<&PgDatabaseError> {
+    error.as_database_error()?.try_downcast_ref()
+}
+
 /// Whether PostgreSQL ended a statement while it waited for a row's holder.
 ///
 /// If several transactions wait, one statement waits twice, for its turn and for the holder, and
 /// `lock_timeout` starts again for each wait. So `statement_timeout` may come first. Only such a wait
 /// gives the error a context. The context's words depend on the server's language.
-fn ended_in_a_lock_wait(error: &dyn DatabaseError) -> bool {
-    let postgres = error.try_downcast_ref::<PgDatabaseError>();
-    postgres.is_some_and(|error| error.code() == "57014" && error.r#where().is_some())
+fn ended_in_a_lock_wait(error: &PgDatabaseError) -> bool {
+    error.code() == "57014" && error.r#where().is_some()
 }
 
 /// The database does not answer, or refuses to work.
@@ -104,13 +106,9 @@ fn unknown_unless(nothing_changed: impl Fn(&Code) -> bool, error: sqlx::Error) -
 /// Whether PostgreSQL stopped waiting for another transaction that is recording the same key. That
 /// wait names an index of the ledger; the wait for the level's row does not.
 pub(super) fn waited_for_the_ledger(error: &sqlx::Error) -> bool {
-    let postgres = error
-        .as_database_error()
-        .and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
+    let context = of_postgres(error).and_then(PgDatabaseError::r#where);
     classify(error) == Verdict::RollBackThenRetry
-        && postgres
-            .and_then(PgDatabaseError::r#where)
-            .is_some_and(|context| context.contains("movement"))
+        && context.is_some_and(|context| context.contains("movement"))
 }
 
 /// Whether a movement was new to the ledger.

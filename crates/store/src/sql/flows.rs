@@ -15,7 +15,8 @@ use super::rows;
 use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS};
 use crate::Result;
 use stocklock_core::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LedgerReader, LevelStore, RedisMethod,
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LedgerReader, LevelStore,
+    RedisMethod, SqlMethod,
 };
 use stocklock_core::stock::{
     Adjustment, Deduction, Durability, Fence, LevelChange, Sku, StockLevel, Warehouse,
@@ -39,25 +40,31 @@ const UPDATE_LEVEL: &str = "UPDATE stock SET on_hand = $3, backorder_limit = $4,
 
 #[async_trait]
 impl<D: Dialect> DeductionStore for SqlStore<D> {
-    async fn deduct_if_available(&self, deduction: &Deduction) -> Result<AttemptOutcome> {
-        let write = ConditionalWrite::if_available(deduction);
-        match self.conditional_write(&write).await? {
-            Some(outcome) => Ok(outcome),
-            None => self.refusal(deduction).await,
+    async fn deduct_in_sql(
+        &self,
+        deduction: &Deduction,
+        method: SqlMethod,
+    ) -> Result<AttemptOutcome> {
+        match method {
+            SqlMethod::Guarded => {
+                let write = ConditionalWrite::if_available(deduction);
+                match self.conditional_write(&write).await? {
+                    Some(outcome) => Ok(outcome),
+                    None => self.refusal(deduction).await,
+                }
+            }
+            SqlMethod::RowLock => {
+                let place = (&deduction.sku, &deduction.warehouse);
+                let decide = |level| {
+                    let remaining = AttemptOutcome::decide(level, deduction.quantity.units())?;
+                    let mut row = LedgerRow::from_deduction(deduction, None);
+                    row.available_after = remaining;
+                    Ok((row, deducted(remaining)))
+                };
+                let duplicate = AttemptOutcome::Duplicate;
+                self.under_row_lock(place, duplicate, decide).await
+            }
         }
-    }
-
-    async fn deduct_under_row_lock(&self, deduction: &Deduction) -> Result<AttemptOutcome> {
-        let place = (&deduction.sku, &deduction.warehouse);
-        let units = deduction.quantity.units();
-        let decide = |level| {
-            let remaining = AttemptOutcome::decide(level, units)?;
-            let mut row = LedgerRow::from_deduction(deduction, None);
-            row.available_after = remaining;
-            Ok((row, deducted(remaining)))
-        };
-        self.under_row_lock(place, AttemptOutcome::Duplicate, decide)
-            .await
     }
 
     async fn write_back(

@@ -203,7 +203,7 @@ async fn update_mirrors<D: Dialect>(
 pub(crate) async fn insert_entry<D: Dialect>(
     tx: &mut Transaction<D>,
     row: &LedgerRow,
-) -> sqlx::Result<u64> {
+) -> sqlx::Result<()> {
     let Words {
         entry_time,
         no_table,

@@ -179,11 +179,7 @@ impl LedgerRow {
     /// [`StoreError::Bug`] if the row has a value that this service does not write.
     pub(crate) fn movement(self) -> Result<Movement> {
         let kind = MovementKind::parse(&self.kind);
-        let durability = match self.durability.as_str() {
-            "committed" => Durability::Committed,
-            "redis" => Durability::Redis,
-            other => return Err(corrupt("durability", other)),
-        };
+        let durability = Durability::parse(&self.durability);
         let hash = self.request_hash.map(<[u8; 32]>::try_from).transpose();
         Ok(Movement {
             operation: OperationId(self.operation_id),
@@ -194,7 +190,7 @@ impl LedgerRow {
             available_after: self.available_after,
             read_version: self.read_version,
             strategy: self.strategy,
-            durability,
+            durability: durability.ok_or_else(|| corrupt("durability", &self.durability))?,
             request_hash: hash
                 .map_err(|bytes| corrupt("request_hash", &format!("{} bytes", bytes.len())))?
                 .map(RequestHash),

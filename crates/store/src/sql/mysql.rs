@@ -9,7 +9,7 @@ use sqlx::query::Query;
 use sqlx::{Either, MySql, MySqlConnection};
 
 use super::conditional_write::{ConditionalWrite, WriteOutcome};
-use super::dialect::{self, Dialect, Statement, Value, run_statements, trusted};
+use super::dialect::{self, Dialect, Statement, Value, fetch, trusted};
 use super::errors::{Verdict, classify, in_autocommit, in_commit};
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
@@ -45,7 +45,7 @@ impl Dialect for MySqlServer {
         no_table: " FROM dual",
     };
 
-    run_statements!(query);
+    fetch!(query);
 
     /// One message of five statements: see [`script::script`].
     async fn conditional_write(

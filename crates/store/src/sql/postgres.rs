@@ -6,7 +6,7 @@
 use sqlx::Postgres;
 
 use super::conditional_write::{ConditionalWrite, WriteOutcome};
-use super::dialect::{Dialect, Statement, query, run_statements, trusted};
+use super::dialect::{Dialect, Statement, fetch, query, trusted};
 use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
@@ -51,7 +51,7 @@ impl Dialect for PostgresServer {
         no_table: "",
     };
 
-    run_statements!(query::<Postgres>);
+    fetch!(query::<Postgres>);
 
     async fn conditional_write(
         pool: &Pool<Self>,

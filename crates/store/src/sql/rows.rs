@@ -31,11 +31,7 @@ impl TryFrom<LevelRow> for StockLevel {
             held: row.held,
             backorder_limit: row.backorder_limit,
             version: row.version,
-            home: match row.home.as_str() {
-                "sql" => Home::Sql,
-                "redis" => Home::Redis,
-                other => return Err(corrupt("home", other)),
-            },
+            home: Home::parse(&row.home).ok_or_else(|| corrupt("home", &row.home))?,
         })
     }
 }

@@ -7,7 +7,7 @@
 use sqlx::Sqlite;
 
 use super::conditional_write::{ConditionalWrite, WriteOutcome};
-use super::dialect::{Dialect, Statement, query, run_statements};
+use super::dialect::{Dialect, Statement, fetch, query};
 use super::errors::{Inserted, before_commit};
 use super::journal_sink::insert_entry;
 use super::ledger_row::LedgerRow;
@@ -34,7 +34,7 @@ impl Dialect for SqliteFile {
         no_table: "",
     };
 
-    run_statements!(query::<Sqlite>);
+    fetch!(query::<Sqlite>);
 
     /// One transaction. There are no messages to save.
     async fn conditional_write(

@@ -65,15 +65,15 @@ impl<S: Server> PooledConnection<S> {
 }
 
 impl<D: Dialect> PooledConnection<D> {
-    /// Executes a statement, and returns the number of rows that it changed.
+    /// Executes a statement that has no rows.
     pub(crate) async fn execute(
         &mut self,
         statement: impl Into<Statement> + Send,
         values: &[Value<'_>],
-    ) -> sqlx::Result<u64> {
-        let statement = statement.into();
-        let answer = D::execute(self.send(), statement, values).await;
-        self.received(answer)
+    ) -> sqlx::Result<()> {
+        let rows: Vec<()> = self.fetch(statement, values).await?;
+        drop(rows);
+        Ok(())
     }
 
     /// Executes a statement, and returns its rows.
