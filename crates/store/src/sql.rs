@@ -33,7 +33,7 @@ use dialect::Dialect;
 use errors::unavailable;
 pub(crate) use journal_sink::{JournalSink, LedgerUpTo, Mirrored};
 use mysql::MySqlServer;
-use pool::{Pool, Server, ServerHealth, Transaction};
+use pool::{Pool, ServerHealth, Transaction};
 use postgres::PostgresServer;
 use sqlite::SqliteFile;
 
@@ -111,26 +111,20 @@ impl<D: Dialect> SqlStore<D> {
     }
 }
 
-/// A store on a server: one pool, and a connection for the probe.
-fn on_server<D: Dialect + Clone>(server: D, options: &StoreOptions) -> Arc<dyn SqlBackend> {
+/// A store whose writers and readers share one pool, unless there is a `writer`. That has one
+/// connection, for which the writers of this process queue.
+fn store<D: Dialect>(server: D, writer: Option<D>, options: &StoreOptions) -> Arc<dyn SqlBackend> {
     let health = ServerHealth::new(options.wait_limit, D::EMBEDDED);
-    let pool = Arc::new(Pool::new(server.clone(), options.pool_size, &health));
+    let probe = Pool::new(server.clone(), 1, &health);
+    let readers = Arc::new(Pool::new(server, options.pool_size, &health));
+    let writers = match writer {
+        Some(writer) => Arc::new(Pool::new(writer, 1, &health)),
+        None => Arc::clone(&readers),
+    };
     Arc::new(SqlStore {
-        readers: Arc::clone(&pool),
-        writers: pool,
-        probe: Pool::new(server, 1, &health),
-        health,
-    })
-}
-
-/// A store on a file: one writer connection, for which the writers of this process queue.
-fn on_file(file: &SqliteFile, options: &StoreOptions) -> Arc<dyn SqlBackend> {
-    let health = ServerHealth::new(options.wait_limit, SqliteFile::EMBEDDED);
-    let reader = file.for_readers(options.wait_limit);
-    Arc::new(SqlStore {
-        writers: Arc::new(Pool::new(file.for_writer(), 1, &health)),
-        readers: Arc::new(Pool::new(reader.clone(), options.pool_size, &health)),
-        probe: Pool::new(reader, 1, &health),
+        writers,
+        readers,
+        probe,
         health,
     })
 }
@@ -141,9 +135,13 @@ fn on_file(file: &SqliteFile, options: &StoreOptions) -> Arc<dyn SqlBackend> {
 /// A sentence that says what is wrong with the URL, without its password.
 pub(crate) fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn SqlBackend>, String> {
     match scheme(url) {
-        "sqlite" => Ok(on_file(&SqliteFile::at(url)?, options)),
-        "mysql" | "mariadb" => Ok(on_server(MySqlServer::at(url, options)?, options)),
-        "postgres" | "postgresql" => Ok(on_server(PostgresServer::at(url, options)?, options)),
+        "sqlite" => {
+            let file = SqliteFile::at(url)?;
+            let reader = file.for_readers(options.wait_limit);
+            Ok(store(reader, Some(file.for_writer()), options))
+        }
+        "mysql" | "mariadb" => Ok(store(MySqlServer::at(url, options)?, None, options)),
+        "postgres" | "postgresql" => Ok(store(PostgresServer::at(url, options)?, None, options)),
         other => Err(unknown_scheme(other)),
     }
 }

@@ -20,7 +20,7 @@ use super::statements::Words;
 use crate::Result;
 
 /// One database.
-pub(crate) trait Dialect: Server {
+pub(crate) trait Dialect: Server + Clone {
     /// Its name.
     const NAME: &'static str;
 

@@ -9,7 +9,7 @@ use super::conditional_write::{ConditionalWrite, WriteOutcome};
 use super::dialect::{Dialect, Statement, values};
 use super::errors::{Inserted, before_commit, conflict_if_duplicate, inserted};
 use super::ledger_row::LedgerRow;
-use super::level_change::{plan, plan_adjustment};
+use super::level_change::{plan_adjustment, plan_level};
 use super::pool::Transaction;
 use super::rows;
 use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS};
@@ -19,7 +19,7 @@ use stocklock_core::ports::{
     RedisMethod, SqlMethod,
 };
 use stocklock_core::stock::{
-    Adjustment, Deduction, Durability, Fence, LevelChange, Sku, StockLevel, Warehouse,
+    Adjustment, Deduction, Durability, Fence, Home, LevelChange, Sku, StockLevel, Warehouse,
 };
 
 /// SKU, warehouse, units to add.
@@ -108,7 +108,12 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
             let locked = statements::levels_of_sku(D::WORDS.lock_rows);
             let existing = tx.fetch(locked, &sku).await;
             let existing = rows::levels(existing.map_err(before_commit)?)?;
-            let planned = match plan(change, &existing) {
+            let planned = match plan_level(change, &existing) {
+                // Redis has the level. SQL only creates its row.
+                Ok(planned) if planned.level.home == Home::Redis && !planned.created => {
+                    tx.roll_back().await;
+                    return Ok(ChangeOutcome::WrongHome(Home::Redis));
+                }
                 Ok(planned) => planned,
                 Err(refused) => {
                     tx.roll_back().await;

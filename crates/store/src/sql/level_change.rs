@@ -14,20 +14,7 @@ pub(crate) struct Planned {
     pub(crate) created: bool,
 }
 
-/// Decides what `change` makes of a SKU; `existing` are all its levels in SQL. The row of a level
-/// whose home is Redis is created here, but not set.
-pub(crate) fn plan(
-    change: &LevelChange,
-    existing: &[StockLevel],
-) -> Result<Planned, ChangeOutcome> {
-    let planned = plan_level(change, existing)?;
-    match planned.level.home {
-        Home::Redis if !planned.created => Err(ChangeOutcome::WrongHome(Home::Redis)),
-        _ => Ok(planned),
-    }
-}
-
-/// The same for levels of either home.
+/// Decides what `change` makes of a SKU, whose levels are `existing`.
 pub(crate) fn plan_level(
     change: &LevelChange,
     existing: &[StockLevel],

@@ -119,21 +119,15 @@ async fn roll_back_and_return<S: Server>(
     health: Arc<ServerHealth>,
 ) {
     let rolled_back = timeout(health.answer_limit, S::run(&mut connection, "ROLLBACK")).await;
-    let problem = match rolled_back {
-        Ok(Ok(())) => return health.record_success(),
-        Ok(Err(error)) => {
-            if error.as_database_error().is_none() {
-                health.record_failure();
-            }
-            error.to_string()
-        }
-        Err(elapsed) => {
-            health.record_failure();
-            elapsed.to_string()
-        }
-    };
+    if let Ok(Ok(())) = rolled_back {
+        health.record_success();
+        return;
+    }
+    if !matches!(rolled_back, Ok(Err(sqlx::Error::Database(_)))) {
+        health.record_failure();
+    }
     tracing::debug!(
-        problem,
+        ?rolled_back,
         "a connection is closed: it could not be rolled back"
     );
     drop(Object::take(connection));
@@ -165,7 +159,8 @@ impl<S: Server> Transaction<S> {
     }
 
     /// # Errors
-    /// [`OutcomeUnknown`](crate::StoreError::OutcomeUnknown) unless the server is known to have rolled back.
+    /// [`OutcomeUnknown`](crate::StoreError::OutcomeUnknown) unless the server is known to have
+    /// rolled back.
     pub(crate) async fn commit(mut self) -> Result<()> {
         self.0.run("COMMIT").await.map_err(in_commit)?;
         self.committed();
