@@ -5,18 +5,15 @@
 
 use super::dialect::{Value, values};
 use super::ledger_row::LedgerRow;
-use stocklock_core::ports::Condition;
-use stocklock_core::stock::{Deduction, StockLevel};
+use stocklock_core::ports::{AttemptOutcome, Condition};
+use stocklock_core::stock::{Deduction, Durability, StockLevel};
 
-/// What a conditional write did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WriteOutcome {
-    /// Level and movement are committed; this many units are available.
-    Written { available: i64 },
-    /// The condition does not hold. Nothing was changed.
-    Refused,
-    /// The ledger already has the operation, or its key. Nothing was changed.
-    Duplicate,
+/// The outcome of a sale that is committed; `available` units remain.
+pub(crate) fn deducted(available: i64) -> AttemptOutcome {
+    AttemptOutcome::Deducted {
+        remaining: available,
+        durability: Durability::Committed,
+    }
 }
 
 /// What is written, and on which condition.

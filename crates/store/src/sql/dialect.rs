@@ -13,11 +13,11 @@ use sqlx::types::Type;
 use sqlx::{Arguments, AssertSqlSafe, Database, FromRow, IntoArguments, SqlSafeStr, SqlStr};
 use uuid::Uuid;
 
-use super::conditional_write::{ConditionalWrite, WriteOutcome};
+use super::conditional_write::ConditionalWrite;
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Server, Transaction};
 use super::statements::Words;
-use crate::Result;
+use crate::{AttemptOutcome, Result};
 
 /// One database.
 pub(crate) trait Dialect: Server + Clone {
@@ -34,11 +34,12 @@ pub(crate) trait Dialect: Server + Clone {
         values: &[Value<'_>],
     ) -> impl Future<Output = sqlx::Result<Vec<T>>> + Send;
 
-    /// Writes a level and its movement, and commits both, in as few messages as possible.
+    /// Writes a level and its movement, and commits both, in as few messages as possible. `None` if
+    /// the condition does not hold.
     fn conditional_write(
         pool: &Pool<Self>,
         write: &ConditionalWrite<'_>,
-    ) -> impl Future<Output = Result<WriteOutcome>> + Send;
+    ) -> impl Future<Output = Result<Option<AttemptOutcome>>> + Send;
 
     /// Inserts movements from the journal, in as few messages as possible. A duplicate is an error.
     fn insert_entries(

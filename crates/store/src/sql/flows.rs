@@ -5,7 +5,7 @@
 use async_trait::async_trait;
 
 use super::SqlStore;
-use super::conditional_write::{ConditionalWrite, WriteOutcome};
+use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{Dialect, Statement, values};
 use super::errors::{Inserted, before_commit, conflict_if_duplicate, inserted};
 use super::ledger_row::LedgerRow;
@@ -19,7 +19,7 @@ use stocklock_core::ports::{
     RedisMethod, SqlMethod,
 };
 use stocklock_core::stock::{
-    Adjustment, Deduction, Durability, Fence, Home, LevelChange, Sku, StockLevel, Warehouse,
+    Adjustment, Deduction, Fence, Home, LevelChange, Sku, StockLevel, Warehouse,
 };
 
 /// SKU, warehouse, units to add.
@@ -195,12 +195,7 @@ impl<D: Dialect> SqlStore<D> {
         &self,
         write: &ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
-        let written = self.write(D::conditional_write(&self.writers, write));
-        Ok(match written.await? {
-            WriteOutcome::Written { available } => Some(deducted(available)),
-            WriteOutcome::Duplicate => Some(AttemptOutcome::Duplicate),
-            WriteOutcome::Refused => None,
-        })
+        self.write(D::conditional_write(&self.writers, write)).await
     }
 
     /// Why SQL refused to take the units, by the level as it is now.
@@ -232,12 +227,5 @@ impl<D: Dialect> Transaction<D> {
             Inserted::Duplicate => self.roll_back().await,
         }
         Ok(recorded)
-    }
-}
-
-fn deducted(remaining: i64) -> AttemptOutcome {
-    AttemptOutcome::Deducted {
-        remaining,
-        durability: Durability::Committed,
     }
 }

@@ -8,13 +8,13 @@ use sqlx::mysql::MySqlQueryResult;
 use sqlx::query::Query;
 use sqlx::{Either, MySql, MySqlConnection};
 
-use super::conditional_write::{ConditionalWrite, WriteOutcome};
+use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{self, Dialect, Statement, Value, fetch, trusted};
 use super::errors::{Verdict, classify, in_autocommit, in_commit};
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
 use super::statements::Words;
-use crate::{Result, StoreError};
+use crate::{AttemptOutcome, Result, StoreError};
 
 mod bulk;
 mod connect;
@@ -51,7 +51,7 @@ impl Dialect for MySqlServer {
     async fn conditional_write(
         pool: &Pool<Self>,
         write: &ConditionalWrite<'_>,
-    ) -> Result<WriteOutcome> {
+    ) -> Result<Option<AttemptOutcome>> {
         let mut tx = Transaction::begun(pool.acquire().await?);
         let (answers, end) = answers(tx.send(), script::script(write)).await;
         let Err(error) = tx.received(end) else {
@@ -61,17 +61,14 @@ impl Dialect for MySqlServer {
             };
             tx.committed();
             let available = update.last_insert_id().cast_signed();
-            return Ok(match update.rows_affected() {
-                0 => WriteOutcome::Refused,
-                _ => WriteOutcome::Written { available },
-            });
+            return Ok((update.rows_affected() > 0).then(|| deducted(available)));
         };
         if error.as_database_error().is_some() {
             // The server stopped at this statement, and the transaction is still open.
             tx.roll_back().await;
         }
         match (answers.len(), classify(&error)) {
-            (script::UNTIL_INSERT, Verdict::Duplicate) => Ok(WriteOutcome::Duplicate),
+            (script::UNTIL_INSERT, Verdict::Duplicate) => Ok(Some(AttemptOutcome::Duplicate)),
             (script::UNTIL_INSERT, Verdict::RollBackThenRetry) if write.has_key() => {
                 Err(StoreError::KeyInFlight(Box::new(error)))
             }

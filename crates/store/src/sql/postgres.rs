@@ -5,13 +5,13 @@
 
 use sqlx::Postgres;
 
-use super::conditional_write::{ConditionalWrite, WriteOutcome};
+use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{Dialect, Statement, fetch, query, trusted};
 use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
 use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, Words};
-use crate::{Result, StoreError};
+use crate::{AttemptOutcome, Result, StoreError};
 
 mod connect;
 
@@ -56,17 +56,16 @@ impl Dialect for PostgresServer {
     async fn conditional_write(
         pool: &Pool<Self>,
         write: &ConditionalWrite<'_>,
-    ) -> Result<WriteOutcome> {
+    ) -> Result<Option<AttemptOutcome>> {
         let mut connection = pool.acquire().await?;
         // `fetch` reads the answer to its end, which says that the server has committed.
         let statement = Statement::built(update_and_insert(write));
         let written = connection.fetch(statement, &write.values()).await;
         match written {
-            Ok(mut rows) => Ok(match rows.pop() {
-                Some((available,)) => WriteOutcome::Written { available },
-                None => WriteOutcome::Refused,
-            }),
-            Err(error) if classify(&error) == Verdict::Duplicate => Ok(WriteOutcome::Duplicate),
+            Ok(mut rows) => Ok(rows.pop().map(|(available,)| deducted(available))),
+            Err(error) if classify(&error) == Verdict::Duplicate => {
+                Ok(Some(AttemptOutcome::Duplicate))
+            }
             Err(error) if write.has_key() && waited_for_the_ledger(&error) => {
                 Err(StoreError::KeyInFlight(Box::new(error)))
             }
