@@ -10,22 +10,19 @@ from typing import Any
 
 from . import experiments, load
 from .experiments import CLAIMED_POLICY, CLIENTS, CONNECTIONS, POLICIES, REDIS_CONNECTIONS, Site
-from .process import BenchError, program, say
+from .process import BenchError, say
 from .servers import Database, MariaDb, PostgreSql, Redis, Servers
 from .service import Service
 
 SERVERS = {"mariadb": MariaDb, "postgres": PostgreSql}
 DATABASES = ("sqlite", *SERVERS)
-PROGRAMS = ("wrk", "setpriv", "mariadb", "mariadb-slap", "psql", "pgbench")
 
 
 def check(plan: Namespace) -> None:
-    """Finds missing programs and ports in use before anything starts."""
+    """Finds missing builds and ports in use before anything starts."""
     for binary in (plan.binary, plan.testkit, plan.against):
         if binary and not shutil.which(binary):
             raise BenchError(f"{binary} is not a program: run `make release`, or name another file")
-    for name in PROGRAMS:
-        program(name)
     for port in (plan.port, plan.port + 1):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -5,12 +5,10 @@ background, and follows the light or dark preference of the reader.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from statistics import median
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
-from .experiments import POLICIES
 from .load import Run
 
 # People with colour blindness can tell these colours apart (after Okabe and Ito).
@@ -50,8 +48,8 @@ class Group(NamedTuple):
     bars: Sequence[Bar]
 
 
-def draw(title: str, groups: Sequence[Group], labels: str = "") -> str:
-    """A chart of rates per second. `labels` says what the bars' labels are."""
+def draw(title: str, groups: Sequence[Group]) -> str:
+    """A chart of rates per second by the number of connections."""
     bars = [bar for group in groups for bar in group.bars]
     # The axis starts at a power of ten below all values.
     least = math.floor(math.log10(max(min(bar.rate for bar in bars) * 0.99, 1)))
@@ -61,27 +59,27 @@ def draw(title: str, groups: Sequence[Group], labels: str = "") -> str:
     parts = [
         f"<title>{escape(title)}</title>\n<style>\n{STYLE}\n</style>",
         f'<rect class="back" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="6"/>',
-        _text(NAMES, 24, title, "title"),
-        _text(WIDTH - NAMES, 47, "per second, logarithmic scale", "right"),
-        _text(LEFT - 20, HEAD - 12, labels, "right"),
+        text(NAMES, 24, title, "title"),
+        text(WIDTH - NAMES, 47, "per second, logarithmic scale", "right"),
+        text(LEFT - 20, HEAD - 12, "connections", "right"),
     ]
     x = NAMES
     for tier in [tier for tier in TIERS if any(bar.tier == tier for bar in bars)]:
-        parts += [_box(x, 37, BAR - 2, tier), _text(x + 16, 47, tier)]
+        parts += [_box(x, 37, BAR - 2, tier), text(x + 16, 47, tier)]
         x += 34 + 7 * len(tier)
     for power in range(least, math.floor(most) + 1):
         tick = LEFT + (power - least) * scale
         parts.append(f'<path class="grid" d="M{tick:.1f} {HEAD - 8}V{height - 8}"/>')
-        parts.append(_text(tick, HEAD - 12, f"{10**power:,}", "tick"))
+        parts.append(text(tick, HEAD - 12, f"{10**power:,}", "tick"))
     y = HEAD
     for group in groups:
-        parts += [_text(NAMES, y + 10, group.name), _text(NAMES, y + 23, group.note, "small")]
+        parts += [text(NAMES, y + 10, group.name), text(NAMES, y + 23, group.note, "small")]
         for bar in group.bars:
             width = max(math.log10(max(bar.rate, 1)) - least, 0.01) * scale
             value = f"{bar.rate:,.0f}" if bar.rate >= 10 else f"{bar.rate:.1f}"
-            parts.append(_text(LEFT - 6, y + 9, bar.label, "right"))
+            parts.append(text(LEFT - 6, y + 9, bar.label, "right"))
             parts.append(_box(LEFT, y, width, bar.tier))
-            parts.append(_text(LEFT + width + 5, y + 9, value, "small"))
+            parts.append(text(LEFT + width + 5, y + 9, value, "small"))
             y += BAR
         y += GAP
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
@@ -93,43 +91,17 @@ def _box(x: float, y: float, width: float, tier: str) -> str:
     return f'<rect x="{x:.0f}" y="{y:.0f}" {size} fill="{TIERS[tier]}"/>'
 
 
-def _text(x: float, y: float, text: str, style: str = "name") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{style}">{escape(text)}</text>' if text else ""
+def text(x: float, y: float, words: str, style: str = "name") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{style}">{escape(words)}</text>' if words else ""
 
 
 def all_charts(results: dict[str, Any]) -> dict[str, str]:
     """Each chart by its file name."""
-    charts = {}
-    for title, rounds in results["against_direct"].items():
-        charts[file_name("direct", title)] = _direct(title, rounds)
-    if results["redis"]:
-        charts[file_name("redis")] = _redis(results["redis"])
-    for title, table in results["tables"].items():
-        charts[file_name("strategies", title)] = _table(title, table)
-    return charts
+    return {file_name(title): _table(title, table) for title, table in results["tables"].items()}
 
 
-def file_name(*words: str) -> str:
-    return "-".join(["performance", *words]).lower() + ".svg"
-
-
-def _direct(title: str, rounds: Sequence[dict[str, list[Run]]]) -> str:
-    service = medians(one["service"] for one in rounds)
-    tool = medians(one["direct"] for one in rounds)
-    groups = []
-    for count, rate in service.items():
-        bars = [Bar("load tool", OTHER, tool[count])] if count in tool else []
-        groups.append(Group(f"connections: {count}", "", [*bars, Bar("single-sql", "safe", rate)]))
-    return draw(f"{title}: deductions, median of {len(rounds)} rounds", groups)
-
-
-def _redis(rounds: Sequence[dict[str, Any]]) -> str:
-    policies = {name: medians(one["policies"][name] for one in rounds) for name in POLICIES}
-    groups = []
-    for count, rate in medians(one["healthz"] for one in rounds).items():
-        bars = [Bar(name, "volatile", rates[count]) for name, rates in policies.items()]
-        groups.append(Group(f"connections: {count}", "", [Bar("/healthz", OTHER, rate), *bars]))
-    return draw("redis-lua by appendfsync policy, and /healthz", groups)
+def file_name(title: str) -> str:
+    return f"performance-strategies-{title.lower()}.svg"
 
 
 def _table(title: str, table: dict[str, list[Any]]) -> str:
@@ -138,7 +110,7 @@ def _table(title: str, table: dict[str, list[Any]]) -> str:
     for (name, tier), runs in runs_by_strategy(table).items():
         bars = [Bar(str(run["connections"]), tier, run["rate"]) for run in runs]
         groups.append(Group(name, tier, bars))
-    return draw(f"Strategies on {title}: answers with status 200", groups, "connections")
+    return draw(f"Strategies on {title}: answers with status 200", groups)
 
 
 def runs_by_strategy(table: dict[str, list[Any]]) -> dict[tuple[str, str], list[Run]]:
@@ -148,13 +120,3 @@ def runs_by_strategy(table: dict[str, list[Any]]) -> dict[tuple[str, str], list[
         strategy = row["strategy"]
         runs.setdefault((strategy["name"], strategy["tier"]), []).append(row["run"])
     return runs
-
-
-def medians(rounds: Iterable[Sequence[Run]], key: str = "rate") -> dict[int, float]:
-    """The median over the rounds, by the number of connections or clients."""
-    values: dict[int, list[float]] = {}
-    for runs in rounds:
-        for run in runs:
-            count = run["connections"] if "connections" in run else run["clients"]
-            values.setdefault(count, []).append(run[key])
-    return {count: median(each) for count, each in sorted(values.items())}

@@ -53,8 +53,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--only", "measure only this database; may be repeated", action="append", choices=DATABASES)
     add("--quick", "two rounds and runs of 1 s: not precise", False, action="store_true")
     add("--rounds", "number of interleaved rounds, at most 20 [5]", **number, choices=range(1, 21))
-    add("--seconds", "of the runs for claims [3; for the tables 2]", **number, choices=range(1, 61))
-    add("--pool-size", "DATABASE_POOL_SIZE of the replica [16]", 16, **number)
     add("--output", "for performance.* [docs; target/bench if the bench is limited]", **file)
     add("--render", "measure nothing; write page and charts again", False, action="store_true")
     add("--data", "for the servers; must be on a disk [/var/tmp]", Path("/var/tmp"), **file)
@@ -64,17 +62,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     # The options that change what is measured.
     plan.limits = [f"--only {name}" for name in plan.only or ()] + ["--quick"] * plan.quick
     plan.limits += [f"--rounds {plan.rounds}"] if plan.rounds else []
-    plan.limits += [f"--seconds {plan.seconds}"] if plan.seconds else []
-    plan.limits += [f"--pool-size {plan.pool_size}"] if plan.pool_size != 16 else []
     # No claim is about SQLite.
     all_databases = SERVERS if plan.against else DATABASES
     plan.databases = [name for name in all_databases if name in (plan.only or all_databases)]
     if not plan.databases:
         parser.error("--against compares claims, and no claim is about SQLite")
-    rounds, seconds, table_seconds = (2, 1, 1) if plan.quick else (5, 3, 2)
-    plan.pace = {"rounds": plan.rounds or rounds, "seconds": plan.seconds or seconds,
-                 "table_seconds": table_seconds}  # fmt: skip
-    plan.settings = {"DATABASE_POOL_SIZE": str(plan.pool_size)}
+    rounds, seconds, of_table = (2, 1, 1) if plan.quick else (5, 3, 2)
+    plan.pace = {"rounds": plan.rounds or rounds, "seconds": seconds, "table_seconds": of_table}
+    plan.settings = {"DATABASE_POOL_SIZE": "16"}
     return plan
 
 
@@ -122,7 +117,7 @@ def _bench(plan: argparse.Namespace) -> int:
     _write(output, results)
     for claim in results["claims"]:
         print(claims.line(claim))
-    print(f"pool size: {plan.pool_size}; {results['minutes']:.0f} minutes")
+    print(f"pool size: {plan.settings['DATABASE_POOL_SIZE']}; {results['minutes']:.0f} minutes")
     return 0 if all(claim["holds"] for claim in results["claims"]) else 1
 
 

@@ -74,6 +74,6 @@ def _wrk(
 ) -> Run:
     # One thread of wrk sends more than the service can answer on the same machine.
     command = [program("wrk"), "--threads=1", f"--connections={connections}",
-               f"--duration={seconds:.0f}s", "--timeout=30s", f"--script={SCRIPT}", f"http://{service.address}",
-               "--", method, path, nonce]  # fmt: skip
+               f"--duration={seconds:.0f}s", "--timeout=30s", f"--script={SCRIPT}",
+               f"http://{service.address}", "--", method, path, nonce]  # fmt: skip
     return parse(run(command, seconds=seconds + 40), connections)

@@ -62,8 +62,7 @@ def tools() -> dict[str, str]:
 def commit() -> str:
     """The commit of the working copy, with `-dirty` if a file differs from it."""
     try:
-        return run(
-            ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-        ).strip()
+        command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+        return run(command).strip()
     except BenchError:
         return "unknown"

@@ -1,18 +1,11 @@
--- Script for wrk: sends requests that each have their own Idempotency-Key, and prints one RESULT line.
+-- Script for wrk with one thread: sends requests that each have their own Idempotency-Key, and prints one RESULT line.
 -- Arguments: METHOD PATH NONCE. /healthz gets the same header, so that both cost wrk the same.
-
-local threads = 0
-
-function setup(thread)
-  thread:set("number", threads)
-  threads = threads + 1
-end
 
 function init(arguments)
   local method, path, nonce = arguments[1], arguments[2], arguments[3]
   before = method .. " " .. path .. " HTTP/1.1\r\nHost: " .. wrk.host .. "\r\n"
     .. (method == "POST" and "Content-Length: 0\r\n" or "")
-    .. "Idempotency-Key: " .. nonce .. "-" .. number .. "-"
+    .. "Idempotency-Key: " .. nonce .. "-"
   sent = 0
 end
 

@@ -5,7 +5,6 @@ from statistics import median
 from typing import Any
 
 from . import charts
-from .charts import medians
 from .experiments import CONNECTIONS, POLICIES
 from .load import Run
 
@@ -100,8 +99,7 @@ def _against_direct(title: str, rounds: Sequence[dict[str, list[Run]]]) -> str:
     best = (max(tool.values()), max(service[count] for count in tool))
     rows.append(("best", f"{best[0]:.0f}", f"{best[1]:.0f}", f"{best[1] / best[0]:.2f}"))
     heads = ("connections", "load tool, transactions/s", "`single-sql`, answers/s", "ratio")
-    chart = f"![{title}: load tool and single-sql]({charts.file_name('direct', title)})"
-    return f"### {title}\n\n{_grid(heads, rows)}\n\n{chart}"
+    return f"### {title}\n\n{_grid(heads, rows)}"
 
 
 def _redis(results: dict[str, Any]) -> str:
@@ -120,8 +118,7 @@ def _redis(results: dict[str, Any]) -> str:
     heads = ("connections", "`/healthz`", *(f"`redis-lua`, {policy}" for policy in POLICIES))
     kept = median(each for one in rounds for each in one["kept_bytes"])
     text = REDIS.format(ledger=results["redis_ledger"], kept=kept)
-    chart = f"![redis-lua and /healthz]({charts.file_name('redis')})"
-    return f"{text}\n\n{_grid(heads, rows)}\n\n{chart}"
+    return f"{text}\n\n{_grid(heads, rows)}"
 
 
 def _table(title: str, table: dict[str, list[Any]]) -> str:
@@ -133,7 +130,7 @@ def _table(title: str, table: dict[str, list[Any]]) -> str:
         cells = (_cell(run, healthz, base) for run in runs)
         rows.append((f"`{name}`", f"*{tier}*" if tier == "unsafe" else tier, *cells))
     heads = ("strategy", "tier", "1 connection", *map(str, CONNECTIONS[1:]))
-    chart = f"![Strategies on {title}]({charts.file_name('strategies', title)})"
+    chart = f"![Strategies on {title}]({charts.file_name(title)})"
     return f"### {title}\n\n{_grid(heads, rows)}\n\n{chart}"
 
 
@@ -151,3 +148,13 @@ def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def medians(rounds: Iterable[Sequence[Run]], key: str = "rate") -> dict[int, float]:
+    """The median over the rounds, by the number of connections or clients."""
+    values: dict[int, list[float]] = {}
+    for runs in rounds:
+        for run in runs:
+            count = run["connections"] if "connections" in run else run["clients"]
+            values.setdefault(count, []).append(run[key])
+    return {count: median(each) for count, each in sorted(values.items())}

@@ -32,7 +32,11 @@ PATH=$PATH:/usr/local/sbin:/usr/sbin
 
 say() { printf 'replicas: %s\n' "$*"; }
 
+# Stops what this call has started, and ends.
+started=()
 fail() {
+    local name
+    for name in "${started[@]}"; do stop "$name"; done
     printf 'replicas: %s\n' "$@" >&2
     exit 1
 }
@@ -52,10 +56,9 @@ runs() { # NAME
         [[ $start && $(start_time "$pid") == "$start" ]]
 }
 
-started=()
 start() { # NAME PORT OUTPUT COMMAND...
     [[ ! $2 ]] || ! (exec 3<>"/dev/tcp/127.0.0.1/$2") 2>/dev/null ||
-        give_up "$1 cannot use port $2, which is in use: choose others with --port"
+        fail "$1 cannot use port $2, which is in use: choose others with --port"
     # In a new session, so that it survives the terminal. testkit ends with its standard input, so
     # this is a FIFO that the process itself keeps open. The lock (9) is not inherited.
     (cd "$state" && exec setsid "${@:4}") <>"$state/input" >>"$3" 2>>"$state/$1.log" 9>&- &
@@ -84,24 +87,13 @@ await() { # NAME SECONDS COMMAND...
     local end=$((SECONDS + $2))
     until "${@:3}"; do
         runs "$1" && ((SECONDS <= end)) ||
-            give_up "$1 ended, or is not ready after $2 s; the end of its log:" "$1"
+            fail "$1 ended, or is not ready after $2 s; the end of its log:" "$(tail -n 8 "$state/$1.log")"
         sleep 0.1
     done
 }
 
-# Stops what this call has started, and fails with a message and the end of a log.
-give_up() { # MESSAGE [NAME]
-    local name lines=("$1")
-    if [[ ${2:-} ]]; then lines+=("$(tail -n 8 "$state/$2.log")"); fi
-    for name in "${started[@]}"; do stop "$name"; done
-    fail "${lines[@]}"
-}
-
 answers() { # PORT PATH
-    # shellcheck disable=SC2016 # for the inner shell
-    timeout 2 bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1" &&
-        printf "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" "$2" >&3 &&
-        IFS= read -r line <&3 && [[ $line == *" 200 "* ]]' answers "$1" "$2" 2>/dev/null
+    curl --silent --fail --max-time 2 --noproxy '*' --output /dev/null "http://127.0.0.1:$1$2"
 }
 
 # The servers that testkit starts, with commas.
@@ -162,7 +154,7 @@ up_nginx() {
     done
     sed "$script; d}" "$root/deploy/nginx.conf" >"$state/nginx.conf"
     [[ $(grep -cE '(server|listen) 127\.0\.0\.1:' "$state/nginx.conf") == $((replicas + 1)) ]] ||
-        give_up "deploy/nginx.conf needs servers replica-N:8080 and one \`listen 8080\`"
+        fail "deploy/nginx.conf needs servers replica-N:8080 and one \`listen 8080\`"
     mkdir -p "$state/nginx"
     start nginx "$port" "$state/nginx/access.log" nginx -e stderr -p "$state/nginx/" \
         -c "$state/nginx.conf" -g 'daemon off;'
@@ -171,7 +163,7 @@ up_nginx() {
 
 up() {
     local program name its_port now
-    for program in nginx setsid timeout flock; do
+    for program in nginx curl setsid flock; do
         type -P "$program" >/dev/null || fail "$program is missing: run \`make services\`"
     done
     for program in "$binary" "$testkit"; do
@@ -225,20 +217,10 @@ stop_all() {
 }
 
 down() {
-    if [[ ! -r $state/processes ]]; then
-        say "nothing was started in $state"
-        return
-    fi
+    [[ -r $state/processes ]] || { say "nothing was started in $state" && return; }
     own_and_lock
     stop_all
-    if [[ $remove ]]; then
-        rm -rf "$state"
-        say "$state: removed"
-    fi
-}
-
-number() { # OPTION VALUE LEAST MOST
-    [[ $2 =~ ^[0-9]{1,5}$ ]] && (($2 >= $3 && $2 <= $4)) || fail "$1 needs a number from $3 to $4"
+    [[ ! $remove ]] || { rm -rf "$state" && say "$state: removed"; }
 }
 
 command=${1:-}
@@ -261,8 +243,9 @@ done
     usage >&2
     exit 2
 }
-number --replicas "$replicas" 1 8
-number --port "$port" 1024 32747
+[[ $replicas == [1-8] ]] || fail "--replicas needs a number from 1 to 8"
+[[ $port =~ ^[0-9]{4,5}$ ]] && ((port >= 1024 && port <= 32747)) ||
+    fail "--port needs a number from 1024 to 32747"
 state=$(realpath -m "$state")
 binary=$(realpath -m "$binary")
 testkit=$(realpath -m "${testkit:-$(dirname "$binary")/testkit}")

@@ -7,22 +7,23 @@
 
 set -euo pipefail
 
-# name | programs and files | Debian packages | variable that names a server for the tests
+# name | programs and files | Debian packages
 needed=(
-    "C compiler|cc|gcc libc6-dev|"
-    "make|make|make|"
-    "MariaDB|mariadbd mariadb-install-db mariadb-admin|mariadb-server|TEST_MYSQL_URL"
-    "PostgreSQL|postgres initdb|postgresql|TEST_POSTGRES_URL"
-    "Redis|redis-server|redis-server|TEST_REDIS_URL"
-    "ZooKeeper|java /usr/share/java/zookeeper.jar|zookeeper default-jre-headless|TEST_ZOOKEEPER_CONNECT"
-    "nginx|nginx|nginx|"
-    "docker-compose, which checks docker-compose.yml|docker-compose|docker-compose|"
+    "C compiler|cc|gcc libc6-dev"
+    "make|make|make"
+    "MariaDB|mariadbd mariadb-install-db mariadb-admin|mariadb-server"
+    "PostgreSQL|postgres initdb|postgresql"
+    "Redis|redis-server|redis-server"
+    "ZooKeeper|java /usr/share/java/zookeeper.jar|zookeeper default-jre-headless"
+    "nginx, and curl, which checks that it answers|nginx curl|nginx curl"
+    "docker-compose, which checks docker-compose.yml|docker-compose|docker-compose"
 )
 if [[ ${1:-} == bench ]]; then
     needed+=(
-        "Python|python3|python3|"
-        "wrk|wrk|wrk|"
-        "clients of the databases|pgbench psql mariadb mariadb-slap|postgresql postgresql-client mariadb-client|"
+        "Python|python3|python3"
+        "wrk|wrk|wrk"
+        "clients of MariaDB|mariadb mariadb-slap|mariadb-client"
+        "clients of PostgreSQL and Redis|pgbench psql redis-cli|postgresql postgresql-client redis-tools"
     )
 fi
 
@@ -73,11 +74,11 @@ install_packages() {
 
 # Prints what is installed. Sets `missing` and `packages` to what is not.
 look() {
-    local entry name programs package variable where
+    local entry name programs package where
     packages=()
     missing=()
     for entry in "${needed[@]}"; do
-        IFS='|' read -r name programs package variable <<<"$entry"
+        IFS='|' read -r name programs package <<<"$entry"
         if where=$(locate "$programs"); then
             say "$name: $where"
         else
@@ -85,22 +86,16 @@ look() {
             # shellcheck disable=SC2206 # one word for each package
             packages+=($package)
         fi
-        if [[ $variable && ${!variable:-} ]]; then
-            say "$name: tests that can share a server use the one in $variable"
-        fi
     done
 }
 
 look
 if [[ ${#missing[@]} -gt 0 ]]; then
     say "missing: $(IFS=';' && echo "${missing[*]}")"
-    if ! may_install; then
-        fail "Install these Debian packages, or the same programs in another way:" \
-            "    apt-get install --no-install-recommends ${packages[*]}" \
-            "or run the tests in a container, for example:" \
-            "    docker run --rm -v \"\$PWD\":/src -w /src rust:bookworm make test" \
-            "(A server on another machine is not enough: some tests kill their server.)"
-    fi
+    may_install || fail "Install these Debian packages, or the same programs in another way:" \
+        "    apt-get install --no-install-recommends ${packages[*]}" \
+        "or run the tests in a container, for example:" \
+        "    docker run --rm -v \"\$PWD\":/src -w /src rust:bookworm make test"
     say "installing ${packages[*]}"
     install_packages "${packages[@]}" || fail "apt-get failed; its messages are above."
     look

@@ -30,17 +30,12 @@ class Statements(unittest.TestCase):
     def test_message_has_no_delimiter_of_slap(self) -> None:
         self.assertNotIn("|", statements.slap_message("s"))
 
-    def test_unknown_parameter_is_an_error(self) -> None:
-        text = snapshot("postgres").replace("$13", "$13 || $99")
-        with self.assertRaisesRegex(BenchError, "no value is known"):
-            statements.pgbench_script("s", text)
-
-    def test_missing_value_is_an_error(self) -> None:
-        text = snapshot("postgres").replace("reference,", "")
-        with self.assertRaisesRegex(BenchError, "columns, but"):
-            statements.pgbench_script("s", text)
-
-    def test_unknown_sample_is_an_error(self) -> None:
-        text = snapshot("mysql").replace("'sample-key'", "'another'")
-        with self.assertRaisesRegex(BenchError, "the message has no"):
-            statements.slap_message("s", text)
+    def test_statement_that_does_not_fit_is_an_error(self) -> None:
+        for dialect, old, new, problem in (
+            ("postgres", "$13", "$13 || $99", "no value is known"),
+            ("postgres", "reference,", "", "columns, but"),
+            ("mysql", "'sample-key'", "'another'", "the message has no"),
+        ):
+            script = statements.pgbench_script if dialect == "postgres" else statements.slap_message
+            with self.assertRaisesRegex(BenchError, problem):
+                script("s", snapshot(dialect).replace(old, new))

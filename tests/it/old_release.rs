@@ -1,13 +1,14 @@
 //! Stored formats: this build reads what release 0.1.0 (commit 89e5f97) wrote.
 //!
-//! `old_release/` holds an `SQLite` ledger, the keys of a Redis, and what that build answered after
-//! it had applied the journal itself. It was killed while the journal still had three movements
-//! that SQL did not have.
+//! For each database, `old_release/` has its ledger, the keys of a Redis, and what that build
+//! answered after it had applied the journal itself. The dumps are older: the database was stopped,
+//! that build recorded three more movements in Redis only, and was killed.
 
 use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::faults::{send, until};
@@ -15,13 +16,26 @@ use crate::support::app::TestApp;
 use crate::support::rival::Raw;
 use crate::support::services::{Backend, TestRedis, fresh_database, fresh_redis};
 
-const LEDGER: &str = include_str!("old_release/ledger.sql");
-const REDIS: &str = include_str!("old_release/redis.json");
-const ANSWERS: &str = include_str!("old_release/answers.json");
+/// What the release left on one database.
+struct Left {
+    ledger: &'static str,
+    redis: &'static str,
+    answers: &'static str,
+}
+
+macro_rules! left {
+    ($database:literal) => {
+        Left {
+            ledger: include_str!(concat!("old_release/", $database, "/ledger.sql")),
+            redis: include_str!(concat!("old_release/", $database, "/redis.json")),
+            answers: include_str!(concat!("old_release/", $database, "/answers.json")),
+        }
+    };
+}
 
 /// Restores the keys, without expiry.
-async fn restore(redis: &TestRedis) {
-    let keys: BTreeMap<String, String> = serde_json::from_str(REDIS).expect("valid JSON");
+async fn restore(redis: &TestRedis, keys: &str) {
+    let keys: BTreeMap<String, String> = serde_json::from_str(keys).expect("valid JSON");
     let client = redis::Client::open(redis.url.as_str()).expect("a valid URL");
     let connection = client.get_multiplexed_async_connection().await;
     let mut connection = connection.expect("the test's Redis answers");
@@ -44,20 +58,28 @@ fn without_version(mut answer: Value) -> Value {
     answer
 }
 
+#[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ledger_and_journal_of_the_last_release_are_read() {
-    let (database, redis) = (fresh_database(Backend::Sqlite).await, fresh_redis().await);
-    let mut raw = Raw::connect(Backend::Sqlite, &database.url).await;
-    raw.run(LEDGER).await.expect("the dump can be loaded");
+async fn ledger_and_journal_of_the_last_release_are_read(
+    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let left = match backend {
+        Backend::Sqlite => left!("sqlite"),
+        Backend::Mysql => left!("mysql"),
+        Backend::Postgres => left!("postgres"),
+    };
+    let (database, redis) = (fresh_database(backend).await, fresh_redis().await);
+    let mut raw = Raw::connect(backend, &database.url).await;
+    raw.run(left.ledger).await.expect("the dump can be loaded");
     drop(raw);
-    restore(&redis).await;
+    restore(&redis, left.redis).await;
     let app = TestApp::on(&database.url, 1, &["--redis-url", &redis.url]).await;
 
     until("the journal is applied", || async {
         app.audit("in-redis").await["pending"] == 0
     })
     .await;
-    let expected: BTreeMap<String, Value> = serde_json::from_str(ANSWERS).expect("valid JSON");
+    let expected: BTreeMap<String, Value> = serde_json::from_str(left.answers).expect("valid JSON");
     let pages = expected.iter().filter(|(path, _)| path.starts_with('/'));
     for (path, answer) in pages {
         let found = without_version(app.get_json(path).await);

@@ -107,7 +107,7 @@ impl Acquisition {
             End::Busy => (LockError::WaitLimit { waited }, NotAcquired::WaitLimit),
             End::Unavailable(error) => {
                 let request = format!("acquire {:?}", self.options.name);
-                let error = error.with_request(self.inner.backend.name(), request);
+                let error = error.with_request(self.inner.backend.properties().name, request);
                 (LockError::Unavailable(error), NotAcquired::Unavailable)
             }
             End::Abandoned if self.inner.closed.is_cancelled() => {
@@ -134,7 +134,7 @@ impl Acquisition {
     /// of zero, the server still gets time for one answer.
     fn answer_limit(&self) -> Moment {
         if self.options.wait.is_zero() {
-            self.started + self.inner.backend.response_limit()
+            self.started + self.inner.backend.properties().response_limit
         } else {
             self.wait_limit()
         }
@@ -148,7 +148,7 @@ impl Acquisition {
     fn sent_too_late(&self, sent: Moment) -> bool {
         let unanswered = self.inner.clock.now().since(sent);
         self.contended
-            && unanswered < self.inner.backend.response_limit()
+            && unanswered < self.inner.backend.properties().response_limit
             && !self.inner.queues.is_failing(&self.options.name)
     }
 

@@ -22,14 +22,8 @@ use crate::token::Token;
 /// A client of a lock server.
 #[async_trait]
 pub trait Backend: Debug + Send + Sync + 'static {
-    /// The kind of server, for logs and errors: `redis`, `zookeeper`.
-    fn name(&self) -> &'static str;
-
-    /// How long one request may take. The back end itself gives up after about this time.
-    fn response_limit(&self) -> Duration;
-
-    /// How long the server keeps a lock with this lease if it is not renewed.
-    fn kept_for(&self, lease: Duration) -> Duration;
+    /// What the manager must know about the server. The answer may change between calls.
+    fn properties(&self) -> Properties;
 
     /// Creates one acquisition of one lock. Nothing is sent before its first attempt.
     fn contender(&self, request: Request) -> Box<dyn Contender>;
@@ -64,6 +58,18 @@ pub trait Backend: Debug + Send + Sync + 'static {
 
     /// Closes connections and sessions. No method is called afterwards.
     async fn close(&self);
+}
+
+/// What a manager knows about a lock server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Properties {
+    /// The kind of server, for logs and errors: `redis`, `zookeeper`.
+    pub name: &'static str,
+    /// How long one request may take. The back end itself gives up after about this time.
+    pub response_limit: Duration,
+    /// How long the server keeps a lock that is not renewed, if a session decides that and not the
+    /// lease of the lock.
+    pub session: Option<Duration>,
 }
 
 /// One acquisition in progress. Dropping it unsubscribes from wake-ups.

@@ -91,7 +91,7 @@ impl Hold {
     /// Adds the request and the name of this lock to an error of the back end.
     pub(crate) fn unavailable(&self, operation: &str, error: BackendError) -> LockError {
         let request = format!("{operation} {:?}", self.name());
-        LockError::Unavailable(error.with_request(self.inner.backend.name(), request))
+        LockError::Unavailable(error.with_request(self.inner.backend.properties().name, request))
     }
 
     pub(crate) fn valid_until(&self) -> Moment {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{
-    Attempt, Backend, Contender, Grant, Nudge, Release, Renewal, Renewed, Request,
+    Attempt, Backend, Contender, Grant, Nudge, Properties, Release, Renewal, Renewed, Request,
 };
 use crate::clock::{Clock, default_clock};
 use crate::error::BackendError;
@@ -62,16 +62,12 @@ impl Default for LocalBackend {
 
 #[async_trait]
 impl Backend for LocalBackend {
-    fn name(&self) -> &'static str {
-        "local"
-    }
-
-    fn response_limit(&self) -> Duration {
-        Duration::from_secs(1)
-    }
-
-    fn kept_for(&self, lease: Duration) -> Duration {
-        lease
+    fn properties(&self) -> Properties {
+        Properties {
+            name: "local",
+            response_limit: Duration::from_secs(1),
+            session: None,
+        }
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {

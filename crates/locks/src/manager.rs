@@ -105,7 +105,7 @@ impl LockManager {
     /// The future may be dropped at any point.
     pub async fn ping(&self) -> Result<(), BackendError> {
         let inner = self.inner();
-        let limit = inner.backend.response_limit();
+        let limit = inner.backend.properties().response_limit;
         let answer = tokio::select! {
             biased;
             () = inner.closed.cancelled() => {
@@ -116,7 +116,7 @@ impl LockManager {
                 Err(BackendError::transient(format!("no answer within {limit:?}")))
             }
         };
-        answer.map_err(|error| error.with_request(inner.backend.name(), "ping"))
+        answer.map_err(|error| error.with_request(inner.backend.properties().name, "ping"))
     }
 
     /// Shuts the manager down: ends all acquisitions, releases all locks, waits for the server's

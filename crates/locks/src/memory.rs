@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use crate::backend::{
-    Attempt, Backend, Contender, Grant, Nudge, Release, Renewal, Renewed, Request,
+    Attempt, Backend, Contender, Grant, Nudge, Properties, Release, Renewal, Renewed, Request,
 };
 use crate::clock::Clock;
 use crate::error::BackendError;
@@ -115,16 +115,12 @@ async fn travel(clock: &dyn Clock, time: Duration) {
 
 #[async_trait]
 impl Backend for MemoryBackend {
-    fn name(&self) -> &'static str {
-        "memory"
-    }
-
-    fn response_limit(&self) -> Duration {
-        self.response_limit
-    }
-
-    fn kept_for(&self, lease: Duration) -> Duration {
-        lease
+    fn properties(&self) -> Properties {
+        Properties {
+            name: "memory",
+            response_limit: self.response_limit,
+            session: None,
+        }
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {

@@ -27,7 +27,7 @@ use redis::Client;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::backend::{
-    Attempt, Backend, Contender, Grant, Nudge, Release, Renewal, Renewed, Request,
+    Attempt, Backend, Contender, Grant, Nudge, Properties, Release, Renewal, Renewed, Request,
 };
 use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
@@ -199,16 +199,12 @@ impl Redis {
 
 #[async_trait]
 impl Backend for RedisBackend {
-    fn name(&self) -> &'static str {
-        "redis"
-    }
-
-    fn response_limit(&self) -> Duration {
-        self.0.response_limit + self.0.connect_limit
-    }
-
-    fn kept_for(&self, lease: Duration) -> Duration {
-        lease
+    fn properties(&self) -> Properties {
+        Properties {
+            name: "redis",
+            response_limit: self.0.response_limit + self.0.connect_limit,
+            session: None,
+        }
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {

@@ -82,7 +82,13 @@ async fn release(context: &WatchdogContext, job: ReleaseJob) {
     } = job;
     let report = |was_held| report(context, &name, metrics, was_held);
     // Two leases: a late acquire request may take the lock for one more lease.
-    let until = context.clock.now() + context.backend.kept_for(lease).max(lease) * 2;
+    let until = context.clock.now()
+        + context
+            .backend
+            .properties()
+            .session
+            .map_or(lease, |session| session.max(lease))
+            * 2;
     let mut backoff = Backoff::default();
     let mut waiting = (turn, done);
     let mut is_first = true;

@@ -26,7 +26,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use zookeeper_client::Error;
 
-use crate::backend::{Backend, Contender, Nudge, Release, Renewal, Renewed, Request};
+use crate::backend::{Backend, Contender, Nudge, Properties, Release, Renewal, Renewed, Request};
 use crate::error::{BackendError, LostReason};
 use crate::link::Link;
 use crate::nonce::Nonce;
@@ -237,18 +237,14 @@ fn sessions_of<'a>(places: impl Iterator<Item = &'a Place>) -> Vec<&'a Arc<Sessi
 
 #[async_trait]
 impl Backend for ZooKeeperBackend {
-    fn name(&self) -> &'static str {
-        "zookeeper"
-    }
-
-    fn response_limit(&self) -> Duration {
-        self.0.sessions.response_limit + self.0.sessions.connect_limit
-    }
-
-    fn kept_for(&self, _lease: Duration) -> Duration {
+    fn properties(&self) -> Properties {
         let sessions = &self.0.sessions;
         let current = sessions.link.current();
-        current.map_or(sessions.timeout, |session| session.timeout)
+        Properties {
+            name: "zookeeper",
+            response_limit: sessions.response_limit + sessions.connect_limit,
+            session: Some(current.map_or(sessions.timeout, |session| session.timeout)),
+        }
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {

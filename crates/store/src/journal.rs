@@ -12,7 +12,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use sqlx::FromRow;
-use stocklock_core::stock::Durability;
 
 use crate::sql::ledger_row::LedgerRow;
 
@@ -73,7 +72,6 @@ pub(super) fn parse_line(line: &str, entry: EntryId) -> Result<LedgerRow, String
     Ok(LedgerRow {
         entry,
         available_after: available.parse().map_err(|_| no_line())?,
-        durability: Durability::Redis.as_str().to_owned(),
         ..LedgerRow::from_journal_text(movement)?
     })
 }
@@ -82,7 +80,8 @@ pub(super) fn parse_line(line: &str, entry: EntryId) -> Result<LedgerRow, String
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct JournalEntry {
     pub(super) id: EntryId,
-    pub(super) movements: Movements,
+    /// What [`parse_movements`] returned.
+    pub(super) movements: Vec<LedgerRow>,
     pub(super) on_hand: i64,
     pub(super) held: i64,
     pub(super) backorder_limit: i64,
@@ -92,81 +91,42 @@ pub(super) struct JournalEntry {
 impl JournalEntry {
     /// The SKU and the warehouse of the level.
     pub(super) fn place(&self) -> (&str, &str) {
-        self.movements.place()
+        place(&self.movements[0])
     }
 }
 
-/// The movements of an entry in their order: at least one, all of the same level.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Movements(Vec<LedgerRow>);
-
-impl Movements {
-    /// Parses an entry's lines.
-    pub(super) fn parse(lines: &str, id: EntryId) -> Result<Self, String> {
-        let movements = lines.split('\n').map(|line| parse_line(line, id));
-        let movements = Self(movements.collect::<Result<_, _>>()?);
-        let place = movements.place();
-        let of_one_level = |row: &LedgerRow| (row.sku.as_str(), row.warehouse.as_str()) == place;
-        if !movements.iter().all(of_one_level) {
-            return Err("the movements belong to several levels".to_owned());
-        }
-        Ok(movements)
-    }
-
-    fn place(&self) -> (&str, &str) {
-        (self.0[0].sku.as_str(), self.0[0].warehouse.as_str())
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &LedgerRow> {
-        self.0.iter()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
+fn place(row: &LedgerRow) -> (&str, &str) {
+    (row.sku.as_str(), row.warehouse.as_str())
 }
 
-/// The movements of all entries.
-pub(super) fn movements<'a>(entries: &[&'a JournalEntry]) -> Vec<&'a LedgerRow> {
-    entries
-        .iter()
-        .flat_map(|entry| entry.movements.iter())
-        .collect()
+/// Parses the lines of an entry: at least one movement, all of the same level.
+pub(super) fn parse_movements(lines: &str, id: EntryId) -> Result<Vec<LedgerRow>, String> {
+    let movements = lines.split('\n').map(|line| parse_line(line, id));
+    let movements = movements.collect::<Result<Vec<_>, _>>()?;
+    let is_elsewhere = |row: &LedgerRow| place(row) != place(&movements[0]);
+    if movements.iter().any(is_elsewhere) {
+        return Err("the movements belong to several levels".to_owned());
+    }
+    Ok(movements)
 }
 
 /// The last entry of each level, in (SKU, warehouse) order. SQL locks rows in that order.
 pub(super) fn last_of_each_level<'a>(entries: &[&'a JournalEntry]) -> Vec<&'a JournalEntry> {
-    let mut last: BTreeMap<(&str, &str), &JournalEntry> = BTreeMap::new();
-    for &entry in entries {
-        let known = last.entry(entry.place()).or_insert(entry);
-        if known.id < entry.id {
-            *known = entry;
-        }
-    }
+    let mut entries = entries.to_vec();
+    entries.sort_by_key(|entry| entry.id);
+    let last: BTreeMap<_, _> = entries.into_iter().map(|e| (e.place(), e)).collect();
     last.into_values().collect()
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::text::tests::row;
+    pub(crate) use super::text::tests::row;
     use super::*;
 
     /// The field `movements` of an entry with two movements.
     pub(crate) fn lines(sku: &str) -> String {
         let text = row(sku).to_journal_text();
         [format_line(7, &text), format_line(6, &text)].join("\n")
-    }
-
-    fn entry(id: &str, sku: &str) -> JournalEntry {
-        let id = id.parse().unwrap();
-        JournalEntry {
-            id,
-            movements: Movements::parse(&lines(sku), id).unwrap(),
-            on_hand: 5,
-            held: 1,
-            backorder_limit: 2,
-            version: 9,
-        }
     }
 
     #[test]
@@ -181,44 +141,40 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn parsed_line_is_a_row_of_its_entry() {
+    fn movements_of_one_entry_have_one_level() {
         let id = "951782400123-4".parse().unwrap();
-        let text = format_line(4, &row("a").to_journal_text());
-        let expected = LedgerRow {
-            available_after: 4,
+        let of_entry = |available_after| LedgerRow {
+            available_after,
             entry: id,
             ..row("a")
         };
-        assert_eq!(parse_line(&text, id), Ok(expected.clone()));
-        assert_eq!(expected.movement().unwrap().available_after, 4);
-    }
-
-    #[test]
-    fn movements_of_one_entry_have_one_level() {
-        let text = |sku| format_line(7, &row(sku).to_journal_text());
-        let parse = |lines: &[String]| Movements::parse(&lines.join("\n"), EntryId::default());
-        let movements = parse(&[text("a"), text("a")]).unwrap();
-        assert_eq!(movements.len(), 2);
-        assert_eq!(movements.0[1].available_after, 7);
-        assert_eq!(movements.0[1].sku.as_str(), "a");
-        assert!(parse(&[text("a"), text("b")]).is_err());
-        assert!(parse(&[text("a"), String::new()]).is_err());
-        assert!(parse(&[]).is_err());
-        assert!(parse(&[row("a").to_journal_text()]).is_err());
+        let parsed = parse_movements(&lines("a"), id);
+        assert_eq!(parsed, Ok(vec![of_entry(7), of_entry(6)]));
+        for bad in [
+            lines("a") + "\n" + &lines("b"),
+            lines("a") + "\n",
+            String::new(),
+            row("a").to_journal_text(),
+        ] {
+            assert!(parse_movements(&bad, id).is_err(), "{bad}");
+        }
     }
 
     #[test]
     fn last_entries_come_in_order_of_their_levels() {
-        let entries = [
-            entry("9-0", "b"),
-            entry("10-0", "a"),
-            entry("8-5", "b"),
-            entry("9-1", "a"),
-        ];
+        let entries = [("9-0", "b"), ("10-0", "a"), ("8-5", "b"), ("9-1", "a")];
+        let entries = entries.map(|(id, sku)| JournalEntry {
+            id: id.parse().unwrap(),
+            movements: vec![row(sku)],
+            on_hand: 5,
+            held: 1,
+            backorder_limit: 2,
+            version: 9,
+        });
         let last = last_of_each_level(&entries.iter().collect::<Vec<_>>());
         let found: Vec<_> = last
             .iter()
-            .map(|e| (e.place().0, e.id.to_string()))
+            .map(|entry| (entry.place().0, entry.id.to_string()))
             .collect();
         assert_eq!(found, [("a", "10-0".to_owned()), ("b", "9-0".to_owned())]);
     }

@@ -10,52 +10,42 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use stocklock_core::stock::Durability;
 
-use redis::Client;
+use deadpool::Runtime;
+use deadpool::managed::{Pool, QueueMode};
+use redis::{Client, Cmd};
+use secrecy::ExposeSecret;
 use tokio::sync::OnceCell;
 
 use super::sql::SqlBackend;
 use super::sql::ledger_row::LedgerRow;
 use super::{AttemptOutcome, RedisMethod, StoreError};
-use stocklock_core::stock::{Deduction, Home};
+use stocklock_core::stock::{Deduction, Durability, Home};
 
 mod audit;
-mod batches;
-mod change;
-mod cluster;
+mod batching;
 mod connection;
 mod consumer;
-mod consumer_groups;
-mod dedup;
-mod entries;
-mod entry_error_log;
-mod exclusive;
-mod failure;
+mod errors;
+mod idempotency;
 mod keys;
-mod loading;
-mod purge;
+mod levels;
 mod scripts;
-mod settings;
+mod server_check;
+mod streams;
+mod update;
 mod watch;
-mod write;
-mod write_request;
 
-use batches::Batches;
-use connection::{Connector, Shared};
+use batching::Batches;
+use connection::{Connector, SharedConnection};
 pub use consumer::JournalConsumer;
-use exclusive::ExclusivePool;
+use errors::bad_answer;
 use keys::Keys;
 use scripts::Answer;
-use write_request::{DeductRequest, KeyCheck};
+use update::WriteRequest;
 
-/// How long Redis keeps the dedup entry of an operation without an idempotency key. Only the replica
-/// that created the operation retries it, within the request's deadline of at most one hour. The rest
-/// allows for packets that the network delays.
-const OPERATION_DEDUP_TTL: Duration = Duration::from_hours(2);
-
-/// How long Redis keeps the dedup entry of an idempotency key. The entry contains the operation id.
-const KEY_DEDUP_TTL: Duration = Duration::from_hours(24);
+/// How many keys one `SCAN` looks at.
+const KEYS_PER_SCAN: u32 = 1_000;
 
 /// How to connect to Redis, and the limits of its use.
 #[derive(Debug, Clone)]
@@ -86,8 +76,8 @@ pub enum WatchOn {
 pub(super) struct RedisStore {
     sql: Arc<dyn SqlBackend>,
     connector: Connector,
-    shared: Shared,
-    exclusive: ExclusivePool,
+    shared: SharedConnection,
+    exclusive: Pool<Connector>,
     batches: Batches,
     keys: OnceCell<Keys>,
     options: RedisOptions,
@@ -95,37 +85,63 @@ pub(super) struct RedisStore {
 
 impl RedisStore {
     pub(super) fn open(options: RedisOptions, sql: Arc<dyn SqlBackend>) -> Result<Self, String> {
-        use secrecy::ExposeSecret;
         // The driver's error text may contain the password.
         let client = Client::open(options.url.expose_secret())
             .map_err(|_| "expected redis://[user[:password]@]host[:port][/database]".to_owned())?;
         let limit = options.wait_limit;
-        let connector = Connector::new(client, limit);
-        let shared = Shared::new(connector.clone());
+        let connector = Connector { client, limit };
+        let shared = SharedConnection::new(connector.clone());
+        let exclusive = Pool::builder(connector.clone())
+            .max_size(options.watch_connections as usize)
+            .queue_mode(QueueMode::Lifo)
+            .wait_timeout(Some(limit))
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| error.to_string())?;
         Ok(Self {
             sql,
-            connector: connector.clone(),
+            connector,
             batches: Batches::new(shared.clone(), options.journal_limit),
             shared,
-            exclusive: ExclusivePool::new(connector, options.watch_connections, limit),
+            exclusive,
             keys: OnceCell::new(),
             options,
         })
     }
 
     async fn keys(&self) -> Result<&Keys, StoreError> {
-        let ledger = || async { self.sql.ledger_id().await.map(Keys::new) };
+        let ledger = || async { self.sql.ledger_id().await.map(Keys) };
         self.keys.get_or_try_init(ledger).await
     }
 
     /// Sends one `PING`.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
-        self.shared.read(&redis::cmd("PING")).await
+        self.shared.read(&Cmd::ping()).await
     }
 
     pub(super) fn close(&self) {
         self.exclusive.close();
         self.shared.close();
+    }
+
+    /// Deletes every key of this ledger. The caller ensures that no replica uses the ledger.
+    pub(super) async fn purge(&self) -> Result<(), StoreError> {
+        let pattern = self.keys().await?.pattern();
+        let mut cursor = 0_u64;
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(&pattern);
+            let scan = scan.arg("COUNT").arg(KEYS_PER_SCAN);
+            let (next, keys): (u64, Vec<String>) = self.shared.read(scan).await?;
+            if !keys.is_empty() {
+                // `read` is correct here because UNLINK is safe to repeat.
+                self.shared.read::<u64>(&Cmd::unlink(keys)).await?;
+            }
+            if next == 0 {
+                return Ok(());
+            }
+            cursor = next;
+        }
     }
 
     /// Deducts the units with a script or with `WATCH`.
@@ -134,40 +150,31 @@ impl RedisStore {
         deduction: &Deduction,
         how: RedisMethod,
     ) -> Result<AttemptOutcome, StoreError> {
-        let row = LedgerRow::from_deduction(deduction, None);
-        let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
         let key = deduction.idempotency.as_ref();
-        let units = deduction.quantity.units();
-        let request = Arc::new(self.write_request((sku, warehouse), &row, key).await?);
-        let mut key_check = KeyCheck::for_key(key);
-        for _ in 0..loading::MAX_LOADS {
-            let deduct = DeductRequest {
-                write: Arc::clone(&request),
-                units,
-                key_check,
-            };
+        let row = LedgerRow::from_deduction(deduction, None);
+        let mut request = Arc::new(WriteRequest::new(self.keys().await?, row, key));
+        for _ in 0..levels::MAX_LOADS {
             let answer = match how {
-                RedisMethod::Script => self.batches.deduct(deduct).await?,
-                RedisMethod::Watch => self.watch(&deduct).await?,
+                RedisMethod::Script => self.batches.deduct(Arc::clone(&request)).await?,
+                RedisMethod::Watch => self.watch(&request).await?,
             };
             match answer {
-                Answer::Absent => key_check = KeyCheck::for_key(key),
-                Answer::KeyMayBeLost if self.restore_from_sql(&request, sku, key).await? => {
+                Answer::KeyMayBeLost if self.restore_from_sql(&request, key).await? => {
                     return Ok(AttemptOutcome::Duplicate);
                 }
-                Answer::KeyMayBeLost => {
-                    key_check = KeyCheck::Done;
-                    continue;
+                Answer::KeyMayBeLost => Arc::make_mut(&mut request).key_checked = true,
+                Answer::Absent => {
+                    Arc::make_mut(&mut request).key_checked = key.is_none();
+                    match self.load(&deduction.sku, &deduction.warehouse).await? {
+                        Some(Home::Redis) => {}
+                        Some(home) => return Ok(AttemptOutcome::WrongHome(home)),
+                        None => return Ok(AttemptOutcome::UnknownSku),
+                    }
                 }
-                settled => return attempt(settled, units),
-            }
-            match self.load(sku, warehouse).await? {
-                Some(Home::Redis) => {}
-                Some(home) => return Ok(AttemptOutcome::WrongHome(home)),
-                None => return Ok(AttemptOutcome::UnknownSku),
+                settled => return attempt(settled, deduction.quantity.units()),
             }
         }
-        Err(loading::evicted_again())
+        Err(levels::evicted_again())
     }
 }
 
@@ -184,7 +191,7 @@ fn attempt(answer: Answer, units: i64) -> Result<AttemptOutcome, StoreError> {
         Answer::Insufficient { available } => AttemptOutcome::Insufficient { available },
         Answer::Conflict => AttemptOutcome::Conflict,
         Answer::Fenced => AttemptOutcome::LockLost,
-        Answer::Absent | Answer::KeyMayBeLost => return Err(failure::bad_answer(answer)),
+        Answer::Absent | Answer::KeyMayBeLost => return Err(bad_answer(answer)),
         Answer::Full => return Err(StoreError::JournalFull),
     })
 }

@@ -133,12 +133,8 @@ impl StoreRouter {
     pub async fn unsafe_settings(&self) -> Result<Vec<String>> {
         let mut problems = self.sql.unsafe_settings().await?;
         if let Some(redis) = &self.redis {
-            let of_redis = async {
-                let mut found = redis.unsafe_settings().await?;
-                found.extend(redis.cluster_problem().await?.map(str::to_owned));
-                Ok::<_, StoreError>(found)
-            };
-            problems.extend(of_redis.await.unwrap_or_else(|error| {
+            let of_redis = redis.unsafe_settings().await;
+            problems.extend(of_redis.unwrap_or_else(|error| {
                 vec![format!("Redis's settings could not be checked: {error}")]
             }));
         }

@@ -31,7 +31,7 @@ mod statements;
 
 use dialect::Dialect;
 use errors::unavailable;
-pub(crate) use journal_sink::{JournalSink, LedgerUpTo, Mirrored};
+pub(crate) use journal_sink::JournalSink;
 use mysql::MySqlServer;
 use pool::{Pool, ServerHealth, Transaction};
 use postgres::PostgresServer;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use stocklock_locks::backend::Backend;
+use stocklock_locks::backend::{Backend, Properties};
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::metrics::LockHooks;
 use stocklock_locks::{LockError, LockGuard, LockManager, LostReason, ManagerBuilder};
@@ -44,11 +44,6 @@ pub(crate) trait Rig: Send + Sync {
 pub(crate) trait Faults: Rig {
     /// Removes a held lock from the server without informing its holder.
     async fn take_away(&self, name: &str);
-
-    /// The reason that the holder then reports.
-    fn taken_away_is(&self) -> LostReason {
-        LostReason::Stolen
-    }
 
     /// Creates a client that is not affected by blocked connections.
     fn outsider(&self) -> Arc<dyn Backend>;
@@ -119,11 +114,8 @@ impl Clock for Shared<dyn Clock> {
 
 #[async_trait]
 impl Backend for Shared<dyn Backend> {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-    fn response_limit(&self) -> Duration {
-        self.0.response_limit()
+    fn properties(&self) -> Properties {
+        self.0.properties()
     }
     fn contender(
         &self,
@@ -150,9 +142,6 @@ impl Backend for Shared<dyn Backend> {
         nonce: stocklock_locks::Nonce,
     ) -> Result<bool, stocklock_locks::BackendError> {
         self.0.verify(name, nonce).await
-    }
-    fn kept_for(&self, lease: Duration) -> Duration {
-        self.0.kept_for(lease)
     }
     async fn ping(&self) -> Result<(), stocklock_locks::BackendError> {
         self.0.ping().await

@@ -105,7 +105,7 @@ impl LedgerRow {
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::journal) fn row(sku: &str) -> LedgerRow {
+    pub(crate) fn row(sku: &str) -> LedgerRow {
         LedgerRow {
             operation_id: Uuid::from_u128(7),
             sku: Sku::parse(sku).unwrap(),
@@ -140,29 +140,19 @@ pub(super) mod tests {
 
     #[test]
     fn text_that_does_not_fit_the_ledger_is_refused() {
-        let good = row("a");
-        for bad in [
-            LedgerRow {
-                request_hash: Some(vec![1]),
-                ..good.clone()
-            },
-            LedgerRow {
-                idempotency_key: Some("a b".to_owned()),
-                ..good.clone()
-            },
-            LedgerRow {
-                caller: "c".repeat(65),
-                ..good.clone()
-            },
-            LedgerRow {
-                reason: Some("r".repeat(201)),
-                ..good.clone()
-            },
-        ] {
+        let changes: [fn(&mut LedgerRow); 4] = [
+            |row| row.request_hash = Some(vec![1]),
+            |row| row.idempotency_key = Some("a b".to_owned()),
+            |row| row.caller = "c".repeat(65),
+            |row| row.reason = Some("r".repeat(201)),
+        ];
+        for change in changes {
+            let mut bad = row("a");
+            change(&mut bad);
             let text = bad.to_journal_text();
             assert!(LedgerRow::from_journal_text(&text).is_err(), "{bad:?}");
         }
-        let good = good.to_journal_text();
+        let good = row("a").to_journal_text();
         let digits = BASE64.encode([171; 32]);
         for bad in [
             good.replace(r#""a""#, r#""a b""#),

@@ -7,16 +7,20 @@
 
 use std::collections::HashSet;
 
+use redis::Cmd;
+use redis::streams::StreamRangeReply;
 use uuid::Uuid;
 
-use super::entries::StreamEntry;
-use super::failure::bad_answer;
-use super::loading::{MAX_LOADS, evicted_again};
-use super::{RedisStore, scripts};
+use super::RedisStore;
+use super::keys::Shard;
+use super::streams::StreamEntry;
 use crate::StoreError;
 use crate::journal::EntryId;
-use crate::sql::LedgerUpTo;
 use stocklock_core::stock::{Audit, MovementKind, Sku, StockLevel, Warehouse};
+
+/// How many journal entries one command reads. A larger page would delay the deductions, which share
+/// the connection.
+const PAGE: u32 = 100;
 
 impl RedisStore {
     /// Audits each warehouse of the SKU.
@@ -27,83 +31,42 @@ impl RedisStore {
         // Read before the snapshot: the journal then had every entry that the ledger has now.
         let recorded = self.sql.last_recorded(sku).await?;
         let (levels, last) = self.snapshot(sku, &warehouses).await?;
-        let waiting = self.waiting(sku, &warehouses, last).await?;
-        let ledger = self.ledger(sku, last.max(recorded), &waiting).await?;
-        let keys = self.keys().await?;
-        let audits = levels.iter().map(|level| {
-            let key = keys.for_sku(sku).level(&level.warehouse);
-            let waiting = waiting.iter().filter(|entry| entry.level == key);
+        let (keys, shard) = (self.keys().await?, Shard::for_sku(sku));
+        let key = |warehouse| keys.level(shard, sku, warehouse);
+        let level_keys: Vec<String> = warehouses.iter().map(key).collect();
+        let waiting = self.waiting(shard, &level_keys, last).await?;
+        let movements = waiting.iter().flat_map(StreamEntry::movements);
+        let operations: Vec<Uuid> = movements.map(|row| row.operation_id).collect();
+        let ledger = self.sql.ledger_up_to(sku, last.max(recorded), &operations);
+        let (sums, recorded) = ledger.await?;
+        let audits = levels.iter().zip(&level_keys).map(|(level, key)| {
+            let waiting = waiting.iter().filter(|entry| entry.level == *key);
             let of_level = |sums: &&Audit| sums.warehouse == level.warehouse;
-            let sums = ledger.sums.iter().find(of_level);
-            audit(level, sums, waiting, &ledger.recorded)
+            audit(level, sums.iter().find(of_level), waiting, &recorded)
         });
         Ok(audits.collect())
-    }
-
-    /// Reads the levels and the id of the journal's last entry in one snapshot.
-    async fn snapshot(
-        &self,
-        sku: &Sku,
-        warehouses: &[Warehouse],
-    ) -> Result<(Vec<StockLevel>, EntryId), StoreError> {
-        let keys = self.keys().await?;
-        let sku_keys = keys.for_sku(sku);
-        let mut script_keys = vec![keys.journal(sku_keys.shard)];
-        script_keys.extend(warehouses.iter().map(|warehouse| sku_keys.level(warehouse)));
-        for _ in 0..MAX_LOADS {
-            let answer = self
-                .shared
-                .read_script(&scripts::SNAPSHOT, &script_keys)
-                .await?;
-            let (last, counters) = answer.split_first().ok_or_else(|| bad_answer(&answer))?;
-            let numbers = |four: &[String]| [0, 1, 2, 3].map(|i: usize| four[i].parse().ok());
-            let counters = counters.chunks_exact(4).map(numbers);
-            if let Some(levels) = self.levels_or_load(sku, warehouses, counters).await? {
-                return Ok((levels, last.parse().map_err(bad_answer)?));
-            }
-        }
-        Err(evicted_again())
     }
 
     /// Reads the journal entries of these levels, up to `last`.
     async fn waiting(
         &self,
-        sku: &Sku,
-        warehouses: &[Warehouse],
+        shard: Shard,
+        levels: &[String],
         last: EntryId,
     ) -> Result<Vec<StreamEntry>, StoreError> {
-        let keys = self.keys().await?;
-        let sku_keys = keys.for_sku(sku);
-        let journal = keys.journal(sku_keys.shard);
-        let levels: HashSet<String> = warehouses.iter().map(|w| sku_keys.level(w)).collect();
+        let journal = self.keys().await?.journal(shard);
         let mut found = Vec::new();
-        let mut after = None;
+        let mut from = "-".to_owned();
         loop {
-            let page = self.journal_page(&journal, after.as_deref(), last).await?;
-            let Some(end) = page.last() else {
+            let command = Cmd::xrange_count(&journal, &from, last.to_string(), PAGE);
+            let page: StreamRangeReply = self.shared.read(&command).await?;
+            let Some(end) = page.ids.last() else {
                 return Ok(found);
             };
-            after = Some(end.id.clone());
-            found.extend(
-                page.into_iter()
-                    .filter(|entry| levels.contains(&entry.level)),
-            );
+            from = format!("({}", end.id);
+            let entries = StreamEntry::parse_all(shard, page.ids);
+            found.extend(entries.filter(|entry| levels.contains(&entry.level)));
         }
-    }
-
-    /// Reads the ledger's sums up to `last`, and which of the waiting operations they contain.
-    async fn ledger(
-        &self,
-        sku: &Sku,
-        last: EntryId,
-        waiting: &[StreamEntry],
-    ) -> Result<LedgerUpTo, StoreError> {
-        let parsed = waiting
-            .iter()
-            .filter_map(|entry| entry.parsed.as_ref().ok());
-        let movements = parsed.flat_map(|entry| entry.movements.iter());
-        let operations: Vec<Uuid> = movements.map(|row| row.operation_id).collect();
-        self.sql.ledger_up_to(sku, last, &operations).await
     }
 }
 
@@ -124,12 +87,9 @@ fn audit<'a>(
         pending: 0,
     };
     for entry in waiting {
-        let Ok(parsed) = &entry.parsed else {
-            // An entry that cannot be parsed counts as pending.
-            audit.pending += 1;
-            continue;
-        };
-        for row in parsed.movements.iter() {
+        // An entry that cannot be parsed counts as pending.
+        audit.pending += i64::from(entry.parsed.is_err());
+        for row in entry.movements() {
             if recorded.contains(&row.operation_id) {
                 continue;
             }

@@ -1,84 +1,96 @@
-//! One multiplexed connection for scripts and single commands, opened on first use and after a loss.
+//! Connections to Redis: one that scripts and single commands share, and those for `WATCH`.
 //!
-//! There is at most one attempt to connect at a time, and all callers wait for its result. If the
-//! server does not respond, every caller therefore waits for one limit, not for one after another.
+//! The shared connection is opened on first use and after a loss. There is at most one attempt to
+//! connect at a time, and all callers wait for its result. If the server does not respond, every
+//! caller therefore waits for one limit, not for one after another.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use stocklock_core::ports::Server;
 
+use deadpool::managed::{Manager, Metrics, RecycleError};
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use redis::aio::{ConnectionLike, MultiplexedConnection};
+use futures_util::future::{BoxFuture, Shared};
+use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError,
-    RedisResult, ServerErrorKind,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult,
+    ScriptInvocation,
 };
+use tokio::time::timeout;
 
-use super::failure::{Failed, connecting, is_connection_error, reading};
-use super::scripts::Script;
+use super::errors::{Failed, connecting, is_connection_error, reading};
 use crate::StoreError;
 
 /// Opens connections.
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
-    client: Client,
+    pub(super) client: Client,
     /// How long to wait for a connection, and for a reply.
-    limit: Duration,
-    /// How long a blocking command may block on the server, in addition to `limit`.
-    wait: Duration,
+    pub(super) limit: Duration,
 }
 
 impl Connector {
-    pub(super) fn new(client: Client, limit: Duration) -> Self {
-        Self {
-            client,
-            limit,
-            wait: Duration::ZERO,
-        }
-    }
-
-    /// A connector for connections with commands that block for up to `wait`.
-    pub(super) fn with_blocking_wait(&self, wait: Duration) -> Self {
-        Self {
-            wait,
-            ..self.clone()
-        }
-    }
-
-    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
+    /// Opens a connection whose commands may block on the server for up to `blocking`.
+    pub(super) async fn connect(&self, blocking: Duration) -> RedisResult<MultiplexedConnection> {
         // Set both limits, because the driver's default response timeout is 500 ms.
         let limits = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.limit))
-            .set_response_timeout(Some(self.limit + self.wait));
+            .set_response_timeout(Some(self.limit + blocking));
         self.client
             .get_multiplexed_async_connection_with_config(&limits)
             .await
     }
 }
 
+/// A connection for `WATCH`, with one user at a time.
+///
+/// `WATCH` applies to a connection. If two callers shared one, the first `EXEC` would end both
+/// watches, and the second `EXEC` would succeed although the level had changed.
+#[derive(Debug)]
+pub(super) struct ExclusiveConnection {
+    pub(super) connection: MultiplexedConnection,
+    /// Whether the connection may still have a `WATCH` or an outstanding reply.
+    pub(super) in_use: bool,
+}
+
+impl Manager for Connector {
+    type Type = ExclusiveConnection;
+    type Error = RedisError;
+
+    async fn create(&self) -> RedisResult<ExclusiveConnection> {
+        Ok(ExclusiveConnection {
+            connection: self.connect(Duration::ZERO).await?,
+            in_use: false,
+        })
+    }
+
+    /// Closes the connection of a caller that was cancelled. Sends nothing, to save a round trip.
+    async fn recycle(
+        &self,
+        exclusive: &mut ExclusiveConnection,
+        _: &Metrics,
+    ) -> Result<(), RecycleError<RedisError>> {
+        if exclusive.in_use {
+            return Err(RecycleError::message("its last user was cancelled"));
+        }
+        Ok(())
+    }
+}
+
 /// The shared connection. Do not send blocking commands on it, and no commands that change the state
 /// of the connection: `WATCH`, `SELECT`, or a `MULTI` that spans messages. Clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct Shared {
+pub(super) struct SharedConnection {
     connector: Connector,
     current: Arc<Mutex<Current>>,
 }
 
-/// A connection and its generation.
-type Connected = (MultiplexedConnection, u64);
-
-/// An attempt to connect, which all callers wait for.
-type Attempt = futures_util::future::Shared<BoxFuture<'static, RedisResult<Connected>>>;
+/// An attempt to connect, which all callers wait for. After it succeeded, it yields the connection.
+type Attempt = Shared<BoxFuture<'static, RedisResult<MultiplexedConnection>>>;
 
 #[derive(Debug, Default)]
 struct Current {
-    connection: Option<MultiplexedConnection>,
-    /// The number of connections so far. A late error of an old connection must not drop a new one.
-    generation: u64,
-    /// The attempt in progress.
     attempt: Option<Attempt>,
-    /// The error of the last attempt, if it failed.
+    /// The error of the previous attempt, if it failed.
     failure: Option<RedisError>,
 }
 
@@ -86,7 +98,7 @@ struct Current {
 /// that is back accepts at once. If it is still down, other requests need the callers' slots.
 const WAIT_DIVISOR_AFTER_FAILURE: u32 = 8;
 
-impl Shared {
+impl SharedConnection {
     pub(super) fn new(connector: Connector) -> Self {
         Self {
             connector,
@@ -101,164 +113,80 @@ impl Shared {
 
     /// Sends a command that is safe to repeat.
     pub(super) async fn read<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
-        let (mut connection, generation) = self.get().await.map_err(connecting)?;
+        let (mut connection, attempt) = self.get().await.map_err(connecting)?;
         let answer = command.query_async(&mut connection).await;
-        self.drop_if_broken(answer, generation).map_err(reading)
+        self.drop_if_broken(answer, &attempt).map_err(reading)
     }
 
-    /// Sends commands that are safe to repeat, in one message.
-    pub(super) async fn read_all<T: FromRedisValue>(
-        &self,
-        commands: &Pipeline,
-    ) -> Result<T, StoreError> {
-        let (mut connection, generation) = self.get().await.map_err(connecting)?;
-        let answer = commands.query_async(&mut connection).await;
-        self.drop_if_broken(answer, generation).map_err(reading)
-    }
-
-    /// Runs a script with these keys and arguments.
-    pub(super) async fn script(
-        &self,
-        script: &Script,
-        keys: &[String],
-        arguments: &[String],
-    ) -> Result<Vec<String>, StoreError> {
-        let write_arguments = |command: &mut Cmd| {
-            command.arg(keys.len()).arg(keys).arg(arguments);
-        };
-        Ok(self.run(script, write_arguments).await?)
-    }
-
-    /// Runs a script by its hash, or by its text if the server does not know the hash.
-    /// `write_arguments` adds the number of keys, the keys and the arguments.
-    pub(super) async fn run(
-        &self,
-        script: &Script,
-        write_arguments: impl Fn(&mut Cmd),
-    ) -> Result<Vec<String>, Failed> {
-        let command = |name: &str, script: &str| {
-            let mut command = redis::cmd(name);
-            write_arguments(command.arg(script));
-            command
-        };
-        match self.try_write(&command("EVALSHA", &script.hash)).await {
-            Err(Failed::Unanswered(error))
-                if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) =>
-            {
-                self.try_write(&command("EVAL", &script.code)).await
-            }
-            answer => answer,
-        }
-    }
-
-    /// Runs a script that changes nothing.
-    pub(super) async fn read_script(
-        &self,
-        script: &Script,
-        keys: &[String],
-    ) -> Result<Vec<String>, StoreError> {
-        match self.script(script, keys, &[]).await {
-            Err(StoreError::OutcomeUnknown(source)) => {
-                Err(StoreError::ConnectionLost(Server::Redis, source))
-            }
-            answer => answer,
-        }
-    }
-
-    /// The current connection, still shared with the other callers.
-    pub(super) async fn connection(&self) -> Result<MultiplexedConnection, StoreError> {
-        let (connection, _) = self.get().await.map_err(connecting)?;
-        Ok(connection)
+    /// Runs a script. The driver loads it if the server does not know it.
+    pub(super) async fn run(&self, script: &ScriptInvocation<'_>) -> Result<Vec<String>, Failed> {
+        let (mut connection, attempt) = self.get().await.map_err(Failed::NotSent)?;
+        let answer = script.invoke_async(&mut connection).await;
+        self.drop_if_broken(answer, &attempt)
+            .map_err(Failed::Unanswered)
     }
 
     /// Closes the connection. The next command opens a new one.
     pub(super) fn close(&self) {
-        lock(&self.current).connection = None;
+        *self.current() = Current::default();
     }
 
-    async fn try_write<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Failed> {
-        let (mut connection, generation) = self.get().await.map_err(Failed::NotSent)?;
-        let answer = command.query_async(&mut connection).await;
-        self.drop_if_broken(answer, generation)
-            .map_err(Failed::Unanswered)
-    }
-
-    /// Drops the connection if the reply is an error of the connection.
-    fn drop_if_broken<T>(&self, answer: RedisResult<T>, generation: u64) -> RedisResult<T> {
+    /// Drops the connection if the reply is an error of the connection. A late error of an old
+    /// connection does not drop a new one.
+    fn drop_if_broken<T>(&self, answer: RedisResult<T>, attempt: &Attempt) -> RedisResult<T> {
         if answer.as_ref().is_err_and(is_connection_error) {
-            let mut current = lock(&self.current);
-            if current.generation == generation {
-                current.connection = None;
+            let mut current = self.current();
+            let is_current = |now: &Attempt| now.ptr_eq(attempt);
+            if current.attempt.as_ref().is_some_and(is_current) {
+                *current = Current::default();
             }
         }
         answer
     }
 
-    async fn get(&self) -> RedisResult<Connected> {
+    /// The connection, which other callers use too, and the attempt that opened it.
+    pub(super) async fn get(&self) -> RedisResult<(MultiplexedConnection, Attempt)> {
         let (attempt, failure) = {
-            let mut current = lock(&self.current);
-            if let Some(connected) = current.get() {
-                return Ok(connected);
+            let mut current = self.current();
+            if let Some(attempt) = &current.attempt {
+                match attempt.clone().now_or_never() {
+                    Some(Ok(connection)) => return Ok((connection, attempt.clone())),
+                    Some(Err(error)) => {
+                        current.attempt = None;
+                        current.failure = Some(error);
+                    }
+                    None => {}
+                }
             }
-            let start = || start_connecting(self.connector.clone(), Arc::clone(&self.current));
+            let start = || start_connecting(self.connector.clone());
             let attempt = current.attempt.get_or_insert_with(start).clone();
             (attempt, current.failure.clone())
         };
-        match failure {
-            None => attempt.await,
+        let connected = match failure {
+            None => attempt.clone().await,
             Some(failure) => {
-                let wait = self.connector.limit / WAIT_DIVISOR_AFTER_FAILURE;
-                let waited = tokio::time::timeout(wait, attempt).await;
+                let wait = self.limit() / WAIT_DIVISOR_AFTER_FAILURE;
+                let waited = timeout(wait, attempt.clone()).await;
                 waited.unwrap_or(Err(failure))
             }
-        }
+        };
+        Ok((connected?, attempt))
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        // No code panics while it holds this mutex.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Starts to connect in a separate task, because the caller may be cancelled before the end.
-fn start_connecting(connector: Connector, current: Arc<Mutex<Current>>) -> Attempt {
-    let ended = Arc::clone(&current);
-    let task = tokio::spawn(async move {
-        let connected = connector.connect().await;
-        lock(&current).finish_attempt(connected)
-    });
-    let attempt = async move {
-        task.await.unwrap_or_else(|_| {
-            let why = RedisError::from((ErrorKind::Io, "the attempt to connect was aborted"));
-            lock(&ended).finish_attempt(Err(why))
+fn start_connecting(connector: Connector) -> Attempt {
+    let task = tokio::spawn(async move { connector.connect(Duration::ZERO).await });
+    let connected = task.map(|ended| {
+        ended.unwrap_or_else(|_| {
+            let why = "the attempt to connect was aborted";
+            Err(RedisError::from((ErrorKind::Io, why)))
         })
-    };
-    attempt.boxed().shared()
-}
-
-fn lock(current: &Mutex<Current>) -> MutexGuard<'_, Current> {
-    // No code panics while it holds this mutex.
-    current.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Current {
-    fn get(&self) -> Option<Connected> {
-        Some((self.connection.clone()?, self.generation))
-    }
-
-    /// Stores the result of the attempt.
-    fn finish_attempt(
-        &mut self,
-        connected: RedisResult<MultiplexedConnection>,
-    ) -> RedisResult<Connected> {
-        self.attempt = None;
-        self.failure = connected.as_ref().err().cloned();
-        let connection = connected?;
-        self.generation += 1;
-        self.connection = Some(connection.clone());
-        Ok((connection, self.generation))
-    }
-}
-
-/// Sends a pipeline on the given connection.
-pub(super) async fn query<T: FromRedisValue>(
-    connection: &mut impl ConnectionLike,
-    commands: &Pipeline,
-) -> RedisResult<T> {
-    commands.query_async(connection).await
+    });
+    connected.boxed().shared()
 }

@@ -14,37 +14,28 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::consumer_groups::{AT_ONCE, ConsumerConnection, GROUP, ReadEntry};
-use super::entries::StreamEntry;
-use super::entry_error_log::EntryErrorLog;
-use super::failure::reading;
+use super::errors::{Failed, reading};
 use super::keys::Shard;
+use super::streams::StreamEntry;
 use super::{RedisStore, scripts};
 use crate::StoreError;
 use crate::journal::JournalEntry;
 
-/// How long a consumer waits for new entries before it does its periodic work.
-const WAIT: Duration = Duration::from_millis(250);
+mod groups;
+mod warnings;
+
+use groups::{AT_ONCE, ConsumerConnection, GROUP};
+use warnings::{Backoff, EntryErrorLog};
 
 /// How long a consumer lets entries gather if it read only a few. A transaction for every few entries
 /// would cost the database several times as much.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// A consumer claims entries that another consumer read this long ago and has not acknowledged. If
-/// the other one is only slow, both apply the entry, which is harmless.
-const CLAIM_AFTER: Duration = Duration::from_secs(2);
-
 /// How often a consumer claims entries and reports how many movements wait.
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
 
-/// A consumer that holds no entries and was idle for this long has ended. Its name is deleted.
-const RETIRE_AFTER: Duration = Duration::from_secs(10);
-
-/// How often a consumer deletes such names.
+/// How often a consumer deletes the names of ended consumers.
 const RETIRE_EVERY: Duration = Duration::from_secs(5);
-
-/// The longest pause after a failure. The first pause is an eighth of it.
-const MAX_PAUSE: Duration = Duration::from_millis(800);
 
 /// A transaction takes no further entry once it has this many movements.
 const BATCH: usize = 500;
@@ -55,7 +46,7 @@ pub struct JournalConsumer {
     store: Arc<RedisStore>,
     name: String,
     /// Entries that were read and are not known to be applied.
-    backlog: Vec<ReadEntry>,
+    backlog: Vec<StreamEntry>,
     entry_errors: EntryErrorLog,
     backoff: Backoff,
 }
@@ -100,7 +91,7 @@ impl JournalConsumer {
     ) -> Result<(), StoreError> {
         let store = Arc::clone(&self.store);
         let name = self.name.clone();
-        let mut connection = store.consumer(&name, WAIT).await?;
+        let mut connection = ConsumerConnection::open(&store, &name).await?;
         let (mut refreshed, mut retired) = (None, None);
         while !stop.is_cancelled() {
             if is_due(&mut refreshed, REFRESH_EVERY) {
@@ -108,10 +99,10 @@ impl JournalConsumer {
                 self.claim(&mut connection).await?;
             }
             if is_due(&mut retired, RETIRE_EVERY) {
-                connection.retire(RETIRE_AFTER).await.map_err(reading)?;
+                connection.retire().await.map_err(reading)?;
             }
             if self.backlog.is_empty() {
-                self.backlog = connection.read_new(WAIT).await.map_err(reading)?;
+                self.backlog = connection.read_new(true).await.map_err(reading)?;
             }
             let few = (1..AT_ONCE).contains(&self.backlog.len());
             match self.apply_backlog().await {
@@ -138,15 +129,15 @@ impl JournalConsumer {
         report: &(impl Fn(Option<u64>) + Sync),
     ) -> Result<(), StoreError> {
         connection.refresh().await.map_err(reading)?;
-        let mut left = connection.entries;
+        let mut left: u64 = connection.entries.values().sum();
         self.claim(connection).await?;
         self.apply_backlog().await?;
         while left > 0 {
-            self.backlog = connection.read_new(Duration::ZERO).await.map_err(reading)?;
+            self.backlog = connection.read_new(false).await.map_err(reading)?;
             if self.backlog.is_empty() {
                 break;
             }
-            left = left.saturating_sub(self.backlog.len());
+            left = left.saturating_sub(self.backlog.len() as u64);
             self.apply_backlog().await?;
         }
         report(Some(connection.refresh().await.map_err(reading)?));
@@ -156,7 +147,7 @@ impl JournalConsumer {
     /// Claims entries of other consumers if the backlog is empty.
     async fn claim(&mut self, connection: &mut ConsumerConnection<'_>) -> Result<(), StoreError> {
         if self.backlog.is_empty() {
-            self.backlog = connection.claim(CLAIM_AFTER).await.map_err(reading)?;
+            self.backlog = connection.claim().await.map_err(reading)?;
         }
         Ok(())
     }
@@ -164,7 +155,8 @@ impl JournalConsumer {
     /// Applies the backlog to SQL in batches, and acknowledges each batch.
     async fn apply_backlog(&mut self) -> Result<(), StoreError> {
         while !self.backlog.is_empty() {
-            let batch: Vec<ReadEntry> = self.backlog.drain(..batch_size(&self.backlog)).collect();
+            let size = batch_size(&self.backlog);
+            let batch: Vec<StreamEntry> = self.backlog.drain(..size).collect();
             if let Err(error) = self.apply_batch(&batch).await {
                 // Entries that SQL refused stay in the journal and are claimed again later.
                 if !matches!(error, StoreError::Bug(_)) {
@@ -176,20 +168,19 @@ impl JournalConsumer {
         Ok(())
     }
 
-    async fn apply_batch(&mut self, batch: &[ReadEntry]) -> Result<(), StoreError> {
-        let mut parsed = Vec::with_capacity(batch.len());
+    async fn apply_batch(&mut self, batch: &[StreamEntry]) -> Result<(), StoreError> {
+        let mut valid = Vec::with_capacity(batch.len());
         for read in batch {
-            match &read.entry.parsed {
-                Ok(_) => parsed.push(read),
-                Err(why) => {
-                    self.entry_errors.warn_once(&read.entry, why);
-                }
+            match &read.parsed {
+                Ok(entry) => valid.push((read, entry)),
+                Err(why) => _ = self.entry_errors.warn_once(read, why),
             }
         }
-        match self.store.sql.apply_entries(&entries(&parsed)).await {
-            Ok(()) => self.ack_entries(&parsed).await,
+        let entries: Vec<&JournalEntry> = valid.iter().map(|(_, entry)| *entry).collect();
+        match self.store.sql.apply_entries(&entries).await {
+            Ok(()) => self.ack(valid.into_iter().map(|(read, _)| read)).await,
             // SQL refuses at least one entry: find out which.
-            Err(error @ StoreError::Bug(_)) => self.apply_each(&parsed, error).await,
+            Err(error @ StoreError::Bug(_)) => self.apply_each(&valid, error).await,
             Err(error) => Err(error),
         }
     }
@@ -199,19 +190,17 @@ impl JournalConsumer {
     /// returns `refused`, so that the consumer pauses.
     async fn apply_each(
         &mut self,
-        batch: &[&ReadEntry],
+        batch: &[(&StreamEntry, &JournalEntry)],
         refused: StoreError,
     ) -> Result<(), StoreError> {
         let (mut any_applied, mut any_logged) = (false, false);
-        for read in batch {
-            match self.store.sql.apply_entries(&entries(&[read])).await {
+        for (read, entry) in batch {
+            match self.store.sql.apply_entries(&[entry]).await {
                 Ok(()) => {
-                    self.ack_entries(&[read]).await?;
+                    self.ack([*read]).await?;
                     any_applied = true;
                 }
-                Err(StoreError::Bug(why)) => {
-                    any_logged |= self.entry_errors.warn_once(&read.entry, &why);
-                }
+                Err(StoreError::Bug(why)) => any_logged |= self.entry_errors.warn_once(read, &why),
                 Err(error) => return Err(error),
             }
         }
@@ -225,26 +214,26 @@ impl JournalConsumer {
     }
 
     /// Acknowledges and deletes entries that SQL has committed.
-    async fn ack_entries(&self, batch: &[&ReadEntry]) -> Result<(), StoreError> {
-        let mut by_shard: BTreeMap<Shard, Vec<String>> = BTreeMap::new();
-        for read in batch {
-            let arguments = by_shard
-                .entry(read.shard)
-                .or_insert_with(|| vec![GROUP.to_owned()]);
-            let StreamEntry { id, level, .. } = &read.entry;
-            arguments.extend([
-                id.clone(),
-                level.clone(),
-                read.entry.movements().to_string(),
-            ]);
-        }
+    async fn ack(&self, applied: impl IntoIterator<Item = &StreamEntry>) -> Result<(), StoreError> {
         let keys = self.store.keys().await?;
-        for (shard, arguments) in by_shard {
-            let script_keys = [keys.journal(shard), keys.counters(shard)];
+        let mut by_shard: BTreeMap<Shard, _> = BTreeMap::new();
+        for read in applied {
+            let script = by_shard.entry(read.shard).or_insert_with(|| {
+                let mut script = scripts::ACK.key(keys.journal(read.shard));
+                script.key(keys.counters(read.shard)).arg(GROUP);
+                script
+            });
+            script
+                .arg(&read.id)
+                .arg(&read.level)
+                .arg(read.movements().len());
+        }
+        for script in by_shard.values() {
             self.store
                 .shared
-                .script(&scripts::ACK, &script_keys, &arguments)
-                .await?;
+                .run(script)
+                .await
+                .map_err(Failed::writing)?;
         }
         Ok(())
     }
@@ -260,62 +249,13 @@ fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
 }
 
 /// How many entries of the backlog the next transaction applies.
-fn batch_size(backlog: &[ReadEntry]) -> usize {
+fn batch_size(backlog: &[StreamEntry]) -> usize {
     let mut movements = 0;
-    let fits = |read: &&ReadEntry| {
+    let fits = |read: &&StreamEntry| {
         let before = movements;
-        movements += read.entry.movements();
+        // An entry that could not be parsed counts as one movement.
+        movements += read.movements().len().max(1);
         before < BATCH
     };
     backlog.iter().take_while(fits).count()
-}
-
-fn entries<'a>(batch: &[&'a ReadEntry]) -> Vec<&'a JournalEntry> {
-    let parsed = batch
-        .iter()
-        .filter_map(|read| read.entry.parsed.as_ref().ok());
-    parsed.collect()
-}
-
-/// Increasing pauses between consecutive failures, with one log line for all of them.
-#[derive(Debug, Default)]
-struct Backoff {
-    failures: u32,
-    warned: bool,
-    suppressed: bool,
-}
-
-impl Backoff {
-    fn warn_once(&mut self, error: &StoreError) {
-        if !self.warned && !self.suppressed {
-            let cause = std::error::Error::source(error).map(ToString::to_string);
-            tracing::warn!(%error, cause, "the ledger does not follow the journals");
-            self.warned = true;
-        }
-        self.suppressed = false;
-        self.failures = self.failures.saturating_add(1);
-    }
-
-    /// Does not log the next failure, because each of its entries was logged before.
-    fn suppress(&mut self) {
-        self.suppressed = true;
-    }
-
-    fn reset(&mut self) {
-        if self.warned {
-            tracing::info!(
-                failures = self.failures,
-                "the ledger follows the journals again"
-            );
-        }
-        *self = Self::default();
-    }
-
-    async fn pause(&self, stop: &CancellationToken) {
-        let pause = MAX_PAUSE / 2_u32.pow(4_u32.saturating_sub(self.failures));
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = stop.cancelled() => {}
-        }
-    }
 }

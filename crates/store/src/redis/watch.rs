@@ -1,140 +1,126 @@
 //! Deducts with `WATCH`, `MULTI` and `EXEC`: reads the level, decides here, and writes if no other
 //! client wrote in between.
 
-use redis::aio::ConnectionLike;
-use redis::{Pipeline, RedisResult, Value};
+use std::error::Error;
 
-use super::connection::query;
-use super::entries::waiting_movements;
-use super::failure::{RedisFailure, bad_answer, is_connection_error, reading, writing};
+use deadpool::managed::{Object, PoolError};
+use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, RedisError, RedisResult, Value};
+use stocklock_core::ports::Server;
+
+use super::errors::{RedisFailure, connecting, is_connection_error, reading, writing};
+use super::levels::{Counters, level, read_level};
 use super::scripts::Answer;
-use super::write_request::{DeductRequest, KeyCheck, WriteRequest};
+use super::streams::waiting_movements;
+use super::update::WriteRequest;
 use super::{RedisStore, WatchOn};
 use crate::StoreError;
 use crate::journal::{self, format_line};
+use stocklock_core::stock::StockLevel;
 
 impl RedisStore {
     /// Makes one attempt. Returns [`Answer::Conflict`] if another client wrote in between.
-    pub(super) async fn watch(&self, deduct: &DeductRequest) -> Result<Answer, StoreError> {
-        let most_waiting = i64::from(self.options.journal_limit);
+    pub(super) async fn watch(&self, request: &WriteRequest) -> Result<Answer, StoreError> {
+        let limit = u64::from(self.options.journal_limit);
         if self.options.watch_on == WatchOn::Shared {
-            let mut connection = self.shared.connection().await?;
-            return watch_and_deduct(&mut connection, deduct, most_waiting).await;
+            let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
+            return watch_and_deduct(&mut connection, request, limit).await;
         }
-        let mut taken = self.exclusive.acquire().await?;
-        let answer = watch_and_deduct(&mut taken.connection, deduct, most_waiting).await;
+        let mut taken = self.exclusive.get().await.map_err(no_connection)?;
+        taken.in_use = true;
+        let answer = watch_and_deduct(&mut taken.connection, request, limit).await;
         match &answer {
-            Ok(_) => taken.release(),
-            // Close the connection instead, because it may still have a `WATCH`.
-            Err(error) if affects_all_connections(error) => self.exclusive.discard_idle(),
-            Err(_) => {}
+            Ok(_) => taken.in_use = false,
+            Err(error) => {
+                // Close the connection, because it may still have a `WATCH`.
+                drop(Object::take(taken));
+                if affects_all_connections(error) {
+                    self.exclusive.retain(|_, _| false);
+                }
+            }
         }
         answer
     }
 }
 
+fn no_connection(error: PoolError<RedisError>) -> StoreError {
+    match error {
+        PoolError::Timeout(_) => StoreError::RedisExhausted,
+        PoolError::Backend(error) => connecting(error),
+        closed => StoreError::Unavailable(Server::Redis, closed.into()),
+    }
+}
+
 /// Whether the error may affect all connections, because they lead to the same server.
 fn affects_all_connections(error: &StoreError) -> bool {
-    let (StoreError::ConnectionLost(_, source)
-    | StoreError::OutcomeUnknown(source)
-    | StoreError::Unavailable(_, source)) = error
-    else {
-        return false;
-    };
-    let failure = source.downcast_ref::<RedisFailure>();
+    let failure = error.source().and_then(|source| source.downcast_ref());
     failure.is_some_and(|RedisFailure(error)| is_connection_error(error))
 }
 
-/// The replies: the level, the journal's number of entries and its counter `waiting`, whether there is
-/// a dedup entry, and the time.
-type WatchReply = (Vec<Option<i64>>, i64, Option<String>, bool, (i64, i64));
+/// The replies: the level, when it was loaded, the journal's number of entries and its counter
+/// `waiting`, whether there is a dedup entry, and the time.
+type WatchReply = (Counters, Option<i64>, u64, Option<String>, bool, (i64, i64));
 
 /// What was read under `WATCH`.
 struct Watched {
-    /// `on_hand`, `held`, `backorder_limit`, `version`, if Redis has the level.
-    counters: Option<[i64; 4]>,
+    level: Option<StockLevel>,
     /// When the level was loaded from SQL, by the same clock as `millis`. `None` if it was not.
     loaded: Option<i64>,
     /// The number of movements in the journal.
-    waiting: i64,
+    waiting: u64,
     /// Whether the operation has a dedup entry.
     remembered: bool,
     /// The server's clock, in milliseconds.
     millis: i64,
 }
 
-/// The level that follows from what was watched.
-struct Next {
-    on_hand: i64,
-    held: i64,
-    backorder_limit: i64,
-    version: i64,
-}
-
 /// Sends two messages. The second one, `EXEC` or `UNWATCH`, ends the `WATCH`.
 async fn watch_and_deduct(
-    connection: &mut impl ConnectionLike,
-    deduct: &DeductRequest,
-    most_waiting: i64,
+    connection: &mut MultiplexedConnection,
+    request: &WriteRequest,
+    journal_limit: u64,
 ) -> Result<Answer, StoreError> {
-    let request = &deduct.write;
     let watched = watch_and_read(connection, request).await?;
-    let next = match decide(&watched, deduct, most_waiting) {
+    let next = match decide(watched, request, journal_limit) {
         Ok(next) => next,
         Err(answer) => {
-            let unwatched: RedisResult<()> = query(connection, redis::pipe().cmd("UNWATCH")).await;
+            let unwatched = redis::cmd("UNWATCH").exec_async(connection).await;
             unwatched.map_err(reading)?;
             return Ok(answer);
         }
     };
     // The reply is nil if another client wrote in between. Then `EXEC` executed nothing.
-    let executed: RedisResult<Option<Value>> =
-        query(connection, &transaction(request, &next)).await;
-    match executed.map_err(writing)? {
-        Some(_) => Ok(Answer::Written {
+    let transaction = transaction(request, &next);
+    let executed: RedisResult<Option<Value>> = transaction.query_async(connection).await;
+    Ok(match executed.map_err(writing)? {
+        Some(_) => Answer::Written {
             available: next.available(),
             version: next.version,
-        }),
-        None => Ok(Answer::Conflict),
-    }
+        },
+        None => Answer::Conflict,
+    })
 }
 
 async fn watch_and_read(
-    connection: &mut impl ConnectionLike,
+    connection: &mut MultiplexedConnection,
     request: &WriteRequest,
 ) -> Result<Watched, StoreError> {
     let mut commands = redis::pipe();
     commands
         .cmd("WATCH")
-        .arg(&*request.level)
-        .arg(&request.dedup_key)
+        .arg(&[&*request.level, &request.dedup_key])
         .ignore()
-        .cmd("HMGET")
-        .arg(&*request.level)
-        .arg(&["on_hand", "held", "backorder_limit", "version", "loaded"])
-        .cmd("XLEN")
-        .arg(&request.journal)
-        .cmd("HGET")
-        .arg(&request.counters)
-        .arg("waiting")
-        .cmd("EXISTS")
-        .arg(&request.dedup_key)
+        .add_command(read_level(&request.level))
+        .hget(&*request.level, "loaded")
+        .xlen(&request.journal)
+        .hget(&request.counters, "waiting")
+        .exists(&request.dedup_key)
         .cmd("TIME");
-    let read: RedisResult<WatchReply> = query(connection, &commands).await;
-    let (counters, entries, counted, remembered, (seconds, micros)) = read.map_err(reading)?;
-    let (counters, loaded) = match counters[..] {
-        [
-            Some(on_hand),
-            Some(held),
-            Some(limit),
-            Some(version),
-            loaded,
-        ] => (Some([on_hand, held, limit, version]), loaded),
-        [None, None, None, None, _] => (None, None),
-        _ => return Err(bad_answer(counters)),
-    };
+    let read: RedisResult<WatchReply> = commands.query_async(connection).await;
+    let (counters, loaded, entries, counted, remembered, (seconds, micros)) =
+        read.map_err(reading)?;
     Ok(Watched {
-        counters,
+        level: level(&request.row.sku, &request.row.warehouse, counters)?,
         loaded,
         waiting: waiting_movements(entries, counted.as_deref()),
         remembered,
@@ -142,62 +128,49 @@ async fn watch_and_read(
     })
 }
 
-/// Returns the level to write, or the answer if there is nothing to write.
-fn decide(watched: &Watched, deduct: &DeductRequest, most_waiting: i64) -> Result<Next, Answer> {
-    let DeductRequest {
-        write: request,
-        units,
-        key_check,
-    } = deduct;
+/// Returns the level to write, or the answer if there is nothing to write. The script `deduct.lua`
+/// decides the same.
+fn decide(
+    watched: Watched,
+    request: &WriteRequest,
+    journal_limit: u64,
+) -> Result<StockLevel, Answer> {
     if watched.remembered {
         return Err(Answer::Duplicate);
     }
-    let Some([on_hand, held, backorder_limit, version]) = watched.counters else {
-        return Err(Answer::Absent);
-    };
-    // The function `key_may_be_lost` of `scripts/prelude.lua` does the same.
-    let dedup_ttl = i64::try_from(request.dedup_ttl.as_millis()).unwrap_or(i64::MAX);
-    if *key_check == KeyCheck::Needed
-        && watched
-            .loaded
-            .is_some_and(|loaded| watched.millis < loaded + dedup_ttl)
-    {
+    let level = watched.level.ok_or(Answer::Absent)?;
+    let may_be_lost = |loaded| watched.millis < loaded + request.dedup_millis;
+    if !request.key_checked && watched.loaded.is_some_and(may_be_lost) {
         return Err(Answer::KeyMayBeLost);
     }
-    let available = on_hand - held + backorder_limit;
-    if available < *units {
+    let available = level.available();
+    if available + request.row.delta < 0 {
         return Err(Answer::Insufficient { available });
     }
-    if watched.waiting >= most_waiting {
+    if watched.waiting >= journal_limit {
         return Err(Answer::Full);
     }
-    Ok(Next {
-        on_hand: on_hand - units,
-        held,
-        backorder_limit,
-        version: version + 1,
+    Ok(StockLevel {
+        on_hand: level.on_hand + request.row.delta,
+        version: level.version + 1,
+        ..level
     })
 }
 
 /// Writes the same as the function `commit` of `scripts/prelude.lua`.
-fn transaction(request: &WriteRequest, next: &Next) -> Pipeline {
+fn transaction(request: &WriteRequest, next: &StockLevel) -> Pipeline {
     let line = format_line(next.available(), &request.movement);
     let mut commands = redis::pipe();
-    commands.atomic();
     commands
+        .atomic()
         .cmd("HSET")
         .arg(&*request.level)
-        .arg("on_hand")
-        .arg(next.on_hand)
-        .arg("version")
-        .arg(next.version);
-    commands
+        .arg(&[("on_hand", next.on_hand), ("version", next.version)])
         .cmd("SET")
         .arg(&request.dedup_key)
         .arg(&line)
         .arg("PX")
-        .arg(request.dedup_ttl_millis());
-    commands
+        .arg(request.dedup_millis)
         .cmd("XADD")
         .arg(&request.journal)
         .arg("*")
@@ -207,24 +180,12 @@ fn transaction(request: &WriteRequest, next: &Next) -> Pipeline {
         .arg(&*request.level)
         .arg("movements")
         .arg(&line)
-        .arg("on_hand")
-        .arg(next.on_hand)
-        .arg("held")
-        .arg(next.held)
-        .arg("backorder_limit")
-        .arg(next.backorder_limit)
-        .arg("version")
-        .arg(next.version);
+        .arg(&[
+            ("on_hand", next.on_hand),
+            ("held", next.held),
+            ("backorder_limit", next.backorder_limit),
+            ("version", next.version),
+        ])
+        .hincr(&request.counters, "waiting", 1);
     commands
-        .cmd("HINCRBY")
-        .arg(&request.counters)
-        .arg("waiting")
-        .arg(1);
-    commands
-}
-
-impl Next {
-    fn available(&self) -> i64 {
-        self.on_hand - self.held + self.backorder_limit
-    }
 }

@@ -5,7 +5,6 @@
 use std::collections::HashSet;
 
 use async_trait::async_trait;
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::SqlStore;
@@ -13,9 +12,9 @@ use super::dialect::{Dialect, Statement, values};
 use super::errors::{Inserted, before_commit, conflict_if_duplicate, inserted};
 use super::ledger_row::LedgerRow;
 use super::pool::Transaction;
-use super::rows::{AuditRow, LevelRow};
+use super::rows::{AuditRow, MirrorRow};
 use super::statements::{self, INSERT_COLUMNS, LEVEL_COLUMNS, Words};
-use crate::journal::{self, EntryId, JournalEntry, last_of_each_level};
+use crate::journal::{EntryId, JournalEntry, last_of_each_level};
 use crate::{Result, StoreError};
 use stocklock_core::stock::{Audit, Sku, StockLevel, Warehouse};
 
@@ -40,47 +39,33 @@ const UPDATE_MIRROR: &str = "UPDATE stock
     WHERE sku = $1 AND warehouse = $2 AND home = 'redis'
         AND (journal_millis < $7 OR journal_millis = $7 AND journal_number < $8)";
 
-/// A level of Redis-home stock as SQL has it.
-#[derive(Debug, Clone, FromRow)]
-pub(crate) struct Mirrored {
-    #[sqlx(flatten, try_from = "LevelRow")]
-    pub(crate) level: StockLevel,
-    /// The journal entry that the level comes from. Zero if no entry has changed it.
-    #[sqlx(flatten)]
-    pub(crate) entry: EntryId,
-}
-
-/// What the ledger has of one SKU up to a journal entry.
-#[derive(Debug, Clone)]
-pub(crate) struct LedgerUpTo {
-    /// The sums per warehouse over all movements up to that entry, and over those that did not come
-    /// from the journal. The level in it is the mirror's.
-    pub(crate) sums: Vec<Audit>,
-    /// Which of the given operations are recorded.
-    pub(crate) recorded: HashSet<Uuid>,
-}
-
 /// Applies journal entries to SQL, and reads what was applied.
 #[async_trait]
 pub(crate) trait JournalSink: Send + Sync {
     /// The identity of this ledger, created with its schema.
     async fn ledger_id(&self) -> Result<String>;
 
-    /// Reads one level with the journal entry that it comes from.
-    async fn mirrored(&self, sku: &Sku, warehouse: &Warehouse) -> Result<Option<Mirrored>>;
+    /// Reads one level and the journal entry that it comes from. That is zero if no entry has changed
+    /// the level.
+    async fn mirrored(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+    ) -> Result<Option<(StockLevel, EntryId)>>;
 
     /// Records each movement of the entries once, even if it is applied repeatedly, and updates the
     /// mirrors. All in one transaction.
     async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<()>;
 
-    /// Reads the ledger of a SKU up to the entry `last`, and which of the operations it has. Both
-    /// are of one snapshot.
+    /// Reads two things from one snapshot: the sums per warehouse over the SKU's movements up to the
+    /// entry `last` and over those that did not come from the journal, and which of the operations
+    /// the ledger has. The levels in the sums are the mirrors'.
     async fn ledger_up_to(
         &self,
         sku: &Sku,
         last: EntryId,
         operations: &[Uuid],
-    ) -> Result<LedgerUpTo>;
+    ) -> Result<(Vec<Audit>, HashSet<Uuid>)>;
 
     /// The latest journal entry among the SKU's movements.
     async fn last_recorded(&self, sku: &Sku) -> Result<EntryId>;
@@ -94,20 +79,25 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
         id.ok_or_else(|| StoreError::Bug("the table `ledger` has no row".into()))
     }
 
-    async fn mirrored(&self, sku: &Sku, warehouse: &Warehouse) -> Result<Option<Mirrored>> {
+    async fn mirrored(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+    ) -> Result<Option<(StockLevel, EntryId)>> {
         let statement = Statement::built(format!(
             "SELECT {LEVEL_COLUMNS}, journal_millis, journal_number
             FROM stock WHERE sku = $1 AND warehouse = $2"
         ));
         let place = values![sku.as_str(), warehouse.as_str()];
-        Ok(self.select(statement, &place).await?.pop())
+        let mut found: Vec<MirrorRow> = self.select(statement, &place).await?;
+        Ok(found.pop().map(|row| (row.level, row.entry)))
     }
 
     async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<()> {
         self.write(async {
             let mut tx = self.begin(D::WORDS.begin).await?;
             update_mirrors(&mut tx, entries).await?;
-            let rows = journal::movements(entries);
+            let rows: Vec<_> = entries.iter().flat_map(|entry| &entry.movements).collect();
             let answer = D::insert_entries(&mut tx, &rows).await;
             if inserted(answer, false)? == Inserted::Duplicate {
                 // Some are recorded already. Which ones is decided row by row.
@@ -129,7 +119,7 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
         sku: &Sku,
         last: EntryId,
         operations: &[Uuid],
-    ) -> Result<LedgerUpTo> {
+    ) -> Result<(Vec<Audit>, HashSet<Uuid>)> {
         let lookups = operations.len().div_ceil(OPERATIONS_PER_LOOKUP);
         let statements = u32::try_from(lookups + 1).map_or(MAX_LOOKUPS, |n| n.min(MAX_LOOKUPS));
         let reading = async {
@@ -143,8 +133,7 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
                 recorded.extend(recorded_among(&mut tx, operations).await?);
             }
             tx.roll_back().await;
-            let sums = sums.into_iter().map(Audit::from).collect();
-            Ok(LedgerUpTo { sums, recorded })
+            Ok((sums.into_iter().map(Audit::from).collect(), recorded))
         };
         self.read(statements, reading).await
     }
@@ -155,10 +144,11 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
     }
 }
 
+/// Which of the operations are recorded.
 async fn recorded_among<D: Dialect>(
     tx: &mut Transaction<D>,
     operations: &[Uuid],
-) -> Result<impl Iterator<Item = Uuid> + use<D>, StoreError> {
+) -> Result<Vec<Uuid>> {
     let list: Vec<String> = (1..=operations.len()).map(|n| format!("${n}")).collect();
     let list = list.join(", ");
     let statement = Statement {
@@ -169,9 +159,8 @@ async fn recorded_among<D: Dialect>(
         ))
     };
     let values: Vec<_> = operations.iter().map(|id| (*id).into()).collect();
-    let found = tx.fetch(statement, &values).await;
-    let found: Vec<(Uuid,)> = found.map_err(before_commit)?;
-    Ok(found.into_iter().map(|(id,)| id))
+    let found: Vec<(Uuid,)> = tx.fetch(statement, &values).await.map_err(before_commit)?;
+    Ok(found.into_iter().map(|(id,)| id).collect())
 }
 
 /// Updates each mirror to the last of its entries. Rows are locked in (SKU, warehouse) order.

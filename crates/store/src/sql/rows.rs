@@ -3,6 +3,7 @@
 use sqlx::FromRow;
 
 use super::ledger_row::corrupt;
+use crate::journal::EntryId;
 use crate::{Result, StoreError};
 use stocklock_core::stock::{Audit, Home, Sku, StockLevel, Warehouse};
 
@@ -39,6 +40,15 @@ impl TryFrom<LevelRow> for StockLevel {
 /// The levels of rows.
 pub(crate) fn levels(rows: Vec<LevelRow>) -> Result<Vec<StockLevel>> {
     rows.into_iter().map(StockLevel::try_from).collect()
+}
+
+/// A level of Redis-home stock as SQL has it, with the journal entry that it comes from.
+#[derive(Debug, FromRow)]
+pub(crate) struct MirrorRow {
+    #[sqlx(flatten, try_from = "LevelRow")]
+    pub(crate) level: StockLevel,
+    #[sqlx(flatten)]
+    pub(crate) entry: EntryId,
 }
 
 /// The sums of one warehouse's movements, and its level.

@@ -13,7 +13,7 @@ pub(super) async fn lock_deleted_on_server_is_lost_before_deadline(rig: &impl Fa
     let guard = manager.lock("stolen").acquire().await.unwrap();
     let begin = rig.now();
     rig.take_away("stolen").await;
-    assert_eq!(guard.lost().await, rig.taken_away_is());
+    assert_eq!(guard.lost().await, LostReason::Stolen);
     assert!(rig.now().since(begin) < rig.lease() / 2 + rig.moment());
     assert!(matches!(
         guard.release().await,
@@ -141,7 +141,7 @@ pub(super) async fn blocked_release_is_repeated(rig: &impl Faults) {
 
 pub(super) async fn ping_succeeds_only_while_server_answers(rig: &impl Faults) {
     let (used, fresh) = (rig.manager(), rig.manager());
-    let limit = rig.backend().response_limit();
+    let limit = rig.backend().properties().response_limit;
     let ping = async |manager: &LockManager| {
         let begin = rig.now();
         let answer = manager.ping().await;

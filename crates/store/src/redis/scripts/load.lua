@@ -3,10 +3,8 @@
 -- ARGV: `since` and the number of acknowledged entries of this level, both as the counters had them
 -- before the mirror was read; the mirror's last entry, on_hand, held, backorder_limit, version; the
 -- minimum increase of the version.
+-- `scripts.rs` defines JOURNAL_VERSION, the highest version of journal entries that this script reads.
 local level, journal, counters = KEYS[1], KEYS[2], KEYS[3]
-
--- The highest version of journal entries that this script reads.
-local JOURNAL_VERSION = 1
 
 if redis.call('EXISTS', level) == 1 then return {'there'} end
 local time = redis.call('TIME')

@@ -1,12 +1,7 @@
--- Shared by the scripts that change a level.
+-- Shared by the scripts that change a level. `scripts.rs` defines PER_ENTRY, the maximum number of
+-- movements in an entry, and JOURNAL_VERSION, the version of the entries in their field `v`.
 -- KEYS: the level, its journal, the journal's counters. ARGV: the journal's limit of movements.
 local level, journal, counters, journal_limit = KEYS[1], KEYS[2], KEYS[3], tonumber(ARGV[1])
-
--- The maximum number of movements in an entry. One call writes one entry.
-local PER_ENTRY = 64
-
--- The version of the entries, in their field `v`.
-local JOURNAL_VERSION = 1
 
 -- Formats a whole number. By default, Lua writes large numbers with an exponent.
 local function text(number) return string.format('%d', number) end

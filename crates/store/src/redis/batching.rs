@@ -11,11 +11,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::connection::Shared;
-use super::entries::PER_ENTRY;
-use super::failure::{Failed, is_connection_error};
+use super::connection::SharedConnection;
+use super::errors::{Failed, is_connection_error};
 use super::scripts::{self, Answer};
-use super::write_request::DeductRequest;
+use super::streams::PER_ENTRY;
+use super::update::WriteRequest;
 use crate::StoreError;
 
 /// The maximum number of calls in flight per level. While Redis executes one, the other travels.
@@ -24,7 +24,7 @@ const CALLS: usize = 2;
 /// The queues of all levels. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Batches {
-    shared: Shared,
+    shared: SharedConnection,
     journal_limit: u32,
     queues: Arc<Mutex<Queues>>,
 }
@@ -43,13 +43,13 @@ struct Queue {
 /// A deduction, and the sender that its caller waits for.
 #[derive(Debug)]
 struct Waiting {
-    deduct: DeductRequest,
+    request: Arc<WriteRequest>,
     since: Instant,
     answer: oneshot::Sender<Result<String, Failed>>,
 }
 
 impl Batches {
-    pub(super) fn new(shared: Shared, journal_limit: u32) -> Self {
+    pub(super) fn new(shared: SharedConnection, journal_limit: u32) -> Self {
         Self {
             shared,
             journal_limit,
@@ -61,11 +61,11 @@ impl Batches {
     ///
     /// # Cancel safety
     /// If the future is dropped, the outcome is unknown.
-    pub(super) async fn deduct(&self, deduct: DeductRequest) -> Result<Answer, StoreError> {
-        let level = Arc::clone(&deduct.write.level);
+    pub(super) async fn deduct(&self, request: Arc<WriteRequest>) -> Result<Answer, StoreError> {
+        let level = Arc::clone(&request.level);
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting {
-            deduct,
+            request,
             since: Instant::now(),
             answer,
         };
@@ -75,7 +75,7 @@ impl Batches {
         }
         match answered.await {
             Ok(Ok(answer)) => Answer::parse(&answer),
-            Ok(Err(failed)) => Err(failed.into()),
+            Ok(Err(failed)) => Err(failed.writing()),
             Err(ended) => Err(StoreError::OutcomeUnknown(ended.into())),
         }
     }
@@ -168,20 +168,13 @@ impl Calls {
     }
 
     async fn call(&self, batch: &[Waiting]) -> Result<Vec<String>, Failed> {
-        let first = &batch[0].deduct.write;
-        let call = |command: &mut redis::Cmd| {
-            command.arg(3 + batch.len());
-            first.write_keys(command);
-            for Waiting { deduct, .. } in batch {
-                command.arg(&deduct.write.dedup_key);
-            }
-            command.arg(self.batches.journal_limit);
-            for Waiting { deduct, .. } in batch {
-                deduct.write.write_arguments(deduct.key_check, command);
-                command.arg(deduct.units);
-            }
-        };
-        self.batches.shared.run(&scripts::DEDUCT, call).await
+        let mut script = scripts::DEDUCT.arg(self.batches.journal_limit);
+        batch[0].request.add_keys(&mut script);
+        for Waiting { request, .. } in batch {
+            request.add_operation(&mut script);
+            script.arg(-request.row.delta);
+        }
+        self.batches.shared.run(&script).await
     }
 }
 
@@ -198,17 +191,12 @@ impl Drop for Calls {
 
 /// Sends each caller its answer. A caller that was cancelled no longer receives it.
 fn deliver(batch: Vec<Waiting>, answers: Result<Vec<String>, Failed>) {
-    match answers {
-        Ok(answers) => {
-            for (waiting, answer) in batch.into_iter().zip(answers) {
-                let _ = waiting.answer.send(Ok(answer));
-            }
-        }
-        Err(failed) => {
-            for waiting in batch {
-                let _ = waiting.answer.send(Err(failed.clone()));
-            }
-        }
+    let answers = match answers {
+        Ok(answers) => answers.into_iter().map(Ok).collect(),
+        Err(failed) => vec![Err(failed); batch.len()],
+    };
+    for (waiting, answer) in batch.into_iter().zip(answers) {
+        let _ = waiting.answer.send(answer);
     }
 }
 
@@ -218,46 +206,28 @@ mod tests {
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::super::connection::Connector;
-    use super::super::write_request::{KeyCheck, WriteRequest};
+    use super::super::keys::Keys;
     use super::*;
-    use stocklock_core::stock::OperationId;
-
-    const LEVEL: &str = "level";
-
-    /// Batches without a server: the tests send nothing.
-    fn batches() -> Batches {
-        let client = Client::open("redis://127.0.0.1:1/").expect("a URL");
-        let connector = Connector::new(client, Duration::from_secs(1));
-        Batches::new(Shared::new(connector), 10)
-    }
+    use crate::journal::tests::row;
 
     type Answered = oneshot::Receiver<Result<String, Failed>>;
 
+    /// Batches without a server: the test sends nothing.
+    fn batches() -> Batches {
+        let client = Client::open("redis://127.0.0.1:1/").expect("a URL");
+        let limit = Duration::from_secs(1);
+        Batches::new(SharedConnection::new(Connector { client, limit }), 10)
+    }
+
     fn waiting() -> (Waiting, Answered) {
-        let request = WriteRequest {
-            operation: OperationId::mint(),
-            level: LEVEL.into(),
-            journal: String::new(),
-            counters: String::new(),
-            dedup_key: String::new(),
-            movement: String::new(),
-            dedup_ttl: Duration::ZERO,
-        };
-        let deduct = DeductRequest {
-            write: request.into(),
-            units: 1,
-            key_check: KeyCheck::Done,
-        };
+        let request = WriteRequest::new(&Keys("1f".to_owned()), row("a"), None);
         let (answer, answered) = oneshot::channel();
-        let since = Instant::now();
-        (
-            Waiting {
-                deduct,
-                since,
-                answer,
-            },
-            answered,
-        )
+        let waiting = Waiting {
+            request: request.into(),
+            since: Instant::now(),
+            answer,
+        };
+        (waiting, answered)
     }
 
     fn still_waiting(answers: &mut [Answered]) -> usize {
@@ -270,29 +240,24 @@ mod tests {
     #[test]
     fn aborted_calls_fail_their_queue_and_free_their_slot() {
         let batches = batches();
-        let level = Arc::from(LEVEL);
-        let calls = || Calls::new(batches.clone(), Arc::clone(&level));
+        let level = Arc::from("level");
         let (mut running, mut answers) = (Vec::new(), Vec::new());
-        for number in 0..CALLS + 3 {
+        let mut deduct = |running: &mut Vec<Calls>| {
             let (waiting, answered) = waiting();
             answers.push(answered);
             if batches.enqueue(&level, waiting) {
-                running.push(calls());
+                running.push(Calls::new(batches.clone(), Arc::clone(&level)));
             }
-            assert_eq!(running.len(), CALLS.min(number + 1));
+            still_waiting(&mut answers)
+        };
+        for number in 1..=CALLS + 3 {
+            assert_eq!(deduct(&mut running), number);
+            assert_eq!(running.len(), CALLS.min(number));
         }
-        assert_eq!(still_waiting(&mut answers), CALLS + 3);
-        // The other call still serves the queue.
         drop(running.pop());
-        assert_eq!(still_waiting(&mut answers), CALLS + 3);
-        let (another, answered) = waiting();
-        answers.push(answered);
-        assert!(
-            batches.enqueue(&level, another),
-            "the aborted call freed its slot"
-        );
-        running.push(calls());
-        // No call is left.
+        // The other call still serves the queue, and the aborted one freed its slot.
+        assert_eq!(deduct(&mut running), CALLS + 4);
+        assert_eq!(running.len(), CALLS);
         running.clear();
         assert_eq!(still_waiting(&mut answers), 0);
         assert!(batches.queues().is_empty());

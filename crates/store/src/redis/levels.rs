@@ -3,19 +3,18 @@
 use redis::Cmd;
 use stocklock_core::ports::Server;
 
-use super::RedisStore;
-use super::failure::bad_answer;
-use super::scripts;
+use super::errors::{Failed, bad_answer};
+use super::keys::Shard;
+use super::{RedisStore, scripts};
 use crate::StoreError;
-use crate::journal;
-use crate::sql::Mirrored;
+use crate::journal::{EntryId, check_version};
 use stocklock_core::stock::{Home, Sku, StockLevel, Warehouse};
 
 /// By how much a load increases the version of a level at least. Redis may have lost writes that SQL
 /// does not have, and their versions must not be reused: a compare-and-set would confuse the states.
 /// A journal holds fewer entries than this. The script uses Redis's clock in microseconds if that is
 /// higher, so that the versions of two loads differ.
-pub(super) const MIN_VERSION_JUMP: i64 = 10_000_000;
+const MIN_VERSION_JUMP: i64 = 10_000_000;
 
 /// How often a load is repeated because a consumer acknowledged entries of the level during it, and
 /// how often a level is loaded that is missing again when it is read.
@@ -24,21 +23,15 @@ pub(super) const MAX_LOADS: u32 = 20;
 /// `on_hand`, `held`, `backorder_limit`, `version`. All are `None` if Redis does not have the level.
 pub(super) type Counters = [Option<i64>; 4];
 
-/// Of a journal's counters: `since`, and the number of acknowledged entries of one level.
-type AckState = (Option<String>, Option<String>);
-
 /// The command that reads the counters of a level.
 pub(super) fn read_level(key: &str) -> Cmd {
-    let mut command = redis::cmd("HMGET");
-    command
-        .arg(key)
-        .arg(&["on_hand", "held", "backorder_limit", "version"]);
-    command
+    Cmd::hmget(key, &["on_hand", "held", "backorder_limit", "version"])
 }
 
 /// Converts the counters to a level.
 pub(super) fn level(
-    (sku, warehouse): (&Sku, &Warehouse),
+    sku: &Sku,
+    warehouse: &Warehouse,
     counters: Counters,
 ) -> Result<Option<StockLevel>, StoreError> {
     let (on_hand, held, backorder_limit, version) = match counters {
@@ -64,10 +57,11 @@ impl RedisStore {
         sku: &Sku,
         warehouse: &Warehouse,
     ) -> Result<Option<StockLevel>, StoreError> {
-        let key = self.keys().await?.for_sku(sku).level(warehouse);
+        let keys = self.keys().await?;
+        let key = keys.level(Shard::for_sku(sku), sku, warehouse);
         for _ in 0..MAX_LOADS {
             let counters = self.shared.read(&read_level(&key)).await?;
-            if let Some(level) = level((sku, warehouse), counters)? {
+            if let Some(level) = level(sku, warehouse, counters)? {
                 return Ok(Some(level));
             }
             if self.load(sku, warehouse).await? != Some(Home::Redis) {
@@ -83,40 +77,39 @@ impl RedisStore {
         sku: &Sku,
         warehouses: &[Warehouse],
     ) -> Result<Vec<StockLevel>, StoreError> {
-        let keys = self.keys().await?.for_sku(sku);
-        let mut all = redis::pipe();
-        all.atomic();
-        for warehouse in warehouses {
-            all.add_command(read_level(&keys.level(warehouse)));
-        }
-        for _ in 0..MAX_LOADS {
-            let counters: Vec<Counters> = self.shared.read_all(&all).await?;
-            if let Some(levels) = self.levels_or_load(sku, warehouses, counters).await? {
-                return Ok(levels);
-            }
-        }
-        Err(evicted_again())
+        Ok(self.snapshot(sku, warehouses).await?.0)
     }
 
-    /// Converts the counters to levels. If levels are missing, loads them and returns `None`; the
-    /// caller then reads all levels again.
-    pub(super) async fn levels_or_load(
+    /// Reads the levels of one SKU in these warehouses, and the id of their journal's last entry, in
+    /// one snapshot. Loads levels that Redis does not have, and then reads all levels again.
+    pub(super) async fn snapshot(
         &self,
         sku: &Sku,
         warehouses: &[Warehouse],
-        counters: impl IntoIterator<Item = Counters>,
-    ) -> Result<Option<Vec<StockLevel>>, StoreError> {
-        let mut levels = Vec::with_capacity(warehouses.len());
-        let mut loaded = false;
-        for (warehouse, counters) in warehouses.iter().zip(counters) {
-            if let Some(level) = level((sku, warehouse), counters)? {
-                levels.push(level);
-            } else {
-                self.load(sku, warehouse).await?;
-                loaded = true;
+    ) -> Result<(Vec<StockLevel>, EntryId), StoreError> {
+        let keys = self.keys().await?;
+        let shard = Shard::for_sku(sku);
+        let mut script = scripts::SNAPSHOT.key(keys.journal(shard));
+        for warehouse in warehouses {
+            script.key(keys.level(shard, sku, warehouse));
+        }
+        for _ in 0..MAX_LOADS {
+            let answer = self.shared.run(&script).await.map_err(Failed::reading)?;
+            let (last, counters) = answer.split_first().ok_or_else(|| bad_answer(&answer))?;
+            let counters = counters.as_chunks::<4>().0;
+            let mut levels = Vec::with_capacity(warehouses.len());
+            for (warehouse, counters) in warehouses.iter().zip(counters) {
+                let counters = counters.each_ref().map(|number| number.parse().ok());
+                match level(sku, warehouse, counters)? {
+                    Some(level) => levels.push(level),
+                    None => _ = self.load(sku, warehouse).await?,
+                }
+            }
+            if levels.len() == warehouses.len() {
+                return Ok((levels, last.parse().map_err(bad_answer)?));
             }
         }
-        Ok((!loaded).then_some(levels))
+        Err(evicted_again())
     }
 
     /// Loads a level from its mirror, unless Redis has it. Returns the SKU's home, or `None` if the
@@ -127,29 +120,37 @@ impl RedisStore {
         warehouse: &Warehouse,
     ) -> Result<Option<Home>, StoreError> {
         let keys = self.keys().await?;
-        let sku_keys = keys.for_sku(sku);
-        let level = sku_keys.level(warehouse);
-        let counters = keys.counters(sku_keys.shard);
-        let mut ack_state = redis::cmd("HMGET");
-        ack_state.arg(&counters).arg("since").arg(&level);
-        let script_keys = [level, keys.journal(sku_keys.shard), counters];
+        let shard = Shard::for_sku(sku);
+        let key = keys.level(shard, sku, warehouse);
+        let counters = keys.counters(shard);
+        let ack_state = Cmd::hmget(&counters, &["since", &key]);
         for _ in 0..MAX_LOADS {
-            let before: AckState = self.shared.read(&ack_state).await?;
-            let Some(mirrored) = self.sql.mirrored(sku, warehouse).await? else {
+            let (since, acked): (Option<String>, Option<String>) =
+                self.shared.read(&ack_state).await?;
+            let Some((level, entry)) = self.sql.mirrored(sku, warehouse).await? else {
                 return Ok(None);
             };
-            if mirrored.level.home != Home::Redis {
-                return Ok(Some(mirrored.level.home));
+            if level.home != Home::Redis {
+                return Ok(Some(level.home));
             }
-            let arguments = load_arguments(before, &mirrored);
-            let answer = self
-                .shared
-                .script(&scripts::LOAD, &script_keys, &arguments)
-                .await?;
-            match answer.first().map(String::as_str) {
-                Some("there" | "loaded") => return Ok(Some(Home::Redis)),
-                Some("again") => {}
-                Some("unsupported") => return Err(unsupported_entry(answer.get(1))),
+            let mut script = scripts::LOAD.key(&key);
+            script
+                .key(keys.journal(shard))
+                .key(&counters)
+                .arg(since.unwrap_or_default())
+                .arg(acked.unwrap_or_default())
+                .arg(entry.to_string())
+                .arg(level.on_hand)
+                .arg(level.held)
+                .arg(level.backorder_limit)
+                .arg(level.version)
+                .arg(MIN_VERSION_JUMP);
+            let answer = self.shared.run(&script).await.map_err(Failed::writing)?;
+            let words: Vec<&str> = answer.iter().map(String::as_str).collect();
+            match words[..] {
+                ["there" | "loaded"] => return Ok(Some(Home::Redis)),
+                ["again"] => {}
+                ["unsupported", version] => return Err(unsupported_entry(version)),
                 _ => return Err(bad_answer(answer)),
             }
         }
@@ -169,23 +170,7 @@ pub(super) fn evicted_again() -> StoreError {
 
 /// A journal entry of a newer format may have a later level than the mirror, so this build must not
 /// load the level. A newer replica applies the entry.
-fn unsupported_entry(version: Option<&String>) -> StoreError {
-    let version = version.map_or("", String::as_str);
-    let why = journal::check_version(version).err().unwrap_or_default();
+fn unsupported_entry(version: &str) -> StoreError {
+    let why = check_version(version).err().unwrap_or_default();
     StoreError::Unavailable(Server::Redis, why.into())
-}
-
-fn load_arguments(before: AckState, mirrored: &Mirrored) -> Vec<String> {
-    let Mirrored { level, entry } = mirrored;
-    let (since, acked) = before;
-    vec![
-        since.unwrap_or_default(),
-        acked.unwrap_or_default(),
-        entry.to_string(),
-        level.on_hand.to_string(),
-        level.held.to_string(),
-        level.backorder_limit.to_string(),
-        level.version.to_string(),
-        MIN_VERSION_JUMP.to_string(),
-    ]
 }

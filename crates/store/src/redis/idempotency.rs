@@ -1,8 +1,11 @@
 //! Dedup entries: the executed operations that Redis remembers, each with its movement.
 
+use redis::Cmd;
+
 use super::RedisStore;
-use super::failure::bad_answer;
-use super::write_request::WriteRequest;
+use super::errors::bad_answer;
+use super::keys::Shard;
+use super::update::WriteRequest;
 use crate::StoreError;
 use crate::journal::{EntryId, format_line, parse_line};
 use crate::sql::ledger_row::LedgerRow;
@@ -16,13 +19,15 @@ impl RedisStore {
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {
-        let key = self
-            .keys()
-            .await?
-            .for_sku(sku)
-            .dedup(operation, idempotency);
-        let entry: Option<String> = self.shared.read(redis::cmd("GET").arg(key)).await?;
-        entry.map(|entry| movement(&entry)).transpose()
+        let keys = self.keys().await?;
+        let key = keys.dedup(Shard::for_sku(sku), sku, operation, idempotency);
+        let entry: Option<String> = self.shared.read(&Cmd::get(key)).await?;
+        let Some(entry) = entry else {
+            return Ok(None);
+        };
+        // The entry has no journal entry id, so the movement has no time.
+        let row = parse_line(&entry, EntryId::default()).map_err(|_| bad_answer(&entry))?;
+        row.movement().map(Some)
     }
 
     /// Looks up the key in SQL, because Redis may have lost its dedup entry, and creates the entry
@@ -33,31 +38,20 @@ impl RedisStore {
     pub(super) async fn restore_from_sql(
         &self,
         request: &WriteRequest,
-        sku: &Sku,
         key: Option<&Idempotency>,
     ) -> Result<bool, StoreError> {
-        let recorded = self.sql.recorded(sku, request.operation, key).await?;
+        let (sku, operation) = (&request.row.sku, OperationId(request.row.operation_id));
+        let recorded = self.sql.recorded(sku, operation, key).await?;
         // In SQL a key is unique per caller, in Redis per caller and SKU.
         let (Some(key), Some(movement)) = (key, recorded.filter(|found| found.sku == *sku)) else {
             return Ok(false);
         };
-        let available = movement.available_after;
         let row = LedgerRow::from_movement(movement, key);
-        let entry = format_line(available, &row.to_journal_text());
+        let entry = format_line(row.available_after, &row.to_journal_text());
         let mut set = redis::cmd("SET");
         set.arg(&request.dedup_key).arg(entry).arg("NX").arg("PX");
         // `read` is correct here because this SET is safe to repeat.
-        let _: Option<String> = self
-            .shared
-            .read(set.arg(request.dedup_ttl_millis()))
-            .await?;
+        let _: Option<String> = self.shared.read(set.arg(request.dedup_millis)).await?;
         Ok(true)
     }
-}
-
-/// Parses a dedup entry, which is the movement's line in the journal entry.
-fn movement(dedup_entry: &str) -> Result<Movement, StoreError> {
-    // A dedup entry has no journal entry id, so the movement has no time.
-    let row = parse_line(dedup_entry, EntryId::default()).map_err(|_| bad_answer(dedup_entry))?;
-    row.movement()
 }

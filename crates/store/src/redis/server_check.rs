@@ -1,0 +1,104 @@
+//! Checks the server's version, mode and settings.
+
+use super::RedisStore;
+use super::errors::bad_answer;
+use crate::StoreError;
+
+/// The oldest major version with all commands that the scripts use.
+const OLDEST: u32 = 7;
+
+impl RedisStore {
+    /// Returns one sentence for each setting that breaks a guarantee or risks data loss.
+    pub(crate) async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
+        let info: String = self.shared.read(&redis::cmd("INFO")).await?;
+        let appendonly = self.setting("appendonly").await?;
+        let appendfsync = self.setting("appendfsync").await?;
+        let policy = self.setting("maxmemory-policy").await?;
+        let problems = [
+            version_problem(&info),
+            persistence_problem(&appendonly, &appendfsync).map(str::to_owned),
+            eviction_problem(&policy),
+            cluster_problem(&info).map(str::to_owned),
+        ];
+        Ok(problems.into_iter().flatten().collect())
+    }
+
+    async fn setting(&self, name: &str) -> Result<String, StoreError> {
+        let mut command = redis::cmd("CONFIG");
+        let answer: Vec<String> = self.shared.read(command.arg("GET").arg(name)).await?;
+        match &answer[..] {
+            [_, value] => Ok(value.clone()),
+            _ => Err(bad_answer(answer)),
+        }
+    }
+}
+
+fn version_problem(info: &str) -> Option<String> {
+    let version = info
+        .lines()
+        .find_map(|line| line.strip_prefix("redis_version:"))?;
+    let major: u32 = version.split('.').next()?.parse().ok()?;
+    (major < OLDEST).then(|| {
+        format!("Redis has version {version}; Redis-home stock needs Redis {OLDEST} or later")
+    })
+}
+
+fn persistence_problem(appendonly: &str, appendfsync: &str) -> Option<&'static str> {
+    match (appendonly, appendfsync) {
+        ("yes", "always") => None,
+        ("yes", _) => Some(
+            "Redis acknowledges sales before they are on its disk, and may lose them if its machine \
+             crashes; set appendfsync always",
+        ),
+        _ => Some(
+            "Redis has no append-only file: if it stops, sales that are not yet in SQL are lost and \
+             their units can be sold again; set appendonly yes and appendfsync always",
+        ),
+    }
+}
+
+fn eviction_problem(policy: &str) -> Option<String> {
+    let lost = match policy {
+        "noeviction" => return None,
+        volatile if volatile.starts_with("volatile-") => {
+            "this loses dedup entries, so that a retry sells again"
+        }
+        _ => "this loses levels, and journals with sales that are not yet in SQL",
+    };
+    Some(format!(
+        "Redis evicts ({policy}) when its memory is full: {lost}; set maxmemory-policy noeviction"
+    ))
+}
+
+/// A cluster spreads the shards over several nodes, but the journal consumer reads all shards with
+/// one command.
+fn cluster_problem(info: &str) -> Option<&'static str> {
+    let enabled = info.lines().any(|line| line.trim() == "cluster_enabled:1");
+    enabled.then_some(
+        "Redis Cluster is not supported; set REDIS_URL to a single server, or to the address of a \
+         primary",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_old_version_is_a_problem() {
+        let check = |version| {
+            version_problem(&format!(
+                "# Server\r\nredis_version:{version}\r\nos:Linux\r\n"
+            ))
+        };
+        for fine in ["7.0.0", "7.4.2", "8.0.1", "255.255.255", "unstable"] {
+            assert_eq!(check(fine), None, "{fine}");
+        }
+        for old in ["6.2.14", "5.0.7", "6"] {
+            let problem = check(old).expect("the version is too old");
+            assert!(problem.contains(old), "{problem}");
+            assert!(problem.contains("needs Redis 7"), "{problem}");
+        }
+        assert_eq!(version_problem("# Server\r\n"), None);
+    }
+}

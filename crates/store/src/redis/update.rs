@@ -1,0 +1,242 @@
+//! Writes levels: what every write needs, and the writes of levels that were computed from an earlier
+//! read. Those happen only if their conditions still hold.
+
+use std::sync::Arc;
+
+use redis::ScriptInvocation;
+
+use super::errors::{Failed, bad_answer};
+use super::keys::{Keys, Shard};
+use super::scripts::{self, Answer};
+use super::{RedisStore, attempt};
+use crate::sql::ledger_row::LedgerRow;
+use crate::sql::level_change::{adjusted, plan_level};
+use crate::{AttemptOutcome, ChangeOutcome, StoreError};
+use stocklock_core::ports::Condition;
+use stocklock_core::stock::{
+    Adjustment, Deduction, Fence, Idempotency, LevelChange, OperationId, StockLevel, Warehouse,
+};
+
+const HOUR_MILLIS: i64 = 60 * 60 * 1000;
+
+/// How long Redis keeps the dedup entry of an operation without an idempotency key. Only the replica
+/// that created the operation retries it, within the request's deadline of at most one hour. The rest
+/// allows for packets that the network delays.
+const OPERATION_DEDUP_MILLIS: i64 = 2 * HOUR_MILLIS;
+
+/// How long Redis keeps the dedup entry of an idempotency key. The entry contains the operation id.
+const KEY_DEDUP_MILLIS: i64 = 24 * HOUR_MILLIS;
+
+/// One operation on one level: the keys and arguments that every write needs.
+#[derive(Debug, Clone)]
+pub(super) struct WriteRequest {
+    pub(super) row: LedgerRow,
+    /// The key of the level.
+    pub(super) level: Arc<str>,
+    /// The key of the journal.
+    pub(super) journal: String,
+    /// The key of the journal's counters.
+    pub(super) counters: String,
+    /// The key of the dedup entry.
+    pub(super) dedup_key: String,
+    /// The movement as the journal stores it.
+    pub(super) movement: String,
+    /// How long Redis keeps the dedup entry.
+    pub(super) dedup_millis: i64,
+    /// Whether SQL does not have the idempotency key, or there is none. If false, and Redis may have
+    /// lost the key, SQL must be asked before the write.
+    pub(super) key_checked: bool,
+}
+
+impl WriteRequest {
+    pub(super) fn new(keys: &Keys, row: LedgerRow, key: Option<&Idempotency>) -> Self {
+        let (sku, operation) = (&row.sku, OperationId(row.operation_id));
+        let shard = Shard::for_sku(sku);
+        Self {
+            level: keys.level(shard, sku, &row.warehouse).into(),
+            journal: keys.journal(shard),
+            counters: keys.counters(shard),
+            dedup_key: keys.dedup(shard, sku, operation, key),
+            movement: row.to_journal_text(),
+            dedup_millis: key.map_or(OPERATION_DEDUP_MILLIS, |_| KEY_DEDUP_MILLIS),
+            key_checked: key.is_none(),
+            row,
+        }
+    }
+
+    /// Adds the keys that `scripts/prelude.lua` reads.
+    pub(super) fn add_keys(&self, script: &mut ScriptInvocation<'_>) {
+        script
+            .key(&*self.level)
+            .key(&self.journal)
+            .key(&self.counters);
+    }
+
+    /// Adds the dedup key and the arguments that the scripts read for each operation.
+    pub(super) fn add_operation(&self, script: &mut ScriptInvocation<'_>) {
+        script
+            .key(&self.dedup_key)
+            .arg(&self.movement)
+            .arg(self.dedup_millis)
+            .arg(u8::from(self.key_checked));
+    }
+}
+
+/// The values to write, and the conditions of the write.
+#[derive(Debug)]
+struct Wanted<'a> {
+    on_hand: i64,
+    /// `None` keeps the current limit.
+    backorder_limit: Option<i64>,
+    /// Refuses the write if a later holder of this lock has written.
+    fence: Option<&'a Fence>,
+    /// The keys of levels, and the versions that they must have.
+    expected_versions: Vec<(String, i64)>,
+}
+
+fn or_empty(value: Option<impl ToString>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}
+
+impl RedisStore {
+    /// Deducts from the level `read`, if the condition holds.
+    pub(crate) async fn write_from(
+        &self,
+        deduction: &Deduction,
+        read: &StockLevel,
+        condition: Condition<'_>,
+    ) -> Result<AttemptOutcome, StoreError> {
+        let row = LedgerRow::from_deduction(deduction, Some(read));
+        let units = deduction.quantity.units();
+        let key = deduction.idempotency.as_ref();
+        let request = WriteRequest::new(self.keys().await?, row, key);
+        let expected = (request.level.to_string(), read.version);
+        let (fence, expected_versions) = match condition {
+            Condition::None => (None, vec![]),
+            Condition::Version => (None, vec![expected]),
+            Condition::Fence(fence) => (Some(fence), vec![expected]),
+        };
+        let wanted = Wanted {
+            on_hand: read.on_hand - units,
+            backorder_limit: None,
+            fence,
+            expected_versions,
+        };
+        match self.write(request, key, &wanted).await? {
+            // Redis lost the level since it was read: read it again.
+            Answer::Absent => Ok(AttemptOutcome::Conflict),
+            answer => attempt(answer, units),
+        }
+    }
+
+    /// Sets an existing level. `warehouses` are all warehouses of the SKU.
+    pub(crate) async fn set_level(
+        &self,
+        change: &LevelChange,
+        warehouses: &[Warehouse],
+    ) -> Result<ChangeOutcome, StoreError> {
+        let existing = self.levels_in(&change.sku, warehouses).await?;
+        let planned = match plan_level(change, &existing) {
+            Ok(planned) if planned.created => return Ok(ChangeOutcome::UnknownSku),
+            Ok(planned) => planned,
+            Err(refused) => return Ok(refused),
+        };
+        let row = LedgerRow::from_level_change(change, planned.before, &planned.level);
+        self.write_level(planned.level, &existing, row, None).await
+    }
+
+    /// Adds units to a level, or removes them.
+    pub(crate) async fn adjust(
+        &self,
+        adjustment: &Adjustment,
+    ) -> Result<ChangeOutcome, StoreError> {
+        let Adjustment { sku, warehouse, .. } = adjustment;
+        let Some(read) = self.level(sku, warehouse).await? else {
+            return Ok(ChangeOutcome::UnknownSku);
+        };
+        let level = match adjusted(adjustment, &read) {
+            Ok(level) => level,
+            Err(refused) => return Ok(refused),
+        };
+        let row = LedgerRow::from_adjustment(adjustment, &level);
+        let key = adjustment.idempotency.as_ref();
+        self.write_level(level, &[read], row, key).await
+    }
+
+    /// Writes `level` and its movement if all levels in `read` still have their versions.
+    async fn write_level(
+        &self,
+        level: StockLevel,
+        read: &[StockLevel],
+        row: LedgerRow,
+        key: Option<&Idempotency>,
+    ) -> Result<ChangeOutcome, StoreError> {
+        let keys = self.keys().await?;
+        let shard = Shard::for_sku(&level.sku);
+        let expected = |read: &StockLevel| {
+            let key = keys.level(shard, &read.sku, &read.warehouse);
+            (key, read.version)
+        };
+        let wanted = Wanted {
+            on_hand: level.on_hand,
+            backorder_limit: Some(level.backorder_limit),
+            fence: None,
+            expected_versions: read.iter().map(expected).collect(),
+        };
+        let request = WriteRequest::new(keys, row, key);
+        Ok(match self.write(request, key, &wanted).await? {
+            Answer::Written { version, .. } => ChangeOutcome::Done {
+                level: StockLevel { version, ..level },
+                created: false,
+            },
+            Answer::Duplicate => ChangeOutcome::Duplicate,
+            // The level was changed or lost since it was read: read it again.
+            Answer::Absent | Answer::Conflict | Answer::Fenced => ChangeOutcome::Conflict,
+            // The expected versions exclude too few units. `write` has checked the key in SQL.
+            answer @ (Answer::Insufficient { .. } | Answer::KeyMayBeLost) => {
+                return Err(bad_answer(answer));
+            }
+            Answer::Full => return Err(StoreError::JournalFull),
+        })
+    }
+
+    /// Writes `wanted`, unless the operation was executed before. If Redis may have lost the key, asks
+    /// SQL for it.
+    async fn write(
+        &self,
+        mut request: WriteRequest,
+        key: Option<&Idempotency>,
+        wanted: &Wanted<'_>,
+    ) -> Result<Answer, StoreError> {
+        let answer = self.try_write(&request, wanted).await?;
+        if answer != Answer::KeyMayBeLost {
+            return Ok(answer);
+        }
+        if self.restore_from_sql(&request, key).await? {
+            return Ok(Answer::Duplicate);
+        }
+        request.key_checked = true;
+        self.try_write(&request, wanted).await
+    }
+
+    async fn try_write(
+        &self,
+        request: &WriteRequest,
+        wanted: &Wanted<'_>,
+    ) -> Result<Answer, StoreError> {
+        let mut script = scripts::WRITE.arg(self.options.journal_limit);
+        request.add_keys(&mut script);
+        request.add_operation(&mut script);
+        script
+            .arg(wanted.on_hand)
+            .arg(or_empty(wanted.backorder_limit))
+            .arg(or_empty(wanted.fence.map(|fence| fence.token)))
+            .arg(or_empty(wanted.fence.map(|fence| &fence.source)));
+        for (level, version) in &wanted.expected_versions {
+            script.key(level).arg(*version);
+        }
+        let answer = self.shared.run(&script).await;
+        let answer = answer.map_err(Failed::writing)?;
+        Answer::parse(answer.first().map_or("", String::as_str))
+    }
+}
