@@ -13,8 +13,9 @@ use super::error::ApiError;
 use super::extract::{StrictJson, StrictQuery, present};
 use super::idempotency::{idempotency, with_replayed};
 use super::{Api, Lab, openapi};
-use stocklock_core::deduct::DeductOrder;
-use stocklock_core::stock::{Deducted, Quantity, RequestHash, Sku, Warehouse};
+use stocklock_core::stock::{
+    Deducted, Deduction, OperationId, Quantity, RequestHash, Sku, Warehouse,
+};
 use stocklock_core::strategy::{Homes, Safeguards, Strategy, UnknownStrategy};
 
 /// The units to take.
@@ -128,8 +129,9 @@ pub(super) async fn deduct(
     let strategy = strategy(&api, query.strategy.as_deref())?;
     let safeguards = safeguards(&api, &query)?;
     let fields = fields(query, body)?;
-    let order = order(&api, strategy, safeguards, fields, &headers)?;
-    let deducted = api.deductor.deduct(strategy, order).await?;
+    let deduction = deduction(&api, strategy, fields, &headers)?;
+    let deducting = api.deductor.deduct(strategy, deduction, safeguards);
+    let deducted = deducting.await?;
     let replayed = deducted.replayed;
     Ok(with_replayed(Json(DeductAnswer::from(deducted)), replayed))
 }
@@ -183,13 +185,12 @@ fn fields(query: DeductQuery, body: StrictJson<DeductBody>) -> Result<DeductBody
     }
 }
 
-fn order(
+fn deduction(
     api: &Api,
     strategy: Strategy,
-    safeguards: Safeguards,
     fields: DeductBody,
     headers: &HeaderMap,
-) -> Result<DeductOrder, ApiError> {
+) -> Result<Deduction, ApiError> {
     let default_sku = |lab: &Lab| match strategy.card().homes {
         Homes::Redis => lab.default_redis_sku.clone(),
         Homes::Sql | Homes::Either => lab.default_sku.clone(),
@@ -199,11 +200,12 @@ fn order(
     let warehouse = fields.warehouse.unwrap_or_default();
     let quantity = fields.quantity.unwrap_or(Quantity::ONE);
     let hash = RequestHash::of_deduction(&sku, &warehouse, quantity);
-    Ok(DeductOrder {
+    Ok(Deduction {
+        operation: OperationId::mint(),
         idempotency: idempotency(headers, hash)?,
         sku,
         warehouse,
         quantity,
-        safeguards,
+        strategy: strategy.name(),
     })
 }

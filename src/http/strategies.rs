@@ -46,10 +46,10 @@ impl StrategyBody {
             needs: card.needs.iter().copied().map(Dependency::name).collect(),
             available: reason.is_none(),
             reason,
-            guarantees: card.guarantees(),
-            costs: card.costs(),
-            fails_when: card.fails_when(),
-            use_when: card.use_when(),
+            guarantees: card.line("Guarantees"),
+            costs: card.line("Costs"),
+            fails_when: card.line("Fails when"),
+            use_when: card.line("Use when"),
         }
     }
 }

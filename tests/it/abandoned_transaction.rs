@@ -16,7 +16,9 @@ use rstest::rstest;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
-use stocklock::ports::{AttemptOutcome, DeductionStore as _, LedgerReader as _, StoreError};
+use stocklock::ports::{
+    AttemptOutcome, DeductionStore as _, LedgerReader as _, SqlMethod, StoreError,
+};
 use stocklock::stock::{MovementKind, Warehouse};
 use tokio::time::timeout;
 
@@ -137,13 +139,14 @@ async fn stores_keep_acknowledged_sales_after_abandoned_requests(
         // Dropped at each step in turn. On a server the steps are the wait for the connection and
         // one statement.
         let polls = request % 3 + 1;
-        if abandon(store.deduct_if_available(&dropped), polls).await {
+        if abandon(store.deduct_in_sql(&dropped, SqlMethod::Guarded), polls).await {
             abandoned.insert(dropped.operation);
         } else {
             acknowledged.insert(dropped.operation);
         }
         let deduction = deduction("a", 1);
-        let attempt = once_free(async || store.deduct_if_available(&deduction).await).await;
+        let attempt =
+            once_free(async || store.deduct_in_sql(&deduction, SqlMethod::Guarded).await).await;
         assert!(
             matches!(attempt, AttemptOutcome::Deducted { .. }),
             "{attempt:?}"
@@ -177,11 +180,18 @@ async fn abandoned_begin_leaves_no_transaction_open(#[values(Mysql, Postgres)] b
     let store = open(&url, 1);
     let mut observer = Session::open(backend, &fixture.url).await;
     // After this, no statement needs to be prepared.
-    store.deduct_if_available(&deduction("a", 1)).await.unwrap();
+    store
+        .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
+        .await
+        .unwrap();
     store.levels(None, 1).await.unwrap();
     // Dropped at each step: whether the connection is back decides which of them is the `BEGIN`.
     for polls in (1..=4).cycle().take(12) {
-        abandon(store.deduct_if_available(&deduction("a", 1)), polls).await;
+        abandon(
+            store.deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded),
+            polls,
+        )
+        .await;
         // MariaDB lists an open transaction only after its first statement.
         once_free(async || store.levels(None, 1).await).await;
         let closed = async { while observer.open_transaction().await.is_some() {} };

@@ -11,7 +11,7 @@ mod run;
 mod write_pool;
 
 pub use deduction_lock::DeductionLock;
-pub use deductor::{DeductOrder, DeductionContext, Deductor};
+pub use deductor::{DeductionContext, Deductor};
 pub(crate) use outcome::{Outcome, run_to_outcome};
 pub use retry::{Retry, RetryPolicy, Sleep, TokioSleep};
 pub use run::DeductionRun;

@@ -17,6 +17,7 @@ pub mod deduct;
 pub mod level_service;
 #[cfg(feature = "model")]
 pub mod model;
+mod names;
 pub mod ports;
 pub mod stock;
 pub mod strategy;

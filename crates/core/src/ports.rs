@@ -13,5 +13,5 @@ mod store_error;
 pub use lock::{HeldLock, Lock, LockError, Locks};
 pub use metrics::{DeductionMetrics, NoMetrics};
 pub use outcomes::{AttemptOutcome, ChangeOutcome};
-pub use store::{Condition, DeductionStore, LedgerReader, LevelStore, RedisMethod};
+pub use store::{Condition, DeductionStore, LedgerReader, LevelStore, RedisMethod, SqlMethod};
 pub use store_error::{DriverError, Server, StoreError};

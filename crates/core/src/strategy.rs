@@ -1,4 +1,4 @@
-//! The strategies: the closed set of ways to protect a deduction.
+//! The strategies: the closed set of ways to protect a deduction, and the servers that they need.
 //!
 //! One file per strategy. Each file opens with four lines, *Guarantees, Costs, Fails when, Use
 //! when*, which `GET /strategies` also answers. `Strategy::attempt` is the one `match`.
@@ -10,12 +10,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::deduct::DeductionRun;
+use crate::names::named;
 use crate::ports::{AttemptOutcome, StoreError};
 use crate::stock::Home;
 
 mod available;
 mod card;
-mod dependency;
 mod for_update;
 mod local_mutex;
 mod locked;
@@ -30,11 +30,10 @@ mod zookeeper_lock;
 
 pub use available::Available;
 pub use card::{Card, Homes};
-pub use dependency::Dependency;
 pub use local_mutex::LocalMutexes;
 pub use locked::Safeguards;
 
-/// Declares the enum, the list of all strategies, and the card of each, from one list.
+/// Declares the enum, the list of all strategies, and the card and the code of each, from one list.
 macro_rules! strategies {
     ($($(#[$doc:meta])+ $name:ident => $module:ident,)+) => {
         /// A way to protect a deduction.
@@ -49,6 +48,14 @@ macro_rules! strategies {
             #[must_use]
             pub fn card(self) -> &'static Card {
                 match self { $(Self::$name => &$module::CARD,)+ }
+            }
+
+            /// One attempt to deduct: the one place where a strategy becomes code.
+            pub(crate) async fn attempt(
+                self,
+                run: &DeductionRun<'_>,
+            ) -> Result<AttemptOutcome, StoreError> {
+                match self { $(Self::$name => $module::attempt(run).await,)+ }
             }
         }
     };
@@ -73,6 +80,45 @@ strategies! {
     RedisWatch => redis_watch,
     /// One atomic Lua script on Redis.
     RedisLua => redis_lua,
+}
+
+/// Declares the enum, and the texts of each variant: the name in the API, the name in messages, and
+/// the variable with the address.
+macro_rules! dependencies {
+    ($($(#[$doc:meta])+ $variant:ident => $name:literal, $title:literal, $variable:literal;)+) => {
+        /// A server that a strategy needs.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Dependency { $($(#[$doc])+ $variant,)+ }
+
+        impl Dependency {
+            /// The name in the API, lower case.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+
+            /// The name in messages.
+            #[must_use]
+            pub fn title(self) -> &'static str {
+                match self { $(Self::$variant => $title,)+ }
+            }
+
+            /// The variable that names its address.
+            #[must_use]
+            pub fn variable(self) -> &'static str {
+                match self { $(Self::$variant => $variable,)+ }
+            }
+        }
+    };
+}
+
+dependencies! {
+    /// The SQL database. Every strategy needs it.
+    Database => "database", "the database", "DATABASE_URL";
+    /// One Redis.
+    Redis => "redis", "Redis", "REDIS_URL";
+    /// A `ZooKeeper` ensemble.
+    Zookeeper => "zookeeper", "ZooKeeper", "ZOOKEEPER_CONNECT";
 }
 
 impl Strategy {
@@ -103,23 +149,6 @@ impl Strategy {
             (_, tier) => tier,
         }
     }
-
-    /// One attempt to deduct: the one place where a strategy becomes code.
-    pub(crate) async fn attempt(
-        self,
-        run: &DeductionRun<'_>,
-    ) -> Result<AttemptOutcome, StoreError> {
-        match self {
-            Self::NoLock => no_lock::attempt(run).await,
-            Self::LocalMutex => local_mutex::attempt(run).await,
-            Self::SingleSql => single_sql::attempt(run).await,
-            Self::ForUpdate => for_update::attempt(run).await,
-            Self::Optimistic => optimistic::attempt(run).await,
-            Self::RedisLock | Self::ZookeeperLock => locked::attempt(run).await,
-            Self::RedisWatch => redis_watch::attempt(run).await,
-            Self::RedisLua => redis_lua::attempt(run).await,
-        }
-    }
 }
 
 impl fmt::Display for Strategy {
@@ -143,35 +172,17 @@ impl FromStr for Strategy {
     }
 }
 
-/// What a strategy promises.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tier {
-    /// Never oversells under any fault, on one durable primary.
-    Safe,
-    /// Never oversells: if the lock is lost, the conditional write is refused.
-    Guarded,
-    /// Never oversells while Redis keeps its data.
-    Volatile,
-    /// Oversells, on purpose.
-    Unsafe,
-}
-
-impl Tier {
-    /// The name in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Safe => "safe",
-            Self::Guarded => "guarded",
-            Self::Volatile => "volatile",
-            Self::Unsafe => "unsafe",
-        }
-    }
-}
-
-impl fmt::Display for Tier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
+named! {
+    /// What a strategy promises.
+    pub enum Tier {
+        /// Never oversells under any fault, on one durable primary.
+        Safe = "safe",
+        /// Never oversells: if the lock is lost, the conditional write is refused.
+        Guarded = "guarded",
+        /// Never oversells while Redis keeps its data.
+        Volatile = "volatile",
+        /// Oversells, on purpose.
+        Unsafe = "unsafe",
     }
 }
 
@@ -196,21 +207,6 @@ mod tests {
                 Tier::Safe | Tier::Guarded | Tier::Volatile => Tier::Volatile,
             };
             assert_eq!(strategy.tier_on(Home::Redis), expected, "{strategy}");
-        }
-    }
-
-    #[test]
-    fn every_card_has_all_four_lines() {
-        for strategy in Strategy::ALL {
-            let card = strategy.card();
-            for text in [
-                card.guarantees(),
-                card.costs(),
-                card.fails_when(),
-                card.use_when(),
-            ] {
-                assert!(text.len() > 10, "{strategy}: {text:?}");
-            }
         }
     }
 }

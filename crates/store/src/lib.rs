@@ -19,6 +19,9 @@ pub use self::redis::{JournalConsumer, RedisOptions, WatchOn};
 pub use router::{StoreRouter, Stores, connect};
 pub use sql::{LedgerQueries, migrate};
 
+/// What an operation of a store returns.
+type Result<T, E = StoreError> = std::result::Result<T, E>;
+
 /// How to reach a database, and how long to wait for it.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {

@@ -4,18 +4,18 @@
 //! also check the home, so a mistake here is refused there.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 
-use super::redis::RedisStore;
-use super::sql::level_change::plan_level;
-use super::sql::{self, LedgerQueries, SqlBackend};
-use super::{
-    AttemptOutcome, ChangeOutcome, JournalConsumer, RedisMethod, RedisOptions, StoreError,
+use crate::redis::RedisStore;
+use crate::sql::level_change::plan_level;
+use crate::sql::{self, LedgerQueries, SqlBackend};
+use crate::{
+    AttemptOutcome, ChangeOutcome, JournalConsumer, RedisMethod, RedisOptions, Result, StoreError,
     StoreOptions,
 };
-use stocklock_core::ports::{Condition, DeductionStore, LedgerReader, LevelStore};
+use stocklock_core::ports::{Condition, DeductionStore, LedgerReader, LevelStore, SqlMethod};
 use stocklock_core::stock::{
     Adjustment, Audit, Deduction, Home, Idempotency, LevelChange, LevelCursor, Movement,
     MovementFilter, OperationId, Sku, StockLevel, Warehouse,
@@ -46,7 +46,11 @@ impl Stores {
         let redis = redis
             .transpose()
             .map_err(|problem| format!("REDIS_URL: {problem}"))?;
-        let store = Arc::new(StoreRouter::new(sql, redis.map(Arc::new)));
+        let store = Arc::new(StoreRouter {
+            sql,
+            redis: redis.map(Arc::new),
+            homes: RwLock::default(),
+        });
         Ok(Self { store })
     }
 
@@ -68,7 +72,7 @@ impl Stores {
     ///
     /// # Errors
     /// Redis or SQL does not answer. Some of the stock may be left.
-    pub async fn erase_redis(&self) -> Result<(), StoreError> {
+    pub async fn erase_redis(&self) -> Result<()> {
         match &self.store.redis {
             Some(redis) => redis.purge().await,
             None => Ok(()),
@@ -100,14 +104,6 @@ pub struct StoreRouter {
 }
 
 impl StoreRouter {
-    fn new(sql: Arc<dyn SqlBackend>, redis: Option<Arc<RedisStore>>) -> Self {
-        Self {
-            sql,
-            redis,
-            homes: RwLock::default(),
-        }
-    }
-
     /// The SQL database: `sqlite`, `mysql` or `postgres`.
     #[must_use]
     pub fn backend(&self) -> &'static str {
@@ -118,7 +114,7 @@ impl StoreRouter {
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn ping(&self) -> Result<(), StoreError> {
+    pub async fn ping(&self) -> Result<()> {
         self.sql.ping().await
     }
 
@@ -126,7 +122,7 @@ impl StoreRouter {
     ///
     /// # Errors
     /// Redis does not answer, or is not configured.
-    pub async fn ping_redis(&self) -> Result<(), StoreError> {
+    pub async fn ping_redis(&self) -> Result<()> {
         self.redis()?.ping().await
     }
 
@@ -134,7 +130,7 @@ impl StoreRouter {
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
+    pub async fn unsafe_settings(&self) -> Result<Vec<String>> {
         let mut problems = self.sql.unsafe_settings().await?;
         if let Some(redis) = &self.redis {
             let of_redis = redis.unsafe_settings().await;
@@ -149,7 +145,7 @@ impl StoreRouter {
     ///
     /// # Errors
     /// A store does not answer.
-    pub async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError> {
+    pub async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>> {
         self.with_redis_levels(self.sql.levels_of(sku).await?).await
     }
 
@@ -157,11 +153,7 @@ impl StoreRouter {
     ///
     /// # Errors
     /// A store does not answer.
-    pub async fn levels(
-        &self,
-        after: Option<&LevelCursor>,
-        limit: u32,
-    ) -> Result<Vec<StockLevel>, StoreError> {
+    pub async fn levels(&self, after: Option<&LevelCursor>, limit: u32) -> Result<Vec<StockLevel>> {
         let levels = self.sql.levels(after, limit).await?;
         self.with_redis_levels(levels).await
     }
@@ -170,7 +162,7 @@ impl StoreRouter {
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError> {
+    pub async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>> {
         self.sql.movements(filter).await
     }
 
@@ -178,7 +170,7 @@ impl StoreRouter {
     ///
     /// # Errors
     /// A store does not answer.
-    pub async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
+    pub async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>> {
         match self.home_of(sku).await? {
             Some(Home::Redis) => self.redis()?.audit(sku).await,
             Some(Home::Sql) | None => self.sql.audit(sku).await,
@@ -194,14 +186,14 @@ impl StoreRouter {
     }
 
     /// The Redis store, which Redis-home stock needs.
-    fn redis(&self) -> Result<&RedisStore, StoreError> {
+    fn redis(&self) -> Result<&RedisStore> {
         self.redis.as_deref().ok_or(StoreError::NoRedis)
     }
 
     /// The home of a SKU, if there is such a SKU.
-    async fn home_of(&self, sku: &Sku) -> Result<Option<Home>, StoreError> {
-        if let Some(home) = self.cached_homes().get(sku) {
-            return Ok(Some(*home));
+    async fn home_of(&self, sku: &Sku) -> Result<Option<Home>> {
+        if let Some(home) = self.cached_home(sku) {
+            return Ok(Some(home));
         }
         let levels = self.sql.levels_of(sku).await?;
         let home = levels.first().map(|level| level.home);
@@ -211,9 +203,10 @@ impl StoreRouter {
         Ok(home)
     }
 
-    fn cached_homes(&self) -> RwLockReadGuard<'_, HashMap<Sku, Home>> {
+    fn cached_home(&self, sku: &Sku) -> Option<Home> {
         // No code panics while it holds the lock.
-        self.homes.read().unwrap_or_else(PoisonError::into_inner)
+        let homes = self.homes.read().unwrap_or_else(PoisonError::into_inner);
+        homes.get(sku).copied()
     }
 
     fn cache_home(&self, sku: &Sku, home: Home) {
@@ -226,7 +219,7 @@ impl StoreRouter {
     }
 
     /// Sets a level of a SKU whose home is Redis, or creates it.
-    async fn set_in_redis(&self, change: &LevelChange) -> Result<ChangeOutcome, StoreError> {
+    async fn set_in_redis(&self, change: &LevelChange) -> Result<ChangeOutcome> {
         let redis = self.redis()?;
         let levels = self.sql.levels_of(&change.sku).await?;
         let warehouses: Vec<Warehouse> = levels.into_iter().map(|level| level.warehouse).collect();
@@ -242,16 +235,16 @@ impl StoreRouter {
             // The precondition was checked on Redis. The mirrors in SQL may be older.
             creation.precondition = None;
         }
-        match self.sql.set_level(&creation).await? {
+        Ok(match self.sql.set_level(&creation).await? {
             // Another request created it first.
-            ChangeOutcome::WrongHome(Home::Redis) => Ok(ChangeOutcome::Conflict),
+            ChangeOutcome::WrongHome(Home::Redis) => ChangeOutcome::Conflict,
             ChangeOutcome::Done { level, created } => {
                 self.cache_home(&level.sku, level.home);
                 let level = self.loaded(level).await;
-                Ok(ChangeOutcome::Done { level, created })
+                ChangeOutcome::Done { level, created }
             }
-            refused => Ok(refused),
-        }
+            refused => refused,
+        })
     }
 
     /// Loads a level that was just created in SQL into Redis. If Redis does not answer, the level
@@ -261,8 +254,7 @@ impl StoreRouter {
             return level;
         }
         match self.level(&level.sku, &level.warehouse).await {
-            Ok(Some(loaded)) => loaded,
-            Ok(None) => level,
+            Ok(loaded) => loaded.unwrap_or(level),
             Err(error) => {
                 tracing::warn!(%error, "a level was created but could not be loaded into Redis");
                 level
@@ -271,10 +263,7 @@ impl StoreRouter {
     }
 
     /// Replaces the mirrors of Redis-home levels by the levels in Redis.
-    async fn with_redis_levels(
-        &self,
-        mut levels: Vec<StockLevel>,
-    ) -> Result<Vec<StockLevel>, StoreError> {
+    async fn with_redis_levels(&self, mut levels: Vec<StockLevel>) -> Result<Vec<StockLevel>> {
         for same_sku in levels.chunk_by_mut(|a, b| a.sku == b.sku) {
             if same_sku[0].home == Home::Redis {
                 let sku = same_sku[0].sku.clone();
@@ -289,11 +278,7 @@ impl StoreRouter {
 
 #[async_trait]
 impl LedgerReader for StoreRouter {
-    async fn level(
-        &self,
-        sku: &Sku,
-        warehouse: &Warehouse,
-    ) -> Result<Option<StockLevel>, StoreError> {
+    async fn level(&self, sku: &Sku, warehouse: &Warehouse) -> Result<Option<StockLevel>> {
         match self.home_of(sku).await? {
             None => Ok(None),
             Some(Home::Sql) => self.sql.level(sku, warehouse).await,
@@ -306,7 +291,7 @@ impl LedgerReader for StoreRouter {
         sku: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
-    ) -> Result<Option<Movement>, StoreError> {
+    ) -> Result<Option<Movement>> {
         if self.home_of(sku).await? == Some(Home::Redis) {
             let redis = self.redis()?;
             let found = redis.remembered(sku, operation, idempotency).await?;
@@ -323,18 +308,12 @@ impl LedgerReader for StoreRouter {
 
 #[async_trait]
 impl DeductionStore for StoreRouter {
-    async fn deduct_if_available(
+    async fn deduct_in_sql(
         &self,
         deduction: &Deduction,
-    ) -> Result<AttemptOutcome, StoreError> {
-        self.sql.deduct_if_available(deduction).await
-    }
-
-    async fn deduct_under_row_lock(
-        &self,
-        deduction: &Deduction,
-    ) -> Result<AttemptOutcome, StoreError> {
-        self.sql.deduct_under_row_lock(deduction).await
+        method: SqlMethod,
+    ) -> Result<AttemptOutcome> {
+        self.sql.deduct_in_sql(deduction, method).await
     }
 
     async fn write_back(
@@ -342,7 +321,7 @@ impl DeductionStore for StoreRouter {
         deduction: &Deduction,
         read: &StockLevel,
         condition: Condition<'_>,
-    ) -> Result<AttemptOutcome, StoreError> {
+    ) -> Result<AttemptOutcome> {
         match read.home {
             Home::Sql => self.sql.write_back(deduction, read, condition).await,
             Home::Redis => self.redis()?.write_from(deduction, read, condition).await,
@@ -353,14 +332,14 @@ impl DeductionStore for StoreRouter {
         &self,
         deduction: &Deduction,
         method: RedisMethod,
-    ) -> Result<AttemptOutcome, StoreError> {
+    ) -> Result<AttemptOutcome> {
         self.redis()?.deduct(deduction, method).await
     }
 }
 
 #[async_trait]
 impl LevelStore for StoreRouter {
-    async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome, StoreError> {
+    async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome> {
         let home = self.home_of(&change.sku).await?;
         match home.or(change.home).unwrap_or_default() {
             Home::Sql => self.sql.set_level(change).await,
@@ -368,7 +347,7 @@ impl LevelStore for StoreRouter {
         }
     }
 
-    async fn adjust(&self, adjustment: &Adjustment) -> Result<ChangeOutcome, StoreError> {
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<ChangeOutcome> {
         match self.home_of(&adjustment.sku).await? {
             None => Ok(ChangeOutcome::UnknownSku),
             Some(Home::Sql) => self.sql.adjust(adjustment).await,

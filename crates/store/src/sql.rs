@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::{StoreError, StoreOptions};
-use stocklock_core::ports::{self, DeductionStore, LevelStore};
+use crate::{Result, StoreError, StoreOptions};
+use stocklock_core::ports::{DeductionStore, LevelStore};
 use stocklock_core::stock::{Audit, LevelCursor, Movement, MovementFilter, Sku, StockLevel};
 
 mod conditional_write;
@@ -30,9 +30,10 @@ mod sqlite;
 mod statements;
 
 use dialect::Dialect;
+use errors::unavailable;
 pub(crate) use journal_sink::JournalSink;
 use mysql::MySqlServer;
-use pool::{Pool, Server, ServerHealth, Transaction};
+use pool::{Pool, ServerHealth, Transaction};
 use postgres::PostgresServer;
 use sqlite::SqliteFile;
 
@@ -47,29 +48,25 @@ const WRITE: u32 = 2;
 #[async_trait]
 pub trait LedgerQueries: LevelStore {
     /// All levels of one SKU, in warehouse order.
-    async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError>;
+    async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>>;
 
     /// At most `limit` levels of all SKUs in (SKU, warehouse) order, starting after `after`.
-    async fn levels(
-        &self,
-        after: Option<&LevelCursor>,
-        limit: u32,
-    ) -> Result<Vec<StockLevel>, StoreError>;
+    async fn levels(&self, after: Option<&LevelCursor>, limit: u32) -> Result<Vec<StockLevel>>;
 
     /// The ledger of one SKU, newest operation first.
-    async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError>;
+    async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>>;
 
     /// Counter and ledger of each warehouse of the SKU, from one snapshot.
-    async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError>;
+    async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>>;
 
     /// The database: `sqlite`, `mysql` or `postgres`.
     fn backend(&self) -> &'static str;
 
     /// Makes one cheap round trip on a connection that no sale uses.
-    async fn ping(&self) -> Result<(), StoreError>;
+    async fn ping(&self) -> Result<()>;
 
     /// Settings of the server under which an acknowledged sale can be lost: one sentence each.
-    async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError>;
+    async fn unsafe_settings(&self) -> Result<Vec<String>>;
 
     /// Closes idle connections now, and the others when they come back.
     async fn close(&self);
@@ -83,69 +80,52 @@ impl<D: Dialect> SqlBackend for SqlStore<D> {}
 /// Stock in one SQL database.
 #[derive(Debug)]
 pub(crate) struct SqlStore<D: Dialect> {
-    writers: Pool<D>,
+    writers: Arc<Pool<D>>,
     /// The same connections as `writers`, except for SQLite, which has one writer.
-    readers: Pool<D>,
+    readers: Arc<Pool<D>>,
     /// One connection for readiness: its question must not queue behind sales.
     probe: Pool<D>,
+    health: Arc<ServerHealth>,
 }
 
 impl<D: Dialect> SqlStore<D> {
-    async fn begin(&self, statement: &'static str) -> Result<Transaction<D>, StoreError> {
+    async fn begin(&self, statement: &'static str) -> Result<Transaction<D>> {
         self.writers.begin(statement).await
     }
 
-    /// Bounds a read. If the server does not answer, it is not available.
+    /// Bounds a read of `statements` that may each take as long as the server allows. If the server
+    /// does not answer, it is not available.
     async fn read<T>(
         &self,
-        reading: impl Future<Output = Result<T, StoreError>> + Send,
-    ) -> Result<T, StoreError> {
-        self.read_statements(READ, reading).await
-    }
-
-    async fn read_statements<T>(
-        &self,
         statements: u32,
-        reading: impl Future<Output = Result<T, StoreError>> + Send,
-    ) -> Result<T, StoreError> {
-        let read = self.readers.bounded(statements, reading).await;
-        read.unwrap_or_else(|silence| {
-            Err(StoreError::Unavailable(
-                ports::Server::Database,
-                silence.into(),
-            ))
-        })
+        reading: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
+        let read = self.health.bounded(statements, reading).await;
+        read.unwrap_or_else(|silence| Err(unavailable(silence)))
     }
 
     /// Bounds a write. If the server does not answer, COMMIT may have reached it.
-    async fn write<T>(
-        &self,
-        writing: impl Future<Output = Result<T, StoreError>> + Send,
-    ) -> Result<T, StoreError> {
-        let written = self.writers.bounded(WRITE, writing).await;
-        written.unwrap_or_else(|silence| Err(StoreError::OutcomeUnknown(silence.into())))
+    async fn write<T>(&self, writing: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        let written = self.health.bounded(WRITE, writing).await;
+        written.unwrap_or_else(|silence| Err(StoreError::OutcomeUnknown(silence)))
     }
 }
 
-/// A store on a server: one pool, and a connection for the probe.
-fn on_server<D: Dialect + Clone>(server: D, options: &StoreOptions) -> Arc<dyn SqlBackend> {
+/// A store whose writers and readers share one pool, unless there is a `writer`. That has one
+/// connection, for which the writers of this process queue.
+fn store<D: Dialect>(server: D, writer: Option<D>, options: &StoreOptions) -> Arc<dyn SqlBackend> {
     let health = ServerHealth::new(options.wait_limit, D::EMBEDDED);
-    let pool = Pool::new(server.clone(), options.pool_size, &health);
+    let probe = Pool::new(server.clone(), 1, &health);
+    let readers = Arc::new(Pool::new(server, options.pool_size, &health));
+    let writers = match writer {
+        Some(writer) => Arc::new(Pool::new(writer, 1, &health)),
+        None => Arc::clone(&readers),
+    };
     Arc::new(SqlStore {
-        readers: pool.clone(),
-        writers: pool,
-        probe: Pool::new(server, 1, &health),
-    })
-}
-
-/// A store on a file: one writer connection, for which the writers of this process queue.
-fn on_file(file: &SqliteFile, options: &StoreOptions) -> Arc<dyn SqlBackend> {
-    let health = ServerHealth::new(options.wait_limit, SqliteFile::EMBEDDED);
-    let reader = file.for_readers(options.wait_limit);
-    Arc::new(SqlStore {
-        writers: Pool::new(file.for_writer(), 1, &health),
-        readers: Pool::new(reader.clone(), options.pool_size, &health),
-        probe: Pool::new(reader, 1, &health),
+        writers,
+        readers,
+        probe,
+        health,
     })
 }
 
@@ -155,9 +135,13 @@ fn on_file(file: &SqliteFile, options: &StoreOptions) -> Arc<dyn SqlBackend> {
 /// A sentence that says what is wrong with the URL, without its password.
 pub(crate) fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn SqlBackend>, String> {
     match scheme(url) {
-        "sqlite" => Ok(on_file(&SqliteFile::at(url)?, options)),
-        "mysql" | "mariadb" => Ok(on_server(MySqlServer::at(url, options)?, options)),
-        "postgres" | "postgresql" => Ok(on_server(PostgresServer::at(url, options)?, options)),
+        "sqlite" => {
+            let file = SqliteFile::at(url)?;
+            let reader = file.for_readers(options.wait_limit);
+            Ok(store(reader, Some(file.for_writer()), options))
+        }
+        "mysql" | "mariadb" => Ok(store(MySqlServer::at(url, options)?, None, options)),
+        "postgres" | "postgresql" => Ok(store(PostgresServer::at(url, options)?, None, options)),
         other => Err(unknown_scheme(other)),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rstest::rstest;
 use stocklock::ports::{
-    AttemptOutcome, Condition, DeductionStore as _, LevelStore as _, RedisMethod,
+    AttemptOutcome, Condition, DeductionStore as _, LevelStore as _, RedisMethod, SqlMethod,
 };
 use stocklock::stock::Home;
 use tokio::task::JoinSet;
@@ -214,8 +214,8 @@ async fn each_home_refuses_stock_of_the_other() {
     }
     let in_redis = deduction("redis", 1);
     for refused in [
-        store.deduct_if_available(&in_redis).await,
-        store.deduct_under_row_lock(&in_redis).await,
+        store.deduct_in_sql(&in_redis, SqlMethod::Guarded).await,
+        store.deduct_in_sql(&in_redis, SqlMethod::RowLock).await,
     ] {
         assert_eq!(refused.unwrap(), AttemptOutcome::WrongHome(Home::Redis));
     }

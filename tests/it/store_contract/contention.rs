@@ -6,18 +6,20 @@ use std::time::Duration;
 use futures_util::future::join4;
 use rstest::rstest;
 use secrecy::SecretString;
-use stocklock::deduct::{DeductOrder, DeductionContext, Deductor, RetryPolicy, WritePool};
+use stocklock::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool};
 use stocklock::locks::{LockServers, LockSettings};
 use stocklock::metrics::Metrics;
-use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, StoreError};
-use stocklock::stock::{Home, StockError, Warehouse};
+use stocklock::ports::{
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, SqlMethod, StoreError,
+};
+use stocklock::stock::{Deduction, Home, StockError};
 use stocklock::strategy::{Available, Dependency, Safeguards, Strategy, Tier};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SOON, SQLITE, WAIT_LIMIT, committed, creation,
-    deduction, deduction_with_key, name, open, start_deduction, units, until_found,
+    deduction, deduction_with_key, name, open, start_deduction, until_found,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -74,14 +76,12 @@ async fn of_64_buyers_of_50_units_exactly_50_get_one(
         let mut buyers = JoinSet::new();
         for _ in 0..64 {
             let deductor = Arc::clone(&deductor);
-            let order = DeductOrder {
-                sku: name(sku),
-                warehouse: Warehouse::default(),
-                quantity: units(1),
-                idempotency: None,
-                safeguards: Safeguards::default(),
+            let order = Deduction {
+                strategy: strategy.name(),
+                ..deduction(sku, 1)
             };
-            buyers.spawn(async move { deductor.deduct(strategy, order).await });
+            let all = Safeguards::default();
+            buyers.spawn(async move { deductor.deduct(strategy, order, all).await });
         }
         let mut remaining: Vec<i64> = Vec::new();
         let mut refused = 0;
@@ -113,8 +113,8 @@ async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)]
     let deduction = deduction("a", 1);
     let start = Instant::now();
     let all = join4(
-        store.deduct_if_available(&deduction),
-        store.deduct_under_row_lock(&deduction),
+        store.deduct_in_sql(&deduction, SqlMethod::Guarded),
+        store.deduct_in_sql(&deduction, SqlMethod::RowLock),
         store.write_back(&deduction, &read, Condition::Version),
         store.write_back(&deduction, &read, Condition::None),
     );
@@ -129,7 +129,10 @@ async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)]
         assert!(waited, "{attempt:?}");
     }
     rival.let_go().await;
-    let attempt = store.deduct_if_available(&deduction).await.unwrap();
+    let attempt = store
+        .deduct_in_sql(&deduction, SqlMethod::Guarded)
+        .await
+        .unwrap();
     assert_eq!(attempt, committed(4));
     assert!(fixture.audit("a").await.consistent());
 }
@@ -148,18 +151,24 @@ async fn key_of_an_open_transaction_is_in_flight(#[values(Mysql, Postgres)] back
 
     let with_key = deduction_with_key("a", 2, "K");
     let start = Instant::now();
-    let attempt = timeout(BOUNDED, store.deduct_if_available(&with_key)).await;
+    let attempt = timeout(BOUNDED, store.deduct_in_sql(&with_key, SqlMethod::Guarded)).await;
     let attempt = attempt.expect("bounded");
     assert!(start.elapsed() >= WAIT_LIMIT, "{:?}", start.elapsed());
     let in_flight = matches!(attempt, Err(StoreError::KeyInFlight(_)));
     assert!(in_flight, "{attempt:?}");
 
-    let without_key = store.deduct_if_available(&deduction("a", 1)).await.unwrap();
+    let without_key = store
+        .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
+        .await
+        .unwrap();
     assert_eq!(without_key, committed(4));
     assert!(fixture.audit("a").await.consistent());
 
     first.run("COMMIT").await.unwrap();
-    let repeat = store.deduct_if_available(&with_key).await.unwrap();
+    let repeat = store
+        .deduct_in_sql(&with_key, SqlMethod::Guarded)
+        .await
+        .unwrap();
     assert_eq!(repeat, AttemptOutcome::Duplicate);
 }
 
@@ -221,9 +230,13 @@ async fn waiting_statement_sees_the_new_version(#[values(Mysql, Postgres)] backe
         let waiting = tokio::spawn(async move {
             let deduction = deduction("a", 1);
             if guarded {
-                deducting.deduct_if_available(&deduction).await
+                deducting
+                    .deduct_in_sql(&deduction, SqlMethod::Guarded)
+                    .await
             } else {
-                deducting.deduct_under_row_lock(&deduction).await
+                deducting
+                    .deduct_in_sql(&deduction, SqlMethod::RowLock)
+                    .await
             }
         });
         until_waiting(&fixture).await;
@@ -316,6 +329,9 @@ async fn deadlock_aborts_one_attempt_and_no_more(#[values(Mysql, Postgres)] back
     };
     assert_eq!(fixture.level("a").await.on_hand, left);
     let remaining = left - 1;
-    let next = store.deduct_if_available(&deduction("a", 1)).await.unwrap();
+    let next = store
+        .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
+        .await
+        .unwrap();
     assert_eq!(next, committed(remaining));
 }

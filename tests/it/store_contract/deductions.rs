@@ -2,7 +2,8 @@
 
 use rstest::rstest;
 use stocklock::ports::{
-    AttemptOutcome, Condition, DeductionStore as _, LedgerReader as _, RedisMethod, StoreError,
+    AttemptOutcome, Condition, DeductionStore as _, LedgerReader as _, RedisMethod, SqlMethod,
+    StoreError,
 };
 use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
 
@@ -45,8 +46,8 @@ impl Way {
         let read = store.level(&deduction.sku, &deduction.warehouse).await?;
         let read = || read.as_ref().expect("the level exists");
         match self {
-            Self::Guarded => store.deduct_if_available(deduction).await,
-            Self::RowLock => store.deduct_under_row_lock(deduction).await,
+            Self::Guarded => store.deduct_in_sql(deduction, SqlMethod::Guarded).await,
+            Self::RowLock => store.deduct_in_sql(deduction, SqlMethod::RowLock).await,
             Self::Script => store.deduct_in_redis(deduction, RedisMethod::Script).await,
             Self::Watch => store.deduct_in_redis(deduction, RedisMethod::Watch).await,
             Self::Version => {

@@ -3,6 +3,7 @@
 use rstest::rstest;
 use stocklock::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, LevelStore as _, RedisMethod,
+    SqlMethod,
 };
 use stocklock::stock::{LevelChange, StockLevel};
 
@@ -154,8 +155,8 @@ async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, 
     let sale = || deduction(SKU, 1);
     let atomic = match on {
         On::Sql(_) => [
-            store.deduct_if_available(&sale()).await,
-            store.deduct_under_row_lock(&sale()).await,
+            store.deduct_in_sql(&sale(), SqlMethod::Guarded).await,
+            store.deduct_in_sql(&sale(), SqlMethod::RowLock).await,
         ],
         On::Redis => [
             store.deduct_in_redis(&sale(), RedisMethod::Script).await,

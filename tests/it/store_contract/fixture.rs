@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stocklock::ports::{
     AttemptOutcome, ChangeOutcome, DeductionStore as _, LedgerReader as _, LevelStore as _,
-    StoreError,
+    SqlMethod, StoreError,
 };
 use stocklock::stock::{
     Adjustment, Audit, Caller, Deduction, Durability, Fence, Home, Idempotency, IdempotencyKey,
@@ -269,7 +269,7 @@ pub(crate) fn start_deduction(
     deduction: Deduction,
 ) -> JoinHandle<Result<AttemptOutcome, StoreError>> {
     let store = Arc::clone(store);
-    tokio::spawn(async move { store.deduct_if_available(&deduction).await })
+    tokio::spawn(async move { store.deduct_in_sql(&deduction, SqlMethod::Guarded).await })
 }
 
 /// Waits until a query finds a row.

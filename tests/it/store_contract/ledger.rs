@@ -1,7 +1,7 @@
 //! What is read back: pages of levels, the ledger with its filters, and the audit.
 
 use rstest::rstest;
-use stocklock::ports::{DeductionStore as _, LevelStore as _};
+use stocklock::ports::{DeductionStore as _, LevelStore as _, SqlMethod};
 use stocklock::stock::{
     Adjustment, Deduction, LevelChange, LevelCursor, MovementFilter, MovementKind, OperationId,
     Reference,
@@ -157,7 +157,9 @@ async fn audit_compares_level_and_ledger(#[values(Sqlite, Mysql, Postgres)] back
         ..level_change("a", 3)
     };
     fixture.set(in_shanghai).await;
-    let sold = store.deduct_if_available(&deduction("a", 4)).await;
+    let sold = store
+        .deduct_in_sql(&deduction("a", 4), SqlMethod::Guarded)
+        .await;
     sold.unwrap();
     store.adjust(&adjustment("a", -1)).await.unwrap();
     store.adjust(&adjustment("a", 2)).await.unwrap();

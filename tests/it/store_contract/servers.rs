@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use stocklock::ports::{DeductionStore as _, LedgerReader as _, LevelStore as _};
+use stocklock::ports::{DeductionStore as _, LedgerReader as _, LevelStore as _, SqlMethod};
 
 use rstest::rstest;
 use stocklock::ports::StoreError;
@@ -40,7 +40,9 @@ async fn killed_server_is_unavailable_until_restart(#[values(Mysql, Postgres)] b
             if request % 2 == 0 {
                 return store.ping().await;
             }
-            let attempt = store.deduct_if_available(&deduction("a", 1)).await;
+            let attempt = store
+                .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
+                .await;
             attempt.map(drop)
         });
     }
@@ -50,7 +52,10 @@ async fn killed_server_is_unavailable_until_restart(#[values(Mysql, Postgres)] b
     }
 
     server.restart().await;
-    let attempt = fixture.store.deduct_if_available(&deduction("a", 1)).await;
+    let attempt = fixture
+        .store
+        .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
+        .await;
     assert_eq!(attempt.unwrap(), committed(9));
     assert!(fixture.audit("a").await.consistent());
 }
@@ -88,7 +93,9 @@ async fn server_that_refuses_the_login_is_unavailable(#[values(Mysql, Postgres)]
     let mut url = reqwest::Url::parse(&database.url).unwrap();
     url.set_path("nowhere");
     let store = open(url.as_str(), 1);
-    let outcome = store.deduct_if_available(&deduction("a", 1)).await;
+    let outcome = store
+        .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
+        .await;
     let unavailable = matches!(outcome, Err(StoreError::Unavailable(..)));
     assert!(unavailable, "{outcome:?}");
 }
@@ -164,7 +171,9 @@ async fn hanging_server_costs_the_pool_no_connection(#[values(Mysql, Postgres)] 
 
     let works_again = async {
         while store.ping().await.is_err() {}
-        store.deduct_if_available(&deduction("a", 1)).await
+        store
+            .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
+            .await
     };
     let attempt = timeout(SOON, works_again).await.expect("soon").unwrap();
     assert_eq!(attempt, committed(9));
@@ -211,7 +220,10 @@ async fn session_does_not_depend_on_mariadbs_defaults() {
     }
     let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
     fixture.put("货", 10).await;
-    let attempt = fixture.store.deduct_if_available(&deduction("货", 3)).await;
+    let attempt = fixture
+        .store
+        .deduct_in_sql(&deduction("货", 3), SqlMethod::Guarded)
+        .await;
     assert_eq!(attempt.unwrap(), committed(7));
     assert!(fixture.audit("货").await.consistent());
     let rival = Rival::holding_stock(Mysql, server.url()).await;

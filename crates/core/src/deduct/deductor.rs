@@ -6,25 +6,8 @@ use tokio::time::Instant;
 
 use super::{DeductionRun, RetryPolicy, WritePool};
 use crate::ports::{DeductionMetrics, DeductionStore, Locks};
-use crate::stock::{
-    Deducted, Deduction, Idempotency, OperationId, Quantity, Sku, StockError, Warehouse,
-};
+use crate::stock::{Deducted, Deduction, StockError};
 use crate::strategy::{Available, LocalMutexes, Safeguards, Strategy};
-
-/// One request to deduct.
-#[derive(Debug, Clone)]
-pub struct DeductOrder {
-    /// The SKU to take from.
-    pub sku: Sku,
-    /// The warehouse to take from.
-    pub warehouse: Warehouse,
-    /// How many units to take.
-    pub quantity: Quantity,
-    /// The caller's key, if one was sent.
-    pub idempotency: Option<Idempotency>,
-    /// How a lock strategy protects itself from a lost lock.
-    pub safeguards: Safeguards,
-}
 
 /// Everything that the strategies of one replica work with.
 #[derive(Debug)]
@@ -69,7 +52,8 @@ impl Deductor {
     pub async fn deduct(
         self: &Arc<Self>,
         strategy: Strategy,
-        order: DeductOrder,
+        deduction: Deduction,
+        safeguards: Safeguards,
     ) -> Result<Deducted, StockError> {
         let started = Instant::now();
         let slot = self.writes.admit().inspect_err(|error| {
@@ -77,25 +61,18 @@ impl Deductor {
             metrics.deduction(strategy.name(), error.code(), started.elapsed());
         })?;
         // Boxed before it is spawned: the future is large, and spawning would copy it.
-        let run = Box::pin(Arc::clone(self).run(strategy, order));
+        let run = Box::pin(Arc::clone(self).run(strategy, deduction, safeguards));
         self.writes.run(slot, run).await
     }
 
     async fn run(
         self: Arc<Self>,
         strategy: Strategy,
-        order: DeductOrder,
+        deduction: Deduction,
+        safeguards: Safeguards,
     ) -> Result<Deducted, StockError> {
         let started = Instant::now();
-        let deduction = Deduction {
-            operation: OperationId::mint(),
-            sku: order.sku,
-            warehouse: order.warehouse,
-            quantity: order.quantity,
-            idempotency: order.idempotency,
-            strategy: strategy.name(),
-        };
-        let run = DeductionRun::new(&self.context, strategy, &deduction, order.safeguards);
+        let run = DeductionRun::new(&self.context, strategy, &deduction, safeguards);
         let result = run.run().await;
         // Counted in the task, so that a sale counts even if its client has disconnected.
         let metrics = &self.context.metrics;

@@ -22,7 +22,8 @@ pub struct DeductionRun<'a> {
     pub safeguards: Safeguards,
     /// The lock of a lock strategy.
     pub lock: Option<DeductionLock<'a>>,
-    strategy: Strategy,
+    /// How it is protected.
+    pub strategy: Strategy,
 }
 
 impl<'a> DeductionRun<'a> {
@@ -134,12 +135,6 @@ impl<'a> DeductionRun<'a> {
         } else {
             self.context.policy.wait_limit
         }
-    }
-
-    /// Counts a conditional write that changed no row.
-    pub(crate) fn count_refused_write(&self, reason: &'static str) {
-        let metrics = &self.context.metrics;
-        metrics.write_refused(self.strategy.name(), reason);
     }
 
     /// What to do if the lock was not acquired. An unknown outcome stays unknown.

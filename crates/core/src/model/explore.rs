@@ -51,13 +51,6 @@ struct Decision {
 }
 
 impl Decisions {
-    fn fixed(fixed: Vec<Decision>) -> Self {
-        Self(Arc::new(Mutex::new(Run {
-            fixed,
-            ..Run::default()
-        })))
-    }
-
     /// Picks a number below `options`. The explorer tries each of them.
     #[must_use]
     pub fn choose(&self, options: usize) -> usize {
@@ -71,8 +64,10 @@ impl Decisions {
             "the same decisions led to a different run"
         );
         let option = fixed.map_or(0, |decision| decision.option);
-        let out_of = options;
-        run.taken.push(Decision { option, out_of });
+        run.taken.push(Decision {
+            option,
+            out_of: options,
+        });
         option
     }
 
@@ -91,16 +86,10 @@ impl Decisions {
     /// The decisions of the next schedule, or `None` after the last one.
     fn next(&self) -> Option<Vec<Decision>> {
         let mut next = self.run().taken.clone();
-        while let Some(last) = next.pop() {
-            if last.option + 1 < last.out_of {
-                next.push(Decision {
-                    option: last.option + 1,
-                    ..last
-                });
-                return Some(next);
-            }
-        }
-        None
+        let open = |decision: &Decision| decision.option + 1 < decision.out_of;
+        next.truncate(next.iter().rposition(open)? + 1);
+        next.last_mut()?.option += 1;
+        Some(next)
     }
 
     fn failure(&self, why: String) -> Failure {
@@ -115,6 +104,12 @@ impl Decisions {
 
     fn run(&self) -> MutexGuard<'_, Run> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Decisions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Decisions")
     }
 }
 
@@ -153,26 +148,33 @@ impl Drop for PanicReport<'_> {
 /// Which schedules to explore.
 pub struct Explorer {
     bound: u64,
-    only: Option<Vec<Decision>>,
+    first: Vec<Decision>,
+    once: bool,
 }
 
 impl Explorer {
     /// All schedules; more than `bound` are a failure.
     #[must_use]
     pub fn up_to(bound: u64) -> Self {
-        Self { bound, only: None }
+        Self {
+            bound,
+            first: Vec::new(),
+            once: false,
+        }
     }
 
     /// The one schedule that a [`Failure`] printed.
     #[must_use]
     pub fn only(schedule: &str) -> Self {
-        let decisions = schedule.split_whitespace().map(|option| Decision {
-            option: option.parse().expect("a schedule is a list of numbers"),
+        let number = |option: &str| option.parse().expect("a schedule is a list of numbers");
+        let decision = |option| Decision {
+            option: number(option),
             out_of: 0,
-        });
+        };
         Self {
             bound: 1,
-            only: Some(decisions.collect()),
+            first: schedule.split_whitespace().map(decision).collect(),
+            once: true,
         }
     }
 
@@ -192,27 +194,24 @@ impl Explorer {
     where
         T: Send + 'static,
     {
-        let once = self.only.is_some();
-        let mut fixed = self.only.unwrap_or_default();
-        let mut schedules = 0;
-        loop {
-            assert!(
-                schedules < self.bound,
-                "more than {} schedules: explore less, or raise the bound",
-                self.bound
-            );
-            schedules += 1;
-            let decisions = Decisions::fixed(fixed);
+        let mut fixed = self.first;
+        for schedules in 1..=self.bound {
+            let decisions = Decisions::default();
+            decisions.run().fixed = fixed;
             let report = PanicReport(&decisions);
             let world = build(&decisions);
             let outputs = run(&decisions, world.tasks)?;
             check(&world.state, &outputs).map_err(|error| decisions.failure(error.to_string()))?;
             drop(report);
             match decisions.next() {
-                Some(next) if !once => fixed = next,
+                Some(next) if !self.once => fixed = next,
                 _ => return Ok(schedules),
             }
         }
+        panic!(
+            "more than {} schedules: explore less, or raise the bound",
+            self.bound
+        );
     }
 }
 
@@ -225,58 +224,53 @@ impl Wake for Woken {
     }
 }
 
-/// A future with its output, which a spawned future does not have.
-struct Running<T> {
-    task: Task<Option<T>>,
+/// A future until its end.
+struct Running {
+    task: Option<Task<()>>,
     woken: Arc<Woken>,
-    done: bool,
-    output: Option<T>,
 }
 
-impl<T: Send + 'static> Running<T> {
-    fn new(task: impl Future<Output = Option<T>> + Send + 'static) -> Self {
-        Self {
-            task: Box::pin(task),
-            woken: Arc::new(Woken(AtomicBool::new(true))),
-            done: false,
-            output: None,
-        }
+impl Running {
+    fn new(task: Task<()>) -> Self {
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let task = Some(task);
+        Self { task, woken }
     }
 
     fn ready(&self) -> bool {
-        !self.done && self.woken.0.load(Ordering::Relaxed)
+        self.task.is_some() && self.woken.0.load(Ordering::Relaxed)
     }
 
     fn poll(&mut self) {
         self.woken.0.store(false, Ordering::Relaxed);
         let waker = Waker::from(Arc::clone(&self.woken));
-        if let Poll::Ready(output) = self.task.as_mut().poll(&mut Context::from_waker(&waker)) {
-            (self.done, self.output) = (true, output);
+        let mut context = Context::from_waker(&waker);
+        let task = self.task.as_mut().expect("the task is not done");
+        if task.as_mut().poll(&mut context).is_ready() {
+            self.task = None;
         }
     }
 }
 
-/// Runs the tasks and the futures that they spawn to completion.
+/// Runs the tasks and the futures that they spawn to completion. Returns the tasks' outputs.
 fn run<T: Send + 'static>(decisions: &Decisions, tasks: Vec<Task<T>>) -> Result<Vec<T>, Failure> {
-    let count = tasks.len();
-    let tasks = tasks.into_iter();
-    let mut running: Vec<_> = tasks
-        .map(|task| Running::new(async { Some(task.await) }))
-        .collect();
+    let (outputs, results) = std::sync::mpsc::channel();
+    let with_output = |(number, task): (usize, Task<T>)| {
+        let outputs = outputs.clone();
+        Running::new(Box::pin(async move {
+            let sent = outputs.send((number, task.await));
+            sent.expect("the receiver outlives the tasks");
+        }))
+    };
+    let mut running: Vec<_> = tasks.into_iter().enumerate().map(with_output).collect();
     for (number, task) in running.iter_mut().enumerate() {
         decisions.run().current = number;
         task.poll();
     }
     loop {
-        for task in std::mem::take(&mut decisions.run().spawned) {
-            running.push(Running::new(async {
-                task.await;
-                None
-            }));
-        }
-        let ready: Vec<_> = (0..running.len())
-            .filter(|&number| running[number].ready())
-            .collect();
+        running.extend(decisions.run().spawned.drain(..).map(Running::new));
+        let ready = (0..running.len()).filter(|&number| running[number].ready());
+        let ready: Vec<_> = ready.collect();
         if ready.is_empty() {
             break;
         }
@@ -284,14 +278,14 @@ fn run<T: Send + 'static>(decisions: &Decisions, tasks: Vec<Task<T>>) -> Result<
         decisions.run().current = chosen;
         running[chosen].poll();
     }
-    let stuck = (0..running.len()).filter(|&number| !running[number].done);
+    let stuck = (0..running.len()).filter(|&number| running[number].task.is_some());
     let stuck: Vec<_> = stuck.collect();
     if !stuck.is_empty() {
         return Err(decisions.failure(format!("deadlock: tasks {stuck:?} are never woken")));
     }
-    Ok((running.into_iter().take(count))
-        .map(|task| task.output.expect("every task is done"))
-        .collect())
+    let mut results: Vec<_> = results.try_iter().collect();
+    results.sort_by_key(|(number, _)| *number);
+    Ok(results.into_iter().map(|(_, output)| output).collect())
 }
 
 /// Pending once, and woken immediately, so that other futures can run first.

@@ -4,36 +4,31 @@
 //! may end at any step: the next waiter then gets the lock, and the previous holder continues
 //! without knowing. A pause of a holder needs no model, because a schedule may delay any task.
 
-use std::collections::VecDeque;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use tokio::sync::OwnedMutexGuard;
+
+use super::explore::{Decisions, yield_once};
 use crate::ports::{HeldLock, Lock, LockError};
 use crate::stock::Fence;
 use crate::strategy::Dependency;
-use async_trait::async_trait;
-
-use super::explore::{Decisions, yield_once};
 
 /// The only lock of the model; clones share it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ModelLock {
+    /// Fair, so it is granted in order of arrival.
+    mutex: Arc<tokio::sync::Mutex<()>>,
     state: Arc<Mutex<State>>,
     decisions: Decisions,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Token of the current holder.
-    holder: Option<i64>,
-    /// Last token issued.
-    last: i64,
-    /// Tickets of the waiting acquisitions.
-    waiters: VecDeque<(i64, Waker)>,
-    /// Last ticket issued.
-    tickets: i64,
+    /// Token of the current holder, and the mutex that it holds.
+    holder: Option<(i64, OwnedMutexGuard<()>)>,
+    last_token: i64,
     /// Number of leases that may still end early.
     losses: u32,
 }
@@ -47,6 +42,7 @@ impl ModelLock {
             ..State::default()
         };
         Self {
+            mutex: Arc::default(),
             state: Arc::new(Mutex::new(state)),
             decisions: decisions.clone(),
         }
@@ -62,54 +58,24 @@ impl ModelLock {
         self.decisions.spawn(Box::pin(async move {
             yield_once().await;
             lock.decisions.note("the lease is lost");
-            lock.state().end(token);
+            lock.end(token);
         }));
+    }
+
+    fn is_held_by(&self, token: i64) -> bool {
+        let state = self.state();
+        state.holder.as_ref().is_some_and(|held| held.0 == token)
+    }
+
+    /// Frees the lock if this acquisition still holds it.
+    fn end(&self, token: i64) {
+        if self.is_held_by(token) {
+            self.state().holder = None;
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn next_ticket(&mut self) -> i64 {
-        self.tickets += 1;
-        self.tickets
-    }
-
-    /// Frees the lock if this acquisition still holds it.
-    fn end(&mut self, token: i64) {
-        if self.holder != Some(token) {
-            return;
-        }
-        self.holder = None;
-        if let Some((_, waker)) = self.waiters.front() {
-            waker.wake_by_ref();
-        }
-    }
-
-    /// Grants the lock when it is free and no other acquisition has waited longer.
-    fn poll_acquire(&mut self, ticket: i64, context: &Context<'_>) -> Poll<i64> {
-        let first = self.waiters.front();
-        let is_next = first.is_none_or(|(first, _)| *first == ticket);
-        if self.holder.is_none() && is_next {
-            self.waiters.pop_front();
-            self.last += 1;
-            self.holder = Some(self.last);
-            return Poll::Ready(self.last);
-        }
-        if let Some(waiter) = self.waiters.iter_mut().find(|waiter| waiter.0 == ticket) {
-            waiter.1.clone_from(context.waker());
-        } else {
-            self.waiters.push_back((ticket, context.waker().clone()));
-        }
-        Poll::Pending
-    }
-}
-
-impl fmt::Debug for ModelLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.state().fmt(f)
     }
 }
 
@@ -122,9 +88,13 @@ impl Lock for ModelLock {
     async fn acquire(&self, _name: &str, _wait: Duration) -> Result<Box<dyn HeldLock>, LockError> {
         yield_once().await;
         self.decisions.note("request the lock");
-        let ticket = self.state().next_ticket();
-        let token =
-            std::future::poll_fn(|context| self.state().poll_acquire(ticket, context)).await;
+        let held = Arc::clone(&self.mutex).lock_owned().await;
+        let token = {
+            let mut state = self.state();
+            state.last_token += 1;
+            state.holder = Some((state.last_token, held));
+            state.last_token
+        };
         self.decisions.note("acquire the lock");
         self.decide_whether_lease_ends(token);
         let lock = self.clone();
@@ -156,7 +126,7 @@ impl HeldLock for ModelHold {
 
     /// Exact; a real holder knows this only from its clock.
     fn is_lost(&self) -> bool {
-        self.lock.state().holder != Some(self.token)
+        !self.lock.is_held_by(self.token)
     }
 
     async fn release(self: Box<Self>) {}
@@ -165,6 +135,6 @@ impl HeldLock for ModelHold {
 /// The release takes effect immediately. A late release would only make the others wait longer.
 impl Drop for ModelHold {
     fn drop(&mut self) {
-        self.lock.state().end(self.token);
+        self.lock.end(self.token);
     }
 }

@@ -1,20 +1,21 @@
 //! The core's ports on the model: the same statements in the same order as the SQL stores.
 
-use crate::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LedgerReader, LevelStore,
-    RedisMethod, StoreError,
-};
-use crate::stock::{
-    Adjustment, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
-    OperationId, Precondition, Reason, Reference, Revision, Sku, StockLevel, Warehouse,
-};
 use async_trait::async_trait;
 
-use super::store::{Entry, MemoryStore, Row, WriteCondition, key, movement, sale};
+use super::store::{Entry, MemoryStore, Row, WriteCondition, key};
 use super::transaction::Transaction;
+use crate::ports::{
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LedgerReader, LevelStore,
+    RedisMethod, SqlMethod, StoreError,
+};
+use crate::stock::{
+    Adjustment, Deduction, Durability, Home, Idempotency, LevelChange, Movement, MovementKind,
+    OperationId, Precondition, Revision, Sku, StockLevel, Warehouse,
+};
 
 impl MemoryStore {
     /// Inserts a deduction into the ledger in the transaction that wrote the level, and commits.
+    /// Read-check-write strategies computed the level `after` from `read`.
     async fn record(
         &self,
         mut tx: Transaction,
@@ -22,7 +23,12 @@ impl MemoryStore {
         after: &StockLevel,
         read: Option<&StockLevel>,
     ) -> Result<AttemptOutcome, StoreError> {
-        if !tx.insert(sale(deduction, after, read)).await {
+        let delta = -deduction.quantity.units();
+        let (kind, key) = (MovementKind::Deducted, deduction.idempotency.as_ref());
+        let mut sale = Entry::new(deduction.operation, kind, delta, after, key);
+        sale.movement.read_version = read.map(|level| level.version);
+        sale.movement.strategy = Some(deduction.strategy.to_owned());
+        if !tx.insert(sale).await {
             return Ok(AttemptOutcome::Duplicate);
         }
         tx.commit().await?;
@@ -32,19 +38,36 @@ impl MemoryStore {
         })
     }
 
-    /// Inserts the entry of a changed level into the ledger, and commits.
+    /// Inserts a change of a level into the ledger, and commits.
     async fn record_change(
         &self,
         mut tx: Transaction,
-        entry: Entry,
+        (operation, delta, key): (OperationId, i64, Option<&Idempotency>),
         level: StockLevel,
         created: bool,
     ) -> Result<ChangeOutcome, StoreError> {
-        if !tx.insert(entry).await {
+        let kind = if delta > 0 {
+            MovementKind::Received
+        } else {
+            MovementKind::Adjusted
+        };
+        if !tx
+            .insert(Entry::new(operation, kind, delta, &level, key))
+            .await
+        {
             return Ok(ChangeOutcome::Duplicate);
         }
         tx.commit().await?;
         Ok(ChangeOutcome::Done { level, created })
+    }
+
+    /// Why no row was changed, by the level as it is now. This read does not hold the row lock:
+    /// MariaDB releases the lock of a row that fails the condition, and SQLite has ended the
+    /// transaction.
+    async fn refusal(&self, tx: Transaction, of: &Deduction) -> Result<AttemptOutcome, StoreError> {
+        drop(tx);
+        let level = self.level(&of.sku, &of.warehouse).await?;
+        Ok(AttemptOutcome::refused(level, of.quantity.units()))
     }
 }
 
@@ -56,10 +79,8 @@ impl LedgerReader for MemoryStore {
         warehouse: &Warehouse,
     ) -> Result<Option<StockLevel>, StoreError> {
         self.step("SELECT").await;
-        Ok(self
-            .tables()
-            .row(sku, warehouse)
-            .map(|row| row.level.clone()))
+        let tables = self.tables();
+        Ok(tables.row((sku, warehouse)).map(|row| row.level.clone()))
     }
 
     async fn recorded(
@@ -69,58 +90,39 @@ impl LedgerReader for MemoryStore {
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {
         self.step("SELECT from the ledger").await;
-        let wanted = key(idempotency);
+        let key = key(idempotency);
         let tables = self.tables();
-        let under_operation = tables
-            .ledger
-            .iter()
-            .find(|entry| entry.movement.operation == operation);
-        let found = under_operation.or_else(|| {
-            let mut ledger = tables.ledger.iter();
-            ledger.find(|entry| wanted.is_some() && entry.key == wanted)
-        });
+        let find = |wanted: &dyn Fn(&Entry) -> bool| tables.ledger.iter().find(|one| wanted(one));
+        let found = find(&|entry| entry.movement.operation == operation)
+            .or_else(|| find(&|entry| key.is_some() && entry.key == key));
         Ok(found.map(|entry| entry.movement.clone()))
     }
 }
 
 #[async_trait]
 impl DeductionStore for MemoryStore {
-    async fn deduct_if_available(
+    async fn deduct_in_sql(
         &self,
         deduction: &Deduction,
+        method: SqlMethod,
     ) -> Result<AttemptOutcome, StoreError> {
         let units = deduction.quantity.units();
-        let row = (&deduction.sku, &deduction.warehouse);
+        let place = (&deduction.sku, &deduction.warehouse);
         let mut tx = Transaction::begin(self);
-        let enough = |level: &Row| level.available() >= units;
-        let after = tx.update(row, enough, |level| level.on_hand -= units).await;
-        if let Some(after) = after {
-            return self.record(tx, deduction, &after, None).await;
+        match method {
+            SqlMethod::Guarded => {}
+            SqlMethod::RowLock => {
+                let level = tx.select_for_update(place).await.map(|row| row.level);
+                if let Err(refused) = AttemptOutcome::decide(level, units) {
+                    return Ok(refused);
+                }
+            }
         }
-        // The second read does not hold the row lock: MariaDB releases the lock of a row that
-        // fails the condition, and SQLite has ended the transaction.
-        drop(tx);
-        let level = self.level(row.0, row.1).await?;
-        Ok(AttemptOutcome::refused(level, units))
-    }
-
-    async fn deduct_under_row_lock(
-        &self,
-        deduction: &Deduction,
-    ) -> Result<AttemptOutcome, StoreError> {
-        let units = deduction.quantity.units();
-        let row = (&deduction.sku, &deduction.warehouse);
-        let mut tx = Transaction::begin(self);
-        let locked = tx.select_for_update(row.0, row.1).await;
-        let Some(_) = locked.as_ref().filter(|level| level.available() >= units) else {
-            return Ok(AttemptOutcome::refused(locked.map(|row| row.level), units));
-        };
-        match tx
-            .update(row, |_| true, |level| level.on_hand -= units)
-            .await
-        {
-            Some(after) => self.record(tx, deduction, &after, None).await,
-            None => Err(StoreError::Bug("a locked row was deleted".into())),
+        let enough = |row: &Row| row.level.available() >= units;
+        let take = |row: &mut Row| row.level.on_hand -= units;
+        match tx.update(place, enough, take).await {
+            Some(after) => self.record(tx, deduction, &after.level, None).await,
+            None => self.refusal(tx, deduction).await,
         }
     }
 
@@ -130,36 +132,29 @@ impl DeductionStore for MemoryStore {
         read: &StockLevel,
         condition: Condition<'_>,
     ) -> Result<AttemptOutcome, StoreError> {
-        let on_hand = read.on_hand - deduction.quantity.units();
-        let row = (&deduction.sku, &deduction.warehouse);
+        let place = (&deduction.sku, &deduction.warehouse);
         let mut tx = Transaction::begin(self);
         let fence_only = self.condition == WriteCondition::FenceOnly;
         let allowed = |row: &Row| match condition {
             Condition::None => true,
-            Condition::Version => row.version == read.version,
+            Condition::Version => row.level.version == read.version,
             Condition::Fence(fence) => {
-                (fence_only || row.version == read.version) && !row.is_after(fence)
+                (fence_only || row.level.version == read.version) && !row.is_after(fence)
             }
         };
         let set = |row: &mut Row| {
-            row.on_hand = on_hand;
+            row.level.on_hand = read.on_hand - deduction.quantity.units();
             if let Condition::Fence(fence) = condition {
                 row.fence = Some(fence.clone());
             }
         };
-        match (tx.update(row, allowed, set).await, condition) {
-            // The table's CHECK refuses: the backorder limit was lowered after the read.
-            (Some(after), _) if after.available() < 0 => {
-                drop(tx);
-                let level = self.level(row.0, row.1).await?;
-                Ok(AttemptOutcome::refused(level, deduction.quantity.units()))
-            }
-            (Some(after), _) => self.record(tx, deduction, &after, Some(read)).await,
-            (None, Condition::None) => Ok(AttemptOutcome::UnknownSku),
+        match (tx.update(place, allowed, set).await, condition) {
+            (Some(after), _) => self.record(tx, deduction, &after.level, Some(read)).await,
+            (None, Condition::None) => self.refusal(tx, deduction).await,
             (None, Condition::Version) => Ok(AttemptOutcome::Conflict),
             (None, Condition::Fence(fence)) => {
                 self.step("SELECT the fence").await;
-                let last = tx.row(row.0, row.1).and_then(|row| row.fence);
+                let last = tx.row(place).and_then(|row| row.fence);
                 let last = last.map(|last| (last.token, last.source.to_string()));
                 Ok(AttemptOutcome::write_refused(last, fence))
             }
@@ -180,84 +175,46 @@ impl LevelStore for MemoryStore {
     async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome, StoreError> {
         let mut tx = Transaction::begin(self);
         let existing = tx.select_sku_for_update(&change.sku).await;
-        let old = existing
-            .iter()
-            .find(|level| level.warehouse == change.warehouse);
-        let holds = match &change.precondition {
-            None => true,
-            Some(Precondition::Exists) => !existing.is_empty(),
-            Some(Precondition::Absent) => existing.is_empty(),
-            Some(Precondition::OneOf(seen)) => seen.contains(&Revision::of(&existing)),
-        };
+        let holds = change.precondition.as_ref().is_none_or(|it| match it {
+            Precondition::Exists => !existing.is_empty(),
+            Precondition::Absent => existing.is_empty(),
+            Precondition::OneOf(seen) => seen.contains(&Revision::of(&existing)),
+        });
         if !holds {
             return Ok(ChangeOutcome::PreconditionFailed);
         }
-        let home = existing.first().map(|level| level.home);
-        if let Some(home) = home
-            && change.home.is_some_and(|asked| asked != home)
-        {
-            return Ok(ChangeOutcome::WrongHome(home));
-        }
-        let kept_limit = old.map_or(0, |old| old.backorder_limit);
+        let mut existing = existing.into_iter();
+        let old = existing.find(|level| level.warehouse == change.warehouse);
         let level = StockLevel {
             sku: change.sku.clone(),
             warehouse: change.warehouse.clone(),
             on_hand: change.on_hand,
-            held: old.map_or(0, |old| old.held),
-            backorder_limit: change.backorder_limit.unwrap_or(kept_limit),
-            version: old.map_or(1, |old| old.version + 1),
-            home: home.or(change.home).unwrap_or_default(),
+            held: old.as_ref().map_or(0, |old| old.held),
+            backorder_limit: 0,
+            version: old.as_ref().map_or(1, |old| old.version + 1),
+            home: Home::Sql,
         };
-        if level.available() < 0 {
-            let available = old.map_or(0, StockLevel::available);
-            return Ok(ChangeOutcome::BelowLimit { available });
-        }
-        let delta = level.on_hand - old.map_or(0, |old| old.on_hand);
+        let delta = level.on_hand - old.as_ref().map_or(0, |old| old.on_hand);
         tx.put(level.clone()).await;
-        let reason = change.reason.as_ref().map(Reason::as_str);
-        let entry = Entry {
-            movement: Movement {
-                reason: reason.map(str::to_owned),
-                ..movement(change.operation, kind_of(delta), delta, &level)
-            },
-            key: None,
-        };
-        self.record_change(tx, entry, level, old.is_none()).await
+        let movement = (change.operation, delta, None);
+        self.record_change(tx, movement, level, old.is_none()).await
     }
 
     async fn adjust(&self, adjustment: &Adjustment) -> Result<ChangeOutcome, StoreError> {
         let delta = adjustment.delta;
-        let row = (&adjustment.sku, &adjustment.warehouse);
+        let place = (&adjustment.sku, &adjustment.warehouse);
         let mut tx = Transaction::begin(self);
-        let after = tx
-            .update(row, |_| true, |level| level.on_hand += delta)
-            .await;
-        let Some(after) = after else {
+        let add = |row: &mut Row| row.level.on_hand += delta;
+        let Some(after) = tx.update(place, |_| true, add).await else {
             return Ok(ChangeOutcome::UnknownSku);
         };
-        if after.available() < 0 {
+        if after.level.available() < 0 {
             drop(tx);
-            let level = self.level(row.0, row.1).await?;
+            let level = self.level(place.0, place.1).await?;
             return Ok(ChangeOutcome::refused(level, delta));
         }
-        let reference = adjustment.reference.as_ref().map(Reference::as_str);
-        let entry = Entry {
-            movement: Movement {
-                reason: Some(adjustment.reason.as_str().to_owned()),
-                reference: reference.map(str::to_owned),
-                request_hash: adjustment.idempotency.as_ref().map(|one| one.hash),
-                ..movement(adjustment.operation, kind_of(delta), delta, &after)
-            },
-            key: key(adjustment.idempotency.as_ref()),
-        };
-        self.record_change(tx, entry, after.level, false).await
-    }
-}
-
-fn kind_of(delta: i64) -> MovementKind {
-    if delta > 0 {
-        MovementKind::Received
-    } else {
-        MovementKind::Adjusted
+        let key = adjustment.idempotency.as_ref();
+        let movement = (adjustment.operation, delta, key);
+        self.record_change(tx, movement, after.level, false).await
     }
 }

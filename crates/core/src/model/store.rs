@@ -6,17 +6,14 @@
 //! key once. There is no time: nothing times out, and the explorer reports transactions that wait
 //! for each other as a deadlock.
 
-use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::stock::{
-    Audit, Deduction, Durability, Fence, Home, Idempotency, Movement, MovementKind, OperationId,
-    Sku, StockLevel, Warehouse,
-};
-
 use super::explore::{Decisions, yield_once};
-use super::transaction::LockedName;
+use crate::stock::{
+    Audit, Durability, Fence, Home, Idempotency, Movement, MovementKind, OperationId, Sku,
+    StockLevel, Warehouse,
+};
 
 /// The condition of a write under a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +25,7 @@ pub enum WriteCondition {
 }
 
 /// The model database; clones share it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct MemoryStore {
     tables: Arc<Mutex<Tables>>,
     pub(super) condition: WriteCondition,
@@ -40,11 +37,13 @@ pub struct MemoryStore {
 pub(super) struct Tables {
     levels: Vec<Row>,
     pub(super) ledger: Vec<Entry>,
-    pub(super) locks: Vec<LockedName>,
-    pub(super) transactions: u64,
+    pub(super) locks: BTreeMap<String, Arc<tokio::sync::Mutex<()>>>,
     /// Number of connections that may still be lost in COMMIT.
     faults: u32,
 }
+
+/// The primary key of a row of stock.
+pub(super) type Place<'a> = (&'a Sku, &'a Warehouse);
 
 /// A row of stock: the level, and the fence of the last write under a lock.
 #[derive(Debug, Clone)]
@@ -54,6 +53,10 @@ pub(super) struct Row {
 }
 
 impl Row {
+    pub(super) fn is_at(&self, (sku, warehouse): Place<'_>) -> bool {
+        self.level.sku == *sku && self.level.warehouse == *warehouse
+    }
+
     /// Whether a later holder of the same lock has written this row.
     pub(super) fn is_after(&self, fence: &Fence) -> bool {
         let last = self.fence.as_ref();
@@ -61,36 +64,57 @@ impl Row {
     }
 }
 
-impl Deref for Row {
-    type Target = StockLevel;
-    fn deref(&self) -> &StockLevel {
-        &self.level
-    }
-}
-
-impl DerefMut for Row {
-    fn deref_mut(&mut self) -> &mut StockLevel {
-        &mut self.level
-    }
-}
-
-/// A row of the ledger: the movement, and the caller with its idempotency key.
+/// A row of the ledger: the movement, and the values of its unique (caller, key).
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) movement: Movement,
     pub(super) key: Option<(String, String)>,
 }
 
+impl Entry {
+    /// The movement whose result is the level `after`.
+    pub(super) fn new(
+        operation: OperationId,
+        kind: MovementKind,
+        delta: i64,
+        after: &StockLevel,
+        idempotency: Option<&Idempotency>,
+    ) -> Self {
+        let movement = Movement {
+            operation,
+            sku: after.sku.clone(),
+            warehouse: after.warehouse.clone(),
+            kind,
+            delta,
+            available_after: after.available(),
+            read_version: None,
+            strategy: None,
+            durability: Durability::Committed,
+            request_hash: idempotency.map(|one| one.hash),
+            reason: None,
+            reference: None,
+            // The model has no time, and no explored code reads it.
+            created_at: "1970-01-01T00:00:00Z".to_owned(),
+        };
+        let key = key(idempotency);
+        Self { movement, key }
+    }
+}
+
+/// The values of the ledger's unique index.
+pub(super) fn key(idempotency: Option<&Idempotency>) -> Option<(String, String)> {
+    let Idempotency { caller, key, .. } = idempotency?;
+    Some((caller.as_str().to_owned(), key.as_str().to_owned()))
+}
+
 impl Tables {
-    pub(super) fn row(&self, sku: &Sku, warehouse: &Warehouse) -> Option<&Row> {
-        self.levels
-            .iter()
-            .find(|row| row.sku == *sku && row.warehouse == *warehouse)
+    pub(super) fn row(&self, place: Place<'_>) -> Option<&Row> {
+        self.levels.iter().find(|row| row.is_at(place))
     }
 
     pub(super) fn put(&mut self, row: Row) {
-        self.levels
-            .retain(|old| old.sku != row.sku || old.warehouse != row.warehouse);
+        let place = (&row.level.sku, &row.level.warehouse);
+        self.levels.retain(|old| !old.is_at(place));
         self.levels.push(row);
     }
 
@@ -135,41 +159,40 @@ impl MemoryStore {
             version: 1,
             home: Home::Sql,
         };
-        let operation = OperationId::mint();
-        let received = movement(operation, MovementKind::Received, on_hand, &level);
+        let (operation, kind) = (OperationId::mint(), MovementKind::Received);
+        let received = Entry::new(operation, kind, on_hand, &level, None);
         let mut tables = self.tables();
         tables.put(Row { level, fence: None });
-        tables.ledger.push(Entry {
-            movement: received,
-            key: None,
-        });
+        tables.ledger.push(received);
     }
 
-    /// The audit of the SKU's committed levels and movements, without a step.
+    /// The audit of the SKU's committed level and movements in its default warehouse, without a
+    /// step.
+    ///
+    /// # Panics
+    /// If there is no such SKU.
     #[must_use]
-    pub fn audit_now(&self, sku: &Sku) -> Vec<Audit> {
+    pub fn audit_now(&self, sku: &Sku) -> Audit {
         let tables = self.tables();
-        let levels = tables.levels.iter().filter(|level| level.sku == *sku);
-        let audit = |level: &Row| {
-            let sum = |sold: bool| -> i64 {
-                let movements = tables.ledger.iter().map(|entry| &entry.movement);
-                movements
-                    .filter(|one| one.sku == *sku && one.warehouse == level.warehouse)
-                    .filter(|one| (one.kind == MovementKind::Deducted) == sold)
-                    .map(|one| one.delta)
-                    .sum()
-            };
-            Audit {
-                warehouse: level.warehouse.clone(),
-                received: sum(false),
-                sold: -sum(true),
-                on_hand: level.on_hand,
-                held: level.held,
-                backorder_limit: level.backorder_limit,
-                pending: 0,
-            }
+        let warehouse = Warehouse::default();
+        let row = tables.row((sku, &warehouse)).expect("the SKU exists");
+        let sum = |sold: bool| -> i64 {
+            let movements = tables.ledger.iter().map(|entry| &entry.movement);
+            movements
+                .filter(|one| one.sku == *sku && one.warehouse == warehouse)
+                .filter(|one| (one.kind == MovementKind::Deducted) == sold)
+                .map(|one| one.delta)
+                .sum()
         };
-        levels.map(audit).collect()
+        Audit {
+            received: sum(false),
+            sold: -sum(true),
+            on_hand: row.level.on_hand,
+            held: row.level.held,
+            backorder_limit: row.level.backorder_limit,
+            pending: 0,
+            warehouse: row.level.warehouse.clone(),
+        }
     }
 
     /// The deductions in the ledger, without a step.
@@ -182,12 +205,12 @@ impl MemoryStore {
             .collect()
     }
 
-    /// The committed levels that match, sorted.
-    pub(super) fn levels_where(&self, wanted: impl Fn(&StockLevel) -> bool) -> Vec<StockLevel> {
+    /// The committed levels of a SKU, in warehouse order.
+    pub(super) fn levels_of(&self, sku: &Sku) -> Vec<StockLevel> {
         let tables = self.tables();
         let levels = tables.levels.iter().map(|row| row.level.clone());
-        let mut found: Vec<_> = levels.filter(wanted).collect();
-        found.sort_by(|a, b| (&a.sku, &a.warehouse).cmp(&(&b.sku, &b.warehouse)));
+        let mut found: Vec<_> = levels.filter(|level| level.sku == *sku).collect();
+        found.sort_by(|a, b| a.warehouse.cmp(&b.warehouse));
         found
     }
 
@@ -207,55 +230,5 @@ impl MemoryStore {
 
     pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for MemoryStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.tables().fmt(f)
-    }
-}
-
-/// A movement whose result is the level `after`.
-pub(super) fn movement(
-    operation: OperationId,
-    kind: MovementKind,
-    delta: i64,
-    after: &StockLevel,
-) -> Movement {
-    Movement {
-        operation,
-        sku: after.sku.clone(),
-        warehouse: after.warehouse.clone(),
-        kind,
-        delta,
-        available_after: after.available(),
-        read_version: None,
-        strategy: None,
-        durability: Durability::Committed,
-        request_hash: None,
-        reason: None,
-        reference: None,
-        // The model has no time, and no explored code reads it.
-        created_at: "1970-01-01T00:00:00Z".to_owned(),
-    }
-}
-
-pub(super) fn key(idempotency: Option<&Idempotency>) -> Option<(String, String)> {
-    let Idempotency { caller, key, .. } = idempotency?;
-    Some((caller.as_str().to_owned(), key.as_str().to_owned()))
-}
-
-/// The sale whose result is `after`. Read-check-write strategies computed it from `read`.
-pub(super) fn sale(deduction: &Deduction, after: &StockLevel, read: Option<&StockLevel>) -> Entry {
-    let delta = -deduction.quantity.units();
-    Entry {
-        movement: Movement {
-            read_version: read.map(|level| level.version),
-            strategy: Some(deduction.strategy.to_owned()),
-            request_hash: deduction.idempotency.as_ref().map(|one| one.hash),
-            ..movement(deduction.operation, MovementKind::Deducted, delta, after)
-        },
-        key: key(deduction.idempotency.as_ref()),
     }
 }

@@ -72,8 +72,8 @@ pub struct Locks(Vec<(Strategy, Arc<dyn Lock>)>);
 impl Locks {
     /// The locks that these strategies put around a deduction.
     #[must_use]
-    pub fn new(locks: Vec<(Strategy, Arc<dyn Lock>)>) -> Self {
-        Self(locks)
+    pub fn new(locks: impl IntoIterator<Item = (Strategy, Arc<dyn Lock>)>) -> Self {
+        Self(locks.into_iter().collect())
     }
 
     /// The lock that `strategy` puts around a deduction, if it uses one.

@@ -38,16 +38,11 @@ pub trait LedgerReader: Send + Sync + fmt::Debug {
 /// Deducts stock. A method that answers anything but [`AttemptOutcome::Deducted`] changed nothing.
 #[async_trait]
 pub trait DeductionStore: LedgerReader {
-    /// Takes the units with one guarded `UPDATE`, which changes no row if there are too few.
-    async fn deduct_if_available(
+    /// Takes the units in SQL. Only for SKUs whose home is SQL.
+    async fn deduct_in_sql(
         &self,
         deduction: &Deduction,
-    ) -> Result<AttemptOutcome, StoreError>;
-
-    /// Locks the row, reads it, decides, writes.
-    async fn deduct_under_row_lock(
-        &self,
-        deduction: &Deduction,
+        method: SqlMethod,
     ) -> Result<AttemptOutcome, StoreError>;
 
     /// Writes the level that follows from `read`, if `condition` holds.
@@ -88,6 +83,15 @@ pub enum Condition<'a> {
     /// The version makes the write safe: a stale holder may write *before* the next holder does.
     /// The fence tells a lost lock from a lost race.
     Fence(&'a Fence),
+}
+
+/// How a deduction is made in SQL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SqlMethod {
+    /// One guarded `UPDATE`, which changes no row if there are too few units.
+    Guarded,
+    /// Locks the row, reads it, decides, writes.
+    RowLock,
 }
 
 /// How a deduction is made in Redis.

@@ -1,37 +1,21 @@
 //! Why a store could not carry an operation out, and what the caller is answered then.
 
 use std::error::Error;
-use std::fmt;
 use std::time::Duration;
 
+use crate::names::named;
 use crate::stock::StockError;
 
 /// A driver's error, opaque to everything outside the stores.
 pub type DriverError = Box<dyn Error + Send + Sync>;
 
-/// The server that an error came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Server {
-    /// The SQL database.
-    Database,
-    /// The Redis that holds stock.
-    Redis,
-}
-
-impl Server {
-    /// The name in messages.
-    #[must_use]
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Database => "the database",
-            Self::Redis => "Redis",
-        }
-    }
-}
-
-impl fmt::Display for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.title())
+named! {
+    /// The server that an error came from, by its name in messages.
+    pub enum Server {
+        /// The SQL database.
+        Database = "the database",
+        /// The Redis that holds stock.
+        Redis = "Redis",
     }
 }
 
@@ -85,11 +69,11 @@ impl From<StoreError> for StockError {
         match error {
             StoreError::ConnectionLost(server, source)
             | StoreError::Unavailable(server, source) => Self::Unavailable {
-                what: server.title(),
+                what: server.as_str(),
                 source: Some(source),
             },
             StoreError::Aborted(_) | StoreError::TooSlow(_) => Self::Unavailable {
-                what: Server::Database.title(),
+                what: Server::Database.as_str(),
                 source: Some(error.into()),
             },
             StoreError::NoRedis => Self::HomeUnavailable,

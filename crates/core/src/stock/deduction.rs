@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{Idempotency, Quantity, Sku, Warehouse};
+use crate::names::named;
 
 /// The identity of one operation, created once per request. Every attempt carries it, so the
 /// ledger's primary key refuses to record the operation twice.
@@ -45,24 +46,15 @@ pub struct Deduction {
     pub strategy: &'static str,
 }
 
-/// The store that had acknowledged the change when the 2xx was sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Durability {
-    /// Committed by the SQL database, movement and level together.
-    Committed,
-    /// Written to Redis and its journal; SQL follows.
-    Redis,
-}
-
-impl Durability {
-    /// The name in the API: `committed` or `redis`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Committed => "committed",
-            Self::Redis => "redis",
-        }
+named! {
+    /// The store that had acknowledged the change when the 2xx was sent.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Durability {
+        /// Committed by the SQL database, movement and level together.
+        Committed = "committed",
+        /// Written to Redis and its journal; SQL follows.
+        Redis = "redis",
     }
 }
 

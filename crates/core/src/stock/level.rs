@@ -6,30 +6,22 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Sku, Warehouse};
+use crate::names::named;
 
 /// The largest absolute value of a counter, in units. It is far below the limits of 64 bits and of
 /// the integers that JSON readers represent exactly.
 pub const MAX_UNITS: i64 = 1_000_000_000_000;
 
-/// The store that decides about a SKU's stock. Fixed when the SKU is created.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Home {
-    /// The SQL database.
-    #[default]
-    Sql,
-    /// Redis; the SQL ledger follows.
-    Redis,
-}
-
-impl Home {
-    /// The name in the API: `sql` or `redis`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Sql => "sql",
-            Self::Redis => "redis",
-        }
+named! {
+    /// The store that decides about a SKU's stock. Fixed when the SKU is created.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Home {
+        /// The SQL database.
+        #[default]
+        Sql = "sql",
+        /// Redis; the SQL ledger follows.
+        Redis = "redis",
     }
 }
 

@@ -3,37 +3,19 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Durability, OperationId, RequestHash, Sku, Warehouse};
+use crate::names::named;
 
-/// What kind of change a movement records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum MovementKind {
-    /// Units came in.
-    Received,
-    /// Units were sold.
-    Deducted,
-    /// A correction: breakage, a count, a changed limit.
-    Adjusted,
-}
-
-impl MovementKind {
-    /// Every kind.
-    pub const ALL: [Self; 3] = [Self::Received, Self::Deducted, Self::Adjusted];
-
-    /// The name in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Received => "received",
-            Self::Deducted => "deducted",
-            Self::Adjusted => "adjusted",
-        }
-    }
-
-    /// The kind of that name.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+named! {
+    /// What kind of change a movement records.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum MovementKind {
+        /// Units came in.
+        Received = "received",
+        /// Units were sold.
+        Deducted = "deducted",
+        /// A correction: breakage, a count, a changed limit.
+        Adjusted = "adjusted",
     }
 }
 

@@ -4,6 +4,7 @@
 //! code and of the API cannot differ.
 
 use super::{Dependency, Tier};
+use crate::names::named;
 use crate::stock::Home;
 
 /// The facts about a strategy.
@@ -21,15 +22,16 @@ pub struct Card {
     pub(super) source: &'static str,
 }
 
-/// The homes of the stock that a strategy works on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Homes {
-    /// SQL only.
-    Sql,
-    /// Redis only.
-    Redis,
-    /// SQL and Redis.
-    Either,
+named! {
+    /// The homes of the stock that a strategy works on.
+    pub enum Homes {
+        /// SQL only.
+        Sql = "sql",
+        /// Redis only.
+        Redis = "redis",
+        /// SQL and Redis.
+        Either = "either",
+    }
 }
 
 impl Homes {
@@ -42,44 +44,13 @@ impl Homes {
             Self::Either => true,
         }
     }
-
-    /// The name in the API: `sql`, `redis` or `either`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Sql => "sql",
-            Self::Redis => "redis",
-            Self::Either => "either",
-        }
-    }
 }
 
 impl Card {
-    /// What holds if it is used.
+    /// The line at the head of its file with this heading: `Guarantees`, `Costs`, `Fails when` or
+    /// `Use when`.
     #[must_use]
-    pub fn guarantees(&self) -> &'static str {
-        self.line("Guarantees")
-    }
-
-    /// What it costs: round trips, locks, waiting.
-    #[must_use]
-    pub fn costs(&self) -> &'static str {
-        self.line("Costs")
-    }
-
-    /// When it fails, and how.
-    #[must_use]
-    pub fn fails_when(&self) -> &'static str {
-        self.line("Fails when")
-    }
-
-    /// When to choose it.
-    #[must_use]
-    pub fn use_when(&self) -> &'static str {
-        self.line("Use when")
-    }
-
-    fn line(&self, heading: &str) -> &'static str {
+    pub fn line(&self, heading: &str) -> &'static str {
         let text = |line: &'static str| {
             let line = line.strip_prefix("//! *")?;
             line.strip_prefix(heading)?.strip_prefix("*: ")

@@ -32,15 +32,15 @@ pub struct LocalMutexes {
     stripes: Box<[Mutex<()>]>,
 }
 
-impl LocalMutexes {
-    /// All mutexes are free.
-    #[must_use]
-    pub fn new() -> Self {
+impl Default for LocalMutexes {
+    fn default() -> Self {
         Self {
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
         }
     }
+}
 
+impl LocalMutexes {
     /// Waits for the mutex of the deduction's level, in arrival order, or until `limit` ends.
     ///
     /// A tokio mutex, not a std one, because it is held across the awaits of the store.
@@ -61,12 +61,6 @@ impl LocalMutexes {
         (&deduction.sku, &deduction.warehouse).hash(&mut hasher);
         let stripe = hasher.finish() % STRIPES as u64;
         &self.stripes[usize::try_from(stripe).expect("a stripe's number is small")]
-    }
-}
-
-impl Default for LocalMutexes {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

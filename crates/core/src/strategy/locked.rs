@@ -5,12 +5,9 @@
 //! version and fence, refuses a write that comes too late for the check. The lab can turn off each
 //! of them to show the effect.
 
-use std::ops::ControlFlow;
-
 use serde::Serialize;
 
-use super::Homes;
-use super::read_check::read_and_check;
+use super::read_check::read_check_write;
 use crate::deduct::DeductionRun;
 use crate::ports::{AttemptOutcome, Condition, StoreError};
 
@@ -38,25 +35,12 @@ pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, St
     let lock = run.lock.as_ref().expect("a lock strategy has a lock");
     let held = lock.held().await;
     let held = held.as_deref().expect("the lock is acquired before");
-    let level = match read_and_check(run, Homes::Either).await? {
-        ControlFlow::Continue(level) => level,
-        ControlFlow::Break(refused) => return Ok(refused),
-    };
-    if run.safeguards.check && held.is_lost() {
-        return Ok(AttemptOutcome::LockLost);
-    }
     let fence = held.fence();
     let condition = if run.safeguards.guard {
         Condition::Fence(&fence)
     } else {
         Condition::None
     };
-    let store = &run.context.store;
-    let written = store.write_back(run.deduction, &level, condition).await?;
-    match written {
-        AttemptOutcome::Conflict => run.count_refused_write("version"),
-        AttemptOutcome::LockLost => run.count_refused_write("fence"),
-        _ => {}
-    }
-    Ok(written)
+    let is_lost = || run.safeguards.check && held.is_lost();
+    read_check_write(run, condition, is_lost).await
 }

@@ -5,9 +5,7 @@
 //! *Fails when*: two requests read the same level: both write the level that follows from it, and one sale is missing in the counter.
 //! *Use when*: you want to see an oversell; never with real stock.
 
-use std::ops::ControlFlow;
-
-use super::read_check::read_and_check;
+use super::read_check::read_check_write;
 use super::{Card, Homes, Tier};
 use crate::deduct::DeductionRun;
 use crate::ports::{AttemptOutcome, Condition, StoreError};
@@ -22,13 +20,5 @@ pub(super) const CARD: Card = Card {
 
 /// Reads the level, checks it, overwrites it.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    let store = &run.context.store;
-    match read_and_check(run, Homes::Either).await? {
-        ControlFlow::Continue(level) => {
-            store
-                .write_back(run.deduction, &level, Condition::None)
-                .await
-        }
-        ControlFlow::Break(refused) => Ok(refused),
-    }
+    read_check_write(run, Condition::None, || false).await
 }

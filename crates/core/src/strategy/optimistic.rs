@@ -5,9 +5,7 @@
 //! *Fails when*: it never oversells; on a hot row it may give up as contended (503) while other requests succeed.
 //! *Use when*: conflicts are rare, or the caller needs long to decide and must not hold a lock.
 
-use std::ops::ControlFlow;
-
-use super::read_check::read_and_check;
+use super::read_check::read_check_write;
 use super::{Card, Homes, Tier};
 use crate::deduct::DeductionRun;
 use crate::ports::{AttemptOutcome, Condition, StoreError};
@@ -22,16 +20,5 @@ pub(super) const CARD: Card = Card {
 
 /// One read and one conditional write. [`AttemptOutcome::Conflict`] asks for another attempt.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    let level = match read_and_check(run, CARD.homes).await? {
-        ControlFlow::Continue(level) => level,
-        ControlFlow::Break(refused) => return Ok(refused),
-    };
-    let store = &run.context.store;
-    let written = store
-        .write_back(run.deduction, &level, Condition::Version)
-        .await?;
-    if written == AttemptOutcome::Conflict {
-        run.count_refused_write("version");
-    }
-    Ok(written)
+    read_check_write(run, Condition::Version, || false).await
 }

@@ -1,29 +1,36 @@
-//! The first half of every read-check-write: read the level, check that there are enough units.
+//! Read, check, write: what every strategy does that decides in this process.
 
-use std::ops::ControlFlow;
-
-use super::Homes;
 use crate::deduct::DeductionRun;
-use crate::ports::{AttemptOutcome, StoreError};
-use crate::stock::StockLevel;
+use crate::ports::{AttemptOutcome, Condition, StoreError};
 
-/// Continues with the level that was read, or breaks with the refusal. `homes` are the homes that
-/// the strategy works on.
-pub(super) async fn read_and_check(
+/// Reads the level, checks that there are enough units, and writes the level that follows from it
+/// under `condition`. Writes nothing if `is_lost` says after the read that the lock is lost.
+pub(super) async fn read_check_write(
     run: &DeductionRun<'_>,
-    homes: Homes,
-) -> Result<ControlFlow<AttemptOutcome, StockLevel>, StoreError> {
+    condition: Condition<'_>,
+    is_lost: impl FnOnce() -> bool,
+) -> Result<AttemptOutcome, StoreError> {
     let deduction = run.deduction;
     let store = &run.context.store;
     let Some(level) = store.level(&deduction.sku, &deduction.warehouse).await? else {
-        return Ok(ControlFlow::Break(AttemptOutcome::UnknownSku));
+        return Ok(AttemptOutcome::UnknownSku);
     };
     let available = level.available();
-    Ok(if !homes.include(level.home) {
-        ControlFlow::Break(AttemptOutcome::WrongHome(level.home))
-    } else if available < deduction.quantity.units() {
-        ControlFlow::Break(AttemptOutcome::Insufficient { available })
-    } else {
-        ControlFlow::Continue(level)
-    })
+    if !run.strategy.card().homes.include(level.home) {
+        return Ok(AttemptOutcome::WrongHome(level.home));
+    }
+    if available < deduction.quantity.units() {
+        return Ok(AttemptOutcome::Insufficient { available });
+    }
+    if is_lost() {
+        return Ok(AttemptOutcome::LockLost);
+    }
+    let written = store.write_back(deduction, &level, condition).await?;
+    let metrics = &run.context.metrics;
+    match written {
+        AttemptOutcome::Conflict => metrics.write_refused(deduction.strategy, "version"),
+        AttemptOutcome::LockLost => metrics.write_refused(deduction.strategy, "fence"),
+        _ => {}
+    }
+    Ok(written)
 }

@@ -5,6 +5,7 @@
 //! *Fails when*: it never oversells; if the holder pauses past its lease or Redis fails over, its write is refused and retried; while Redis is down, 503.
 //! *Use when*: the work under the lock is more than one row can express, and Redis is there already.
 
+pub(super) use super::locked::attempt;
 use super::{Card, Dependency, Homes, Tier};
 
 pub(super) const CARD: Card = Card {

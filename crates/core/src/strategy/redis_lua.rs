@@ -19,8 +19,6 @@ pub(super) const CARD: Card = Card {
 
 /// The script decides.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    let store = &run.context.store;
-    store
-        .deduct_in_redis(run.deduction, RedisMethod::Script)
-        .await
+    let (store, method) = (&run.context.store, RedisMethod::Script);
+    store.deduct_in_redis(run.deduction, method).await
 }

@@ -19,8 +19,6 @@ pub(super) const CARD: Card = Card {
 
 /// One transaction. [`AttemptOutcome::Conflict`] asks for another attempt.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    let store = &run.context.store;
-    store
-        .deduct_in_redis(run.deduction, RedisMethod::Watch)
-        .await
+    let (store, method) = (&run.context.store, RedisMethod::Watch);
+    store.deduct_in_redis(run.deduction, method).await
 }

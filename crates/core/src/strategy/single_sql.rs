@@ -7,7 +7,7 @@
 
 use super::{Card, Homes, Tier};
 use crate::deduct::DeductionRun;
-use crate::ports::{AttemptOutcome, StoreError};
+use crate::ports::{AttemptOutcome, SqlMethod, StoreError};
 
 pub(super) const CARD: Card = Card {
     name: "single-sql",
@@ -19,5 +19,6 @@ pub(super) const CARD: Card = Card {
 
 /// The guarded `UPDATE` decides.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    run.context.store.deduct_if_available(run.deduction).await
+    let (store, method) = (&run.context.store, SqlMethod::Guarded);
+    store.deduct_in_sql(run.deduction, method).await
 }

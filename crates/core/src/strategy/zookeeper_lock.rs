@@ -5,6 +5,7 @@
 //! *Fails when*: it never oversells; if the session expires while the holder pauses, its write is refused and retried; without a majority of the ensemble, 503.
 //! *Use when*: fairness, and a lock that survives the loss of one server, matter more than speed.
 
+pub(super) use super::locked::attempt;
 use super::{Card, Dependency, Homes, Tier};
 
 pub(super) const CARD: Card = Card {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use anyhow::ensure;
+use stocklock_core::model::{Decisions, Explorer, Failure, MemoryStore, Task, World, yield_once};
 use stocklock_core::ports::{AttemptOutcome, Condition, DeductionStore, LedgerReader, StoreError};
-use stocklock_core::stock::{Deduction, OperationId, Quantity, Sku, Warehouse};
+use stocklock_core::stock::Deduction;
+use stocklock_core::strategy::Strategy;
 
-use stocklock_core::model::MemoryStore;
-use stocklock_core::model::{Decisions, Explorer, Failure, Task, World, yield_once};
+use crate::interleavings::scenario::{SKU, deduction, sku};
 
 /// A counter that each task increments with a read and a write, which are two steps.
 fn counters(tasks: usize) -> World<Arc<AtomicUsize>, ()> {
@@ -94,24 +95,16 @@ async fn check_then_reread(
 }
 
 fn explore_broken_strategy(explorer: Explorer) -> Result<u64, Failure> {
-    let sku = Sku::parse("1001").expect("a valid SKU");
     explorer.explore(
         |decisions| {
             let state = MemoryStore::new(decisions, 0);
-            state.stock(&sku, 1);
-            let buy = |store: MemoryStore, sku: Sku| async move {
-                let deduction = Deduction {
-                    operation: OperationId::mint(),
-                    sku,
-                    warehouse: Warehouse::default(),
-                    quantity: Quantity::ONE,
-                    idempotency: None,
-                    strategy: "check-then-reread",
-                };
+            state.stock(&sku(SKU), 1);
+            let buy = |store: MemoryStore| async move {
+                let deduction = deduction(&sku(SKU), None, Strategy::NoLock);
                 let attempt = check_then_reread(&store, &deduction).await;
                 attempt.expect("the model has no faults here");
             };
-            let tasks = (0..2).map(|_| Box::pin(buy(state.clone(), sku.clone())) as Task<()>);
+            let tasks = (0..2).map(|_| Box::pin(buy(state.clone())) as Task<()>);
             let tasks = tasks.collect();
             World { state, tasks }
         },

@@ -9,94 +9,93 @@
 
 use anyhow::{bail, ensure};
 use rstest::rstest;
-use stocklock_core::ports::{AttemptOutcome, ChangeOutcome, DeductionStore, LevelStore};
-use stocklock_core::stock::{Precondition, Quantity, StockError};
-use stocklock_core::strategy::{Safeguards, Strategy};
-
-use scenario::{Buyer, Scenario, Tally, adjustment, deduction, level_change, sku};
-use stocklock_core::model::{Explorer, Task, World};
-use stocklock_core::model::{MemoryStore, WriteCondition};
-
-mod scenario;
-
-/// The guard without the local check of the lock.
-const GUARD_ONLY: Safeguards = Safeguards {
-    guard: true,
-    check: false,
+use stocklock_core::model::{Explorer, MemoryStore, Task, World, WriteCondition};
+use stocklock_core::ports::{AttemptOutcome, ChangeOutcome, DeductionStore, LevelStore, SqlMethod};
+use stocklock_core::stock::{
+    Adjustment, Durability, LevelChange, OperationId, Precondition, Reason, StockError, Warehouse,
 };
+use stocklock_core::strategy::Strategy::{self, *};
 
+use scenario::{SKU, Scenario, Tally, deduction, sku};
+
+pub(crate) mod scenario;
+
+/// No schedule oversells, drifts, gives up or leaves an outcome unknown. With a fault, the COMMIT
+/// whose connection is lost takes effect or not, at any later step. (Three buyers under
+/// `optimistic` have millions of schedules then.) A lock is held until the outcome is known: the
+/// repeated attempt under the same lock finds what the first one did, even if the first one commits
+/// later. While no lease is lost, the lock alone is enough: unconditional writes are exact, too.
 #[rstest]
-#[case::one_unit(1, 1_980, 1_974)]
-#[case::two_units(2, 2_490, 2_484)]
-fn no_lock_oversells_in_most_schedules(
-    #[case] stock: i64,
+#[case::single_sql(Scenario::new(SingleSql, 1, 3), 144)]
+#[case::single_sql_two_units(Scenario::new(SingleSql, 2, 3), 84)]
+#[case::single_sql_fault(Scenario::new(SingleSql, 1, 3).with_fault(), 17_868)]
+#[case::single_sql_two_units_fault(Scenario::new(SingleSql, 2, 3).with_fault(), 9_468)]
+#[case::for_update(Scenario::new(ForUpdate, 1, 3), 78)]
+#[case::for_update_two_units(Scenario::new(ForUpdate, 2, 3), 150)]
+#[case::for_update_fault(Scenario::new(ForUpdate, 1, 3).with_fault(), 3_582)]
+#[case::for_update_two_units_fault(Scenario::new(ForUpdate, 2, 3).with_fault(), 9_612)]
+#[case::optimistic(Scenario::new(Optimistic, 1, 3), 3_102)]
+#[case::optimistic_two_units(Scenario::new(Optimistic, 2, 3), 47_544)]
+#[case::optimistic_fault(Scenario::new(Optimistic, 1, 2).with_fault(), 1_872)]
+#[case::optimistic_two_units_fault(Scenario::new(Optimistic, 2, 2).with_fault(), 17_644)]
+#[case::local_mutex(Scenario::new(LocalMutex, 1, 3), 144)]
+#[case::local_mutex_two_units(Scenario::new(LocalMutex, 2, 3), 234)]
+#[case::lock(Scenario::new(RedisLock, 1, 2), 10)]
+#[case::lock_two_units(Scenario::new(RedisLock, 2, 2), 10)]
+#[case::lock_fault(Scenario::new(RedisLock, 1, 2).with_fault(), 134)]
+#[case::lock_without_guard(without_guard(RedisLock, 1), 10)]
+#[case::lock_without_guard_two_units(without_guard(RedisLock, 2), 10)]
+fn protected_deductions_end_clean(#[case] scenario: Scenario, #[case] schedules: u64) {
+    let clean = Tally {
+        schedules,
+        ..Tally::default()
+    };
+    assert_eq!(scenario.explore(), clean);
+}
+
+/// Every lost update makes the level drift. The last case has stock for all buyers, so it oversells
+/// nothing, but the audit still shows the lost updates. A mutex protects nothing from the other
+/// process. It is released after the attempt, but the server may commit that attempt later.
+#[rstest]
+#[case::no_lock(Scenario::new(NoLock, 1, 3), 1_980, 1_974, 1_974)]
+#[case::no_lock_two_units(Scenario::new(NoLock, 2, 3), 2_490, 2_484, 2_484)]
+#[case::local_mutex(two_processes(1), 6_798, 6_510, 6_510)]
+#[case::local_mutex_two_units(two_processes(2), 16_344, 15_786, 15_786)]
+#[case::local_mutex_fault(Scenario::new(LocalMutex, 1, 2).with_fault(), 654, 146, 146)]
+#[case::enough_stock(Scenario::new(NoLock, 2, 2), 24, 0, 22)]
+fn unprotected_deductions_lose_updates(
+    #[case] scenario: Scenario,
     #[case] schedules: u64,
     #[case] oversold: u64,
+    #[case] drifted: u64,
 ) {
-    let tally = Scenario::new(Strategy::NoLock, stock, 3).explore();
     let expected = Tally {
         schedules,
         oversold,
-        drifted: oversold,
+        drifted,
         ..Tally::default()
     };
-    assert_eq!(tally, expected);
-    assert!(tally.oversold > tally.schedules / 2);
+    assert_eq!(scenario.explore(), expected);
 }
 
-/// With enough stock for all buyers, a lost update oversells nothing, but the audit still shows it.
-#[test]
-fn audit_finds_lost_updates_that_oversell_nothing() {
-    let tally = Scenario::new(Strategy::NoLock, 2, 2).explore();
-    assert_eq!(
-        (tally.schedules, tally.oversold, tally.drifted),
-        (24, 0, 22)
-    );
+fn without_guard(strategy: Strategy, stock: i64) -> Scenario {
+    let mut scenario = Scenario::new(strategy, stock, 2);
+    scenario.safeguards.guard = false;
+    scenario
 }
 
-#[rstest]
-#[case::single_sql(Strategy::SingleSql, [144, 84])]
-#[case::for_update(Strategy::ForUpdate, [78, 150])]
-#[case::optimistic(Strategy::Optimistic, [3_102, 47_544])]
-fn safe_strategies_never_oversell_under_any_schedule(
-    #[case] strategy: Strategy,
-    #[case] schedules: [u64; 2],
-) {
-    for (stock, expected) in [1, 2].into_iter().zip(schedules) {
-        let tally = Scenario::new(strategy, stock, 3).explore();
-        tally.assert_clean();
-        assert_eq!(tally.schedules, expected, "stock {stock}");
-    }
-}
-
-#[rstest]
-fn local_mutex_never_oversells_in_one_process(#[values(1, 2)] stock: i64) {
-    let scenario = Scenario::new(Strategy::LocalMutex, stock, 3);
-    scenario.explore().assert_clean();
-}
-
-#[rstest]
-#[case::one_unit(1, 6_798, 6_510)]
-#[case::two_units(2, 16_344, 15_786)]
-fn local_mutex_oversells_with_two_processes(
-    #[case] stock: i64,
-    #[case] schedules: u64,
-    #[case] oversold: u64,
-) {
-    let scenario = Scenario {
+fn two_processes(stock: i64) -> Scenario {
+    Scenario {
         processes: 2,
-        ..Scenario::new(Strategy::LocalMutex, stock, 3)
-    };
-    let tally = scenario.explore();
-    assert_eq!((tally.schedules, tally.oversold), (schedules, oversold));
-    assert_eq!(tally.drifted, oversold);
+        ..Scenario::new(LocalMutex, stock, 3)
+    }
 }
 
 #[test]
 fn optimistic_deduction_that_gives_up_takes_nothing() {
     let scenario = Scenario {
         max_attempts: 1,
-        ..Scenario::new(Strategy::Optimistic, 3, 3)
+        ..Scenario::new(Optimistic, 3, 3)
     };
     let tally = scenario.explore();
     assert_eq!((tally.oversold, tally.drifted, tally.unknown), (0, 0, 0));
@@ -105,15 +104,15 @@ fn optimistic_deduction_that_gives_up_takes_nothing() {
 
 #[rstest]
 fn one_key_sells_once_and_answers_both_requests(
-    #[values(Strategy::SingleSql, Strategy::ForUpdate, Strategy::Optimistic)] strategy: Strategy,
+    #[values(SingleSql, ForUpdate, Optimistic)] strategy: Strategy,
     #[values(1, 2)] stock: i64,
     #[values(0, 1)] faults: u32,
 ) {
-    let mut scenario = Scenario::new(strategy, stock, 2);
-    scenario.faults = faults;
-    for buyer in &mut scenario.buyers {
-        buyer.key = Some("order-1");
-    }
+    let scenario = Scenario {
+        faults,
+        key: Some("order-1"),
+        ..Scenario::new(strategy, stock, 2)
+    };
     scenario.explore_with(|store, answers| {
         let sold = store.deductions_now();
         ensure!(sold.len() == 1, "not exactly one movement: {sold:?}");
@@ -135,11 +134,13 @@ fn one_key_sells_once_and_answers_both_requests(
 /// index and is then refused; the level of its SKU does not change.
 #[rstest]
 fn one_key_for_two_skus_serves_one_and_refuses_the_other(
-    #[values(Strategy::SingleSql, Strategy::ForUpdate, Strategy::Optimistic)] strategy: Strategy,
+    #[values(SingleSql, ForUpdate, Optimistic)] strategy: Strategy,
 ) {
-    let mut scenario = Scenario::new(strategy, 1, 2);
-    let key = Some("order-1");
-    scenario.buyers = ["1001", "1002"].map(|sku| Buyer { sku, key }).into();
+    let scenario = Scenario {
+        key: Some("order-1"),
+        buyers: vec![SKU, "1002"],
+        ..Scenario::new(strategy, 1, 2)
+    };
     scenario.explore_with(|store, answers| {
         let refused = |one: &Result<_, _>| matches!(one, Err(StockError::IdempotencyKeyReused));
         let refusals = answers.iter().filter(|(_, one)| refused(one)).count();
@@ -148,48 +149,6 @@ fn one_key_for_two_skus_serves_one_and_refuses_the_other(
         ensure!(sold.len() == 1, "not exactly one movement: {sold:?}");
         Ok(())
     });
-}
-
-/// One COMMIT may lose its connection. It takes effect or not, at any later step.
-#[rstest]
-fn commit_with_unknown_outcome_leaves_exactly_one_movement(
-    #[values(Strategy::SingleSql, Strategy::ForUpdate, Strategy::Optimistic)] strategy: Strategy,
-    #[values(1, 2)] stock: i64,
-) {
-    // Three buyers under `optimistic` have millions of schedules.
-    let optimistic = strategy == Strategy::Optimistic;
-    let scenario = Scenario {
-        faults: 1,
-        ..Scenario::new(strategy, stock, if optimistic { 2 } else { 3 })
-    };
-    scenario.explore().assert_clean();
-}
-
-/// The mutex is released after the attempt, but the server may commit that attempt later.
-#[test]
-fn local_mutex_oversells_after_an_unknown_outcome() {
-    let scenario = Scenario {
-        faults: 1,
-        ..Scenario::new(Strategy::LocalMutex, 1, 2)
-    };
-    let tally = scenario.explore();
-    assert_eq!((tally.schedules, tally.oversold), (654, 146));
-}
-
-/// While no lease is lost, the lock alone is enough: unconditional writes are exact, too.
-#[rstest]
-fn kept_lock_never_oversells_with_or_without_the_guard(
-    #[values(1, 2)] stock: i64,
-    #[values(false, true)] guard: bool,
-) {
-    let scenario = Scenario {
-        safeguards: Safeguards {
-            guard,
-            ..GUARD_ONLY
-        },
-        ..Scenario::new(Strategy::RedisLock, stock, 2)
-    };
-    scenario.explore().assert_clean();
 }
 
 /// A lease may end at any step while its holder continues without knowing. A write conditional on
@@ -207,36 +166,28 @@ fn lost_lease_oversells_unless_version_and_fence_are_checked(
     #[case] fence_only: [u64; 2],
     #[case] unconditional: [u64; 2],
 ) {
-    let explore = |condition: Option<WriteCondition>| {
-        let scenario = Scenario {
+    let explore = |condition, guard| {
+        let mut scenario = Scenario {
             losses: 1,
-            condition: condition.unwrap_or(WriteCondition::VersionAndFence),
-            safeguards: Safeguards {
-                guard: condition.is_some(),
-                check,
-            },
-            ..Scenario::new(Strategy::RedisLock, 1, buyers)
+            condition,
+            ..Scenario::new(RedisLock, 1, buyers)
         };
+        scenario.safeguards.guard = guard;
+        scenario.safeguards.check = check;
         scenario.explore()
     };
-    let counts = |tally: Tally| [tally.schedules, tally.oversold];
-    explore(Some(WriteCondition::VersionAndFence)).assert_clean();
-    let found = explore(Some(WriteCondition::FenceOnly));
-    assert_eq!(counts(found), fence_only);
-    assert_eq!(counts(explore(None)), unconditional);
-    assert!(0 < fence_only[1] && fence_only[1] < unconditional[1]);
-}
-
-/// The lock is held until the outcome is known: the repeated attempt under the same lock finds what
-/// the first one did, even if the first one commits later.
-#[test]
-fn unknown_outcome_under_a_lock_leaves_exactly_one_movement() {
-    let scenario = Scenario {
-        faults: 1,
-        safeguards: GUARD_ONLY,
-        ..Scenario::new(Strategy::RedisLock, 1, 2)
+    let counts = |tally: &Tally| [tally.schedules, tally.oversold];
+    let both = explore(WriteCondition::VersionAndFence, true);
+    let clean = Tally {
+        schedules: both.schedules,
+        ..Tally::default()
     };
-    scenario.explore().assert_clean();
+    assert_eq!(both, clean);
+    let found = explore(WriteCondition::FenceOnly, true);
+    assert_eq!(counts(&found), fence_only);
+    let found = explore(WriteCondition::VersionAndFence, false);
+    assert_eq!(counts(&found), unconditional);
+    assert!(0 < fence_only[1] && fence_only[1] < unconditional[1]);
 }
 
 /// One task sets the level to 5 while another sells or removes one unit: the level agrees with its
@@ -247,61 +198,83 @@ fn set_level_during_a_sale_keeps_level_and_movements_equal(
     #[values(0, 1)] stock: i64,
     #[values(false, true)] by_adjustment: bool,
 ) {
-    let sku = sku("1001");
+    let sku = sku(SKU);
     let mut sold_out = 0;
     let mut conflicts = 0;
     let explored = Explorer::up_to(100_000).explore(
         |decisions| {
             let state = MemoryStore::new(decisions, 0);
             state.stock(&sku, stock);
-            let (setter, taker) = (state.clone(), state.clone());
-            let change = level_change(&sku, 5, Some(Precondition::Exists));
-            let order = deduction(&sku, Quantity::ONE, None, Strategy::SingleSql);
-            let removal = adjustment(&sku, -1);
-            let tasks: Vec<Task<Option<AttemptOutcome>>> = vec![
-                Box::pin(async move {
-                    setter.set_level(&change).await.expect("no faults");
-                    None
-                }),
-                Box::pin(async move {
-                    if !by_adjustment {
-                        let attempt = taker.deduct_if_available(&order).await;
-                        return Some(attempt.expect("no faults"));
-                    }
-                    match taker.adjust(&removal).await.expect("no faults") {
-                        ChangeOutcome::BelowLimit { available } => {
-                            Some(AttemptOutcome::Insufficient { available })
-                        }
-                        ChangeOutcome::Conflict => Some(AttemptOutcome::Conflict),
-                        done => {
-                            assert!(matches!(done, ChangeOutcome::Done { .. }), "{done:?}");
-                            None
-                        }
-                    }
-                }),
-            ];
+            let set = set_to_five(state.clone());
+            let take: Task<_> = if by_adjustment {
+                Box::pin(remove_one(state.clone()))
+            } else {
+                Box::pin(sell_one(state.clone()))
+            };
+            let tasks = vec![Box::pin(set) as Task<_>, take];
             World { state, tasks }
         },
         |store, answers| {
-            let audit = &store.audit_now(&sku)[0];
-            let sold = match answers[1] {
-                Some(AttemptOutcome::Deducted { .. }) => 1,
-                None => 0,
-                Some(AttemptOutcome::Insufficient { available: 0 }) if stock == 0 => {
-                    sold_out += 1;
-                    0
-                }
-                Some(AttemptOutcome::Conflict) if stock == 0 => {
-                    conflicts += 1;
-                    0
-                }
+            match answers[1] {
+                AttemptOutcome::Deducted { .. } => {}
+                AttemptOutcome::Insufficient { available: 0 } if stock == 0 => sold_out += 1,
+                AttemptOutcome::Conflict if stock == 0 => conflicts += 1,
                 refused => bail!("{refused:?}"),
-            };
-            ensure!(audit.consistent() && audit.sold == sold, "{audit:?}");
+            }
+            let audit = store.audit_now(&sku);
+            let sale = !by_adjustment && matches!(answers[1], AttemptOutcome::Deducted { .. });
+            let right = audit.consistent() && audit.sold == i64::from(sale);
+            ensure!(right, "{audit:?}");
             Ok(())
         },
     );
     let schedules = explored.unwrap_or_else(|failure| panic!("{failure}"));
     assert!(schedules > 10, "{schedules} schedules");
     assert_eq!((sold_out > 0, conflicts > 0), (stock == 0, stock == 0));
+}
+
+async fn sell_one(store: MemoryStore) -> AttemptOutcome {
+    let order = deduction(&sku(SKU), None, SingleSql);
+    let sold = store.deduct_in_sql(&order, SqlMethod::Guarded).await;
+    sold.expect("no faults")
+}
+
+async fn set_to_five(store: MemoryStore) -> AttemptOutcome {
+    let change = LevelChange {
+        operation: OperationId::mint(),
+        sku: sku(SKU),
+        warehouse: Warehouse::default(),
+        on_hand: 5,
+        backorder_limit: None,
+        home: None,
+        reason: None,
+        precondition: Some(Precondition::Exists),
+    };
+    as_attempt(store.set_level(&change).await.expect("no faults"))
+}
+
+async fn remove_one(store: MemoryStore) -> AttemptOutcome {
+    let adjustment = Adjustment {
+        operation: OperationId::mint(),
+        sku: sku(SKU),
+        warehouse: Warehouse::default(),
+        delta: -1,
+        reason: Reason::parse("count").expect("a valid reason"),
+        reference: None,
+        idempotency: None,
+    };
+    as_attempt(store.adjust(&adjustment).await.expect("no faults"))
+}
+
+/// The outcome of a change in the words of a deduction.
+fn as_attempt(outcome: ChangeOutcome) -> AttemptOutcome {
+    match outcome {
+        ChangeOutcome::Done { level, .. } => AttemptOutcome::Deducted {
+            remaining: level.available(),
+            durability: Durability::Committed,
+        },
+        ChangeOutcome::BelowLimit { available } => AttemptOutcome::Insufficient { available },
+        ChangeOutcome::Conflict => AttemptOutcome::Conflict,
+        refused => panic!("{refused:?}"),
+    }
 }

@@ -5,18 +5,15 @@
 
 use super::dialect::{Value, values};
 use super::ledger_row::LedgerRow;
-use stocklock_core::ports::Condition;
-use stocklock_core::stock::{Deduction, Fence, StockLevel};
+use stocklock_core::ports::{AttemptOutcome, Condition};
+use stocklock_core::stock::{Deduction, Durability, StockLevel};
 
-/// What a conditional write did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WriteOutcome {
-    /// Level and movement are committed; this many units are available.
-    Written { available: i64 },
-    /// The condition does not hold. Nothing was changed.
-    Refused,
-    /// The ledger already has the operation, or its key. Nothing was changed.
-    Duplicate,
+/// The outcome of a sale that is committed; `available` units remain.
+pub(crate) fn deducted(available: i64) -> AttemptOutcome {
+    AttemptOutcome::Deducted {
+        remaining: available,
+        durability: Durability::Committed,
+    }
 }
 
 /// What is written, and on which condition.
@@ -24,34 +21,24 @@ pub(crate) enum WriteOutcome {
 pub(crate) struct ConditionalWrite<'a> {
     /// The movement. The statement computes its `available_after`.
     pub(crate) row: LedgerRow,
-    pub(crate) change: Change<'a>,
-}
-
-/// The change of the level.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Change<'a> {
-    /// Takes the units if enough are available.
-    Take { units: i64 },
-    /// Sets `on_hand`, if the backorder limit allows it: the limit may be lower than it was when
-    /// the level was read, and the CHECK would refuse the row.
-    Overwrite { on_hand: i64 },
-    /// Sets `on_hand` if the level has this version.
-    IfVersion { on_hand: i64, version: i64 },
-    /// The same, if no later holder of the lock has written.
-    IfFenced {
-        on_hand: i64,
-        version: i64,
-        fence: &'a Fence,
-    },
+    /// What `on_hand` becomes.
+    pub(crate) on_hand: &'static str,
+    /// Other assignments, each with a comma before it.
+    pub(crate) also: &'static str,
+    pub(crate) condition: &'static str,
+    /// The values from `$14` on.
+    level_values: Vec<Value<'a>>,
 }
 
 impl<'a> ConditionalWrite<'a> {
     /// Takes the units if enough are available.
     pub(crate) fn if_available(deduction: &Deduction) -> Self {
-        let units = deduction.quantity.units();
         Self {
             row: LedgerRow::from_deduction(deduction, None),
-            change: Change::Take { units },
+            on_hand: "on_hand - $14",
+            also: "",
+            condition: "on_hand - held >= $14 - backorder_limit",
+            level_values: values![deduction.quantity.units()].to_vec(),
         }
     }
 
@@ -61,19 +48,29 @@ impl<'a> ConditionalWrite<'a> {
         read: &StockLevel,
         condition: Condition<'a>,
     ) -> Self {
-        let on_hand = read.on_hand - deduction.quantity.units();
-        let version = read.version;
+        let mut level_values = vec![Value::from(read.on_hand - deduction.quantity.units())];
+        let (also, condition) = match condition {
+            // The limit may be lower than it was when the level was read, and the CHECK would refuse
+            // the row.
+            Condition::None => ("", "$14 - held >= -backorder_limit"),
+            Condition::Version => {
+                level_values.extend(values![read.version]);
+                ("", "version = $15")
+            }
+            Condition::Fence(fence) => {
+                level_values.extend(values![read.version, fence.token, &*fence.source]);
+                (
+                    ", fence = $16, fence_source = $17",
+                    "version = $15 AND (fence_source <> $17 OR fence <= $16)",
+                )
+            }
+        };
         Self {
             row: LedgerRow::from_deduction(deduction, Some(read)),
-            change: match condition {
-                Condition::None => Change::Overwrite { on_hand },
-                Condition::Version => Change::IfVersion { on_hand, version },
-                Condition::Fence(fence) => Change::IfFenced {
-                    on_hand,
-                    version,
-                    fence,
-                },
-            },
+            on_hand: "$14",
+            also,
+            condition,
+            level_values,
         }
     }
 
@@ -82,66 +79,50 @@ impl<'a> ConditionalWrite<'a> {
         self.row.idempotency_key.is_some()
     }
 
+    /// The `UPDATE`. It returns the units that are available, or no row if the condition does not
+    /// hold.
+    pub(crate) fn update(&self) -> String {
+        let Self {
+            on_hand,
+            also,
+            condition,
+            ..
+        } = self;
+        format!(
+            "UPDATE stock SET version = version + 1, on_hand = {on_hand}{also} \
+             WHERE sku = $2 AND warehouse = $3 AND home = 'sql' AND {condition} \
+             RETURNING on_hand - held + backorder_limit AS available"
+        )
+    }
+
     /// The values of the statement: those of the row (`$1` to `$13`), then those of the level.
     pub(crate) fn values(&self) -> Vec<Value<'_>> {
-        let mut all = self.row.values().to_vec();
-        match self.change {
-            Change::Take { units } => all.extend(values![units]),
-            Change::Overwrite { on_hand } => all.extend(values![on_hand]),
-            Change::IfVersion { on_hand, version } => all.extend(values![on_hand, version]),
-            Change::IfFenced {
-                on_hand,
-                version,
-                fence,
-            } => all.extend(values![on_hand, version, fence.token, &*fence.source]),
-        }
-        all
+        [&self.row.values()[..13], &self.level_values].concat()
     }
 }
 
-/// An `UPDATE` between `$before` and `$after`. It returns the units that are available, or no row if
-/// the condition does not hold.
-macro_rules! update {
-    ($before:expr, $set:literal, $condition:literal, $after:expr) => {
-        concat!(
-            $before,
-            "UPDATE stock SET version = version + 1, ",
-            $set,
-            " WHERE sku = $2 AND warehouse = $3 AND home = 'sql' AND ",
-            $condition,
-            " RETURNING on_hand - held + backorder_limit AS available",
-            $after
-        )
-    };
-}
+#[cfg(test)]
+pub(super) mod tests {
+    use uuid::uuid;
 
-/// A function from a [`Change`] to its statement in a dialect: an [`update`] between `$before` and
-/// `$after`.
-macro_rules! updates {
-    ($before:expr, $after:expr) => {
-        |change| match change {
-            Change::Take { .. } => update!(
-                $before,
-                "on_hand = on_hand - $14",
-                "on_hand - held >= $14 - backorder_limit",
-                $after
-            ),
-            Change::Overwrite { .. } => update!(
-                $before,
-                "on_hand = $14",
-                "$14 - held >= -backorder_limit",
-                $after
-            ),
-            Change::IfVersion { .. } => {
-                update!($before, "on_hand = $14", "version = $15", $after)
-            }
-            Change::IfFenced { .. } => update!(
-                $before,
-                "on_hand = $14, fence = $16, fence_source = $17",
-                "version = $15 AND (fence_source <> $17 OR fence <= $16)",
-                $after
-            ),
-        }
+    use super::*;
+    use stocklock_core::stock::{
+        Caller, Idempotency, IdempotencyKey, OperationId, Quantity, RequestHash, Sku, Warehouse,
     };
+
+    /// The write of the snapshots. `make bench` knows these values.
+    pub(in crate::sql) fn sample() -> ConditionalWrite<'static> {
+        ConditionalWrite::if_available(&Deduction {
+            operation: OperationId(uuid!("01234567-89ab-7def-8123-456789abcdef")),
+            sku: Sku::parse("sample").unwrap(),
+            warehouse: Warehouse::default(),
+            quantity: Quantity::ONE,
+            idempotency: Some(Idempotency {
+                caller: Caller::anonymous(),
+                key: IdempotencyKey::parse("sample-key").unwrap(),
+                hash: RequestHash([0; 32]),
+            }),
+            strategy: "single-sql",
+        })
+    }
 }
-pub(crate) use {update, updates};

@@ -1,39 +1,31 @@
-//! What one database supplies to the flows: its statements, and the operations that really differ.
+//! What one database supplies to the flows: its words, and the operations that really differ.
 //!
 //! Statements have numbered parameters (`$1`). The flows bind [`Value`]s and read rows that every
 //! driver can decode ([`AnyRow`]), so that no flow names a driver.
 
-use std::borrow::Cow;
-
+use sqlx::database::HasStatementCache;
 use sqlx::encode::Encode;
-use sqlx::error::BoxDynError;
 use sqlx::mysql::MySqlRow;
 use sqlx::postgres::PgRow;
+use sqlx::query::Query;
 use sqlx::sqlite::SqliteRow;
 use sqlx::types::Type;
-use sqlx::{Arguments, AssertSqlSafe, FromRow, SqlSafeStr, SqlStr};
+use sqlx::{Arguments, AssertSqlSafe, Database, FromRow, IntoArguments, SqlSafeStr, SqlStr};
 use uuid::Uuid;
 
-use super::conditional_write::{ConditionalWrite, WriteOutcome};
+use super::conditional_write::ConditionalWrite;
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Server, Transaction};
-use super::statements::Statements;
-use crate::StoreError;
+use super::statements::Words;
+use crate::{AttemptOutcome, Result};
 
 /// One database.
-pub(crate) trait Dialect: Server {
+pub(crate) trait Dialect: Server + Clone {
     /// Its name.
     const NAME: &'static str;
 
-    /// Its statements.
-    const STATEMENTS: Statements;
-
-    /// Executes a statement, and returns the number of rows that it changed.
-    fn execute(
-        connection: &mut Self::Connection,
-        statement: Statement,
-        values: &[Value<'_>],
-    ) -> impl Future<Output = sqlx::Result<u64>> + Send;
+    /// The words in which its statements differ from those of the others.
+    const WORDS: Words;
 
     /// Executes a statement, and returns its rows. The answer is read to its end.
     fn fetch<T: AnyRow>(
@@ -42,11 +34,12 @@ pub(crate) trait Dialect: Server {
         values: &[Value<'_>],
     ) -> impl Future<Output = sqlx::Result<Vec<T>>> + Send;
 
-    /// Writes a level and its movement, and commits both, in as few messages as possible.
+    /// Writes a level and its movement, and commits both, in as few messages as possible. `None` if
+    /// the condition does not hold.
     fn conditional_write(
         pool: &Pool<Self>,
         write: &ConditionalWrite<'_>,
-    ) -> impl Future<Output = Result<WriteOutcome, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<AttemptOutcome>>> + Send;
 
     /// Inserts movements from the journal, in as few messages as possible. A duplicate is an error.
     fn insert_entries(
@@ -66,7 +59,6 @@ pub(crate) trait AnyRow:
     + for<'r> FromRow<'r, MySqlRow>
     + for<'r> FromRow<'r, PgRow>
     + Send
-    + Unpin
     + 'static
 {
 }
@@ -76,13 +68,12 @@ impl<T> AnyRow for T where
         + for<'r> FromRow<'r, MySqlRow>
         + for<'r> FromRow<'r, PgRow>
         + Send
-        + Unpin
         + 'static
 {
 }
 
 /// The text of a statement.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Statement {
     pub(crate) text: SqlStr,
     /// Whether the server keeps the prepared statement for the next call.
@@ -99,16 +90,17 @@ impl From<&'static str> for Statement {
 }
 
 impl Statement {
-    /// A statement whose text depends on the call.
+    /// A statement that is put together from constants.
     pub(crate) fn built(text: String) -> Self {
         Self {
             text: trusted(text),
-            persistent: false,
+            persistent: true,
         }
     }
 }
 
-/// A text that was built from constants, numbers of parameters, and literals of `mysql::literal`.
+/// A text that was built from constants, numbers of parameters, and literals of
+/// `mysql::parameters`.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one place: no text from outside has a quote or a backslash in it"
@@ -151,68 +143,45 @@ macro_rules! values {
 }
 pub(crate) use values;
 
-/// Encodes values for a driver.
-pub(crate) fn arguments<'a, A: Arguments>(values: &[Value<'a>]) -> Result<A, BoxDynError>
-where
-    Option<i64>: Encode<'a, A::Database> + Type<A::Database>,
-    Option<&'a str>: Encode<'a, A::Database> + Type<A::Database>,
-    Option<&'a [u8]>: Encode<'a, A::Database> + Type<A::Database>,
-    Option<Uuid>: Encode<'a, A::Database> + Type<A::Database>,
-{
-    let mut arguments = A::default();
-    for value in values {
-        match *value {
-            Value::Int(value) => arguments.add(value)?,
-            Value::Text(value) => arguments.add(value)?,
-            Value::Bytes(value) => arguments.add(value)?,
-            Value::Uuid(value) => arguments.add(value)?,
-        }
-    }
-    Ok(arguments)
-}
-
-/// Leaves a statement as it is, for a driver with numbered parameters.
-pub(crate) fn numbered<'v, 'a>(
+/// A statement with its values for a driver.
+pub(crate) fn query<'a, DB>(
     statement: Statement,
-    values: &'v [Value<'a>],
-) -> (Statement, Cow<'v, [Value<'a>]>) {
-    (statement, Cow::Borrowed(values))
+    values: &[Value<'a>],
+) -> sqlx::Result<Query<'static, DB, DB::Arguments>>
+where
+    DB: Database + HasStatementCache,
+    DB::Arguments: IntoArguments<DB>,
+    Option<i64>: Encode<'a, DB> + Type<DB>,
+    Option<&'a str>: Encode<'a, DB> + Type<DB>,
+    Option<&'a [u8]>: Encode<'a, DB> + Type<DB>,
+    Option<Uuid>: Encode<'a, DB> + Type<DB>,
+{
+    let mut arguments = DB::Arguments::default();
+    for value in values {
+        let added = match *value {
+            Value::Int(value) => arguments.add(value),
+            Value::Text(value) => arguments.add(value),
+            Value::Bytes(value) => arguments.add(value),
+            Value::Uuid(value) => arguments.add(value),
+        };
+        added.map_err(sqlx::Error::Encode)?;
+    }
+    let query = sqlx::query_with(statement.text, arguments);
+    Ok(query.persistent(statement.persistent))
 }
 
-/// [`Dialect::execute`] and [`Dialect::fetch`] for a driver of sqlx. `$translate` turns numbered
-/// parameters into those of the driver. A macro, because sqlx's bounds for a generic driver are
-/// longer than the code.
-macro_rules! run_statements {
-    ($database:ty, $translate:expr) => {
-        async fn execute(
-            connection: &mut Self::Connection,
-            statement: $crate::sql::dialect::Statement,
-            values: &[$crate::sql::dialect::Value<'_>],
-        ) -> sqlx::Result<u64> {
-            let (statement, values) = $translate(statement, values);
-            let arguments = $crate::sql::dialect::arguments(&values).map_err(sqlx::Error::Encode)?;
-            let query = sqlx::query_with::<$database, <$database as sqlx::Database>::Arguments>(
-                statement.text,
-                arguments,
-            );
-            let done = query.persistent(statement.persistent).execute(connection);
-            Ok(done.await?.rows_affected())
-        }
-
+/// [`Dialect::fetch`] for a driver of sqlx. `$query` converts a statement and its values to a query
+/// of the driver. A macro, because sqlx's bounds for a generic driver are longer than the code.
+macro_rules! fetch {
+    ($query:expr) => {
         async fn fetch<T: $crate::sql::dialect::AnyRow>(
             connection: &mut Self::Connection,
             statement: $crate::sql::dialect::Statement,
             values: &[$crate::sql::dialect::Value<'_>],
         ) -> sqlx::Result<Vec<T>> {
-            let (statement, values) = $translate(statement, values);
-            let arguments = $crate::sql::dialect::arguments(&values).map_err(sqlx::Error::Encode)?;
-            let query = sqlx::query_as_with::<
-                $database,
-                T,
-                <$database as sqlx::Database>::Arguments,
-            >(statement.text, arguments);
-            query.persistent(statement.persistent).fetch_all(connection).await
+            let rows = $query(statement, values)?.fetch_all(connection).await?;
+            rows.iter().map(T::from_row).collect()
         }
     };
 }
-pub(crate) use run_statements;
+pub(crate) use fetch;

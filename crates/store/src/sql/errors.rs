@@ -4,11 +4,10 @@
 //! to undo the transaction means that nothing was. A statement that commits as it ends has an unknown
 //! outcome once its answer is missing. The databases' error codes are in `code`.
 
-use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;
-use stocklock_core::ports::Server;
+use stocklock_core::ports::{DriverError, Server};
 
-use crate::StoreError;
+use crate::{Result, StoreError};
 
 mod code;
 
@@ -27,12 +26,8 @@ pub(super) enum Verdict {
     ConnectionLost,
     /// The server is away, is starting, or refuses to write.
     Unavailable,
-    /// No connection became free in time.
-    PoolTimedOut,
     /// A unique index has the row already: look it up, then replay.
     Duplicate,
-    /// The level's CHECK constraint refused the row.
-    CheckViolated,
     /// Anything else: a defect.
     Bug,
 }
@@ -40,19 +35,23 @@ pub(super) enum Verdict {
 /// What `error` calls for.
 pub(super) fn classify(error: &sqlx::Error) -> Verdict {
     match error {
-        sqlx::Error::Database(database) if ended_in_a_lock_wait(&**database) => {
-            Verdict::RollBackThenRetry
-        }
-        sqlx::Error::Database(database) => Code::of(&**database).verdict(),
+        sqlx::Error::Database(database) => match of_postgres(error) {
+            Some(error) if ended_in_a_lock_wait(error) => Verdict::RollBackThenRetry,
+            _ => Code::of(&**database).verdict(),
+        },
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::BeginFailed => {
             Verdict::ConnectionLost
         }
-        sqlx::Error::PoolTimedOut => Verdict::PoolTimedOut,
-        sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed | sqlx::Error::Tls(_) => {
-            Verdict::Unavailable
-        }
+        sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::Tls(_) => Verdict::Unavailable,
         _ => Verdict::Bug,
     }
+}
+
+fn of_postgres(error: &sqlx::Error) -> Option<&PgDatabaseError> {
+    error.as_database_error()?.try_downcast_ref()
 }
 
 /// Whether PostgreSQL ended a statement while it waited for a row's holder.
@@ -60,9 +59,13 @@ pub(super) fn classify(error: &sqlx::Error) -> Verdict {
 /// If several transactions wait, one statement waits twice, for its turn and for the holder, and
 /// `lock_timeout` starts again for each wait. So `statement_timeout` may come first. Only such a wait
 /// gives the error a context. The context's words depend on the server's language.
-fn ended_in_a_lock_wait(error: &dyn DatabaseError) -> bool {
-    let postgres = error.try_downcast_ref::<PgDatabaseError>();
-    postgres.is_some_and(|error| error.code() == "57014" && error.r#where().is_some())
+fn ended_in_a_lock_wait(error: &PgDatabaseError) -> bool {
+    error.code() == "57014" && error.r#where().is_some()
+}
+
+/// The database does not answer, or refuses to work.
+pub(super) fn unavailable(error: impl Into<DriverError>) -> StoreError {
+    StoreError::Unavailable(Server::Database, error.into())
 }
 
 /// Maps an error from before COMMIT, if the statement can neither find a duplicate nor violate a
@@ -75,28 +78,25 @@ pub(super) fn before_commit(error: sqlx::Error) -> StoreError {
         Verdict::RollBackThenRetry => StoreError::LockWait(source),
         Verdict::TooSlow => StoreError::TooSlow(source),
         Verdict::ConnectionLost => StoreError::ConnectionLost(Server::Database, source),
-        Verdict::Unavailable | Verdict::PoolTimedOut => {
-            StoreError::Unavailable(Server::Database, source)
-        }
-        Verdict::Duplicate | Verdict::CheckViolated | Verdict::Bug => StoreError::Bug(source),
+        Verdict::Unavailable => unavailable(source),
+        Verdict::Duplicate | Verdict::Bug => StoreError::Bug(source),
     }
 }
 
 /// Maps an error from COMMIT. It may have happened unless the database is known to have undone it.
 pub(super) fn in_commit(error: sqlx::Error) -> StoreError {
-    let code = error.as_database_error().map(Code::of);
-    if code.is_some_and(|code| code.undoes_commit()) {
-        before_commit(error)
-    } else {
-        StoreError::OutcomeUnknown(Box::new(error))
-    }
+    unknown_unless(Code::undoes_commit, error)
 }
 
 /// Maps an error from a statement that commits as it ends. The server reports errors of the statement
 /// before it commits. If the server shuts down or never replies, the commit may have happened.
 pub(super) fn in_autocommit(error: sqlx::Error) -> StoreError {
+    unknown_unless(Code::is_of_the_statement, error)
+}
+
+fn unknown_unless(nothing_changed: impl Fn(&Code) -> bool, error: sqlx::Error) -> StoreError {
     let code = error.as_database_error().map(Code::of);
-    if code.is_some_and(|code| code.is_of_the_statement()) {
+    if code.is_some_and(|code| nothing_changed(&code)) {
         before_commit(error)
     } else {
         StoreError::OutcomeUnknown(Box::new(error))
@@ -106,13 +106,9 @@ pub(super) fn in_autocommit(error: sqlx::Error) -> StoreError {
 /// Whether PostgreSQL stopped waiting for another transaction that is recording the same key. That
 /// wait names an index of the ledger; the wait for the level's row does not.
 pub(super) fn waited_for_the_ledger(error: &sqlx::Error) -> bool {
-    let postgres = error
-        .as_database_error()
-        .and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
+    let context = of_postgres(error).and_then(PgDatabaseError::r#where);
     classify(error) == Verdict::RollBackThenRetry
-        && postgres
-            .and_then(PgDatabaseError::r#where)
-            .is_some_and(|context| context.contains("movement"))
+        && context.is_some_and(|context| context.contains("movement"))
 }
 
 /// Whether a movement was new to the ledger.
@@ -124,7 +120,7 @@ pub(super) enum Inserted {
 
 /// Maps the answer to an insert into the ledger. `has_key`: the only lock that the insert can wait
 /// for is that of another transaction which is recording the same key.
-pub(super) fn inserted<T>(answer: sqlx::Result<T>, has_key: bool) -> Result<Inserted, StoreError> {
+pub(super) fn inserted<T>(answer: sqlx::Result<T>, has_key: bool) -> Result<Inserted> {
     let Err(error) = answer else {
         return Ok(Inserted::New);
     };
@@ -146,97 +142,64 @@ pub(super) fn conflict_if_duplicate(error: sqlx::Error) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
-    use std::error::Error;
     use std::io;
 
-    use sqlx::error::ErrorKind;
+    use sqlx::{Connection, Executor, SqliteConnection};
 
     use super::*;
 
+    /// The name of the error before COMMIT, in COMMIT, and in a statement that commits as it ends.
+    fn names(mut error: impl FnMut() -> sqlx::Error) -> [String; 3] {
+        let name = |error: StoreError| {
+            let text = format!("{error:?}");
+            text.split('(').next().unwrap_or_default().to_owned()
+        };
+        [
+            name(before_commit(error())),
+            name(in_commit(error())),
+            name(in_autocommit(error())),
+        ]
+    }
+
     #[test]
-    fn lost_connection_is_unknown_outcome_only_in_commit() {
-        let lost = || sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into());
-        let before = before_commit(lost());
-        assert!(matches!(before, StoreError::ConnectionLost(..)));
-        for error in [
-            lost(),
-            sqlx::Error::Protocol("expected a packet".to_owned()),
-            sqlx::Error::WorkerCrashed,
-            sqlx::Error::Tls("cut".into()),
-            sqlx::Error::RowNotFound,
+    fn missing_answer_is_unknown_outcome_only_in_commit() {
+        let errors: [(fn() -> sqlx::Error, _); 6] = [
+            (
+                || io::Error::from(io::ErrorKind::ConnectionReset).into(),
+                "ConnectionLost",
+            ),
+            (|| sqlx::Error::Protocol("cut".to_owned()), "ConnectionLost"),
+            (|| sqlx::Error::WorkerCrashed, "Unavailable"),
+            (|| sqlx::Error::Tls("cut".into()), "Unavailable"),
+            (|| sqlx::Error::PoolTimedOut, "Unavailable"),
+            (|| sqlx::Error::RowNotFound, "Bug"),
+        ];
+        for (error, before) in errors {
+            assert_eq!(names(error), [before, "OutcomeUnknown", "OutcomeUnknown"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn error_that_the_database_answered_is_known_by_its_code() {
+        let mut database = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        let setup = "CREATE TABLE sale (id UNIQUE); PRAGMA max_page_count = 3";
+        database.execute(setup).await.unwrap();
+        for (statement, expected) in [
+            (
+                "INSERT INTO nowhere VALUES (1)",
+                ["Bug", "OutcomeUnknown", "Bug"],
+            ),
+            (
+                "INSERT INTO sale VALUES (zeroblob(100000))",
+                ["Unavailable"; 3],
+            ),
         ] {
-            let after = in_commit(error);
-            assert!(matches!(after, StoreError::OutcomeUnknown(_)), "{after:?}");
+            let mut failed = Vec::new();
+            for _ in expected {
+                failed.push(database.execute(statement).await.unwrap_err());
+            }
+            let error = || failed.pop().expect("one for each stage");
+            assert_eq!(names(error), expected, "{statement}");
         }
-        let protocol = sqlx::Error::Protocol("expected a packet".to_owned());
-        assert_eq!(classify(&protocol), Verdict::ConnectionLost);
-    }
-
-    /// A database error with a SQLSTATE. [`Code`] takes it for PostgreSQL's.
-    #[derive(Debug, thiserror::Error)]
-    #[error("{0}")]
-    struct Answer(&'static str);
-
-    impl DatabaseError for Answer {
-        fn message(&self) -> &str {
-            self.0
-        }
-
-        fn code(&self) -> Option<Cow<'_, str>> {
-            Some(self.0.into())
-        }
-
-        fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
-            self
-        }
-
-        fn as_error_mut(&mut self) -> &mut (dyn Error + Send + Sync + 'static) {
-            self
-        }
-
-        fn into_error(self: Box<Self>) -> Box<dyn Error + Send + Sync + 'static> {
-            self
-        }
-
-        fn kind(&self) -> ErrorKind {
-            ErrorKind::Other
-        }
-    }
-
-    #[test]
-    fn same_error_before_and_in_commit_differs() {
-        let before = |state| before_commit(sqlx::Error::Database(Box::new(Answer(state))));
-        let within = |state| in_commit(sqlx::Error::Database(Box::new(Answer(state))));
-        assert!(matches!(before("40001"), StoreError::Aborted(_)));
-        assert!(matches!(within("40001"), StoreError::Aborted(_)));
-        assert!(matches!(before("55P03"), StoreError::LockWait(_)));
-        assert!(matches!(within("55P03"), StoreError::OutcomeUnknown(_)));
-        assert!(matches!(before("53100"), StoreError::Unavailable(..)));
-        assert!(matches!(within("53100"), StoreError::OutcomeUnknown(_)));
-        assert!(matches!(before("XX000"), StoreError::Bug(_)));
-        assert!(matches!(within("XX000"), StoreError::OutcomeUnknown(_)));
-    }
-
-    #[test]
-    fn autocommit_is_unknown_if_server_stops_or_is_silent() {
-        let answered = |state| in_autocommit(sqlx::Error::Database(Box::new(Answer(state))));
-        assert!(matches!(answered("40P01"), StoreError::Aborted(_)));
-        assert!(matches!(answered("55P03"), StoreError::LockWait(_)));
-        assert!(matches!(answered("57014"), StoreError::TooSlow(_)));
-        assert!(matches!(answered("25006"), StoreError::Unavailable(..)));
-        assert!(matches!(answered("42P01"), StoreError::Bug(_)));
-        for state in ["", "08006", "57P01", "57P02", "58030", "XX000"] {
-            let answer = answered(state);
-            assert!(matches!(answer, StoreError::OutcomeUnknown(_)), "{state}");
-        }
-        let lost = in_autocommit(sqlx::Error::Io(io::ErrorKind::ConnectionReset.into()));
-        assert!(matches!(lost, StoreError::OutcomeUnknown(_)));
-    }
-
-    #[test]
-    fn pool_without_connection_is_unavailable() {
-        let away = before_commit(sqlx::Error::PoolTimedOut);
-        assert!(matches!(away, StoreError::Unavailable(..)));
     }
 }

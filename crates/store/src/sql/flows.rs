@@ -5,48 +5,66 @@
 use async_trait::async_trait;
 
 use super::SqlStore;
-use super::conditional_write::{ConditionalWrite, WriteOutcome};
-use super::dialect::{Dialect, values};
+use super::conditional_write::{ConditionalWrite, deducted};
+use super::dialect::{Dialect, Statement, values};
 use super::errors::{Inserted, before_commit, conflict_if_duplicate, inserted};
 use super::ledger_row::LedgerRow;
-use super::level_change::{plan, plan_adjustment};
+use super::level_change::{plan_adjustment, plan_level};
 use super::pool::Transaction;
-use super::rows::{self, LevelRow};
-use crate::StoreError;
+use super::rows;
+use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS};
+use crate::Result;
 use stocklock_core::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LedgerReader, LevelStore, RedisMethod,
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LedgerReader, LevelStore,
+    RedisMethod, SqlMethod,
 };
 use stocklock_core::stock::{
-    Adjustment, Deduction, Durability, Fence, LevelChange, Sku, StockLevel, Warehouse,
+    Adjustment, Deduction, Fence, Home, LevelChange, Sku, StockLevel, Warehouse,
 };
+
+/// SKU, warehouse, units to add.
+const CHANGE_ON_HAND: &str = "UPDATE stock SET on_hand = on_hand + $3, version = version + 1
+    WHERE sku = $1 AND warehouse = $2 AND home = 'sql'";
+
+/// SKU, warehouse.
+const FENCE: &str = "SELECT fence, fence_source FROM stock WHERE sku = $1 AND warehouse = $2";
+
+/// SKU, warehouse, `on_hand`, `backorder_limit`, version, home.
+const INSERT_LEVEL: &str = "INSERT INTO stock
+    (sku, warehouse, on_hand, backorder_limit, version, home)
+    VALUES ($1, $2, $3, $4, $5, $6)";
+
+/// SKU, warehouse, `on_hand`, `backorder_limit`, version.
+const UPDATE_LEVEL: &str = "UPDATE stock SET on_hand = $3, backorder_limit = $4, version = $5
+    WHERE sku = $1 AND warehouse = $2 AND home = 'sql'";
 
 #[async_trait]
 impl<D: Dialect> DeductionStore for SqlStore<D> {
-    async fn deduct_if_available(
+    async fn deduct_in_sql(
         &self,
         deduction: &Deduction,
-    ) -> Result<AttemptOutcome, StoreError> {
-        let write = ConditionalWrite::if_available(deduction);
-        match self.conditional_write(&write).await? {
-            Some(outcome) => Ok(outcome),
-            None => self.refusal(deduction).await,
+        method: SqlMethod,
+    ) -> Result<AttemptOutcome> {
+        match method {
+            SqlMethod::Guarded => {
+                let write = ConditionalWrite::if_available(deduction);
+                match self.conditional_write(&write).await? {
+                    Some(outcome) => Ok(outcome),
+                    None => self.refusal(deduction).await,
+                }
+            }
+            SqlMethod::RowLock => {
+                let place = (&deduction.sku, &deduction.warehouse);
+                let decide = |level| {
+                    let remaining = AttemptOutcome::decide(level, deduction.quantity.units())?;
+                    let mut row = LedgerRow::from_deduction(deduction, None);
+                    row.available_after = remaining;
+                    Ok((row, deducted(remaining)))
+                };
+                let duplicate = AttemptOutcome::Duplicate;
+                self.under_row_lock(place, duplicate, decide).await
+            }
         }
-    }
-
-    async fn deduct_under_row_lock(
-        &self,
-        deduction: &Deduction,
-    ) -> Result<AttemptOutcome, StoreError> {
-        let place = (&deduction.sku, &deduction.warehouse);
-        let units = deduction.quantity.units();
-        let decide = |level| {
-            let remaining = AttemptOutcome::decide(level, units)?;
-            let mut row = LedgerRow::from_deduction(deduction, None);
-            row.available_after = remaining;
-            Ok((row, deducted(remaining)))
-        };
-        self.under_row_lock(place, AttemptOutcome::Duplicate, decide)
-            .await
     }
 
     async fn write_back(
@@ -54,7 +72,7 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
         deduction: &Deduction,
         read: &StockLevel,
         condition: Condition<'_>,
-    ) -> Result<AttemptOutcome, StoreError> {
+    ) -> Result<AttemptOutcome> {
         let write = ConditionalWrite::from_read(deduction, read, condition);
         match (self.conditional_write(&write).await?, condition) {
             (Some(outcome), _) => Ok(outcome),
@@ -69,7 +87,7 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
         &self,
         deduction: &Deduction,
         _: RedisMethod,
-    ) -> Result<AttemptOutcome, StoreError> {
+    ) -> Result<AttemptOutcome> {
         let level = self.level(&deduction.sku, &deduction.warehouse).await?;
         Ok(level.map_or(AttemptOutcome::UnknownSku, |level| {
             AttemptOutcome::WrongHome(level.home)
@@ -79,17 +97,23 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
 
 #[async_trait]
 impl<D: Dialect> LevelStore for SqlStore<D> {
-    async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome, StoreError> {
+    async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome> {
         self.write(async {
-            let mut tx = self.begin(D::STATEMENTS.begin_set_level).await?;
+            let mut tx = self.begin(D::WORDS.begin_set_level).await?;
             let sku = values![change.sku.as_str()];
-            if let Some(lock_sku) = D::STATEMENTS.lock_sku {
+            if let Some(lock_sku) = D::WORDS.lock_sku {
                 let locked = tx.execute(lock_sku, &sku).await;
                 locked.map_err(before_commit)?;
             }
-            let existing = tx.fetch(D::STATEMENTS.levels_of_sku_locked, &sku).await;
+            let locked = statements::levels_of_sku(D::WORDS.lock_rows);
+            let existing = tx.fetch(locked, &sku).await;
             let existing = rows::levels(existing.map_err(before_commit)?)?;
-            let planned = match plan(change, &existing) {
+            let planned = match plan_level(change, &existing) {
+                // Redis has the level. SQL only creates its row.
+                Ok(planned) if planned.level.home == Home::Redis && !planned.created => {
+                    tx.roll_back().await;
+                    return Ok(ChangeOutcome::WrongHome(Home::Redis));
+                }
                 Ok(planned) => planned,
                 Err(refused) => {
                     tx.roll_back().await;
@@ -106,13 +130,13 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
                 level.home.as_str(),
             ];
             let written = if created {
-                tx.execute(D::STATEMENTS.insert_level, &columns).await
+                tx.execute(INSERT_LEVEL, &columns).await
             } else {
-                tx.execute(D::STATEMENTS.update_level, &columns[..5]).await
+                tx.execute(UPDATE_LEVEL, &columns[..5]).await
             };
             written.map_err(conflict_if_duplicate)?;
             let row = LedgerRow::from_level_change(change, planned.before, &level);
-            Ok(match self.record_and_commit(tx, &row).await? {
+            Ok(match tx.record_and_commit(&row).await? {
                 Inserted::New => ChangeOutcome::Done { level, created },
                 Inserted::Duplicate => ChangeOutcome::Duplicate,
             })
@@ -120,7 +144,7 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
         .await
     }
 
-    async fn adjust(&self, adjustment: &Adjustment) -> Result<ChangeOutcome, StoreError> {
+    async fn adjust(&self, adjustment: &Adjustment) -> Result<ChangeOutcome> {
         let place = (&adjustment.sku, &adjustment.warehouse);
         let decide = |level| {
             let level = plan_adjustment(adjustment, level)?;
@@ -141,13 +165,13 @@ impl<D: Dialect> SqlStore<D> {
         (sku, warehouse): (&Sku, &Warehouse),
         duplicate: T,
         decide: impl FnOnce(Option<StockLevel>) -> Result<(LedgerRow, T), T> + Send,
-    ) -> Result<T, StoreError> {
+    ) -> Result<T> {
         self.write(async {
-            let mut tx = self.begin(D::STATEMENTS.begin).await?;
+            let mut tx = self.begin(D::WORDS.begin).await?;
             let place = values![sku.as_str(), warehouse.as_str()];
-            let found = tx.fetch(D::STATEMENTS.level_locked, &place).await;
-            let mut found: Vec<LevelRow> = found.map_err(before_commit)?;
-            let level = found.pop().map(rows::level).transpose()?;
+            let locked = statements::level(D::WORDS.lock_rows);
+            let found = tx.fetch(locked, &place).await;
+            let level = rows::levels(found.map_err(before_commit)?)?.pop();
             let (row, outcome) = match decide(level) {
                 Ok(decided) => decided,
                 Err(refused) => {
@@ -156,9 +180,9 @@ impl<D: Dialect> SqlStore<D> {
                 }
             };
             let change = values![sku.as_str(), warehouse.as_str(), row.delta];
-            let changed = tx.execute(D::STATEMENTS.change_on_hand, &change).await;
+            let changed = tx.execute(CHANGE_ON_HAND, &change).await;
             changed.map_err(before_commit)?;
-            Ok(match self.record_and_commit(tx, &row).await? {
+            Ok(match tx.record_and_commit(&row).await? {
                 Inserted::New => outcome,
                 Inserted::Duplicate => duplicate,
             })
@@ -166,65 +190,42 @@ impl<D: Dialect> SqlStore<D> {
         .await
     }
 
-    /// Records a movement in the transaction that wrote its level, and commits both. Rolls back if
-    /// the ledger already has the operation.
-    async fn record_and_commit(
-        &self,
-        mut tx: Transaction<D>,
-        row: &LedgerRow,
-    ) -> Result<Inserted, StoreError> {
-        let recorded = tx.record(row).await?;
-        match recorded {
-            Inserted::New => tx.commit().await?,
-            Inserted::Duplicate => tx.roll_back().await,
-        }
-        Ok(recorded)
-    }
-
     /// `None` if the condition does not hold.
     async fn conditional_write(
         &self,
         write: &ConditionalWrite<'_>,
-    ) -> Result<Option<AttemptOutcome>, StoreError> {
-        let written = self.write(D::conditional_write(&self.writers, write));
-        Ok(match written.await? {
-            WriteOutcome::Written { available } => Some(deducted(available)),
-            WriteOutcome::Duplicate => Some(AttemptOutcome::Duplicate),
-            WriteOutcome::Refused => None,
-        })
+    ) -> Result<Option<AttemptOutcome>> {
+        self.write(D::conditional_write(&self.writers, write)).await
     }
 
     /// Why SQL refused to take the units, by the level as it is now.
-    async fn refusal(&self, deduction: &Deduction) -> Result<AttemptOutcome, StoreError> {
+    async fn refusal(&self, deduction: &Deduction) -> Result<AttemptOutcome> {
         let level = self.level(&deduction.sku, &deduction.warehouse).await?;
         Ok(AttemptOutcome::refused(level, deduction.quantity.units()))
     }
 
     /// Why a write on condition of `fence` was refused, by the fence that the row has now.
-    async fn fenced_refusal(
-        &self,
-        deduction: &Deduction,
-        fence: &Fence,
-    ) -> Result<AttemptOutcome, StoreError> {
+    async fn fenced_refusal(&self, deduction: &Deduction, fence: &Fence) -> Result<AttemptOutcome> {
         let place = values![deduction.sku.as_str(), deduction.warehouse.as_str()];
-        let last = self.select(D::STATEMENTS.fence, &place).await?.pop();
+        let last = self.select(FENCE, &place).await?.pop();
         Ok(AttemptOutcome::write_refused(last, fence))
     }
 }
 
 impl<D: Dialect> Transaction<D> {
-    /// Inserts a movement.
-    pub(super) async fn record(&mut self, row: &LedgerRow) -> Result<Inserted, StoreError> {
-        let mut columns = row.values().to_vec();
-        columns.extend(values![row.available_after]);
-        let answer = self.execute(D::STATEMENTS.insert_movement, &columns).await;
-        inserted(answer, !D::EMBEDDED && row.idempotency_key.is_some())
-    }
-}
-
-fn deducted(remaining: i64) -> AttemptOutcome {
-    AttemptOutcome::Deducted {
-        remaining,
-        durability: Durability::Committed,
+    /// Records a movement in the transaction that wrote its level, and commits both. Rolls back if
+    /// the ledger already has the operation.
+    pub(super) async fn record_and_commit(mut self, row: &LedgerRow) -> Result<Inserted> {
+        let statement = Statement::built(format!(
+            "INSERT INTO movement ({INSERT_COLUMNS})
+            VALUES ({INSERT_PARAMETERS}, $14)"
+        ));
+        let answer = self.execute(statement, &row.values()[..14]).await;
+        let recorded = inserted(answer, !D::EMBEDDED && row.idempotency_key.is_some())?;
+        match recorded {
+            Inserted::New => self.commit().await?,
+            Inserted::Duplicate => self.roll_back().await,
+        }
+        Ok(recorded)
     }
 }

@@ -13,8 +13,9 @@ use super::errors::{Inserted, before_commit, conflict_if_duplicate, inserted};
 use super::ledger_row::LedgerRow;
 use super::pool::Transaction;
 use super::rows::{AuditRow, MirrorRow};
-use crate::StoreError;
+use super::statements::{self, INSERT_COLUMNS, LEVEL_COLUMNS, Words};
 use crate::journal::{EntryId, JournalEntry, last_of_each_level};
+use crate::{Result, StoreError};
 use stocklock_core::stock::{Audit, Sku, StockLevel, Warehouse};
 
 /// How many operations one statement looks up.
@@ -23,11 +24,26 @@ const OPERATIONS_PER_LOOKUP: usize = 500;
 /// How many statements the bound of [`JournalSink::ledger_up_to`] allows for at most.
 const MAX_LOOKUPS: u32 = 20;
 
+/// Ends a condition on movements: those up to a journal entry, and those from no entry.
+const UP_TO: &str = " AND NOT coalesce(journal_millis > $2
+            OR journal_millis = $2 AND journal_number > $3, false)";
+
+const LAST_ENTRY: &str = "SELECT journal_millis, journal_number FROM movement
+    WHERE sku = $1 AND journal_millis IS NOT NULL
+    ORDER BY journal_millis DESC, journal_number DESC LIMIT 1";
+
+/// Changes nothing if the row is from a later entry.
+const UPDATE_MIRROR: &str = "UPDATE stock
+    SET on_hand = $3, held = $4, backorder_limit = $5, version = $6,
+        journal_millis = $7, journal_number = $8
+    WHERE sku = $1 AND warehouse = $2 AND home = 'redis'
+        AND (journal_millis < $7 OR journal_millis = $7 AND journal_number < $8)";
+
 /// Applies journal entries to SQL, and reads what was applied.
 #[async_trait]
 pub(crate) trait JournalSink: Send + Sync {
     /// The identity of this ledger, created with its schema.
-    async fn ledger_id(&self) -> Result<String, StoreError>;
+    async fn ledger_id(&self) -> Result<String>;
 
     /// Reads one level and the journal entry that it comes from. That is zero if no entry has changed
     /// the level.
@@ -35,11 +51,11 @@ pub(crate) trait JournalSink: Send + Sync {
         &self,
         sku: &Sku,
         warehouse: &Warehouse,
-    ) -> Result<Option<(StockLevel, EntryId)>, StoreError>;
+    ) -> Result<Option<(StockLevel, EntryId)>>;
 
     /// Records each movement of the entries once, even if it is applied repeatedly, and updates the
     /// mirrors. All in one transaction.
-    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<(), StoreError>;
+    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<()>;
 
     /// Reads two things from one snapshot: the sums per warehouse over the SKU's movements up to the
     /// entry `last` and over those that did not come from the journal, and which of the operations
@@ -49,16 +65,16 @@ pub(crate) trait JournalSink: Send + Sync {
         sku: &Sku,
         last: EntryId,
         operations: &[Uuid],
-    ) -> Result<(Vec<Audit>, HashSet<Uuid>), StoreError>;
+    ) -> Result<(Vec<Audit>, HashSet<Uuid>)>;
 
     /// The latest journal entry among the SKU's movements.
-    async fn last_recorded(&self, sku: &Sku) -> Result<EntryId, StoreError>;
+    async fn last_recorded(&self, sku: &Sku) -> Result<EntryId>;
 }
 
 #[async_trait]
 impl<D: Dialect> JournalSink for SqlStore<D> {
-    async fn ledger_id(&self) -> Result<String, StoreError> {
-        let mut found: Vec<(String,)> = self.select(D::STATEMENTS.ledger_id, &[]).await?;
+    async fn ledger_id(&self) -> Result<String> {
+        let mut found: Vec<(String,)> = self.select("SELECT id FROM ledger", &[]).await?;
         let id = found.pop().map(|(id,)| id);
         id.ok_or_else(|| StoreError::Bug("the table `ledger` has no row".into()))
     }
@@ -67,22 +83,26 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
         &self,
         sku: &Sku,
         warehouse: &Warehouse,
-    ) -> Result<Option<(StockLevel, EntryId)>, StoreError> {
+    ) -> Result<Option<(StockLevel, EntryId)>> {
+        let statement = Statement::built(format!(
+            "SELECT {LEVEL_COLUMNS}, journal_millis, journal_number
+            FROM stock WHERE sku = $1 AND warehouse = $2"
+        ));
         let place = values![sku.as_str(), warehouse.as_str()];
-        let mut found: Vec<MirrorRow> = self.select(D::STATEMENTS.mirror, &place).await?;
-        found.pop().map(MirrorRow::mirrored).transpose()
+        let mut found: Vec<MirrorRow> = self.select(statement, &place).await?;
+        Ok(found.pop().map(|row| (row.level, row.entry)))
     }
 
-    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<(), StoreError> {
+    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<()> {
         self.write(async {
-            let mut tx = self.begin(D::STATEMENTS.begin).await?;
+            let mut tx = self.begin(D::WORDS.begin).await?;
             update_mirrors(&mut tx, entries).await?;
             let rows: Vec<_> = entries.iter().flat_map(|entry| &entry.movements).collect();
             let answer = D::insert_entries(&mut tx, &rows).await;
             if inserted(answer, false)? == Inserted::Duplicate {
                 // Some are recorded already. Which ones is decided row by row.
                 tx.roll_back().await;
-                tx = self.begin(D::STATEMENTS.begin).await?;
+                tx = self.begin(D::WORDS.begin).await?;
                 update_mirrors(&mut tx, entries).await?;
                 for row in rows {
                     let answer = insert_entry(&mut tx, row).await;
@@ -99,13 +119,14 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
         sku: &Sku,
         last: EntryId,
         operations: &[Uuid],
-    ) -> Result<(Vec<Audit>, HashSet<Uuid>), StoreError> {
+    ) -> Result<(Vec<Audit>, HashSet<Uuid>)> {
         let lookups = operations.len().div_ceil(OPERATIONS_PER_LOOKUP);
         let statements = u32::try_from(lookups + 1).map_or(MAX_LOOKUPS, |n| n.min(MAX_LOOKUPS));
         let reading = async {
-            let mut tx = self.readers.begin(D::STATEMENTS.begin_snapshot).await?;
+            let mut tx = self.readers.begin(D::WORDS.begin_snapshot).await?;
             let up_to = values![sku.as_str(), last.millis, last.number];
-            let sums = tx.fetch(D::STATEMENTS.audit_up_to, &up_to).await;
+            let statement = statements::audit(&D::WORDS, UP_TO);
+            let sums = tx.fetch(statement, &up_to).await;
             let sums: Vec<AuditRow> = sums.map_err(before_commit)?;
             let mut recorded = HashSet::new();
             for operations in operations.chunks(OPERATIONS_PER_LOOKUP) {
@@ -114,12 +135,11 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
             tx.roll_back().await;
             Ok((sums.into_iter().map(Audit::from).collect(), recorded))
         };
-        self.read_statements(statements, reading).await
+        self.read(statements, reading).await
     }
 
-    async fn last_recorded(&self, sku: &Sku) -> Result<EntryId, StoreError> {
-        let statement = D::STATEMENTS.last_entry;
-        let mut found = self.select(statement, &values![sku.as_str()]).await?;
+    async fn last_recorded(&self, sku: &Sku) -> Result<EntryId> {
+        let mut found = self.select(LAST_ENTRY, &values![sku.as_str()]).await?;
         Ok(found.pop().unwrap_or_default())
     }
 }
@@ -128,25 +148,26 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
 async fn recorded_among<D: Dialect>(
     tx: &mut Transaction<D>,
     operations: &[Uuid],
-) -> Result<Vec<Uuid>, StoreError> {
+) -> Result<Vec<Uuid>> {
     let list: Vec<String> = (1..=operations.len()).map(|n| format!("${n}")).collect();
     let list = list.join(", ");
-    let text =
-        format!("SELECT operation_id FROM movement WHERE line = 0 AND operation_id IN ({list})");
+    let statement = Statement {
+        // The text depends on the number of operations.
+        persistent: false,
+        ..Statement::built(format!(
+            "SELECT operation_id FROM movement WHERE line = 0 AND operation_id IN ({list})"
+        ))
+    };
     let values: Vec<_> = operations.iter().map(|id| (*id).into()).collect();
-    let found: sqlx::Result<Vec<(Uuid,)>> = tx.fetch(Statement::built(text), &values).await;
-    Ok(found
-        .map_err(before_commit)?
-        .into_iter()
-        .map(|(id,)| id)
-        .collect())
+    let found: Vec<(Uuid,)> = tx.fetch(statement, &values).await.map_err(before_commit)?;
+    Ok(found.into_iter().map(|(id,)| id).collect())
 }
 
 /// Updates each mirror to the last of its entries. Rows are locked in (SKU, warehouse) order.
 async fn update_mirrors<D: Dialect>(
     tx: &mut Transaction<D>,
     entries: &[&JournalEntry],
-) -> Result<(), StoreError> {
+) -> Result<()> {
     for entry in last_of_each_level(entries) {
         let (sku, warehouse) = entry.place();
         let columns = values![
@@ -159,23 +180,33 @@ async fn update_mirrors<D: Dialect>(
             entry.id.millis,
             entry.id.number,
         ];
-        let updated = tx.execute(D::STATEMENTS.update_mirror, &columns).await;
+        let updated = tx.execute(UPDATE_MIRROR, &columns).await;
         updated.map_err(before_commit)?;
     }
     Ok(())
 }
 
-/// Inserts a movement unless it is recorded. It becomes a conflict if another transaction is
-/// recording the same operation or key at this moment; the next attempt sees that row.
+/// Inserts a movement unless its operation is recorded. If another operation has the key, the
+/// movement is recorded without it. It becomes a conflict if another transaction is recording the
+/// same operation or key at this moment; the next attempt sees that row.
 pub(crate) async fn insert_entry<D: Dialect>(
     tx: &mut Transaction<D>,
     row: &LedgerRow,
-) -> sqlx::Result<u64> {
-    let mut columns = row.values().to_vec();
-    columns.extend(values![
-        row.available_after,
-        row.entry.millis,
-        row.entry.number
-    ]);
-    tx.execute(D::STATEMENTS.insert_entry, &columns).await
+) -> sqlx::Result<()> {
+    let Words {
+        entry_time,
+        no_table,
+        ..
+    } = D::WORDS;
+    let statement = Statement::built(format!(
+        "INSERT INTO movement ({INSERT_COLUMNS},
+            created_at, journal_millis, journal_number)
+        SELECT $1, 0, $2, $3, $4, $5, $6, $7, $8, $9,
+            CASE WHEN EXISTS (
+                SELECT 1 FROM movement WHERE caller = $9 AND idempotency_key = $10
+            ) THEN NULL ELSE $10 END,
+            $11, $12, $13, $14, {entry_time}, $15, $16{no_table}
+        WHERE NOT EXISTS (SELECT 1 FROM movement WHERE operation_id = $1 AND line = 0)"
+    ));
+    tx.execute(statement, &row.values()).await
 }

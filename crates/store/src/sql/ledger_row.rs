@@ -7,11 +7,11 @@ use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::dialect::{Value, values};
-use crate::StoreError;
 use crate::journal::EntryId;
+use crate::{Result, StoreError};
 use stocklock_core::stock::{
     Adjustment, Caller, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
-    OperationId, Reason, Reference, RequestHash, Sku, StockLevel, Warehouse,
+    OperationId, RequestHash, Sku, StockLevel, Warehouse,
 };
 
 /// A movement as the ledger stores it.
@@ -74,57 +74,62 @@ impl LedgerRow {
 
     /// A sale. `read` is the level that the sale was computed from, if it was read first.
     pub(crate) fn from_deduction(deduction: &Deduction, read: Option<&StockLevel>) -> Self {
-        let key = deduction.idempotency.as_ref();
+        let Deduction {
+            operation,
+            idempotency,
+            ..
+        } = deduction;
         let place = (&deduction.sku, &deduction.warehouse);
         let delta = -deduction.quantity.units();
+        let kind = MovementKind::Deducted;
         Self {
             read_version: read.map(|level| level.version),
             strategy: Some(deduction.strategy.to_owned()),
-            ..Self::new(
-                deduction.operation,
-                place,
-                MovementKind::Deducted,
-                delta,
-                key,
-            )
+            ..Self::new(*operation, place, kind, delta, idempotency.as_ref())
         }
     }
 
     /// A level that was set to `after`, and had `before` units on hand.
     pub(crate) fn from_level_change(change: &LevelChange, before: i64, after: &StockLevel) -> Self {
-        let delta = after.on_hand - before;
-        let place = (&change.sku, &change.warehouse);
+        let reason = change.reason.as_ref().map(|r| r.as_str().to_owned());
         Self {
-            available_after: after.available(),
-            reason: change
-                .reason
-                .as_ref()
-                .map(Reason::as_str)
-                .map(str::to_owned),
-            ..Self::new(change.operation, place, kind_of_change(delta), delta, None)
+            reason,
+            ..Self::of_change(change.operation, after, after.on_hand - before, None)
         }
     }
 
     /// An adjustment that left the level `after`.
     pub(crate) fn from_adjustment(adjustment: &Adjustment, after: &StockLevel) -> Self {
-        let delta = adjustment.delta;
-        let place = (&adjustment.sku, &adjustment.warehouse);
+        let Adjustment {
+            operation,
+            delta,
+            reference,
+            ..
+        } = adjustment;
         let key = adjustment.idempotency.as_ref();
         Self {
-            available_after: after.available(),
             reason: Some(adjustment.reason.as_str().to_owned()),
-            reference: adjustment
-                .reference
-                .as_ref()
-                .map(Reference::as_str)
-                .map(str::to_owned),
-            ..Self::new(
-                adjustment.operation,
-                place,
-                kind_of_change(delta),
-                delta,
-                key,
-            )
+            reference: reference.as_ref().map(|r| r.as_str().to_owned()),
+            ..Self::of_change(*operation, after, *delta, key)
+        }
+    }
+
+    /// A gain is a receipt. A loss, or a change of the limit only, is a correction.
+    fn of_change(
+        operation: OperationId,
+        after: &StockLevel,
+        delta: i64,
+        key: Option<&Idempotency>,
+    ) -> Self {
+        let kind = if delta > 0 {
+            MovementKind::Received
+        } else {
+            MovementKind::Adjusted
+        };
+        let place = (&after.sku, &after.warehouse);
+        Self {
+            available_after: after.available(),
+            ..Self::new(operation, place, kind, delta, key)
         }
     }
 
@@ -145,8 +150,9 @@ impl LedgerRow {
         }
     }
 
-    /// The values of every insert, in the order of `insert_columns`, except `available_after`.
-    pub(crate) fn values(&self) -> [Value<'_>; 13] {
+    /// The values of every insert: 13 that are known beforehand, `available_after`, and the journal
+    /// entry.
+    pub(crate) fn values(&self) -> [Value<'_>; 16] {
         values![
             self.operation_id,
             self.sku.as_str(),
@@ -161,6 +167,9 @@ impl LedgerRow {
             self.request_hash.as_deref(),
             self.reason.as_deref(),
             self.reference.as_deref(),
+            self.available_after,
+            self.entry.millis,
+            self.entry.number,
         ]
     }
 
@@ -168,13 +177,9 @@ impl LedgerRow {
     ///
     /// # Errors
     /// [`StoreError::Bug`] if the row has a value that this service does not write.
-    pub(crate) fn movement(self) -> Result<Movement, StoreError> {
+    pub(crate) fn movement(self) -> Result<Movement> {
         let kind = MovementKind::parse(&self.kind);
-        let durability = match self.durability.as_str() {
-            "committed" => Durability::Committed,
-            "redis" => Durability::Redis,
-            other => return Err(corrupt("durability", other)),
-        };
+        let durability = Durability::parse(&self.durability);
         let hash = self.request_hash.map(<[u8; 32]>::try_from).transpose();
         Ok(Movement {
             operation: OperationId(self.operation_id),
@@ -185,7 +190,7 @@ impl LedgerRow {
             available_after: self.available_after,
             read_version: self.read_version,
             strategy: self.strategy,
-            durability,
+            durability: durability.ok_or_else(|| corrupt("durability", &self.durability))?,
             request_hash: hash
                 .map_err(|bytes| corrupt("request_hash", &format!("{} bytes", bytes.len())))?
                 .map(RequestHash),
@@ -193,15 +198,6 @@ impl LedgerRow {
             reference: self.reference,
             created_at: self.created_at,
         })
-    }
-}
-
-/// A gain is a receipt. A loss, or a change of the limit only, is a correction.
-fn kind_of_change(delta: i64) -> MovementKind {
-    if delta > 0 {
-        MovementKind::Received
-    } else {
-        MovementKind::Adjusted
     }
 }
 

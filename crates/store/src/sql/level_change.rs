@@ -1,10 +1,9 @@
 //! Decides what a change makes of a level. The caller has locked the rows, or checks their versions.
 
+use stocklock_core::ports::ChangeOutcome;
 use stocklock_core::stock::{
     Adjustment, Home, LevelChange, MAX_UNITS, Precondition, Revision, StockLevel,
 };
-
-use stocklock_core::ports::ChangeOutcome;
 
 /// The level to be written.
 #[derive(Debug)]
@@ -15,25 +14,16 @@ pub(crate) struct Planned {
     pub(crate) created: bool,
 }
 
-/// Decides what `change` makes of a SKU; `existing` are all its levels in SQL. The row of a level
-/// whose home is Redis is created here, but not set.
-pub(crate) fn plan(
-    change: &LevelChange,
-    existing: &[StockLevel],
-) -> Result<Planned, ChangeOutcome> {
-    let planned = plan_level(change, existing)?;
-    match planned.level.home {
-        Home::Redis if !planned.created => Err(ChangeOutcome::WrongHome(Home::Redis)),
-        _ => Ok(planned),
-    }
-}
-
-/// The same for levels of either home.
+/// Decides what `change` makes of a SKU, whose levels are `existing`.
 pub(crate) fn plan_level(
     change: &LevelChange,
     existing: &[StockLevel],
 ) -> Result<Planned, ChangeOutcome> {
-    check_precondition(change.precondition.as_ref(), existing)?;
+    if let Some(precondition) = &change.precondition
+        && !holds(precondition, existing)
+    {
+        return Err(ChangeOutcome::PreconditionFailed);
+    }
     let sku_home = existing.first().map(|level| level.home);
     if let (Some(home), Some(asked)) = (sku_home, change.home)
         && home != asked
@@ -63,10 +53,9 @@ pub(crate) fn plan_level(
             available: old.map_or(0, StockLevel::available),
         });
     }
-    let before = old.map_or(0, |old| old.on_hand);
     Ok(Planned {
         level,
-        before,
+        before: old.map_or(0, |old| old.on_hand),
         created: old.is_none(),
     })
 }
@@ -104,21 +93,12 @@ pub(crate) fn adjusted(
     Ok(adjusted)
 }
 
-fn check_precondition(
-    precondition: Option<&Precondition>,
-    existing: &[StockLevel],
-) -> Result<(), ChangeOutcome> {
-    let holds = match precondition {
-        None => true,
-        Some(Precondition::Exists) => !existing.is_empty(),
-        Some(Precondition::Absent) => existing.is_empty(),
-        Some(Precondition::OneOf(revisions)) => {
+fn holds(precondition: &Precondition, existing: &[StockLevel]) -> bool {
+    match precondition {
+        Precondition::Exists => !existing.is_empty(),
+        Precondition::Absent => existing.is_empty(),
+        Precondition::OneOf(revisions) => {
             !existing.is_empty() && revisions.contains(&Revision::of(existing))
         }
-    };
-    if holds {
-        Ok(())
-    } else {
-        Err(ChangeOutcome::PreconditionFailed)
     }
 }

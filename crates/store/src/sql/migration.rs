@@ -3,7 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use sqlx::migrate::MigrateError;
+use sqlx::migrate::{Migrate, MigrateError, Migrator};
+use sqlx::mysql::MySqlDatabaseError;
+use sqlx::{ConnectOptions, Connection};
 use tokio::time::Instant;
 use tracing::info;
 
@@ -15,10 +17,25 @@ pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// The longest pause between two attempts; the first one is a hundredth of it.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// Runs all migrations on one connection. Tries again like [`run_until_done`].
+pub(super) async fn run<C: Connection + Migrate>(
+    options: &impl ConnectOptions<Connection = C>,
+    migrator: Migrator,
+    database: &str,
+    is_transient: impl Fn(&MigrateError) -> bool,
+) -> Result<(), MigrateError> {
+    let migrator = &migrator;
+    let attempt = || async move {
+        let mut connection = options.connect().await?;
+        // With `run`, the compiler cannot prove that the future is `Send`.
+        migrator.run_direct(None, &mut connection, false).await?;
+        Ok(connection.close().await?)
+    };
+    run_until_done(database, is_transient, attempt).await
+}
+
 /// Runs a migration of `database` until it succeeds, fails with an error that a retry cannot help, or
 /// the limit has passed.
-///
-/// Callers use `run_direct`: with `run`, the compiler cannot prove that the future is `Send`.
 pub(super) async fn run_until_done<F>(
     database: &str,
     is_transient: impl Fn(&MigrateError) -> bool,
@@ -81,28 +98,26 @@ pub(super) fn is_transient_on_file(error: &MigrateError) -> bool {
             classify(error),
             // Busy, locked; or sqlx's record of a migration that the other process has made.
             Verdict::RetryTransaction | Verdict::RollBackThenRetry | Verdict::Duplicate
-        ) || error
-            .as_database_error()
-            .is_some_and(|error| exists_already(error.message()))
+        ) || error.as_database_error().is_some_and(|error| {
+            // SQLite refuses to create what the other process has created.
+            let known = ["already exists", "duplicate column name"];
+            known.iter().any(|known| error.message().contains(known))
+        })
     })
-}
-
-/// Whether SQLite refuses to create what the other process has created.
-fn exists_already(message: &str) -> bool {
-    ["already exists", "duplicate column name"]
-        .iter()
-        .any(|known| message.contains(known))
 }
 
 /// One sentence on what failed with `file`.
 pub(super) fn explain_file(error: &MigrateError, file: &str) -> String {
     match driver_error(error) {
-        Some(cause) if classify(cause) == Verdict::Unavailable => format!(
-            "{file}: {}; is there such a directory, with room in it, and may it be written to?",
-            cause
-                .as_database_error()
-                .map_or_else(|| cause.to_string(), |error| error.message().to_owned())
-        ),
+        Some(cause @ sqlx::Error::Database(database))
+            if classify(cause) == Verdict::Unavailable =>
+        {
+            let message = database.message();
+            format!(
+                "{file}: {message}; is there such a directory, with room in it, and may it be \
+                 written to?"
+            )
+        }
         _ => format!("{file}: {error}"),
     }
 }
@@ -122,27 +137,22 @@ pub(super) fn explain(error: &MigrateError, server: &str, create_database: &str)
              migrating it, or hold a lock on its tables",
             LIMIT.as_secs()
         ),
-        sqlx::Error::Database(database) => match database.code().as_deref() {
-            // MySQL's SQLSTATE, PostgreSQL's.
-            Some("42000" | "3D000") if is_unknown_database(cause) => format!(
-                "{}; create it by `{create_database}`",
-                database.message().trim_end_matches('.')
-            ),
-            Some("28000" | "28P01") => format!("{server} denies access: {}", database.message()),
-            _ => error.to_string(),
-        },
+        sqlx::Error::Database(database) => {
+            let message = database.message();
+            let mysql = database.try_downcast_ref::<MySqlDatabaseError>();
+            match (
+                mysql.map(MySqlDatabaseError::number),
+                database.code().as_deref(),
+            ) {
+                (Some(1049), _) | (None, Some("3D000")) => {
+                    let message = message.trim_end_matches('.');
+                    format!("{message}; create it by `{create_database}`")
+                }
+                (_, Some("28000" | "28P01")) => format!("{server} denies access: {message}"),
+                _ => error.to_string(),
+            }
+        }
         _ => error.to_string(),
-    }
-}
-
-fn is_unknown_database(error: &sqlx::Error) -> bool {
-    use sqlx::mysql::MySqlDatabaseError;
-    let Some(database) = error.as_database_error() else {
-        return false;
-    };
-    match database.try_downcast_ref::<MySqlDatabaseError>() {
-        Some(mysql) => mysql.number() == 1049,
-        None => database.code().as_deref() == Some("3D000"),
     }
 }
 

@@ -3,29 +3,25 @@
 //! Guarantees: the server itself bounds locks and, on MariaDB, idle transactions. A lock wait that
 //! times out undoes the statement only, so every error path rolls back.
 
-use std::borrow::Cow;
-
 use futures_util::TryStreamExt;
 use sqlx::mysql::MySqlQueryResult;
+use sqlx::query::Query;
 use sqlx::{Either, MySql, MySqlConnection};
 
-use super::conditional_write::{ConditionalWrite, WriteOutcome};
-use super::dialect::{Dialect, Statement, Value, run_statements, trusted};
+use super::conditional_write::{ConditionalWrite, deducted};
+use super::dialect::{self, Dialect, Statement, Value, fetch, trusted};
 use super::errors::{Verdict, classify, in_autocommit, in_commit};
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
-use super::statements::{
-    Statements, audit, insert_columns, ledger_columns, level_columns, statements,
-};
-use crate::StoreError;
+use super::statements::Words;
+use crate::{AttemptOutcome, Result, StoreError};
 
 mod bulk;
 mod connect;
-mod literal;
+mod parameters;
 mod script;
 
 pub(super) use connect::{MySqlServer, migrate};
-use script::Script;
 
 const SETTINGS: &str = "SELECT cast(@@innodb_flush_log_at_trx_commit AS signed),
         cast(@@log_bin AS signed), cast(@@sync_binlog AS signed)";
@@ -33,7 +29,7 @@ const SETTINGS: &str = "SELECT cast(@@innodb_flush_log_at_trx_commit AS signed),
 impl Dialect for MySqlServer {
     const NAME: &'static str = "mysql";
 
-    const STATEMENTS: Statements = statements! {
+    const WORDS: Words = Words {
         begin: "BEGIN",
         // At READ COMMITTED row locks do not cover rows that do not exist yet. At REPEATABLE READ
         // the locking read locks the gaps too, so only one of two transactions that find a SKU
@@ -49,30 +45,34 @@ impl Dialect for MySqlServer {
         no_table: " FROM dual",
     };
 
-    run_statements!(MySql, positional);
+    fetch!(query);
 
-    /// One message of five statements: see [`Script`].
+    /// One message of five statements: see [`script::script`].
     async fn conditional_write(
         pool: &Pool<Self>,
         write: &ConditionalWrite<'_>,
-    ) -> Result<WriteOutcome, StoreError> {
+    ) -> Result<Option<AttemptOutcome>> {
         let mut tx = Transaction::begun(pool.acquire().await?);
-        let (answers, end) = answers(tx.send(), &Script::new(write)).await;
+        let (answers, end) = answers(tx.send(), script::script(write)).await;
         let Err(error) = tx.received(end) else {
-            let outcome = outcome(&answers)?;
+            let [_, _, update, _, _] = &*answers else {
+                let problem = format!("{} answers to five statements", answers.len());
+                return Err(StoreError::OutcomeUnknown(problem.into()));
+            };
             tx.committed();
-            return Ok(outcome);
+            let available = update.last_insert_id().cast_signed();
+            return Ok((update.rows_affected() > 0).then(|| deducted(available)));
         };
         if error.as_database_error().is_some() {
             // The server stopped at this statement, and the transaction is still open.
             tx.roll_back().await;
         }
-        match (FailedAt::after(answers.len()), classify(&error)) {
-            (FailedAt::Insert, Verdict::Duplicate) => Ok(WriteOutcome::Duplicate),
-            (FailedAt::Insert, Verdict::RollBackThenRetry) if write.has_key() => {
+        match (answers.len(), classify(&error)) {
+            (script::UNTIL_INSERT, Verdict::Duplicate) => Ok(Some(AttemptOutcome::Duplicate)),
+            (script::UNTIL_INSERT, Verdict::RollBackThenRetry) if write.has_key() => {
                 Err(StoreError::KeyInFlight(Box::new(error)))
             }
-            (FailedAt::Commit, _) => Err(in_commit(error)),
+            (script::UNTIL_COMMIT.., _) => Err(in_commit(error)),
             _ => Err(in_autocommit(error)),
         }
     }
@@ -103,33 +103,24 @@ impl Dialect for MySqlServer {
     }
 }
 
-/// Replaces `$1` … by `?`, and lists the values in the order of the text.
-fn positional<'a>(statement: Statement, values: &[Value<'a>]) -> (Statement, Cow<'a, [Value<'a>]>) {
-    let Statement {
-        text: numbered,
-        persistent,
-    } = statement;
-    let mut parts = numbered.as_str().split('$');
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    let mut ordered = Vec::with_capacity(values.len());
-    for part in parts {
-        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
-        let number: usize = part[..digits].parse().unwrap_or_default();
-        ordered.push(values[number - 1]);
-        text.push('?');
-        text.push_str(&part[digits..]);
-    }
+/// Converts the numbered parameters, because the driver has positional ones.
+fn query(
+    statement: Statement,
+    values: &[Value<'_>],
+) -> sqlx::Result<Query<'static, MySql, <MySql as sqlx::Database>::Arguments>> {
+    let Statement { text, persistent } = statement;
+    let (text, values) = parameters::positional(text.as_str(), values);
     let text = trusted(text);
-    (Statement { text, persistent }, Cow::Owned(ordered))
+    dialect::query(Statement { text, persistent }, &values)
 }
 
 /// The answers to a script's statements, and how the last one ended.
 async fn answers(
     connection: &mut MySqlConnection,
-    script: &Script<'_>,
+    script: String,
 ) -> (Vec<MySqlQueryResult>, sqlx::Result<()>) {
     let mut answers = Vec::with_capacity(5);
-    let mut results = sqlx::raw_sql(trusted(script.to_string())).fetch_many(connection);
+    let mut results = sqlx::raw_sql(trusted(script)).fetch_many(connection);
     let end = loop {
         match results.try_next().await {
             Ok(Some(Either::Left(answer))) => answers.push(answer),
@@ -140,55 +131,4 @@ async fn answers(
     };
     drop(results);
     (answers, end)
-}
-
-/// What a script did that came to its end.
-fn outcome(answers: &[MySqlQueryResult]) -> Result<WriteOutcome, StoreError> {
-    let [_, _, update, _, _] = answers else {
-        let problem = format!("{} answers to five statements", answers.len());
-        return Err(StoreError::OutcomeUnknown(problem.into()));
-    };
-    Ok(if update.rows_affected() > 0 {
-        let available = update.last_insert_id().cast_signed();
-        WriteOutcome::Written { available }
-    } else {
-        WriteOutcome::Refused
-    })
-}
-
-/// The statement of a script that failed.
-enum FailedAt {
-    /// `SET`, `BEGIN` or `UPDATE`.
-    Update,
-    Insert,
-    Commit,
-}
-
-impl FailedAt {
-    fn after(answers: usize) -> Self {
-        match answers {
-            0..=2 => Self::Update,
-            3 => Self::Insert,
-            _ => Self::Commit,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbered_parameters_become_positional() {
-        let statement = Statement::from("SELECT $2, $1 WHERE a = $2 AND b = $10");
-        let values: Vec<Value<'_>> = (1..=10_i64).map(Value::from).collect();
-        let (statement, values) = positional(statement, &values);
-        assert_eq!(statement.text.as_str(), "SELECT ?, ? WHERE a = ? AND b = ?");
-        assert!(statement.persistent);
-        let numbers = values.iter().map(|value| match value {
-            Value::Int(Some(number)) => *number,
-            other => panic!("{other:?}"),
-        });
-        assert_eq!(numbers.collect::<Vec<_>>(), [2, 1, 2, 10]);
-    }
 }

@@ -5,51 +5,30 @@
 
 use sqlx::Postgres;
 
-use super::conditional_write::{Change, ConditionalWrite, WriteOutcome, update, updates};
-use super::dialect::{Dialect, numbered, run_statements};
+use super::conditional_write::{ConditionalWrite, deducted};
+use super::dialect::{Dialect, Statement, fetch, query, trusted};
 use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
-use super::statements::{
-    Statements, audit, insert_columns, ledger_columns, level_columns, statements,
-};
-use crate::StoreError;
+use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, Words};
+use crate::{AttemptOutcome, Result, StoreError};
 
 mod connect;
 
 use connect::complaints;
 pub(super) use connect::{PostgresServer, migrate};
 
-/// Level and movement in one statement: it is a transaction by itself, takes one round trip, and
-/// holds the row's lock across none.
-const UPDATE: fn(Change<'_>) -> &'static str = updates!(
-    "WITH written AS (",
-    concat!(
-        ")
-            INSERT INTO movement (",
-        insert_columns!(),
-        ")
-            SELECT $1, 0, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, available
-            FROM written RETURNING available_after"
-    )
-);
-
 /// One column of values for each column of rows, so that the text does not depend on their number
-/// and is prepared once.
-const INSERT_ENTRIES: &str = concat!(
-    "INSERT INTO movement (",
-    insert_columns!(),
-    ", created_at, journal_millis, journal_number)
-    SELECT operation_id, 0, sku, warehouse, kind, delta, read_version, strategy, durability,
-        caller, idempotency_key, request_hash, reason, reference, available_after,
+/// and is prepared once. [`INSERT_COLUMNS`] and the columns of journal entries come before it.
+const ENTRIES: &str = "SELECT operation_id, 0, sku, warehouse, kind, delta, read_version, strategy,
+        durability, caller, idempotency_key, request_hash, reason, reference, available_after,
         to_timestamp(journal_millis / 1000.0), journal_millis, journal_number
     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[],
             $7::text[], $8::text[], $9::text[], $10::text[], $11::bytea[], $12::text[],
             $13::text[], $14::bigint[], $15::bigint[], $16::bigint[])
         AS row (operation_id, sku, warehouse, kind, delta, read_version, strategy, durability,
             caller, idempotency_key, request_hash, reason, reference, available_after,
-            journal_millis, journal_number)"
-);
+            journal_millis, journal_number)";
 
 const SETTINGS: &str = "SELECT current_setting('synchronous_commit'),
         current_setting('synchronous_standby_names'),
@@ -58,7 +37,7 @@ const SETTINGS: &str = "SELECT current_setting('synchronous_commit'),
 impl Dialect for PostgresServer {
     const NAME: &'static str = "postgres";
 
-    const STATEMENTS: Statements = statements! {
+    const WORDS: Words = Words {
         begin: "BEGIN",
         begin_set_level: "BEGIN",
         begin_snapshot: "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY",
@@ -66,30 +45,27 @@ impl Dialect for PostgresServer {
         // could both find a SKU absent and give it two homes.
         lock_sku: Some("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"),
         lock_rows: " FOR UPDATE",
-        created_at:
-            r#"to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#,
+        created_at: r#"to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#,
         integer: "bigint",
         entry_time: "to_timestamp($15 / 1000.0)",
         no_table: "",
     };
 
-    run_statements!(Postgres, numbered);
+    fetch!(query::<Postgres>);
 
     async fn conditional_write(
         pool: &Pool<Self>,
         write: &ConditionalWrite<'_>,
-    ) -> Result<WriteOutcome, StoreError> {
+    ) -> Result<Option<AttemptOutcome>> {
         let mut connection = pool.acquire().await?;
         // `fetch` reads the answer to its end, which says that the server has committed.
-        let written = connection
-            .fetch(UPDATE(write.change), &write.values())
-            .await;
+        let statement = Statement::built(update_and_insert(write));
+        let written = connection.fetch(statement, &write.values()).await;
         match written {
-            Ok(mut rows) => Ok(match rows.pop() {
-                Some((available,)) => WriteOutcome::Written { available },
-                None => WriteOutcome::Refused,
-            }),
-            Err(error) if classify(&error) == Verdict::Duplicate => Ok(WriteOutcome::Duplicate),
+            Ok(mut rows) => Ok(rows.pop().map(|(available,)| deducted(available))),
+            Err(error) if classify(&error) == Verdict::Duplicate => {
+                Ok(Some(AttemptOutcome::Duplicate))
+            }
             Err(error) if write.has_key() && waited_for_the_ledger(&error) => {
                 Err(StoreError::KeyInFlight(Box::new(error)))
             }
@@ -98,7 +74,11 @@ impl Dialect for PostgresServer {
     }
 
     async fn insert_entries(tx: &mut Transaction<Self>, rows: &[&LedgerRow]) -> sqlx::Result<()> {
-        let query = sqlx::query(INSERT_ENTRIES)
+        let text = format!(
+            "INSERT INTO movement ({INSERT_COLUMNS}, created_at, journal_millis, journal_number)
+    {ENTRIES}"
+        );
+        let query = sqlx::query(trusted(text))
             .bind(column(rows, |row| row.operation_id))
             .bind(column(rows, |row| row.sku.as_str()))
             .bind(column(rows, |row| row.warehouse.as_str()))
@@ -133,13 +113,26 @@ fn column<'a, T>(rows: &[&'a LedgerRow], value: impl Fn(&'a LedgerRow) -> T) -> 
     rows.iter().copied().map(value).collect()
 }
 
+/// Level and movement in one statement: it is a transaction by itself, takes one round trip, and
+/// holds the row's lock across none.
+fn update_and_insert(write: &ConditionalWrite<'_>) -> String {
+    format!(
+        "WITH written AS ({update})
+            INSERT INTO movement ({INSERT_COLUMNS})
+            SELECT {INSERT_PARAMETERS}, available
+            FROM written RETURNING available_after",
+        update = write.update()
+    )
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::update_and_insert;
+    use crate::sql::conditional_write::tests::sample;
 
     /// `make bench` sends this with the database's own load tool.
     #[test]
     fn single_sql() {
-        insta::assert_snapshot!(UPDATE(Change::Take { units: 1 }));
+        insta::assert_snapshot!(update_and_insert(&sample()));
     }
 }

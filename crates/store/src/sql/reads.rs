@@ -2,12 +2,13 @@
 
 use async_trait::async_trait;
 
-use super::dialect::{AnyRow, Dialect, Value, values};
+use super::dialect::{AnyRow, Dialect, Statement, Value, values};
 use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
 use super::rows::{self, AuditRow};
-use super::{LedgerQueries, SqlStore};
-use crate::StoreError;
+use super::statements::{self, LEDGER_COLUMNS, LEVEL_COLUMNS};
+use super::{LedgerQueries, READ, SqlStore};
+use crate::Result;
 use stocklock_core::ports::LedgerReader;
 use stocklock_core::stock::{
     Audit, Idempotency, LevelCursor, Movement, MovementFilter, MovementKind, OperationId, Sku,
@@ -18,28 +19,34 @@ impl<D: Dialect> SqlStore<D> {
     /// The rows of one statement.
     pub(super) async fn select<T: AnyRow>(
         &self,
-        statement: &'static str,
+        statement: impl Into<Statement> + Send,
         values: &[Value<'_>],
-    ) -> Result<Vec<T>, StoreError> {
-        self.read(async {
+    ) -> Result<Vec<T>> {
+        self.read(READ, async {
             let mut connection = self.readers.acquire().await?;
             let found = connection.fetch(statement, values).await;
             found.map_err(before_commit)
         })
         .await
     }
+
+    /// The movements that `rest` of a statement selects.
+    async fn select_movements(&self, rest: &str, values: &[Value<'_>]) -> Result<Vec<Movement>> {
+        let statement = Statement::built(format!(
+            "SELECT {LEDGER_COLUMNS}, {} AS created_at FROM movement {rest}",
+            D::WORDS.created_at
+        ));
+        let found: Vec<LedgerRow> = self.select(statement, values).await?;
+        found.into_iter().map(LedgerRow::movement).collect()
+    }
 }
 
 #[async_trait]
 impl<D: Dialect> LedgerReader for SqlStore<D> {
-    async fn level(
-        &self,
-        sku: &Sku,
-        warehouse: &Warehouse,
-    ) -> Result<Option<StockLevel>, StoreError> {
+    async fn level(&self, sku: &Sku, warehouse: &Warehouse) -> Result<Option<StockLevel>> {
         let place = values![sku.as_str(), warehouse.as_str()];
-        let found = self.select(D::STATEMENTS.level, &place).await?.pop();
-        found.map(rows::level).transpose()
+        let found = self.select(statements::level(""), &place).await?;
+        Ok(rows::levels(found)?.pop())
     }
 
     async fn recorded(
@@ -47,38 +54,46 @@ impl<D: Dialect> LedgerReader for SqlStore<D> {
         _: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
-    ) -> Result<Option<Movement>, StoreError> {
+    ) -> Result<Option<Movement>> {
+        let by_identity =
+            "WHERE operation_id = $1 AND line = 0 OR caller = $2 AND idempotency_key = $3
+            ORDER BY operation_id = $1 DESC LIMIT 1";
         let identity = values![
             operation.0,
             idempotency.map(|idempotency| idempotency.caller.as_str()),
             idempotency.map(|idempotency| idempotency.key.as_str()),
         ];
-        let found = self.select(D::STATEMENTS.recorded, &identity).await?.pop();
-        found.map(LedgerRow::movement).transpose()
+        Ok(self.select_movements(by_identity, &identity).await?.pop())
     }
 }
 
 #[async_trait]
 impl<D: Dialect> LedgerQueries for SqlStore<D> {
-    async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>, StoreError> {
-        let statement = D::STATEMENTS.levels_of_sku;
+    async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>> {
+        let statement = statements::levels_of_sku("");
         rows::levels(self.select(statement, &values![sku.as_str()]).await?)
     }
 
-    async fn levels(
-        &self,
-        after: Option<&LevelCursor>,
-        limit: u32,
-    ) -> Result<Vec<StockLevel>, StoreError> {
+    async fn levels(&self, after: Option<&LevelCursor>, limit: u32) -> Result<Vec<StockLevel>> {
+        // MariaDB would read the index from its start for `(sku, warehouse) > ($1, $2)`.
+        let statement = Statement::built(format!(
+            "SELECT {LEVEL_COLUMNS} FROM stock
+            WHERE sku >= $1 AND (sku > $1 OR warehouse > $2)
+            ORDER BY sku, warehouse LIMIT $3"
+        ));
         let page = values![
             after.map_or("", |cursor| cursor.sku.as_str()),
             after.map_or("", |cursor| cursor.warehouse.as_str()),
             i64::from(limit),
         ];
-        rows::levels(self.select(D::STATEMENTS.levels, &page).await?)
+        rows::levels(self.select(statement, &page).await?)
     }
 
-    async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>, StoreError> {
+    async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>> {
+        let newest =
+            "WHERE sku = $1 AND ($2 IS NULL OR warehouse = $2) AND ($3 IS NULL OR kind = $3)
+                AND ($4 IS NULL OR reference = $4) AND ($5 IS NULL OR operation_id < $5)
+            ORDER BY operation_id DESC, line DESC LIMIT $6";
         let page = values![
             filter.sku.as_str(),
             filter.warehouse.as_ref().map(Warehouse::as_str),
@@ -87,12 +102,11 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
             filter.before.map(|operation| operation.0),
             i64::from(filter.limit),
         ];
-        let found: Vec<LedgerRow> = self.select(D::STATEMENTS.movements, &page).await?;
-        found.into_iter().map(LedgerRow::movement).collect()
+        self.select_movements(newest, &page).await
     }
 
-    async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
-        let statement = D::STATEMENTS.audit;
+    async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>> {
+        let statement = statements::audit(&D::WORDS, "");
         let found: Vec<AuditRow> = self.select(statement, &values![sku.as_str()]).await?;
         Ok(found.into_iter().map(Audit::from).collect())
     }
@@ -101,12 +115,12 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
         D::NAME
     }
 
-    async fn ping(&self) -> Result<(), StoreError> {
-        self.read(self.probe.ping()).await
+    async fn ping(&self) -> Result<()> {
+        self.read(READ, self.probe.ping()).await
     }
 
-    async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
-        self.read(async {
+    async fn unsafe_settings(&self) -> Result<Vec<String>> {
+        self.read(READ, async {
             let mut connection = self.readers.acquire().await?;
             let found = D::unsafe_settings(&mut connection).await;
             found.map_err(before_commit)

@@ -3,8 +3,8 @@
 use sqlx::FromRow;
 
 use super::ledger_row::corrupt;
-use crate::StoreError;
 use crate::journal::EntryId;
+use crate::{Result, StoreError};
 use stocklock_core::stock::{Audit, Home, Sku, StockLevel, Warehouse};
 
 /// A row of `stock`.
@@ -21,41 +21,34 @@ pub(crate) struct LevelRow {
     home: String,
 }
 
-/// The level of a row.
-pub(crate) fn level(row: LevelRow) -> Result<StockLevel, StoreError> {
-    Ok(StockLevel {
-        sku: row.sku,
-        warehouse: row.warehouse,
-        on_hand: row.on_hand,
-        held: row.held,
-        backorder_limit: row.backorder_limit,
-        version: row.version,
-        home: match row.home.as_str() {
-            "sql" => Home::Sql,
-            "redis" => Home::Redis,
-            other => return Err(corrupt("home", other)),
-        },
-    })
+impl TryFrom<LevelRow> for StockLevel {
+    type Error = StoreError;
+
+    fn try_from(row: LevelRow) -> Result<Self> {
+        Ok(Self {
+            sku: row.sku,
+            warehouse: row.warehouse,
+            on_hand: row.on_hand,
+            held: row.held,
+            backorder_limit: row.backorder_limit,
+            version: row.version,
+            home: Home::parse(&row.home).ok_or_else(|| corrupt("home", &row.home))?,
+        })
+    }
 }
 
 /// The levels of rows.
-pub(crate) fn levels(rows: Vec<LevelRow>) -> Result<Vec<StockLevel>, StoreError> {
-    rows.into_iter().map(level).collect()
+pub(crate) fn levels(rows: Vec<LevelRow>) -> Result<Vec<StockLevel>> {
+    rows.into_iter().map(StockLevel::try_from).collect()
 }
 
 /// A level of Redis-home stock as SQL has it, with the journal entry that it comes from.
 #[derive(Debug, FromRow)]
 pub(crate) struct MirrorRow {
+    #[sqlx(flatten, try_from = "LevelRow")]
+    pub(crate) level: StockLevel,
     #[sqlx(flatten)]
-    level: LevelRow,
-    #[sqlx(flatten)]
-    entry: EntryId,
-}
-
-impl MirrorRow {
-    pub(crate) fn mirrored(self) -> Result<(StockLevel, EntryId), StoreError> {
-        Ok((level(self.level)?, self.entry))
-    }
+    pub(crate) entry: EntryId,
 }
 
 /// The sums of one warehouse's movements, and its level.

@@ -6,16 +6,15 @@ use std::time::Duration;
 use anyhow::ensure;
 use async_trait::async_trait;
 use stocklock_core::deduct::{DeductionContext, DeductionRun, RetryPolicy, Sleep};
+use stocklock_core::model::{
+    Decisions, Explorer, MemoryStore, ModelLock, Task, World, WriteCondition, yield_once,
+};
 use stocklock_core::ports::{Lock, Locks, NoMetrics};
 use stocklock_core::stock::{
-    Adjustment, Caller, Deducted, Deduction, Idempotency, IdempotencyKey, LevelChange, OperationId,
-    Precondition, Quantity, Reason, RequestHash, Sku, StockError, Warehouse,
+    Caller, Deducted, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity, RequestHash,
+    Sku, StockError, Warehouse,
 };
-use stocklock_core::strategy::{Available, Dependency, LocalMutexes, Safeguards, Strategy, Tier};
-
-use stocklock_core::model::ModelLock;
-use stocklock_core::model::{Decisions, Explorer, Task, World, yield_once};
-use stocklock_core::model::{MemoryStore, WriteCondition};
+use stocklock_core::strategy::{Available, LocalMutexes, Safeguards, Strategy, Tier};
 
 /// Most schedules of one scenario; all scenarios together should take seconds.
 const BOUND: u64 = 200_000;
@@ -23,20 +22,19 @@ const BOUND: u64 = 200_000;
 /// Longer than any run, so that no time limit is ever reached.
 const WAIT_LIMIT: Duration = Duration::from_hours(1);
 
-/// A buyer of one unit.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Buyer {
-    pub(super) sku: &'static str,
-    pub(super) key: Option<&'static str>,
-}
+/// The SKU of the buyers, unless a test names others.
+pub(crate) const SKU: &str = "1001";
 
-/// The strategy, the stock, the buyers, and the faults that may happen.
+/// The strategy, the stock, the buyers of one unit each, and the faults that may happen.
 #[derive(Debug)]
 pub(super) struct Scenario {
     pub(super) strategy: Strategy,
     /// Units in stock of each SKU that a buyer wants.
     pub(super) stock: i64,
-    pub(super) buyers: Vec<Buyer>,
+    /// The SKU that each buyer wants.
+    pub(super) buyers: Vec<&'static str>,
+    /// The idempotency key of all buyers.
+    pub(super) key: Option<&'static str>,
     /// Number of processes that the buyers are spread over; each has its own mutexes.
     pub(super) processes: usize,
     /// Number of connections that may be lost in COMMIT.
@@ -46,6 +44,7 @@ pub(super) struct Scenario {
     pub(super) losses: u32,
     /// The condition of a write under the lock; unused if `safeguards.guard` is off.
     pub(super) condition: WriteCondition,
+    /// Without the local check unless a test turns it on: it makes fewer schedules oversell.
     pub(super) safeguards: Safeguards,
 }
 
@@ -63,31 +62,17 @@ pub(super) struct Tally {
     pub(super) unknown: u64,
 }
 
-impl Tally {
-    /// Asserts that no schedule oversold, drifted, gave up or left an outcome unknown.
-    pub(super) fn assert_clean(&self) {
-        let clean = Self {
-            schedules: self.schedules,
-            ..Self::default()
-        };
-        assert_eq!(*self, clean);
-    }
-}
-
 /// A buyer's operation and its result.
 pub(super) type Answer = (OperationId, Result<Deducted, StockError>);
 
 impl Scenario {
-    /// `buyers` of one unit each of the same SKU, in one process, without faults.
+    /// `buyers` of the same SKU, in one process, without faults.
     pub(super) fn new(strategy: Strategy, stock: i64, buyers: usize) -> Self {
-        let buyer = Buyer {
-            sku: "1001",
-            key: None,
-        };
         Self {
             strategy,
             stock,
-            buyers: vec![buyer; buyers],
+            buyers: vec![SKU; buyers],
+            key: None,
             processes: 1,
             faults: 0,
             // Enough for every buyer: a deduction meets at most one conflict with each other buyer,
@@ -95,8 +80,16 @@ impl Scenario {
             max_attempts: 6,
             losses: 0,
             condition: WriteCondition::VersionAndFence,
-            safeguards: Safeguards::default(),
+            safeguards: Safeguards {
+                guard: true,
+                check: false,
+            },
         }
+    }
+
+    /// One COMMIT may lose its connection.
+    pub(super) fn with_fault(self) -> Self {
+        Self { faults: 1, ..self }
     }
 
     /// Runs every schedule and counts how they ended.
@@ -123,58 +116,51 @@ impl Scenario {
 
     fn world(&self, decisions: &Decisions) -> World<MemoryStore, Answer> {
         let state = MemoryStore::new(decisions, self.faults).with_condition(self.condition);
-        let lock = ModelLock::new(decisions, self.losses);
-        let mut skus: Vec<_> = self.buyers.iter().map(|buyer| buyer.sku).collect();
+        let mut skus = self.buyers.clone();
         skus.dedup();
         for name in skus {
             state.stock(&sku(name), self.stock);
         }
-        let mutexes: Vec<_> = (0..self.processes)
-            .map(|_| Arc::new(LocalMutexes::new()))
+        let lock: Arc<dyn Lock> = Arc::new(ModelLock::new(decisions, self.losses));
+        let dependency = self.strategy.card().needs.first().copied();
+        let contexts: Vec<_> = (0..self.processes)
+            .map(|_| DeductionContext {
+                store: Arc::new(state.clone()),
+                mutexes: Arc::new(LocalMutexes::default()),
+                locks: Locks::new(dependency.map(|_| (self.strategy, Arc::clone(&lock)))),
+                available: Available::new(dependency),
+                policy: RetryPolicy {
+                    base_pause: Duration::ZERO,
+                    sleep: Arc::new(TimelessSleep(self.arrival_is_step())),
+                    ..RetryPolicy::new(self.max_attempts, WAIT_LIMIT, WAIT_LIMIT)
+                },
+                metrics: Arc::new(NoMetrics),
+            })
+            .map(Arc::new)
             .collect();
-        let tasks = self.buyers.iter().enumerate().map(|(number, buyer)| {
-            let mutexes = Arc::clone(&mutexes[number % self.processes]);
-            self.task(buyer, state.clone(), mutexes, lock.clone())
-        });
+        let buyers = self.buyers.iter().zip(contexts.iter().cycle());
+        let tasks = buyers.map(|(sku, context)| self.task(sku, Arc::clone(context)));
         let tasks = tasks.collect();
         World { state, tasks }
     }
 
+    /// The mutex has a queue, so the order of arrival at it matters and needs a step. A store needs
+    /// none, because each of its statements is a step.
+    fn arrival_is_step(&self) -> bool {
+        self.strategy == Strategy::LocalMutex
+    }
+
     /// The same code that the `Deductor` runs for a request.
-    fn task(
-        &self,
-        buyer: &Buyer,
-        store: MemoryStore,
-        mutexes: Arc<LocalMutexes>,
-        lock: ModelLock,
-    ) -> Task<Answer> {
-        let strategy = self.strategy;
-        // The mutex has a queue, so the order of arrival at it matters and needs a step. A store
-        // needs none, because each of its statements is a step.
-        let is_step = strategy == Strategy::LocalMutex;
-        let policy = RetryPolicy {
-            base_pause: Duration::ZERO,
-            sleep: Arc::new(TimelessSleep { is_step }),
-            ..RetryPolicy::new(self.max_attempts, WAIT_LIMIT, WAIT_LIMIT)
-        };
-        let safeguards = self.safeguards;
-        let order = deduction(&sku(buyer.sku), Quantity::ONE, buyer.key, strategy);
+    fn task(&self, name: &str, context: Arc<DeductionContext>) -> Task<Answer> {
+        let (strategy, safeguards) = (self.strategy, self.safeguards);
+        let is_step = self.arrival_is_step();
+        let order = deduction(&sku(name), self.key, strategy);
         Box::pin(async move {
             if is_step {
                 yield_once().await;
             }
-            let lock: Arc<dyn Lock> = Arc::new(lock);
-            let context = DeductionContext {
-                store: Arc::new(store),
-                mutexes,
-                locks: Locks::new(vec![(Strategy::RedisLock, lock)]),
-                available: Available::new([Dependency::Redis]),
-                policy,
-                metrics: Arc::new(NoMetrics),
-            };
             let run = DeductionRun::new(&context, strategy, &order, safeguards);
-            let result = run.run().await;
-            (order.operation, result)
+            (order.operation, run.run().await)
         })
     }
 
@@ -206,7 +192,7 @@ impl Scenario {
         let (contended, unknown) = (any("contended"), any("outcome-unknown"));
         tally.contended += u64::from(contended);
         tally.unknown += u64::from(unknown);
-        let audit = &store.audit_now(&sku("1001"))[0];
+        let audit = store.audit_now(&sku(SKU));
         tally.oversold += u64::from(audit.oversold() > 0);
         tally.drifted += u64::from(audit.drift() != 0);
         let mut read: Vec<_> = sold.iter().filter_map(|one| one.read_version).collect();
@@ -218,8 +204,7 @@ impl Scenario {
         );
         // With definite answers and no lost update, every unit that is wanted must be sold.
         // Buyers with the same key count as one buyer and are checked elsewhere.
-        let keyless = self.buyers.iter().all(|buyer| buyer.key.is_none());
-        if keyless && audit.drift() == 0 && !contended && !unknown {
+        if self.key.is_none() && audit.drift() == 0 && !contended && !unknown {
             let wanted = i64::try_from(self.buyers.len())?;
             ensure!(audit.sold == wanted.min(self.stock), "undersold: {audit:?}");
         }
@@ -233,9 +218,7 @@ impl Scenario {
 /// A pause without length. It is a step only if the following code does not yield first: other
 /// tasks may as well run right before the next statement. The mutex's wait limit never ends.
 #[derive(Debug)]
-struct TimelessSleep {
-    is_step: bool,
-}
+struct TimelessSleep(bool);
 
 #[async_trait]
 impl Sleep for TimelessSleep {
@@ -243,63 +226,30 @@ impl Sleep for TimelessSleep {
         if duration >= WAIT_LIMIT {
             std::future::pending::<()>().await;
         }
-        if self.is_step {
+        if self.0 {
             yield_once().await;
         }
     }
 }
 
-pub(super) fn sku(name: &str) -> Sku {
+pub(crate) fn sku(name: &str) -> Sku {
     Sku::parse(name).expect("a valid SKU")
 }
 
-pub(super) fn deduction(
-    sku: &Sku,
-    quantity: Quantity,
-    key: Option<&str>,
-    strategy: Strategy,
-) -> Deduction {
+/// A deduction of one unit.
+pub(crate) fn deduction(sku: &Sku, key: Option<&str>, strategy: Strategy) -> Deduction {
     let warehouse = Warehouse::default();
     let idempotency = key.map(|key| Idempotency {
         caller: Caller::anonymous(),
         key: IdempotencyKey::parse(key).expect("a valid key"),
-        hash: RequestHash::of_deduction(sku, &warehouse, quantity),
+        hash: RequestHash::of_deduction(sku, &warehouse, Quantity::ONE),
     });
     Deduction {
         operation: OperationId::mint(),
         sku: sku.clone(),
         warehouse,
-        quantity,
+        quantity: Quantity::ONE,
         idempotency,
         strategy: strategy.name(),
-    }
-}
-
-pub(super) fn level_change(
-    sku: &Sku,
-    on_hand: i64,
-    precondition: Option<Precondition>,
-) -> LevelChange {
-    LevelChange {
-        operation: OperationId::mint(),
-        sku: sku.clone(),
-        warehouse: Warehouse::default(),
-        on_hand,
-        backorder_limit: None,
-        home: None,
-        reason: None,
-        precondition,
-    }
-}
-
-pub(super) fn adjustment(sku: &Sku, delta: i64) -> Adjustment {
-    Adjustment {
-        operation: OperationId::mint(),
-        sku: sku.clone(),
-        warehouse: Warehouse::default(),
-        delta,
-        reason: Reason::parse("count").expect("a valid reason"),
-        reference: None,
-        idempotency: None,
     }
 }

@@ -80,8 +80,6 @@ fn mysql_verdict(number: u16) -> Verdict {
             Verdict::Unavailable
         }
         1062 | 1586 => Verdict::Duplicate,
-        // CHECK violated, on MySQL and on MariaDB.
-        3819 | 4025 => Verdict::CheckViolated,
         _ => Verdict::Bug,
     }
 }
@@ -99,7 +97,6 @@ fn postgres_verdict(sqlstate: &str) -> Verdict {
         // Starting up; read-only; out of connections, disk, memory.
         "57P03" | "25006" | "53000" | "53100" | "53200" | "53300" => Verdict::Unavailable,
         "23505" => Verdict::Duplicate,
-        "23514" => Verdict::CheckViolated,
         class_08 if class_08.starts_with("08") => Verdict::ConnectionLost,
         _ => Verdict::Bug,
     }
@@ -111,8 +108,6 @@ fn sqlite_verdict(extended: i32) -> Verdict {
         517 => Verdict::RetryTransaction,
         // SQLITE_CONSTRAINT_PRIMARYKEY, _UNIQUE.
         1555 | 2067 => Verdict::Duplicate,
-        // SQLITE_CONSTRAINT_CHECK.
-        275 => Verdict::CheckViolated,
         _ => match extended & 0xff {
             // SQLITE_BUSY, SQLITE_LOCKED.
             5 | 6 => Verdict::RollBackThenRetry,
@@ -127,114 +122,72 @@ fn sqlite_verdict(extended: i32) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use super::Verdict::{
+        Bug, ConnectionLost, Duplicate, RetryTransaction, RollBackThenRetry, TooSlow, Unavailable,
+    };
     use super::*;
 
-    #[test]
-    fn mysql_error_numbers_have_verdicts() {
-        for (number, verdict) in [
-            (1213, Verdict::RetryTransaction),
-            (1020, Verdict::RetryTransaction),
-            (1205, Verdict::RollBackThenRetry),
-            (1969, Verdict::TooSlow),
-            (3024, Verdict::TooSlow),
-            (1053, Verdict::ConnectionLost),
-            (1927, Verdict::ConnectionLost),
-            (1040, Verdict::Unavailable),
-            (1047, Verdict::Unavailable),
-            (1290, Verdict::Unavailable),
-            (1062, Verdict::Duplicate),
-            (3819, Verdict::CheckViolated),
-            (4025, Verdict::CheckViolated),
-            (1064, Verdict::Bug),
-        ] {
-            assert_eq!(mysql_verdict(number), verdict, "{number}");
-        }
+    fn mysql(numbers: &[u16]) -> Vec<Code> {
+        numbers.iter().copied().map(Code::Mysql).collect()
+    }
+
+    fn postgres(states: &[&str]) -> Vec<Code> {
+        let code = |state: &&str| Code::Postgres((*state).to_owned());
+        states.iter().map(code).collect()
+    }
+
+    fn sqlite(codes: &[i32]) -> Vec<Code> {
+        codes.iter().copied().map(Code::Sqlite).collect()
     }
 
     #[test]
-    fn postgres_states_have_verdicts() {
-        for (state, verdict) in [
-            ("40001", Verdict::RetryTransaction),
-            ("40P01", Verdict::RetryTransaction),
-            ("55P03", Verdict::RollBackThenRetry),
-            ("57014", Verdict::TooSlow),
-            ("57P01", Verdict::ConnectionLost),
-            ("08006", Verdict::ConnectionLost),
-            ("25P03", Verdict::ConnectionLost),
-            ("57P03", Verdict::Unavailable),
-            ("53300", Verdict::Unavailable),
-            ("25006", Verdict::Unavailable),
-            ("23505", Verdict::Duplicate),
-            ("23514", Verdict::CheckViolated),
-            ("25P02", Verdict::Bug),
-            ("42601", Verdict::Bug),
-        ] {
-            assert_eq!(postgres_verdict(state), verdict, "{state}");
-        }
-    }
-
-    #[test]
-    fn sqlite_codes_have_verdicts() {
-        for (code, verdict) in [
-            (5, Verdict::RollBackThenRetry),
-            (261, Verdict::RollBackThenRetry),
-            (6, Verdict::RollBackThenRetry),
-            (517, Verdict::RetryTransaction),
-            (1555, Verdict::Duplicate),
-            (2067, Verdict::Duplicate),
-            (275, Verdict::CheckViolated),
-            (13, Verdict::Unavailable),
-            (1032, Verdict::Unavailable),
-            (778, Verdict::ConnectionLost),
-            (1, Verdict::Bug),
-        ] {
-            assert_eq!(sqlite_verdict(code), verdict, "{code}");
-        }
-    }
-
-    #[test]
-    fn only_known_codes_undo_a_commit() {
-        let postgres = |state: &str| Code::Postgres(state.to_owned());
-        for (code, undone) in [
-            (Code::Mysql(1213), true),
-            (Code::Mysql(1020), false),
-            (Code::Mysql(1026), false),
-            (Code::Mysql(1040), false),
-            (Code::Mysql(1047), false),
-            (Code::Mysql(1053), false),
-            (Code::Mysql(1062), false),
-            (Code::Mysql(1114), false),
-            (Code::Mysql(1180), false),
-            (Code::Mysql(1205), false),
-            (Code::Mysql(1290), false),
-            (Code::Mysql(1317), false),
-            (Code::Mysql(1969), false),
-            (Code::Mysql(3024), false),
-            (Code::Mysql(4025), false),
-            (postgres("40001"), true),
-            (postgres("40P01"), true),
-            (postgres("08006"), false),
-            (postgres("23505"), false),
-            (postgres("23514"), false),
-            (postgres("25006"), false),
-            (postgres("53100"), false),
-            (postgres("55P03"), false),
-            (postgres("57014"), false),
-            (postgres("57P01"), false),
-            (postgres("58030"), false),
-            (postgres("XX000"), false),
-            (postgres(""), false),
-            (Code::Sqlite(5), true),
-            (Code::Sqlite(261), true),
-            (Code::Sqlite(517), true),
-            (Code::Sqlite(13), true),
-            (Code::Sqlite(1), false),
-            (Code::Sqlite(8), false),
-            (Code::Sqlite(778), false),
-            (Code::Sqlite(14), false),
-            (Code::Sqlite(2067), false),
-        ] {
-            assert_eq!(code.undoes_commit(), undone, "{code:?}");
+    fn each_code_has_its_verdict_before_and_in_commit() {
+        let verdicts = [
+            (RetryTransaction, mysql(&[1213, 1020, 1317])),
+            (RollBackThenRetry, mysql(&[1205])),
+            (TooSlow, mysql(&[1969, 3024])),
+            (ConnectionLost, mysql(&[1053, 1927])),
+            (Unavailable, mysql(&[1040, 1047, 1114, 1290])),
+            (Duplicate, mysql(&[1062])),
+            (Bug, mysql(&[1026, 1064, 1180, 3819, 4025])),
+            (RetryTransaction, postgres(&["40001", "40P01"])),
+            (RollBackThenRetry, postgres(&["55P03"])),
+            (TooSlow, postgres(&["57014"])),
+            (
+                ConnectionLost,
+                postgres(&["57P01", "57P02", "08006", "25P03"]),
+            ),
+            (Unavailable, postgres(&["57P03", "53100", "53300", "25006"])),
+            (Duplicate, postgres(&["23505"])),
+            (
+                Bug,
+                postgres(&["23514", "25P02", "42601", "42P01", "58030", "XX000", ""]),
+            ),
+            (RetryTransaction, sqlite(&[517])),
+            (RollBackThenRetry, sqlite(&[5, 261, 6])),
+            (ConnectionLost, sqlite(&[778])),
+            (Unavailable, sqlite(&[13, 8, 14, 1032])),
+            (Duplicate, sqlite(&[1555, 2067])),
+            (Bug, sqlite(&[275, 1])),
+        ];
+        let undo_a_commit = [
+            mysql(&[1213]),
+            postgres(&["40001", "40P01"]),
+            sqlite(&[5, 261, 517, 13]),
+        ];
+        let may_follow_the_commit = [
+            mysql(&[1053, 1927]),
+            postgres(&["08006", "57P01", "57P02", "57P03", "58030", "XX000", ""]),
+            sqlite(&[778]),
+        ];
+        for (verdict, codes) in verdicts {
+            for code in codes {
+                assert_eq!(code.verdict(), verdict, "{code:?}");
+                let undone = undo_a_commit.concat().contains(&code);
+                assert_eq!(code.undoes_commit(), undone, "{code:?}");
+                let unknown = may_follow_the_commit.concat().contains(&code);
+                assert_eq!(code.is_of_the_statement(), !unknown, "{code:?}");
+            }
         }
     }
 }

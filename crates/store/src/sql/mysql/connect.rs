@@ -90,13 +90,11 @@ pub(crate) async fn migrate(url: &str) -> Result<(), String> {
     let server = format!("{}:{}", options.get_host(), options.get_port());
     let database = options.get_database().unwrap_or_default();
     let create_database = format!("CREATE DATABASE `{database}` CHARACTER SET utf8mb4");
-    migration::run_until_done(&server, migration::is_transient_on_server, || {
-        let options = options.clone();
-        async move {
-            let mut connection = options.connect().await?;
-            migrate_alone(&mut connection).await?;
-            Ok(connection.close().await?)
-        }
+    let options = &options;
+    migration::run_until_done(&server, migration::is_transient_on_server, || async move {
+        let mut connection = options.connect().await?;
+        migrate_alone(&mut connection).await?;
+        Ok(connection.close().await?)
     })
     .await
     .map_err(|error| migration::explain(&error, &server, &create_database))
@@ -109,10 +107,8 @@ async fn migrate_alone(connection: &mut MySqlConnection) -> Result<(), MigrateEr
         .fetch_one(&mut *connection)
         .await?;
     if granted != Some(1) {
-        let refused = "the server did not grant the lock for migrations";
-        return Err(MigrateError::Execute(sqlx::Error::Protocol(
-            refused.to_owned(),
-        )));
+        let refused = "the server did not grant the lock for migrations".to_owned();
+        return Err(sqlx::Error::Protocol(refused).into());
     }
     let mut migrator = sqlx::migrate!("../../migrations/mysql");
     migrator.set_locking(false);

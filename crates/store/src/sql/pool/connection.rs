@@ -1,30 +1,43 @@
 //! A connection in use, and a transaction on it.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
 
 use deadpool::managed::Object;
+use sqlx::Connection;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use super::ServerHealth;
 use super::server::{Opener, Server};
-use crate::StoreError;
+use crate::Result;
 use crate::sql::dialect::{AnyRow, Dialect, Statement, Value};
 use crate::sql::errors::in_commit;
+
+/// Older connections are not reused, so that what a server keeps for each of them does not grow
+/// without bound, and a server that moved is found at its new address.
+const LIFETIME: Duration = Duration::from_mins(30);
+
+/// How long the orderly close of a connection may take.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A connection in use. Its drop decides what becomes of it: see [`super`].
 #[derive(Debug)]
 pub(crate) struct PooledConnection<S: Server> {
     /// `Some` until the drop.
-    opened: Option<Object<Opener<S>>>,
+    connection: Option<Object<Opener<S>>>,
+    health: Arc<ServerHealth>,
     /// A request was sent and not answered in full.
     unanswered: bool,
     in_transaction: bool,
 }
 
 impl<S: Server> PooledConnection<S> {
-    pub(super) fn new(opened: Object<Opener<S>>) -> Self {
+    pub(super) fn new(connection: Object<Opener<S>>, health: Arc<ServerHealth>) -> Self {
         Self {
-            opened: Some(opened),
+            connection: Some(connection),
+            health,
             unanswered: false,
             in_transaction: false,
         }
@@ -33,10 +46,8 @@ impl<S: Server> PooledConnection<S> {
     /// The connection, to send a request. Its answer goes to [`PooledConnection::received`].
     pub(crate) fn send(&mut self) -> &mut S::Connection {
         self.unanswered = true;
-        let opened = self.opened.as_mut();
-        &mut opened
-            .expect("the connection is there until the drop")
-            .connection
+        let connection = self.connection.as_mut();
+        connection.expect("the connection is there until the drop")
     }
 
     /// Records whether the request was answered. After any error but the database's own, the
@@ -54,15 +65,15 @@ impl<S: Server> PooledConnection<S> {
 }
 
 impl<D: Dialect> PooledConnection<D> {
-    /// Executes a statement, and returns the number of rows that it changed.
+    /// Executes a statement that has no rows.
     pub(crate) async fn execute(
         &mut self,
         statement: impl Into<Statement> + Send,
         values: &[Value<'_>],
-    ) -> sqlx::Result<u64> {
-        let statement = statement.into();
-        let answer = D::execute(self.send(), statement, values).await;
-        self.received(answer)
+    ) -> sqlx::Result<()> {
+        let rows: Vec<()> = self.fetch(statement, values).await?;
+        drop(rows);
+        Ok(())
     }
 
     /// Executes a statement, and returns its rows.
@@ -79,55 +90,56 @@ impl<D: Dialect> PooledConnection<D> {
 
 impl<S: Server> Drop for PooledConnection<S> {
     fn drop(&mut self) {
-        let Some(mut opened) = self.opened.take() else {
+        let Some(connection) = self.connection.take() else {
             return;
         };
-        if self.unanswered {
-            drop(Object::take(opened));
-            return;
-        }
-        let is_old = opened.is_old();
-        if !self.in_transaction && !is_old {
-            opened.rest();
+        let is_old = Object::metrics(&connection).age() > LIFETIME;
+        if !self.unanswered && !self.in_transaction && !is_old {
+            self.health.record_success();
             return;
         }
         // Without a runtime, the process is about to end.
-        let Ok(runtime) = Handle::try_current() else {
-            drop(Object::take(opened));
-            return;
-        };
-        if is_old {
-            runtime.spawn(Object::take(opened).close());
-        } else {
-            runtime.spawn(roll_back_and_return(opened));
+        match Handle::try_current() {
+            Ok(runtime) if !self.unanswered && is_old => {
+                runtime.spawn(close(Object::take(connection)));
+            }
+            Ok(runtime) if !self.unanswered => {
+                let health = Arc::clone(&self.health);
+                runtime.spawn(roll_back_and_return(connection, health));
+            }
+            _ => drop(Object::take(connection)),
         }
     }
 }
 
 /// Rolls back, and returns the connection to the pool. Closes it if that fails, which ends the
 /// transaction too.
-async fn roll_back_and_return<S: Server>(mut opened: Object<Opener<S>>) {
-    let limit = opened.health.answer_limit();
-    let problem = match timeout(limit, S::run(&mut opened.connection, "ROLLBACK")).await {
-        Ok(Ok(())) => {
-            opened.rest();
-            return;
-        }
-        Ok(Err(error @ sqlx::Error::Database(_))) => error.to_string(),
-        Ok(Err(error)) => {
-            opened.health.record_failure();
-            error.to_string()
-        }
-        Err(elapsed) => {
-            opened.health.record_failure();
-            elapsed.to_string()
-        }
-    };
+async fn roll_back_and_return<S: Server>(
+    mut connection: Object<Opener<S>>,
+    health: Arc<ServerHealth>,
+) {
+    let rolled_back = timeout(health.answer_limit, S::run(&mut connection, "ROLLBACK")).await;
+    if let Ok(Ok(())) = rolled_back {
+        health.record_success();
+        return;
+    }
+    if !matches!(rolled_back, Ok(Err(sqlx::Error::Database(_)))) {
+        health.record_failure();
+    }
     tracing::debug!(
-        problem,
+        ?rolled_back,
         "a connection is closed: it could not be rolled back"
     );
-    drop(Object::take(opened));
+    drop(Object::take(connection));
+}
+
+/// Closes the connection in order, if the server answers.
+pub(super) async fn close(connection: impl Connection) {
+    match timeout(CLOSE_LIMIT, connection.close()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
+        Err(_elapsed) => tracing::debug!("a connection was closed without an answer"),
+    }
 }
 
 /// A transaction. If it is dropped before its end, it is rolled back.
@@ -147,8 +159,9 @@ impl<S: Server> Transaction<S> {
     }
 
     /// # Errors
-    /// [`StoreError::OutcomeUnknown`] unless the server is known to have rolled back.
-    pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
+    /// [`OutcomeUnknown`](crate::StoreError::OutcomeUnknown) unless the server is known to have
+    /// rolled back.
+    pub(crate) async fn commit(mut self) -> Result<()> {
         self.0.run("COMMIT").await.map_err(in_commit)?;
         self.committed();
         Ok(())
@@ -183,20 +196,16 @@ impl<S: Server> DerefMut for Transaction<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::time::Duration;
 
-    use sqlx::{Connection, Executor, SqliteConnection};
+    use sqlx::{Executor, SqliteConnection};
 
-    use super::super::{Pool, ServerHealth};
+    use super::super::Pool;
     use super::*;
 
     /// Each connection is a database of its own, so its content tells which one was used.
-    #[derive(Debug, Default)]
-    struct Embedded {
-        opened: Arc<AtomicU32>,
-    }
+    #[derive(Debug)]
+    struct Embedded;
 
     static ROLLED_BACK: AtomicU32 = AtomicU32::new(0);
 
@@ -206,7 +215,6 @@ mod tests {
         type Connection = SqliteConnection;
 
         async fn open(&self) -> sqlx::Result<SqliteConnection> {
-            self.opened.fetch_add(1, Ordering::Relaxed);
             let mut connection = SqliteConnection::connect("sqlite::memory:").await?;
             connection.execute("CREATE TABLE sale (id)").await?;
             Ok(connection)
@@ -223,70 +231,50 @@ mod tests {
         }
     }
 
-    async fn sales(pool: &Pool<Embedded>) -> i64 {
+    const SELL: &str = "INSERT INTO sale VALUES (1)";
+    const FAIL: &str = "SELECT nothing FROM nowhere";
+
+    /// The number of sales on the pool's connection, and of rollbacks so far.
+    async fn state(pool: &Pool<Embedded>) -> (i64, u32) {
         let mut connection = pool.acquire().await.unwrap();
         let count = sqlx::query_scalar("SELECT count(*) FROM sale")
             .fetch_one(connection.send())
             .await;
-        connection.received(count).unwrap()
+        let sales = connection.received(count).unwrap();
+        (sales, ROLLED_BACK.load(Ordering::Relaxed))
     }
 
-    const SELL: &str = "INSERT INTO sale VALUES (1)";
+    async fn sell(pool: &Pool<Embedded>) -> Transaction<Embedded> {
+        let mut tx = pool.begin("BEGIN").await.unwrap();
+        tx.run(SELL).await.unwrap();
+        tx
+    }
 
     #[tokio::test]
-    async fn only_an_open_transaction_is_rolled_back() {
-        let server = Embedded::default();
-        let opened = Arc::clone(&server.opened);
+    async fn connection_is_rolled_back_or_closed_only_if_necessary() {
         let health = ServerHealth::new(Duration::from_secs(5), true);
-        let pool = Pool::new(server, 1, &health);
-        let rolled_back = || ROLLED_BACK.load(Ordering::Relaxed);
+        let pool = Pool::new(Embedded, 1, &health);
 
-        let mut kept = pool.begin("BEGIN").await.unwrap();
-        kept.run(SELL).await.unwrap();
-        kept.commit().await.unwrap();
-        assert_eq!((sales(&pool).await, rolled_back()), (1, 0));
+        sell(&pool).await.commit().await.unwrap();
+        assert_eq!(state(&pool).await, (1, 0));
+        sell(&pool).await.roll_back().await;
+        assert_eq!(state(&pool).await, (1, 1));
+        drop(sell(&pool).await);
+        assert_eq!(state(&pool).await, (1, 2));
 
-        let mut given_up = pool.begin("BEGIN").await.unwrap();
-        given_up.run(SELL).await.unwrap();
-        given_up.roll_back().await;
-        assert_eq!((sales(&pool).await, rolled_back()), (1, 1));
-
-        let mut dropped = pool.begin("BEGIN").await.unwrap();
-        dropped.run(SELL).await.unwrap();
-        drop(dropped);
-        assert_eq!((sales(&pool).await, rolled_back()), (1, 2));
-
-        let mut failed = pool.begin("BEGIN").await.unwrap();
-        failed.run(SELL).await.unwrap();
-        let error = failed.run("SELECT nothing FROM nowhere").await;
-        error.expect_err("there is no such table");
+        let mut failed = sell(&pool).await;
+        failed.run(FAIL).await.expect_err("no such table");
         drop(failed);
-        assert_eq!((sales(&pool).await, rolled_back()), (1, 3));
+        assert_eq!(state(&pool).await, (1, 3));
 
         let mut alone = pool.acquire().await.unwrap();
-        let error = alone.run("SELECT nothing FROM nowhere").await;
-        error.expect_err("there is no such table");
+        alone.run(FAIL).await.expect_err("no such table");
         drop(alone);
-        assert_eq!((sales(&pool).await, rolled_back()), (1, 3));
-        assert_eq!(
-            opened.load(Ordering::Relaxed),
-            1,
-            "one connection did it all"
-        );
-    }
-
-    #[tokio::test]
-    async fn connection_with_unanswered_request_is_closed() {
-        let health = ServerHealth::new(Duration::from_secs(5), true);
-        let pool = Pool::new(Embedded::default(), 1, &health);
-        let mut connection = pool.acquire().await.unwrap();
-        connection.run(SELL).await.unwrap();
-        drop(connection);
-        assert_eq!(sales(&pool).await, 1);
+        assert_eq!(state(&pool).await, (1, 3));
 
         let mut abandoned = pool.acquire().await.unwrap();
         let _never_answered = abandoned.send();
         drop(abandoned);
-        assert_eq!(sales(&pool).await, 0, "this is a new connection");
+        assert_eq!(state(&pool).await, (0, 3), "this is a new connection");
     }
 }

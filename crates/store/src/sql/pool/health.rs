@@ -1,9 +1,9 @@
 //! Whether a database server answers: when it last did, and when it last failed to.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use stocklock_core::ports::DriverError;
 use tokio::time::{Instant, timeout};
 
 use super::statement_limit;
@@ -14,33 +14,31 @@ const TRUSTED_IDLE: Duration = Duration::from_secs(10);
 /// How much longer than the server's own limit to wait for an answer.
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 
-/// The server did not answer.
-#[derive(Debug, thiserror::Error)]
-#[error("the database has not answered for {0:?}")]
-pub(crate) struct Silence(Duration);
-
 /// When a server last answered, and when a request to it last went unanswered.
 ///
 /// The pool alone cannot tell busy connections from connections to a server that is gone.
 #[derive(Debug)]
 pub(crate) struct ServerHealth {
-    started: Instant,
-    /// Milliseconds since `started`, plus one. Zero if there was none.
-    last_success: AtomicU64,
-    /// The same for the last connection that turned out to be dead.
-    last_failure: AtomicU64,
-    wait_limit: Duration,
-    answer_limit: Duration,
+    last: Mutex<Last>,
+    /// How long to wait for a connection.
+    pub(super) wait_limit: Duration,
+    /// How long to wait for one answer. The server has ended the statement by then.
+    pub(super) answer_limit: Duration,
     /// The database is a library in this process. It always answers, but sets no time limits.
     embedded: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Last {
+    success: Option<Instant>,
+    /// When a connection last turned out to be dead.
+    failure: Option<Instant>,
 }
 
 impl ServerHealth {
     pub(crate) fn new(wait_limit: Duration, embedded: bool) -> Arc<Self> {
         Arc::new(Self {
-            started: Instant::now(),
-            last_success: AtomicU64::new(0),
-            last_failure: AtomicU64::new(0),
+            last: Mutex::default(),
             wait_limit,
             answer_limit: statement_limit(wait_limit) + ANSWER_MARGIN,
             embedded,
@@ -48,30 +46,28 @@ impl ServerHealth {
     }
 
     pub(super) fn record_success(&self) {
-        self.last_success.store(self.now(), Ordering::Relaxed);
+        self.last().success = Some(Instant::now());
     }
 
     pub(super) fn record_failure(&self) {
-        self.last_failure.store(self.now(), Ordering::Relaxed);
+        self.last().failure = Some(Instant::now());
     }
 
-    /// How long to wait for a connection.
-    pub(super) fn wait_limit(&self) -> Duration {
-        self.wait_limit
-    }
-
-    /// How long to wait for one answer. The server has ended the statement by then.
-    pub(super) fn answer_limit(&self) -> Duration {
-        self.answer_limit
+    fn last(&self) -> MutexGuard<'_, Last> {
+        // No code panics while it holds the lock.
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for an operation as long as a server that is alive can take: the wait for a connection,
     /// and `statements` that each take as long as the server allows.
-    pub(super) async fn bounded<T>(
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub(crate) async fn bounded<T>(
         &self,
         statements: u32,
         operation: impl Future<Output = T>,
-    ) -> Result<T, Silence> {
+    ) -> Result<T, DriverError> {
         if self.embedded {
             return Ok(operation.await);
         }
@@ -79,31 +75,24 @@ impl ServerHealth {
         let answered = timeout(limit, operation).await;
         answered.map_err(|_elapsed| {
             self.record_failure();
-            Silence(limit)
+            format!("the database has not answered for {limit:?}").into()
         })
     }
 
     /// Whether a connection may be used without a ping. A connection that was idle when another one
     /// turned out to be dead may have died of the same cause.
     pub(super) fn trusts(&self, idle: Duration) -> bool {
-        let idle_ms = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
-        let idle_since = self.now().saturating_sub(idle_ms);
-        let is_trusted =
-            idle < TRUSTED_IDLE && idle_since > self.last_failure.load(Ordering::Relaxed);
-        self.embedded || is_trusted
+        let since_failure = self.last().failure.map(|failure| failure.elapsed());
+        let limit = since_failure.map_or(TRUSTED_IDLE, |since| since.min(TRUSTED_IDLE));
+        self.embedded || idle < limit
     }
 
     /// Whether the server answered within the time that any statement may take, and no connection
     /// was found dead since.
     pub(super) fn is_answering(&self) -> bool {
-        let success = self.last_success.load(Ordering::Relaxed);
-        let age = Duration::from_millis(self.now().saturating_sub(success));
-        let failure = self.last_failure.load(Ordering::Relaxed);
-        self.embedded || success > failure && age <= self.answer_limit
-    }
-
-    fn now(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).map_or(u64::MAX, |ms| ms + 1)
+        let Last { success, failure } = *self.last();
+        let recent = success.is_some_and(|success| success.elapsed() <= self.answer_limit);
+        self.embedded || recent && success > failure
     }
 }
 
@@ -140,7 +129,7 @@ mod tests {
         tokio::time::advance(SECOND).await;
         health.record_success();
         assert!(health.is_answering());
-        tokio::time::advance(health.answer_limit() + SECOND).await;
+        tokio::time::advance(health.answer_limit + SECOND).await;
         assert!(!health.is_answering());
     }
 

@@ -7,24 +7,16 @@ use std::time::Duration;
 
 use deadpool::managed::{Manager, Metrics, Object, PoolError, QueueMode, RecycleError};
 use sqlx::Connection;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::health::Silence;
+use super::connection::close;
 use super::{PooledConnection, ServerHealth, Transaction};
-use crate::StoreError;
-use crate::sql::errors::{Verdict, before_commit, classify};
-use stocklock_core::ports;
+use crate::sql::errors::{Verdict, before_commit, classify, unavailable};
+use crate::{Result, StoreError};
 
 /// How long a connection may take to answer a ping. Far more than a round trip, and far less than a
 /// request waits for a connection, because several connections may be dead.
 const PING_LIMIT: Duration = Duration::from_millis(250);
-
-/// Older connections are not reused, so that what a server keeps for each of them does not grow
-/// without bound, and a server that moved is found at its new address.
-const LIFETIME: Duration = Duration::from_mins(30);
-
-/// How long the orderly close of a connection may take.
-const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// The first pause before a server that refuses connections is tried again. Each is twice the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -55,17 +47,6 @@ pub(crate) trait Server: fmt::Debug + Send + Sync + Sized + 'static {
 pub(crate) struct Pool<S: Server> {
     connections: deadpool::managed::Pool<Opener<S>>,
     health: Arc<ServerHealth>,
-    wait_limit: Duration,
-}
-
-impl<S: Server> Clone for Pool<S> {
-    fn clone(&self) -> Self {
-        Self {
-            connections: self.connections.clone(),
-            health: Arc::clone(&self.health),
-            wait_limit: self.wait_limit,
-        }
-    }
 }
 
 /// Opens connections for a pool, and checks them.
@@ -75,61 +56,26 @@ pub(super) struct Opener<S> {
     health: Arc<ServerHealth>,
 }
 
-/// A connection and its age.
-#[derive(Debug)]
-pub(super) struct Opened<C> {
-    pub(super) connection: C,
-    pub(super) health: Arc<ServerHealth>,
-    since: Instant,
-    idle_since: Instant,
-}
-
-impl<C: Connection> Opened<C> {
-    pub(super) fn is_old(&self) -> bool {
-        self.since.elapsed() > LIFETIME
-    }
-
-    /// The server answered all requests, and the connection is idle from now on.
-    pub(super) fn rest(&mut self) {
-        self.health.record_success();
-        self.idle_since = Instant::now();
-    }
-
-    /// Closes the connection in order, if the server answers.
-    pub(super) async fn close(self) {
-        match timeout(CLOSE_LIMIT, self.connection.close()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
-            Err(_elapsed) => tracing::debug!("a connection was closed without an answer"),
-        }
-    }
-}
-
 impl<S: Server> Manager for Opener<S> {
-    type Type = Opened<S::Connection>;
+    type Type = S::Connection;
     type Error = sqlx::Error;
 
-    async fn create(&self) -> sqlx::Result<Self::Type> {
+    async fn create(&self) -> sqlx::Result<S::Connection> {
         let connection = self.server.open().await?;
         self.health.record_success();
-        Ok(Opened {
-            connection,
-            health: Arc::clone(&self.health),
-            since: Instant::now(),
-            idle_since: Instant::now(),
-        })
+        Ok(connection)
     }
 
     /// Pings only connections that may be dead: each ping costs a request one round trip.
     async fn recycle(
         &self,
-        opened: &mut Self::Type,
-        _: &Metrics,
+        connection: &mut S::Connection,
+        metrics: &Metrics,
     ) -> Result<(), RecycleError<sqlx::Error>> {
-        if self.health.trusts(opened.idle_since.elapsed()) {
+        if self.health.trusts(metrics.last_used()) {
             return Ok(());
         }
-        match timeout(PING_LIMIT, opened.connection.ping()).await {
+        match timeout(PING_LIMIT, connection.ping()).await {
             Ok(answer) => Ok(answer?),
             Err(_elapsed) => Err(RecycleError::message("the connection does not answer")),
         }
@@ -151,18 +97,7 @@ impl<S: Server> Pool<S> {
         Self {
             connections,
             health: Arc::clone(health),
-            wait_limit: health.wait_limit(),
         }
-    }
-
-    /// Waits for an operation no longer than a server that answers can take, with `statements` that
-    /// may each wait for a lock.
-    pub(crate) async fn bounded<T>(
-        &self,
-        statements: u32,
-        operation: impl Future<Output = T> + Send,
-    ) -> Result<T, Silence> {
-        self.health.bounded(statements, operation).await
     }
 
     /// A connection within the wait limit.
@@ -170,10 +105,10 @@ impl<S: Server> Pool<S> {
     /// # Errors
     /// [`StoreError::Exhausted`] if all are busy, [`StoreError::Unavailable`] if the database does
     /// not answer.
-    pub(crate) async fn acquire(&self) -> Result<PooledConnection<S>, StoreError> {
+    pub(crate) async fn acquire(&self) -> Result<PooledConnection<S>> {
         let mut refusal = None;
-        match timeout(self.wait_limit, self.connect(&mut refusal)).await {
-            Ok(Ok(opened)) => Ok(PooledConnection::new(opened)),
+        match timeout(self.health.wait_limit, self.connect(&mut refusal)).await {
+            Ok(Ok(opened)) => Ok(PooledConnection::new(opened, Arc::clone(&self.health))),
             Ok(Err(error)) => Err(unavailable(error)),
             Err(_elapsed) if self.is_busy() && self.health.is_answering() => {
                 Err(StoreError::Exhausted)
@@ -193,16 +128,13 @@ impl<S: Server> Pool<S> {
                 Err(PoolError::Backend(error)) if is_transient(&error) => *refusal = Some(error),
                 answer => return answer,
             }
-            tokio::time::sleep(pause).await;
-            pause = (2 * pause).min(self.wait_limit / 5);
+            sleep(pause).await;
+            pause = (2 * pause).min(self.health.wait_limit / 5);
         }
     }
 
     /// Begins a transaction.
-    pub(crate) async fn begin(
-        &self,
-        statement: &'static str,
-    ) -> Result<Transaction<S>, StoreError> {
+    pub(crate) async fn begin(&self, statement: &'static str) -> Result<Transaction<S>> {
         let mut tx = Transaction::begun(self.acquire().await?);
         let started = Instant::now();
         loop {
@@ -211,9 +143,9 @@ impl<S: Server> Pool<S> {
                 // Only SQLite waits for a lock here.
                 Err(error)
                     if classify(&error) == Verdict::RollBackThenRetry
-                        && started.elapsed() < self.wait_limit =>
+                        && started.elapsed() < self.health.wait_limit =>
                 {
-                    tokio::time::sleep(WRITER_PAUSE.mul_f64(fastrand::f64())).await;
+                    sleep(WRITER_PAUSE.mul_f64(fastrand::f64())).await;
                 }
                 Err(error) => {
                     // The server answered that it did not begin.
@@ -225,7 +157,7 @@ impl<S: Server> Pool<S> {
     }
 
     /// Asks the database whether it answers.
-    pub(crate) async fn ping(&self) -> Result<(), StoreError> {
+    pub(crate) async fn ping(&self) -> Result<()> {
         let mut connection = self.acquire().await?;
         let answer = connection.send().ping().await;
         connection.received(answer).map_err(before_commit)
@@ -236,7 +168,7 @@ impl<S: Server> Pool<S> {
     pub(crate) async fn close(&self) {
         let idle = self.connections.retain(|_, _| false).removed;
         self.connections.close();
-        futures_util::future::join_all(idle.into_iter().map(Opened::close)).await;
+        futures_util::future::join_all(idle.into_iter().map(close)).await;
     }
 
     /// Whether all connections are open and in use.
@@ -244,10 +176,6 @@ impl<S: Server> Pool<S> {
         let status = self.connections.status();
         status.size >= status.max_size && status.available == 0
     }
-}
-
-fn unavailable(error: impl Into<ports::DriverError>) -> StoreError {
-    StoreError::Unavailable(ports::Server::Database, error.into())
 }
 
 /// Whether a server that refuses a connection with this error may accept one a moment later.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Connection, Executor, PgConnection};
+use sqlx::{ConnectOptions, Executor, PgConnection};
 
 use crate::StoreOptions;
 use crate::sql::migration;
@@ -108,16 +108,13 @@ pub(crate) async fn migrate(url: &str) -> Result<(), String> {
     let server = format!("{}:{}", options.get_host(), options.get_port());
     let database = options.get_database().unwrap_or(options.get_username());
     let create_database = format!("CREATE DATABASE \"{database}\"");
-    migration::run_until_done(&server, migration::is_transient_on_server, || {
-        let options = options.clone();
-        async move {
-            let mut connection = options.connect().await?;
-            sqlx::migrate!("../../migrations/postgres")
-                .run_direct(None, &mut connection, false)
-                .await?;
-            Ok(connection.close().await?)
-        }
-    })
+    let migrator = sqlx::migrate!("../../migrations/postgres");
+    migration::run(
+        &options,
+        migrator,
+        &server,
+        migration::is_transient_on_server,
+    )
     .await
     .map_err(|error| migration::explain(&error, &server, &create_database))
 }
