@@ -31,6 +31,4 @@ pub mod config;
 pub mod descriptors;
 pub mod telemetry;
 
-pub mod replicas;
-
 pub mod cli;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use axum::response::Response;
+use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::error::ApiError;
 use super::extract::{NoFields, StrictJson, StrictQuery, present};
-use super::idempotency::{idempotency, with_replayed};
+use super::headers::{idempotency, idempotent_replayed};
 use super::levels::new_sku;
 use super::{Api, openapi};
 use stocklock_core::stock::{
@@ -73,7 +73,7 @@ pub(super) async fn adjust(
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
     body: StrictJson<AdjustBody>,
-) -> Result<Response, ApiError> {
+) -> Result<impl IntoResponse, ApiError> {
     let adjustment = adjustment(new_sku(sku)?, body.parse()?, &headers)?;
     let (sku, warehouse) = (adjustment.sku.to_string(), adjustment.warehouse.to_string());
     let adjusted = api.levels.adjust(adjustment).await?;
@@ -84,7 +84,7 @@ pub(super) async fn adjust(
         delta: adjusted.delta,
         remaining: adjusted.remaining,
     };
-    Ok(with_replayed(Json(answer), adjusted.replayed))
+    Ok((idempotent_replayed(adjusted.replayed), Json(answer)))
 }
 
 fn adjustment(sku: Sku, body: AdjustBody, headers: &HeaderMap) -> Result<Adjustment, ApiError> {

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
+use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::error::ApiError;
 use super::extract::{StrictJson, StrictQuery, present};
-use super::idempotency::{idempotency, with_replayed};
-use super::{Api, Lab, openapi};
+use super::headers::{idempotency, idempotent_replayed};
+use super::{Api, lab_sku, openapi};
+use crate::config::Mode;
 use stocklock_core::deduct::DeductOrder;
-use stocklock_core::stock::{Deducted, Quantity, RequestHash, Sku, Warehouse};
+use stocklock_core::stock::{Deducted, Home, Quantity, RequestHash, Sku, Warehouse};
 use stocklock_core::strategy::{Homes, Safeguards, Strategy, UnknownStrategy};
 
 /// The units to take.
@@ -124,47 +125,42 @@ pub(super) async fn deduct(
     headers: HeaderMap,
     StrictQuery(query): StrictQuery<DeductQuery>,
     body: StrictJson<DeductBody>,
-) -> Result<Response, ApiError> {
-    let strategy = strategy(&api, query.strategy.as_deref())?;
-    let safeguards = safeguards(&api, &query)?;
+) -> Result<impl IntoResponse, ApiError> {
+    let strategy = strategy(&api, &query)?;
+    let safeguards = Safeguards {
+        guard: query.guard != Some(Switch::Off),
+        check: query.check != Some(Switch::Off),
+    };
     let fields = fields(query, body)?;
     let order = order(&api, strategy, safeguards, fields, &headers)?;
     let deducted = api.deductor.deduct(strategy, order).await?;
-    let replayed = deducted.replayed;
-    Ok(with_replayed(Json(DeductAnswer::from(deducted)), replayed))
+    let replayed = idempotent_replayed(deducted.replayed);
+    Ok((replayed, Json(DeductAnswer::from(deducted))))
 }
 
-/// The configured strategy, or in the lab the one in the query.
-fn strategy(api: &Api, name: Option<&str>) -> Result<Strategy, ApiError> {
-    let Some(name) = name else {
-        return Ok(api.strategy);
+/// The configured strategy, or in the lab the one in the query. Only the lab turns safeguards off.
+fn strategy(api: &Api, query: &DeductQuery) -> Result<Strategy, ApiError> {
+    let refused = |code, detail: &str| {
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        Err(ApiError::new(status, code, detail))
     };
-    if api.lab.is_none() {
-        return Err(unprocessable(
+    if api.mode == Mode::Serve && query.strategy.is_some() {
+        return refused(
             "strategy-fixed",
             "the service's configuration chooses the strategy; ?strategy= is for the lab",
-        ));
+        );
     }
-    name.parse()
-        .map_err(|error: UnknownStrategy| unprocessable("unknown-strategy", error.to_string()))
-}
-
-/// The safeguards of a lock strategy: all, except those that the lab turns off.
-fn safeguards(api: &Api, query: &DeductQuery) -> Result<Safeguards, ApiError> {
-    if api.lab.is_none() && (query.guard.is_some() || query.check.is_some()) {
-        return Err(unprocessable(
+    if api.mode == Mode::Serve && (query.guard.is_some() || query.check.is_some()) {
+        return refused(
             "safeguards-fixed",
             "guard and check are always on in production; ?guard= and ?check= are for the lab",
-        ));
+        );
     }
-    Ok(Safeguards {
-        guard: query.guard != Some(Switch::Off),
-        check: query.check != Some(Switch::Off),
-    })
-}
-
-fn unprocessable(code: &'static str, detail: impl Into<String>) -> ApiError {
-    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail)
+    match query.strategy.as_deref().map(str::parse) {
+        None => Ok(api.config.service.strategy),
+        Some(Ok(strategy)) => Ok(strategy),
+        Some(Err(UnknownStrategy)) => refused("unknown-strategy", &UnknownStrategy.to_string()),
+    }
 }
 
 /// The fields of the body or of the query, but not of both.
@@ -190,12 +186,12 @@ fn order(
     fields: DeductBody,
     headers: &HeaderMap,
 ) -> Result<DeductOrder, ApiError> {
-    let default_sku = |lab: &Lab| match strategy.card().homes {
-        Homes::Redis => lab.default_redis_sku.clone(),
-        Homes::Sql | Homes::Either => lab.default_sku.clone(),
+    let sku = match (fields.sku, api.mode, strategy.card().homes) {
+        (Some(sku), _, _) => sku,
+        (None, Mode::Serve, _) => return Err(ApiError::invalid("sku: missing")),
+        (None, Mode::Lab, Homes::Redis) => lab_sku(Home::Redis),
+        (None, Mode::Lab, Homes::Sql | Homes::Either) => lab_sku(Home::Sql),
     };
-    let sku = fields.sku.or_else(|| api.lab.as_ref().map(default_sku));
-    let sku = sku.ok_or_else(|| ApiError::invalid("sku: missing"))?;
     let warehouse = fields.warehouse.unwrap_or_default();
     let quantity = fields.quantity.unwrap_or(Quantity::ONE);
     let hash = RequestHash::of_deduction(&sku, &warehouse, quantity);

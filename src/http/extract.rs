@@ -55,7 +55,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for StrictJson<T> {
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
         let is_json = is_json(request.headers());
         Ok(Self {
-            bytes: read(request.into_body(), &api.limits).await?,
+            bytes: read(request.into_body(), &api.config.limits).await?,
             is_json,
             fields: PhantomData,
         })

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::error::ApiError;
-use super::etag::{Tags, tagged};
+
 use super::extract::{NoFields, StrictQuery};
+use super::headers::{Tags, etag};
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, openapi};
 use stocklock_core::stock::{LevelCursor, Revision, Sku, StockError, StockLevel};
@@ -137,11 +138,11 @@ pub(super) async fn of_sku(
     }
     let revision = Revision::of(&levels);
     if is_not_modified(&headers, &revision) {
-        return Ok(tagged(StatusCode::NOT_MODIFIED, &revision));
+        return Ok((StatusCode::NOT_MODIFIED, etag(&revision)).into_response());
     }
     let warehouses = levels.into_iter().map(LevelBody::from).collect();
     let sku = sku.into();
-    Ok(tagged(Json(SkuLevels { sku, warehouses }), &revision))
+    Ok((etag(&revision), Json(SkuLevels { sku, warehouses })).into_response())
 }
 
 /// The SKU in the path of a read. An invalid SKU answers 404, like a missing one.

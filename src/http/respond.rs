@@ -1,7 +1,8 @@
 //! The middleware around every response: it adds the headers, writes the body of an error, and
 //! counts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -13,39 +14,23 @@ use uuid::Uuid;
 
 use super::Api;
 use super::error::ApiError;
-use super::outage_log::OutageLog;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const X_REPLICA: HeaderName = HeaderName::from_static("x-replica");
 
-/// The state of the middleware.
-#[derive(Debug)]
-pub(super) struct Respond {
-    api: Arc<Api>,
-    outages: OutageLog,
-}
-
-impl Respond {
-    pub(super) fn new(api: Arc<Api>) -> Self {
-        let outages = OutageLog::default();
-        Self { api, outages }
-    }
-}
-
 /// Adds `X-Request-Id` and `X-Replica`, counts the response, and writes errors as problems. This is
 /// the only place that logs failed requests.
 pub(super) async fn respond(
-    State(state): State<Arc<Respond>>,
+    State((api, outages)): State<(Arc<Api>, Arc<Mutex<OutageLog>>)>,
     request: Request,
     next: Next,
 ) -> Response {
-    let Respond { api, outages } = &*state;
     let id = request_id(&request);
     let route = (request.method().clone(), request.uri().clone());
     let mut response = next.run(request).await;
     let status = response.status();
     if let Some(error) = take_error(&mut response) {
-        log(&error, &id, &route, outages);
+        log(&error, &id, &route, &outages);
         write_problem(&mut response, &error, &id);
     }
     api.metrics.response(status.as_u16());
@@ -91,7 +76,7 @@ fn write_problem(response: &mut Response, error: &ApiError, id: &str) {
 
 /// Logs an error. Refusals, contention and overload are debug lines: the callers cause them, the
 /// metrics count them, and more lines would add load. An outage logs one line per second.
-fn log(error: &ApiError, request_id: &str, route: &(Method, Uri), outages: &OutageLog) {
+fn log(error: &ApiError, request_id: &str, route: &(Method, Uri), outages: &Mutex<OutageLog>) {
     let (method, path) = (&route.0, route.1.path());
     let cause = error.cause.as_deref().unwrap_or(&error.detail);
     let code = error.code;
@@ -103,10 +88,48 @@ fn log(error: &ApiError, request_id: &str, route: &(Method, Uri), outages: &Outa
             tracing::warn!(request_id, %method, path, code, cause, "request failed");
         }
         StatusCode::SERVICE_UNAVAILABLE if error.cause.is_some() => {
+            let mut outages = outages.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(left_out) = outages.admit(Instant::now()) {
                 tracing::warn!(request_id, %method, path, code, cause, left_out, "request failed");
             }
         }
         _ => tracing::debug!(request_id, %method, path, code, cause, "request refused"),
+    }
+}
+
+/// Limits the log lines of an outage: every request that it fails would log the same.
+#[derive(Debug, Default)]
+pub(super) struct OutageLog {
+    last: Option<Instant>,
+    suppressed: u64,
+}
+
+impl OutageLog {
+    /// The minimum time between two lines.
+    const PAUSE: Duration = Duration::from_secs(1);
+
+    /// If a line may be logged at `now`, the number of lines suppressed since the last one.
+    fn admit(&mut self, now: Instant) -> Option<u64> {
+        let is_recent = |last| now.saturating_duration_since(last) < Self::PAUSE;
+        if self.last.is_some_and(is_recent) {
+            self.suppressed += 1;
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_with_number_of_suppressed_lines() {
+        let (mut log, start) = (OutageLog::default(), Instant::now());
+        let mut at = |ms| log.admit(start + Duration::from_millis(ms));
+        assert_eq!((at(0), at(1), at(999)), (Some(0), None, None));
+        assert_eq!((at(1_000), at(1_500)), (Some(2), None));
+        assert_eq!((at(9_000), at(10_000)), (Some(1), Some(0)));
     }
 }

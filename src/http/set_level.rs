@@ -6,17 +6,15 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::error::ApiError;
-use super::etag::{Malformed, Tags, tagged};
 use super::extract::{NoFields, StrictJson, StrictQuery, present};
-use super::idempotency::IDEMPOTENCY_KEY;
+use super::headers::{IDEMPOTENCY_KEY, Malformed, Tags, etag};
 use super::levels::{LevelBody, new_sku};
 use super::{Api, openapi};
-use stocklock_core::level_service::LevelSet;
 use stocklock_core::stock::{
     Home, LevelChange, OperationId, Precondition, Reason, Revision, Sku, StockError, StockLevel,
     Warehouse,
@@ -73,24 +71,17 @@ pub(super) async fn set_level(
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
     body: StrictJson<LevelOrder>,
-) -> Result<Response, ApiError> {
+) -> Result<impl IntoResponse, ApiError> {
     let change = change(new_sku(sku)?, body.parse()?, &headers)?;
     let set = api.levels.set_level(change).await.map_err(refusal)?;
     let revision = revision_after(&api.store, &set.level).await;
-    Ok(answer(set, revision))
-}
-
-fn answer(set: LevelSet, revision: Option<Revision>) -> Response {
     let status = if set.created {
         StatusCode::CREATED
     } else {
         StatusCode::OK
     };
-    let answer = (status, Json(LevelBody::from(set.level)));
-    match revision {
-        Some(revision) => tagged(answer, &revision),
-        None => answer.into_response(),
-    }
+    let etag = revision.as_ref().map(etag);
+    Ok((status, etag, Json(LevelBody::from(set.level))))
 }
 
 /// If the outcome is unknown, advises to read the level: a retry could overwrite the changes of

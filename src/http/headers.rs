@@ -1,9 +1,53 @@
-//! Entity tags: writing `ETag`, and reading `If-Match` and `If-None-Match`.
+//! The headers of requests and responses: entity tags, `Idempotency-Key`, `Idempotent-Replayed`.
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
-use stocklock_core::stock::Revision;
+use super::error::ApiError;
+use stocklock_core::stock::{Caller, Idempotency, IdempotencyKey, RequestHash, Revision};
+
+/// The caller's name for a request, which makes the request safe to retry.
+pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The request's key, if there is one, with the hash of the request.
+pub(super) fn idempotency(
+    headers: &HeaderMap,
+    hash: RequestHash,
+) -> Result<Option<Idempotency>, ApiError> {
+    let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(key) = keys.next() else {
+        return Ok(None);
+    };
+    if keys.next().is_some() {
+        return Err(bad_key("Idempotency-Key must be sent once"));
+    }
+    let key = key
+        .to_str()
+        .map_err(|_| bad_key("Idempotency-Key must be visible ASCII"))?;
+    let key = IdempotencyKey::parse(key).map_err(bad_key)?;
+    Ok(Some(Idempotency {
+        caller: Caller::anonymous(),
+        key,
+        hash,
+    }))
+}
+
+fn bad_key(detail: &str) -> ApiError {
+    ApiError::new(
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "invalid-idempotency-key",
+        detail,
+    )
+}
+
+/// `Idempotent-Replayed: true`, for an answer that repeats the answer to an earlier request.
+pub(super) fn idempotent_replayed(replayed: bool) -> Option<[(&'static str, &'static str); 1]> {
+    replayed.then_some([("idempotent-replayed", "true")])
+}
+
+/// `revision` as an `ETag`.
+pub(super) fn etag(revision: &Revision) -> [(HeaderName, String); 1] {
+    [(header::ETAG, format!("\"{revision}\""))]
+}
 
 /// The tags of `If-Match` or `If-None-Match`.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,15 +114,6 @@ fn skip_separators(list: &str) -> &str {
     list.trim_start_matches([' ', '\t', ','])
 }
 
-/// The response with `revision` as its `ETag`.
-pub(super) fn tagged(response: impl IntoResponse, revision: &Revision) -> Response {
-    let mut response = response.into_response();
-    let etag = HeaderValue::from_str(&format!("\"{revision}\""));
-    let etag = etag.expect("a revision is hexadecimal");
-    response.headers_mut().insert(header::ETAG, etag);
-    response
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,22 +144,10 @@ mod tests {
 
     #[test]
     fn malformed_list_is_refused() {
-        for nonsense in [
-            "",
-            ",",
-            "a",
-            "\"a",
-            "a\"",
-            "\"a\" b",
-            "\"a\"\"b\"",
-            "w/\"a\"",
-            "W/",
-            "W/*",
-            "*, \"a\"",
-            "\"a\", *",
-            "\"ä\"",
-        ] {
-            assert_eq!(read(&[nonsense]), Err(Malformed), "{nonsense}");
+        let malformed = "|,|a|'a|a'|'a' b|'a''b'|w/'a'|W/|W/*|*, 'a'|'a', *|'ä'";
+        for line in malformed.split('|') {
+            let line = line.replace('\'', "\"");
+            assert_eq!(read(&[&line]), Err(Malformed), "{line}");
         }
         assert_eq!(read(&["*", "*"]), Err(Malformed));
     }
