@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::error::ApiError;
@@ -70,39 +70,6 @@ enum Switch {
     Off,
 }
 
-/// A deduction that was made.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct DeductAnswer {
-    /// The id of the operation in the ledger.
-    id: String,
-    /// The SKU.
-    sku: String,
-    /// The warehouse.
-    warehouse: String,
-    /// Units taken.
-    quantity: i64,
-    /// Units available after the deduction.
-    remaining: i64,
-    /// The strategy that protected it.
-    strategy: String,
-    /// How durable it was when it was answered: `committed` or `redis`.
-    durability: String,
-}
-
-impl From<Deducted> for DeductAnswer {
-    fn from(deducted: Deducted) -> Self {
-        Self {
-            id: deducted.operation.to_string(),
-            sku: deducted.sku.into(),
-            warehouse: deducted.warehouse.into(),
-            quantity: deducted.quantity,
-            remaining: deducted.remaining,
-            strategy: deducted.strategy.into_owned(),
-            durability: deducted.durability.as_str().to_owned(),
-        }
-    }
-}
-
 /// Take units of a SKU
 ///
 /// A retry with the same Idempotency-Key gets the answer to the first request.
@@ -113,7 +80,7 @@ impl From<Deducted> for DeductAnswer {
     params(DeductQuery, openapi::IdempotencyKeyHeader),
     request_body(content = DeductBody, description = "Or the same fields in the query"),
     responses(
-        (status = 200, description = "Taken, and committed", body = DeductAnswer, headers(
+        (status = 200, description = "Taken, and committed", body = Deducted, headers(
             ("Idempotent-Replayed" = String, description = "`true` for the answer to a retry"))),
         openapi::ReadErrors, openapi::WriteErrors,
         (status = 404, response = openapi::NotFound),
@@ -134,8 +101,7 @@ pub(super) async fn deduct(
     let fields = fields(query, body)?;
     let order = order(&api, strategy, safeguards, fields, &headers)?;
     let deducted = api.deductor.deduct(strategy, order).await?;
-    let replayed = idempotent_replayed(deducted.replayed);
-    Ok((replayed, Json(DeductAnswer::from(deducted))))
+    Ok((idempotent_replayed(deducted.replayed), Json(deducted)))
 }
 
 /// The configured strategy, or in the lab the one in the query. Only the lab turns safeguards off.
