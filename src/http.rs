@@ -43,27 +43,20 @@ pub use openapi::document;
 
 /// The state of the handlers.
 #[derive(Debug)]
-pub struct Api {
-    /// All settings.
-    pub config: Config,
+pub(crate) struct Api {
+    pub(crate) config: Config,
     /// Only the lab has a start page and lets a request choose its strategy.
-    pub mode: Mode,
+    pub(crate) mode: Mode,
     /// This replica's name, for `X-Replica`.
-    pub replica: String,
-    /// Deducts stock.
-    pub deductor: Arc<Deductor>,
-    /// Sets and adjusts levels.
-    pub levels: LevelService,
-    /// Reads levels and the ledger.
-    pub store: Arc<StoreRouter>,
-    /// The distributed locks, for readiness.
-    pub locks: LockServers,
-    /// The strategies that can be used.
-    pub available: Available,
-    /// The metrics of this replica.
-    pub metrics: Arc<Metrics>,
+    pub(crate) replica: String,
+    pub(crate) deductor: Arc<Deductor>,
+    pub(crate) levels: LevelService,
+    pub(crate) store: Arc<StoreRouter>,
+    pub(crate) locks: LockServers,
+    pub(crate) available: Available,
+    pub(crate) metrics: Arc<Metrics>,
     /// Cancelled at shutdown; the replica is not ready then.
-    pub shutdown: CancellationToken,
+    pub(crate) shutdown: CancellationToken,
 }
 
 /// The SKU of a deduction in the lab that names none, if the strategy works on this home.
@@ -76,7 +69,7 @@ pub(crate) fn lab_sku(home: Home) -> Sku {
 }
 
 /// The whole HTTP API.
-pub fn router(api: Arc<Api>) -> Router {
+pub(crate) fn router(api: Arc<Api>) -> Router {
     let (routes, document) = documented(api.mode).split_for_parts();
     routes
         .merge(SwaggerUi::new("/docs").url("/openapi.json", document))

@@ -29,13 +29,11 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for StrictQuery<T> {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let query = parts.uri.query().unwrap_or_default().as_bytes();
-        let pairs = || serde_urlencoded::Deserializer::new(form_urlencoded::parse(query));
-        let fields = T::deserialize(pairs()).or_else(|_| {
-            // Parses a second time, because only this slower parser knows the field's name.
-            serde_path_to_error::deserialize(pairs())
-                .map_err(|error| invalid_field(&error.path().to_string(), error.inner()))
-        });
-        fields.map(Self)
+        let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query));
+        let fields = serde_path_to_error::deserialize(pairs);
+        fields
+            .map(Self)
+            .map_err(|error| invalid_field(&error.path().to_string(), error.inner()))
     }
 }
 
