@@ -10,11 +10,11 @@ use crate::http::{Api, router};
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
 use crate::server::serve;
-use crate::supervise::supervise;
 use stocklock_core::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool};
 use stocklock_core::level_service::LevelService;
 use stocklock_store::{RedisOptions, StoreOptions, Stores, WatchOn};
 
+mod consumer;
 mod prepare;
 
 /// One replica of the service, without its socket.
@@ -93,7 +93,7 @@ impl Replica {
         // future is dropped.
         let stop_consumer = CancellationToken::new();
         let _guard = stop_consumer.clone().drop_guard();
-        let consumer = consume_journals(stores.clone(), Arc::clone(&api), stop_consumer.clone());
+        let consumer = consumer::run(stores.clone(), Arc::clone(&api), stop_consumer.clone());
         let consumer = tokio::spawn(consumer);
         let serve_and_drain = async {
             let router = router(Arc::clone(&api));
@@ -117,24 +117,6 @@ impl Replica {
             ),
         }
     }
-}
-
-/// Applies the journals to SQL until `stop` is cancelled, if there is a Redis.
-async fn consume_journals(stores: Stores, api: Arc<Api>, stop: CancellationToken) {
-    if !stores.have_redis() {
-        return;
-    }
-    let start = || {
-        let consumer = stores.journal_consumer(&api.replica);
-        let (api, stop) = (Arc::clone(&api), stop.clone());
-        async move {
-            if let Some(consumer) = consumer {
-                let report = move |movements| api.metrics.journal_waiting(movements);
-                consumer.run(stop, report).await;
-            }
-        }
-    };
-    supervise("the journal consumer", &stop, start).await;
 }
 
 /// Opens the stores of a replica: SQL, and Redis if it is configured.

@@ -21,7 +21,6 @@ pub use stocklock_store as store;
 
 pub mod locks;
 pub mod metrics;
-mod supervise;
 
 pub mod http;
 mod server;

@@ -58,18 +58,16 @@ pub(super) enum Tags {
     OneOf(Vec<Revision>),
 }
 
-/// The header is neither `*` nor a list of quoted tags.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
-
 impl Tags {
-    /// The tags of all lines of the header; `None` if the header is absent.
+    /// The tags of all lines of the header; `None` if the header is absent. An error if the header
+    /// is neither `*` nor a list of quoted tags.
     pub(super) fn from_headers(
         headers: &HeaderMap,
         name: HeaderName,
-    ) -> Result<Option<Self>, Malformed> {
+    ) -> Result<Option<Self>, ApiError> {
         let lines = headers.get_all(name).iter().map(HeaderValue::to_str);
-        let lines: Vec<_> = lines.collect::<Result<_, _>>().map_err(|_| Malformed)?;
+        let lines = lines.collect::<Result<Vec<_>, _>>();
+        let lines = lines.map_err(|_| bad_precondition())?;
         if lines.is_empty() {
             return Ok(None);
         }
@@ -79,7 +77,7 @@ impl Tags {
         }
         match revisions(&list) {
             Some(revisions) if !revisions.is_empty() => Ok(Some(Self::OneOf(revisions))),
-            _ => Err(Malformed),
+            _ => Err(bad_precondition()),
         }
     }
 
@@ -90,6 +88,10 @@ impl Tags {
             Self::OneOf(revisions) => revisions.contains(revision),
         }
     }
+}
+
+pub(super) fn bad_precondition() -> ApiError {
+    ApiError::invalid("send either If-Match with ETags in quotes or *, or If-None-Match: *")
 }
 
 /// The tags of a list. Weak tags count as strong: a tag stands for the state of the stock and not for
@@ -118,13 +120,13 @@ fn skip_separators(list: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn read(lines: &[&str]) -> Result<Option<Tags>, Malformed> {
+    fn read(lines: &[&str]) -> Result<Option<Tags>, String> {
         let mut headers = HeaderMap::new();
         for line in lines {
             let line = HeaderValue::from_bytes(line.as_bytes()).expect("a header value");
             headers.append(header::IF_MATCH, line);
         }
-        Tags::from_headers(&headers, header::IF_MATCH)
+        Tags::from_headers(&headers, header::IF_MATCH).map_err(|error| error.detail)
     }
 
     fn one_of(tags: &[&str]) -> Tags {
@@ -147,8 +149,8 @@ mod tests {
         let malformed = "|,|a|'a|a'|'a' b|'a''b'|w/'a'|W/|W/*|*, 'a'|'a', *|'ä'";
         for line in malformed.split('|') {
             let line = line.replace('\'', "\"");
-            assert_eq!(read(&[&line]), Err(Malformed), "{line}");
+            assert!(read(&[&line]).is_err(), "{line}");
         }
-        assert_eq!(read(&["*", "*"]), Err(Malformed));
+        assert!(read(&["*", "*"]).is_err());
     }
 }

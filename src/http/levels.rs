@@ -82,27 +82,20 @@ pub(super) async fn list(
     State(api): State<Arc<Api>>,
     StrictQuery(query): StrictQuery<PageQuery>,
 ) -> Result<Json<LevelPage>, ApiError> {
-    let size = query.limit.unwrap_or_default();
     let parse = |text: String| LevelCursor::parse(&text).ok_or_else(bad_cursor);
     let after = query.cursor.map(parse).transpose()?;
-    let mut levels = api
-        .store
-        .levels(after.as_ref(), size.rows_to_read())
-        .await?;
-    let next_cursor = size.cut(&mut levels, cursor_after);
+    let size = query.limit.unwrap_or_default();
+    let rows = size.rows_to_read();
+    let mut levels = api.store.levels(after.as_ref(), rows).await?;
+    let next_cursor = size.cut(&mut levels, |last| {
+        let (sku, warehouse) = (last.sku.clone(), last.warehouse.clone());
+        LevelCursor { sku, warehouse }.to_string()
+    });
     let levels = levels.into_iter().map(LevelBody::from).collect();
     Ok(Json(LevelPage {
         levels,
         next_cursor,
     }))
-}
-
-fn cursor_after(last: &StockLevel) -> String {
-    let cursor = LevelCursor {
-        sku: last.sku.clone(),
-        warehouse: last.warehouse.clone(),
-    };
-    cursor.to_string()
 }
 
 /// The levels of a SKU.

@@ -45,12 +45,10 @@ pub(super) async fn respond(
 /// The id that the proxy or the caller sent, if it is safe to log, or a new one.
 fn request_id(request: &Request) -> String {
     let sent = request.headers().get(X_REQUEST_ID);
-    match sent.and_then(|id| id.to_str().ok()) {
-        Some(id) if (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()) => {
-            id.to_owned()
-        }
-        _ => Uuid::now_v7().to_string(),
-    }
+    let is_safe =
+        |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic());
+    let sent = sent.and_then(|id| id.to_str().ok()).filter(is_safe);
+    sent.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
 }
 
 /// The error of the response: of a handler, or made from the status of the framework's refusal.
@@ -59,8 +57,7 @@ fn take_error(response: &mut Response) -> Option<ApiError> {
         return Some(error);
     }
     let status = response.status();
-    let is_error = status.is_client_error() || status.is_server_error();
-    is_error.then(|| ApiError::from_status(status))
+    (status.as_u16() >= 400).then(|| ApiError::from_status(status))
 }
 
 fn write_problem(response: &mut Response, error: &ApiError, id: &str) {

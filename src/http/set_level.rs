@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::error::ApiError;
 use super::extract::{NoFields, StrictJson, StrictQuery, present};
-use super::headers::{IDEMPOTENCY_KEY, Malformed, Tags, etag};
+use super::headers::{IDEMPOTENCY_KEY, Tags, bad_precondition, etag};
 use super::levels::{LevelBody, new_sku};
 use super::{Api, openapi};
 use stocklock_core::stock::{
@@ -128,16 +128,13 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
 }
 
 fn precondition(headers: &HeaderMap) -> Result<Option<Precondition>, ApiError> {
-    let tags = |name| Tags::from_headers(headers, name).map_err(|Malformed| bad_precondition());
-    match (tags(header::IF_MATCH)?, tags(header::IF_NONE_MATCH)?) {
+    let wanted = Tags::from_headers(headers, header::IF_MATCH)?;
+    let unwanted = Tags::from_headers(headers, header::IF_NONE_MATCH)?;
+    match (wanted, unwanted) {
         (None, None) => Ok(None),
         (Some(Tags::Any), None) => Ok(Some(Precondition::Exists)),
         (Some(Tags::OneOf(revisions)), None) => Ok(Some(Precondition::OneOf(revisions))),
         (None, Some(Tags::Any)) => Ok(Some(Precondition::Absent)),
         _ => Err(bad_precondition()),
     }
-}
-
-fn bad_precondition() -> ApiError {
-    ApiError::invalid("send either If-Match with ETags in quotes or *, or If-None-Match: *")
 }
