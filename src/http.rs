@@ -38,6 +38,8 @@ mod respond;
 mod set_level;
 mod strategies;
 
+use error::ApiError;
+use extract::{NoFields, StrictJson, StrictQuery, present};
 use openapi::Document;
 pub use openapi::document;
 

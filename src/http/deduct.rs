@@ -4,15 +4,13 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::error::ApiError;
-use super::extract::{StrictJson, StrictQuery, present};
 use super::headers::{idempotency, idempotent_replayed};
-use super::{Api, lab_sku, openapi};
+use super::{Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present};
 use crate::config::Mode;
 use stocklock_core::deduct::DeductOrder;
 use stocklock_core::stock::{Deducted, Home, Quantity, RequestHash, Sku, Warehouse};
@@ -106,27 +104,24 @@ pub(super) async fn deduct(
 
 /// The configured strategy, or in the lab the one in the query. Only the lab turns safeguards off.
 fn strategy(api: &Api, query: &DeductQuery) -> Result<Strategy, ApiError> {
-    let refused = |code, detail: &str| {
-        let status = StatusCode::UNPROCESSABLE_ENTITY;
-        Err(ApiError::new(status, code, detail))
-    };
     if api.mode == Mode::Serve && query.strategy.is_some() {
-        return refused(
+        return Err(ApiError::unprocessable(
             "strategy-fixed",
             "the service's configuration chooses the strategy; ?strategy= is for the lab",
-        );
+        ));
     }
     if api.mode == Mode::Serve && (query.guard.is_some() || query.check.is_some()) {
-        return refused(
+        return Err(ApiError::unprocessable(
             "safeguards-fixed",
             "guard and check are always on in production; ?guard= and ?check= are for the lab",
-        );
+        ));
     }
-    match query.strategy.as_deref().map(str::parse) {
-        None => Ok(api.config.service.strategy),
-        Some(Ok(strategy)) => Ok(strategy),
-        Some(Err(UnknownStrategy)) => refused("unknown-strategy", &UnknownStrategy.to_string()),
-    }
+    let Some(name) = &query.strategy else {
+        return Ok(api.config.service.strategy);
+    };
+    let unknown =
+        |error: UnknownStrategy| ApiError::unprocessable("unknown-strategy", error.to_string());
+    name.parse().map_err(unknown)
 }
 
 /// The fields of the body or of the query, but not of both.

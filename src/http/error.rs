@@ -40,9 +40,14 @@ impl ApiError {
         }
     }
 
-    /// A request that can be parsed, but is invalid.
+    /// A request that can be parsed, but is refused.
+    pub(super) fn unprocessable(code: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail)
+    }
+
+    /// A field is invalid.
     pub(super) fn invalid(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid-request", detail)
+        Self::unprocessable("invalid-request", detail)
     }
 
     /// The body of the response.

@@ -1,8 +1,8 @@
 //! The headers of requests and responses: entity tags, `Idempotency-Key`, `Idempotent-Replayed`.
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::error::ApiError;
+use super::ApiError;
 use stocklock_core::stock::{Caller, Idempotency, IdempotencyKey, RequestHash, Revision};
 
 /// The caller's name for a request, which makes the request safe to retry.
@@ -17,26 +17,17 @@ pub(super) fn idempotency(
     let Some(key) = keys.next() else {
         return Ok(None);
     };
+    let refused = |detail| ApiError::unprocessable("invalid-idempotency-key", detail);
     if keys.next().is_some() {
-        return Err(bad_key("Idempotency-Key must be sent once"));
+        return Err(refused("Idempotency-Key must be sent once"));
     }
-    let key = key
-        .to_str()
-        .map_err(|_| bad_key("Idempotency-Key must be visible ASCII"))?;
-    let key = IdempotencyKey::parse(key).map_err(bad_key)?;
+    let key = key.to_str();
+    let key = key.map_err(|_| refused("Idempotency-Key must be visible ASCII"))?;
     Ok(Some(Idempotency {
         caller: Caller::anonymous(),
-        key,
+        key: IdempotencyKey::parse(key).map_err(refused)?,
         hash,
     }))
-}
-
-fn bad_key(detail: &str) -> ApiError {
-    ApiError::new(
-        StatusCode::UNPROCESSABLE_ENTITY,
-        "invalid-idempotency-key",
-        detail,
-    )
 }
 
 /// `Idempotent-Replayed: true`, for an answer that repeats the answer to an earlier request.

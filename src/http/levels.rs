@@ -9,12 +9,9 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::error::ApiError;
-
-use super::extract::{NoFields, StrictQuery};
 use super::headers::{Tags, etag};
 use super::paging::{PageSize, bad_cursor};
-use super::{Api, openapi};
+use super::{Api, ApiError, NoFields, StrictQuery, openapi};
 use stocklock_core::stock::{LevelCursor, Revision, Sku, StockError, StockLevel};
 
 /// The level of a SKU in a warehouse.

@@ -8,11 +8,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::error::ApiError;
-use super::extract::StrictQuery;
 use super::levels::known_sku;
 use super::paging::{PageSize, bad_cursor};
-use super::{Api, openapi};
+use super::{Api, ApiError, StrictQuery, openapi};
 use stocklock_core::stock::{
     Movement, MovementFilter, MovementKind, OperationId, Reference, Sku, StockError, Warehouse,
 };

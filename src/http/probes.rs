@@ -10,8 +10,7 @@ use axum::response::{Html, IntoResponse};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::error::ApiError;
-use super::{Api, openapi};
+use super::{Api, ApiError, openapi};
 use stocklock_core::strategy::{Dependency, Homes};
 
 /// Maximum time for the readiness check.

@@ -12,8 +12,7 @@ use axum::response::Response;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::Api;
-use super::error::ApiError;
+use super::{Api, ApiError};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const X_REPLICA: HeaderName = HeaderName::from_static("x-replica");

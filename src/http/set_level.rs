@@ -10,11 +10,9 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::error::ApiError;
-use super::extract::{NoFields, StrictJson, StrictQuery, present};
 use super::headers::{IDEMPOTENCY_KEY, Tags, bad_precondition, etag};
 use super::levels::{LevelBody, new_sku};
-use super::{Api, openapi};
+use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present};
 use stocklock_core::stock::{
     Home, LevelChange, OperationId, Precondition, Reason, Revision, Sku, StockError, StockLevel,
     Warehouse,
@@ -87,9 +85,8 @@ pub(super) async fn set_level(
 /// If the outcome is unknown, advises to read the level: a retry could overwrite the changes of
 /// other writers, and there is no key to detect it.
 fn refusal(error: StockError) -> ApiError {
-    let is_unknown = matches!(error, StockError::OutcomeUnknown { .. });
     let mut error = ApiError::from(error);
-    if is_unknown {
+    if error.status == StatusCode::GATEWAY_TIMEOUT {
         "the outcome is unknown: the level may have been set; read it again"
             .clone_into(&mut error.detail);
     }
