@@ -66,21 +66,14 @@ pub enum Command {
 /// The exit code for a wrong configuration.
 const EXIT_CONFIGURATION: u8 = 2;
 
-/// Parses the command line. An error in a setting is printed as one line that names the variable.
+/// Parses the command line. Exits after `--help` and if the command line itself is wrong.
 ///
 /// # Errors
-/// The exit code; the message is already printed.
-pub fn parse() -> Result<Cli, ExitCode> {
-    Cli::try_parse().map_err(|error| {
-        match setting_problem(&error) {
-            Some(line) => eprintln!("stocklock: {line}"),
-            None => drop(error.print()),
-        }
-        if error.use_stderr() {
-            ExitCode::from(EXIT_CONFIGURATION)
-        } else {
-            ExitCode::SUCCESS
-        }
+/// One line that names the variable of a setting with a wrong value.
+pub fn parse() -> Result<Cli, Failure> {
+    Cli::try_parse().map_err(|error| match setting_problem(&error) {
+        Some(line) => Failure::Setting(line),
+        None => error.exit(),
     })
 }
 

@@ -123,20 +123,17 @@ impl Config {
     /// # Errors
     /// One line that names the variable to change.
     pub fn validate(&self, mode: Mode) -> Result<(), String> {
-        let Self {
-            service, limits, ..
-        } = self;
-        let strategy = service.strategy;
+        let strategy = self.service.strategy;
         if let Some(reason) = self.services.available().why_not(strategy) {
             return Err(format!("STRATEGY: {strategy} is not available: {reason}"));
         }
-        if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !service.allow_unsafe {
+        if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !self.service.allow_unsafe {
             return Err(format!(
                 "STRATEGY: {strategy} oversells; choose a safe one such as single-sql, or set \
                  ALLOW_UNSAFE=true"
             ));
         }
-        if limits.wait_limit_ms >= limits.request_deadline_ms {
+        if self.limits.wait_limit_ms >= self.limits.request_deadline_ms {
             return Err("WAIT_LIMIT_MS: must be less than REQUEST_DEADLINE_MS".to_owned());
         }
         Ok(())

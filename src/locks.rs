@@ -117,16 +117,13 @@ impl Lock for ManagedLock {
     async fn acquire(&self, name: &str, wait: Duration) -> Result<Box<dyn HeldLock>, LockError> {
         use stocklock_locks::LockError as Cause;
         let lock = self.manager.lock(name).label(self.strategy.name());
-        match lock.wait(wait).acquire().await {
-            Ok(guard) => Ok(Box::new(Held(guard))),
-            Err(error) => Err(match &error {
-                Cause::WaitLimit { .. } => LockError::WaitLimit(error.into()),
-                Cause::Unavailable(cause) if cause.is_permanent() => {
-                    LockError::Refused(error.into())
-                }
-                _ => LockError::Unavailable(error.into()),
-            }),
-        }
+        let acquired = lock.wait(wait).acquire().await;
+        let guard = acquired.map_err(|error| match &error {
+            Cause::WaitLimit { .. } => LockError::WaitLimit(error.into()),
+            Cause::Unavailable(cause) if cause.is_permanent() => LockError::Refused(error.into()),
+            _ => LockError::Unavailable(error.into()),
+        })?;
+        Ok(Box::new(Held(guard)))
     }
 
     async fn ping(&self) -> Result<(), String> {

@@ -9,13 +9,16 @@ use stocklock::cli::{self, Failure};
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    run().unwrap_or_else(|failure| {
-        eprintln!("stocklock: {failure}");
-        failure.exit_code()
-    })
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("stocklock: {failure}");
+            failure.exit_code()
+        }
+    }
 }
 
-fn run() -> Result<ExitCode, Failure> {
+fn run() -> Result<(), Failure> {
     // Before any thread starts, because it sets environment variables. Only in this directory: a
     // file in a parent directory may name another project's database.
     if let Err(error) = dotenvy::from_path(".env")
@@ -23,12 +26,8 @@ fn run() -> Result<ExitCode, Failure> {
     {
         return Err(Failure::Setting(format!(".env: {error}")));
     }
-    let command = match cli::parse() {
-        Ok(command) => command,
-        Err(exit_code) => return Ok(exit_code),
-    };
+    let command = cli::parse()?;
     let runtime = tokio::runtime::Runtime::new()
         .map_err(|error| Failure::Other(format!("cannot start the runtime: {error}")))?;
-    runtime.block_on(command.run())?;
-    Ok(ExitCode::SUCCESS)
+    runtime.block_on(command.run())
 }

@@ -3,7 +3,7 @@
 //! It replaces `axum::serve`, because axum 0.8 has no timeout for a request's header.
 
 use std::convert::Infallible;
-use std::io;
+use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,22 +76,17 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
-            Err(error) if is_connection_error(&error) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ConnectionRefused | ConnectionAborted | ConnectionReset
+                ) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept connections");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
-}
-
-fn is_connection_error(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-    )
 }
 
 /// What all connections share.

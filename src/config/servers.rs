@@ -14,7 +14,7 @@ use stocklock_core::strategy::{Available, Dependency};
 pub struct DatabaseConfig {
     /// The database of stock and ledger: `sqlite://FILE`, `mysql://…`, `mariadb://…` or
     /// `postgres://…` [default: `sqlite://stocklock.db`; `race`: a temporary SQLite file]
-    #[arg(long, env, hide_env_values = true, value_name = "URL", value_parser = secret)]
+    #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub database_url: Option<SecretString>,
 
     /// Maximum number of database connections, besides one for readiness
@@ -49,7 +49,7 @@ impl DatabaseConfig {
 pub struct ServicesConfig {
     /// The Redis for redis-lock and for SKUs whose home is Redis:
     /// `redis://[[user]:password@]host[:port][/database]`
-    #[arg(long, env, hide_env_values = true, value_name = "URL", value_parser = secret)]
+    #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub redis_url: Option<SecretString>,
 
     /// Maximum number of Redis connections for redis-watch; each deduction uses one
@@ -89,9 +89,4 @@ fn lease(text: &str) -> Result<Duration, String> {
         lease if lease < Duration::from_millis(100) => Err("at least 100".to_owned()),
         lease => Ok(lease),
     }
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "clap requires a Result")]
-fn secret(text: &str) -> Result<SecretString, String> {
-    Ok(SecretString::from(text))
 }

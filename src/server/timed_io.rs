@@ -38,7 +38,7 @@ impl Phase {
         self.0.store(IDLE, Ordering::Relaxed);
     }
 
-    /// Whether the last request is answered and the next has not begun.
+    /// Whether the last request is answered, and no byte of the next has arrived.
     pub(super) fn is_idle(&self) -> bool {
         self.get() == IDLE
     }
