@@ -107,7 +107,7 @@ impl From<StockError> for ApiError {
                 available,
             } => json!({"requested": requested, "available": available}),
             StockError::WrongHome { home } => json!({"home": home}),
-            StockError::Contended { attempts, .. } => json!({"attempts": attempts}),
+            StockError::Contended { attempts } => json!({"attempts": attempts}),
             StockError::StrategyUnavailable { strategy, .. } => json!({"strategy": strategy}),
             _ => Value::Null,
         };

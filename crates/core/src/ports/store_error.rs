@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::fmt;
-use std::time::Duration;
 
 use crate::stock::StockError;
 
@@ -96,10 +95,7 @@ impl From<StoreError> for StockError {
             StoreError::JournalFull => Self::Overloaded {
                 what: "as many movements wait for the SQL ledger as JOURNAL_LIMIT allows",
             },
-            StoreError::LockWait(_) => Self::Contended {
-                attempts: 1,
-                waited: Duration::ZERO,
-            },
+            StoreError::LockWait(_) => Self::Contended { attempts: 1 },
             StoreError::KeyInFlight(_) => Self::RequestInFlight,
             StoreError::Exhausted => Self::Overloaded {
                 what: "every database connection is busy",

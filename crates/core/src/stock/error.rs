@@ -1,7 +1,6 @@
 //! Why an operation on stock was not carried out, in terms that a caller can act on.
 
 use std::error::Error;
-use std::time::Duration;
 
 use super::{Home, InvalidName};
 
@@ -47,8 +46,6 @@ pub enum StockError {
     Contended {
         /// The number of attempts.
         attempts: u32,
-        /// How long the request waited.
-        waited: Duration,
     },
     /// A bound of this replica is reached.
     #[error("{what}; nothing was changed")]
