@@ -7,26 +7,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, DatabaseConfig, Limits, Mode, ServicesConfig};
 use crate::http::{Api, router};
-use crate::locks::{LockServers, LockSettings};
+use crate::locks::LockServers;
 use crate::metrics::Metrics;
 use crate::server::serve;
-use crate::supervise::supervise;
 use stocklock_core::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool};
 use stocklock_core::level_service::LevelService;
 use stocklock_store::{RedisOptions, StoreOptions, Stores, WatchOn};
 
-mod seed;
-mod settings_check;
+mod consumer;
+mod prepare;
 
 /// One replica of the service, without its socket.
 #[derive(Debug)]
 pub struct Replica {
     api: Arc<Api>,
     stores: Stores,
-    locks: LockServers,
-    config: Config,
     writes: WritePool,
-    shutdown: CancellationToken,
 }
 
 impl Replica {
@@ -40,8 +36,10 @@ impl Replica {
         let limits = &config.limits;
         let stores = open_stores(&config.database, &config.services, limits)?;
         let store = Arc::clone(&stores.store);
-        let metrics = Arc::new(Metrics::new());
-        let locks = LockServers::new(&lock_settings(config), &metrics)?;
+        let metrics = Arc::new(Metrics::default());
+        // Every caller has its answer by the deadline; a task that holds its lock longer hangs.
+        let max_hold = 2 * limits.request_deadline_ms;
+        let locks = LockServers::new(&config.services, max_hold, &metrics.locks)?;
         let available = config.services.available();
         let policy = RetryPolicy::new(
             limits.max_attempts,
@@ -49,107 +47,76 @@ impl Replica {
             limits.unknown_outcome_limit(),
         );
         let writes = WritePool::new(limits.max_in_flight as usize, limits.request_deadline_ms);
-        let shutdown = CancellationToken::new();
         let context = DeductionContext {
             store: Arc::clone(&store) as _,
             mutexes: Arc::default(),
-            locks: locks.locks().clone(),
+            locks: locks.locks.clone(),
             available: available.clone(),
             policy: policy.clone(),
             metrics: Arc::clone(&metrics) as _,
         };
         let api = Arc::new(Api {
+            config: config.clone(),
+            mode,
             replica: config.service.replica_id.clone().unwrap_or_else(replica_id),
             deductor: Arc::new(Deductor::new(context, writes.clone())),
             levels: LevelService::new(Arc::clone(&store) as _, policy, writes.clone()),
             store,
-            locks: locks.clone(),
+            locks,
             available,
-            strategy: config.service.strategy,
-            lab: (mode == Mode::Lab).then(seed::lab),
-            limits: limits.clone(),
             metrics,
-            shutdown: shutdown.clone(),
+            shutdown: CancellationToken::new(),
         });
         Ok(Self {
             api,
             stores,
-            locks,
-            config: config.clone(),
             writes,
-            shutdown,
         })
     }
 
     /// Cancel this token to end [`Replica::run`].
     #[must_use]
     pub fn shutdown_token(&self) -> CancellationToken {
-        self.shutdown.clone()
+        self.api.shutdown.clone()
     }
 
     /// Serves on `listener` until the token is cancelled. Then, within the drain limit, it reports
     /// itself as not ready, finishes the requests in progress, and closes the servers' connections.
     pub async fn run(self, listener: TcpListener) {
-        let limits = &self.config.limits;
-        let router = router(Arc::clone(&self.api));
+        let Self {
+            api,
+            stores,
+            writes,
+        } = self;
+        let limits = &api.config.limits;
         // The consumer must run until the last sale is in the journal. The guard ends it if this
         // future is dropped.
         let stop_consumer = CancellationToken::new();
         let _guard = stop_consumer.clone().drop_guard();
-        let consumer = tokio::spawn(consume_journals(
-            self.stores.clone(),
-            Arc::clone(&self.api),
-            stop_consumer.clone(),
-        ));
+        let consumer = consumer::run(stores.clone(), Arc::clone(&api), stop_consumer.clone());
+        let consumer = tokio::spawn(consumer);
         let serve_and_drain = async {
-            serve(listener, router, limits, self.shutdown.clone()).await;
-            self.writes.drained().await;
+            let router = router(Arc::clone(&api));
+            serve(listener, router, limits, api.shutdown.clone()).await;
+            writes.drained().await;
             stop_consumer.cancel();
             if let Err(error) = consumer.await {
                 tracing::warn!(%error, "the journal consumer failed");
             }
-            tokio::join!(self.locks.close(), self.stores.store.close());
+            tokio::join!(api.locks.close(), stores.store.close());
         };
         let drain_limit = async {
-            self.shutdown.cancelled().await;
+            api.shutdown.cancelled().await;
             tokio::time::sleep(limits.drain_limit_ms).await;
         };
         tokio::select! {
             () = serve_and_drain => {}
             () = drain_limit => tracing::warn!(
-                operations = self.writes.in_flight(),
+                operations = writes.in_flight(),
                 "the drain limit has passed: connections, writes or locks are still open"
             ),
         }
     }
-}
-
-fn lock_settings(config: &Config) -> LockSettings<'_> {
-    LockSettings {
-        redis_url: config.services.redis_url.as_ref(),
-        zookeeper_connect: config.services.zookeeper_connect.as_deref(),
-        lease: config.services.lock_lease_ms,
-        // Every caller has its answer by the deadline; a task that holds its lock longer hangs.
-        max_hold: 2 * config.limits.request_deadline_ms,
-    }
-}
-
-/// Applies the journals to SQL until `stop` is cancelled, if there is a Redis.
-async fn consume_journals(stores: Stores, api: Arc<Api>, stop: CancellationToken) {
-    if !stores.have_redis() {
-        return;
-    }
-    let start = || {
-        let consumer = stores.journal_consumer(&api.replica);
-        let (api, stop) = (Arc::clone(&api), stop.clone());
-        async move {
-            if let Some(consumer) = consumer {
-                let report = move |movements| api.metrics.journal_waiting(movements);
-                consumer.run(stop, report).await;
-            }
-        }
-    };
-    supervise("the journal consumer", &stop, start).await;
 }
 
 /// Opens the stores of a replica: SQL, and Redis if it is configured.
@@ -178,12 +145,8 @@ pub(crate) fn open_stores(
 /// Host name and process id: tells the replicas apart in headers and logs.
 fn replica_id() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host: String = host
-        .trim()
-        .chars()
-        .filter(char::is_ascii_graphic)
-        .take(48)
-        .collect();
+    let host = host.chars().filter(char::is_ascii_graphic);
+    let host: String = host.take(48).collect();
     let host = if host.is_empty() { "replica" } else { &host };
     format!("{host}-{}", std::process::id())
 }

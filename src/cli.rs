@@ -1,17 +1,19 @@
 //! The commands: `stocklock serve | lab | race | migrate | openapi`.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
 
 mod inherit;
 mod race;
 mod replica;
 mod serve;
 
-use crate::config::{Config, DatabaseConfig, LogConfig, Mode};
-use crate::{http, store, telemetry};
+use crate::config::{Config, DatabaseConfig, LogConfig, LogFormat, Mode};
+use crate::{http, store};
 
 /// An inventory service that never oversells, and shows why.
 #[derive(Debug, Parser)]
@@ -34,11 +36,25 @@ pub enum Command {
     /// Serve in production: one strategy, no lab routes
     Serve(Config),
     /// Serve the laboratory: seeded stock, a start page, and ?strategy= on each request
-    Lab(LabArgs),
+    Lab {
+        /// All settings.
+        #[command(flatten)]
+        config: Config,
+        /// Run as this replica of a race, see `replica.rs`.
+        #[arg(long, hide = true, value_name = "N")]
+        replica: Option<u32>,
+    },
     /// Sell a fresh SKU with each strategy over HTTP, and show which strategies oversell
     Race(race::RaceArgs),
     /// Update the schema of the database, and exit
-    Migrate(MigrateArgs),
+    Migrate {
+        /// The database.
+        #[command(flatten)]
+        database: DatabaseConfig,
+        /// The log.
+        #[command(flatten)]
+        log: LogConfig,
+    },
     /// Print the OpenAPI document
     Openapi {
         /// Print the document of the lab instead of the production service
@@ -47,46 +63,17 @@ pub enum Command {
     },
 }
 
-/// Arguments of `lab`.
-#[derive(Debug, clap::Args)]
-pub struct LabArgs {
-    /// All settings.
-    #[command(flatten)]
-    config: Config,
-    /// Run as this replica of a race, see `replica.rs`.
-    #[arg(long, hide = true, value_name = "N")]
-    replica: Option<u32>,
-}
-
-/// The settings of `migrate`.
-#[derive(Debug, clap::Args)]
-pub struct MigrateArgs {
-    /// The database.
-    #[command(flatten)]
-    database: DatabaseConfig,
-    /// The log.
-    #[command(flatten)]
-    log: LogConfig,
-}
-
 /// The exit code for a wrong configuration.
 const EXIT_CONFIGURATION: u8 = 2;
 
-/// Parses the command line. An error in a setting is printed as one line that names the variable.
+/// Parses the command line. Exits after `--help` and if the command line itself is wrong.
 ///
 /// # Errors
-/// The exit code; the message is already printed.
-pub fn parse() -> Result<Cli, ExitCode> {
-    Cli::try_parse().map_err(|error| {
-        match setting_problem(&error) {
-            Some(line) => eprintln!("stocklock: {line}"),
-            None => drop(error.print()),
-        }
-        if error.use_stderr() {
-            ExitCode::from(EXIT_CONFIGURATION)
-        } else {
-            ExitCode::SUCCESS
-        }
+/// One line that names the variable of a setting with a wrong value.
+pub fn parse() -> Result<Cli, Failure> {
+    Cli::try_parse().map_err(|error| match setting_problem(&error) {
+        Some(line) => Failure::Setting(line),
+        None => error.exit(),
     })
 }
 
@@ -146,12 +133,12 @@ impl Cli {
     pub async fn run(self) -> Result<(), Failure> {
         match self.command {
             Command::Serve(config) => serve::serve(&config, Mode::Serve).await,
-            Command::Lab(LabArgs { config, replica }) => match replica {
+            Command::Lab { config, replica } => match replica {
                 Some(number) => replica::run(&config, number).await,
                 None => serve::serve(&config, Mode::Lab).await,
             },
             Command::Race(args) => race::race(args).await,
-            Command::Migrate(MigrateArgs { database, log }) => {
+            Command::Migrate { database, log } => {
                 start_logging(&log)?;
                 migrate(&database).await
             }
@@ -163,8 +150,19 @@ impl Cli {
     }
 }
 
+/// Logs to stderr, filtered by level and module.
 fn start_logging(log: &LogConfig) -> Result<(), Failure> {
-    telemetry::init(&log.filter, log.format).map_err(Failure::Setting)
+    let filter = EnvFilter::try_new(&log.filter)
+        .map_err(|error| Failure::Setting(format!("LOG: {error}")))?;
+    let logging = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    match log.format {
+        LogFormat::Text => logging.try_init(),
+        LogFormat::Json => logging.json().try_init(),
+    }
+    .map_err(|error| Failure::Setting(error.to_string()))
 }
 
 async fn migrate(database: &DatabaseConfig) -> Result<(), Failure> {

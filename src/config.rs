@@ -7,22 +7,15 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use clap::Args;
-use secrecy::SecretString;
+use clap::{Args, ValueEnum};
 
-use stocklock_core::strategy::Tier;
+use stocklock_core::strategy::{Strategy, Tier};
 
-mod database;
 mod limits;
-mod log;
-mod service;
-mod services;
+mod servers;
 
-pub use database::DatabaseConfig;
 pub use limits::Limits;
-pub use log::{LogConfig, LogFormat};
-pub use service::ServiceConfig;
-pub use services::ServicesConfig;
+pub use servers::{DatabaseConfig, ServicesConfig};
 
 /// How the service is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +46,55 @@ pub struct Config {
     pub log: LogConfig,
 }
 
+/// The strategy, the address and the name of a replica.
+#[derive(Debug, Clone, Args)]
+pub struct ServiceConfig {
+    /// The strategy that protects deductions; GET /strategies lists them
+    #[arg(long, env, value_name = "NAME", default_value = "single-sql")]
+    pub strategy: Strategy,
+
+    /// Allow `serve` to start with a strategy that oversells
+    #[arg(long, env, value_name = "BOOL", default_value_t = false, num_args = 0..=1,
+          default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub allow_unsafe: bool,
+
+    /// Address to listen on [default: 0.0.0.0:8080; `lab`: 127.0.0.1:8080]
+    #[arg(long, env, value_name = "ADDR:PORT")]
+    pub listen: Option<SocketAddr>,
+
+    /// Name of this replica in the X-Replica header [default: host name and process id]
+    #[arg(long, env, value_name = "NAME", value_parser = replica_id)]
+    pub replica_id: Option<String>,
+}
+
+/// The format of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Plain text
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+/// The log, which goes to stderr.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Logging")]
+pub struct LogConfig {
+    /// Which lines to log, by level and module: `info`, `stocklock=debug`, …
+    #[arg(
+        long = "log",
+        env = "LOG",
+        value_name = "FILTER",
+        default_value = "info,zookeeper_client=warn"
+    )]
+    pub filter: String,
+
+    /// Format of log lines
+    #[arg(long = "log-format", env = "LOG_FORMAT", value_name = "FORMAT", value_enum,
+          default_value_t = LogFormat::Text)]
+    pub format: LogFormat,
+}
+
 /// Connections of a replica that no setting counts: one for readiness, two for locks in Redis, two
 /// for stock in Redis, one for `ZooKeeper`.
 const UNCOUNTED_CONNECTIONS: u64 = 6;
@@ -81,29 +123,28 @@ impl Config {
     /// # Errors
     /// One line that names the variable to change.
     pub fn validate(&self, mode: Mode) -> Result<(), String> {
-        let Self {
-            service, limits, ..
-        } = self;
-        let strategy = service.strategy;
+        let strategy = self.service.strategy;
         if let Some(reason) = self.services.available().why_not(strategy) {
             return Err(format!("STRATEGY: {strategy} is not available: {reason}"));
         }
-        if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !service.allow_unsafe {
+        if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !self.service.allow_unsafe {
             return Err(format!(
                 "STRATEGY: {strategy} oversells; choose a safe one such as single-sql, or set \
                  ALLOW_UNSAFE=true"
             ));
         }
-        if limits.wait_limit_ms >= limits.request_deadline_ms {
+        if self.limits.wait_limit_ms >= self.limits.request_deadline_ms {
             return Err("WAIT_LIMIT_MS: must be less than REQUEST_DEADLINE_MS".to_owned());
         }
         Ok(())
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "clap requires a Result")]
-fn secret(text: &str) -> Result<SecretString, String> {
-    Ok(SecretString::from(text))
+fn replica_id(text: &str) -> Result<String, String> {
+    if !(1..=64).contains(&text.len()) || !text.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err("expected 1 to 64 visible ASCII characters".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 fn milliseconds(text: &str) -> Result<Duration, String> {

@@ -7,7 +7,7 @@ const RESERVE: u64 = 64;
 
 /// Raises the soft limit on open files to the hard limit. Warns if that is too low for
 /// `connections`, from clients and to servers together.
-pub fn allow_connections(connections: u64) {
+pub(crate) fn allow_connections(connections: u64) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: maximum,

@@ -9,91 +9,84 @@ use axum::Router;
 use axum::middleware;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
+use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
-use crate::config::Limits;
+use crate::config::{Config, Mode};
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
 use stocklock_core::deduct::Deductor;
 use stocklock_core::level_service::LevelService;
-use stocklock_core::strategy::{Available, Strategy};
+use stocklock_core::stock::{Home, Sku};
+use stocklock_core::strategy::Available;
 use stocklock_store::StoreRouter;
 
 mod adjust;
 mod audit;
 mod deduct;
 mod error;
-mod etag;
 mod extract;
-mod idempotency;
+mod headers;
 mod levels;
 mod movements;
 mod openapi;
-mod outage_log;
 mod paging;
 mod probes;
 mod respond;
 mod set_level;
-mod start_page;
 mod strategies;
 
+use error::ApiError;
+use extract::{NoFields, StrictJson, StrictQuery, present};
+use openapi::Document;
 pub use openapi::document;
 
 /// The state of the handlers.
 #[derive(Debug)]
-pub struct Api {
+pub(crate) struct Api {
+    pub(crate) config: Config,
+    /// Only the lab has a start page and lets a request choose its strategy.
+    pub(crate) mode: Mode,
     /// This replica's name, for `X-Replica`.
-    pub replica: String,
-    /// Deducts stock.
-    pub deductor: Arc<Deductor>,
-    /// Sets and adjusts levels.
-    pub levels: LevelService,
-    /// Reads levels and the ledger.
-    pub store: Arc<StoreRouter>,
-    /// The distributed locks, for readiness.
-    pub locks: LockServers,
-    /// The strategies that can be used.
-    pub available: Available,
-    /// The configured strategy.
-    pub strategy: Strategy,
-    /// What the lab adds; `None` in production.
-    pub lab: Option<Lab>,
-    /// The bounds, for the size and the time of a request's body.
-    pub limits: Limits,
-    /// The metrics of this replica.
-    pub metrics: Arc<Metrics>,
+    pub(crate) replica: String,
+    pub(crate) deductor: Arc<Deductor>,
+    pub(crate) levels: LevelService,
+    pub(crate) store: Arc<StoreRouter>,
+    pub(crate) locks: LockServers,
+    pub(crate) available: Available,
+    pub(crate) metrics: Arc<Metrics>,
     /// Cancelled at shutdown; the replica is not ready then.
-    pub shutdown: CancellationToken,
+    pub(crate) shutdown: CancellationToken,
 }
 
-/// What the lab adds to the service.
-#[derive(Debug, Clone)]
-pub struct Lab {
-    /// The SKU of a deduction that names none.
-    pub default_sku: stocklock_core::stock::Sku,
-    /// The same for strategies that work on Redis only.
-    pub default_redis_sku: stocklock_core::stock::Sku,
+/// The SKU of a deduction in the lab that names none, if the strategy works on this home.
+pub(crate) fn lab_sku(home: Home) -> Sku {
+    let name = match home {
+        Home::Sql => "1001",
+        Home::Redis => "1001-redis",
+    };
+    Sku::parse(name).expect("the lab's SKUs are valid")
 }
 
 /// The whole HTTP API.
-pub fn router(api: Arc<Api>) -> Router {
-    let (routes, document) = documented(api.lab.is_some()).split_for_parts();
+pub(crate) fn router(api: Arc<Api>) -> Router {
+    let (routes, document) = documented(api.mode).split_for_parts();
     routes
         .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
         .fallback(error::no_such_route)
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn_with_state(
-            Arc::new(respond::Respond::new(Arc::clone(&api))),
+            (Arc::clone(&api), Arc::default()),
             respond::respond,
         ))
         .with_state(api)
 }
 
 /// Every route with its documentation.
-fn documented(lab: bool) -> OpenApiRouter<Arc<Api>> {
-    let mut routes = OpenApiRouter::with_openapi(openapi::head())
+fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
+    let mut routes = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(deduct::deduct))
         .routes(routes!(levels::list))
         .routes(routes!(levels::of_sku, set_level::set_level))
@@ -104,8 +97,8 @@ fn documented(lab: bool) -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(probes::healthz))
         .routes(routes!(probes::readyz))
         .routes(routes!(probes::metrics));
-    if lab {
-        routes.routes(routes!(start_page::start_page))
+    if mode == Mode::Lab {
+        routes.routes(routes!(probes::start_page))
     } else {
         openapi::without_lab(routes.get_openapi_mut());
         routes

@@ -6,10 +6,10 @@
 //!
 //! 1. [`config`]: the settings.
 //! 2. [`app`]: builds a replica from the settings and runs it.
-//! 3. [`http`]: routes, handlers, errors. [`server`]: the accept loop.
-//! 4. [`locks`], [`metrics`], [`telemetry`]: adapters for the ports of the core, and the log.
+//! 3. [`http`]: routes, handlers, errors. `server`: the accept loop.
+//! 4. [`locks`], [`metrics`]: adapters for the ports of the core.
 //! 5. [`lab`]: the race, which shows which strategy oversells.
-//! 6. [`cli`]: the commands.
+//! 6. [`cli`]: the commands, and the log.
 //!
 //! A level and its movement commit together or not at all (in Redis: together with the journal
 //! entry, which is applied to the ledger later). The service sends a 2xx only after that commit. The
@@ -21,16 +21,12 @@ pub use stocklock_store as store;
 
 pub mod locks;
 pub mod metrics;
-mod supervise;
 
 pub mod http;
-pub mod server;
+mod server;
 
 pub mod app;
 pub mod config;
-pub mod descriptors;
-pub mod telemetry;
-
-pub mod replicas;
+mod descriptors;
 
 pub mod cli;

@@ -4,77 +4,67 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use stocklock_core::ports::{HeldLock, Lock, LockError, Locks};
 use stocklock_core::stock::Fence;
 use stocklock_core::strategy::{Dependency, Strategy};
-use stocklock_locks::backend::Backend;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
-use stocklock_locks::{BackendError, LockGuard, LockManager, ReleaseOutcome};
+use stocklock_locks::{LockGuard, LockManager, ManagerBuilder, ReleaseOutcome};
 
-mod meter;
-
-use crate::metrics::Metrics;
-use meter::LockMeter;
-
-/// The lock servers, and the times of their locks.
-#[derive(Debug, Clone, Copy)]
-pub struct LockSettings<'a> {
-    /// The Redis, if there is one.
-    pub redis_url: Option<&'a SecretString>,
-    /// The `ZooKeeper` ensemble, if there is one.
-    pub zookeeper_connect: Option<&'a str>,
-    /// Time after which the lock of a crashed holder expires; on `ZooKeeper` the session timeout.
-    pub lease: Duration,
-    /// Maximum time for which one deduction may hold a lock.
-    pub max_hold: Duration,
-}
+use crate::config::ServicesConfig;
+use crate::metrics::LockMetrics;
 
 /// The locks of one replica.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct LockServers {
-    locks: Locks,
+    /// The locks, by strategy.
+    pub locks: Locks,
     /// Also in `locks`; here to check its settings.
     redis: Option<RedisBackend>,
 }
 
 impl LockServers {
-    /// Locks on the configured servers. Does not connect.
+    /// Locks on the configured servers. Does not connect. No deduction holds a lock for longer than
+    /// `max_hold`.
     ///
     /// # Errors
     /// A sentence that names the variable with the wrong value.
-    pub fn new(settings: &LockSettings<'_>, metrics: &Arc<Metrics>) -> Result<Self, String> {
+    pub fn new(
+        services: &ServicesConfig,
+        max_hold: Duration,
+        metrics: &LockMetrics,
+    ) -> Result<Self, String> {
+        let lease = services.lock_lease_ms;
         let mut locks = Vec::new();
-        let redis = settings.redis_url.map(|url| {
+        let mut add = |strategy, dependency, builder: ManagerBuilder| {
+            let builder = builder.lease(lease).max_hold(max_hold);
+            let lock = ManagedLock {
+                strategy,
+                dependency,
+                manager: builder.hooks(metrics.clone()).build(),
+            };
+            locks.push((strategy, Arc::new(lock) as _));
+        };
+        let mut redis = None;
+        if let Some(url) = &services.redis_url {
             let builder = RedisBackend::builder(url.expose_secret()).prefix("stocklock:lock");
-            let backend = builder.build();
-            backend.map_err(|error| wrong_setting(Dependency::Redis, &error))
-        });
-        let redis = redis.transpose()?;
-        if let Some(backend) = redis.clone() {
-            let server = (Strategy::RedisLock, Dependency::Redis);
-            let lock = ManagedLock::new(server, backend, settings, metrics);
-            locks.push((Strategy::RedisLock, Arc::new(lock) as _));
+            let backend = builder.build().map_err(|e| format!("REDIS_URL: {e}"))?;
+            redis = Some(backend.clone());
+            let manager = LockManager::builder(backend);
+            add(Strategy::RedisLock, Dependency::Redis, manager);
         }
-        if let Some(cluster) = settings.zookeeper_connect {
+        if let Some(cluster) = &services.zookeeper_connect {
             let builder = ZooKeeperBackend::builder(cluster)
                 .root("/stocklock/locks")
-                .session_timeout(settings.lease);
+                .session_timeout(lease);
             let backend = builder.build();
-            let backend = backend.map_err(|error| wrong_setting(Dependency::Zookeeper, &error))?;
-            let server = (Strategy::ZookeeperLock, Dependency::Zookeeper);
-            let lock = ManagedLock::new(server, backend, settings, metrics);
-            locks.push((Strategy::ZookeeperLock, Arc::new(lock) as _));
+            let backend = backend.map_err(|e| format!("ZOOKEEPER_CONNECT: {e}"))?;
+            let manager = LockManager::builder(backend);
+            add(Strategy::ZookeeperLock, Dependency::Zookeeper, manager);
         }
         let locks = Locks::new(locks);
         Ok(Self { locks, redis })
-    }
-
-    /// The locks, by strategy.
-    #[must_use]
-    pub fn locks(&self) -> &Locks {
-        &self.locks
     }
 
     /// One sentence for each problem: a server that does not answer, or a setting that can lose
@@ -93,12 +83,13 @@ impl LockServers {
                 "{title}, which {variable} names, does not answer: {problem}"
             ));
         }
-        let redis = self
-            .redis
-            .as_ref()
-            .filter(|_| dependency == Dependency::Redis)?;
-        // An error here is rare: Redis has just answered the ping.
-        redis.maxmemory_policy_warning().await.ok().flatten()
+        match &self.redis {
+            // An error here is rare: Redis has just answered the ping.
+            Some(redis) if dependency == Dependency::Redis => {
+                redis.maxmemory_policy_warning().await.ok().flatten()
+            }
+            _ => None,
+        }
     }
 
     /// Releases all locks, and closes connections and sessions.
@@ -106,10 +97,6 @@ impl LockServers {
         let closing = self.locks.iter().map(Lock::close);
         futures_util::future::join_all(closing).await;
     }
-}
-
-fn wrong_setting(dependency: Dependency, error: &BackendError) -> String {
-    format!("{}: {error}", dependency.variable())
 }
 
 /// The locks of a [`LockManager`].
@@ -121,26 +108,6 @@ struct ManagedLock {
     manager: LockManager,
 }
 
-impl ManagedLock {
-    fn new(
-        (strategy, dependency): (Strategy, Dependency),
-        backend: impl Backend,
-        settings: &LockSettings<'_>,
-        metrics: &Arc<Metrics>,
-    ) -> Self {
-        let manager = LockManager::builder(backend)
-            .lease(settings.lease)
-            .max_hold(settings.max_hold)
-            .hooks(LockMeter::new(Arc::clone(metrics)))
-            .build();
-        Self {
-            strategy,
-            dependency,
-            manager,
-        }
-    }
-}
-
 #[async_trait]
 impl Lock for ManagedLock {
     fn dependency(&self) -> Dependency {
@@ -150,16 +117,13 @@ impl Lock for ManagedLock {
     async fn acquire(&self, name: &str, wait: Duration) -> Result<Box<dyn HeldLock>, LockError> {
         use stocklock_locks::LockError as Cause;
         let lock = self.manager.lock(name).label(self.strategy.name());
-        match lock.wait(wait).acquire().await {
-            Ok(guard) => Ok(Box::new(Held(guard))),
-            Err(error) => Err(match &error {
-                Cause::WaitLimit { .. } => LockError::WaitLimit(error.into()),
-                Cause::Unavailable(cause) if cause.is_permanent() => {
-                    LockError::Refused(error.into())
-                }
-                _ => LockError::Unavailable(error.into()),
-            }),
-        }
+        let acquired = lock.wait(wait).acquire().await;
+        let guard = acquired.map_err(|error| match &error {
+            Cause::WaitLimit { .. } => LockError::WaitLimit(error.into()),
+            Cause::Unavailable(cause) if cause.is_permanent() => LockError::Refused(error.into()),
+            _ => LockError::Unavailable(error.into()),
+        })?;
+        Ok(Box::new(Held(guard)))
     }
 
     async fn ping(&self) -> Result<(), String> {

@@ -3,42 +3,31 @@
 use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
-use stocklock::cli::{self, Cli, Failure};
+use stocklock::cli::{self, Failure};
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("stocklock: {failure}");
+            failure.exit_code()
+        }
+    }
+}
+
+fn run() -> Result<(), Failure> {
     // Before any thread starts, because it sets environment variables. Only in this directory: a
     // file in a parent directory may name another project's database.
-    match dotenvy::from_path(".env") {
-        Err(error) if !error.not_found() => {
-            return fail(&Failure::Setting(format!(".env: {error}")));
-        }
-        _ => {}
+    if let Err(error) = dotenvy::from_path(".env")
+        && !error.not_found()
+    {
+        return Err(Failure::Setting(format!(".env: {error}")));
     }
-    match cli::parse() {
-        Ok(command) => run(command),
-        Err(exit_code) => exit_code,
-    }
-}
-
-fn run(command: Cli) -> ExitCode {
-    let runtime = match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            return fail(&Failure::Other(format!(
-                "cannot start the runtime: {error}"
-            )));
-        }
-    };
-    match runtime.block_on(command.run()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => fail(&failure),
-    }
-}
-
-fn fail(failure: &Failure) -> ExitCode {
-    eprintln!("stocklock: {failure}");
-    failure.exit_code()
+    let command = cli::parse()?;
+    let runtime = tokio::runtime::Runtime::new()
+        .map_err(|error| Failure::Other(format!("cannot start the runtime: {error}")))?;
+    runtime.block_on(command.run())
 }

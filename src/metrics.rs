@@ -1,24 +1,24 @@
 //! The counters and histograms of one replica. Each replica has its own registry, so that replicas
 //! (and tests) in one process count separately.
 
-use std::fmt::Debug;
+use std::fmt;
 use std::hash::Hash;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use stocklock_core::ports::DeductionMetrics;
 
-mod journal;
 mod locks;
 
-use journal::JournalWaiting;
 pub use locks::LockMetrics;
 
 /// Upper bounds in seconds, from a fast commit on loopback to the deadline.
@@ -42,40 +42,48 @@ pub struct Metrics {
     deductions: Counters<Labels<2>>,
     deduct_seconds: Seconds<Labels<1>>,
     responses: Counters<[(&'static str, u16); 1]>,
-    journal_waiting: Arc<JournalWaiting>,
+    journal_waiting: JournalWaiting,
+    writes_refused: Counters<Labels<2>>,
     /// The metrics of the distributed locks.
     pub locks: LockMetrics,
 }
 
-impl Metrics {
-    /// All counters at zero.
-    #[must_use]
-    pub fn new() -> Self {
+impl Default for Metrics {
+    fn default() -> Self {
         let mut registry = Registry::default();
-        let deductions = counters(
-            &mut registry,
-            "stock_deductions",
-            "Deductions by strategy and outcome",
+        let journal_waiting = JournalWaiting::default();
+        registry.register(
+            "journal_waiting_movements",
+            "Movements in the Redis journals that are not yet in the SQL ledger. All replicas \
+             report the same value: use max, not sum. Absent while Redis does not answer",
+            journal_waiting.clone(),
         );
-        let deduct_seconds = seconds(
-            &mut registry,
-            "stock_deduct",
-            "Time from the arrival of a deduction to its answer",
-        );
-        let responses = counters(&mut registry, "http_responses", "HTTP responses by status");
-        let journal_waiting = Arc::<JournalWaiting>::default();
-        registry.register_collector(Box::new(Arc::clone(&journal_waiting)));
-        let locks = LockMetrics::register(&mut registry);
         Self {
-            registry,
-            deductions,
-            deduct_seconds,
-            responses,
+            deductions: counters(
+                &mut registry,
+                "stock_deductions",
+                "Deductions by strategy and outcome",
+            ),
+            deduct_seconds: seconds(
+                &mut registry,
+                "stock_deduct",
+                "Time from the arrival of a deduction to its answer",
+            ),
+            responses: counters(&mut registry, "http_responses", "HTTP responses by status"),
             journal_waiting,
-            locks,
+            writes_refused: counters(
+                &mut registry,
+                "stock_writes_refused",
+                "Conditional writes that changed no row, because the version had moved or a later \
+                 lock holder had left its fence",
+            ),
+            locks: LockMetrics::register(&mut registry),
+            registry,
         }
     }
+}
 
+impl Metrics {
     /// Counts one HTTP response.
     pub fn response(&self, status: u16) {
         self.responses.get_or_create(&[("status", status)]).inc();
@@ -83,7 +91,7 @@ impl Metrics {
 
     /// Sets the number of journal movements that wait for the SQL ledger; `None` if it is unknown.
     pub fn journal_waiting(&self, movements: Option<u64>) {
-        self.journal_waiting.set(movements);
+        *self.journal_waiting.lock() = movements;
     }
 
     /// All metrics in the `OpenMetrics` text format.
@@ -99,25 +107,18 @@ impl DeductionMetrics for Metrics {
     fn deduction(&self, strategy: &'static str, outcome: &'static str, elapsed: Duration) {
         let labels = [("strategy", strategy), ("outcome", outcome)];
         self.deductions.get_or_create(&labels).inc();
-        self.deduct_seconds
-            .get_or_create(&[("strategy", strategy)])
-            .observe(elapsed.as_secs_f64());
+        observe(&self.deduct_seconds, &[("strategy", strategy)], elapsed);
     }
 
     fn write_refused(&self, strategy: &'static str, reason: &'static str) {
-        self.locks.write_refused(strategy, reason);
-    }
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
+        let labels = [("strategy", strategy), ("reason", reason)];
+        self.writes_refused.get_or_create(&labels).inc();
     }
 }
 
 fn counters<L>(registry: &mut Registry, name: &str, help: &str) -> Counters<L>
 where
-    L: EncodeLabelSet + Clone + Eq + Hash + Debug + Send + Sync + 'static,
+    L: EncodeLabelSet + Clone + Eq + Hash + fmt::Debug + Send + Sync + 'static,
 {
     let counters = Family::default();
     registry.register(name, help, Family::clone(&counters));
@@ -128,4 +129,36 @@ fn seconds<const N: usize>(registry: &mut Registry, name: &str, help: &str) -> S
     let histograms: Seconds<Labels<N>> = Family::new_with_constructor(|| Histogram::new(SECONDS));
     registry.register_with_unit(name, help, Unit::Seconds, histograms.clone());
     histograms
+}
+
+fn observe<const N: usize>(histograms: &Seconds<Labels<N>>, labels: &Labels<N>, time: Duration) {
+    histograms.get_or_create(labels).observe(time.as_secs_f64());
+}
+
+/// A gauge that is absent while its value is unknown, because an old value would look current.
+#[derive(Debug, Clone, Default)]
+struct JournalWaiting(Arc<Mutex<Option<u64>>>);
+
+impl JournalWaiting {
+    fn lock(&self) -> MutexGuard<'_, Option<u64>> {
+        // No code panics while it holds this mutex.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EncodeMetric for JournalWaiting {
+    fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
+        let Some(movements) = *self.lock() else {
+            return Ok(());
+        };
+        ConstGauge::new(i64::try_from(movements).unwrap_or(i64::MAX)).encode(encoder)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lock().is_none()
+    }
 }

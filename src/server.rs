@@ -3,7 +3,7 @@
 //! It replaces `axum::serve`, because axum 0.8 has no timeout for a request's header.
 
 use std::convert::Infallible;
-use std::io;
+use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,20 +12,19 @@ use axum::Router;
 use axum::body::Body;
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-mod idle_shedder;
 mod timed_io;
 
 use crate::config::Limits;
-use idle_shedder::IdleShedder;
 use timed_io::{Phase, TimedIo};
 
 /// The pause after a failed accept, for example when no file descriptor is left.
@@ -35,29 +34,32 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 ///
 /// After `shutdown`, idle connections close at once and the others after their answer. The caller
 /// must bound that time.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     limits: &Limits,
     shutdown: CancellationToken,
 ) {
-    let limits = Arc::new(limits.clone());
+    let server = Server {
+        router,
+        limits: Arc::new(limits.clone()),
+        shutdown: shutdown.clone(),
+        connections: TaskTracker::new(),
+        shed_idle: watch::Sender::new(()),
+    };
     let slots = Arc::new(Semaphore::new(limits.max_connections as usize));
-    let connections = TaskTracker::new();
-    let shedder = IdleShedder::new(connections.clone(), limits.max_connections as usize);
     let accepting = async {
         loop {
             let slot = Arc::clone(&slots).acquire_owned().await;
             let slot = slot.expect("the semaphore stays open");
-            let stream = accept(&listener).await;
-            let (router, shutdown) = (router.clone(), shutdown.clone());
-            let limits = Arc::clone(&limits);
-            let serving = serve_connection(stream, router, limits, shedder.clone(), shutdown);
-            connections.spawn(async move {
+            let serving = server.clone().serve_connection(accept(&listener).await);
+            server.connections.spawn(async move {
                 serving.await;
                 drop(slot);
             });
-            shedder.shed_idle();
+            if server.is_crowded() {
+                server.shed_idle.send_replace(());
+            }
         }
     };
     tokio::select! {
@@ -65,8 +67,8 @@ pub async fn serve(
         () = accepting => {}
     }
     drop(listener);
-    connections.close();
-    connections.wait().await;
+    server.connections.close();
+    server.connections.wait().await;
 }
 
 /// Accepts the next connection. An error concerns one connection, or is a temporary shortage.
@@ -74,7 +76,11 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
-            Err(error) if is_connection_error(&error) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ConnectionRefused | ConnectionAborted | ConnectionReset
+                ) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept connections");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -83,55 +89,65 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
-fn is_connection_error(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-    )
-}
-
-async fn serve_connection(
-    stream: TcpStream,
+/// What all connections share.
+#[derive(Clone)]
+struct Server {
     router: Router,
     limits: Arc<Limits>,
-    shedder: IdleShedder,
     shutdown: CancellationToken,
-) {
-    // Answers are small and written at once: waiting to fill a packet would only delay them.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    /// One task for each connection.
+    connections: TaskTracker,
+    /// Asks idle connections to close. Each first checks that it is still crowded, so about as many
+    /// close as necessary.
+    shed_idle: watch::Sender<()>,
+}
+
+impl Server {
+    /// Whether more than nine tenths of the connections are in use. Idle ones are closed then, so
+    /// that a probe or a new client can always connect.
+    fn is_crowded(&self) -> bool {
+        self.connections.len() * 10 > self.limits.max_connections as usize * 9
     }
-    let phase = Arc::new(Phase::default());
-    let io = TokioIo::new(TimedIo::new(stream, Arc::clone(&phase), limits));
-    let mut shed_idle = shedder.subscribe();
-    let service = service_fn(|request: Request<Incoming>| {
-        phase.start_serving();
-        let answer = router.clone().oneshot(request.map(Body::new));
-        let (phase, shedder) = (&phase, &shedder);
-        async move {
-            let Ok(mut response) = answer.await;
-            phase.become_idle();
-            shedder.close_if_crowded(&mut response);
-            Ok::<_, Infallible>(response)
+
+    async fn serve_connection(self, stream: TcpStream) {
+        // Answers are small and written at once: waiting to fill a packet would only delay them.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
-    });
-    let mut connection = pin!(http1::Builder::new().serve_connection(io, service));
-    let ended = loop {
-        tokio::select! {
-            // The connection first: a request that has already arrived is served.
-            biased;
-            ended = connection.as_mut() => break ended,
-            () = shutdown.cancelled() => {}
-            _ = shed_idle.changed() => if !(phase.is_idle() && shedder.is_crowded()) {
-                continue;
+        let phase = Arc::new(Phase::default());
+        let io = TimedIo::new(stream, Arc::clone(&phase), Arc::clone(&self.limits));
+        let mut shed_idle = self.shed_idle.subscribe();
+        let (phase, server) = (&phase, &self);
+        let service = service_fn(|request: Request<Incoming>| {
+            phase.start_serving();
+            let answer = server.router.clone().oneshot(request.map(Body::new));
+            async move {
+                let Ok(mut response) = answer.await;
+                phase.become_idle();
+                if server.is_crowded() {
+                    let close = HeaderValue::from_static("close");
+                    response.headers_mut().insert(CONNECTION, close);
+                }
+                Ok::<_, Infallible>(response)
             }
+        });
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(io), service);
+        let mut connection = pin!(connection);
+        let ended = loop {
+            tokio::select! {
+                // The connection first: a request that has already arrived is served.
+                biased;
+                ended = connection.as_mut() => break ended,
+                () = self.shutdown.cancelled() => {}
+                _ = shed_idle.changed() => if !(phase.is_idle() && self.is_crowded()) {
+                    continue;
+                }
+            }
+            connection.as_mut().graceful_shutdown();
+            break connection.await;
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "connection ended");
         }
-        connection.as_mut().graceful_shutdown();
-        break connection.await;
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "connection ended");
     }
 }

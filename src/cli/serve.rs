@@ -28,7 +28,11 @@ pub(super) async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
             .await
             .map_err(|error| Failure::Other(format!("cannot seed the lab's stock: {error}")))?,
     }
-    announce(config, mode, address);
+    let strategy = config.service.strategy.name();
+    tracing::info!(%address, strategy, ?mode, "listening");
+    if mode == Mode::Lab {
+        tracing::info!("try: curl -X POST http://{address}/stock/deduct");
+    }
     replica.run(listener).await;
     tracing::info!("stopped");
     Ok(())
@@ -44,14 +48,6 @@ pub(super) async fn listen(
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     Ok((listener, address))
-}
-
-fn announce(config: &Config, mode: Mode, address: SocketAddr) {
-    let strategy = config.service.strategy.name();
-    tracing::info!(%address, strategy, mode = ?mode, "listening");
-    if mode == Mode::Lab {
-        tracing::info!("try: curl -X POST http://{address}/stock/deduct");
-    }
 }
 
 /// SIGTERM and SIGINT shut the replica down gracefully.

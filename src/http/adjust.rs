@@ -5,15 +5,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use axum::response::IntoResponse;
+use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::error::ApiError;
-use super::extract::{NoFields, StrictJson, StrictQuery, present};
-use super::idempotency::{idempotency, with_replayed};
+use super::headers::{idempotency, idempotent_replayed};
 use super::levels::new_sku;
-use super::{Api, openapi};
+use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present};
+use stocklock_core::level_service::Adjusted;
 use stocklock_core::stock::{
     Adjustment, MAX_UNITS, OperationId, Reason, Reference, RequestHash, Sku, Warehouse,
 };
@@ -38,21 +37,6 @@ pub(super) struct AdjustBody {
     reference: Option<String>,
 }
 
-/// An adjustment that was made.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct AdjustAnswer {
-    /// The id of the operation in the ledger.
-    id: String,
-    /// The SKU.
-    sku: String,
-    /// The warehouse.
-    warehouse: String,
-    /// Units added.
-    delta: i64,
-    /// Units available after the adjustment.
-    remaining: i64,
-}
-
 /// Add units to a level, or take units from it
 ///
 /// A retry with the same Idempotency-Key gets the answer to the first request.
@@ -61,7 +45,7 @@ pub(super) struct AdjustAnswer {
     params(openapi::SkuPath, openapi::IdempotencyKeyHeader),
     request_body = AdjustBody,
     responses(
-        (status = 200, description = "Adjusted", body = AdjustAnswer),
+        (status = 200, description = "Adjusted", body = Adjusted),
         openapi::ReadErrors, openapi::WriteErrors,
         (status = 404, response = openapi::NotFound),
         (status = 409, response = openapi::Conflict),
@@ -73,18 +57,10 @@ pub(super) async fn adjust(
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
     body: StrictJson<AdjustBody>,
-) -> Result<Response, ApiError> {
+) -> Result<impl IntoResponse, ApiError> {
     let adjustment = adjustment(new_sku(sku)?, body.parse()?, &headers)?;
-    let (sku, warehouse) = (adjustment.sku.to_string(), adjustment.warehouse.to_string());
     let adjusted = api.levels.adjust(adjustment).await?;
-    let answer = AdjustAnswer {
-        id: adjusted.operation.to_string(),
-        sku,
-        warehouse,
-        delta: adjusted.delta,
-        remaining: adjusted.remaining,
-    };
-    Ok(with_replayed(Json(answer), adjusted.replayed))
+    Ok((idempotent_replayed(adjusted.replayed), Json(adjusted)))
 }
 
 fn adjustment(sku: Sku, body: AdjustBody, headers: &HeaderMap) -> Result<Adjustment, ApiError> {

@@ -7,10 +7,8 @@ use axum::extract::{Path, State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::error::ApiError;
-use super::extract::{NoFields, StrictQuery};
 use super::levels::known_sku;
-use super::{Api, openapi};
+use super::{Api, ApiError, NoFields, StrictQuery, openapi};
 use stocklock_core::stock::{Audit, StockError};
 
 /// The level and the ledger of one warehouse.

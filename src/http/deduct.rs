@@ -4,17 +4,16 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use axum::http::HeaderMap;
+use axum::response::IntoResponse;
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::error::ApiError;
-use super::extract::{StrictJson, StrictQuery, present};
-use super::idempotency::{idempotency, with_replayed};
-use super::{Api, Lab, openapi};
+use super::headers::{idempotency, idempotent_replayed};
+use super::{Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present};
+use crate::config::Mode;
 use stocklock_core::stock::{
-    Deducted, Deduction, OperationId, Quantity, RequestHash, Sku, Warehouse,
+    Deducted, Deduction, Home, OperationId, Quantity, RequestHash, Sku, Warehouse,
 };
 use stocklock_core::strategy::{Homes, Safeguards, Strategy, UnknownStrategy};
 
@@ -70,39 +69,6 @@ enum Switch {
     Off,
 }
 
-/// A deduction that was made.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct DeductAnswer {
-    /// The id of the operation in the ledger.
-    id: String,
-    /// The SKU.
-    sku: String,
-    /// The warehouse.
-    warehouse: String,
-    /// Units taken.
-    quantity: i64,
-    /// Units available after the deduction.
-    remaining: i64,
-    /// The strategy that protected it.
-    strategy: String,
-    /// How durable it was when it was answered: `committed` or `redis`.
-    durability: String,
-}
-
-impl From<Deducted> for DeductAnswer {
-    fn from(deducted: Deducted) -> Self {
-        Self {
-            id: deducted.operation.to_string(),
-            sku: deducted.sku.into(),
-            warehouse: deducted.warehouse.into(),
-            quantity: deducted.quantity,
-            remaining: deducted.remaining,
-            strategy: deducted.strategy.into_owned(),
-            durability: deducted.durability.as_str().to_owned(),
-        }
-    }
-}
-
 /// Take units of a SKU
 ///
 /// A retry with the same Idempotency-Key gets the answer to the first request.
@@ -113,7 +79,7 @@ impl From<Deducted> for DeductAnswer {
     params(DeductQuery, openapi::IdempotencyKeyHeader),
     request_body(content = DeductBody, description = "Or the same fields in the query"),
     responses(
-        (status = 200, description = "Taken, and committed", body = DeductAnswer, headers(
+        (status = 200, description = "Taken, and committed", body = Deducted, headers(
             ("Idempotent-Replayed" = String, description = "`true` for the answer to a retry"))),
         openapi::ReadErrors, openapi::WriteErrors,
         (status = 404, response = openapi::NotFound),
@@ -125,48 +91,39 @@ pub(super) async fn deduct(
     headers: HeaderMap,
     StrictQuery(query): StrictQuery<DeductQuery>,
     body: StrictJson<DeductBody>,
-) -> Result<Response, ApiError> {
-    let strategy = strategy(&api, query.strategy.as_deref())?;
-    let safeguards = safeguards(&api, &query)?;
+) -> Result<impl IntoResponse, ApiError> {
+    let strategy = strategy(&api, &query)?;
+    let safeguards = Safeguards {
+        guard: query.guard != Some(Switch::Off),
+        check: query.check != Some(Switch::Off),
+    };
     let fields = fields(query, body)?;
     let deduction = deduction(&api, strategy, fields, &headers)?;
     let deducting = api.deductor.deduct(strategy, deduction, safeguards);
     let deducted = deducting.await?;
-    let replayed = deducted.replayed;
-    Ok(with_replayed(Json(DeductAnswer::from(deducted)), replayed))
+    Ok((idempotent_replayed(deducted.replayed), Json(deducted)))
 }
 
-/// The configured strategy, or in the lab the one in the query.
-fn strategy(api: &Api, name: Option<&str>) -> Result<Strategy, ApiError> {
-    let Some(name) = name else {
-        return Ok(api.strategy);
-    };
-    if api.lab.is_none() {
-        return Err(unprocessable(
+/// The configured strategy, or in the lab the one in the query. Only the lab turns safeguards off.
+fn strategy(api: &Api, query: &DeductQuery) -> Result<Strategy, ApiError> {
+    if api.mode == Mode::Serve && query.strategy.is_some() {
+        return Err(ApiError::unprocessable(
             "strategy-fixed",
             "the service's configuration chooses the strategy; ?strategy= is for the lab",
         ));
     }
-    name.parse()
-        .map_err(|error: UnknownStrategy| unprocessable("unknown-strategy", error.to_string()))
-}
-
-/// The safeguards of a lock strategy: all, except those that the lab turns off.
-fn safeguards(api: &Api, query: &DeductQuery) -> Result<Safeguards, ApiError> {
-    if api.lab.is_none() && (query.guard.is_some() || query.check.is_some()) {
-        return Err(unprocessable(
+    if api.mode == Mode::Serve && (query.guard.is_some() || query.check.is_some()) {
+        return Err(ApiError::unprocessable(
             "safeguards-fixed",
             "guard and check are always on in production; ?guard= and ?check= are for the lab",
         ));
     }
-    Ok(Safeguards {
-        guard: query.guard != Some(Switch::Off),
-        check: query.check != Some(Switch::Off),
-    })
-}
-
-fn unprocessable(code: &'static str, detail: impl Into<String>) -> ApiError {
-    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail)
+    let Some(name) = &query.strategy else {
+        return Ok(api.config.service.strategy);
+    };
+    let unknown =
+        |error: UnknownStrategy| ApiError::unprocessable("unknown-strategy", error.to_string());
+    name.parse().map_err(unknown)
 }
 
 /// The fields of the body or of the query, but not of both.
@@ -191,12 +148,12 @@ fn deduction(
     fields: DeductBody,
     headers: &HeaderMap,
 ) -> Result<Deduction, ApiError> {
-    let default_sku = |lab: &Lab| match strategy.card().homes {
-        Homes::Redis => lab.default_redis_sku.clone(),
-        Homes::Sql | Homes::Either => lab.default_sku.clone(),
+    let sku = match (fields.sku, api.mode, strategy.card().homes) {
+        (Some(sku), _, _) => sku,
+        (None, Mode::Serve, _) => return Err(ApiError::invalid("sku: missing")),
+        (None, Mode::Lab, Homes::Redis) => lab_sku(Home::Redis),
+        (None, Mode::Lab, Homes::Sql | Homes::Either) => lab_sku(Home::Sql),
     };
-    let sku = fields.sku.or_else(|| api.lab.as_ref().map(default_sku));
-    let sku = sku.ok_or_else(|| ApiError::invalid("sku: missing"))?;
     let warehouse = fields.warehouse.unwrap_or_default();
     let quantity = fields.quantity.unwrap_or(Quantity::ONE);
     let hash = RequestHash::of_deduction(&sku, &warehouse, quantity);

@@ -5,7 +5,7 @@ use std::error::Error;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use stocklock_core::ports::StoreError;
 use stocklock_core::stock::StockError;
@@ -20,9 +20,9 @@ pub(super) struct ApiError {
     /// What happened, and what to do.
     pub(super) detail: String,
     /// Additional fields of the body.
-    pub(super) fields: Map<String, Value>,
+    fields: Value,
     /// Whether a retry soon makes sense.
-    pub(super) retry_after: bool,
+    retry_after: bool,
     /// The internal cause, for the log only.
     pub(super) cause: Option<String>,
 }
@@ -34,36 +34,20 @@ impl ApiError {
             status,
             code,
             detail,
-            fields: Map::new(),
+            fields: Value::Null,
             retry_after: false,
             cause: None,
         }
     }
 
-    /// A request that can be parsed, but is invalid.
+    /// A request that can be parsed, but is refused.
+    pub(super) fn unprocessable(code: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail)
+    }
+
+    /// A field is invalid.
     pub(super) fn invalid(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid-request", detail)
-    }
-
-    fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.fields.insert(name.to_owned(), value.into());
-        self
-    }
-
-    fn retry_soon(mut self) -> Self {
-        self.retry_after = true;
-        self
-    }
-
-    fn caused_by(mut self, cause: &dyn Error) -> Self {
-        let mut text = cause.to_string();
-        let mut next = cause.source();
-        while let Some(inner) = next {
-            text = format!("{text}: {inner}");
-            next = inner.source();
-        }
-        self.cause = Some(text);
-        self
+        Self::unprocessable("invalid-request", detail)
     }
 
     /// The body of the response.
@@ -76,7 +60,7 @@ impl ApiError {
             "code": self.code,
             "request_id": request_id,
         });
-        for (name, value) in &self.fields {
+        for (name, value) in self.fields.as_object().into_iter().flatten() {
             body[name] = value.clone();
         }
         body
@@ -98,75 +82,59 @@ impl IntoResponse for ApiError {
 
 impl From<StockError> for ApiError {
     fn from(error: StockError) -> Self {
-        let new = |status, detail: &str| Self::new(status, error.code(), detail);
-        match &error {
-            StockError::UnknownSku => new(
-                StatusCode::NOT_FOUND,
-                "there is no such SKU in that warehouse; PUT /stock/{sku} creates it",
-            ),
+        let status = match &error {
+            StockError::UnknownSku => StatusCode::NOT_FOUND,
+            StockError::Insufficient { .. }
+            | StockError::RequestInFlight
+            | StockError::WrongHome { .. }
+            | StockError::BelowLimit => StatusCode::CONFLICT,
+            StockError::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+            StockError::IdempotencyKeyReused | StockError::TooLarge => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
+            StockError::Contended { .. }
+            | StockError::Overloaded { .. }
+            | StockError::StrategyUnavailable { .. }
+            | StockError::HomeUnavailable
+            | StockError::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            StockError::OutcomeUnknown { .. } => StatusCode::GATEWAY_TIMEOUT,
+            StockError::Internal { .. } => return Self::internal(with_sources(&error)),
+        };
+        let mut answer = Self::new(status, error.code(), error.to_string());
+        answer.fields = match &error {
             StockError::Insufficient {
                 requested,
                 available,
-            } => new(StatusCode::CONFLICT, &format!("{error}; nothing was taken"))
-                .with("requested", *requested)
-                .with("available", *available),
-            StockError::IdempotencyKeyReused => new(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "this Idempotency-Key was used for another request; use a new one",
-            ),
-            StockError::RequestInFlight => new(
-                StatusCode::CONFLICT,
-                "the first request with this Idempotency-Key is still running; try again",
-            )
-            .retry_soon(),
-            StockError::WrongHome { home } => {
-                new(StatusCode::CONFLICT, &error.to_string()).with("home", home.as_str())
-            }
-            StockError::PreconditionFailed => new(
-                StatusCode::PRECONDITION_FAILED,
-                "the stock does not match the precondition; read it again",
-            ),
-            StockError::BelowLimit => new(StatusCode::CONFLICT, &error.to_string()),
-            StockError::TooLarge => new(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string()),
-            StockError::Contended { attempts, .. } => new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "other writers won until the wait limit passed; nothing was changed",
-            )
-            .with("attempts", *attempts)
-            .retry_soon(),
-            StockError::Overloaded { what } => new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                &format!("{what}; nothing was changed"),
-            )
-            .retry_soon(),
+            } => json!({"requested": requested, "available": available}),
+            StockError::WrongHome { home } => json!({"home": home}),
+            StockError::Contended { attempts } => json!({"attempts": attempts}),
+            StockError::StrategyUnavailable { strategy, .. } => json!({"strategy": strategy}),
+            _ => Value::Null,
+        };
+        match &error {
+            StockError::RequestInFlight
+            | StockError::Contended { .. }
+            | StockError::Overloaded { .. } => answer.retry_after = true,
+            // Without a source, the strategy's server is not configured: a retry cannot succeed.
             StockError::StrategyUnavailable {
-                strategy, source, ..
-            } => {
-                let refused = new(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
-                    .with("strategy", *strategy);
-                match source {
-                    Some(_) => refused.retry_soon().caused_by(&error),
-                    // Not configured: a retry cannot succeed.
-                    None => refused,
-                }
+                source: Some(_), ..
             }
-            // Not configured: a retry cannot succeed.
-            StockError::HomeUnavailable => new(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
-            StockError::Unavailable { what, .. } => new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                &format!("{what} is unavailable; nothing was changed"),
-            )
-            .retry_soon()
-            .caused_by(&error),
-            StockError::OutcomeUnknown { .. } => new(
-                StatusCode::GATEWAY_TIMEOUT,
-                "the outcome is unknown; retry with the same Idempotency-Key to get it (without a \
-                 key, read the movements before you retry)",
-            )
-            .caused_by(&error),
-            StockError::Internal { .. } => Self::internal().caused_by(&error),
+            | StockError::Unavailable { .. } => {
+                answer.retry_after = true;
+                answer.cause = Some(with_sources(&error));
+            }
+            StockError::OutcomeUnknown { .. } => answer.cause = Some(with_sources(&error)),
+            _ => {}
         }
+        answer
     }
+}
+
+/// The messages of `error` and of all its sources.
+fn with_sources(error: &dyn Error) -> String {
+    let messages = std::iter::successors(Some(error), |error| (*error).source());
+    let messages: Vec<_> = messages.map(ToString::to_string).collect();
+    messages.join(": ")
 }
 
 impl ApiError {
@@ -184,12 +152,15 @@ impl ApiError {
         Self::new(status, code, detail)
     }
 
-    fn internal() -> Self {
-        Self::new(
+    /// The error for a defect; `cause` is for the log only.
+    fn internal(cause: String) -> Self {
+        let mut error = Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",
             "a defect of this service; search its log for this request_id",
-        )
+        );
+        error.cause = Some(cause);
+        error
     }
 }
 
@@ -215,7 +186,5 @@ pub(super) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
         .downcast_ref::<String>()
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&str>().copied());
-    let mut error = ApiError::internal();
-    error.cause = Some(format!("panic: {}", text.unwrap_or("no message")));
-    error.into_response()
+    ApiError::internal(format!("panic: {}", text.unwrap_or("no message"))).into_response()
 }

@@ -1,6 +1,7 @@
 //! Strict extractors: [`StrictQuery`] and [`StrictJson`]. They refuse a field that is unknown,
 //! duplicate, `null`, of the wrong type or out of range, and the refusal names the field.
 
+use std::fmt::Display;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -29,13 +30,9 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for StrictQuery<T> {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let query = parts.uri.query().unwrap_or_default().as_bytes();
-        let pairs = || serde_urlencoded::Deserializer::new(form_urlencoded::parse(query));
-        let fields = T::deserialize(pairs()).or_else(|_| {
-            // Parses a second time, because only this slower parser knows the field's name.
-            serde_path_to_error::deserialize(pairs())
-                .map_err(|error| invalid_field(&error.path().to_string(), error.inner()))
-        });
-        fields.map(Self)
+        let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query));
+        let fields = serde_path_to_error::deserialize(pairs);
+        fields.map(Self).map_err(|error| invalid_field(&error))
     }
 }
 
@@ -55,7 +52,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for StrictJson<T> {
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
         let is_json = is_json(request.headers());
         Ok(Self {
-            bytes: read(request.into_body(), &api.limits).await?,
+            bytes: read(request.into_body(), &api.config.limits).await?,
             is_json,
             fields: PhantomData,
         })
@@ -87,12 +84,10 @@ impl<T: DeserializeOwned> StrictJson<T> {
         }
         let mut reader = serde_json::Deserializer::from_slice(&self.bytes);
         let fields = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-            let path = error.path().to_string();
-            let inner = error.into_inner();
-            if inner.is_data() {
-                invalid_field(&path, &inner)
+            if error.inner().is_data() {
+                invalid_field(&error)
             } else {
-                not_json(&inner)
+                not_json(error.inner())
             }
         })?;
         reader.end().map_err(|error| not_json(&error))?;
@@ -137,12 +132,11 @@ fn not_json(error: &serde_json::Error) -> ApiError {
     )
 }
 
-fn invalid_field(path: &str, error: &impl ToString) -> ApiError {
-    let text = error.to_string();
-    ApiError::invalid(if path == "." {
-        text
-    } else {
-        format!("{path}: {text}")
+fn invalid_field(error: &serde_path_to_error::Error<impl Display>) -> ApiError {
+    let (path, inner) = (error.path().to_string(), error.inner());
+    ApiError::invalid(match path.as_str() {
+        "." => inner.to_string(),
+        field => format!("{field}: {inner}"),
     })
 }
 

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::error::ApiError;
-use super::etag::{Tags, tagged};
-use super::extract::{NoFields, StrictQuery};
+use super::headers::{Tags, etag};
 use super::paging::{PageSize, bad_cursor};
-use super::{Api, openapi};
+use super::{Api, ApiError, NoFields, StrictQuery, openapi};
 use stocklock_core::stock::{LevelCursor, Revision, Sku, StockError, StockLevel};
 
 /// The level of a SKU in a warehouse.
@@ -81,27 +79,20 @@ pub(super) async fn list(
     State(api): State<Arc<Api>>,
     StrictQuery(query): StrictQuery<PageQuery>,
 ) -> Result<Json<LevelPage>, ApiError> {
-    let size = query.limit.unwrap_or_default();
     let parse = |text: String| LevelCursor::parse(&text).ok_or_else(bad_cursor);
     let after = query.cursor.map(parse).transpose()?;
-    let mut levels = api
-        .store
-        .levels(after.as_ref(), size.rows_to_read())
-        .await?;
-    let next_cursor = size.cut(&mut levels, cursor_after);
+    let size = query.limit.unwrap_or_default();
+    let rows = size.rows_to_read();
+    let mut levels = api.store.levels(after.as_ref(), rows).await?;
+    let next_cursor = size.cut(&mut levels, |last| {
+        let (sku, warehouse) = (last.sku.clone(), last.warehouse.clone());
+        LevelCursor { sku, warehouse }.to_string()
+    });
     let levels = levels.into_iter().map(LevelBody::from).collect();
     Ok(Json(LevelPage {
         levels,
         next_cursor,
     }))
-}
-
-fn cursor_after(last: &StockLevel) -> String {
-    let cursor = LevelCursor {
-        sku: last.sku.clone(),
-        warehouse: last.warehouse.clone(),
-    };
-    cursor.to_string()
 }
 
 /// The levels of a SKU.
@@ -137,11 +128,11 @@ pub(super) async fn of_sku(
     }
     let revision = Revision::of(&levels);
     if is_not_modified(&headers, &revision) {
-        return Ok(tagged(StatusCode::NOT_MODIFIED, &revision));
+        return Ok((StatusCode::NOT_MODIFIED, etag(&revision)).into_response());
     }
     let warehouses = levels.into_iter().map(LevelBody::from).collect();
     let sku = sku.into();
-    Ok(tagged(Json(SkuLevels { sku, warehouses }), &revision))
+    Ok((etag(&revision), Json(SkuLevels { sku, warehouses })).into_response())
 }
 
 /// The SKU in the path of a read. An invalid SKU answers 404, like a missing one.

@@ -1,10 +1,10 @@
 //! The OpenAPI document: its head, and the parts that several routes share.
 
 use serde_json::Value;
-use utoipa::openapi::{
-    ComponentsBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, RefOr, Schema,
-};
-use utoipa::{IntoParams, IntoResponses, ToResponse, ToSchema};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{IntoParams, IntoResponses, OpenApi, ToResponse, ToSchema};
+
+use crate::config::Mode;
 
 const DESCRIPTION: &str = "\
 An inventory service that never oversells, and shows why.
@@ -13,35 +13,18 @@ Every error has a problem (RFC 9457) as its body, with two exceptions: a request
 HTTP is answered 400, and one whose header is too large 431, both without a body.";
 
 /// Title, version, licence and shared components. The routes add themselves.
-pub(super) fn head() -> OpenApi {
-    OpenApiBuilder::new()
-        .info(
-            InfoBuilder::new()
-                .title("Stocklock")
-                .version(env!("CARGO_PKG_VERSION"))
-                .description(Some(DESCRIPTION))
-                .license(Some(
-                    LicenseBuilder::new()
-                        .name("MIT OR Apache-2.0")
-                        .identifier(Some("MIT OR Apache-2.0"))
-                        .build(),
-                ))
-                .build(),
-        )
-        .components(Some(
-            ComponentsBuilder::new()
-                .schema_from::<Problem>()
-                .response_from::<NotFound>()
-                .response_from::<Conflict>()
-                .response_from::<PreconditionFailed>()
-                .response_from::<Unavailable>()
-                .build(),
-        ))
-        .build()
-}
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Stocklock", description = DESCRIPTION),
+    components(
+        schemas(Problem),
+        responses(NotFound, Conflict, PreconditionFailed, Unavailable)
+    )
+)]
+pub(super) struct Document;
 
 /// Removes what only the lab has: the choice of the strategy, and the default SKU.
-pub(super) fn without_lab(document: &mut OpenApi) {
+pub(super) fn without_lab(document: &mut utoipa::openapi::OpenApi) {
     let deduct = document.paths.paths.get_mut("/stock/deduct");
     let parameters = deduct
         .and_then(|path| path.post.as_mut()?.parameters.as_mut())
@@ -59,7 +42,8 @@ pub(super) fn without_lab(document: &mut OpenApi) {
 /// The document of the production service, or of the lab, as JSON.
 #[must_use]
 pub fn document(lab: bool) -> Value {
-    let document = super::documented(lab).into_openapi();
+    let mode = if lab { Mode::Lab } else { Mode::Serve };
+    let document = super::documented(mode).into_openapi();
     serde_json::to_value(document).expect("the document can be written as JSON")
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::error::ApiError;
+use super::ApiError;
 
 /// The number of rows on a page, 1 to 1000.
 #[derive(Debug, Clone, Copy, Deserialize)]

@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz` and `/metrics`: for load balancers and monitoring.
+//! `/healthz`, `/readyz` and `/metrics`, for load balancers and monitoring, and the page of the lab.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,11 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{Html, IntoResponse};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::error::ApiError;
-use super::{Api, openapi};
+use super::{Api, ApiError, openapi};
 use stocklock_core::strategy::{Dependency, Homes};
 
 /// Maximum time for the readiness check.
@@ -41,11 +40,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<ProbeBody
     if api.shutdown.is_cancelled() {
         return Err(not_ready("this replica is shutting down"));
     }
-    let servers = async {
-        ping_lock_server(&api).await?;
-        ping_redis_home(&api).await
-    };
-    let checks = async { tokio::join!(api.store.ping(), servers) };
+    let checks = async { tokio::join!(api.store.ping(), ping_servers(&api)) };
     match tokio::time::timeout(READY_LIMIT, checks).await {
         Ok((Ok(()), Ok(()))) => Ok(Json(ProbeBody { status: "ready" })),
         Ok((Err(_), _)) => Err(not_ready("the database refuses")),
@@ -58,21 +53,18 @@ fn not_ready(detail: impl Into<String>) -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", detail)
 }
 
-/// Pings the lock server of the configured strategy, if it has one. The lab's other strategies do
+/// Pings the servers of the configured strategy besides the database. The lab's other strategies do
 /// not count.
-async fn ping_lock_server(api: &Api) -> Result<(), Dependency> {
-    match api.locks.locks().get(api.strategy) {
-        Some(lock) => lock.ping().await.map_err(|_| lock.dependency()),
-        None => Ok(()),
+async fn ping_servers(api: &Api) -> Result<(), Dependency> {
+    let strategy = api.config.service.strategy;
+    if let Some(lock) = api.locks.locks.get(strategy) {
+        lock.ping().await.map_err(|_| lock.dependency())?;
     }
-}
-
-/// Pings Redis if the configured strategy works on Redis-home stock only.
-async fn ping_redis_home(api: &Api) -> Result<(), Dependency> {
-    if api.strategy.card().homes != Homes::Redis {
-        return Ok(());
+    if strategy.card().homes == Homes::Redis {
+        let ping = api.store.ping_redis().await;
+        ping.map_err(|_| Dependency::Redis)?;
     }
-    api.store.ping_redis().await.map_err(|_| Dependency::Redis)
+    Ok(())
 }
 
 /// Get all metrics in the `OpenMetrics` text format
@@ -81,4 +73,11 @@ async fn ping_redis_home(api: &Api) -> Result<(), Dependency> {
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
     const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], api.metrics.render())
+}
+
+/// Get the start page of the lab
+#[utoipa::path(get, path = "/", tag = "operation",
+    responses((status = 200, description = "A page of HTML", content_type = "text/html", body = String)))]
+pub(super) async fn start_page() -> Html<&'static str> {
+    Html(include_str!("start_page.html"))
 }

@@ -1,7 +1,8 @@
 //! The middleware around every response: it adds the headers, writes the body of an error, and
 //! counts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -11,41 +12,24 @@ use axum::response::Response;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::Api;
-use super::error::ApiError;
-use super::outage_log::OutageLog;
+use super::{Api, ApiError};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const X_REPLICA: HeaderName = HeaderName::from_static("x-replica");
 
-/// The state of the middleware.
-#[derive(Debug)]
-pub(super) struct Respond {
-    api: Arc<Api>,
-    outages: OutageLog,
-}
-
-impl Respond {
-    pub(super) fn new(api: Arc<Api>) -> Self {
-        let outages = OutageLog::default();
-        Self { api, outages }
-    }
-}
-
 /// Adds `X-Request-Id` and `X-Replica`, counts the response, and writes errors as problems. This is
 /// the only place that logs failed requests.
 pub(super) async fn respond(
-    State(state): State<Arc<Respond>>,
+    State((api, outages)): State<(Arc<Api>, Arc<Mutex<OutageLog>>)>,
     request: Request,
     next: Next,
 ) -> Response {
-    let Respond { api, outages } = &*state;
     let id = request_id(&request);
     let route = (request.method().clone(), request.uri().clone());
     let mut response = next.run(request).await;
     let status = response.status();
     if let Some(error) = take_error(&mut response) {
-        log(&error, &id, &route, outages);
+        log(&error, &id, &route, &outages);
         write_problem(&mut response, &error, &id);
     }
     api.metrics.response(status.as_u16());
@@ -60,12 +44,10 @@ pub(super) async fn respond(
 /// The id that the proxy or the caller sent, if it is safe to log, or a new one.
 fn request_id(request: &Request) -> String {
     let sent = request.headers().get(X_REQUEST_ID);
-    match sent.and_then(|id| id.to_str().ok()) {
-        Some(id) if (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()) => {
-            id.to_owned()
-        }
-        _ => Uuid::now_v7().to_string(),
-    }
+    let is_safe =
+        |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic());
+    let sent = sent.and_then(|id| id.to_str().ok()).filter(is_safe);
+    sent.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
 }
 
 /// The error of the response: of a handler, or made from the status of the framework's refusal.
@@ -74,8 +56,7 @@ fn take_error(response: &mut Response) -> Option<ApiError> {
         return Some(error);
     }
     let status = response.status();
-    let is_error = status.is_client_error() || status.is_server_error();
-    is_error.then(|| ApiError::from_status(status))
+    (status.as_u16() >= 400).then(|| ApiError::from_status(status))
 }
 
 fn write_problem(response: &mut Response, error: &ApiError, id: &str) {
@@ -91,7 +72,7 @@ fn write_problem(response: &mut Response, error: &ApiError, id: &str) {
 
 /// Logs an error. Refusals, contention and overload are debug lines: the callers cause them, the
 /// metrics count them, and more lines would add load. An outage logs one line per second.
-fn log(error: &ApiError, request_id: &str, route: &(Method, Uri), outages: &OutageLog) {
+fn log(error: &ApiError, request_id: &str, route: &(Method, Uri), outages: &Mutex<OutageLog>) {
     let (method, path) = (&route.0, route.1.path());
     let cause = error.cause.as_deref().unwrap_or(&error.detail);
     let code = error.code;
@@ -103,10 +84,48 @@ fn log(error: &ApiError, request_id: &str, route: &(Method, Uri), outages: &Outa
             tracing::warn!(request_id, %method, path, code, cause, "request failed");
         }
         StatusCode::SERVICE_UNAVAILABLE if error.cause.is_some() => {
+            let mut outages = outages.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(left_out) = outages.admit(Instant::now()) {
                 tracing::warn!(request_id, %method, path, code, cause, left_out, "request failed");
             }
         }
         _ => tracing::debug!(request_id, %method, path, code, cause, "request refused"),
+    }
+}
+
+/// Limits the log lines of an outage: every request that it fails would log the same.
+#[derive(Debug, Default)]
+pub(super) struct OutageLog {
+    last: Option<Instant>,
+    suppressed: u64,
+}
+
+impl OutageLog {
+    /// The minimum time between two lines.
+    const PAUSE: Duration = Duration::from_secs(1);
+
+    /// If a line may be logged at `now`, the number of lines suppressed since the last one.
+    fn admit(&mut self, now: Instant) -> Option<u64> {
+        let is_recent = |last| now.saturating_duration_since(last) < Self::PAUSE;
+        if self.last.is_some_and(is_recent) {
+            self.suppressed += 1;
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_with_number_of_suppressed_lines() {
+        let (mut log, start) = (OutageLog::default(), Instant::now());
+        let mut at = |ms| log.admit(start + Duration::from_millis(ms));
+        assert_eq!((at(0), at(1), at(999)), (Some(0), None, None));
+        assert_eq!((at(1_000), at(1_500)), (Some(2), None));
+        assert_eq!((at(9_000), at(10_000)), (Some(1), Some(0)));
     }
 }

@@ -6,17 +6,13 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::error::ApiError;
-use super::etag::{Malformed, Tags, tagged};
-use super::extract::{NoFields, StrictJson, StrictQuery, present};
-use super::idempotency::IDEMPOTENCY_KEY;
+use super::headers::{IDEMPOTENCY_KEY, Tags, bad_precondition, etag};
 use super::levels::{LevelBody, new_sku};
-use super::{Api, openapi};
-use stocklock_core::level_service::LevelSet;
+use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present};
 use stocklock_core::stock::{
     Home, LevelChange, OperationId, Precondition, Reason, Revision, Sku, StockError, StockLevel,
     Warehouse,
@@ -73,32 +69,24 @@ pub(super) async fn set_level(
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
     body: StrictJson<LevelOrder>,
-) -> Result<Response, ApiError> {
+) -> Result<impl IntoResponse, ApiError> {
     let change = change(new_sku(sku)?, body.parse()?, &headers)?;
     let set = api.levels.set_level(change).await.map_err(refusal)?;
     let revision = revision_after(&api.store, &set.level).await;
-    Ok(answer(set, revision))
-}
-
-fn answer(set: LevelSet, revision: Option<Revision>) -> Response {
     let status = if set.created {
         StatusCode::CREATED
     } else {
         StatusCode::OK
     };
-    let answer = (status, Json(LevelBody::from(set.level)));
-    match revision {
-        Some(revision) => tagged(answer, &revision),
-        None => answer.into_response(),
-    }
+    let etag = revision.as_ref().map(etag);
+    Ok((status, etag, Json(LevelBody::from(set.level))))
 }
 
 /// If the outcome is unknown, advises to read the level: a retry could overwrite the changes of
 /// other writers, and there is no key to detect it.
 fn refusal(error: StockError) -> ApiError {
-    let is_unknown = matches!(error, StockError::OutcomeUnknown { .. });
     let mut error = ApiError::from(error);
-    if is_unknown {
+    if error.status == StatusCode::GATEWAY_TIMEOUT {
         "the outcome is unknown: the level may have been set; read it again"
             .clone_into(&mut error.detail);
     }
@@ -137,16 +125,13 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
 }
 
 fn precondition(headers: &HeaderMap) -> Result<Option<Precondition>, ApiError> {
-    let tags = |name| Tags::from_headers(headers, name).map_err(|Malformed| bad_precondition());
-    match (tags(header::IF_MATCH)?, tags(header::IF_NONE_MATCH)?) {
+    let wanted = Tags::from_headers(headers, header::IF_MATCH)?;
+    let unwanted = Tags::from_headers(headers, header::IF_NONE_MATCH)?;
+    match (wanted, unwanted) {
         (None, None) => Ok(None),
         (Some(Tags::Any), None) => Ok(Some(Precondition::Exists)),
         (Some(Tags::OneOf(revisions)), None) => Ok(Some(Precondition::OneOf(revisions))),
         (None, Some(Tags::Any)) => Ok(Some(Precondition::Absent)),
         _ => Err(bad_precondition()),
     }
-}
-
-fn bad_precondition() -> ApiError {
-    ApiError::invalid("send either If-Match with ETags in quotes or *, or If-None-Match: *")
 }

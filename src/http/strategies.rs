@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Api;
-use stocklock_core::strategy::{Available, Dependency, Strategy};
+use stocklock_core::strategy::{Dependency, Strategy};
 
 /// One strategy.
 #[derive(Debug, Serialize, ToSchema)]
@@ -35,25 +35,6 @@ pub(super) struct StrategyBody {
     use_when: &'static str,
 }
 
-impl StrategyBody {
-    fn from_strategy(strategy: Strategy, available: &Available) -> Self {
-        let card = strategy.card();
-        let reason = available.why_not(strategy);
-        Self {
-            name: card.name,
-            tier: card.tier.as_str(),
-            home: card.homes.as_str(),
-            needs: card.needs.iter().copied().map(Dependency::name).collect(),
-            available: reason.is_none(),
-            reason,
-            guarantees: card.line("Guarantees"),
-            costs: card.line("Costs"),
-            fails_when: card.line("Fails when"),
-            use_when: card.line("Use when"),
-        }
-    }
-}
-
 /// All strategies.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct StrategyList {
@@ -65,7 +46,22 @@ pub(super) struct StrategyList {
 #[utoipa::path(get, path = "/strategies", tag = "strategies",
     responses((status = 200, description = "All strategies", body = StrategyList)))]
 pub(super) async fn strategies(State(api): State<Arc<Api>>) -> Json<StrategyList> {
-    let body = |strategy| StrategyBody::from_strategy(strategy, &api.available);
+    let body = |strategy: Strategy| {
+        let card = strategy.card();
+        let reason = api.available.why_not(strategy);
+        StrategyBody {
+            name: card.name,
+            tier: card.tier.as_str(),
+            home: card.homes.as_str(),
+            needs: card.needs.iter().copied().map(Dependency::name).collect(),
+            available: reason.is_none(),
+            reason,
+            guarantees: card.line("Guarantees"),
+            costs: card.line("Costs"),
+            fails_when: card.line("Fails when"),
+            use_when: card.line("Use when"),
+        }
+    };
     let strategies = Strategy::ALL.into_iter().map(body).collect();
     Json(StrategyList { strategies })
 }

@@ -4,17 +4,18 @@
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
+use stocklock_locks::LostReason;
+use stocklock_locks::metrics::{LockHooks, NotAcquired};
 
-use super::{Counters, Labels, Seconds, counters, seconds};
+use super::{Counters, Labels, Seconds, counters, observe, seconds};
 
-/// The metrics of the distributed locks.
-#[derive(Debug)]
+/// The metrics of the distributed locks, by strategy. Clones count together.
+#[derive(Debug, Clone)]
 pub struct LockMetrics {
     wait_seconds: Seconds<Labels<2>>,
     hold_seconds: Seconds<Labels<1>>,
     lost: Counters<Labels<2>>,
-    dropped: Counters<Labels<1>>,
-    writes_refused: Counters<Labels<2>>,
+    guards_dropped: Counters<Labels<1>>,
 }
 
 impl LockMetrics {
@@ -36,49 +37,48 @@ impl LockMetrics {
                 "stock_locks_lost",
                 "Locks lost before they were released, by reason",
             ),
-            dropped: counters(
+            guards_dropped: counters(
                 registry,
                 "stock_lock_guards_dropped",
                 "Locks whose guard was dropped instead of released",
             ),
-            writes_refused: counters(
-                registry,
-                "stock_writes_refused",
-                "Conditional writes that changed no row, because the version had moved or a later \
-                 lock holder had left its fence",
-            ),
         }
     }
 
-    /// A request for a lock ended after `waited`, with or without the lock.
-    pub fn waited(&self, strategy: &'static str, outcome: &'static str, waited: Duration) {
-        self.wait_seconds
-            .get_or_create(&[("strategy", strategy), ("outcome", outcome)])
-            .observe(waited.as_secs_f64());
+    fn waited(&self, strategy: &'static str, outcome: &'static str, waited: Duration) {
+        let labels = [("strategy", strategy), ("outcome", outcome)];
+        observe(&self.wait_seconds, &labels, waited);
+    }
+}
+
+impl LockHooks for LockMetrics {
+    fn acquired(&self, strategy: &'static str, waited: Duration, contended: bool) {
+        let outcome = if contended { "contended" } else { "free" };
+        self.waited(strategy, outcome, waited);
     }
 
-    /// A lock was held for this time.
-    pub fn held(&self, strategy: &'static str, held: Duration) {
-        self.hold_seconds
-            .get_or_create(&[("strategy", strategy)])
-            .observe(held.as_secs_f64());
+    fn not_acquired(&self, strategy: &'static str, waited: Duration, why: NotAcquired) {
+        let outcome = match why {
+            NotAcquired::WaitLimit => "wait-limit",
+            NotAcquired::Unavailable => "unavailable",
+            NotAcquired::Abandoned => "abandoned",
+            NotAcquired::Shutdown => "shutdown",
+        };
+        self.waited(strategy, outcome, waited);
     }
 
-    /// A lock was lost.
-    pub fn lost(&self, strategy: &'static str, reason: &'static str) {
-        let labels = [("strategy", strategy), ("reason", reason)];
+    fn released(&self, strategy: &'static str, held: Duration) {
+        observe(&self.hold_seconds, &[("strategy", strategy)], held);
+    }
+
+    fn lost(&self, strategy: &'static str, held: Duration, reason: LostReason) {
+        self.released(strategy, held);
+        let labels = [("strategy", strategy), ("reason", reason.name())];
         self.lost.get_or_create(&labels).inc();
     }
 
-    /// The guard of a lock was dropped instead of released.
-    pub fn dropped(&self, strategy: &'static str) {
+    fn guard_dropped(&self, strategy: &'static str) {
         let labels = [("strategy", strategy)];
-        self.dropped.get_or_create(&labels).inc();
-    }
-
-    /// A conditional write changed no row.
-    pub fn write_refused(&self, strategy: &'static str, reason: &'static str) {
-        let labels = [("strategy", strategy), ("reason", reason)];
-        self.writes_refused.get_or_create(&labels).inc();
+        self.guards_dropped.get_or_create(&labels).inc();
     }
 }

@@ -38,7 +38,7 @@ impl Phase {
         self.0.store(IDLE, Ordering::Relaxed);
     }
 
-    /// Whether the last request is answered and the next has not begun.
+    /// Whether the last request is answered, and no byte of the next has arrived.
     pub(super) fn is_idle(&self) -> bool {
         self.get() == IDLE
     }
@@ -79,25 +79,11 @@ impl TimedIo {
             IDLE => self.limits.idle_timeout_ms,
             _ => return Poll::Pending,
         };
-        if self.timed != Some(wait) {
+        if self.timed.replace(wait) != Some(wait) {
             self.timer.as_mut().reset(Instant::now() + limit);
-            self.timed = Some(wait);
         }
         ready!(self.timer.as_mut().poll(cx));
         Poll::Ready(Err(ErrorKind::TimedOut.into()))
-    }
-
-    /// A successful write shows that the client is alive, so the next wait starts with a new timer.
-    fn poll_written<T>(
-        &mut self,
-        written: Poll<io::Result<T>>,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<T>> {
-        if written.is_pending() {
-            return self.poll_limit(WRITING, cx);
-        }
-        self.timed = None;
-        written
     }
 }
 
@@ -111,13 +97,11 @@ impl AsyncRead for TimedIo {
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(cx, buffer);
         let phase = this.phase.get();
-        if read.is_pending() {
-            // While an answer is being written, `poll_written` keeps the timer.
-            return if this.timed == Some(WRITING) {
-                Poll::Pending
-            } else {
-                this.poll_limit(phase, cx)
-            };
+        match read {
+            // While an answer is being written, `poll_write` keeps the timer.
+            Poll::Pending if this.timed == Some(WRITING) => return Poll::Pending,
+            Poll::Pending => return this.poll_limit(phase, cx),
+            Poll::Ready(_) => {}
         }
         if buffer.filled().len() > before && matches!(phase, NEW | IDLE) {
             this.phase.0.store(HEADER, Ordering::Relaxed);
@@ -135,21 +119,12 @@ impl AsyncWrite for TimedIo {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
-        this.poll_written(written, cx)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let written = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
-        this.poll_written(written, cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        if written.is_pending() {
+            return this.poll_limit(WRITING, cx);
+        }
+        // A successful write shows that the client is alive: the next wait has a new timer.
+        this.timed = None;
+        written
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use crate::deduct::{Outcome, RetryPolicy, WritePool, run_to_outcome};
 use crate::ports::{ChangeOutcome, LevelStore, StoreError};
 use crate::stock::{
-    Adjustment, Idempotency, LevelChange, Movement, OperationId, StockError, StockLevel,
+    Adjustment, Idempotency, LevelChange, Movement, OperationId, Sku, StockError, StockLevel,
+    Warehouse,
 };
 
 /// A level that was set.
@@ -17,16 +20,27 @@ pub struct LevelSet {
     pub created: bool,
 }
 
-/// An adjustment that was made. A retry gets the first answer.
-#[derive(Debug)]
+/// An adjustment that was made.
+// A retry gets the first answer. The comments are in the API's document.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = AdjustAnswer))]
 pub struct Adjusted {
-    /// The operation that made it.
+    /// The id of the operation in the ledger.
+    #[serde(rename = "id")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub operation: OperationId,
+    /// The SKU.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub sku: Sku,
+    /// The warehouse.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub warehouse: Warehouse,
     /// Units added.
     pub delta: i64,
-    /// Units available right after it.
+    /// Units available after the adjustment.
     pub remaining: i64,
     /// Whether this answers a retry of an earlier request.
+    #[serde(skip)]
     pub replayed: bool,
 }
 
@@ -124,6 +138,8 @@ async fn adjust_once(
             operation,
             delta,
             remaining: level.available(),
+            sku: level.sku,
+            warehouse: level.warehouse,
             replayed: false,
         })));
     }
@@ -135,7 +151,7 @@ async fn adjust_once(
         None
     };
     Ok(match recorded {
-        Some(movement) => Outcome::Done(replay(operation, idempotency.as_ref(), &movement)),
+        Some(movement) => Outcome::Done(replay(operation, idempotency.as_ref(), movement)),
         None => refusal(&outcome, -delta),
     })
 }
@@ -143,13 +159,15 @@ async fn adjust_once(
 fn replay(
     operation: OperationId,
     idempotency: Option<&Idempotency>,
-    movement: &Movement,
+    movement: Movement,
 ) -> Result<Adjusted, StockError> {
     if movement.request_hash != idempotency.map(|idempotency| idempotency.hash) {
         return Err(StockError::IdempotencyKeyReused);
     }
     Ok(Adjusted {
         operation: movement.operation,
+        sku: movement.sku,
+        warehouse: movement.warehouse,
         delta: movement.delta,
         remaining: movement.available_after,
         replayed: movement.operation != operation,

@@ -6,11 +6,12 @@ use std::time::Duration;
 use futures_util::future::join4;
 use rstest::rstest;
 use secrecy::SecretString;
+use stocklock::config::ServicesConfig;
 use stocklock::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool};
-use stocklock::locks::{LockServers, LockSettings};
+use stocklock::locks::LockServers;
 use stocklock::metrics::Metrics;
 use stocklock::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, SqlMethod, StoreError,
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, Locks, SqlMethod, StoreError,
 };
 use stocklock::stock::{Deduction, Home, StockError};
 use stocklock::strategy::{Available, Dependency, Safeguards, Strategy, Tier};
@@ -32,25 +33,26 @@ fn deductor(fixture: &Fixture) -> Arc<Deductor> {
     let context = DeductionContext {
         store: Arc::clone(&fixture.store) as _,
         mutexes: Arc::default(),
-        locks: locks(fixture).locks().clone(),
+        locks: locks(fixture),
         available: available(fixture),
         policy: RetryPolicy::new(10_000, Duration::from_mins(1), Duration::from_mins(1)),
-        metrics: Arc::new(Metrics::new()),
+        metrics: Arc::new(Metrics::default()),
     };
     let writes = WritePool::new(1000, Duration::from_mins(2));
     Arc::new(Deductor::new(context, writes))
 }
 
 /// The locks on the fixture's Redis, if it has one.
-fn locks(fixture: &Fixture) -> LockServers {
-    let redis_url = fixture.redis_url().map(SecretString::from);
-    let settings = LockSettings {
-        redis_url: redis_url.as_ref(),
+fn locks(fixture: &Fixture) -> Locks {
+    let services = ServicesConfig {
+        redis_url: fixture.redis_url().map(SecretString::from),
+        redis_pool_size: 16,
+        journal_limit: 10_000,
         zookeeper_connect: None,
-        lease: Duration::from_secs(10),
-        max_hold: Duration::from_mins(1),
+        lock_lease_ms: Duration::from_secs(10),
     };
-    LockServers::new(&settings, &Arc::new(Metrics::new())).expect("a valid URL")
+    let servers = LockServers::new(&services, Duration::from_mins(1), &Metrics::default().locks);
+    servers.expect("a valid URL").locks
 }
 
 /// What the deductor can use.

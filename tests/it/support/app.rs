@@ -8,10 +8,13 @@ use reqwest::header::HeaderMap;
 use reqwest::{Method, RequestBuilder, Response};
 use secrecy::SecretString;
 use serde_json::{Value, json};
-use stocklock::config::{DatabaseConfig, Limits, ServicesConfig};
+use stocklock::app::Replica;
+use stocklock::config::{Config, Mode};
 use stocklock::lab::race::Target;
-use stocklock::replicas::Replicas;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::services::{Backend, TestDatabase, fresh_database};
 
@@ -88,9 +91,12 @@ pub(crate) async fn send(request: RequestBuilder) -> Answer {
     try_send(request).await.expect("the replica answers")
 }
 
-/// Replicas in lab mode, with a client.
+/// Replicas in lab mode, with a client. Each has its own connection pool and local mutexes, so they
+/// share only their servers. Dropping this value aborts them.
 pub(crate) struct TestApp {
-    replicas: Replicas,
+    targets: Vec<Target>,
+    running: JoinSet<()>,
+    shutdowns: Vec<CancellationToken>,
     pub(crate) client: reqwest::Client,
     /// The database, for tests that lock or change its rows themselves.
     pub(crate) database_url: String,
@@ -102,11 +108,7 @@ pub(crate) struct TestApp {
 #[derive(Parser)]
 struct Settings {
     #[command(flatten)]
-    database: DatabaseConfig,
-    #[command(flatten)]
-    services: ServicesConfig,
-    #[command(flatten)]
-    limits: Limits,
+    config: Config,
 }
 
 impl TestApp {
@@ -136,22 +138,29 @@ impl TestApp {
     /// As [`TestApp::on`], for a database that is migrated already and may be unreachable.
     pub(crate) async fn on_migrated(url: &str, count: u32, flags: &[&str]) -> Self {
         let flags = std::iter::once("test").chain(flags.iter().copied());
-        let Settings {
-            mut database,
-            services,
-            limits,
-        } = Settings::parse_from(flags);
-        database.database_url = Some(SecretString::from(url));
-        let replicas = Replicas::start(&database, &services, &limits, count)
-            .await
-            .expect("replicas start");
+        let Settings { mut config } = Settings::parse_from(flags);
+        config.database.database_url = Some(SecretString::from(url));
+        let (mut targets, mut shutdowns) = (Vec::new(), Vec::new());
+        let mut running = JoinSet::new();
+        for number in 1..=count {
+            config.service.replica_id = Some(format!("replica-{number}"));
+            let replica = Replica::build(&config, Mode::Lab).expect("valid settings");
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+            let address = listener.local_addr().expect("a bound port");
+            let target = format!("http://{address}").parse();
+            targets.push(target.expect("an address of loopback"));
+            shutdowns.push(replica.shutdown_token());
+            running.spawn(replica.run(listener));
+        }
         // Tests share no connections, and a retry must not hide a broken connection.
         let client = reqwest::Client::builder()
             .no_proxy()
             .retry(reqwest::retry::never());
         let client = client.build().expect("a client without TLS can be built");
         Self {
-            replicas,
+            targets,
+            running,
+            shutdowns,
             client,
             database_url: url.to_owned(),
             _database: None,
@@ -160,13 +169,12 @@ impl TestApp {
 
     /// The addresses of the replicas, for a race.
     pub(crate) fn targets(&self) -> &[Target] {
-        self.replicas.targets()
+        &self.targets
     }
 
     /// The base URL of replica `replica % count`.
     pub(crate) fn base(&self, replica: usize) -> String {
-        let targets = self.replicas.targets();
-        targets[replica % targets.len()].to_string()
+        self.targets[replica % self.targets.len()].to_string()
     }
 
     /// A request to a replica.
@@ -218,7 +226,8 @@ impl TestApp {
     }
 
     /// Stops the replicas gracefully.
-    pub(crate) async fn stop(self) {
-        self.replicas.stop().await;
+    pub(crate) async fn stop(mut self) {
+        self.shutdowns.iter().for_each(CancellationToken::cancel);
+        while self.running.join_next().await.is_some() {}
     }
 }

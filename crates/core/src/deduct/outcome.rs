@@ -9,7 +9,7 @@
 //! sleep, so that tests can explore every interleaving. [`super::WritePool`] protects it from
 //! disconnects and deadlines.
 
-use crate::deduct::{Retry, RetryPolicy};
+use crate::deduct::RetryPolicy;
 use crate::ports::{DriverError, StoreError};
 use crate::stock::StockError;
 
@@ -53,15 +53,10 @@ where
             return Err(match (unknown, lost) {
                 (Some(source), _) => StockError::OutcomeUnknown { source },
                 (None, Some(error)) => error.into(),
-                (None, None) => contended(&retry),
+                (None, None) => StockError::Contended {
+                    attempts: retry.attempts(),
+                },
             });
         }
-    }
-}
-
-fn contended(retry: &Retry<'_>) -> StockError {
-    StockError::Contended {
-        attempts: retry.attempts(),
-        waited: retry.waited(),
     }
 }

@@ -1,7 +1,6 @@
 //! Why a store could not carry an operation out, and what the caller is answered then.
 
 use std::error::Error;
-use std::time::Duration;
 
 use crate::names::named;
 use crate::stock::StockError;
@@ -80,10 +79,7 @@ impl From<StoreError> for StockError {
             StoreError::JournalFull => Self::Overloaded {
                 what: "as many movements wait for the SQL ledger as JOURNAL_LIMIT allows",
             },
-            StoreError::LockWait(_) => Self::Contended {
-                attempts: 1,
-                waited: Duration::ZERO,
-            },
+            StoreError::LockWait(_) => Self::Contended { attempts: 1 },
             StoreError::KeyInFlight(_) => Self::RequestInFlight,
             StoreError::Exhausted => Self::Overloaded {
                 what: "every database connection is busy",

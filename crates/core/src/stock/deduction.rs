@@ -58,23 +58,31 @@ named! {
     }
 }
 
-/// A deduction that was made. A retry gets the first answer, rebuilt from the ledger.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A deduction that was made.
+// A retry gets the first answer, rebuilt from the ledger. The comments are in the API's document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = DeductAnswer))]
 pub struct Deducted {
-    /// The operation that took the units.
+    /// The id of the operation in the ledger.
+    #[serde(rename = "id")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub operation: OperationId,
     /// The SKU.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub sku: Sku,
     /// The warehouse.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub warehouse: Warehouse,
-    /// How many units.
+    /// Units taken.
     pub quantity: i64,
-    /// Units available right after it.
+    /// Units available after the deduction.
     pub remaining: i64,
     /// The strategy that protected it.
     pub strategy: Cow<'static, str>,
-    /// How durable it was when it was first answered.
+    /// How durable it was when it was answered: `committed` or `redis`.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub durability: Durability,
     /// Whether this answers a retry of an earlier request.
+    #[serde(skip)]
     pub replayed: bool,
 }

@@ -1,7 +1,6 @@
 //! Why an operation on stock was not carried out, in terms that a caller can act on.
 
 use std::error::Error;
-use std::time::Duration;
 
 use super::{Home, InvalidName};
 
@@ -11,10 +10,10 @@ use super::{Home, InvalidName};
 #[derive(Debug, thiserror::Error)]
 pub enum StockError {
     /// There is no such SKU, or none in that warehouse.
-    #[error("no such sku in that warehouse")]
+    #[error("there is no such SKU in that warehouse; PUT /stock/{{sku}} creates it")]
     UnknownSku,
     /// Fewer units are available than requested.
-    #[error("{requested} requested, {available} available")]
+    #[error("{requested} requested, {available} available; nothing was taken")]
     Insufficient {
         /// Units requested.
         requested: i64,
@@ -22,10 +21,10 @@ pub enum StockError {
         available: i64,
     },
     /// The key was used for another request before.
-    #[error("the idempotency key was used for another request")]
+    #[error("this Idempotency-Key was used for another request; use a new one")]
     IdempotencyKeyReused,
     /// The first request with that key is still running.
-    #[error("a request with that idempotency key is still running")]
+    #[error("the first request with this Idempotency-Key is still running; try again")]
     RequestInFlight,
     /// The strategy does not work on the SKU's home, or another home was requested.
     #[error("the stock of this sku lives in {}", home.as_str())]
@@ -34,7 +33,7 @@ pub enum StockError {
         home: Home,
     },
     /// The caller's precondition does not hold.
-    #[error("the stock changed since it was read")]
+    #[error("the stock does not match the precondition; read it again")]
     PreconditionFailed,
     /// The requested level would break `on_hand - held >= -backorder_limit`.
     #[error("on_hand - held must not fall below -backorder_limit")]
@@ -43,15 +42,13 @@ pub enum StockError {
     #[error("the level would exceed what a counter can hold")]
     TooLarge,
     /// Other writers were faster until the wait limit.
-    #[error("contended: gave up after {attempts} attempts in {} ms", waited.as_millis())]
+    #[error("other writers won until the wait limit passed; nothing was changed")]
     Contended {
         /// The number of attempts.
         attempts: u32,
-        /// How long the request waited.
-        waited: Duration,
     },
     /// A bound of this replica is reached.
-    #[error("overloaded: {what}")]
+    #[error("{what}; nothing was changed")]
     Overloaded {
         /// The bound.
         what: &'static str,
@@ -71,7 +68,7 @@ pub enum StockError {
     #[error("stock that lives in Redis needs a Redis: set REDIS_URL")]
     HomeUnavailable,
     /// A server does not answer.
-    #[error("{what} is not available")]
+    #[error("{what} is unavailable; nothing was changed")]
     Unavailable {
         /// The server.
         what: &'static str,
@@ -80,7 +77,10 @@ pub enum StockError {
         source: Option<Box<dyn Error + Send + Sync>>,
     },
     /// It may or may not have happened. A retry with the same idempotency key finds out.
-    #[error("the outcome is not known")]
+    #[error(
+        "the outcome is unknown; retry with the same Idempotency-Key to get it (without a key, read \
+         the movements before you retry)"
+    )]
     OutcomeUnknown {
         /// The error that left the outcome unknown.
         #[source]

@@ -20,34 +20,43 @@ named! {
 }
 
 /// One row of the ledger.
-#[derive(Debug, Clone, PartialEq, Eq)]
+// The comments of the serialized fields are in the API's document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MovementBody))]
 pub struct Movement {
-    /// The operation that it belongs to.
+    /// The id of the operation.
+    #[serde(rename = "id")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub operation: OperationId,
     /// The SKU.
+    #[serde(skip)]
     pub sku: Sku,
     /// The warehouse.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub warehouse: Warehouse,
-    /// The kind of change.
+    /// `received`, `deducted` or `adjusted`.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub kind: MovementKind,
-    /// Units added to `on_hand`; negative for a sale.
+    /// Units added; negative for a sale.
     pub delta: i64,
-    /// Units available right after it.
+    /// Units available after the movement.
     pub available_after: i64,
-    /// The version that a read-check-write strategy had read. Two movements of one level with the
-    /// same `read_version` are a lost update: both were computed from the same state.
+    /// The version that a read-check-write strategy had read. Two movements with the same version
+    /// are a lost update.
     pub read_version: Option<i64>,
-    /// The strategy that protected it; `None` if it is not a deduction.
+    /// The strategy of a deduction.
     pub strategy: Option<String>,
-    /// How durable it was when it was acknowledged.
+    /// How durable it was when it was answered: `committed` or `redis`.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub durability: Durability,
     /// The hash of the request, if it had an idempotency key.
+    #[serde(skip)]
     pub request_hash: Option<RequestHash>,
-    /// The reason, if one was given.
+    /// The reason of a change that is not a deduction.
     pub reason: Option<String>,
-    /// An identifier of another system, if one was given.
+    /// The external reference.
     pub reference: Option<String>,
-    /// When the database recorded it: RFC 3339, UTC.
+    /// When it was recorded: RFC 3339, UTC.
     pub created_at: String,
 }
 

@@ -1,9 +1,44 @@
-//! Entity tags: writing `ETag`, and reading `If-Match` and `If-None-Match`.
+//! The headers of requests and responses: entity tags, `Idempotency-Key`, `Idempotent-Replayed`.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-use axum::response::{IntoResponse, Response};
 
-use stocklock_core::stock::Revision;
+use super::ApiError;
+use stocklock_core::stock::{Caller, Idempotency, IdempotencyKey, RequestHash, Revision};
+
+/// The caller's name for a request, which makes the request safe to retry.
+pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The request's key, if there is one, with the hash of the request.
+pub(super) fn idempotency(
+    headers: &HeaderMap,
+    hash: RequestHash,
+) -> Result<Option<Idempotency>, ApiError> {
+    let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(key) = keys.next() else {
+        return Ok(None);
+    };
+    let refused = |detail| ApiError::unprocessable("invalid-idempotency-key", detail);
+    if keys.next().is_some() {
+        return Err(refused("Idempotency-Key must be sent once"));
+    }
+    let key = key.to_str();
+    let key = key.map_err(|_| refused("Idempotency-Key must be visible ASCII"))?;
+    Ok(Some(Idempotency {
+        caller: Caller::anonymous(),
+        key: IdempotencyKey::parse(key).map_err(refused)?,
+        hash,
+    }))
+}
+
+/// `Idempotent-Replayed: true`, for an answer that repeats the answer to an earlier request.
+pub(super) fn idempotent_replayed(replayed: bool) -> Option<[(&'static str, &'static str); 1]> {
+    replayed.then_some([("idempotent-replayed", "true")])
+}
+
+/// `revision` as an `ETag`.
+pub(super) fn etag(revision: &Revision) -> [(HeaderName, String); 1] {
+    [(header::ETAG, format!("\"{revision}\""))]
+}
 
 /// The tags of `If-Match` or `If-None-Match`.
 #[derive(Debug, PartialEq, Eq)]
@@ -14,18 +49,16 @@ pub(super) enum Tags {
     OneOf(Vec<Revision>),
 }
 
-/// The header is neither `*` nor a list of quoted tags.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
-
 impl Tags {
-    /// The tags of all lines of the header; `None` if the header is absent.
+    /// The tags of all lines of the header; `None` if the header is absent. An error if the header
+    /// is neither `*` nor a list of quoted tags.
     pub(super) fn from_headers(
         headers: &HeaderMap,
         name: HeaderName,
-    ) -> Result<Option<Self>, Malformed> {
+    ) -> Result<Option<Self>, ApiError> {
         let lines = headers.get_all(name).iter().map(HeaderValue::to_str);
-        let lines: Vec<_> = lines.collect::<Result<_, _>>().map_err(|_| Malformed)?;
+        let lines = lines.collect::<Result<Vec<_>, _>>();
+        let lines = lines.map_err(|_| bad_precondition())?;
         if lines.is_empty() {
             return Ok(None);
         }
@@ -35,7 +68,7 @@ impl Tags {
         }
         match revisions(&list) {
             Some(revisions) if !revisions.is_empty() => Ok(Some(Self::OneOf(revisions))),
-            _ => Err(Malformed),
+            _ => Err(bad_precondition()),
         }
     }
 
@@ -46,6 +79,10 @@ impl Tags {
             Self::OneOf(revisions) => revisions.contains(revision),
         }
     }
+}
+
+pub(super) fn bad_precondition() -> ApiError {
+    ApiError::invalid("send either If-Match with ETags in quotes or *, or If-None-Match: *")
 }
 
 /// The tags of a list. Weak tags count as strong: a tag stands for the state of the stock and not for
@@ -70,26 +107,17 @@ fn skip_separators(list: &str) -> &str {
     list.trim_start_matches([' ', '\t', ','])
 }
 
-/// The response with `revision` as its `ETag`.
-pub(super) fn tagged(response: impl IntoResponse, revision: &Revision) -> Response {
-    let mut response = response.into_response();
-    let etag = HeaderValue::from_str(&format!("\"{revision}\""));
-    let etag = etag.expect("a revision is hexadecimal");
-    response.headers_mut().insert(header::ETAG, etag);
-    response
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(lines: &[&str]) -> Result<Option<Tags>, Malformed> {
+    fn read(lines: &[&str]) -> Result<Option<Tags>, String> {
         let mut headers = HeaderMap::new();
         for line in lines {
             let line = HeaderValue::from_bytes(line.as_bytes()).expect("a header value");
             headers.append(header::IF_MATCH, line);
         }
-        Tags::from_headers(&headers, header::IF_MATCH)
+        Tags::from_headers(&headers, header::IF_MATCH).map_err(|error| error.detail)
     }
 
     fn one_of(tags: &[&str]) -> Tags {
@@ -109,23 +137,11 @@ mod tests {
 
     #[test]
     fn malformed_list_is_refused() {
-        for nonsense in [
-            "",
-            ",",
-            "a",
-            "\"a",
-            "a\"",
-            "\"a\" b",
-            "\"a\"\"b\"",
-            "w/\"a\"",
-            "W/",
-            "W/*",
-            "*, \"a\"",
-            "\"a\", *",
-            "\"ä\"",
-        ] {
-            assert_eq!(read(&[nonsense]), Err(Malformed), "{nonsense}");
+        let malformed = "|,|a|'a|a'|'a' b|'a''b'|w/'a'|W/|W/*|*, 'a'|'a', *|'ä'";
+        for line in malformed.split('|') {
+            let line = line.replace('\'', "\"");
+            assert!(read(&[&line]).is_err(), "{line}");
         }
-        assert_eq!(read(&["*", "*"]), Err(Malformed));
+        assert!(read(&["*", "*"]).is_err());
     }
 }

@@ -1,9 +1,28 @@
-//! Restarts a task that exits early or panics.
+//! The task that applies the Redis journals to SQL. It is restarted if it exits early or panics.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::http::Api;
+use stocklock_store::Stores;
+
+/// Applies the journals to SQL until `stop` is cancelled, if there is a Redis.
+pub(super) async fn run(stores: Stores, api: Arc<Api>, stop: CancellationToken) {
+    if !stores.have_redis() {
+        return;
+    }
+    let start = || {
+        let consumer = stores.journal_consumer(&api.replica);
+        let consumer = consumer.expect("there is a Redis");
+        let (api, stop) = (Arc::clone(&api), stop.clone());
+        let report = move |movements| api.metrics.journal_waiting(movements);
+        async move { consumer.run(stop, report).await }
+    };
+    supervise(&stop, start).await;
+}
 
 /// The pause before a restart.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -13,11 +32,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Cancel safety
 /// Dropping the future ends the task.
-pub(crate) async fn supervise<F>(
-    name: &'static str,
-    stop: &CancellationToken,
-    mut start: impl FnMut() -> F,
-) where
+async fn supervise<F>(stop: &CancellationToken, mut start: impl FnMut() -> F)
+where
     F: Future<Output = ()> + Send + 'static,
 {
     loop {
@@ -26,7 +42,10 @@ pub(crate) async fn supervise<F>(
             return;
         }
         let why = ended.err().map(|error| error.to_string());
-        tracing::error!(why, "{name} ended early; it will be restarted");
+        tracing::error!(
+            why,
+            "the journal consumer ended early; it will be restarted"
+        );
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
             () = stop.cancelled() => return,
@@ -60,8 +79,7 @@ mod tests {
             }
             stop.cancel();
         };
-        let both =
-            async { tokio::join!(supervise("a task", &stop, start), stop_after_third_start) };
+        let both = async { tokio::join!(supervise(&stop, start), stop_after_third_start) };
         let ended = tokio::time::timeout(100 * PAUSE, both).await;
         ended.expect("the task is restarted, and ends when it is stopped");
         assert_eq!(starts.load(Ordering::SeqCst), 3);

@@ -1,0 +1,61 @@
+//! What a replica does before it serves: it warns about unsafe settings, and seeds the lab's stock.
+
+use super::Replica;
+use crate::http::lab_sku;
+use stocklock_core::stock::{
+    Home, LevelChange, OperationId, Precondition, Reason, StockError, Warehouse,
+};
+
+/// Units of each SKU of the lab.
+const LAB_STOCK: i64 = 5_000;
+
+impl Replica {
+    /// Logs a warning for each setting, here or of a server, that weakens a promise.
+    pub async fn warn_of_unsafe_settings(&self) {
+        let api = &self.api;
+        let (database, locks) = tokio::join!(api.store.unsafe_settings(), api.locks.warnings());
+        let database = database.unwrap_or_else(|error| {
+            vec![format!(
+                "cannot check the settings of the database: {error}"
+            )]
+        });
+        for problem in database.into_iter().chain(locks) {
+            tracing::warn!("{problem}");
+        }
+        let lease = api.config.services.lock_lease_ms;
+        let deadline = api.config.limits.request_deadline_ms;
+        if api.locks.locks.iter().next().is_some() && lease < deadline {
+            tracing::warn!(
+                ?lease,
+                ?deadline,
+                "LOCK_LEASE_MS is shorter than REQUEST_DEADLINE_MS: a request that pauses longer \
+                 than the lease loses its lock; increase LOCK_LEASE_MS"
+            );
+        }
+    }
+
+    /// Creates the lab's SKUs, one for each home, unless they exist.
+    ///
+    /// # Errors
+    /// The reason why a level could not be set.
+    pub async fn seed_lab(&self) -> Result<(), StockError> {
+        let redis = self.stores.have_redis().then_some(Home::Redis);
+        for home in std::iter::once(Home::Sql).chain(redis) {
+            let change = LevelChange {
+                operation: OperationId::mint(),
+                sku: lab_sku(home),
+                warehouse: Warehouse::default(),
+                on_hand: LAB_STOCK,
+                backorder_limit: None,
+                home: Some(home),
+                reason: Reason::parse("seeded by the lab").ok(),
+                precondition: Some(Precondition::Absent),
+            };
+            match self.api.levels.set_level(change).await {
+                Ok(_) | Err(StockError::PreconditionFailed) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
