@@ -3,7 +3,7 @@
 use super::Replica;
 use crate::http::Lab;
 use stocklock_core::stock::{
-    Home, LevelChange, OperationId, Precondition, Reason, Sku, StockError, Warehouse,
+    Home, LevelChange, OperationId, Precondition, Remark, Sku, StockError, Warehouse,
 };
 
 /// The default SKU of the lab.
@@ -44,7 +44,7 @@ impl Replica {
             on_hand: LAB_STOCK,
             backorder_limit: None,
             home: Some(home),
-            reason: Reason::parse("seeded by the lab").ok(),
+            reason: Remark::parse("reason", "seeded by the lab").ok(),
             precondition: Some(Precondition::Absent),
         };
         match self.api.levels.set_level(change).await {

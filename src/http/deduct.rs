@@ -14,7 +14,7 @@ use super::extract::{StrictJson, StrictQuery, present};
 use super::idempotency::{idempotency, with_replayed};
 use super::{Api, Lab, openapi};
 use stocklock_core::stock::{
-    Deducted, Deduction, OperationId, Quantity, RequestHash, Sku, Warehouse,
+    Deducted, Deduction, OperationId, Quantity, Remarks, RequestHash, Sku, Warehouse,
 };
 use stocklock_core::strategy::{Homes, Safeguards, Strategy, UnknownStrategy};
 
@@ -206,6 +206,7 @@ fn deduction(
         sku,
         warehouse,
         quantity,
+        remarks: Remarks::default(),
         strategy: strategy.name(),
     })
 }

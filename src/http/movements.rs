@@ -14,7 +14,7 @@ use super::levels::known_sku;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, openapi};
 use stocklock_core::stock::{
-    Movement, MovementFilter, MovementKind, OperationId, Reference, Sku, StockError, Warehouse,
+    Movement, MovementFilter, MovementKind, OperationId, Remark, Sku, StockError, Warehouse,
 };
 
 /// One row of the ledger.
@@ -56,8 +56,8 @@ impl From<Movement> for MovementBody {
             read_version: movement.read_version,
             strategy: movement.strategy,
             durability: movement.durability.as_str().to_owned(),
-            reason: movement.reason,
-            reference: movement.reference,
+            reason: movement.remarks.reason.map(Remark::into),
+            reference: movement.remarks.reference.map(Remark::into),
             created_at: movement.created_at,
         }
     }
@@ -95,8 +95,8 @@ impl MovementQuery {
     fn filter(self, sku: Sku, limit: u32) -> Result<MovementFilter, ApiError> {
         let cursor = self.cursor.as_deref().map(Uuid::parse_str).transpose();
         let before = cursor.map_err(|_| bad_cursor())?.map(OperationId);
-        let reference = self.reference.map(Reference::parse).transpose();
-        let reference = reference.map_err(ApiError::invalid)?;
+        let reference = self.reference.map(|text| Remark::parse("reference", text));
+        let reference = reference.transpose().map_err(ApiError::invalid)?;
         Ok(MovementFilter {
             sku,
             warehouse: self.warehouse,

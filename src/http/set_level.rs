@@ -18,7 +18,7 @@ use super::levels::{LevelBody, new_sku};
 use super::{Api, openapi};
 use stocklock_core::level_service::LevelSet;
 use stocklock_core::stock::{
-    Home, LevelChange, OperationId, Precondition, Reason, Revision, Sku, StockError, StockLevel,
+    Home, LevelChange, OperationId, Precondition, Remark, Revision, Sku, StockError, StockLevel,
     Warehouse,
 };
 use stocklock_store::StoreRouter;
@@ -123,7 +123,7 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
     if order.backorder_limit.is_some_and(|limit| limit < 0) {
         return Err(ApiError::invalid("backorder_limit: must not be negative"));
     }
-    let reason = order.reason.map(Reason::parse).transpose();
+    let reason = order.reason.map(|text| Remark::parse("reason", text));
     Ok(LevelChange {
         operation: OperationId::mint(),
         sku,
@@ -131,7 +131,7 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
         on_hand: order.on_hand,
         backorder_limit: order.backorder_limit,
         home: order.home,
-        reason: reason.map_err(ApiError::invalid)?,
+        reason: reason.transpose().map_err(ApiError::invalid)?,
         precondition: precondition(headers)?,
     })
 }

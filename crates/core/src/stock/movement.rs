@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Durability, OperationId, RequestHash, Sku, Warehouse};
+use super::{Durability, OperationId, Remarks, RequestHash, Sku, Warehouse};
 use crate::names::named;
 
 named! {
@@ -43,10 +43,8 @@ pub struct Movement {
     pub durability: Durability,
     /// The hash of the request, if it had an idempotency key.
     pub request_hash: Option<RequestHash>,
-    /// The reason, if one was given.
-    pub reason: Option<String>,
-    /// An identifier of another system, if one was given.
-    pub reference: Option<String>,
+    /// What the caller remarked on it.
+    pub remarks: Remarks,
     /// When the database recorded it: RFC 3339, UTC.
     pub created_at: String,
 }

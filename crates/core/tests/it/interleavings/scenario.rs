@@ -11,8 +11,8 @@ use stocklock_core::model::{
 };
 use stocklock_core::ports::{Lock, Locks, NoMetrics};
 use stocklock_core::stock::{
-    Caller, Deducted, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity, RequestHash,
-    Sku, StockError, Warehouse,
+    Caller, Deducted, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity, Remarks,
+    RequestHash, Sku, StockError, Warehouse,
 };
 use stocklock_core::strategy::{Available, LocalMutexes, Safeguards, Strategy, Tier};
 
@@ -250,6 +250,7 @@ pub(crate) fn deduction(sku: &Sku, key: Option<&str>, strategy: Strategy) -> Ded
         warehouse,
         quantity: Quantity::ONE,
         idempotency,
+        remarks: Remarks::default(),
         strategy: strategy.name(),
     }
 }
