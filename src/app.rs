@@ -42,7 +42,7 @@ impl Replica {
         let store = Arc::clone(&stores.store);
         let metrics = Arc::new(Metrics::new());
         let locks = LockServers::new(&lock_settings(config), &metrics)?;
-        let available = config.services.available();
+        let available = config.available();
         let policy = RetryPolicy::new(
             limits.max_attempts,
             limits.wait_limit_ms,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use secrecy::SecretString;
 
-use stocklock_core::strategy::Tier;
+use stocklock_core::strategy::{Available, Dependency, Tier};
 
 mod database;
 mod limits;
@@ -58,6 +58,20 @@ pub struct Config {
 const UNCOUNTED_CONNECTIONS: u64 = 6;
 
 impl Config {
+    /// The configured servers, which decide the strategies that can be used.
+    #[must_use]
+    pub fn available(&self) -> Available {
+        let servers = [
+            (Dependency::Redis, self.services.redis_url.is_some()),
+            (
+                Dependency::Zookeeper,
+                self.services.zookeeper_connect.is_some(),
+            ),
+        ];
+        let configured = servers.into_iter().filter(|(_, configured)| *configured);
+        Available::new(configured.map(|(dependency, _)| dependency))
+    }
+
     /// The maximum number of open connections: from clients and to servers.
     #[must_use]
     pub fn connections(&self) -> u64 {
@@ -85,7 +99,7 @@ impl Config {
             service, limits, ..
         } = self;
         let strategy = service.strategy;
-        if let Some(reason) = self.services.available().why_not(strategy) {
+        if let Some(reason) = self.available().why_not(strategy) {
             return Err(format!("STRATEGY: {strategy} is not available: {reason}"));
         }
         if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !service.allow_unsafe {

@@ -25,7 +25,7 @@ pub(super) fn strategy(service: Dependency) -> Strategy {
     match service {
         Dependency::Redis => Strategy::RedisLock,
         Dependency::Zookeeper => Strategy::ZookeeperLock,
-        Dependency::Database => panic!("no strategy locks in the database"),
+        other => panic!("no locks in {other:?}"),
     }
 }
 
@@ -46,7 +46,7 @@ impl LockPlace {
         match self.service {
             Dependency::Redis => self.services.redis_url(),
             Dependency::Zookeeper => self.services.zookeeper_connect(),
-            Dependency::Database => panic!("no strategy locks in the database"),
+            other => panic!("no locks in {other:?}"),
         }
     }
 
