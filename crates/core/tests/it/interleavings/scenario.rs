@@ -122,13 +122,15 @@ impl Scenario {
             state.stock(&sku(name), self.stock);
         }
         let lock: Arc<dyn Lock> = Arc::new(ModelLock::new(decisions, self.losses));
-        let dependency = self.strategy.card().needs.first().copied();
+        let locks = (self.strategy.tier() == Tier::Guarded).then_some((self.strategy, lock));
+        let locks = Locks::new(locks);
+        let needs = self.strategy.card().needs;
         let contexts: Vec<_> = (0..self.processes)
             .map(|_| DeductionContext {
                 store: Arc::new(state.clone()),
                 mutexes: Arc::new(LocalMutexes::default()),
-                locks: Locks::new(dependency.map(|_| (self.strategy, Arc::clone(&lock)))),
-                available: Available::new(dependency),
+                locks: locks.clone(),
+                available: Available::new(needs.iter().copied()),
                 policy: RetryPolicy {
                     base_pause: Duration::ZERO,
                     sleep: Arc::new(TimelessSleep(self.arrival_is_step())),
