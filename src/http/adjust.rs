@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::error::ApiError;
-use super::extract::{NoFields, StrictJson, StrictQuery, present};
+use super::extract::{NoFields, StrictJson, StrictQuery, present, remark};
 use super::idempotency::{idempotency, with_replayed};
 use super::levels::new_sku;
 use super::{Api, openapi};
@@ -96,8 +96,7 @@ fn adjustment(sku: Sku, body: AdjustBody, headers: &HeaderMap) -> Result<Adjustm
     }
     let warehouse = body.warehouse.unwrap_or_default();
     let reason = Remark::parse("reason", body.reason).map_err(ApiError::invalid)?;
-    let reference = body.reference.map(|text| Remark::parse("reference", text));
-    let reference = reference.transpose().map_err(ApiError::invalid)?;
+    let reference = remark("reference", body.reference)?;
     let hash = RequestHash::of_adjustment(
         &sku,
         &warehouse,

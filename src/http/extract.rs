@@ -14,6 +14,7 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny};
 use super::Api;
 use super::error::ApiError;
 use crate::config::Limits;
+use stocklock_core::stock::Remark;
 
 /// The fields of the query.
 #[derive(Debug)]
@@ -144,6 +145,12 @@ fn invalid_field(path: &str, error: &impl ToString) -> ApiError {
     } else {
         format!("{path}: {text}")
     })
+}
+
+/// The remark in the field with this name, if it was sent.
+pub(super) fn remark(name: &str, text: Option<String>) -> Result<Option<Remark>, ApiError> {
+    let remark = text.map(|text| Remark::parse(name, text)).transpose();
+    remark.map_err(ApiError::invalid)
 }
 
 /// For an optional field of a JSON body: it may be absent, but not `null`.

@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::error::ApiError;
-use super::extract::StrictQuery;
+use super::extract::{StrictQuery, remark};
 use super::levels::known_sku;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, openapi};
@@ -95,13 +95,12 @@ impl MovementQuery {
     fn filter(self, sku: Sku, limit: u32) -> Result<MovementFilter, ApiError> {
         let cursor = self.cursor.as_deref().map(Uuid::parse_str).transpose();
         let before = cursor.map_err(|_| bad_cursor())?.map(OperationId);
-        let reference = self.reference.map(|text| Remark::parse("reference", text));
-        let reference = reference.transpose().map_err(ApiError::invalid)?;
+        let reference = remark("reference", self.reference)?;
         Ok(MovementFilter {
             sku,
             warehouse: self.warehouse,
             kind: self.kind,
-            reference: reference.map(|reference| reference.as_str().to_owned()),
+            reference: reference.map(Remark::into),
             before,
             limit,
         })

@@ -12,14 +12,13 @@ use utoipa::ToSchema;
 
 use super::error::ApiError;
 use super::etag::{Malformed, Tags, tagged};
-use super::extract::{NoFields, StrictJson, StrictQuery, present};
+use super::extract::{NoFields, StrictJson, StrictQuery, present, remark};
 use super::idempotency::IDEMPOTENCY_KEY;
 use super::levels::{LevelBody, new_sku};
 use super::{Api, openapi};
 use stocklock_core::level_service::LevelSet;
 use stocklock_core::stock::{
-    Home, LevelChange, OperationId, Precondition, Remark, Revision, Sku, StockError, StockLevel,
-    Warehouse,
+    Home, LevelChange, OperationId, Precondition, Revision, Sku, StockError, StockLevel, Warehouse,
 };
 use stocklock_store::StoreRouter;
 
@@ -123,7 +122,6 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
     if order.backorder_limit.is_some_and(|limit| limit < 0) {
         return Err(ApiError::invalid("backorder_limit: must not be negative"));
     }
-    let reason = order.reason.map(|text| Remark::parse("reason", text));
     Ok(LevelChange {
         operation: OperationId::mint(),
         sku,
@@ -131,7 +129,7 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
         on_hand: order.on_hand,
         backorder_limit: order.backorder_limit,
         home: order.home,
-        reason: reason.transpose().map_err(ApiError::invalid)?,
+        reason: remark("reason", order.reason)?,
         precondition: precondition(headers)?,
     })
 }
