@@ -40,7 +40,7 @@ impl Replica {
         // Every caller has its answer by the deadline; a task that holds its lock longer hangs.
         let max_hold = 2 * limits.request_deadline_ms;
         let locks = LockServers::new(&config.services, max_hold, &metrics.locks)?;
-        let available = config.services.available();
+        let available = config.available();
         let policy = RetryPolicy::new(
             limits.max_attempts,
             limits.wait_limit_ms,

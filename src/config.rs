@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use stocklock_core::strategy::{Strategy, Tier};
+use stocklock_core::strategy::{Available, Dependency, Strategy, Tier};
 
 mod limits;
 mod servers;
@@ -100,6 +100,20 @@ pub struct LogConfig {
 const UNCOUNTED_CONNECTIONS: u64 = 6;
 
 impl Config {
+    /// The configured servers, which decide the strategies that can be used.
+    #[must_use]
+    pub fn available(&self) -> Available {
+        let servers = [
+            (Dependency::Redis, self.services.redis_url.is_some()),
+            (
+                Dependency::Zookeeper,
+                self.services.zookeeper_connect.is_some(),
+            ),
+        ];
+        let configured = servers.into_iter().filter(|(_, configured)| *configured);
+        Available::new(configured.map(|(dependency, _)| dependency))
+    }
+
     /// The maximum number of open connections: from clients and to servers.
     #[must_use]
     pub fn connections(&self) -> u64 {
@@ -124,7 +138,7 @@ impl Config {
     /// One line that names the variable to change.
     pub fn validate(&self, mode: Mode) -> Result<(), String> {
         let strategy = self.service.strategy;
-        if let Some(reason) = self.services.available().why_not(strategy) {
+        if let Some(reason) = self.available().why_not(strategy) {
             return Err(format!("STRATEGY: {strategy} is not available: {reason}"));
         }
         if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !self.service.allow_unsafe {

@@ -39,7 +39,7 @@ mod set_level;
 mod strategies;
 
 use error::ApiError;
-use extract::{NoFields, StrictJson, StrictQuery, present};
+use extract::{NoFields, StrictJson, StrictQuery, present, remark};
 use openapi::Document;
 pub use openapi::document;
 

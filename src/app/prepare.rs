@@ -3,7 +3,7 @@
 use super::Replica;
 use crate::http::lab_sku;
 use stocklock_core::stock::{
-    Home, LevelChange, OperationId, Precondition, Reason, StockError, Warehouse,
+    Home, LevelChange, OperationId, Precondition, Remark, StockError, Warehouse,
 };
 
 /// Units of each SKU of the lab.
@@ -48,7 +48,7 @@ impl Replica {
                 on_hand: LAB_STOCK,
                 backorder_limit: None,
                 home: Some(home),
-                reason: Reason::parse("seeded by the lab").ok(),
+                reason: Remark::parse("reason", "seeded by the lab").ok(),
                 precondition: Some(Precondition::Absent),
             };
             match self.api.levels.set_level(change).await {

@@ -6,7 +6,6 @@ use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::milliseconds;
-use stocklock_core::strategy::{Available, Dependency};
 
 /// The SQL database of stock and ledger.
 #[derive(Debug, Clone, Args)]
@@ -71,17 +70,6 @@ pub struct ServicesConfig {
     /// each third of this time. `ZooKeeper` may grant its sessions another timeout
     #[arg(long, env, value_name = "MS", default_value = "10000", value_parser = lease)]
     pub lock_lease_ms: Duration,
-}
-
-impl ServicesConfig {
-    /// The configured servers, which decide the strategies that can be used.
-    #[must_use]
-    pub fn available(&self) -> Available {
-        let redis = self.redis_url.is_some().then_some(Dependency::Redis);
-        let zookeeper = self.zookeeper_connect.is_some();
-        let zookeeper = zookeeper.then_some(Dependency::Zookeeper);
-        Available::new(redis.into_iter().chain(zookeeper))
-    }
 }
 
 fn lease(text: &str) -> Result<Duration, String> {

@@ -11,10 +11,10 @@ use utoipa::ToSchema;
 
 use super::headers::{idempotency, idempotent_replayed};
 use super::levels::new_sku;
-use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present};
+use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present, remark};
 use stocklock_core::level_service::Adjusted;
 use stocklock_core::stock::{
-    Adjustment, MAX_UNITS, OperationId, Reason, Reference, RequestHash, Sku, Warehouse,
+    Adjustment, MAX_UNITS, OperationId, Remark, RequestHash, Sku, Warehouse,
 };
 
 /// Units that arrived or went missing.
@@ -71,15 +71,14 @@ fn adjustment(sku: Sku, body: AdjustBody, headers: &HeaderMap) -> Result<Adjustm
         )));
     }
     let warehouse = body.warehouse.unwrap_or_default();
-    let reason = Reason::parse(body.reason).map_err(ApiError::invalid)?;
-    let reference = body.reference.map(Reference::parse).transpose();
-    let reference = reference.map_err(ApiError::invalid)?;
+    let reason = Remark::parse("reason", body.reason).map_err(ApiError::invalid)?;
+    let reference = remark("reference", body.reference)?;
     let hash = RequestHash::of_adjustment(
         &sku,
         &warehouse,
         delta,
         reason.as_str(),
-        reference.as_ref().map(Reference::as_str),
+        reference.as_ref().map(Remark::as_str),
     );
     Ok(Adjustment {
         idempotency: idempotency(headers, hash)?,

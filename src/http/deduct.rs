@@ -13,12 +13,12 @@ use super::headers::{idempotency, idempotent_replayed};
 use super::{Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present};
 use crate::config::Mode;
 use stocklock_core::stock::{
-    Deducted, Deduction, Home, OperationId, Quantity, RequestHash, Sku, Warehouse,
+    Deducted, Deduction, Home, OperationId, Quantity, Remarks, RequestHash, Sku, Warehouse,
 };
 use stocklock_core::strategy::{Homes, Safeguards, Strategy, UnknownStrategy};
 
 /// The units to take.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DeductBody {
     /// The SKU.
@@ -128,18 +128,20 @@ fn strategy(api: &Api, query: &DeductQuery) -> Result<Strategy, ApiError> {
 
 /// The fields of the body or of the query, but not of both.
 fn fields(query: DeductQuery, body: StrictJson<DeductBody>) -> Result<DeductBody, ApiError> {
-    let in_query = query.sku.is_some() || query.warehouse.is_some() || query.quantity.is_some();
-    match (in_query, body.is_empty()) {
-        (true, false) => Err(ApiError::invalid(
-            "send sku, warehouse and quantity either in the body or in the query, not in both",
-        )),
-        (false, false) => body.parse(),
-        (_, true) => Ok(DeductBody {
-            sku: query.sku,
-            warehouse: query.warehouse,
-            quantity: query.quantity,
-        }),
+    let in_query = DeductBody {
+        sku: query.sku,
+        warehouse: query.warehouse,
+        quantity: query.quantity,
+    };
+    if body.is_empty() {
+        return Ok(in_query);
     }
+    if in_query != DeductBody::default() {
+        return Err(ApiError::invalid(
+            "send sku, warehouse and quantity either in the body or in the query, not in both",
+        ));
+    }
+    body.parse()
 }
 
 fn deduction(
@@ -163,6 +165,7 @@ fn deduction(
         sku,
         warehouse,
         quantity,
+        remarks: Remarks::default(),
         strategy: strategy.name(),
     })
 }

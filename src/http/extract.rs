@@ -15,6 +15,7 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny};
 use super::Api;
 use super::error::ApiError;
 use crate::config::Limits;
+use stocklock_core::stock::Remark;
 
 /// The fields of the query.
 #[derive(Debug)]
@@ -138,6 +139,12 @@ fn invalid_field(error: &serde_path_to_error::Error<impl Display>) -> ApiError {
         "." => inner.to_string(),
         field => format!("{field}: {inner}"),
     })
+}
+
+/// The remark in the field with this name, if it was sent.
+pub(super) fn remark(name: &str, text: Option<String>) -> Result<Option<Remark>, ApiError> {
+    let remark = text.map(|text| Remark::parse(name, text)).transpose();
+    remark.map_err(ApiError::invalid)
 }
 
 /// For an optional field of a JSON body: it may be absent, but not `null`.

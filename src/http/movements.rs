@@ -10,16 +10,62 @@ use uuid::Uuid;
 
 use super::levels::known_sku;
 use super::paging::{PageSize, bad_cursor};
-use super::{Api, ApiError, StrictQuery, openapi};
+use super::{Api, ApiError, StrictQuery, openapi, remark};
 use stocklock_core::stock::{
-    Movement, MovementFilter, MovementKind, OperationId, Reference, Sku, StockError, Warehouse,
+    Movement, MovementFilter, MovementKind, OperationId, Remark, Sku, StockError, Warehouse,
 };
+
+/// One row of the ledger.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct MovementBody {
+    /// The id of the operation.
+    id: String,
+    /// The warehouse.
+    warehouse: String,
+    /// `received`, `deducted` or `adjusted`.
+    kind: String,
+    /// Units added; negative for a sale.
+    delta: i64,
+    /// Units available after the movement.
+    available_after: i64,
+    /// The version that a read-check-write strategy had read. Two movements with the same version
+    /// are a lost update.
+    read_version: Option<i64>,
+    /// The strategy of a deduction.
+    strategy: Option<String>,
+    /// How durable it was when it was answered: `committed` or `redis`.
+    durability: String,
+    /// The reason of a change that is not a deduction.
+    reason: Option<String>,
+    /// The external reference.
+    reference: Option<String>,
+    /// When it was recorded: RFC 3339, UTC.
+    created_at: String,
+}
+
+impl From<Movement> for MovementBody {
+    fn from(movement: Movement) -> Self {
+        Self {
+            id: movement.operation.to_string(),
+            warehouse: movement.warehouse.into(),
+            kind: movement.kind.as_str().to_owned(),
+            delta: movement.delta,
+            available_after: movement.available_after,
+            read_version: movement.read_version,
+            strategy: movement.strategy,
+            durability: movement.durability.as_str().to_owned(),
+            reason: movement.remarks.reason.map(Remark::into),
+            reference: movement.remarks.reference.map(Remark::into),
+            created_at: movement.created_at,
+        }
+    }
+}
 
 /// A page of the ledger.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct MovementPage {
     /// Newest operation first.
-    movements: Vec<Movement>,
+    movements: Vec<MovementBody>,
     /// The `cursor` parameter for the next page; `null` on the last page.
     next_cursor: Option<String>,
 }
@@ -47,13 +93,12 @@ impl MovementQuery {
     fn filter(self, sku: Sku, limit: u32) -> Result<MovementFilter, ApiError> {
         let cursor = self.cursor.as_deref().map(Uuid::parse_str).transpose();
         let before = cursor.map_err(|_| bad_cursor())?.map(OperationId);
-        let reference = self.reference.map(Reference::parse).transpose();
-        let reference = reference.map_err(ApiError::invalid)?;
+        let reference = remark("reference", self.reference)?;
         Ok(MovementFilter {
             sku,
             warehouse: self.warehouse,
             kind: self.kind,
-            reference: reference.map(|reference| reference.as_str().to_owned()),
+            reference: reference.map(Remark::into),
             before,
             limit,
         })
@@ -82,7 +127,7 @@ pub(super) async fn movements(
     }
     let next_cursor = size.cut(&mut movements, |last| last.operation.to_string());
     Ok(Json(MovementPage {
-        movements,
+        movements: movements.into_iter().map(MovementBody::from).collect(),
         next_cursor,
     }))
 }

@@ -12,10 +12,9 @@ use utoipa::ToSchema;
 
 use super::headers::{IDEMPOTENCY_KEY, Tags, bad_precondition, etag};
 use super::levels::{LevelBody, new_sku};
-use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present};
+use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present, remark};
 use stocklock_core::stock::{
-    Home, LevelChange, OperationId, Precondition, Reason, Revision, Sku, StockError, StockLevel,
-    Warehouse,
+    Home, LevelChange, OperationId, Precondition, Revision, Sku, StockError, StockLevel, Warehouse,
 };
 use stocklock_store::StoreRouter;
 
@@ -111,7 +110,6 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
     if order.backorder_limit.is_some_and(|limit| limit < 0) {
         return Err(ApiError::invalid("backorder_limit: must not be negative"));
     }
-    let reason = order.reason.map(Reason::parse).transpose();
     Ok(LevelChange {
         operation: OperationId::mint(),
         sku,
@@ -119,7 +117,7 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
         on_hand: order.on_hand,
         backorder_limit: order.backorder_limit,
         home: order.home,
-        reason: reason.map_err(ApiError::invalid)?,
+        reason: remark("reason", order.reason)?,
         precondition: precondition(headers)?,
     })
 }

@@ -58,6 +58,29 @@ fn without_version(mut answer: Value) -> Value {
     answer
 }
 
+/// Without the fields that were added since. They are `null` for what the old release wrote.
+fn without_added(found: Value, expected: &Value) -> Value {
+    match found {
+        Value::Object(fields) => {
+            let is_added =
+                |name: &str, value: &Value| expected.get(name).is_none() && value.is_null();
+            let known = fields
+                .into_iter()
+                .filter(|(name, value)| !is_added(name, value));
+            known
+                .map(|(name, value)| {
+                    let value = without_added(value, &expected[&name]);
+                    (name, value)
+                })
+                .collect()
+        }
+        Value::Array(rows) => (rows.into_iter().enumerate())
+            .map(|(row, value)| without_added(value, &expected[row]))
+            .collect(),
+        value => value,
+    }
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ledger_and_journal_of_the_last_release_are_read(
@@ -82,8 +105,9 @@ async fn ledger_and_journal_of_the_last_release_are_read(
     let expected: BTreeMap<String, Value> = serde_json::from_str(left.answers).expect("valid JSON");
     let pages = expected.iter().filter(|(path, _)| path.starts_with('/'));
     for (path, answer) in pages {
+        let expected = without_version(answer.clone());
         let found = without_version(app.get_json(path).await);
-        assert_eq!(found, without_version(answer.clone()), "{path}");
+        assert_eq!(without_added(found, &expected), expected, "{path}");
     }
 
     // Retries get the first answer: from SQL, and from the dedup entries in Redis.

@@ -13,9 +13,10 @@ mod level;
 mod movement;
 mod name;
 mod quantity;
+mod remarks;
 
 pub use audit::Audit;
-pub use change::{Adjustment, LevelChange, Precondition, Reason, Reference};
+pub use change::{Adjustment, LevelChange, Precondition};
 pub use deduction::{Deducted, Deduction, Durability, OperationId};
 pub use error::StockError;
 pub use fence::Fence;
@@ -24,3 +25,4 @@ pub use level::{Home, LevelCursor, MAX_UNITS, Revision, StockLevel};
 pub use movement::{Movement, MovementFilter, MovementKind};
 pub use name::{InvalidName, Sku, Warehouse};
 pub use quantity::{InvalidQuantity, Quantity};
+pub use remarks::{Remark, Remarks};

@@ -4,8 +4,8 @@ use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition};
 use stocklock::ports::{DeductionStore as _, LedgerReader as _, LevelStore as _};
 use stocklock::stock::{
-    Adjustment, Home, LevelChange, MovementKind, Precondition, Reason, Reference, RequestHash,
-    Revision, StockLevel,
+    Adjustment, Home, LevelChange, MovementKind, Precondition, Remark, RequestHash, Revision,
+    StockLevel,
 };
 
 use super::deductions::Way;
@@ -29,7 +29,7 @@ fn done(change: ChangeOutcome) -> (StockLevel, bool) {
 async fn set_level_creates_once_and_then_changes(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
     let fixture = Fixture::on(on).await;
     let first = LevelChange {
-        reason: Some(Reason::parse("opening stock 开业").unwrap()),
+        reason: Some(Remark::parse("reason", "opening stock 开业").unwrap()),
         home: Some(on.home()),
         ..level_change("a", 10)
     };
@@ -61,7 +61,7 @@ async fn set_level_creates_once_and_then_changes(#[values(SQLITE, MYSQL, POSTGRE
             (MovementKind::Received, 10)
         ]
     );
-    assert_eq!(movements[2].reason.as_deref(), Some("opening stock 开业"));
+    assert_eq!(movements[2].remarks.texts()[0], Some("opening stock 开业"));
     assert!(fixture.audit("a").await.consistent());
 
     let repeat = fixture.store.set_level(&second).await.unwrap();
@@ -159,7 +159,7 @@ async fn adjustment_takes_down_to_the_limit(#[values(SQLITE, MYSQL, POSTGRES, RE
     assert_eq!(unknown, ChangeOutcome::UnknownSku);
     fixture.put("a", 2).await;
     let with_reference = Adjustment {
-        reference: Some(Reference::parse("PO-17").unwrap()),
+        reference: Some(Remark::parse("reference", "PO-17").unwrap()),
         ..adjustment("a", 5)
     };
     for (adjustment, on_hand) in [(with_reference, 7), (adjustment("a", -7), 0)] {
@@ -174,7 +174,7 @@ async fn adjustment_takes_down_to_the_limit(#[values(SQLITE, MYSQL, POSTGRES, RE
     let movements = fixture.movements("a").await;
     let recorded: Vec<_> = movements
         .iter()
-        .map(|m| (m.kind, m.delta, m.available_after, m.reference.as_deref()))
+        .map(|m| (m.kind, m.delta, m.available_after, m.remarks.texts()[1]))
         .collect();
     assert_eq!(
         recorded,

@@ -9,7 +9,7 @@ use stocklock::ports::{
 };
 use stocklock::stock::{
     Adjustment, Audit, Caller, Deduction, Durability, Fence, Home, Idempotency, IdempotencyKey,
-    LevelChange, Movement, MovementFilter, OperationId, Precondition, Quantity, Reason,
+    LevelChange, Movement, MovementFilter, OperationId, Precondition, Quantity, Remark, Remarks,
     RequestHash, Sku, StockLevel, Warehouse,
 };
 use stocklock::store::{LedgerQueries, RedisOptions, StoreOptions, StoreRouter, Stores, WatchOn};
@@ -298,6 +298,7 @@ pub(crate) fn deduction(sku: &str, quantity: u32) -> Deduction {
         warehouse: Warehouse::default(),
         quantity: units(quantity),
         idempotency: None,
+        remarks: Remarks::default(),
         strategy: "single-sql",
     }
 }
@@ -357,7 +358,7 @@ pub(crate) fn adjustment(sku: &str, delta: i64) -> Adjustment {
         sku: name(sku),
         warehouse: Warehouse::default(),
         delta,
-        reason: Reason::parse("count").expect("a reason"),
+        reason: Remark::parse("reason", "count").expect("a reason"),
         reference: None,
         idempotency: None,
     }

@@ -4,7 +4,7 @@ use rstest::rstest;
 use stocklock::ports::{DeductionStore as _, LevelStore as _, SqlMethod};
 use stocklock::stock::{
     Adjustment, Deduction, LevelChange, LevelCursor, MovementFilter, MovementKind, OperationId,
-    Reference,
+    Remark,
 };
 
 use super::deductions::Way;
@@ -78,7 +78,7 @@ async fn movements_are_newest_first_and_filtered(#[values(SQLITE, MYSQL, POSTGRE
         ..deduction("a", 2)
     };
     let breakage = Adjustment {
-        reference: Some(Reference::parse("R-1").unwrap()),
+        reference: Some(Remark::parse("reference", "R-1").unwrap()),
         ..adjustment("a", -1)
     };
     fixture.put("other", 9).await;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::explore::{Decisions, yield_once};
 use crate::stock::{
-    Audit, Durability, Fence, Home, Idempotency, Movement, MovementKind, OperationId, Sku,
+    Audit, Durability, Fence, Home, Idempotency, Movement, MovementKind, OperationId, Remarks, Sku,
     StockLevel, Warehouse,
 };
 
@@ -91,8 +91,7 @@ impl Entry {
             strategy: None,
             durability: Durability::Committed,
             request_hash: idempotency.map(|one| one.hash),
-            reason: None,
-            reference: None,
+            remarks: Remarks::default(),
             // The model has no time, and no explored code reads it.
             created_at: "1970-01-01T00:00:00Z".to_owned(),
         };

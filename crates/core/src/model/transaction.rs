@@ -38,7 +38,7 @@ impl Transaction {
     }
 
     /// Waits for the lock, in order of arrival, and keeps it until the transaction ends.
-    async fn lock(&mut self, name: String) {
+    pub(super) async fn lock(&mut self, name: String) {
         if !self.locks.contains_key(&name) {
             let lock = Arc::clone(self.tables().locks.entry(name.clone()).or_default());
             self.locks.insert(name, lock.lock_owned().await);

@@ -1,44 +1,6 @@
 //! Changes of a level that are not sales: setting it, and adjusting it.
 
-use super::{Home, Idempotency, OperationId, Revision, Sku, Warehouse};
-
-/// Why a level was changed, in the caller's words: 1 to 200 characters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reason(String);
-
-/// An identifier of another system, such as an order number: 1 to 200 characters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reference(String);
-
-macro_rules! short_text {
-    ($name:ident, $what:literal) => {
-        impl $name {
-            /// Parses the text.
-            ///
-            /// # Errors
-            /// A sentence that describes a valid text.
-            pub fn parse(text: impl Into<String>) -> Result<Self, &'static str> {
-                let text = text.into();
-                if !(1..=200).contains(&text.chars().count()) || text.chars().any(char::is_control)
-                {
-                    return Err(concat!(
-                        $what,
-                        " must have 1 to 200 characters, no control characters"
-                    ));
-                }
-                Ok(Self(text))
-            }
-
-            /// The text itself.
-            #[must_use]
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-    };
-}
-short_text!(Reason, "reason");
-short_text!(Reference, "reference");
+use super::{Home, Idempotency, OperationId, Remark, Revision, Sku, Warehouse};
 
 /// What must hold for the SKU, so that a change is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +29,7 @@ pub struct LevelChange {
     /// The home. An existing level must already have it; `None` keeps it.
     pub home: Option<Home>,
     /// The reason.
-    pub reason: Option<Reason>,
+    pub reason: Option<Remark>,
     /// What the caller requires.
     pub precondition: Option<Precondition>,
 }
@@ -84,9 +46,9 @@ pub struct Adjustment {
     /// Units added (positive) or taken (negative). Never zero.
     pub delta: i64,
     /// The reason.
-    pub reason: Reason,
+    pub reason: Remark,
     /// An identifier of another system.
-    pub reference: Option<Reference>,
+    pub reference: Option<Remark>,
     /// The caller's key, if one was sent.
     pub idempotency: Option<Idempotency>,
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Idempotency, Quantity, Sku, Warehouse};
+use super::{Idempotency, Quantity, Remarks, Sku, Warehouse};
 use crate::names::named;
 
 /// The identity of one operation, created once per request. Every attempt carries it, so the
@@ -42,6 +42,8 @@ pub struct Deduction {
     pub quantity: Quantity,
     /// The caller's key, if one was sent.
     pub idempotency: Option<Idempotency>,
+    /// What the caller remarks on it.
+    pub remarks: Remarks,
     /// The strategy's name, for the ledger.
     pub strategy: &'static str,
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Durability, OperationId, RequestHash, Sku, Warehouse};
+use super::{Durability, OperationId, Remarks, RequestHash, Sku, Warehouse};
 use crate::names::named;
 
 named! {
@@ -20,43 +20,32 @@ named! {
 }
 
 /// One row of the ledger.
-// The comments of the serialized fields are in the API's document.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MovementBody))]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Movement {
-    /// The id of the operation.
-    #[serde(rename = "id")]
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    /// The operation that it belongs to.
     pub operation: OperationId,
     /// The SKU.
-    #[serde(skip)]
     pub sku: Sku,
     /// The warehouse.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub warehouse: Warehouse,
-    /// `received`, `deducted` or `adjusted`.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    /// The kind of change.
     pub kind: MovementKind,
-    /// Units added; negative for a sale.
+    /// Units added to `on_hand`; negative for a sale.
     pub delta: i64,
-    /// Units available after the movement.
+    /// Units available right after it.
     pub available_after: i64,
-    /// The version that a read-check-write strategy had read. Two movements with the same version
-    /// are a lost update.
+    /// The version that a read-check-write strategy had read. Two movements of one level with the
+    /// same `read_version` are a lost update: both were computed from the same state.
     pub read_version: Option<i64>,
-    /// The strategy of a deduction.
+    /// The strategy that protected it; `None` if it is not a deduction.
     pub strategy: Option<String>,
-    /// How durable it was when it was answered: `committed` or `redis`.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    /// How durable it was when it was acknowledged.
     pub durability: Durability,
     /// The hash of the request, if it had an idempotency key.
-    #[serde(skip)]
     pub request_hash: Option<RequestHash>,
-    /// The reason of a change that is not a deduction.
-    pub reason: Option<String>,
-    /// The external reference.
-    pub reference: Option<String>,
-    /// When it was recorded: RFC 3339, UTC.
+    /// What the caller remarked on it.
+    pub remarks: Remarks,
+    /// When the database recorded it: RFC 3339, UTC.
     pub created_at: String,
 }
 

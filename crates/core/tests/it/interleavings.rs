@@ -12,7 +12,7 @@ use rstest::rstest;
 use stocklock_core::model::{Explorer, MemoryStore, Task, World, WriteCondition};
 use stocklock_core::ports::{AttemptOutcome, ChangeOutcome, DeductionStore, LevelStore, SqlMethod};
 use stocklock_core::stock::{
-    Adjustment, Durability, LevelChange, OperationId, Precondition, Reason, StockError, Warehouse,
+    Adjustment, Durability, LevelChange, OperationId, Precondition, Remark, StockError, Warehouse,
 };
 use stocklock_core::strategy::Strategy::{self, *};
 
@@ -259,7 +259,7 @@ async fn remove_one(store: MemoryStore) -> AttemptOutcome {
         sku: sku(SKU),
         warehouse: Warehouse::default(),
         delta: -1,
-        reason: Reason::parse("count").expect("a valid reason"),
+        reason: Remark::parse("reason", "count").expect("a valid reason"),
         reference: None,
         idempotency: None,
     };

@@ -1,7 +1,8 @@
 //! The text of a ledger row in the journal.
 //!
-//! It is a JSON array of twelve fields in a fixed order. The fields have no names, to save memory in
-//! Redis. Bytes are Base64. Replicas of the previous release must be able to read it.
+//! It is a JSON array: ten fields in a fixed order, then the remarks. The fields have no names, to
+//! save memory in Redis. Bytes are Base64. Replicas of the previous release must be able to read it,
+//! so remarks that it does not know are omitted unless the row has them.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
@@ -9,10 +10,10 @@ use uuid::Uuid;
 
 use super::EntryId;
 use crate::sql::ledger_row::LedgerRow;
-use stocklock_core::stock::{Durability, IdempotencyKey, MovementKind, Sku, Warehouse};
+use stocklock_core::stock::{Durability, IdempotencyKey, MovementKind, Remarks, Sku, Warehouse};
 
-/// The fields in their order: operation, SKU, warehouse, kind, delta, read version, strategy,
-/// caller, idempotency key, request hash, reason, reference.
+/// The first fields in their order: operation, SKU, warehouse, kind, delta, read version, strategy,
+/// caller, idempotency key, request hash.
 type Fields = (
     String,
     Sku,
@@ -24,9 +25,13 @@ type Fields = (
     String,
     Option<String>,
     Option<String>,
-    Option<String>,
-    Option<String>,
 );
+
+/// The number of those fields.
+const FIXED: usize = 10;
+
+/// The number of remarks that every text has.
+const FIRST_REMARKS: usize = 2;
 
 impl LedgerRow {
     /// Formats the row without `available_after`, which the script adds.
@@ -42,16 +47,31 @@ impl LedgerRow {
             &self.caller,
             &self.idempotency_key,
             self.request_hash.as_ref().map(|hash| BASE64.encode(hash)),
-            &self.reason,
-            &self.reference,
         );
-        serde_json::to_string(&fields).expect("texts and numbers make JSON")
+        let mut text = serde_json::to_string(&fields).expect("texts and numbers make JSON");
+        let remarks = self.remarks.texts();
+        let last = remarks.iter().rposition(Option::is_some);
+        let written = last.map_or(0, |last| last + 1).max(FIRST_REMARKS);
+        text.truncate(text.len() - 1);
+        for remark in &remarks[..written] {
+            text.extend([",", &serde_json::json!(remark).to_string()]);
+        }
+        text + "]"
     }
 
     /// Parses a text of [`LedgerRow::to_journal_text`], and refuses everything else, because other
     /// programs can write to the same Redis.
     pub(crate) fn from_journal_text(text: &str) -> Result<Self, String> {
-        let fields: Fields = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let invalid = |error: serde_json::Error| error.to_string();
+        let mut fields: Vec<serde_json::Value> = serde_json::from_str(text).map_err(invalid)?;
+        let remarks = fields.split_off(fields.len().min(FIXED));
+        let fields: Fields = serde_json::from_value(fields.into()).map_err(invalid)?;
+        let mut remarks: Vec<_> = serde_json::from_value(remarks.into()).map_err(invalid)?;
+        if remarks.len() >= FIRST_REMARKS {
+            remarks.resize(remarks.len().max(Remarks::NAMES.len()), None);
+        }
+        let remarks = remarks.try_into();
+        let remarks = remarks.map_err(|_| "the number of remarks is wrong".to_owned())?;
         let bytes = |text: &str| BASE64.decode(text).map_err(|error| error.to_string());
         let row = Self {
             operation_id: Uuid::from_slice(&bytes(&fields.0)?)
@@ -67,8 +87,7 @@ impl LedgerRow {
             caller: fields.7,
             idempotency_key: fields.8,
             request_hash: fields.9.as_deref().map(bytes).transpose()?,
-            reason: fields.10,
-            reference: fields.11,
+            remarks: Remarks::recorded(remarks),
             created_at: String::new(),
             entry: EntryId::default(),
         };
@@ -87,12 +106,9 @@ impl LedgerRow {
                 hash.len()
             ));
         }
-        for (text, most) in [
-            (Some(&self.caller), 64),
-            (self.strategy.as_ref(), 32),
-            (self.reason.as_ref(), 200),
-            (self.reference.as_ref(), 200),
-        ] {
+        let texts = [(Some(&*self.caller), 64), (self.strategy.as_deref(), 32)];
+        let remarks = self.remarks.texts().map(|text| (text, 200));
+        for (text, most) in texts.into_iter().chain(remarks) {
             if text.is_some_and(|text| text.chars().count() > most || text.contains('\0')) {
                 return Err(format!("the ledger cannot hold the text {text:?}"));
             }
@@ -119,8 +135,7 @@ pub(super) mod tests {
             caller: "anonymous".to_owned(),
             idempotency_key: Some("k".to_owned()),
             request_hash: Some(vec![171; 32]),
-            reason: None,
-            reference: None,
+            remarks: Remarks::default(),
             created_at: String::new(),
             entry: EntryId::default(),
         }
@@ -144,7 +159,10 @@ pub(super) mod tests {
             |row| row.request_hash = Some(vec![1]),
             |row| row.idempotency_key = Some("a b".to_owned()),
             |row| row.caller = "c".repeat(65),
-            |row| row.reason = Some("r".repeat(201)),
+            |row| {
+                let long = [(); Remarks::NAMES.len()].map(|()| Some("r".repeat(201)));
+                row.remarks = Remarks::recorded(long);
+            },
         ];
         for change in changes {
             let mut bad = row("a");

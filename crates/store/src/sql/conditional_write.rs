@@ -5,6 +5,7 @@
 
 use super::dialect::{Value, values};
 use super::ledger_row::LedgerRow;
+use super::statements::NEXT_PARAMETERS;
 use stocklock_core::ports::{AttemptOutcome, Condition};
 use stocklock_core::stock::{Deduction, Durability, StockLevel};
 
@@ -22,22 +23,23 @@ pub(crate) struct ConditionalWrite<'a> {
     /// The movement. The statement computes its `available_after`.
     pub(crate) row: LedgerRow,
     /// What `on_hand` becomes.
-    pub(crate) on_hand: &'static str,
+    pub(crate) on_hand: String,
     /// Other assignments, each with a comma before it.
-    pub(crate) also: &'static str,
-    pub(crate) condition: &'static str,
-    /// The values from `$14` on.
+    pub(crate) also: String,
+    pub(crate) condition: String,
+    /// The values of [`NEXT_PARAMETERS`].
     level_values: Vec<Value<'a>>,
 }
 
 impl<'a> ConditionalWrite<'a> {
     /// Takes the units if enough are available.
     pub(crate) fn if_available(deduction: &Deduction) -> Self {
+        let [units, ..] = &*NEXT_PARAMETERS;
         Self {
             row: LedgerRow::from_deduction(deduction, None),
-            on_hand: "on_hand - $14",
-            also: "",
-            condition: "on_hand - held >= $14 - backorder_limit",
+            on_hand: format!("on_hand - {units}"),
+            also: String::new(),
+            condition: format!("on_hand - held >= {units} - backorder_limit"),
             level_values: values![deduction.quantity.units()].to_vec(),
         }
     }
@@ -49,25 +51,31 @@ impl<'a> ConditionalWrite<'a> {
         condition: Condition<'a>,
     ) -> Self {
         let mut level_values = vec![Value::from(read.on_hand - deduction.quantity.units())];
+        let [on_hand, version, token, source] = &*NEXT_PARAMETERS;
         let (also, condition) = match condition {
             // The limit may be lower than it was when the level was read, and the CHECK would refuse
             // the row.
-            Condition::None => ("", "$14 - held >= -backorder_limit"),
+            Condition::None => (
+                String::new(),
+                format!("{on_hand} - held >= -backorder_limit"),
+            ),
             Condition::Version => {
                 level_values.extend(values![read.version]);
-                ("", "version = $15")
+                (String::new(), format!("version = {version}"))
             }
             Condition::Fence(fence) => {
                 level_values.extend(values![read.version, fence.token, &*fence.source]);
                 (
-                    ", fence = $16, fence_source = $17",
-                    "version = $15 AND (fence_source <> $17 OR fence <= $16)",
+                    format!(", fence = {token}, fence_source = {source}"),
+                    format!(
+                        "version = {version} AND (fence_source <> {source} OR fence <= {token})"
+                    ),
                 )
             }
         };
         Self {
             row: LedgerRow::from_deduction(deduction, Some(read)),
-            on_hand: "$14",
+            on_hand: on_hand.clone(),
             also,
             condition,
             level_values,
@@ -95,9 +103,9 @@ impl<'a> ConditionalWrite<'a> {
         )
     }
 
-    /// The values of the statement: those of the row (`$1` to `$13`), then those of the level.
+    /// The values of the statement: those of the row, then those of the level.
     pub(crate) fn values(&self) -> Vec<Value<'_>> {
-        [&self.row.values()[..13], &self.level_values].concat()
+        [&self.row.values()[..LedgerRow::KNOWN], &self.level_values].concat()
     }
 }
 
@@ -107,7 +115,8 @@ pub(super) mod tests {
 
     use super::*;
     use stocklock_core::stock::{
-        Caller, Idempotency, IdempotencyKey, OperationId, Quantity, RequestHash, Sku, Warehouse,
+        Caller, Idempotency, IdempotencyKey, OperationId, Quantity, Remarks, RequestHash, Sku,
+        Warehouse,
     };
 
     /// The write of the snapshots. `make bench` knows these values.
@@ -122,6 +131,7 @@ pub(super) mod tests {
                 key: IdempotencyKey::parse("sample-key").unwrap(),
                 hash: RequestHash([0; 32]),
             }),
+            remarks: Remarks::default(),
             strategy: "single-sql",
         })
     }

@@ -12,7 +12,7 @@ use super::ledger_row::LedgerRow;
 use super::level_change::{plan_adjustment, plan_level};
 use super::pool::Transaction;
 use super::rows;
-use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS};
+use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS};
 use crate::Result;
 use stocklock_core::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LedgerReader, LevelStore,
@@ -217,10 +217,12 @@ impl<D: Dialect> Transaction<D> {
     /// the ledger already has the operation.
     pub(super) async fn record_and_commit(mut self, row: &LedgerRow) -> Result<Inserted> {
         let statement = Statement::built(format!(
-            "INSERT INTO movement ({INSERT_COLUMNS})
-            VALUES ({INSERT_PARAMETERS}, $14)"
+            "INSERT INTO movement ({}) VALUES ({}, {})",
+            *INSERT_COLUMNS, *INSERT_PARAMETERS, NEXT_PARAMETERS[0]
         ));
-        let answer = self.execute(statement, &row.values()[..14]).await;
+        let answer = self
+            .execute(statement, &row.values()[..=LedgerRow::KNOWN])
+            .await;
         let recorded = inserted(answer, !D::EMBEDDED && row.idempotency_key.is_some())?;
         match recorded {
             Inserted::New => self.commit().await?,

@@ -13,7 +13,7 @@ use super::errors::{Inserted, before_commit, conflict_if_duplicate, inserted};
 use super::ledger_row::LedgerRow;
 use super::pool::Transaction;
 use super::rows::{AuditRow, MirrorRow};
-use super::statements::{self, INSERT_COLUMNS, LEVEL_COLUMNS, Words};
+use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, LEVEL_COLUMNS, NEXT_PARAMETERS};
 use crate::journal::{EntryId, JournalEntry, last_of_each_level};
 use crate::{Result, StoreError};
 use stocklock_core::stock::{Audit, Sku, StockLevel, Warehouse};
@@ -193,20 +193,21 @@ pub(crate) async fn insert_entry<D: Dialect>(
     tx: &mut Transaction<D>,
     row: &LedgerRow,
 ) -> sqlx::Result<()> {
-    let Words {
-        entry_time,
-        no_table,
-        ..
-    } = D::WORDS;
-    let statement = Statement::built(format!(
-        "INSERT INTO movement ({INSERT_COLUMNS},
-            created_at, journal_millis, journal_number)
-        SELECT $1, 0, $2, $3, $4, $5, $6, $7, $8, $9,
-            CASE WHEN EXISTS (
+    let [available, millis, number, _] = &*NEXT_PARAMETERS;
+    // The parameter of the key is $10.
+    let known = INSERT_PARAMETERS.replace(
+        "$10",
+        "CASE WHEN EXISTS (
                 SELECT 1 FROM movement WHERE caller = $9 AND idempotency_key = $10
-            ) THEN NULL ELSE $10 END,
-            $11, $12, $13, $14, {entry_time}, $15, $16{no_table}
-        WHERE NOT EXISTS (SELECT 1 FROM movement WHERE operation_id = $1 AND line = 0)"
+            ) THEN NULL ELSE $10 END",
+    );
+    let statement = Statement::built(format!(
+        "INSERT INTO movement ({columns}, created_at, journal_millis, journal_number)
+        SELECT {known}, {available}, {entry_time}, {millis}, {number}{no_table}
+        WHERE NOT EXISTS (SELECT 1 FROM movement WHERE operation_id = $1 AND line = 0)",
+        columns = *INSERT_COLUMNS,
+        entry_time = D::WORDS.entry_time.replace("$millis", millis),
+        no_table = D::WORDS.no_table,
     ));
     tx.execute(statement, &row.values()).await
 }

@@ -3,7 +3,7 @@
 //! The same struct is written to SQL, passes through the journal in Redis, and is read back. Column
 //! names are field names, so that `FromRow` works with every driver.
 
-use sqlx::FromRow;
+use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 use uuid::Uuid;
 
 use super::dialect::{Value, values};
@@ -11,7 +11,7 @@ use crate::journal::EntryId;
 use crate::{Result, StoreError};
 use stocklock_core::stock::{
     Adjustment, Caller, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
-    OperationId, RequestHash, Sku, StockLevel, Warehouse,
+    OperationId, Remarks, RequestHash, Sku, StockLevel, Warehouse,
 };
 
 /// A movement as the ledger stores it.
@@ -33,8 +33,8 @@ pub(crate) struct LedgerRow {
     pub(crate) caller: String,
     pub(crate) idempotency_key: Option<String>,
     pub(crate) request_hash: Option<Vec<u8>>,
-    pub(crate) reason: Option<String>,
-    pub(crate) reference: Option<String>,
+    #[sqlx(flatten, try_from = "RemarkColumns")]
+    pub(crate) remarks: Remarks,
     /// RFC 3339, UTC. Empty until the database has recorded the row.
     pub(crate) created_at: String,
     /// The journal entry that contained the movement. Zero for stock whose home is SQL.
@@ -65,8 +65,7 @@ impl LedgerRow {
             caller: caller.as_str().to_owned(),
             idempotency_key: idempotency.map(|i| i.key.as_str().to_owned()),
             request_hash: idempotency.map(|i| i.hash.0.to_vec()),
-            reason: None,
-            reference: None,
+            remarks: Remarks::default(),
             created_at: String::new(),
             entry: EntryId::default(),
         }
@@ -85,33 +84,26 @@ impl LedgerRow {
         Self {
             read_version: read.map(|level| level.version),
             strategy: Some(deduction.strategy.to_owned()),
+            remarks: deduction.remarks.clone(),
             ..Self::new(*operation, place, kind, delta, idempotency.as_ref())
         }
     }
 
     /// A level that was set to `after`, and had `before` units on hand.
     pub(crate) fn from_level_change(change: &LevelChange, before: i64, after: &StockLevel) -> Self {
-        let reason = change.reason.as_ref().map(|r| r.as_str().to_owned());
-        Self {
-            reason,
-            ..Self::of_change(change.operation, after, after.on_hand - before, None)
-        }
+        let delta = after.on_hand - before;
+        let mut row = Self::of_change(change.operation, after, delta, None);
+        row.remarks.reason.clone_from(&change.reason);
+        row
     }
 
     /// An adjustment that left the level `after`.
     pub(crate) fn from_adjustment(adjustment: &Adjustment, after: &StockLevel) -> Self {
-        let Adjustment {
-            operation,
-            delta,
-            reference,
-            ..
-        } = adjustment;
         let key = adjustment.idempotency.as_ref();
-        Self {
-            reason: Some(adjustment.reason.as_str().to_owned()),
-            reference: reference.as_ref().map(|r| r.as_str().to_owned()),
-            ..Self::of_change(*operation, after, *delta, key)
-        }
+        let mut row = Self::of_change(adjustment.operation, after, adjustment.delta, key);
+        row.remarks.reason = Some(adjustment.reason.clone());
+        row.remarks.reference.clone_from(&adjustment.reference);
+        row
     }
 
     /// A gain is a receipt. A loss, or a change of the limit only, is a correction.
@@ -143,17 +135,19 @@ impl LedgerRow {
             strategy: movement.strategy,
             durability: movement.durability.as_str().to_owned(),
             request_hash: movement.request_hash.map(|hash| hash.0.to_vec()),
-            reason: movement.reason,
-            reference: movement.reference,
+            remarks: movement.remarks,
             created_at: movement.created_at,
             ..Self::new(movement.operation, place, kind, delta, Some(key))
         }
     }
 
-    /// The values of every insert: 13 that are known beforehand, `available_after`, and the journal
-    /// entry.
-    pub(crate) fn values(&self) -> [Value<'_>; 16] {
-        values![
+    /// How many of the values are known before the write.
+    pub(crate) const KNOWN: usize = 11 + Remarks::NAMES.len();
+
+    /// The values of every insert: those that are known beforehand, `available_after`, and the
+    /// journal entry.
+    pub(crate) fn values(&self) -> Vec<Value<'_>> {
+        let known = values![
             self.operation_id,
             self.sku.as_str(),
             self.warehouse.as_str(),
@@ -165,12 +159,10 @@ impl LedgerRow {
             self.caller.as_str(),
             self.idempotency_key.as_deref(),
             self.request_hash.as_deref(),
-            self.reason.as_deref(),
-            self.reference.as_deref(),
-            self.available_after,
-            self.entry.millis,
-            self.entry.number,
-        ]
+        ];
+        let remarks = self.remarks.texts().map(Value::from);
+        let computed = values![self.available_after, self.entry.millis, self.entry.number];
+        [&known[..], &remarks, &computed].concat()
     }
 
     /// The movement that the row records.
@@ -194,10 +186,32 @@ impl LedgerRow {
             request_hash: hash
                 .map_err(|bytes| corrupt("request_hash", &format!("{} bytes", bytes.len())))?
                 .map(RequestHash),
-            reason: self.reason,
-            reference: self.reference,
+            remarks: self.remarks,
             created_at: self.created_at,
         })
+    }
+}
+
+/// The columns of [`Remarks`].
+struct RemarkColumns(Remarks);
+
+impl<'r, R: Row> FromRow<'r, R> for RemarkColumns
+where
+    &'static str: ColumnIndex<R>,
+    Option<String>: Decode<'r, R::Database> + Type<R::Database>,
+{
+    fn from_row(row: &'r R) -> sqlx::Result<Self> {
+        let mut texts = [const { None }; Remarks::NAMES.len()];
+        for (text, name) in texts.iter_mut().zip(Remarks::NAMES) {
+            *text = row.try_get(name)?;
+        }
+        Ok(Self(Remarks::recorded(texts)))
+    }
+}
+
+impl From<RemarkColumns> for Remarks {
+    fn from(columns: RemarkColumns) -> Self {
+        columns.0
     }
 }
 

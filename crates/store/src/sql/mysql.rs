@@ -41,7 +41,7 @@ impl Dialect for MySqlServer {
         lock_rows: " FOR UPDATE",
         created_at: "date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')",
         integer: "signed",
-        entry_time: "from_unixtime($15 / 1000)",
+        entry_time: "from_unixtime($millis / 1000)",
         no_table: " FROM dual",
     };
 

@@ -10,25 +10,14 @@ use super::dialect::{Dialect, Statement, fetch, query, trusted};
 use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
-use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, Words};
+use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
 use crate::{AttemptOutcome, Result, StoreError};
+use stocklock_core::stock::Remarks;
 
 mod connect;
 
 use connect::complaints;
 pub(super) use connect::{PostgresServer, migrate};
-
-/// One column of values for each column of rows, so that the text does not depend on their number
-/// and is prepared once. [`INSERT_COLUMNS`] and the columns of journal entries come before it.
-const ENTRIES: &str = "SELECT operation_id, 0, sku, warehouse, kind, delta, read_version, strategy,
-        durability, caller, idempotency_key, request_hash, reason, reference, available_after,
-        to_timestamp(journal_millis / 1000.0), journal_millis, journal_number
-    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[],
-            $7::text[], $8::text[], $9::text[], $10::text[], $11::bytea[], $12::text[],
-            $13::text[], $14::bigint[], $15::bigint[], $16::bigint[])
-        AS row (operation_id, sku, warehouse, kind, delta, read_version, strategy, durability,
-            caller, idempotency_key, request_hash, reason, reference, available_after,
-            journal_millis, journal_number)";
 
 const SETTINGS: &str = "SELECT current_setting('synchronous_commit'),
         current_setting('synchronous_standby_names'),
@@ -47,7 +36,7 @@ impl Dialect for PostgresServer {
         lock_rows: " FOR UPDATE",
         created_at: r#"to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#,
         integer: "bigint",
-        entry_time: "to_timestamp($15 / 1000.0)",
+        entry_time: "to_timestamp($millis / 1000.0)",
         no_table: "",
     };
 
@@ -74,11 +63,7 @@ impl Dialect for PostgresServer {
     }
 
     async fn insert_entries(tx: &mut Transaction<Self>, rows: &[&LedgerRow]) -> sqlx::Result<()> {
-        let text = format!(
-            "INSERT INTO movement ({INSERT_COLUMNS}, created_at, journal_millis, journal_number)
-    {ENTRIES}"
-        );
-        let query = sqlx::query(trusted(text))
+        let mut query = sqlx::query(trusted(insert_entries()))
             .bind(column(rows, |row| row.operation_id))
             .bind(column(rows, |row| row.sku.as_str()))
             .bind(column(rows, |row| row.warehouse.as_str()))
@@ -89,9 +74,11 @@ impl Dialect for PostgresServer {
             .bind(column(rows, |row| row.durability.as_str()))
             .bind(column(rows, |row| row.caller.as_str()))
             .bind(column(rows, |row| row.idempotency_key.as_deref()))
-            .bind(column(rows, |row| row.request_hash.as_deref()))
-            .bind(column(rows, |row| row.reason.as_deref()))
-            .bind(column(rows, |row| row.reference.as_deref()))
+            .bind(column(rows, |row| row.request_hash.as_deref()));
+        for remark in 0..Remarks::NAMES.len() {
+            query = query.bind(column(rows, |row| row.remarks.texts()[remark]));
+        }
+        let query = query
             .bind(column(rows, |row| row.available_after))
             .bind(column(rows, |row| row.entry.millis))
             .bind(column(rows, |row| row.entry.number));
@@ -108,6 +95,28 @@ impl Dialect for PostgresServer {
     }
 }
 
+/// One column of values for each column of rows, so that the text does not depend on their number
+/// and is prepared once.
+fn insert_entries() -> String {
+    let remarks = Remarks::NAMES.join(", ");
+    let remark_values = (12..=LedgerRow::KNOWN).map(|number| format!("${number}::text[]"));
+    let remark_values = remark_values.collect::<Vec<_>>().join(", ");
+    let [available, millis, number, _] = &*NEXT_PARAMETERS;
+    format!(
+        "INSERT INTO movement ({columns}, created_at, journal_millis, journal_number)
+        SELECT operation_id, 0, sku, warehouse, kind, delta, read_version, strategy, durability,
+            caller, idempotency_key, request_hash, {remarks}, available_after,
+            to_timestamp(journal_millis / 1000.0), journal_millis, journal_number
+        FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[],
+                $7::text[], $8::text[], $9::text[], $10::text[], $11::bytea[], {remark_values},
+                {available}::bigint[], {millis}::bigint[], {number}::bigint[])
+            AS row (operation_id, sku, warehouse, kind, delta, read_version, strategy, durability,
+                caller, idempotency_key, request_hash, {remarks}, available_after,
+                journal_millis, journal_number)",
+        columns = *INSERT_COLUMNS,
+    )
+}
+
 /// One value of each row.
 fn column<'a, T>(rows: &[&'a LedgerRow], value: impl Fn(&'a LedgerRow) -> T) -> Vec<T> {
     rows.iter().copied().map(value).collect()
@@ -118,10 +127,12 @@ fn column<'a, T>(rows: &[&'a LedgerRow], value: impl Fn(&'a LedgerRow) -> T) -> 
 fn update_and_insert(write: &ConditionalWrite<'_>) -> String {
     format!(
         "WITH written AS ({update})
-            INSERT INTO movement ({INSERT_COLUMNS})
-            SELECT {INSERT_PARAMETERS}, available
+            INSERT INTO movement ({columns})
+            SELECT {known}, available
             FROM written RETURNING available_after",
-        update = write.update()
+        update = write.update(),
+        columns = *INSERT_COLUMNS,
+        known = *INSERT_PARAMETERS,
     )
 }
 

@@ -33,7 +33,8 @@ impl<D: Dialect> SqlStore<D> {
     /// The movements that `rest` of a statement selects.
     async fn select_movements(&self, rest: &str, values: &[Value<'_>]) -> Result<Vec<Movement>> {
         let statement = Statement::built(format!(
-            "SELECT {LEDGER_COLUMNS}, {} AS created_at FROM movement {rest}",
+            "SELECT {}, {} AS created_at FROM movement {rest}",
+            *LEDGER_COLUMNS,
             D::WORDS.created_at
         ));
         let found: Vec<LedgerRow> = self.select(statement, values).await?;

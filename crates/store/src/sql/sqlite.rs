@@ -31,7 +31,7 @@ impl Dialect for SqliteFile {
         lock_rows: "",
         created_at: "created_at",
         integer: "integer",
-        entry_time: "strftime('%Y-%m-%dT%H:%M:%fZ', $15 / 1000.0, 'unixepoch')",
+        entry_time: "strftime('%Y-%m-%dT%H:%M:%fZ', $millis / 1000.0, 'unixepoch')",
         no_table: "",
     };
 

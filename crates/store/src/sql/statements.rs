@@ -2,7 +2,11 @@
 //!
 //! Parameters are numbered. A statement that has one user stands beside it.
 
+use std::sync::LazyLock;
+
 use super::dialect::Statement;
+use super::ledger_row::LedgerRow;
+use stocklock_core::stock::Remarks;
 
 /// The words of one dialect.
 #[derive(Debug)]
@@ -22,7 +26,7 @@ pub(crate) struct Words {
     pub(crate) created_at: &'static str,
     /// The 64-bit integer in a `cast`.
     pub(crate) integer: &'static str,
-    /// The time of the journal entry of the millisecond `$15`.
+    /// The time of the journal entry of the millisecond `$millis`.
     pub(crate) entry_time: &'static str,
     /// Follows the columns of a query that reads no table.
     pub(crate) no_table: &'static str,
@@ -33,19 +37,34 @@ pub(crate) const LEVEL_COLUMNS: &str =
     "sku, warehouse, on_hand, held, backorder_limit, version, home";
 
 /// The columns that start every insert into the ledger: `line` is always 0, the others have the
-/// first 14 of `LedgerRow::values`.
-pub(crate) const INSERT_COLUMNS: &str = "operation_id, line, sku, warehouse, kind, delta, \
-    read_version, strategy, durability, caller, idempotency_key, request_hash, reason, reference, \
-    available_after";
+/// first values of `LedgerRow::values`.
+pub(crate) static INSERT_COLUMNS: LazyLock<String> = LazyLock::new(|| {
+    let remarks = Remarks::NAMES.join(", ");
+    format!(
+        "operation_id, line, sku, warehouse, kind, delta, read_version, strategy, durability, \
+         caller, idempotency_key, request_hash, {remarks}, available_after"
+    )
+});
 
 /// The parameters of those columns but the last.
-pub(crate) const INSERT_PARAMETERS: &str =
-    "$1, 0, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13";
+pub(crate) static INSERT_PARAMETERS: LazyLock<String> = LazyLock::new(|| {
+    let numbers = (2..=LedgerRow::KNOWN).map(|number| format!("${number}"));
+    format!("$1, 0, {}", numbers.collect::<Vec<_>>().join(", "))
+});
+
+/// The parameters that follow those: of an insert, `available_after` and the two of its journal
+/// entry; of a conditional write, those of the level.
+pub(crate) static NEXT_PARAMETERS: LazyLock<[String; 4]> =
+    LazyLock::new(|| [1, 2, 3, 4].map(|number| format!("${}", LedgerRow::KNOWN + number)));
 
 /// The columns of `LedgerRow`, except for `created_at`.
-pub(crate) const LEDGER_COLUMNS: &str = "operation_id, sku, warehouse, kind, delta, \
-    available_after, read_version, strategy, durability, caller, idempotency_key, request_hash, \
-    reason, reference";
+pub(crate) static LEDGER_COLUMNS: LazyLock<String> = LazyLock::new(|| {
+    let remarks = Remarks::NAMES.join(", ");
+    format!(
+        "operation_id, sku, warehouse, kind, delta, available_after, read_version, strategy, \
+         durability, caller, idempotency_key, request_hash, {remarks}"
+    )
+});
 
 /// Reads one level: SKU, warehouse.
 pub(crate) fn level(lock_rows: &str) -> Statement {

@@ -11,8 +11,8 @@ use stocklock_core::model::{
 };
 use stocklock_core::ports::{Lock, Locks, NoMetrics};
 use stocklock_core::stock::{
-    Caller, Deducted, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity, RequestHash,
-    Sku, StockError, Warehouse,
+    Caller, Deducted, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity, Remarks,
+    RequestHash, Sku, StockError, Warehouse,
 };
 use stocklock_core::strategy::{Available, LocalMutexes, Safeguards, Strategy, Tier};
 
@@ -122,13 +122,15 @@ impl Scenario {
             state.stock(&sku(name), self.stock);
         }
         let lock: Arc<dyn Lock> = Arc::new(ModelLock::new(decisions, self.losses));
-        let dependency = self.strategy.card().needs.first().copied();
+        let locks = (self.strategy.tier() == Tier::Guarded).then_some((self.strategy, lock));
+        let locks = Locks::new(locks);
+        let needs = self.strategy.card().needs;
         let contexts: Vec<_> = (0..self.processes)
             .map(|_| DeductionContext {
                 store: Arc::new(state.clone()),
                 mutexes: Arc::new(LocalMutexes::default()),
-                locks: Locks::new(dependency.map(|_| (self.strategy, Arc::clone(&lock)))),
-                available: Available::new(dependency),
+                locks: locks.clone(),
+                available: Available::new(needs.iter().copied()),
                 policy: RetryPolicy {
                     base_pause: Duration::ZERO,
                     sleep: Arc::new(TimelessSleep(self.arrival_is_step())),
@@ -250,6 +252,7 @@ pub(crate) fn deduction(sku: &Sku, key: Option<&str>, strategy: Strategy) -> Ded
         warehouse,
         quantity: Quantity::ONE,
         idempotency,
+        remarks: Remarks::default(),
         strategy: strategy.name(),
     }
 }

@@ -9,7 +9,7 @@ use sqlx::{MySql, MySqlConnection};
 use super::parameters::{positional, with_literals};
 use crate::sql::dialect::{Statement, query, trusted};
 use crate::sql::ledger_row::LedgerRow;
-use crate::sql::statements::{INSERT_COLUMNS, INSERT_PARAMETERS};
+use crate::sql::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS};
 
 /// Rows of the prepared statement. With the longest values they fit into one megabyte, the smallest
 /// `max_allowed_packet` in use.
@@ -20,7 +20,11 @@ pub(super) async fn insert(
     connection: &mut MySqlConnection,
     rows: &[&LedgerRow],
 ) -> sqlx::Result<()> {
-    let row = format!("({INSERT_PARAMETERS}, $14, from_unixtime($15 / 1000), $15, $16)");
+    let [available, millis, number, _] = &*NEXT_PARAMETERS;
+    let row = format!(
+        "({}, {available}, from_unixtime({millis} / 1000), {millis}, {number})",
+        *INSERT_PARAMETERS
+    );
     let blocks = rows.chunks_exact(PREPARED_ROWS);
     let rest = blocks.remainder();
     for block in blocks {
@@ -44,8 +48,9 @@ pub(super) async fn insert(
 
 fn insert_text(rows: &[String]) -> String {
     format!(
-        "INSERT INTO movement ({INSERT_COLUMNS}, created_at, journal_millis, journal_number) \
+        "INSERT INTO movement ({}, created_at, journal_millis, journal_number) \
          VALUES {}",
+        *INSERT_COLUMNS,
         rows.join(", ")
     )
 }

@@ -37,9 +37,11 @@ pub(super) fn script(write: &ConditionalWrite<'_>) -> String {
         + 0 * last_insert_id(@available := {on_hand} - held + backorder_limit), \
         on_hand = {on_hand}{also} \
         WHERE sku = $2 AND warehouse = $3 AND home = 'sql' AND {condition}; \
-        INSERT INTO movement ({INSERT_COLUMNS}) \
-        SELECT {INSERT_PARAMETERS}, @available \
-        FROM dual WHERE @available IS NOT NULL; COMMIT"
+        INSERT INTO movement ({columns}) \
+        SELECT {known}, @available \
+        FROM dual WHERE @available IS NOT NULL; COMMIT",
+        columns = *INSERT_COLUMNS,
+        known = *INSERT_PARAMETERS,
     );
     with_literals(&text, &write.values())
 }
