@@ -22,13 +22,14 @@ testkit:
 up: services release ## start two replicas behind nginx, with MariaDB, Redis and ZooKeeper, on this machine
 	@scripts/replicas.sh up
 
-status: ## show which of them run, and where
+status: ## show which processes of `make up` run, and where
 	@scripts/replicas.sh status
 
-down: ## stop them
+down: ## stop the processes of `make up`
 	@scripts/replicas.sh down
 
-# Tests that kill a server restart it if it crashes while it recovers. They count that in a file.
+# If a server that a test has killed crashes during its recovery, the test restarts it. It records
+# each such restart as a line of a file.
 test: services ## run all tests, against real servers that the tests start
 	@crashes=$$(mktemp) && export TEST_CRASHES_FILE=$$crashes && \
 	{ $(CARGO) test --workspace --locked; result=$$?; } && \

@@ -1,7 +1,7 @@
 """The charts of the results: horizontal bars on a logarithmic scale, as SVG.
 
-They are written by hand: no library is needed, and their diffs are readable. Each chart has its own
-background, and follows the light or dark preference of the reader.
+This module writes the SVG itself: it needs no library, and diffs of the charts are readable. Each
+chart has its own background, and follows the light or dark preference of the reader.
 """
 
 import math
@@ -96,7 +96,7 @@ def text(x: float, y: float, words: str, style: str = "name") -> str:
 
 
 def all_charts(results: dict[str, Any]) -> dict[str, str]:
-    """Each chart by its file name."""
+    """All charts, with their file names as keys."""
     return {file_name(title): _table(title, table) for title, table in results["tables"].items()}
 
 

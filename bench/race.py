@@ -42,7 +42,8 @@ def bar(name: str, x: float, y: int, width: float, begin: float, end: float) -> 
 
 
 def lane(index: int, row: dict[str, Any], stock: int, orders: int, speed: float) -> str:
-    """The bar of one strategy and its result. `speed`: seconds of the loop per second."""
+    """The bar of one strategy and its result. `speed`: seconds of the loop per second of the
+    race."""
     y, x = TOP + index * ROW, LEFT
     sold, unit, end = min(stock, row["sold"]), TRACK / orders, speed * row["wall_seconds"]
     sold_out = end * sold / orders

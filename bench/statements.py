@@ -1,8 +1,8 @@
 """The statement of `single-sql`, in a form that the databases' own load tools can send.
 
-The text comes from snapshots, which the unit tests of the store compare with what it sends. So the
-load tools and the service always execute the same statement. Only values are replaced: parameters by
-constants, and values that must differ in each transaction by expressions.
+The text comes from snapshots. The store's unit tests compare them with the statement that the store
+sends, so the load tools and the service always execute the same statement. Only values are
+replaced: parameters by constants, and values that must differ in each transaction by expressions.
 """
 
 import re
@@ -36,7 +36,7 @@ MARIADB_OPERATION = (
 
 
 def snapshot(dialect: str) -> str:
-    """The text of `single-sql` for `mysql` or `postgres`, each white space as one blank."""
+    """The text of `single-sql` for `mysql` or `postgres`, with white space collapsed to blanks."""
     # Not in `target`, which has too many files to search.
     folders = (path for path in ROOT.iterdir() if path.is_dir() and path.name != "target")
     snapshots = (path for folder in folders for path in folder.rglob("*single_sql.snap"))
@@ -70,7 +70,7 @@ def _parameters(statement: str) -> dict[str, str]:
     insert = re.search(r"INSERT INTO movement \((.*?)\) SELECT (.*?) FROM", statement)
     quantity = re.search(r"on_hand = on_hand - (\$\d+)", statement)
     if not insert or not quantity:
-        raise BenchError(f"not an update and an insert: {statement}")
+        raise BenchError(f"the statement is not an update and an insert: {statement}")
     columns, values = (part.split(", ") for part in insert.groups())
     if len(columns) != len(values):
         raise BenchError(f"{len(columns)} columns, but {len(values)} values: {statement}")

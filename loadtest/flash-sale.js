@@ -1,10 +1,15 @@
 // A flash sale for k6: a growing number of buyers orders one SKU until it is sold out, and beyond.
 //
-// Each order is one POST with its own Idempotency-Key. It is sent again with the same key while its
-// outcome is unknown. At the end the script reads the audit. It fails (exit code 99 or 107) if the
-// service oversold, if the level and the ledger disagree, if the ledger has another number of sales
-// than the buyers got answers with 200, or if the SKU is not sold out. It ends with exit code 108
-// after an answer that is neither a decision nor a reason to send the order again.
+// Each order is one POST with its own Idempotency-Key. A buyer repeats it with the same key until
+// the service sells or refuses it. At the end the script reads the audit.
+//
+// It fails with exit code 99 or 107
+// - if the service oversold,
+// - if the level and the ledger disagree,
+// - if the number of sales in the ledger differs from the number of answers with status 200, or
+// - if the SKU is not sold out.
+//
+// It stops with exit code 108 after an answer that neither decides the order nor allows a retry.
 //
 //   BASE_URL    nginx, or one replica         [http://127.0.0.1:18080]
 //   BUYERS      at the peak                   [50]
@@ -48,7 +53,7 @@ export const options = {
   },
   thresholds: {
     orders_sold: ['count>0'],
-    // Without a refusal the SKU was not sold out, and nothing could be oversold. Then lower STOCK.
+    // Without a refusal the SKU was not sold out, so the run proves nothing. Then lower STOCK.
     orders_refused: ['count>0'],
     orders_unanswered: ['count==0'],
     sales_unaccounted: ['count==0'],
@@ -89,7 +94,7 @@ export default function order({ sku }) {
       refused.add(1);
       return;
     }
-    // 0: the connection was cut. After all of these the order must be sent again.
+    // After each of these answers the order is still open. Status 0: the connection broke.
     const isOpen = [0, 429, 502, 503, 504].includes(answer.status) || code === 'request-in-flight';
     if (!isOpen) exec.test.abort(`cannot continue after ${answer.status} ${answer.body}`);
     repeated.add(1);

@@ -16,18 +16,18 @@ use crate::support::process::Process;
 use crate::support::rival::Rival;
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
-/// How many buy at once, for each strategy.
+/// Concurrent buyers per strategy.
 const BUYERS: usize = 8;
 const STRATEGIES: [&str; 3] = ["single-sql", "for-update", "optimistic"];
-/// What must be sold before the replicas are stopped.
+/// Minimum sales before the test stops the replicas.
 const SALES: usize = 100;
 /// The default drain limit of the service.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
-/// Far less than that, and far more than an idle process needs.
+/// Much shorter than [`DRAIN_LIMIT`], and much longer than an idle process needs to stop.
 const AT_ONCE: Duration = Duration::from_secs(5);
-/// How long the test keeps deductions from ending after SIGTERM.
+/// How long the stock stays locked after the process refuses new connections.
 const LOCKED: Duration = Duration::from_millis(500);
-/// The SKU that a lab has in stock.
+/// The SKU that lab mode has in stock.
 const SKU: &str = "1001";
 
 async fn lab(backend: Backend, limits: &[(&str, &str)]) -> (Process, TestDatabase) {
@@ -42,7 +42,7 @@ async fn connect(process: &Process, first_bytes: &[u8]) -> TcpStream {
     stream
 }
 
-/// Asks the process to stop; returns how long that took. The exit code must be 0.
+/// Sends SIGTERM, and returns the time until the process has ended. The exit code must be 0.
 async fn time_to_stop(process: Process) -> Duration {
     process.terminate();
     let begin = Instant::now();
@@ -59,7 +59,8 @@ pub(crate) async fn refuses_connections(process: &Process) {
     .await;
 }
 
-/// Buys one unit. Tries again while the probe of [`is_full`] has the only free place.
+/// Buys one unit. Retries after a 503, because the probe of [`is_full`] may have taken the last
+/// slot of `MAX_IN_FLIGHT`.
 async fn buy(url: String) -> reqwest::Result<Answer> {
     let begin = Instant::now();
     loop {
@@ -70,8 +71,8 @@ async fn buy(url: String) -> reqwest::Result<Answer> {
     }
 }
 
-/// Returns when as many deductions are in progress as `MAX_IN_FLIGHT` allows. Then a deduction is
-/// refused even if it does not use the database.
+/// Returns when as many deductions are in progress as `MAX_IN_FLIGHT` allows. The replica then
+/// refuses every deduction, even one that does not use the database.
 async fn is_full(process: &Process) {
     until("the replica is overloaded", || async {
         let probe = process.request(Method::POST, "/stock/deduct?strategy=redis-lua");
@@ -80,8 +81,8 @@ async fn is_full(process: &Process) {
     .await;
 }
 
-/// Goal: deductions that wait when the process gets SIGTERM complete and are answered, while new
-/// connections are refused.
+/// Goal: after SIGTERM the process refuses new connections, but it completes and answers the
+/// deductions that are waiting.
 ///
 /// Method: the test locks the stock until the deductions wait for it, and unlocks it only some time
 /// after the process has refused a connection.
@@ -99,7 +100,7 @@ async fn deductions_in_progress_are_answered(
     let rival = Rival::holding_stock(backend, &database.url).await;
     let url = process.url("/stock/deduct");
     let mut buyers: JoinSet<_> = (0..5).map(|_| buy(url.clone())).collect();
-    // A request without the last line of its header, which follows while the process stops.
+    // This request lacks the last line of its header. The test sends that line after SIGTERM.
     let mut half = connect(&process, b"GET /readyz HTTP/1.1\r\nHost: test\r\n").await;
     is_full(&process).await;
 
@@ -110,7 +111,7 @@ async fn deductions_in_progress_are_answered(
     half.read_to_string(&mut answer).await.expect("it answers");
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     assert!(answer.contains("not-ready"), "{answer}");
-    // A process that does not wait would end in this time.
+    // A process that does not wait for its deductions would end within this time.
     sleep(LOCKED).await;
     assert!(process.is_running());
     assert!(buyers.try_join_next().is_none(), "a deduction did not wait");
@@ -127,7 +128,8 @@ async fn deductions_in_progress_are_answered(
     Ledger::at(&database.url).assert_sold(SKU, &sold).await;
 }
 
-/// Goal: a request is either answered or has no effect, so that a client without a key knows, too.
+/// Goal: a request without an answer has no effect, so even a client without a key knows the
+/// outcome.
 ///
 /// Method: two replicas are stopped under load. A request whose connection was closed or refused
 /// must not be in the ledger.
@@ -138,7 +140,7 @@ async fn stopping_replica_answers_every_request_it_has_started(
 ) {
     let (first, database) = lab(backend, &[]).await;
     let second = Process::lab(&database.url, &[]).await;
-    // It keeps its connections, so that some are idle when the replicas stop.
+    // The client keeps its connections open, so some of them are idle when the replicas stop.
     let client = Client::builder().no_proxy().retry(reqwest::retry::never());
     let client = client.build().expect("a client without TLS can be built");
     let mut buyers = Vec::new();
@@ -200,8 +202,8 @@ async fn requests_that_do_not_end_delay_the_stop_by_the_drain_limit(
     let answer = buyer.await.expect("no panic");
     answer.expect_err("the connection is closed without an answer");
     rival.let_go().await;
-    // The statement may still wait in the database server, and commit after the process has ended.
-    // The client got no answer, so it does not know.
+    // A database server may still execute the statement and commit it after the process has ended.
+    // The client got no answer, so for the client the outcome is unknown.
     let sold = Ledger::at(&database.url).sold(SKU).await;
     assert!(
         sold.len() <= usize::from(backend != Backend::Sqlite),

@@ -1,8 +1,9 @@
 //! Stored formats: this build reads what release 0.1.0 (commit 89e5f97) wrote.
 //!
-//! For each database, `old_release/` has its ledger, the keys of a Redis, and what that build
-//! answered after it had applied the journal itself. The dumps are older: the database was stopped,
-//! that build recorded three more movements in Redis only, and was killed.
+//! For each database, `old_release/` has a dump of the ledger, a dump of the Redis keys, and
+//! answers of that build. When the dumps were made, three movements were only in Redis: the
+//! database was stopped before these sales, and the build was killed after them. The answers are
+//! from later, after that build had applied the three movements to the ledger.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use crate::support::app::TestApp;
 use crate::support::rival::Raw;
 use crate::support::services::{Backend, TestRedis, fresh_database, fresh_redis};
 
-/// What the release left on one database.
+/// The files that the release left for one database.
 struct Left {
     ledger: &'static str,
     redis: &'static str,

@@ -1,5 +1,5 @@
-//! The race of stock that lives in Redis: which strategies are exact, and that SQL agrees with Redis
-//! to the unit afterwards.
+//! The race with stock in Redis shows which strategies are exact. Afterwards SQL and Redis have the
+//! same level.
 
 use rstest::rstest;
 use serde_json::json;
@@ -66,12 +66,12 @@ fn assert_row(row: &Row, report: &Report) {
             "{table}"
         );
         assert_eq!((row.audit.sold, row.audit.drift), (60, 0), "{table}");
-        // The locks excluded without the help of conditional writes.
+        // The lock alone excluded other holders: the store refused no conditional write.
         assert!(row.locks.none(), "{table}");
     }
 }
 
-/// The level that the replicas and Redis have is also in SQL.
+/// Asserts that the ledger in SQL has the level that a replica reads from Redis.
 async fn assert_sql_agrees(app: &TestApp, row: &Row) {
     let in_redis = app.get_json(&format!("/stock/{}", row.sku)).await;
     let in_redis = &in_redis["warehouses"][0];
@@ -94,7 +94,7 @@ async fn race_command_in_redis_reports_the_home_and_leaves_no_keys() {
         let expected = (&json!("volatile"), &json!("exact"), &json!(0));
         assert_eq!(found, expected, "{row}");
     }
-    // The ledger was a temporary one, so the stock in Redis is of no use any more.
+    // The ledger of the race was temporary, so the command also deletes the stock from Redis.
     let keys: Vec<String> = command(services.redis_url(), &["KEYS", "*"]).await;
     assert_eq!(keys, [""; 0]);
 }

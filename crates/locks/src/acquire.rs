@@ -22,7 +22,7 @@ use crate::queue::{Entered, Turn};
 use crate::release::{Done, ReleaseJob};
 use crate::retry::Backoff;
 
-/// Maximum length of a lock name in bytes. As a ZooKeeper path element a name can triple in length.
+/// Maximum length of a lock name in bytes. Escaping it for a ZooKeeper path can triple its length.
 const NAME_MAX: usize = 1_024;
 
 /// How long an acquisition that reached its wait limit may wait for its own cleanup.
@@ -60,7 +60,7 @@ struct Outcome(oneshot::Receiver<Result<LockGuard, LockError>>);
 
 impl Outcome {
     async fn receive(mut self) -> Result<LockGuard, LockError> {
-        // The sender is dropped without an answer only if the runtime shuts down.
+        // The task drops the sender without an answer only if it panics or the runtime shuts down.
         (&mut self.0).await.unwrap_or(Err(LockError::Shutdown))
     }
 }
@@ -177,7 +177,7 @@ impl Acquisition {
         }
     }
 
-    /// Asks the server until it grants the lock or the wait limit is over.
+    /// Asks the server until it grants the lock or the wait limit has passed.
     async fn acquire_on_server(&mut self, turn: Turn) -> Result<LockGuard, End> {
         let nonce = Nonce::random();
         let mut contender = self.inner.backend.contender(Request {
@@ -202,10 +202,10 @@ impl Acquisition {
         Err(end)
     }
 
-    /// Releases a place in the server's queue.
+    /// Starts the release of everything that this acquisition may have left on the server.
     ///
-    /// If the lock was busy, this waits up to [`CLEANUP_LIMIT`] for the release. A caller that
-    /// tries again right away then does not find its own old place in the queue.
+    /// If the lock was busy, this waits up to [`CLEANUP_LIMIT`] for the release. Otherwise a caller
+    /// that retries immediately could wait behind its own old place in the server's queue.
     async fn clean_up(&self, nonce: Nonce, turn: Turn, end: &End) {
         if !matches!(end, End::Busy) {
             return self.release(nonce, turn, None);
@@ -236,7 +236,7 @@ impl Acquisition {
                     if last_failure.is_none() && self.sent_too_late(sent) {
                         return Err(End::Busy);
                     }
-                    // An earlier error says more than a timeout.
+                    // An earlier error explains more than a timeout.
                     let timeout = || BackendError::transient("no answer within the wait limit");
                     Err(last_failure.take().unwrap_or_else(timeout))
                 }

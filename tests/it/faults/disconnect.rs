@@ -144,7 +144,8 @@ async fn disconnecting_client_leaves_nothing_open_or_half_done(
     scene.app.stop().await;
 }
 
-/// Goal: a deduction that has begun completes under each strategy, even if its client disconnects.
+/// Goal: a deduction that has started completes under each strategy, even if its client
+/// disconnects.
 ///
 /// Method: the test locks the row until the deduction waits for it and the service has closed the
 /// connection, which it does when it notices that the client has disconnected.

@@ -1,4 +1,4 @@
-//! The server of the locks killed while buyers buy, and started again.
+//! The lock server is killed during sales, and restarted.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use super::{Answer, Ledger, lock_servers, send_within, until};
 use crate::support::process::Process;
 use crate::support::services::{Backend, PrivateServer, fresh_database};
 
-/// How many buy at once under a lock.
+/// Concurrent buyers under a lock.
 const LOCKING: usize = 24;
-/// How many buy at once without one.
+/// Concurrent buyers without a lock.
 const OTHERS: usize = 6;
-/// What must be sold under the lock before, between and after the kills.
+/// Minimum sales under the lock before, between and after the kills.
 const SALES: usize = 60;
-/// What must be sold without a lock while the server is down.
+/// Minimum sales without a lock while the server is down.
 const OTHER_SALES: usize = 20;
 /// The default wait limit of the service.
 const WAIT_LIMIT: Duration = Duration::from_secs(2);
 const SECOND: Duration = Duration::from_secs(1);
-/// What a busy machine may add to a wait; 1.5 s were measured during a build.
+/// How much longer a wait may take on a busy machine; 1.5 s were measured during a build.
 const DELAY: Duration = Duration::from_millis(2_500);
 
-/// The answer names the service that is down and its variable, and asks to come again.
+/// Asserts a 503 with `Retry-After` that names the unavailable service and its variable.
 #[track_caller]
 fn assert_names(answer: &Answer, service: Dependency) {
     let expected = (503, "strategy-unavailable");
@@ -38,8 +38,8 @@ fn assert_names(answer: &Answer, service: Dependency) {
     assert!(answer.detail.contains(service.variable()), "{answer:?}");
 }
 
-/// Two replicas in lab mode, which sell under any strategy. The configured strategy, on which the
-/// readiness depends, needs the service in one of them.
+/// Two replicas in lab mode, where each request names its strategy. Readiness depends on the
+/// configured strategy: that of `locking` needs the lock service, that of `other` does not.
 struct Replicas {
     service: Dependency,
     locking: Process,
@@ -68,8 +68,8 @@ impl Replicas {
         order.json(&json!({ "sku": sku }))
     }
 
-    /// Asks four times in a second, while the server is down: both replicas are alive, only the one
-    /// whose strategy needs no lock is ready, and deductions under a lock are refused in time.
+    /// Checks four times within a second, while the server is down: both replicas are alive, but
+    /// only `other` is ready. Both refuse deductions under a lock in time.
     async fn assert_down(&self) {
         let service = self.service;
         let mut requests = JoinSet::new();
@@ -90,13 +90,14 @@ impl Replicas {
     }
 }
 
-/// The readiness is answered as fast as the health, which depends on nothing but the machine.
+/// Asserts both statuses, and that the readiness probe is not more than a second slower than the
+/// health probe. The health probe depends only on the machine.
 async fn alive_and_ready(health: RequestBuilder, readiness: RequestBuilder, ready: u16) {
     let (health, readiness) = tokio::join!(time_to(health, 200), time_to(readiness, ready));
     assert!(readiness < health + SECOND, "{readiness:?}, {health:?}");
 }
 
-/// How long the answer takes, which must have this status.
+/// Returns how long the answer takes. The answer must have this status.
 async fn time_to(request: RequestBuilder, status: u16) -> Duration {
     let asked = Instant::now();
     let answer = send_within(DELAY, request).await;
@@ -104,9 +105,9 @@ async fn time_to(request: RequestBuilder, status: u16) -> Duration {
     asked.elapsed()
 }
 
-/// Goal: while the server of the locks is down, strategies that need it are refused in time and
+/// Goal: while the lock server is down, the service refuses strategies that need it in time, and
 /// others continue. Sales under the lock resume by themselves after the restart. Each acknowledged
-/// sale is in the ledger once, and nothing else is.
+/// sale is in the ledger once, and no refused sale is.
 ///
 /// Method: 24 buyers under the lock and 6 without one at two replicas; `kill -9` of the server
 /// while they buy, twice for Redis.
@@ -116,7 +117,7 @@ async fn lock_server_killed_during_sales_loses_and_doubles_nothing(
     #[values(Dependency::Redis, Dependency::Zookeeper)] service: Dependency,
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
-    // A restart of ZooKeeper takes many seconds.
+    // ZooKeeper is killed only once, because its restart takes many seconds.
     let (server, kills) = match service {
         Dependency::Redis => (PrivateServer::redis(&[]).await, 2),
         _ => (PrivateServer::zookeeper().await, 1),
@@ -143,7 +144,8 @@ async fn lock_server_killed_during_sales_loses_and_doubles_nothing(
         },
     );
     let others = orders(OTHERS, Strategy::SingleSql, "other");
-    // The database may be slow when the whole machine is, but not because of the locks.
+    // Only a slow machine may delay the database, and then the answer is `contended`. The lock
+    // server must have no effect here.
     let others = Buyers::start("other", Keys::Half, others, |answer, _| {
         assert_eq!(answer.code, "contended", "{answer:?}");
     });

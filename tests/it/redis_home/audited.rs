@@ -19,10 +19,10 @@ const STOCK: i64 = 1_000_000;
 const SELLERS: usize = 4;
 const AUDITS: usize = 10;
 
-/// Goal: an audit of a SKU that is sold all the time is answered, and its figures agree.
+/// Goal: an audit ends although its SKU is sold continuously, and its figures agree.
 ///
-/// Method: the replica that audits is far from the database, so that movements are applied between
-/// any two of its queries. Another replica is near the database and applies the journal.
+/// Method: a proxy delays the queries of the replica that audits. Another replica, without a delay,
+/// applies movements between any two of these queries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn audit_during_continuous_sales_ends_and_agrees() {
     let (database, redis) = (fresh_database(Backend::Postgres).await, fresh_redis().await);
@@ -65,7 +65,7 @@ async fn keep_selling(app: Arc<TestApp>, stop: CancellationToken) -> i64 {
     sold
 }
 
-/// Sales that Redis has forgotten show as drift even if it sells more during the audit.
+/// Sales that Redis has lost show as drift even if Redis sells more during the audit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn audit_during_sales_shows_what_redis_forgot() {
     let (database, redis) = (fresh_database(Backend::Postgres).await, fresh_redis().await);

@@ -1,4 +1,4 @@
-//! Redis killed while buyers buy, and started again.
+//! Redis is killed during sales, and restarted.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -14,14 +14,14 @@ use crate::support::app::TestApp;
 use crate::support::services::{Backend, PrivateServer};
 
 const STRATEGIES: [&str; 2] = ["redis-lua", "redis-watch"];
-/// How many buy at once, for each strategy.
+/// Concurrent buyers per strategy.
 const BUYERS: usize = 18;
-/// What each strategy must sell before, between and after the kills.
+/// Minimum sales of each strategy before, between and after the kills.
 const SALES: usize = 30;
 const KILLS: usize = 3;
 
-/// Buyers at two replicas, under both strategies that are for stock in Redis only. Each strategy
-/// has a SKU of its name.
+/// Buyers send orders to two replicas, under the two strategies that need stock in Redis. The SKU
+/// of each strategy has the strategy's name.
 struct Scene {
     server: PrivateServer,
     app: TestApp,
@@ -54,20 +54,20 @@ impl Scene {
         join_all(self.buyers.iter().map(|buyers| buyers.sell(SALES))).await;
     }
 
-    /// Kills the server and returns after as many refusals as there are buyers.
+    /// Kills the server. Returns when each strategy has refused as many orders as it has buyers.
     async fn kill(&mut self) {
         self.server.kill9();
         join_all(self.buyers.iter().map(|buyers| buyers.are_refused(BUYERS))).await;
     }
 
-    /// What Redis itself has left.
+    /// The level in Redis, read without the service.
     async fn on_hand(&self, sku: &str) -> i64 {
         let url = self.server.url();
         let keys: Vec<String> = command(url, &["KEYS", &format!("stock:*:{sku}:main")]).await;
         command(url, &["HGET", &keys[0], "on_hand"]).await
     }
 
-    /// The file that Redis appends its changes to.
+    /// The file of the append-only log that Redis currently writes to.
     async fn log(&self) -> PathBuf {
         let config = ["CONFIG", "GET", "dir"];
         let (_, directory): (String, String) = command(self.server.url(), &config).await;
@@ -80,7 +80,7 @@ impl Scene {
 }
 
 fn count(number: usize) -> i64 {
-    i64::try_from(number).expect("not so many")
+    i64::try_from(number).expect("the number fits into an i64")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,19 +103,19 @@ async fn redis_killed_with_fsync_always_loses_and_doubles_nothing() {
     scene.app.stop().await;
 }
 
-/// Goal: the audit shows as drift what Redis lost under `appendfsync everysec`: units sold that the
-/// level does not know of any more. No request is answered 500.
+/// Goal: if Redis loses sales under `appendfsync everysec`, the audit shows the lost units as
+/// drift. No request is answered with 500.
 ///
-/// Method: the machine crashes, so that the end of Redis' log is lost. Some of the sales in it have
-/// already reached SQL.
+/// Method: the test kills Redis and cuts off the end of its log, as a crash of the machine would.
+/// Some of the sales in the lost part are already in SQL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sales_lost_by_redis_in_a_crash_show_as_drift() {
-    // Each sale is then one unit.
+    // With a key, each sale is one unit, so the test can count units by counting sales.
     let mut scene = Scene::open("everysec", Keys::All).await;
     scene.sell().await;
     let log = scene.log().await;
     let on_disk = fs::metadata(&log).expect("the log exists").len();
-    // Sales before that point, and those that were in flight.
+    // Up to `2 * BUYERS` sales were in flight when the size was read, and may be in the kept part.
     let before: usize = scene.buyers.iter().map(Buyers::sales).sum();
     let goal = before + 2 * BUYERS + 2 * SALES;
     until("SQL has sales that are not on disk", || async {
@@ -144,7 +144,8 @@ async fn sales_lost_by_redis_in_a_crash_show_as_drift() {
         assert_eq!(audit["drift"], sold - counted, "{sku}: {audit}");
         assert_eq!(audit["consistent"], sold == counted, "{sku}: {audit}");
         drift += sold - counted;
-        // A sale that is not in SQL either was lost by Redis, not between Redis and SQL.
+        // SQL may miss only sales that Redis itself lost. No sale may be lost between Redis and
+        // SQL.
         let missing = acknowledged.keys().filter(|id| !recorded.contains(*id));
         let forgotten = count(acknowledged.len()) - counted;
         let missing = count(missing.count());

@@ -1,5 +1,5 @@
-//! A Redis that answers nothing any more: deductions that need it are refused in time, and stock in
-//! SQL is sold as before.
+//! Redis stops answering. The service refuses deductions that need Redis in time, and sells stock
+//! in SQL as before.
 
 use std::time::Duration;
 
@@ -14,24 +14,26 @@ use crate::support::process::Process;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database, fresh_redis};
 
-/// The default limit of the service for the wait for a connection, and for an answer.
+/// The service's default time limit for getting a connection, and for an answer.
 const LIMIT: Duration = Duration::from_secs(2);
-/// For a request that does not need Redis. If it waited for Redis, it would wait for the limit.
+/// Time limit of a request that does not need Redis. It is shorter than [`LIMIT`], so a request
+/// that waits for Redis exceeds it.
 const AT_ONCE: Duration = Duration::from_millis(1_500);
 const BUYERS: usize = 400;
-/// More than there are connections for `WATCH`. A buyer starts again after each conflict.
+/// More buyers than connections for `WATCH`. There are fewer than [`BUYERS`], because each buyer
+/// starts again after a conflict.
 const WATCHING: usize = 64;
 const PROBES: usize = 20;
-/// Between two sales that need no Redis.
+/// The pause between two sales in SQL.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The deductions of two scripts of 64 deductions each: so many may be on their way when Redis goes
-/// silent. Their outcome is then unknown.
+/// The maximum number of deductions in flight when Redis stops answering: two scripts of 64 each.
+/// Their outcome is unknown.
 const IN_FLIGHT: usize = 128;
 
 /// An answer, and how long it took.
 type Timed = (Answer, Duration);
 
-/// A replica that sells in Redis, through a proxy, and in SQL.
+/// A replica that sells stock in SQL, and stock in Redis through a proxy.
 struct Scene {
     replica: Process,
     proxy: Proxy,
@@ -60,7 +62,7 @@ impl Scene {
         send(order(&self.replica, strategy, "hot"))
     }
 
-    /// Buyers that all buy at once.
+    /// Starts `size` concurrent buyers.
     fn crowd(&self, size: usize, strategy: &str) -> JoinSet<Timed> {
         let buyer = || {
             let (sale, started) = (self.sell(strategy), Instant::now());
@@ -76,7 +78,7 @@ impl Scene {
         slowest(&answers)
     }
 
-    /// Sells in SQL until the requests of a crowd are answered; returns those answers.
+    /// Sells in SQL until all requests of the crowd are answered. Returns the answers of the crowd.
     async fn sell_in_sql(&self, crowd: &mut JoinSet<Timed>) -> Vec<Timed> {
         let mut answers = Vec::new();
         while !crowd.is_empty() {
@@ -97,14 +99,14 @@ fn slowest(answers: &[Timed]) -> Duration {
     longest.expect("there are buyers")
 }
 
-/// Goal: a request that gets no connection was not sent, so the answer is 503. Each of many
-/// requests is answered after one limit, and stock in SQL is sold at the same time.
+/// Goal: a request that gets no connection was not sent, so its answer is 503. All waiting requests
+/// get their answer after one time limit. Stock in SQL is sold at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_redis_delays_its_requests_by_one_limit_and_no_others() {
     let scene = Scene::open().await;
     let usual = scene.usual(BUYERS, "redis-lua").await;
     scene.proxy.set(Mode::Blackhole).await;
-    // This request is sent on the connection that has gone silent, and may have arrived.
+    // The service sends this request on the silent connection, so Redis may have executed it.
     let unknown = scene.sell("redis-lua").await;
     assert_eq!(unknown.status, 504, "{unknown:?}");
 
@@ -137,8 +139,8 @@ async fn silent_redis_delays_its_requests_by_one_limit_and_no_others() {
     assert_eq!(errors, 0);
 }
 
-/// The requests come before the service has noticed the silence. Those that were not sent yet are
-/// refused as soon as the first ones have waited for the limit.
+/// The requests arrive before the service has noticed that Redis is silent. When the first requests
+/// time out, the service refuses those that it has not sent yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queued_requests_are_refused_with_the_first_that_time_out() {
     let scene = Scene::open().await;
@@ -157,7 +159,8 @@ async fn queued_requests_are_refused_with_the_first_that_time_out() {
     assert!(early >= BUYERS - IN_FLIGHT, "{early}, {usual:?}");
 }
 
-/// The open connections are dead although both sides still see them as open; new ones work.
+/// Both sides still see the old connections as open, but these no longer carry data. New
+/// connections work.
 #[rstest]
 #[case("redis-lua", BUYERS)]
 #[case("redis-watch", WATCHING)]

@@ -22,7 +22,7 @@ use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database,
 
 /// The wait limit of the tests' stores. MariaDB cannot wait for a lock for less than a second.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(1);
-/// A bound for what usually takes milliseconds.
+/// A time limit for operations that usually take milliseconds.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// A back end that must fulfil the contract.
@@ -158,7 +158,7 @@ impl Fixture {
         answer.expect("the command succeeds")
     }
 
-    /// The only key that matches a pattern.
+    /// The key in Redis that matches a pattern. Exactly one key must match.
     pub(crate) async fn key(&self, pattern: &str) -> String {
         let mut keys: Vec<String> = self.redis(redis::cmd("KEYS").arg(pattern)).await;
         assert_eq!(keys.len(), 1, "{keys:?}");
@@ -204,7 +204,8 @@ impl Fixture {
         }
     }
 
-    /// Holds three units of a SKU with one warehouse. Stores have no operation for this yet.
+    /// Sets the held units of a SKU with one warehouse to three. In SQL this changes every level.
+    /// Stores have no operation for this yet.
     pub(crate) async fn hold_three(&self, sku: &str) {
         if self.redis.is_some() {
             let key = self.key(&format!("stock:*:{sku}:*")).await;
@@ -239,7 +240,7 @@ impl Fixture {
     }
 }
 
-/// Options for a Redis whose limits no test reaches.
+/// Options for a store with stock in Redis. A test that needs lower limits changes them.
 pub(crate) fn redis_options(url: &str) -> RedisOptions {
     RedisOptions {
         url: url.into(),
@@ -364,7 +365,7 @@ pub(crate) fn adjustment(sku: &str, delta: i64) -> Adjustment {
     }
 }
 
-/// A filter that all movements of a SKU pass.
+/// A filter that selects all movements of a SKU.
 pub(crate) fn all_of(sku: &str) -> MovementFilter {
     MovementFilter {
         sku: name(sku),

@@ -1,7 +1,8 @@
 //! The lock of one deduction, across all of its attempts.
 //!
-//! The lock is held until the outcome of the commit is known: an attempt that was refused, or whose
-//! outcome is unknown, is repeated under the same lock. Only a lost lock is acquired again.
+//! A deduction keeps its lock until the outcome of the commit is known. It repeats an attempt that
+//! was refused, or whose outcome is unknown, under the same lock. It acquires only a lost lock
+//! again.
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ impl<'a> DeductionLock<'a> {
     pub(super) fn new(deduction: &Deduction, lock: &'a dyn Lock) -> Self {
         Self {
             lock,
-            // Names contain no colon, so two levels never share a lock name.
+            // SKUs and warehouses contain no colon, so two levels never share a lock name.
             name: format!("stock:{}:{}", deduction.sku, deduction.warehouse),
             started: Instant::now(),
             held: Mutex::new(None),
@@ -37,7 +38,7 @@ impl<'a> DeductionLock<'a> {
         self.lock
     }
 
-    /// Acquires the lock unless it is held. Waits until `limit` after the deduction started.
+    /// Acquires the lock unless it is held. Waits until the deduction has taken `limit` in total.
     pub(super) async fn acquire(&self, limit: Duration) -> Result<(), LockError> {
         let mut held = self.held.lock().await;
         if held.is_none() {
@@ -54,7 +55,7 @@ impl<'a> DeductionLock<'a> {
     }
 
     /// Releases the lock. Stops waiting for the server's confirmation when `limit` ends, because
-    /// the answer to the caller is known already; the release itself continues in the background.
+    /// the answer to the caller is already known. The release itself continues in the background.
     pub(super) async fn release(&self, limit: impl Future<Output = ()>) {
         let Some(held) = self.held.lock().await.take() else {
             return;

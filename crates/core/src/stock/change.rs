@@ -2,7 +2,7 @@
 
 use super::{Home, Idempotency, OperationId, Remark, Revision, Sku, Warehouse};
 
-/// What must hold for the SKU, so that a change is made.
+/// A condition on the SKU. If it does not hold, the store refuses the change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precondition {
     /// It has levels (`If-Match: *`).
@@ -30,14 +30,14 @@ pub struct LevelChange {
     pub home: Option<Home>,
     /// The reason.
     pub reason: Option<Remark>,
-    /// What the caller requires.
+    /// The store makes the change only if this holds.
     pub precondition: Option<Precondition>,
 }
 
 /// Adds units to a level or takes them from it.
 #[derive(Debug, Clone)]
 pub struct Adjustment {
-    /// Its operation id.
+    /// The operation id of the movement that records the adjustment.
     pub operation: OperationId,
     /// The SKU.
     pub sku: Sku,
@@ -47,7 +47,7 @@ pub struct Adjustment {
     pub delta: i64,
     /// The reason.
     pub reason: Remark,
-    /// An identifier of another system.
+    /// An identifier from another system, such as an order number.
     pub reference: Option<Remark>,
     /// The caller's key, if one was sent.
     pub idempotency: Option<Idempotency>,

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-/// The acquisition of a lock that a write belongs to.
+/// Identifies the lock acquisition under which a row is written.
 ///
-/// A row keeps the fence of its last writer. So a holder that lost its lock without noticing finds a
-/// later fence there. Tokens of different sources cannot be compared.
+/// A row stores the fence of its last writer. If a later holder has written the row, the store
+/// refuses a holder that lost its lock without noticing. Tokens of different sources cannot be
+/// compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fence {
     /// Increases with each acquisition of the lock.

@@ -20,7 +20,7 @@ impl Quantity {
     /// The maximum that one deduction may take.
     pub const MAX: Self = Self(10_000);
 
-    /// The number of units, in the type of the counters.
+    /// The number of units, in the integer type of levels.
     #[must_use]
     pub fn units(self) -> i64 {
         i64::from(self.0)

@@ -2,7 +2,7 @@
 //!
 //! *Guarantees*: never oversells: no other writer can change or lock the row before the commit.
 //! *Costs*: one transaction of three statements; the row stays locked for one more round trip than with single-sql.
-//! *Fails when*: it never oversells; on a slow network the lock is held longer, and a client that vanishes keeps it until the server's timeout.
+//! *Fails when*: the network is slow: the row stays locked longer; if a client vanishes, the row stays locked until the server's timeout; it never oversells.
 //! *Use when*: the decision between read and write needs code that one statement cannot express.
 
 use super::{Card, Homes, Tier};

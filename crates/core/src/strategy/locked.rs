@@ -1,9 +1,9 @@
 //! Read, check, write under a distributed lock.
 //!
-//! Two safeguards keep a lost lock harmless. The local check sees, without a round trip, that the
-//! lease is over, and saves a write that would be refused. The guard, a write on condition of
-//! version and fence, refuses a write that comes too late for the check. The lab can turn off each
-//! of them to show the effect.
+//! Two safeguards make a lost lock harmless. The local check notices an expired lease without a
+//! round trip, and avoids a write that the store would refuse. The guard makes the write
+//! conditional on version and fence, so the store refuses it if another holder has written since.
+//! The lab can turn off each safeguard to show its effect.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::ports::{AttemptOutcome, Condition, StoreError};
 /// How a lock strategy protects itself from a lost lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Safeguards {
-    /// Write only on condition of version and fence.
+    /// Make the write conditional on version and fence.
     pub guard: bool,
     /// Do not write if this process knows that the lock is lost.
     pub check: bool,

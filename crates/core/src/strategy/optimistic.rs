@@ -2,7 +2,7 @@
 //!
 //! *Guarantees*: never oversells: a write that follows from an outdated read changes no row.
 //! *Costs*: one read and one transaction per attempt; under contention most attempts are discarded.
-//! *Fails when*: it never oversells; on a hot row it may give up as contended (503) while other requests succeed.
+//! *Fails when*: a row is hot: it may give up as contended (503) while other requests succeed; it never oversells.
 //! *Use when*: conflicts are rare, or the caller needs long to decide and must not hold a lock.
 
 use super::read_check::read_check_write;

@@ -1,7 +1,7 @@
 //! `redis-lua`: one script on Redis takes the units only if there are enough.
 //!
 //! *Guarantees*: volatile: never oversells while Redis keeps its data; units whose sale Redis loses (failover, `appendfsync everysec`) can be sold again.
-//! *Costs*: one round trip to Redis, shared by the requests for the same SKU at that moment; the SQL ledger follows later, and deductions stop (503) if it falls too far behind.
+//! *Costs*: one round trip to Redis, shared by concurrent requests for the same SKU; the SQL ledger follows later, and deductions stop (503) if it falls too far behind.
 //! *Fails when*: Redis loses writes that it acknowledged: those units go on sale again, and a retry whose Idempotency-Key was lost with them may sell a second time.
 //! *Use when*: a flash sale needs more than the database gives, and a small loss on failover is acceptable.
 

@@ -1,9 +1,9 @@
 //! `single-sql`: one `UPDATE` that takes the units only if there are enough.
 //!
 //! *Guarantees*: never oversells: check and write are one statement, and the row lock orders them.
-//! *Costs*: one round trip to a server; the row is locked from the `UPDATE` to the end of the commit, and during no round trip.
-//! *Fails when*: it never oversells; on one very hot row, deductions queue for the commit.
-//! *Use when*: always, unless you have measured a reason for another one; it is the default.
+//! *Costs*: one round trip to a server; the row is locked from the `UPDATE` to the end of the commit, never during a round trip.
+//! *Fails when*: one row is very hot: deductions queue for the commit; it never oversells.
+//! *Use when*: always, unless a measurement shows that you need another strategy; it is the default.
 
 use super::{Card, Homes, Tier};
 use crate::deduct::DeductionRun;
@@ -17,7 +17,7 @@ pub(super) const CARD: Card = Card {
     source: include_str!("single_sql.rs"),
 };
 
-/// The guarded `UPDATE` decides.
+/// The database checks and takes the units in one `UPDATE`.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
     let (store, method) = (&run.context.store, SqlMethod::Guarded);
     store.deduct_in_sql(run.deduction, method).await

@@ -1,8 +1,8 @@
 //! The delay line: one direction of a connection, whose bytes arrive a fixed time after they were
 //! sent.
 //!
-//! It is a queue: it reads the next bytes while earlier ones are still delayed. So it adds latency,
-//! and limits throughput only to [`MAX_CHUNKS`] per delay.
+//! The line is a queue: it reads the next bytes while earlier ones are still delayed. So it adds
+//! latency, and limits throughput only to [`MAX_CHUNKS`] chunks per delay.
 
 use std::io;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(super) async fn carry(
         loop {
             buffer.reserve(CHUNK);
             let read = (&mut from).take(CHUNK as u64).read_buf(&mut buffer).await;
-            // No bytes: the end of the stream.
+            // Zero bytes mean the end of the stream. An error also ends the copy.
             let last = !matches!(read, Ok(1..));
             let chunk = read.map(|_| buffer.split().freeze());
             let sent = sender.send((Instant::now() + delay, chunk)).await;

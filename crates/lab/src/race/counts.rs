@@ -1,7 +1,7 @@
-//! Counters by reason, and the counters of lost locks and refused writes in `/metrics`.
+//! Reads from `/metrics` how many locks were lost and how many writes were refused, by reason.
 //!
-//! Replicas count by strategy since their start, so a run's counts are the difference between two
-//! readings. They include everything else that the targets did under the same strategy.
+//! A replica counts by strategy since its start, so a run's counts are the difference between two
+//! readings. The difference includes other requests that used the same strategy during the run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use stocklock_core::strategy::Strategy;
 const LOST_LOCKS: &str = "stock_locks_lost_total";
 const REFUSED_WRITES: &str = "stock_writes_refused_total";
 
-/// Counters by reason. In JSON an object, without the reasons that were counted 0 times.
+/// Counters by reason. In JSON this is an object that omits reasons with a count of 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts(BTreeMap<String, u64>);
 
@@ -27,7 +27,7 @@ impl Counts {
         self.0.values().sum()
     }
 
-    /// The counter of this reason.
+    /// The counter of this reason; 0 if it was never counted.
     #[must_use]
     pub fn of(&self, reason: &str) -> u64 {
         self.0.get(reason).copied().unwrap_or(0)
@@ -71,7 +71,8 @@ impl fmt::Display for Counts {
     }
 }
 
-/// The counts of one strategy. All are 0 if there was no fault and the lock excluded other holders.
+/// The counts of one strategy. For a strategy with a lock, all are 0 if there was no fault and the
+/// lock excluded other holders.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LockCounts {
     /// Locks that were lost before their release, by reason.
@@ -88,10 +89,10 @@ impl LockCounts {
         *self == Self::default()
     }
 
-    /// Reads the counts from an `OpenMetrics` text. A missing counter is 0; an incomplete text or an
-    /// unexpected form is an error.
+    /// Reads the counts from an `OpenMetrics` text. A missing counter is 0. An incomplete text, or
+    /// a counter in an unexpected form, is an error.
     pub(super) fn parse(text: &str, strategy: Strategy) -> Result<Self, String> {
-        let samples = text.strip_suffix("# EOF\n").ok_or("the text has no end")?;
+        let samples = text.strip_suffix("# EOF\n").ok_or("the text is cut off")?;
         let mut counts = Self::default();
         for line in samples.lines() {
             let counted = match line.split(['{', ' ']).next() {
@@ -122,7 +123,8 @@ impl fmt::Display for LockCounts {
     }
 }
 
-/// Strategy, reason and count of `name{strategy="…",reason="…"} count`. No name needs an escape.
+/// Strategy, reason and count of `name{strategy="…",reason="…"} count`. Names with escaped
+/// characters do not occur.
 fn sample(line: &str) -> Option<(&str, &str, u64)> {
     let (_, rest) = line.split_once("{strategy=\"")?;
     let (strategy, rest) = rest.split_once("\",reason=\"")?;
@@ -146,8 +148,8 @@ pub(super) async fn read(
     Ok(read)
 }
 
-/// The sum of all targets' counts since `before`, and the targets that no longer answer. A target
-/// that was restarted is an error.
+/// The sum of all targets' counts since `before`, and the targets that no longer answer. Fails if a
+/// counter has decreased, because then the target was restarted.
 pub(super) async fn read_since(
     before: Vec<(&Target, LockCounts)>,
     strategy: Strategy,

@@ -63,8 +63,8 @@ impl JournalConsumer {
         }
     }
 
-    /// Applies entries until `stop` is cancelled, and then the entries that the journals have at that
-    /// moment. Calls `report` with the number of waiting movements, or `None` if it is unknown.
+    /// Applies entries until `stop` is cancelled. Then it applies those added before and returns.
+    /// Calls `report` with the number of waiting movements, or `None` if it is unknown.
     ///
     /// # Cancel safety
     /// After the future is dropped, other consumers claim the entries that it had read.

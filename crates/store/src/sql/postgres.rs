@@ -1,7 +1,8 @@
 //! PostgreSQL.
 //!
-//! Guarantees: a statement that waited for a row decides by what the row has become. The server
-//! itself bounds locks, statements and idle transactions.
+//! Guarantees: a statement that waited for a row checks its condition against the row's new values.
+//! The server limits how long a session waits for locks, runs a statement, or idles in a
+//! transaction.
 
 use sqlx::Postgres;
 
@@ -47,7 +48,7 @@ impl Dialect for PostgresServer {
         write: &ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
         let mut connection = pool.acquire().await?;
-        // `fetch` reads the answer to its end, which says that the server has committed.
+        // `fetch` reads the complete answer. Its last message confirms the commit.
         let statement = Statement::built(update_and_insert(write));
         let written = connection.fetch(statement, &write.values()).await;
         match written {
@@ -95,8 +96,8 @@ impl Dialect for PostgresServer {
     }
 }
 
-/// One column of values for each column of rows, so that the text does not depend on their number
-/// and is prepared once.
+/// Inserts any number of rows with one array parameter per column. The text is therefore always the
+/// same, and each connection prepares it once.
 fn insert_entries() -> String {
     let remarks = Remarks::NAMES.join(", ");
     let remark_values = (12..=LedgerRow::KNOWN).map(|number| format!("${number}::text[]"));
@@ -117,13 +118,13 @@ fn insert_entries() -> String {
     )
 }
 
-/// One value of each row.
+/// The values of one column, in the order of the rows.
 fn column<'a, T>(rows: &[&'a LedgerRow], value: impl Fn(&'a LedgerRow) -> T) -> Vec<T> {
     rows.iter().copied().map(value).collect()
 }
 
-/// Level and movement in one statement: it is a transaction by itself, takes one round trip, and
-/// holds the row's lock across none.
+/// Updates the level and inserts the movement in one statement, which is a transaction by itself.
+/// It takes one round trip, and the row is not locked while messages travel.
 fn update_and_insert(write: &ConditionalWrite<'_>) -> String {
     format!(
         "WITH written AS ({update})

@@ -30,7 +30,7 @@ impl<D: Dialect> SqlStore<D> {
         .await
     }
 
-    /// The movements that `rest` of a statement selects.
+    /// The movements that a statement selects. `rest` is its text after the table name.
     async fn select_movements(&self, rest: &str, values: &[Value<'_>]) -> Result<Vec<Movement>> {
         let statement = Statement::built(format!(
             "SELECT {}, {} AS created_at FROM movement {rest}",

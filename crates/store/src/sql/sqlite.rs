@@ -1,8 +1,8 @@
 //! SQLite, embedded: one writer connection, and readers beside it.
 //!
 //! Guarantees: WAL with `synchronous=FULL`, so that an acknowledged sale survives a power cut. Every
-//! write begins with `BEGIN IMMEDIATE`, because a read transaction cannot become a writing one while
-//! others write. `BEGIN IMMEDIATE` also locks every row.
+//! write begins with `BEGIN IMMEDIATE`, because SQLite refuses the first write of a read
+//! transaction if another connection has written since. `BEGIN IMMEDIATE` also locks every row.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -37,7 +37,8 @@ impl Dialect for SqliteFile {
 
     fetch!(query::<Sqlite>);
 
-    /// One transaction. There are no messages to save.
+    /// One transaction with several statements. SQLite runs in this process, so one combined
+    /// statement would save no round trip.
     async fn conditional_write(
         pool: &Pool<Self>,
         write: &ConditionalWrite<'_>,
@@ -59,7 +60,7 @@ impl Dialect for SqliteFile {
         }))
     }
 
-    /// One by one. A duplicate is skipped.
+    /// Inserts the rows one by one, and skips duplicates.
     async fn insert_entries(tx: &mut Transaction<Self>, rows: &[&LedgerRow]) -> sqlx::Result<()> {
         for row in rows {
             insert_entry(tx, row).await?;
@@ -67,13 +68,14 @@ impl Dialect for SqliteFile {
         Ok(())
     }
 
-    /// None: each connection sets what matters when it is opened.
+    /// Always empty, because this process sets the relevant settings when it opens a connection.
     async fn unsafe_settings(_: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
         Ok(Vec::new())
     }
 }
 
-/// Whether the URL names an in-memory database: by sqlx's two names, or by SQLite's, the empty one.
+/// Whether each connection would get a separate database. sqlx's names for this are `:memory:` and
+/// `mode=memory`; SQLite's is an empty file name.
 fn is_in_memory(url: &str) -> bool {
     let rest = url.strip_prefix("sqlite:").unwrap_or(url);
     let rest = rest.strip_prefix("//").unwrap_or(rest);
@@ -87,14 +89,15 @@ fn options(url: &str) -> Result<SqliteConnectOptions, String> {
     let options = SqliteConnectOptions::from_str(url).map_err(|error| error.to_string())?;
     if is_in_memory(url) {
         return Err(
-            "each connection to an in-memory SQLite database has a database of its own: \
+            "each connection to an in-memory SQLite database opens a separate database: \
              name a file, as in sqlite://stocklock.db"
                 .to_owned(),
         );
     }
     Ok(options
         .create_if_missing(true)
-        // A statement may wait a second for another writer. That needs no warning.
+        // Otherwise sqlx warns about a statement that takes a second. Waiting that long for another
+        // writer is normal.
         .disable_statement_logging()
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full))
@@ -109,7 +112,7 @@ impl SqliteFile {
         Ok(Self(options(url)?))
     }
 
-    /// The pool waits for the write lock, so that SQLite does not block a thread meanwhile.
+    /// Without a busy timeout. The pool waits for the write lock, so no thread blocks in SQLite.
     pub(crate) fn for_writer(&self) -> Self {
         Self(self.0.clone().busy_timeout(Duration::ZERO))
     }
@@ -135,8 +138,8 @@ impl Server for SqliteFile {
 
 /// Creates the file if necessary and brings its schema up to date.
 ///
-/// SQLite has no lock that outlives a transaction, so one of two processes that start together may
-/// fail. When it tries again, the other one is done.
+/// SQLite has no lock that outlives a transaction, so if two processes migrate together, one may
+/// fail. It tries again, and by then the other process has finished.
 pub(crate) async fn migrate(url: &str) -> Result<(), String> {
     let options = options(url)?.busy_timeout(migration::LIMIT);
     let file = options.get_filename().display().to_string();

@@ -1,4 +1,4 @@
-//! A few buyers of a few units: builds their world and checks how each schedule ends.
+//! Builds a model world with a few buyers and a few units, and checks the end of each schedule.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use stocklock_core::stock::{
 };
 use stocklock_core::strategy::{Available, LocalMutexes, Safeguards, Strategy, Tier};
 
-/// Most schedules of one scenario; all scenarios together should take seconds.
+/// Maximum number of schedules per scenario. All scenarios together should take seconds.
 const BOUND: u64 = 200_000;
 
 /// Longer than any run, so that no time limit is ever reached.
@@ -35,7 +35,7 @@ pub(super) struct Scenario {
     pub(super) buyers: Vec<&'static str>,
     /// The idempotency key of all buyers.
     pub(super) key: Option<&'static str>,
-    /// Number of processes that the buyers are spread over; each has its own mutexes.
+    /// Number of processes that the buyers are spread over. Each process has its own mutexes.
     pub(super) processes: usize,
     /// Number of connections that may be lost in COMMIT.
     pub(super) faults: u32,
@@ -44,7 +44,7 @@ pub(super) struct Scenario {
     pub(super) losses: u32,
     /// The condition of a write under the lock; unused if `safeguards.guard` is off.
     pub(super) condition: WriteCondition,
-    /// Without the local check unless a test turns it on: it makes fewer schedules oversell.
+    /// The local check is off unless a test turns it on, because it makes fewer schedules oversell.
     pub(super) safeguards: Safeguards,
 }
 
@@ -75,8 +75,8 @@ impl Scenario {
             key: None,
             processes: 1,
             faults: 0,
-            // Enough for every buyer: a deduction meets at most one conflict with each other buyer,
-            // and one with its own earlier attempt if that attempt's outcome is unknown.
+            // Enough for every buyer: each other buyer causes at most one conflict. So does an
+            // earlier attempt of the same buyer whose outcome is unknown.
             max_attempts: 6,
             losses: 0,
             condition: WriteCondition::VersionAndFence,
@@ -97,7 +97,7 @@ impl Scenario {
         self.explore_with(|_, _| Ok(()))
     }
 
-    /// As [`Scenario::explore`], with another check at the end of each schedule.
+    /// Like [`Scenario::explore`], with an additional check at the end of each schedule.
     pub(super) fn explore_with(
         &self,
         mut check: impl FnMut(&MemoryStore, &[Answer]) -> anyhow::Result<()>,
@@ -146,13 +146,14 @@ impl Scenario {
         World { state, tasks }
     }
 
-    /// The mutex has a queue, so the order of arrival at it matters and needs a step. A store needs
-    /// none, because each of its statements is a step.
+    /// Whether the arrival of a buyer is a step of the schedule. It must be one for the mutex,
+    /// whose queue keeps the order of arrival. A store needs no such step: each of its statements
+    /// is a step.
     fn arrival_is_step(&self) -> bool {
         self.strategy == Strategy::LocalMutex
     }
 
-    /// The same code that the `Deductor` runs for a request.
+    /// The task of one buyer. It runs the same code as the `Deductor` does for a request.
     fn task(&self, name: &str, context: Arc<DeductionContext>) -> Task<Answer> {
         let (strategy, safeguards) = (self.strategy, self.safeguards);
         let is_step = self.arrival_is_step();
@@ -204,7 +205,8 @@ impl Scenario {
             lost_update == (audit.drift() != 0),
             "the level drifts if and only if two movements read the same version: {sold:?}"
         );
-        // With definite answers and no lost update, every unit that is wanted must be sold.
+        // If every outcome is known and no update was lost, the buyers must get every unit in stock
+        // that they want.
         // Buyers with the same key count as one buyer and are checked elsewhere.
         if self.key.is_none() && audit.drift() == 0 && !contended && !unknown {
             let wanted = i64::try_from(self.buyers.len())?;
@@ -217,8 +219,9 @@ impl Scenario {
     }
 }
 
-/// A pause without length. It is a step only if the following code does not yield first: other
-/// tasks may as well run right before the next statement. The mutex's wait limit never ends.
+/// A pause that takes no time. The field says whether it is a step of the schedule. It need not be
+/// one if the next statement is a step, because other tasks can run there. A pause of
+/// [`WAIT_LIMIT`] never ends, so the mutex never gives up.
 #[derive(Debug)]
 struct TimelessSleep(bool);
 

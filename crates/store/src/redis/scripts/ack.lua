@@ -1,6 +1,6 @@
--- Acknowledges and deletes entries that are in SQL, and counts the acknowledged entries of each level.
--- It also counts entries that Redis lost or that another consumer acknowledged. That is harmless: a
--- concurrent load of the level is only repeated.
+-- Acknowledges and deletes entries that are in SQL, and counts them for each level.
+-- The count includes entries that Redis lost or that another consumer acknowledged. A count that is
+-- too high is harmless: it only makes a concurrent load of the level start again.
 -- KEYS: the journal, its counters. ARGV: the group, then each entry's id, level and number of movements.
 local ids, acked, removed = {}, {}, 0
 for i = 2, #ARGV, 3 do

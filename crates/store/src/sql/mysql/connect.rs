@@ -10,17 +10,18 @@ use crate::StoreOptions;
 use crate::sql::migration;
 use crate::sql::pool::{self, Server};
 
-/// The settings of every session except a migration's. sqlx sets the time zone. Strict mode, because
-/// the server would otherwise truncate values. Only MariaDB reads `/*M! */`: after how many seconds it
-/// ends an idle transaction and frees its rows. This service never pauses inside a transaction, so an
-/// idle one has lost its client. (`idle_write_transaction_timeout` would spare transactions that have
-/// only locked rows.)
+/// The settings of every session except a migration's. sqlx sets the time zone.
+///
+/// Without strict mode, the server truncates values that do not fit. Only MariaDB executes the text
+/// in `/*M! */`. It then ends a transaction that is idle for 10 seconds, and frees its rows. This
+/// service never pauses inside a transaction, so an idle one has lost its client.
+/// `idle_write_transaction_timeout` would not end a transaction that has only locked rows.
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
     SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'
         /*M! , idle_transaction_timeout = 10 */";
 
-/// How long a session waits for a lock, in seconds, and for a statement, in milliseconds. MariaDB
-/// and MySQL each read their own line.
+/// Parameters: the longest wait for a lock, in seconds, and the longest statement, in milliseconds.
+/// MariaDB and MySQL name the second limit differently; each executes only the line with its name.
 const TIME_LIMITS: &str = "SET SESSION innodb_lock_wait_timeout = ?
     /*M!100101 , SESSION max_statement_time = ? / 1000 */
     /*!50708 , SESSION max_execution_time = ? */";
@@ -34,7 +35,8 @@ const FORGET_UNFINISHED: &str = "DELETE FROM _sqlx_migrations WHERE version = ? 
 fn options(url: &str) -> Result<MySqlConnectOptions, String> {
     let options = MySqlConnectOptions::from_str(url)
         .map_err(|error| error.to_string())?
-        // A statement may wait a second for a row. That needs no warning.
+        // Otherwise sqlx warns about a statement that takes a second. Waiting that long for a row
+        // is normal.
         .disable_statement_logging();
     if options.get_database().is_none() {
         return Err("the URL names no database: mysql://user@host/database".to_owned());
@@ -84,7 +86,7 @@ impl Server for MySqlServer {
     }
 }
 
-/// Brings the schema up to date. Several processes take turns.
+/// Brings the schema up to date. Processes that start together migrate one after the other.
 pub(crate) async fn migrate(url: &str) -> Result<(), String> {
     let options = options(url)?;
     let server = format!("{}:{}", options.get_host(), options.get_port());
@@ -101,7 +103,7 @@ pub(crate) async fn migrate(url: &str) -> Result<(), String> {
 }
 
 async fn migrate_alone(connection: &mut MySqlConnection) -> Result<(), MigrateError> {
-    // Longer than the whole migration may take, so that the caller's bound decides.
+    // Longer than the caller's limit for the whole migration, so the caller's limit ends the wait.
     let granted: Option<i64> = sqlx::query_scalar(MIGRATION_LOCK)
         .bind(2 * migration::LIMIT.as_secs())
         .fetch_one(&mut *connection)
@@ -114,8 +116,9 @@ async fn migrate_alone(connection: &mut MySqlConnection) -> Result<(), MigrateEr
     migrator.set_locking(false);
     loop {
         match migrator.run_direct(None, &mut *connection, false).await {
-            // Data definitions commit as they go, so a process that was killed leaves a migration half
-            // done. Ours can be repeated, and no other process migrates while we hold the lock.
+            // Each data definition commits at once, so a killed process leaves a migration
+            // unfinished. Repeating it is safe: our migrations can run twice, and we hold the
+            // migration lock.
             Err(MigrateError::Dirty(version)) => {
                 let forgotten = sqlx::query(FORGET_UNFINISHED).bind(version);
                 forgotten.execute(&mut *connection).await?;
