@@ -97,7 +97,7 @@ pub struct LogConfig {
 
 /// Connections of a replica that no setting counts: one for readiness, two for locks in Redis, two
 /// for stock in Redis, one for `ZooKeeper`.
-const UNCOUNTED_CONNECTIONS: u64 = 6;
+pub(crate) const UNCOUNTED_CONNECTIONS: u64 = 6;
 
 impl Config {
     /// The configured servers, which decide the strategies that can be used.

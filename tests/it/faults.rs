@@ -33,6 +33,7 @@ mod lock_server_killed;
 mod lock_servers;
 mod memory;
 pub(crate) mod session;
+mod sessions_ended;
 mod unknown_commit;
 
 /// A bound for what takes milliseconds on an idle machine.

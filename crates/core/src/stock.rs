@@ -1,7 +1,7 @@
 //! The domain: names, quantities, levels, movements, and the errors of a deduction.
 //!
-//! Values are built only by parsing, so a value needs no further check. Nothing here does I/O,
-//! knows a driver, or knows HTTP.
+//! Values are built only by parsing, so a value needs no further check. Nothing here does I/O or
+//! knows a driver. The texts of errors are those of the API.
 
 mod audit;
 mod change;

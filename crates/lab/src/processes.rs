@@ -83,7 +83,8 @@ impl ReplicaProcesses {
         }
         for (number, mut replica) in (1..).zip(self.replicas) {
             match timeout_at(until, replica.process.wait()).await {
-                Ok(Ok(_)) => {}
+                Ok(Ok(status)) if status.success() => {}
+                Ok(Ok(status)) => problems.push(format!("replica {number} failed: {status}")),
                 Ok(Err(error)) => problems.push(format!("replica {number}: {error}")),
                 Err(_) => {
                     problems.push(format!("replica {number} did not stop and was killed"));

@@ -204,17 +204,21 @@ impl LevelStore for MemoryStore {
         let delta = adjustment.delta;
         let place = (&adjustment.sku, &adjustment.warehouse);
         let mut tx = Transaction::begin(self);
-        let add = |row: &mut Row| row.level.on_hand += delta;
-        let Some(after) = tx.update(place, |_| true, add).await else {
+        let Some(Row { level: old, .. }) = tx.select_for_update(place).await else {
             return Ok(ChangeOutcome::UnknownSku);
         };
-        if after.level.available() < 0 {
-            drop(tx);
-            let level = self.level(place.0, place.1).await?;
-            return Ok(ChangeOutcome::refused(level, delta));
+        let available = old.available();
+        if available + delta < 0 {
+            return Ok(ChangeOutcome::BelowLimit { available });
         }
+        let level = StockLevel {
+            on_hand: old.on_hand + delta,
+            version: old.version + 1,
+            ..old
+        };
+        tx.put(level.clone()).await;
         let key = adjustment.idempotency.as_ref();
         let movement = (adjustment.operation, delta, key);
-        self.record_change(tx, movement, after.level, false).await
+        self.record_change(tx, movement, level, false).await
     }
 }

@@ -95,18 +95,3 @@ pub enum ChangeOutcome {
     /// The ledger already has this operation, or this idempotency key.
     Duplicate,
 }
-
-impl ChangeOutcome {
-    /// Why SQL refused a change by `delta` units, given the level that was read after the refusal.
-    #[must_use]
-    pub fn refused(level: Option<StockLevel>, delta: i64) -> Self {
-        match level {
-            None => Self::UnknownSku,
-            Some(level) if level.home != Home::Sql => Self::WrongHome(level.home),
-            Some(level) if level.available() + delta >= 0 => Self::Conflict,
-            Some(level) => Self::BelowLimit {
-                available: level.available(),
-            },
-        }
-    }
-}

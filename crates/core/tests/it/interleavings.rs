@@ -192,12 +192,14 @@ fn lost_lease_oversells_unless_version_and_fence_are_checked(
 
 /// One task sets the level to 5 while another sells or removes one unit: the level agrees with its
 /// movements in every schedule. A refusal names a level that was too low. If the level is raised
-/// between the refusal and the read of the level, the attempt is a conflict.
+/// between the refusal of a sale and the read of the level, the attempt is a conflict. An adjustment
+/// decides under the lock of the row, so it has no conflict.
 #[rstest]
 fn set_level_during_a_sale_keeps_level_and_movements_equal(
     #[values(0, 1)] stock: i64,
     #[values(false, true)] by_adjustment: bool,
 ) {
+    let can_conflict = stock == 0 && !by_adjustment;
     let sku = sku(SKU);
     let mut sold_out = 0;
     let mut conflicts = 0;
@@ -218,7 +220,7 @@ fn set_level_during_a_sale_keeps_level_and_movements_equal(
             match answers[1] {
                 AttemptOutcome::Deducted { .. } => {}
                 AttemptOutcome::Insufficient { available: 0 } if stock == 0 => sold_out += 1,
-                AttemptOutcome::Conflict if stock == 0 => conflicts += 1,
+                AttemptOutcome::Conflict if can_conflict => conflicts += 1,
                 refused => bail!("{refused:?}"),
             }
             let audit = store.audit_now(&sku);
@@ -229,8 +231,8 @@ fn set_level_during_a_sale_keeps_level_and_movements_equal(
         },
     );
     let schedules = explored.unwrap_or_else(|failure| panic!("{failure}"));
-    assert!(schedules > 10, "{schedules} schedules");
-    assert_eq!((sold_out > 0, conflicts > 0), (stock == 0, stock == 0));
+    assert!(schedules > 5, "{schedules} schedules");
+    assert_eq!((sold_out > 0, conflicts > 0), (stock == 0, can_conflict));
 }
 
 async fn sell_one(store: MemoryStore) -> AttemptOutcome {

@@ -3,12 +3,12 @@
 use redis::Cmd;
 
 use super::RedisStore;
-use super::errors::bad_answer;
 use super::keys::Shard;
 use super::update::WriteRequest;
 use crate::StoreError;
 use crate::journal::{EntryId, format_line, parse_line};
 use crate::sql::ledger_row::LedgerRow;
+use stocklock_core::ports::Server;
 use stocklock_core::stock::{Idempotency, Movement, OperationId, Sku};
 
 impl RedisStore {
@@ -26,7 +26,10 @@ impl RedisStore {
             return Ok(None);
         };
         // The entry has no journal entry id, so the movement has no time.
-        let row = parse_line(&entry, EntryId::default()).map_err(|_| bad_answer(&entry))?;
+        let row = parse_line(&entry, EntryId::default()).map_err(|problem| {
+            let problem = format!("this release cannot read the dedup entry {entry}: {problem}");
+            StoreError::Unavailable(Server::Redis, problem.into())
+        })?;
         row.movement().map(Some)
     }
 

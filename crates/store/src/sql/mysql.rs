@@ -59,7 +59,7 @@ impl Dialect for MySqlServer {
                 let problem = format!("{} answers to five statements", answers.len());
                 return Err(StoreError::OutcomeUnknown(problem.into()));
             };
-            tx.committed();
+            tx.ended();
             let available = update.last_insert_id().cast_signed();
             return Ok((update.rows_affected() > 0).then(|| deducted(available)));
         };

@@ -10,7 +10,7 @@
 //! when it comes back:
 //! - every request answered, no transaction open: it is reused;
 //! - every request answered, a transaction open: it is rolled back, then reused;
-//! - a request not answered: it is closed.
+//! - a request not answered, or the server has ended the session: it is closed.
 
 use std::time::Duration;
 

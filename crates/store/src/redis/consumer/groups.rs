@@ -66,10 +66,16 @@ impl<'a> ConsumerConnection<'a> {
     /// Counts the entries, joins the groups of new journals, and returns how many movements wait in
     /// all journals.
     pub(super) async fn refresh(&mut self) -> RedisResult<u64> {
+        let journals: Vec<_> = Shard::all().map(|shard| self.keys.journal(shard)).collect();
+        let existing: u64 = self.connection.exists(&journals).await?;
+        if existing == 0 {
+            self.entries.clear();
+            self.cursors.clear();
+            return Ok(0);
+        }
         let mut commands = redis::pipe();
-        for shard in Shard::all() {
-            let journal = self.keys.journal(shard);
-            commands.exists(&journal).xlen(&journal);
+        for (shard, journal) in Shard::all().zip(&journals) {
+            commands.exists(journal).xlen(journal);
             commands.hget(self.keys.counters(shard), "waiting");
         }
         let found: Vec<(bool, u64, Option<String>)> =

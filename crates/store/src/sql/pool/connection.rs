@@ -13,7 +13,7 @@ use super::ServerHealth;
 use super::server::{Opener, Server};
 use crate::Result;
 use crate::sql::dialect::{AnyRow, Dialect, Statement, Value};
-use crate::sql::errors::in_commit;
+use crate::sql::errors::{Verdict, classify, in_commit};
 
 /// Older connections are not reused, so that what a server keeps for each of them does not grow
 /// without bound, and a server that moved is found at its new address.
@@ -50,10 +50,17 @@ impl<S: Server> PooledConnection<S> {
         connection.expect("the connection is there until the drop")
     }
 
-    /// Records whether the request was answered. After any error but the database's own, the
-    /// connection is broken, or an answer on it is half read.
+    /// Records whether the connection can be used again. It cannot after an error that is not the
+    /// database's own: it is broken, or an answer on it is half read. It cannot either after the
+    /// database's last message on it, for example that an administrator ended the session.
     pub(crate) fn received<T>(&mut self, answer: sqlx::Result<T>) -> sqlx::Result<T> {
-        self.unanswered = !matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
+        let verdict = answer.as_ref().err().map(classify);
+        let answered = matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
+        let lost = verdict == Some(Verdict::ConnectionLost);
+        self.unanswered = lost || !answered;
+        if lost {
+            self.health.record_failure();
+        }
         answer
     }
 
@@ -153,8 +160,8 @@ impl<S: Server> Transaction<S> {
         Self(connection)
     }
 
-    /// The last request ended the transaction.
-    pub(crate) fn committed(mut self) {
+    /// No transaction is open: the last request ended it, or did not begin one.
+    pub(crate) fn ended(mut self) {
         self.0.in_transaction = false;
     }
 
@@ -163,7 +170,7 @@ impl<S: Server> Transaction<S> {
     /// rolled back.
     pub(crate) async fn commit(mut self) -> Result<()> {
         self.0.run("COMMIT").await.map_err(in_commit)?;
-        self.committed();
+        self.ended();
         Ok(())
     }
 
@@ -171,7 +178,7 @@ impl<S: Server> Transaction<S> {
     /// the server roll back.
     pub(crate) async fn roll_back(mut self) {
         match self.0.run("ROLLBACK").await {
-            Ok(()) => self.committed(),
+            Ok(()) => self.ended(),
             Err(error) => {
                 tracing::debug!(%error, "a connection is closed: it could not be rolled back");
                 self.0.unanswered = true;

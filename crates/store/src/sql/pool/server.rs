@@ -149,7 +149,7 @@ impl<S: Server> Pool<S> {
                 }
                 Err(error) => {
                     // The server answered that it did not begin.
-                    tx.committed();
+                    tx.ended();
                     return Err(before_commit(error));
                 }
             }
