@@ -71,20 +71,24 @@ impl ReplicaProcesses {
     /// line for each replica that had ended before or that failed.
     pub async fn stop(mut self, limit: Duration) -> Vec<String> {
         let until = Instant::now() + limit;
+        let mut ended = Vec::new();
+        for replica in &mut self.replicas {
+            ended.push(matches!(replica.process.try_wait(), Ok(Some(_))));
+            // Standard input is a pipe: dropping this end closes it.
+            drop(replica.process.stdin.take());
+        }
         let mut problems = Vec::new();
-        for (number, replica) in (1..).zip(&mut self.replicas) {
-            match replica.process.try_wait() {
-                Ok(Some(status)) => {
+        for ((number, mut replica), ended) in (1..).zip(self.replicas).zip(ended) {
+            match timeout_at(until, replica.process.wait()).await {
+                Ok(Ok(status)) if ended => {
                     problems.push(format!("replica {number} ended during the race: {status}"));
                 }
-                // Standard input is a pipe: dropping this end closes it.
-                _ => drop(replica.process.stdin.take()),
-            }
-        }
-        for (number, mut replica) in (1..).zip(self.replicas) {
-            match timeout_at(until, replica.process.wait()).await {
                 Ok(Ok(status)) if status.success() => {}
-                Ok(Ok(status)) => problems.push(format!("replica {number} failed: {status}")),
+                Ok(Ok(status)) => {
+                    problems.push(format!(
+                        "replica {number} failed while it stopped: {status}"
+                    ));
+                }
                 Ok(Err(error)) => problems.push(format!("replica {number}: {error}")),
                 Err(_) => {
                     problems.push(format!("replica {number} did not stop and was killed"));
@@ -237,13 +241,15 @@ mod tests {
     #[tokio::test]
     async fn replica_that_ends_or_hangs_is_reported() {
         let announce = r#"echo '{"listening":"http://127.0.0.1:4000"}'"#;
-        let script = format!("{announce}; if [ $1 = 1 ]; then exit 3; fi; exec sleep 60");
-        let mut replicas = ReplicaProcesses::start(2, shell(&script)).await.unwrap();
+        let script =
+            format!("{announce}; case $1 in 1) exit 3;; 2) cat; exit 4;; esac; exec sleep 60");
+        let mut replicas = ReplicaProcesses::start(3, shell(&script)).await.unwrap();
         replicas.replicas[0].process.wait().await.unwrap();
-        let problems = replicas.stop(Duration::from_millis(10)).await;
+        let problems = replicas.stop(Duration::from_secs(1)).await;
         let expected = [
             "replica 1 ended during the race: exit status: 3",
-            "replica 2 did not stop and was killed",
+            "replica 2 failed while it stopped: exit status: 4",
+            "replica 3 did not stop and was killed",
         ];
         assert_eq!(problems, expected);
     }
