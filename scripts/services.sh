@@ -13,6 +13,7 @@ needed=(
     "make|make|make"
     "MariaDB|mariadbd mariadb-install-db mariadb-admin|mariadb-server"
     "PostgreSQL|postgres initdb|postgresql"
+    "PgBouncer|pgbouncer|pgbouncer"
     "Redis|redis-server|redis-server"
     "ZooKeeper|java /usr/share/java/zookeeper.jar|zookeeper default-jre-headless"
     "nginx, and curl, which checks that it answers|nginx curl|nginx curl"

@@ -167,5 +167,5 @@ fn start_logging(log: &LogConfig) -> Result<(), Failure> {
 
 async fn migrate(database: &DatabaseConfig) -> Result<(), Failure> {
     let migrated = store::migrate(database.url()).await;
-    migrated.map_err(|problem| Failure::Other(format!("cannot migrate the database: {problem}")))
+    migrated.map_err(|problem| Failure::Other(format!("cannot use the database: {problem}")))
 }

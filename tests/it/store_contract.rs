@@ -8,4 +8,6 @@ mod fenced;
 pub(crate) mod fixture;
 mod ledger;
 mod migrations;
+mod requirements;
 mod servers;
+mod upgrades;

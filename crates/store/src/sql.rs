@@ -146,15 +146,18 @@ pub(crate) fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn SqlBacke
     }
 }
 
-/// Brings the schema of the database at `url` up to date. Several processes may do so at once.
+/// Checks the server, and brings the schema of the database at `url` up to date while replicas sell.
+/// Several processes may do so at once. A migration may take any time; a server that does not answer
+/// is tried for 30 s.
 ///
 /// # Errors
-/// A sentence that says what failed, without the URL's password.
+/// A sentence that says what failed, or which settings of the server must be changed, without the
+/// URL's password.
 pub async fn migrate(url: &str) -> Result<(), String> {
     match scheme(url) {
-        "sqlite" => sqlite::migrate(url).await,
-        "mysql" | "mariadb" => mysql::migrate(url).await,
-        "postgres" | "postgresql" => postgres::migrate(url).await,
+        "sqlite" => migration::run(&SqliteFile::for_migration(url)?).await,
+        "mysql" | "mariadb" => migration::run(&MySqlServer::for_migration(url)?).await,
+        "postgres" | "postgresql" => migration::run(&PostgresServer::for_migration(url)?).await,
         other => Err(unknown_scheme(other)),
     }
 }

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use url::Url;
 
 mod fresh;
+mod pgbouncer;
 mod private_server;
 mod program;
 mod redis;
@@ -22,6 +23,7 @@ mod zookeeper;
 pub use fresh::{
     TestDatabase, TestRedis, TestZooKeeper, fresh_database, fresh_redis, fresh_zookeeper,
 };
+pub use pgbouncer::PgBouncer;
 pub use private_server::PrivateServer;
 pub use program::{Program, Settings, find};
 

@@ -215,6 +215,7 @@ async fn session_does_not_depend_on_mariadbs_defaults() {
         "SET GLOBAL sql_mode = 'SIMULTANEOUS_ASSIGNMENT,ONLY_FULL_GROUP_BY'",
         "SET GLOBAL tx_isolation = 'SERIALIZABLE'",
         "SET GLOBAL character_set_server = 'latin1'",
+        "SET GLOBAL autocommit = 0",
     ] {
         raw.run(setting).await.unwrap();
     }
@@ -242,6 +243,10 @@ async fn session_does_not_depend_on_mariadbs_defaults() {
     assert_eq!(timeout(SOON, isolation).await.unwrap(), "READ COMMITTED");
     rival.let_go().await;
     waiting.await.unwrap().unwrap();
+    fixture.level("货").await;
+    sleep(Duration::from_millis(150)).await;
+    let open = "SELECT trx_state FROM information_schema.innodb_trx";
+    assert_eq!(raw.text(open).await, None, "a read left a transaction open");
 
     let hours = [
         "SELECT date_format(utc_timestamp(), '%Y-%m-%dT%H')",

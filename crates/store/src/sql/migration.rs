@@ -1,164 +1,221 @@
-//! Brings a schema up to date. Retries within a bound while that may help; then reports one sentence.
+//! Brings a schema up to date while replicas sell.
+//!
+//! Guarantees: one process at a time changes the schema. A statement that waits for a lock gives up
+//! soon and is tried again after a pause, because sales queue behind it. A migration may take any
+//! time. The schema of a newer release is accepted: new columns are nullable, and old ones stay.
 
-use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
-use sqlx::migrate::{Migrate, MigrateError, Migrator};
-use sqlx::mysql::MySqlDatabaseError;
-use sqlx::{ConnectOptions, Connection};
-use tokio::time::Instant;
-use tracing::info;
+use sqlx::Connection as _;
+use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
 
 use super::errors::{Verdict, classify};
+use super::pool::Server;
 
-/// How long a migration may take, including the turns of other processes.
-pub(super) const LIMIT: Duration = Duration::from_secs(30);
+mod explain;
+
+pub(super) use explain::{explain_file, explain_server};
+pub(super) use explain::{is_transient_on_file, is_transient_on_server};
+
+/// How long a server may be away, or a file may be in another process's migration.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How long one attempt to connect may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The longest pause between two attempts; the first one is a hundredth of it.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Runs all migrations on one connection. Tries again like [`run_until_done`].
-pub(super) async fn run<C: Connection + Migrate>(
-    options: &impl ConnectOptions<Connection = C>,
-    migrator: Migrator,
-    database: &str,
-    is_transient: impl Fn(&MigrateError) -> bool,
-) -> Result<(), MigrateError> {
-    let migrator = &migrator;
-    let attempt = || async move {
-        let mut connection = options.connect().await?;
-        // With `run`, the compiler cannot prove that the future is `Send`.
-        migrator.run_direct(None, &mut connection, false).await?;
-        Ok(connection.close().await?)
-    };
-    run_until_done(database, is_transient, attempt).await
+/// How long a statement of a migration waits for a lock. Shorter than a sale may wait. MariaDB counts
+/// in whole seconds.
+pub(super) const LOCK_LIMIT: Duration = Duration::from_millis(250);
+
+/// How long sales run undisturbed before a migration asks for its lock again.
+const LOCK_PAUSE: Duration = Duration::from_secs(2);
+
+/// The pause before a process asks again whether another one has finished its migration.
+const TURN_PAUSE: Duration = Duration::from_millis(100);
+
+/// After how long a step is logged as long, and how often after that.
+const LONG_STEP: Duration = Duration::from_secs(1);
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// sqlx's record of the migrations that the database has.
+const TABLE: &str = "_sqlx_migrations";
+
+/// A database whose schema can be migrated. [`Server::open`] sets the session's time limits: none for
+/// a statement, and [`LOCK_LIMIT`] for a lock.
+pub(super) trait MigrationServer: Server<Connection: Migrate> {
+    /// All migrations of this build.
+    fn migrations() -> Migrator;
+
+    /// Settings of the server under which the service would fail: one sentence each.
+    fn refusals(
+        &self,
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = sqlx::Result<Vec<String>>> + Send;
+
+    /// Excludes other processes until the connection is closed. May wait for a second. Returns
+    /// whether that succeeded.
+    fn try_lock(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = sqlx::Result<bool>> + Send;
+
+    /// Removes what an interrupted attempt of this migration has left.
+    fn prepare(
+        connection: &mut Self::Connection,
+        migration: &Migration,
+    ) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    /// Whether the same attempt may succeed soon.
+    fn is_transient(error: &MigrateError) -> bool;
+
+    /// One sentence on what failed, without a password.
+    fn explain(&self, error: &MigrateError) -> String;
 }
 
-/// Runs a migration of `database` until it succeeds, fails with an error that a retry cannot help, or
-/// the limit has passed.
-pub(super) async fn run_until_done<F>(
-    database: &str,
-    is_transient: impl Fn(&MigrateError) -> bool,
-    migrate: impl Fn() -> F,
-) -> Result<(), MigrateError>
-where
-    F: Future<Output = Result<(), MigrateError>>,
-{
-    let started = Instant::now();
+/// Brings the schema up to date. Several processes may do so at once.
+///
+/// # Errors
+/// A sentence that says what failed, or which settings of the server must be changed.
+pub(super) async fn run<S: MigrationServer>(server: &S) -> Result<(), String> {
+    let mut failing_since = None;
     let mut pause = PAUSE / 100;
-    let mut seen = None;
     loop {
-        let left = LIMIT.saturating_sub(started.elapsed());
-        let Ok(result) = tokio::time::timeout(left, migrate()).await else {
-            let timed_out = MigrateError::Execute(sqlx::Error::PoolTimedOut);
-            return Err(seen.unwrap_or(timed_out));
+        let started = Instant::now();
+        let error = match attempt(server).await {
+            Ok(refusals) if refusals.is_empty() => return Ok(()),
+            Ok(refusals) => return Err(refusals.join("; ")),
+            Err(error) => error,
         };
-        match result {
-            Err(error) if is_transient(&error) && started.elapsed() + pause < LIMIT => {
-                if seen.is_none() {
-                    info!(%error, "waiting for the database at {database}");
-                }
-                seen = Some(error);
-                tokio::time::sleep(pause).await;
-                pause = PAUSE.min(pause * 2);
-            }
-            result => return result,
+        if started.elapsed() > LIMIT {
+            failing_since = None; // It worked for that long.
         }
+        if failing_since.is_none() {
+            info!(%error, "the schema cannot be updated yet");
+        }
+        let since = *failing_since.get_or_insert(started);
+        if !S::is_transient(&error) || since.elapsed() + pause > LIMIT {
+            return Err(server.explain(&error));
+        }
+        sleep(pause).await;
+        pause = PAUSE.min(2 * pause);
     }
 }
 
-/// Whether a server may accept soon: it is starting, it is full, the connection was lost, or another
-/// session held a lock. Not if it denies access, or its name or the database is unknown.
-pub(super) fn is_transient_on_server(error: &MigrateError) -> bool {
-    driver_error(error).is_some_and(|error| match error {
-        sqlx::Error::Io(io) => matches!(
-            io.kind(),
-            io::ErrorKind::ConnectionRefused
-                | io::ErrorKind::ConnectionReset
-                | io::ErrorKind::ConnectionAborted
-                | io::ErrorKind::BrokenPipe
-                | io::ErrorKind::UnexpectedEof
-        ),
-        sqlx::Error::Database(_) => matches!(
-            classify(error),
-            Verdict::RetryTransaction
-                | Verdict::RollBackThenRetry
-                | Verdict::ConnectionLost
-                | Verdict::Unavailable
-        ),
-        _ => false,
-    })
-}
-
-/// Whether another process is migrating the same file, or has just done so. Not if the file cannot be
-/// opened, or has the schema of another version.
-pub(super) fn is_transient_on_file(error: &MigrateError) -> bool {
-    driver_error(error).is_some_and(|error| {
-        matches!(
-            classify(error),
-            // Busy, locked; or sqlx's record of a migration that the other process has made.
-            Verdict::RetryTransaction | Verdict::RollBackThenRetry | Verdict::Duplicate
-        ) || error.as_database_error().is_some_and(|error| {
-            // SQLite refuses to create what the other process has created.
-            let known = ["already exists", "duplicate column name"];
-            known.iter().any(|known| error.message().contains(known))
-        })
-    })
-}
-
-/// One sentence on what failed with `file`.
-pub(super) fn explain_file(error: &MigrateError, file: &str) -> String {
-    match driver_error(error) {
-        Some(cause @ sqlx::Error::Database(database))
-            if classify(cause) == Verdict::Unavailable =>
-        {
-            let message = database.message();
-            format!(
-                "{file}: {message}; is there such a directory, with room in it, and may it be \
-                 written to?"
-            )
-        }
-        _ => format!("{file}: {error}"),
+/// Returns the settings that must be changed first.
+async fn attempt<S: MigrationServer>(server: &S) -> Result<Vec<String>, MigrateError> {
+    let opened = timeout(CONNECT_LIMIT, server.open()).await;
+    let mut connection = opened.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+    let refusals = server.refusals(&mut connection).await?;
+    if refusals.is_empty() {
+        update::<S>(&mut connection).await?;
     }
+    connection.close().await?;
+    Ok(refusals)
 }
 
-/// One sentence on what failed at `server`, without a password.
-pub(super) fn explain(error: &MigrateError, server: &str, create_database: &str) -> String {
-    let Some(cause) = driver_error(error) else {
-        return error.to_string();
+async fn update<S: MigrationServer>(connection: &mut S::Connection) -> Result<(), MigrateError> {
+    let migrations = S::migrations();
+    // Without the lock: a replica that restarts does not wait for the migrations of a newer release.
+    if next(connection, &migrations).await?.is_none() {
+        return Ok(());
+    }
+    let locked = lock::<S>(connection);
+    with_progress("another process is updating the schema", locked).await?;
+    connection.ensure_migrations_table(TABLE).await?;
+    while let Some(migration) = next(connection, &migrations).await? {
+        let Migration {
+            version,
+            description,
+            ..
+        } = migration;
+        let name = format!("migration {version} ({description})");
+        let step = format!("{name} is running or waiting for a lock");
+        let elapsed = with_progress(&step, apply::<S>(connection, migration)).await?;
+        info!(?elapsed, "{name} is applied");
+    }
+    Ok(())
+}
+
+/// The first migration of this build that the database does not have, or only in part.
+async fn next<'m, C: Migrate>(
+    connection: &mut C,
+    migrations: &'m Migrator,
+) -> Result<Option<&'m Migration>, MigrateError> {
+    let applied = match connection.list_applied_migrations(TABLE).await {
+        Err(error) if explain::is_missing_table(&error) => return Ok(migrations.iter().next()),
+        applied => applied?,
     };
-    match cause {
-        sqlx::Error::Io(io) if io.kind() == io::ErrorKind::ConnectionRefused => {
-            format!("nothing listens at {server} (connection refused): is the database started?")
-        }
-        sqlx::Error::Io(io) => format!("{server} does not answer: {io}"),
-        sqlx::Error::PoolTimedOut => format!(
-            "{server} did not bring the schema up to date within {} s; another process may be \
-             migrating it, or hold a lock on its tables",
-            LIMIT.as_secs()
-        ),
-        sqlx::Error::Database(database) => {
-            let message = database.message();
-            let mysql = database.try_downcast_ref::<MySqlDatabaseError>();
-            match (
-                mysql.map(MySqlDatabaseError::number),
-                database.code().as_deref(),
-            ) {
-                (Some(1049), _) | (None, Some("3D000")) => {
-                    let message = message.trim_end_matches('.');
-                    format!("{message}; create it by `{create_database}`")
-                }
-                (_, Some("28000" | "28P01")) => format!("{server} denies access: {message}"),
-                _ => error.to_string(),
+    // After the list: what the list has without the mark is complete.
+    let unfinished = connection.dirty_version(TABLE).await?;
+    for migration in migrations.iter() {
+        let version = migration.version;
+        match applied.iter().find(|applied| applied.version == version) {
+            Some(applied) if applied.checksum != migration.checksum => {
+                return Err(MigrateError::VersionMismatch(version));
             }
+            Some(_) if unfinished != Some(version) => {}
+            _ => return Ok(Some(migration)),
         }
-        _ => error.to_string(),
+    }
+    let newest = migrations.iter().map(|migration| migration.version).max();
+    for version in applied.iter().map(|applied| applied.version) {
+        if Some(version) > newest {
+            warn!(
+                "the database has migration {version}, which this build does not know: a newer \
+                 release has updated the schema"
+            );
+        } else if !migrations.version_exists(version) {
+            return Err(MigrateError::VersionMissing(version));
+        }
+    }
+    Ok(None)
+}
+
+async fn lock<S: MigrationServer>(connection: &mut S::Connection) -> sqlx::Result<()> {
+    // No session waits inside a statement, because an index that is built concurrently waits for all
+    // statements that are running.
+    while !S::try_lock(connection).await? {
+        sleep(TURN_PAUSE).await;
+    }
+    Ok(())
+}
+
+/// Applies a migration, as soon as no other session holds a lock that it needs.
+async fn apply<S: MigrationServer>(
+    connection: &mut S::Connection,
+    migration: &Migration,
+) -> Result<Duration, MigrateError> {
+    loop {
+        match try_to_apply::<S>(connection, migration).await {
+            Err(error) if explain::waited_for_lock(&error) => sleep(LOCK_PAUSE).await,
+            applied => return applied,
+        }
     }
 }
 
-fn driver_error(error: &MigrateError) -> Option<&sqlx::Error> {
-    match error {
-        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => Some(error),
-        _ => None,
+async fn try_to_apply<S: MigrationServer>(
+    connection: &mut S::Connection,
+    migration: &Migration,
+) -> Result<Duration, MigrateError> {
+    S::prepare(connection, migration).await?;
+    connection.apply(TABLE, migration).await
+}
+
+/// Logs a step that takes long.
+async fn with_progress<T>(step: &str, work: impl Future<Output = T>) -> T {
+    let started = Instant::now();
+    let mut work = pin!(work);
+    let mut pause = LONG_STEP;
+    loop {
+        match timeout(pause, &mut work).await {
+            Ok(done) => return done,
+            Err(_elapsed) => info!("{step}, for {} s so far", started.elapsed().as_secs()),
+        }
+        pause = PROGRESS;
     }
 }

@@ -19,12 +19,10 @@ use crate::{AttemptOutcome, Result, StoreError};
 mod bulk;
 mod connect;
 mod parameters;
+mod requirements;
 mod script;
 
-pub(super) use connect::{MySqlServer, migrate};
-
-const SETTINGS: &str = "SELECT cast(@@innodb_flush_log_at_trx_commit AS signed),
-        cast(@@log_bin AS signed), cast(@@sync_binlog AS signed)";
+pub(super) use connect::MySqlServer;
 
 impl Dialect for MySqlServer {
     const NAME: &'static str = "mysql";
@@ -83,23 +81,7 @@ impl Dialect for MySqlServer {
     }
 
     async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
-        let found: Vec<(i64, i64, i64)> = connection.fetch(SETTINGS, &[]).await?;
-        let mut problems = Vec::new();
-        for (flush, binary_log, sync_binary_log) in found {
-            if flush != 1 {
-                problems.push(format!(
-                    "innodb_flush_log_at_trx_commit is {flush}: a crash loses sales that were \
-                     acknowledged; set innodb_flush_log_at_trx_commit = 1"
-                ));
-            }
-            if binary_log != 0 && sync_binary_log != 1 {
-                problems.push(format!(
-                    "sync_binlog is {sync_binary_log}: after a power cut the replicas may lack \
-                     sales that were acknowledged; set sync_binlog = 1"
-                ));
-            }
-        }
-        Ok(problems)
+        requirements::complaints(connection).await
     }
 }
 

@@ -16,9 +16,10 @@ use crate::{AttemptOutcome, Result, StoreError};
 use stocklock_core::stock::Remarks;
 
 mod connect;
+mod requirements;
 
-use connect::complaints;
-pub(super) use connect::{PostgresServer, migrate};
+pub(super) use connect::PostgresServer;
+use requirements::complaints;
 
 const SETTINGS: &str = "SELECT current_setting('synchronous_commit'),
         current_setting('synchronous_standby_names'),

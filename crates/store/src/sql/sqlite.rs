@@ -7,6 +7,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use sqlx::migrate::{MigrateError, Migration, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 
@@ -15,7 +16,7 @@ use super::dialect::{Dialect, Statement, fetch, query};
 use super::errors::{Inserted, before_commit};
 use super::journal_sink::insert_entry;
 use super::ledger_row::LedgerRow;
-use super::migration;
+use super::migration::{self, MigrationServer};
 use super::pool::{Pool, PooledConnection, Server, Transaction};
 use super::statements::Words;
 use crate::{AttemptOutcome, Result};
@@ -120,6 +121,10 @@ impl SqliteFile {
     pub(crate) fn for_readers(&self, wait_limit: Duration) -> Self {
         Self(self.0.clone().busy_timeout(wait_limit))
     }
+
+    pub(crate) fn for_migration(url: &str) -> Result<Self, String> {
+        Ok(Self(options(url)?.busy_timeout(migration::LOCK_LIMIT)))
+    }
 }
 
 impl Server for SqliteFile {
@@ -136,15 +141,32 @@ impl Server for SqliteFile {
     }
 }
 
-/// Creates the file if necessary and brings its schema up to date.
-///
-/// SQLite has no lock that outlives a transaction, so if two processes migrate together, one may
-/// fail. It tries again, and by then the other process has finished.
-pub(crate) async fn migrate(url: &str) -> Result<(), String> {
-    let options = options(url)?.busy_timeout(migration::LIMIT);
-    let file = options.get_filename().display().to_string();
-    let migrator = sqlx::migrate!("../../migrations/sqlite");
-    migration::run(&options, migrator, &file, migration::is_transient_on_file)
-        .await
-        .map_err(|error| migration::explain_file(&error, &file))
+impl MigrationServer for SqliteFile {
+    fn migrations() -> Migrator {
+        sqlx::migrate!("../../migrations/sqlite")
+    }
+
+    async fn refusals(&self, _: &mut SqliteConnection) -> sqlx::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    /// SQLite has no lock that outlives a transaction, so one of two processes that start together
+    /// may fail. When it tries again, the other one is done.
+    async fn try_lock(_: &mut SqliteConnection) -> sqlx::Result<bool> {
+        Ok(true)
+    }
+
+    /// Each migration is one transaction.
+    async fn prepare(_: &mut SqliteConnection, _: &Migration) -> sqlx::Result<()> {
+        Ok(())
+    }
+
+    fn is_transient(error: &MigrateError) -> bool {
+        migration::is_transient_on_file(error)
+    }
+
+    fn explain(&self, error: &MigrateError) -> String {
+        let file = self.0.get_filename().display().to_string();
+        migration::explain_file(error, &file)
+    }
 }

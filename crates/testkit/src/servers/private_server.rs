@@ -17,8 +17,8 @@ use crate::run::{announce, variable};
 use crate::signals;
 
 /// Upper bound on the time until a server answers. An idle machine needs well under a second.
-const READY_WITHIN: Duration = Duration::from_mins(1);
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
+pub(super) const READY_WITHIN: Duration = Duration::from_mins(1);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How many times [`PrivateServer::restart`] starts a server that crashes while it starts.
 const STARTS: usize = 3;
 /// The database that [`PrivateServer::url`] names.

@@ -66,8 +66,9 @@ impl Code {
 
 fn mysql_verdict(number: u16) -> Verdict {
     match number {
-        // Deadlock; row changed since it was read (MariaDB); query interrupted.
-        1213 | 1020 | 1317 => Verdict::RetryTransaction,
+        // Deadlock; row changed since it was read (MariaDB); query interrupted; table changed since
+        // the snapshot or since the statement was prepared.
+        1213 | 1020 | 1317 | 1412 | 1615 => Verdict::RetryTransaction,
         // Lock wait time-out.
         1205 => Verdict::RollBackThenRetry,
         // Statement time-outs of MariaDB and MySQL.
@@ -92,8 +93,9 @@ fn postgres_verdict(sqlstate: &str) -> Verdict {
         "55P03" => Verdict::RollBackThenRetry,
         // Statement time-out, or cancelled by an administrator.
         "57014" => Verdict::TooSlow,
-        // Shut down by an administrator, by a crash, as idle in a transaction, as idle.
-        "57P01" | "57P02" | "25P03" | "57P05" => Verdict::ConnectionLost,
+        // Shut down by an administrator, by a crash, as idle in a transaction, as idle, as too long
+        // in a transaction.
+        "57P01" | "57P02" | "25P03" | "57P05" | "25P04" => Verdict::ConnectionLost,
         // Starting up; read-only; out of connections, disk, memory.
         "57P03" | "25006" | "53000" | "53100" | "53200" | "53300" => Verdict::Unavailable,
         "23505" => Verdict::Duplicate,
@@ -143,7 +145,7 @@ mod tests {
     #[test]
     fn each_code_has_its_verdict_before_and_in_commit() {
         let verdicts = [
-            (RetryTransaction, mysql(&[1213, 1020, 1317])),
+            (RetryTransaction, mysql(&[1213, 1020, 1317, 1412, 1615])),
             (RollBackThenRetry, mysql(&[1205])),
             (TooSlow, mysql(&[1969, 3024])),
             (ConnectionLost, mysql(&[1053, 1927])),
@@ -155,7 +157,7 @@ mod tests {
             (TooSlow, postgres(&["57014"])),
             (
                 ConnectionLost,
-                postgres(&["57P01", "57P02", "08006", "25P03"]),
+                postgres(&["57P01", "57P02", "08006", "25P03", "25P04"]),
             ),
             (Unavailable, postgres(&["57P03", "53100", "53300", "25006"])),
             (Duplicate, postgres(&["23505"])),

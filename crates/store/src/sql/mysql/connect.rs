@@ -2,34 +2,37 @@
 
 use std::str::FromStr;
 
-use sqlx::migrate::MigrateError;
+use sqlx::migrate::{MigrateError, Migration, Migrator};
 use sqlx::mysql::MySqlConnectOptions;
-use sqlx::{ConnectOptions, Connection, Executor, MySqlConnection};
+use sqlx::{ConnectOptions, Executor, MySqlConnection};
 
+use super::requirements::refusals;
 use crate::StoreOptions;
-use crate::sql::migration;
+use crate::sql::migration::{self, MigrationServer};
 use crate::sql::pool::{self, Server};
 
-/// The settings of every session except a migration's. sqlx sets the time zone.
+/// The settings of every session. sqlx sets the time zone.
 ///
 /// Without strict mode, the server truncates values that do not fit. Only MariaDB executes the text
 /// in `/*M! */`. It then ends a transaction that is idle for 10 seconds, and frees its rows. This
 /// service never pauses inside a transaction, so an idle one has lost its client.
 /// `idle_write_transaction_timeout` would not end a transaction that has only locked rows.
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'
+    SET SESSION autocommit = 1, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'
         /*M! , idle_transaction_timeout = 10 */";
 
-/// Parameters: the longest wait for a lock, in seconds, and the longest statement, in milliseconds.
-/// MariaDB and MySQL name the second limit differently; each executes only the line with its name.
-const TIME_LIMITS: &str = "SET SESSION innodb_lock_wait_timeout = ?
+/// How long a session waits for a row and for a table, in seconds, and for a statement, in
+/// milliseconds. MariaDB and MySQL each read their own line.
+const TIME_LIMITS: &str = "SET SESSION innodb_lock_wait_timeout = ?, SESSION lock_wait_timeout = ?
     /*M!100101 , SESSION max_statement_time = ? / 1000 */
     /*!50708 , SESSION max_execution_time = ? */";
 
-/// The server releases the lock when the session ends. sqlx's own lock does not work on MariaDB: sqlx
-/// asks for it with a negative time-out, is refused, and does not notice.
-const MIGRATION_LOCK: &str = "SELECT get_lock(concat('stocklock.', md5(database())), ?)";
+/// Waits for a second. The server releases the lock when the session ends. sqlx's own lock does not
+/// work on MariaDB: sqlx asks for it with a negative time-out, is refused, and does not notice.
+const MIGRATION_LOCK: &str = "SELECT get_lock(concat('stocklock.', md5(database())), 1)";
 
+/// Data definitions commit as they go, so a process that was killed leaves a migration half done.
+/// Ours can be repeated, and no other process migrates meanwhile.
 const FORGET_UNFINISHED: &str = "DELETE FROM _sqlx_migrations WHERE version = ? AND NOT success";
 
 fn options(url: &str) -> Result<MySqlConnectOptions, String> {
@@ -50,7 +53,7 @@ pub(crate) struct MySqlServer {
     options: MySqlConnectOptions,
     /// Seconds.
     lock_wait: u64,
-    /// Milliseconds.
+    /// Milliseconds; zero means no limit.
     statement: u64,
 }
 
@@ -61,6 +64,14 @@ impl MySqlServer {
             options: options(url)?,
             lock_wait: pool::lock_wait_seconds(store.wait_limit),
             statement: u64::try_from(statement).map_err(|error| error.to_string())?,
+        })
+    }
+
+    pub(crate) fn for_migration(url: &str) -> Result<Self, String> {
+        Ok(Self {
+            options: options(url)?,
+            lock_wait: pool::lock_wait_seconds(migration::LOCK_LIMIT),
+            statement: 0,
         })
     }
 }
@@ -75,6 +86,7 @@ impl Server for MySqlServer {
         connection.execute(SESSION).await?;
         sqlx::query(TIME_LIMITS)
             .bind(self.lock_wait)
+            .bind(self.lock_wait)
             .bind(self.statement)
             .execute(&mut connection)
             .await?;
@@ -86,44 +98,35 @@ impl Server for MySqlServer {
     }
 }
 
-/// Brings the schema up to date. Processes that start together migrate one after the other.
-pub(crate) async fn migrate(url: &str) -> Result<(), String> {
-    let options = options(url)?;
-    let server = format!("{}:{}", options.get_host(), options.get_port());
-    let database = options.get_database().unwrap_or_default();
-    let create_database = format!("CREATE DATABASE `{database}` CHARACTER SET utf8mb4");
-    let options = &options;
-    migration::run_until_done(&server, migration::is_transient_on_server, || async move {
-        let mut connection = options.connect().await?;
-        migrate_alone(&mut connection).await?;
-        Ok(connection.close().await?)
-    })
-    .await
-    .map_err(|error| migration::explain(&error, &server, &create_database))
-}
-
-async fn migrate_alone(connection: &mut MySqlConnection) -> Result<(), MigrateError> {
-    // Longer than the caller's limit for the whole migration, so the caller's limit ends the wait.
-    let granted: Option<i64> = sqlx::query_scalar(MIGRATION_LOCK)
-        .bind(2 * migration::LIMIT.as_secs())
-        .fetch_one(&mut *connection)
-        .await?;
-    if granted != Some(1) {
-        let refused = "the server did not grant the lock for migrations".to_owned();
-        return Err(sqlx::Error::Protocol(refused).into());
+impl MigrationServer for MySqlServer {
+    fn migrations() -> Migrator {
+        sqlx::migrate!("../../migrations/mysql")
     }
-    let mut migrator = sqlx::migrate!("../../migrations/mysql");
-    migrator.set_locking(false);
-    loop {
-        match migrator.run_direct(None, &mut *connection, false).await {
-            // Each data definition commits at once, so a killed process leaves a migration
-            // unfinished. Repeating it is safe: our migrations can run twice, and we hold the
-            // migration lock.
-            Err(MigrateError::Dirty(version)) => {
-                let forgotten = sqlx::query(FORGET_UNFINISHED).bind(version);
-                forgotten.execute(&mut *connection).await?;
-            }
-            result => return result,
-        }
+
+    async fn refusals(&self, connection: &mut MySqlConnection) -> sqlx::Result<Vec<String>> {
+        refusals(connection).await
+    }
+
+    async fn try_lock(connection: &mut MySqlConnection) -> sqlx::Result<bool> {
+        let granted: Option<i64> = sqlx::query_scalar(MIGRATION_LOCK)
+            .fetch_one(connection)
+            .await?;
+        Ok(granted == Some(1))
+    }
+
+    async fn prepare(connection: &mut MySqlConnection, migration: &Migration) -> sqlx::Result<()> {
+        let forgotten = sqlx::query(FORGET_UNFINISHED).bind(migration.version);
+        forgotten.execute(connection).await.map(drop)
+    }
+
+    fn is_transient(error: &MigrateError) -> bool {
+        migration::is_transient_on_server(error)
+    }
+
+    fn explain(&self, error: &MigrateError) -> String {
+        let server = format!("{}:{}", self.options.get_host(), self.options.get_port());
+        let database = self.options.get_database().unwrap_or_default();
+        let create_database = format!("CREATE DATABASE `{database}` CHARACTER SET utf8mb4");
+        migration::explain_server(error, &server, &create_database)
     }
 }

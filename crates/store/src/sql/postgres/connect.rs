@@ -1,25 +1,39 @@
-//! PostgreSQL: opens connections, sets up their sessions, checks the server's settings, and migrates
-//! the schema.
+//! PostgreSQL: opens connections, sets up their sessions, and migrates the schema.
 
 use std::str::FromStr;
 use std::time::Duration;
 
+use sqlx::migrate::{MigrateError, Migration, Migrator};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Executor, PgConnection};
+use sqlx::{ConnectOptions, Executor, PgConnection, SqlStr};
 
+use super::requirements::refusals;
 use crate::StoreOptions;
-use crate::sql::migration;
+use crate::sql::dialect::trusted;
+use crate::sql::migration::{self, MigrationServer};
 use crate::sql::pool::{self, Server};
 
 /// How long a transaction may be idle before the server ends it and frees its rows. This service
 /// never pauses inside a transaction, so an idle one has lost its client.
 const IDLE_TRANSACTION_LIMIT: Duration = Duration::from_secs(10);
 
+/// The server releases the lock when the session ends. Not sqlx's lock: sqlx waits for it inside a
+/// statement, and an index that is built concurrently waits for all statements that are running.
+const MIGRATION_LOCK: &str = "SELECT pg_try_advisory_lock(hashtextextended('stocklock schema', 0))";
+
+/// What an interrupted `CREATE INDEX CONCURRENTLY` has left: sales maintain it, and no query uses it.
+const DROP_INVALID_INDEXES: &str = "DO $$ DECLARE invalid regclass; BEGIN
+    FOR invalid IN SELECT indexrelid FROM pg_index
+        WHERE NOT indisvalid AND indrelid IN (to_regclass('stock'), to_regclass('movement'))
+    LOOP EXECUTE format('DROP INDEX %s', invalid); END LOOP; END $$";
+
 fn options(url: &str) -> Result<PgConnectOptions, String> {
     let options = PgConnectOptions::from_str(url)
         .map_err(|error| error.to_string())?
         // A statement may wait a second for a row. That needs no warning.
-        .disable_statement_logging();
+        .disable_statement_logging()
+        // PgBouncer refuses this parameter at the start of a session. No column is a float.
+        .extra_float_digits(None);
     Ok(match options.get_application_name() {
         Some(_) => options,
         None => options.application_name("stocklock"),
@@ -28,11 +42,26 @@ fn options(url: &str) -> Result<PgConnectOptions, String> {
 
 /// The server, and the settings of its sessions.
 #[derive(Debug, Clone)]
-pub(crate) struct PostgresServer(PgConnectOptions);
+pub(crate) struct PostgresServer {
+    options: PgConnectOptions,
+    session: SqlStr,
+}
 
 impl PostgresServer {
     pub(crate) fn at(url: &str, store: &StoreOptions) -> Result<Self, String> {
-        Ok(Self(options(url)?.options(session(store.wait_limit))))
+        // Bounds everything that is not a lock.
+        let statement = pool::statement_limit(store.wait_limit);
+        Ok(Self {
+            options: options(url)?,
+            session: session(store.wait_limit.max(Duration::from_millis(1)), statement),
+        })
+    }
+
+    pub(crate) fn for_migration(url: &str) -> Result<Self, String> {
+        Ok(Self {
+            options: options(url)?,
+            session: session(migration::LOCK_LIMIT, Duration::ZERO),
+        })
     }
 }
 
@@ -42,7 +71,9 @@ impl Server for PostgresServer {
     type Connection = PgConnection;
 
     async fn open(&self) -> sqlx::Result<PgConnection> {
-        self.0.connect().await
+        let mut connection = self.options.connect().await?;
+        connection.execute(self.session.clone()).await?;
+        Ok(connection)
     }
 
     async fn run(connection: &mut PgConnection, statement: &'static str) -> sqlx::Result<()> {
@@ -50,110 +81,54 @@ impl Server for PostgresServer {
     }
 }
 
-/// The settings of every session except a migration's. The server sets `synchronous_commit`, which is
+/// Sets up a session, within these limits; zero means no limit. By statements, because PgBouncer
+/// refuses `options` at the start of a session. The server sets `synchronous_commit`, which is
 /// checked at start.
-fn session(wait_limit: Duration) -> [(&'static str, String); 4] {
-    let milliseconds = |limit: Duration| limit.as_millis().max(1).to_string(); // Zero means no limit.
-    [
-        ("default_transaction_isolation", "read committed".to_owned()),
-        ("lock_timeout", milliseconds(wait_limit)),
-        // Bounds everything that is not a lock.
-        (
-            "statement_timeout",
-            milliseconds(pool::statement_limit(wait_limit)),
-        ),
-        (
-            "idle_in_transaction_session_timeout",
-            milliseconds(IDLE_TRANSACTION_LIMIT),
-        ),
-    ]
+fn session(lock: Duration, statement: Duration) -> SqlStr {
+    trusted(format!(
+        "SET default_transaction_isolation = 'read committed'; SET lock_timeout = {}; \
+         SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}",
+        lock.as_millis(),
+        statement.as_millis(),
+        IDLE_TRANSACTION_LIMIT.as_millis()
+    ))
 }
 
-/// One sentence for each setting under which an acknowledged sale can be lost.
-pub(super) fn complaints(
-    commit: &str,
-    standbys: &str,
-    fsync: &str,
-    full_pages: &str,
-) -> Vec<String> {
-    let mut found = Vec::new();
-    if commit == "off" {
-        found.push(
-            "synchronous_commit is off: a crash loses sales that were acknowledged; set \
-             synchronous_commit = on"
-                .to_owned(),
-        );
-    } else if !standbys.is_empty() && matches!(commit, "local" | "remote_write") {
-        found.push(format!(
-            "synchronous_commit is {commit}: a sale is acknowledged before the standby has it on \
-             disk, so a failover may lose it; set synchronous_commit = on"
-        ));
+impl MigrationServer for PostgresServer {
+    fn migrations() -> Migrator {
+        sqlx::migrate!("../../migrations/postgres")
     }
-    if fsync == "off" {
-        found.push("fsync is off: a power cut may destroy the database; set fsync = on".to_owned());
+
+    async fn refusals(&self, connection: &mut PgConnection) -> sqlx::Result<Vec<String>> {
+        refusals(self, connection).await
     }
-    if full_pages == "off" {
-        found.push(
-            "full_page_writes is off: a power cut may leave half-written pages; set \
-             full_page_writes = on"
-                .to_owned(),
-        );
+
+    async fn try_lock(connection: &mut PgConnection) -> sqlx::Result<bool> {
+        let lock = sqlx::query_scalar(MIGRATION_LOCK);
+        lock.fetch_one(connection).await
     }
-    found
-}
 
-/// Brings the schema up to date. Several processes take turns by sqlx's advisory lock.
-pub(crate) async fn migrate(url: &str) -> Result<(), String> {
-    let options = options(url)?;
-    let server = format!("{}:{}", options.get_host(), options.get_port());
-    let database = options.get_database().unwrap_or(options.get_username());
-    let create_database = format!("CREATE DATABASE \"{database}\"");
-    let migrator = sqlx::migrate!("../../migrations/postgres");
-    migration::run(
-        &options,
-        migrator,
-        &server,
-        migration::is_transient_on_server,
-    )
-    .await
-    .map_err(|error| migration::explain(&error, &server, &create_database))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unsafe_setting_is_reported_with_its_remedy() {
-        for (settings, remedies) in [
-            (("on", "", "on", "on"), &[][..]),
-            (("local", "", "on", "on"), &[]),
-            (("remote_apply", "standby", "on", "on"), &[]),
-            (("off", "", "on", "on"), &["synchronous_commit = on"]),
-            (("local", "s", "on", "on"), &["synchronous_commit = on"]),
-            (("on", "", "off", "on"), &["fsync = on"]),
-            (
-                ("off", "", "off", "off"),
-                &[
-                    "synchronous_commit = on",
-                    "fsync = on",
-                    "full_page_writes = on",
-                ],
-            ),
-        ] {
-            let (commit, standbys, fsync, full_pages) = settings;
-            let found = complaints(commit, standbys, fsync, full_pages);
-            assert_eq!(found.len(), remedies.len(), "{settings:?}: {found:?}");
-            for (found, set) in found.iter().zip(remedies) {
-                assert!(found.ends_with(&format!("set {set}")), "{found}");
-            }
+    /// An index that is built concurrently waits for every open transaction, but no sale waits for
+    /// it. So its migration, which has no transaction, waits for locks without a limit.
+    async fn prepare(connection: &mut PgConnection, migration: &Migration) -> sqlx::Result<()> {
+        let short = migration::LOCK_LIMIT.as_millis();
+        let clean_up = format!("SET lock_timeout = {short}; {DROP_INVALID_INDEXES}");
+        connection.execute(trusted(clean_up)).await?;
+        if migration.no_tx {
+            connection.execute("SET lock_timeout = 0").await?;
         }
+        Ok(())
     }
 
-    #[test]
-    fn no_session_limit_is_zero() {
-        for (name, value) in session(Duration::ZERO) {
-            assert_ne!(value, "0", "{name}");
-        }
+    fn is_transient(error: &MigrateError) -> bool {
+        migration::is_transient_on_server(error)
+    }
+
+    fn explain(&self, error: &MigrateError) -> String {
+        let options = &self.options;
+        let server = format!("{}:{}", options.get_host(), options.get_port());
+        let database = options.get_database().unwrap_or(options.get_username());
+        let create_database = format!("CREATE DATABASE \"{database}\" ENCODING 'UTF8'");
+        migration::explain_server(error, &server, &create_database)
     }
 }

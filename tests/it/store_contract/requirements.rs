@@ -1,0 +1,113 @@
+//! Server settings under which the service would fail, and PgBouncer before PostgreSQL.
+
+use rstest::rstest;
+use stocklock::ports::{AttemptOutcome, DeductionStore as _, SqlMethod, StoreError};
+use tokio::time::timeout;
+
+use super::fixture::{Fixture, Raw, SOON, committed, deduction, deduction_with_key};
+use crate::support::process::Process;
+use crate::support::rival::Rival;
+use crate::support::services::Backend::{Mysql, Postgres};
+use crate::support::services::{PgBouncer, PrivateServer, Program, Settings, fresh_database};
+
+async fn mariadb(arguments: &[&str]) -> PrivateServer {
+    let started = PrivateServer::launch(Program::MariaDb, &Settings::Test, arguments).await;
+    started.expect("MariaDB starts")
+}
+
+/// Asserts that `serve` ends with one line about the setting, and its remedy at the end.
+async fn assert_refused(url: &str, setting: &str, remedy: &str) {
+    let ended = Process::run(&["serve"], &[("DATABASE_URL", url)]).await;
+    let stderr = ended.stderr.trim_end();
+    assert_eq!(ended.code, Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains(setting), "{stderr}");
+    assert!(stderr.ends_with(remedy), "{stderr}");
+}
+
+#[rstest]
+#[case(
+    &["--log-bin=binary", "--server-id=1", "--binlog-format=STATEMENT"],
+    "binlog_format is STATEMENT",
+    "set binlog_format = ROW"
+)]
+#[case(&["--sysdate-is-now"], "sysdate_is_now is on", "remove sysdate_is_now")]
+#[case(
+    &["--max-allowed-packet=65536"],
+    "max_allowed_packet is 65536",
+    "set max_allowed_packet = 1048576 or more"
+)]
+#[tokio::test]
+async fn setting_of_mariadb_that_breaks_sales_is_refused(
+    #[case] arguments: &[&str],
+    #[case] setting: &str,
+    #[case] remedy: &str,
+) {
+    let server = mariadb(arguments).await;
+    assert_refused(server.url(), setting, remedy).await;
+}
+
+#[rstest]
+#[case("ROW")]
+#[case("MIXED")]
+#[tokio::test]
+async fn binary_log_of_rows_is_accepted(#[case] format: &str) {
+    let format = format!("--binlog-format={format}");
+    let server = mariadb(&["--log-bin=binary", "--server-id=1", &format]).await;
+    let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
+    assert_sells(&fixture).await;
+}
+
+#[tokio::test]
+async fn postgresql_database_that_is_not_utf8_is_refused() {
+    let server = PrivateServer::start(Postgres).await;
+    let mut raw = Raw::connect(Postgres, server.url()).await;
+    let create = "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'
+        LOCALE_PROVIDER libc";
+    raw.run(create).await.unwrap();
+    let mut url = reqwest::Url::parse(server.url()).unwrap();
+    url.set_path("latin");
+    let remedy = "create the database with ENCODING 'UTF8'";
+    assert_refused(url.as_str(), "encoding is LATIN1", remedy).await;
+}
+
+/// Every kind of write, and the refusal of a duplicate.
+async fn assert_sells(fixture: &Fixture) {
+    fixture.put("货", 10).await;
+    let store = &fixture.store;
+    for (method, remaining) in [(SqlMethod::Guarded, 9), (SqlMethod::RowLock, 8)] {
+        let attempt = store.deduct_in_sql(&deduction("货", 1), method).await;
+        assert_eq!(attempt.unwrap(), committed(remaining));
+    }
+    let with_key = deduction_with_key("货", 1, "K");
+    for expected in [committed(7), AttemptOutcome::Duplicate] {
+        let attempt = store.deduct_in_sql(&with_key, SqlMethod::Guarded).await;
+        assert_eq!(attempt.unwrap(), expected);
+    }
+    assert!(fixture.audit("货").await.consistent());
+}
+
+#[tokio::test]
+async fn pgbouncer_in_session_mode_works() {
+    let database = fresh_database(Postgres).await;
+    let bouncer = PgBouncer::before(&database.url, "session").await;
+    let fixture = Fixture::at(Postgres, bouncer.url().to_owned()).await;
+    assert_sells(&fixture).await;
+
+    let _rival = Rival::holding_stock(Postgres, &database.url).await;
+    let waiting = deduction("货", 1);
+    let waiting = fixture.store.deduct_in_sql(&waiting, SqlMethod::Guarded);
+    let waited = timeout(SOON, waiting).await.expect("bounded");
+    assert!(matches!(waited, Err(StoreError::LockWait(_))), "{waited:?}");
+    Process::serving(&["serve"], &[("DATABASE_URL", bouncer.url())]).await;
+}
+
+#[rstest]
+#[case("transaction")]
+#[case("statement")]
+#[tokio::test]
+async fn pgbouncer_in_another_mode_is_refused(#[case] mode: &str) {
+    let database = fresh_database(Postgres).await;
+    let bouncer = PgBouncer::before(&database.url, mode).await;
+    assert_refused(bouncer.url(), "pooler", "set pool_mode = session").await;
+}
