@@ -216,7 +216,7 @@ async fn next_request_does_not_read_answers_of_an_abandoned_one(
         for question in 0..4 {
             // A new connection, on which no statement is prepared yet.
             let store = open(&url, 1);
-            store.ping().await.unwrap();
+            store.check_writable().await.unwrap();
             let main = Warehouse::default();
             let (sku, filter) = (name("a"), all_of("a"));
             match question {

@@ -110,12 +110,12 @@ impl StoreRouter {
         self.sql.backend()
     }
 
-    /// Makes one cheap round trip to the database.
+    /// Asks the database whether it accepts writes.
     ///
     /// # Errors
-    /// The database does not answer.
-    pub async fn ping(&self) -> Result<()> {
-        self.sql.ping().await
+    /// The database does not answer, or refuses writes.
+    pub async fn check_writable(&self) -> Result<()> {
+        self.sql.check_writable().await
     }
 
     /// Makes one cheap round trip to the Redis that holds stock.

@@ -62,8 +62,8 @@ pub trait LedgerQueries: LevelStore {
     /// The database: `sqlite`, `mysql` or `postgres`.
     fn backend(&self) -> &'static str;
 
-    /// Makes one cheap round trip on a connection that no sale uses.
-    async fn ping(&self) -> Result<()>;
+    /// Asks the database, on a connection that no sale uses, whether it accepts writes.
+    async fn check_writable(&self) -> Result<()>;
 
     /// Settings of the server under which an acknowledged sale can be lost: one sentence each.
     async fn unsafe_settings(&self) -> Result<Vec<String>>;

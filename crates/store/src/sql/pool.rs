@@ -11,6 +11,9 @@
 //! - every request answered, no transaction open: it is reused;
 //! - every request answered, a transaction open: it is rolled back, then reused;
 //! - a request not answered: it is closed.
+//!
+//! If the server refuses a write, for example after a failover, the connections that were open then
+//! are closed, so that the next requests reach the server that accepts writes now.
 
 use std::time::Duration;
 

@@ -116,8 +116,8 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
         D::NAME
     }
 
-    async fn ping(&self) -> Result<()> {
-        self.read(READ, self.probe.ping()).await
+    async fn check_writable(&self) -> Result<()> {
+        self.read(READ, self.probe.check_writable()).await
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>> {

@@ -13,11 +13,7 @@ use super::ServerHealth;
 use super::server::{Opener, Server};
 use crate::Result;
 use crate::sql::dialect::{AnyRow, Dialect, Statement, Value};
-use crate::sql::errors::in_commit;
-
-/// Older connections are not reused, so that what a server keeps for each of them does not grow
-/// without bound, and a server that moved is found at its new address.
-const LIFETIME: Duration = Duration::from_mins(30);
+use crate::sql::errors::{Verdict, classify, in_commit};
 
 /// How long the orderly close of a connection may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -50,10 +46,19 @@ impl<S: Server> PooledConnection<S> {
         connection.expect("the connection is there until the drop")
     }
 
-    /// Records whether the request was answered. After any error but the database's own, the
-    /// connection is broken, or an answer on it is half read.
+    /// Records whether the request was answered, and whether the server refused to write. After any
+    /// error but the database's own, the connection is broken, or an answer on it is half read.
     pub(crate) fn received<T>(&mut self, answer: sqlx::Result<T>) -> sqlx::Result<T> {
-        self.unanswered = !matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
+        self.unanswered = false;
+        match &answer {
+            Ok(_) => {}
+            Err(error @ sqlx::Error::Database(_)) => {
+                if classify(error) == Verdict::Unavailable {
+                    self.health.record_refusal();
+                }
+            }
+            Err(_) => self.unanswered = true,
+        }
         answer
     }
 
@@ -93,14 +98,15 @@ impl<S: Server> Drop for PooledConnection<S> {
         let Some(connection) = self.connection.take() else {
             return;
         };
-        let is_old = Object::metrics(&connection).age() > LIFETIME;
-        if !self.unanswered && !self.in_transaction && !is_old {
+        let age = Object::metrics(&connection).age();
+        let is_outdated = self.health.is_outdated(age);
+        if !self.unanswered && !self.in_transaction && !is_outdated {
             self.health.record_success();
             return;
         }
         // Without a runtime, the process is about to end.
         match Handle::try_current() {
-            Ok(runtime) if !self.unanswered && is_old => {
+            Ok(runtime) if !self.unanswered && is_outdated => {
                 runtime.spawn(close(Object::take(connection)));
             }
             Ok(runtime) if !self.unanswered => {
@@ -212,6 +218,8 @@ mod tests {
     impl Server for Embedded {
         const EMBEDDED: bool = true;
 
+        const CHECK_WRITABLE: &'static str = "SELECT 1";
+
         type Connection = SqliteConnection;
 
         async fn open(&self) -> sqlx::Result<SqliteConnection> {
@@ -276,5 +284,27 @@ mod tests {
         let _never_answered = abandoned.send();
         drop(abandoned);
         assert_eq!(state(&pool).await, (0, 3), "this is a new connection");
+    }
+
+    #[tokio::test]
+    async fn connection_that_refuses_a_write_is_replaced() {
+        let health = ServerHealth::new(Duration::from_secs(5), true);
+        let pool = Pool::new(Embedded, 1, &health);
+        sell(&pool).await.commit().await.unwrap();
+        let refuse = async || {
+            let mut connection = pool.acquire().await.unwrap();
+            connection.run("PRAGMA query_only = ON").await.unwrap();
+            connection.run(SELL).await.expect_err("it is read-only");
+        };
+        // A new connection is kept for a moment.
+        let replaced = async {
+            refuse().await;
+            while state(&pool).await.0 > 0 {
+                refuse().await;
+            }
+        };
+        let replaced = timeout(Duration::from_secs(5), replaced).await;
+        replaced.expect("the connection is replaced");
+        sell(&pool).await.commit().await.unwrap();
     }
 }

@@ -29,6 +29,9 @@ pub(crate) trait Server: fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether the database is a library in this process: it cannot fall silent.
     const EMBEDDED: bool;
 
+    /// A statement that fails if the server refuses writes. It needs no table and waits for no lock.
+    const CHECK_WRITABLE: &'static str;
+
     /// One of sqlx's.
     type Connection: Connection + fmt::Debug + Send + Sync;
 
@@ -66,12 +69,16 @@ impl<S: Server> Manager for Opener<S> {
         Ok(connection)
     }
 
-    /// Pings only connections that may be dead: each ping costs a request one round trip.
+    /// Refuses connections that must be replaced. Pings only those that may be dead: each ping costs
+    /// a request one round trip.
     async fn recycle(
         &self,
         connection: &mut S::Connection,
         metrics: &Metrics,
     ) -> Result<(), RecycleError<sqlx::Error>> {
+        if self.health.is_outdated(metrics.age()) {
+            return Err(RecycleError::message("the connection must be replaced"));
+        }
         if self.health.trusts(metrics.last_used()) {
             return Ok(());
         }
@@ -156,11 +163,11 @@ impl<S: Server> Pool<S> {
         }
     }
 
-    /// Asks the database whether it answers.
-    pub(crate) async fn ping(&self) -> Result<()> {
+    /// Asks the database whether it accepts writes.
+    pub(crate) async fn check_writable(&self) -> Result<()> {
         let mut connection = self.acquire().await?;
-        let answer = connection.send().ping().await;
-        connection.received(answer).map_err(before_commit)
+        let answer = connection.run(S::CHECK_WRITABLE).await;
+        answer.map_err(before_commit)
     }
 
     /// Closes idle connections, and refuses new users. Connections in use are closed when they come
