@@ -13,7 +13,7 @@ pub(super) use self::args::RaceArgs;
 use self::args::StockHome;
 use super::{EXIT_CONFIGURATION, Failure, migrate, start_logging};
 use crate::app::open_stores;
-use crate::config::DatabaseConfig;
+use crate::config::{DatabaseConfig, UNCOUNTED_CONNECTIONS};
 use crate::descriptors::allow_connections;
 use stocklock_lab::TempDir;
 use stocklock_lab::delay::{DelayedServers, ServerUrls};
@@ -46,7 +46,8 @@ pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
 /// replica through a delaying proxy.
 fn connections(args: &RaceArgs) -> u64 {
     let settings = &args.settings.parsed;
-    let pools = settings.database.database_pool_size + settings.services.redis_pool_size + 6;
+    let pools = settings.database.database_pool_size + settings.services.redis_pool_size;
+    let pools = pools + UNCOUNTED_CONNECTIONS;
     let delayed = args.rtt().map_or(0, |_| 2 * args.replicas * pools);
     args.plan().connections as u64 + u64::from(delayed)
 }

@@ -14,11 +14,14 @@
 //!
 //! If the server refuses a write, for example after a failover, the connections that were open then
 //! are closed, so that the next requests reach the server that accepts writes now.
+//!
+//! Requests wait for a connection in a fair queue: see [`queue`].
 
 use std::time::Duration;
 
 mod connection;
 mod health;
+mod queue;
 mod server;
 
 pub(super) use connection::{PooledConnection, Transaction};

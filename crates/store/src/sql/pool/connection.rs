@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::ServerHealth;
+use super::queue::Permit;
 use super::server::{Opener, Server};
 use crate::Result;
 use crate::sql::dialect::{AnyRow, Dialect, Statement, Value};
@@ -22,7 +23,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct PooledConnection<S: Server> {
     /// `Some` until the drop.
-    connection: Option<Object<Opener<S>>>,
+    connection: Option<(Permit, Object<Opener<S>>)>,
     health: Arc<ServerHealth>,
     /// A request was sent and not answered in full.
     unanswered: bool,
@@ -30,9 +31,13 @@ pub(crate) struct PooledConnection<S: Server> {
 }
 
 impl<S: Server> PooledConnection<S> {
-    pub(super) fn new(connection: Object<Opener<S>>, health: Arc<ServerHealth>) -> Self {
+    pub(super) fn new(
+        permit: Permit,
+        connection: Object<Opener<S>>,
+        health: Arc<ServerHealth>,
+    ) -> Self {
         Self {
-            connection: Some(connection),
+            connection: Some((permit, connection)),
             health,
             unanswered: false,
             in_transaction: false,
@@ -43,7 +48,8 @@ impl<S: Server> PooledConnection<S> {
     pub(crate) fn send(&mut self) -> &mut S::Connection {
         self.unanswered = true;
         let connection = self.connection.as_mut();
-        connection.expect("the connection is there until the drop")
+        let (_, connection) = connection.expect("the connection is there until the drop");
+        connection
     }
 
     /// Records whether the request was answered, and whether the server refused to write. After any
@@ -57,7 +63,10 @@ impl<S: Server> PooledConnection<S> {
                     self.health.record_refusal();
                 }
             }
-            Err(_) => self.unanswered = true,
+            Err(_) => {
+                self.unanswered = true;
+                self.health.record_failure();
+            }
         }
         answer
     }
@@ -95,7 +104,7 @@ impl<D: Dialect> PooledConnection<D> {
 
 impl<S: Server> Drop for PooledConnection<S> {
     fn drop(&mut self) {
-        let Some(connection) = self.connection.take() else {
+        let Some((permit, connection)) = self.connection.take() else {
             return;
         };
         let age = Object::metrics(&connection).age();
@@ -111,7 +120,10 @@ impl<S: Server> Drop for PooledConnection<S> {
             }
             Ok(runtime) if !self.unanswered => {
                 let health = Arc::clone(&self.health);
-                runtime.spawn(roll_back_and_return(connection, health));
+                runtime.spawn(async move {
+                    roll_back_and_return(connection, health).await;
+                    drop(permit);
+                });
             }
             _ => drop(Object::take(connection)),
         }

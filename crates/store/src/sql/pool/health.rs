@@ -40,7 +40,7 @@ pub(crate) struct ServerHealth {
 #[derive(Debug, Clone, Copy, Default)]
 struct Last {
     success: Option<Instant>,
-    /// When a connection last turned out to be dead.
+    /// When a connection last turned out to be dead, or could not be opened.
     failure: Option<Instant>,
     /// When the server last refused a write.
     refusal: Option<Instant>,
