@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use stocklock_core::strategy::{Available, Dependency, Strategy, Tier};
+use stocklock_store::OTHER_CONNECTIONS;
 
 mod limits;
 mod servers;
@@ -95,9 +96,9 @@ pub struct LogConfig {
     pub format: LogFormat,
 }
 
-/// Connections of a replica that no setting counts: one for readiness, two for locks in Redis, two
-/// for stock in Redis, one for `ZooKeeper`.
-pub(crate) const UNCOUNTED_CONNECTIONS: u64 = 6;
+/// Connections of a replica that no setting counts: those to the database, two for locks in Redis,
+/// two for stock in Redis, one for `ZooKeeper`.
+pub(crate) const UNCOUNTED_CONNECTIONS: u32 = OTHER_CONNECTIONS + 5;
 
 impl Config {
     /// The configured servers, which decide the strategies that can be used.
@@ -120,7 +121,7 @@ impl Config {
         u64::from(self.limits.max_connections)
             + u64::from(self.database.database_pool_size)
             + u64::from(self.services.redis_pool_size)
-            + UNCOUNTED_CONNECTIONS
+            + u64::from(UNCOUNTED_CONNECTIONS)
     }
 
     /// The address to listen on. By default, only this machine can reach the lab.

@@ -47,11 +47,9 @@ pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
 fn connections(args: &RaceArgs) -> u64 {
     let settings = &args.settings.parsed;
     let pools = settings.database.database_pool_size + settings.services.redis_pool_size;
-    let of_replica = u64::from(pools) + UNCOUNTED_CONNECTIONS;
-    let delayed = args
-        .rtt()
-        .map_or(0, |_| 2 * u64::from(args.replicas) * of_replica);
-    args.plan().connections as u64 + delayed
+    let pools = pools + UNCOUNTED_CONNECTIONS;
+    let delayed = args.rtt().map_or(0, |_| 2 * args.replicas * pools);
+    args.plan().connections as u64 + u64::from(delayed)
 }
 
 async fn race_on_new_replicas(args: &RaceArgs) -> Result<Report, Failure> {

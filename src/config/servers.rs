@@ -16,7 +16,8 @@ pub struct DatabaseConfig {
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub database_url: Option<SecretString>,
 
-    /// Maximum number of database connections, besides one for readiness
+    /// Maximum number of database connections for writes; one SKU uses at most half of them. Reads
+    /// have four, audits and ledger pages two, readiness one. `SQLite`: connections for reads
     #[arg(long, env, value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub database_pool_size: u32,

@@ -40,10 +40,10 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<ProbeBody
     if api.shutdown.is_cancelled() {
         return Err(not_ready("this replica is shutting down"));
     }
-    let checks = async { tokio::join!(api.store.ping(), ping_servers(&api)) };
+    let checks = async { tokio::join!(api.store.check_writable(), ping_servers(&api)) };
     match tokio::time::timeout(READY_LIMIT, checks).await {
         Ok((Ok(()), Ok(()))) => Ok(Json(ProbeBody { status: "ready" })),
-        Ok((Err(_), _)) => Err(not_ready("the database refuses")),
+        Ok((Err(_), _)) => Err(not_ready("the database does not accept writes")),
         Ok((_, Err(server))) => Err(not_ready(format!("{} refuses", server.title()))),
         Err(_elapsed) => Err(not_ready("a server does not answer within 500 ms")),
     }

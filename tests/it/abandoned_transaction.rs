@@ -216,7 +216,7 @@ async fn next_request_does_not_read_answers_of_an_abandoned_one(
         for question in 0..4 {
             // A new connection, on which no statement is prepared yet.
             let store = open(&url, 1);
-            store.ping().await.unwrap();
+            store.check_writable().await.unwrap();
             let main = Warehouse::default();
             let (sku, filter) = (name("a"), all_of("a"));
             match question {
@@ -227,7 +227,10 @@ async fn next_request_does_not_read_answers_of_an_abandoned_one(
             };
             let sku = name("b");
             let level = once_free(async || store.level(&sku, &main).await).await;
-            assert_eq!(level.expect("it exists").on_hand, 9);
+            let level = level.expect("it exists");
+            assert_eq!(level.on_hand, 9);
+            let levels = once_free(async || store.levels_of(&sku).await).await;
+            assert_eq!(levels, [level]);
             let filter = all_of("b");
             let movements = once_free(async || store.movements(&filter).await).await;
             assert_eq!(movements.len(), 1);

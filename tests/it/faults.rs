@@ -24,6 +24,7 @@ mod connections_cut;
 mod database_killed;
 mod database_unreachable;
 mod disconnect;
+mod failover;
 mod half_open;
 mod holder_killed;
 mod holder_stopped;

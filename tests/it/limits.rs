@@ -84,11 +84,13 @@ async fn deductions_above_the_cap_are_refused(#[values(Sqlite, Mysql, Postgres)]
     app.stop().await;
 }
 
-/// The only connection waits for a row. The other requests must not report the database as down.
+/// The only connection waits for a row. The other requests must not report the database as down, and
+/// are refused before they have waited for the whole limit.
 #[rstest]
 #[tokio::test]
 async fn exhausted_pool_is_overloaded_not_unavailable(#[values(Mysql, Postgres)] backend: Backend) {
-    let flags = ["--database-pool-size=1", "--wait-limit-ms=1000"];
+    const LIMIT: Duration = Duration::from_secs(4);
+    let flags = ["--database-pool-size=1", "--wait-limit-ms=4000"];
     let (app, rival) = with_locked_stock(backend, &flags).await;
     let mut requests = JoinSet::new();
     for _ in 0..10 {
@@ -99,7 +101,9 @@ async fn exhausted_pool_is_overloaded_not_unavailable(#[values(Mysql, Postgres)]
         // A request that gets the connection waits for the row instead.
         let refused = [(503, "overloaded", true), (503, "contended", true)];
         assert!(refused.contains(&refusal(answer)), "{answer:?}");
-        assert!(answer.after < WAITED, "{answer:?}");
+        let is_early = answer.after < LIMIT;
+        assert!(is_early || answer.code == "contended", "{answer:?}");
+        assert!(answer.after < LIMIT + SLACK, "{answer:?}");
     }
     let overloaded = answers.iter().filter(|it| it.code == "overloaded");
     assert!(overloaded.count() >= 5, "{answers:?}");

@@ -8,6 +8,7 @@ mod connections;
 mod deploy;
 mod distant_race;
 mod drain;
+mod fairness;
 mod faults;
 mod headers;
 mod idempotency;

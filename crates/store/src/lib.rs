@@ -17,7 +17,7 @@ mod sql;
 
 pub use self::redis::{JournalConsumer, RedisOptions, WatchOn};
 pub use router::{StoreRouter, Stores, connect};
-pub use sql::{LedgerQueries, migrate};
+pub use sql::{LedgerQueries, OTHER_CONNECTIONS, migrate};
 
 /// What an operation of a store returns.
 type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -25,7 +25,7 @@ type Result<T, E = StoreError> = std::result::Result<T, E>;
 /// How to reach a database, and how long to wait for it.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// The maximum number of connections in the pool.
+    /// The maximum number of connections for writes; SQLite: for reads.
     pub pool_size: u32,
     /// How long an operation may wait for a connection, for a row lock, or for SQLite's writer.
     pub wait_limit: Duration,

@@ -110,12 +110,12 @@ impl StoreRouter {
         self.sql.backend()
     }
 
-    /// Makes one cheap round trip to the database.
+    /// Asks the database whether it accepts writes.
     ///
     /// # Errors
-    /// The database does not answer.
-    pub async fn ping(&self) -> Result<()> {
-        self.sql.ping().await
+    /// The database does not answer, or refuses writes.
+    pub async fn check_writable(&self) -> Result<()> {
+        self.sql.check_writable().await
     }
 
     /// Makes one cheap round trip to the Redis that holds stock.
@@ -171,7 +171,9 @@ impl StoreRouter {
     /// # Errors
     /// A store does not answer.
     pub async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>> {
-        match self.home_of(sku).await? {
+        // Not `home_of`, which uses the connections for writes.
+        let levels = self.sql.levels_of(sku).await?;
+        match levels.first().map(|level| level.home) {
             Some(Home::Redis) => self.redis()?.audit(sku).await,
             Some(Home::Sql) | None => self.sql.audit(sku).await,
         }
@@ -190,13 +192,12 @@ impl StoreRouter {
         self.redis.as_deref().ok_or(StoreError::NoRedis)
     }
 
-    /// The home of a SKU, if there is such a SKU.
+    /// The home of a SKU that is to be written, if there is such a SKU.
     async fn home_of(&self, sku: &Sku) -> Result<Option<Home>> {
         if let Some(home) = self.cached_home(sku) {
             return Ok(Some(home));
         }
-        let levels = self.sql.levels_of(sku).await?;
-        let home = levels.first().map(|level| level.home);
+        let home = self.sql.home(sku).await?;
         if let Some(home) = home {
             self.cache_home(sku, home);
         }

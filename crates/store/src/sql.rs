@@ -11,7 +11,7 @@ use async_trait::async_trait;
 
 use crate::{Result, StoreError, StoreOptions};
 use stocklock_core::ports::{DeductionStore, LevelStore};
-use stocklock_core::stock::{Audit, LevelCursor, Movement, MovementFilter, Sku, StockLevel};
+use stocklock_core::stock::{Audit, Home, LevelCursor, Movement, MovementFilter, Sku, StockLevel};
 
 mod conditional_write;
 mod dialect;
@@ -33,7 +33,7 @@ use dialect::Dialect;
 use errors::unavailable;
 pub(crate) use journal_sink::JournalSink;
 use mysql::MySqlServer;
-use pool::{Pool, ServerHealth, Transaction};
+use pool::{Pool, ServerHealth};
 use postgres::PostgresServer;
 use sqlite::SqliteFile;
 
@@ -43,6 +43,15 @@ const READ: u32 = 1;
 /// The same for a write. Two of its statements may wait for a lock: for the row, and for another
 /// transaction that is recording the same key. The others find everything locked.
 const WRITE: u32 = 2;
+
+/// Connections of a server for reads of levels, each of which takes about a millisecond.
+const READERS: u32 = 4;
+
+/// Connections for audits and pages of the ledger.
+const LEDGER_READERS: u32 = 2;
+
+/// Connections of a store besides the [`StoreOptions::pool_size`]: those, and one for readiness.
+pub const OTHER_CONNECTIONS: u32 = READERS + LEDGER_READERS + 1;
 
 /// Changes of levels, and reads of pages, sums and settings, in one SQL database.
 #[async_trait]
@@ -62,8 +71,8 @@ pub trait LedgerQueries: LevelStore {
     /// The database: `sqlite`, `mysql` or `postgres`.
     fn backend(&self) -> &'static str;
 
-    /// Makes one cheap round trip on a connection that no sale uses.
-    async fn ping(&self) -> Result<()>;
+    /// Asks the database, on a connection that no sale uses, whether it accepts writes.
+    async fn check_writable(&self) -> Result<()>;
 
     /// Settings of the server under which an acknowledged sale can be lost: one sentence each.
     async fn unsafe_settings(&self) -> Result<Vec<String>>;
@@ -73,24 +82,35 @@ pub trait LedgerQueries: LevelStore {
 }
 
 /// All that a SQL store does. Any [`SqlStore`].
-pub(crate) trait SqlBackend: DeductionStore + LedgerQueries + JournalSink {}
-
-impl<D: Dialect> SqlBackend for SqlStore<D> {}
+#[async_trait]
+pub(crate) trait SqlBackend: DeductionStore + LedgerQueries + JournalSink {
+    /// The home of a SKU, if there is such a SKU. For writes: reads use the levels.
+    async fn home(&self, sku: &Sku) -> Result<Option<Home>>;
+}
 
 /// Stock in one SQL database.
 #[derive(Debug)]
 pub(crate) struct SqlStore<D: Dialect> {
-    writers: Arc<Pool<D>>,
-    /// The same connections as `writers`, except for SQLite, which has one writer.
-    readers: Arc<Pool<D>>,
+    /// For writes, and for what they look up. SQLite has one.
+    writers: Pool<D>,
+    /// For reads: a flood of them must not stop sales.
+    readers: Pool<D>,
+    /// For audits and pages of the ledger: they take longer than other reads.
+    ledger_readers: Pool<D>,
     /// One connection for readiness: its question must not queue behind sales.
     probe: Pool<D>,
     health: Arc<ServerHealth>,
 }
 
 impl<D: Dialect> SqlStore<D> {
-    async fn begin(&self, statement: &'static str) -> Result<Transaction<D>> {
-        self.writers.begin(statement).await
+    /// The connections on which a write looks something up. On SQLite, no look-up may wait for the
+    /// writer.
+    fn lookups(&self) -> &Pool<D> {
+        if D::EMBEDDED {
+            &self.readers
+        } else {
+            &self.writers
+        }
     }
 
     /// Bounds a read of `statements` that may each take as long as the server allows. If the server
@@ -111,22 +131,26 @@ impl<D: Dialect> SqlStore<D> {
     }
 }
 
-/// A store whose writers and readers share one pool, unless there is a `writer`. That has one
-/// connection, for which the writers of this process queue.
-fn store<D: Dialect>(server: D, writer: Option<D>, options: &StoreOptions) -> Arc<dyn SqlBackend> {
+/// A store with `writers` and `readers` connections besides those of every store.
+fn store<D: Dialect>(
+    (writer, writers): (D, u32),
+    (reader, readers): (D, u32),
+    options: &StoreOptions,
+) -> Arc<dyn SqlBackend> {
     let health = ServerHealth::new(options.wait_limit, D::EMBEDDED);
-    let probe = Pool::new(server.clone(), 1, &health);
-    let readers = Arc::new(Pool::new(server, options.pool_size, &health));
-    let writers = match writer {
-        Some(writer) => Arc::new(Pool::new(writer, 1, &health)),
-        None => Arc::clone(&readers),
-    };
     Arc::new(SqlStore {
-        writers,
-        readers,
-        probe,
+        writers: Pool::new(writer, writers, &health),
+        readers: Pool::new(reader.clone(), readers, &health),
+        ledger_readers: Pool::new(reader.clone(), LEDGER_READERS, &health),
+        probe: Pool::new(reader, 1, &health),
         health,
     })
+}
+
+/// A store on a server, which can have many writers.
+fn on_server<D: Dialect>(server: D, options: &StoreOptions) -> Arc<dyn SqlBackend> {
+    let writers = (server.clone(), options.pool_size);
+    store(writers, (server, READERS), options)
 }
 
 /// Opens the store that the URL's scheme names. Connections are opened when first needed.
@@ -137,11 +161,11 @@ pub(crate) fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn SqlBacke
     match scheme(url) {
         "sqlite" => {
             let file = SqliteFile::at(url)?;
-            let reader = file.for_readers(options.wait_limit);
-            Ok(store(reader, Some(file.for_writer()), options))
+            let readers = (file.for_readers(options.wait_limit), options.pool_size);
+            Ok(store((file.for_writer(), 1), readers, options))
         }
-        "mysql" | "mariadb" => Ok(store(MySqlServer::at(url, options)?, None, options)),
-        "postgres" | "postgresql" => Ok(store(PostgresServer::at(url, options)?, None, options)),
+        "mysql" | "mariadb" => Ok(on_server(MySqlServer::at(url, options)?, options)),
+        "postgres" | "postgresql" => Ok(on_server(PostgresServer::at(url, options)?, options)),
         other => Err(unknown_scheme(other)),
     }
 }

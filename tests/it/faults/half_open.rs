@@ -43,7 +43,7 @@ async fn silent_connection_locks_its_row_for_ten_seconds_only(
     for sku in ["hot", "cold"] {
         subject.app.set_level(sku, STOCK).await;
     }
-    fill_pool(&subject.app).await;
+    fill_pools(&subject.app).await;
     assert!(holder.try_lock_hot().await, "the row is free");
     let order = subject.app.deduct(0, "for-update", &json!({"sku": "hot"}));
     let order = add_key_if(true, order);
@@ -73,12 +73,13 @@ async fn silent_connection_locks_its_row_for_ten_seconds_only(
     assert!(stopping.elapsed() < DEADLINE, "{:?}", stopping.elapsed());
 }
 
-/// Sells so much at once that the pool opens many connections.
-async fn fill_pool(app: &TestApp) {
+/// Sells so much at once that the pool opens many connections, and reads once.
+async fn fill_pools(app: &TestApp) {
     let order = json!({"sku": "cold"});
     let sales = (0..16).map(|_| send_until_final(app.deduct(0, "single-sql", &order)));
     let answers = sales.collect::<JoinSet<_>>().join_all().await;
     assert!(answers.iter().all(|answer| answer.status == 200));
+    assert_eq!(app.get("/stock/cold").await.status(), 200);
 }
 
 /// Sells another SKU until `hot` is unlocked; returns how long that took.

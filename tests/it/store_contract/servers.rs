@@ -38,7 +38,7 @@ async fn killed_server_is_unavailable_until_restart(#[values(Mysql, Postgres)] b
         let store = Arc::clone(&fixture.store);
         requests.spawn(async move {
             if request % 2 == 0 {
-                return store.ping().await;
+                return store.check_writable().await;
             }
             let attempt = store
                 .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
@@ -66,7 +66,7 @@ async fn busy_connections_are_not_an_outage(#[values(Mysql, Postgres)] backend: 
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 10).await;
     let store = open(&fixture.url, 1);
-    store.ping().await.unwrap();
+    store.check_writable().await.unwrap();
     let _rival = Rival::holding_stock(backend, &fixture.url).await;
     let first = start_deduction(&store, deduction("a", 1));
     tokio::task::yield_now().await;
@@ -134,23 +134,23 @@ async fn slow_statement_is_ended_by_the_server(#[values(Mysql, Postgres)] backen
 /// A replica whose connections are all busy is ready.
 #[rstest]
 #[tokio::test]
-async fn ping_does_not_wait_for_a_connection(#[values(Mysql, Postgres)] backend: Backend) {
+async fn readiness_does_not_wait_for_a_connection(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 10).await;
     let store = open(&fixture.url, 1);
-    store.ping().await.unwrap();
+    store.check_writable().await.unwrap();
     let rival = Rival::holding_stock(backend, &fixture.url).await;
     let waiting = start_deduction(&store, deduction("a", 1));
     sleep(Duration::from_millis(50)).await;
 
-    let ping = timeout(Duration::from_secs(1), store.ping()).await;
-    assert!(matches!(ping, Ok(Ok(()))), "{ping:?}");
+    let ready = timeout(Duration::from_secs(1), store.check_writable()).await;
+    assert!(matches!(ready, Ok(Ok(()))), "{ready:?}");
     assert!(!waiting.is_finished(), "the connection is in use");
     rival.let_go().await;
     waiting.await.unwrap().unwrap();
 }
 
-/// A readiness check drops each ping after a moment. No dropped ping may cost the pool a
+/// A readiness probe drops each check after a moment. No dropped check may cost the pool a
 /// connection.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,17 +160,17 @@ async fn hanging_server_costs_the_pool_no_connection(#[values(Mysql, Postgres)] 
     let fixture = Fixture::at(backend, database.url.clone()).await;
     fixture.put("a", 10).await;
     let store = open(&url, 2);
-    store.ping().await.unwrap();
+    store.check_writable().await.unwrap();
 
     proxy.set(Mode::Blackhole).await;
     for _ in 0..6 {
-        let ping = timeout(Duration::from_millis(100), store.ping()).await;
-        assert!(!matches!(ping, Ok(Ok(()))), "the server cannot answer");
+        let ready = timeout(Duration::from_millis(100), store.check_writable()).await;
+        assert!(!matches!(ready, Ok(Ok(()))), "the server cannot answer");
     }
     proxy.set(Mode::Pass).await;
 
     let works_again = async {
-        while store.ping().await.is_err() {}
+        while store.check_writable().await.is_err() {}
         store
             .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
             .await

@@ -99,7 +99,8 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
 impl<D: Dialect> LevelStore for SqlStore<D> {
     async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome> {
         self.write(async {
-            let mut tx = self.begin(D::WORDS.begin_set_level).await?;
+            let pool = self.writers.for_sku(&change.sku);
+            let mut tx = pool.begin(D::WORDS.begin_set_level).await?;
             let sku = values![change.sku.as_str()];
             if let Some(lock_sku) = D::WORDS.lock_sku {
                 let locked = tx.execute(lock_sku, &sku).await;
@@ -167,7 +168,7 @@ impl<D: Dialect> SqlStore<D> {
         decide: impl FnOnce(Option<StockLevel>) -> Result<(LedgerRow, T), T> + Send,
     ) -> Result<T> {
         self.write(async {
-            let mut tx = self.begin(D::WORDS.begin).await?;
+            let mut tx = self.writers.for_sku(sku).begin(D::WORDS.begin).await?;
             let place = values![sku.as_str(), warehouse.as_str()];
             let locked = statements::level(D::WORDS.lock_rows);
             let found = tx.fetch(locked, &place).await;
@@ -195,7 +196,8 @@ impl<D: Dialect> SqlStore<D> {
         &self,
         write: &ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
-        self.write(D::conditional_write(&self.writers, write)).await
+        let pool = self.writers.for_sku(&write.row.sku);
+        self.write(D::conditional_write(&pool, write)).await
     }
 
     /// Why SQL refused to take the units, by the level as it is now.
@@ -207,7 +209,8 @@ impl<D: Dialect> SqlStore<D> {
     /// Why a write on condition of `fence` was refused, by the fence that the row has now.
     async fn fenced_refusal(&self, deduction: &Deduction, fence: &Fence) -> Result<AttemptOutcome> {
         let place = values![deduction.sku.as_str(), deduction.warehouse.as_str()];
-        let last = self.select(FENCE, &place).await?.pop();
+        let pool = self.lookups().for_sku(&deduction.sku);
+        let last = self.select(&pool, FENCE, &place).await?.pop();
         Ok(AttemptOutcome::write_refused(last, fence))
     }
 }

@@ -74,7 +74,8 @@ pub(crate) trait JournalSink: Send + Sync {
 #[async_trait]
 impl<D: Dialect> JournalSink for SqlStore<D> {
     async fn ledger_id(&self) -> Result<String> {
-        let mut found: Vec<(String,)> = self.select("SELECT id FROM ledger", &[]).await?;
+        let found = self.select(self.lookups(), "SELECT id FROM ledger", &[]);
+        let mut found: Vec<(String,)> = found.await?;
         let id = found.pop().map(|(id,)| id);
         id.ok_or_else(|| StoreError::Bug("the table `ledger` has no row".into()))
     }
@@ -89,20 +90,21 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
             FROM stock WHERE sku = $1 AND warehouse = $2"
         ));
         let place = values![sku.as_str(), warehouse.as_str()];
-        let mut found: Vec<MirrorRow> = self.select(statement, &place).await?;
+        let pool = self.lookups().for_sku(sku);
+        let mut found: Vec<MirrorRow> = self.select(&pool, statement, &place).await?;
         Ok(found.pop().map(|row| (row.level, row.entry)))
     }
 
     async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<()> {
         self.write(async {
-            let mut tx = self.begin(D::WORDS.begin).await?;
+            let mut tx = self.writers.begin(D::WORDS.begin).await?;
             update_mirrors(&mut tx, entries).await?;
             let rows: Vec<_> = entries.iter().flat_map(|entry| &entry.movements).collect();
             let answer = D::insert_entries(&mut tx, &rows).await;
             if inserted(answer, false)? == Inserted::Duplicate {
                 // Some are recorded already. Which ones is decided row by row.
                 tx.roll_back().await;
-                tx = self.begin(D::WORDS.begin).await?;
+                tx = self.writers.begin(D::WORDS.begin).await?;
                 update_mirrors(&mut tx, entries).await?;
                 for row in rows {
                     let answer = insert_entry(&mut tx, row).await;
@@ -123,7 +125,8 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
         let lookups = operations.len().div_ceil(OPERATIONS_PER_LOOKUP);
         let statements = u32::try_from(lookups + 1).map_or(MAX_LOOKUPS, |n| n.min(MAX_LOOKUPS));
         let reading = async {
-            let mut tx = self.readers.begin(D::WORDS.begin_snapshot).await?;
+            let pool = self.ledger_readers.for_sku(sku);
+            let mut tx = pool.begin(D::WORDS.begin_snapshot).await?;
             let up_to = values![sku.as_str(), last.millis, last.number];
             let statement = statements::audit(&D::WORDS, UP_TO);
             let sums = tx.fetch(statement, &up_to).await;
@@ -139,8 +142,9 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
     }
 
     async fn last_recorded(&self, sku: &Sku) -> Result<EntryId> {
-        let mut found = self.select(LAST_ENTRY, &values![sku.as_str()]).await?;
-        Ok(found.pop().unwrap_or_default())
+        let pool = self.ledger_readers.for_sku(sku);
+        let found = self.select(&pool, LAST_ENTRY, &values![sku.as_str()]).await;
+        Ok(found?.pop().unwrap_or_default())
     }
 }
 

@@ -11,11 +11,17 @@
 //! - every request answered, no transaction open: it is reused;
 //! - every request answered, a transaction open: it is rolled back, then reused;
 //! - a request not answered, or the server has ended the session: it is closed.
+//!
+//! If the server refuses a write, for example after a failover, the connections that were open then
+//! are closed, so that the next requests reach the server that accepts writes now.
+//!
+//! Requests wait for a connection in a fair queue: see [`queue`].
 
 use std::time::Duration;
 
 mod connection;
 mod health;
+mod queue;
 mod server;
 
 pub(super) use connection::{PooledConnection, Transaction};

@@ -1,29 +1,33 @@
 //! Reads: one statement each, outside any transaction.
+//!
+//! Those that a write needs use its connections. All others have connections of their own.
 
 use async_trait::async_trait;
 
 use super::dialect::{AnyRow, Dialect, Statement, Value, values};
 use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
+use super::pool::Pool;
 use super::rows::{self, AuditRow};
 use super::statements::{self, LEDGER_COLUMNS, LEVEL_COLUMNS};
-use super::{LedgerQueries, READ, SqlStore};
+use super::{LedgerQueries, READ, SqlBackend, SqlStore};
 use crate::Result;
 use stocklock_core::ports::LedgerReader;
 use stocklock_core::stock::{
-    Audit, Idempotency, LevelCursor, Movement, MovementFilter, MovementKind, OperationId, Sku,
-    StockLevel, Warehouse,
+    Audit, Home, Idempotency, LevelCursor, Movement, MovementFilter, MovementKind, OperationId,
+    Sku, StockLevel, Warehouse,
 };
 
 impl<D: Dialect> SqlStore<D> {
     /// The rows of one statement.
     pub(super) async fn select<T: AnyRow>(
         &self,
+        pool: &Pool<D>,
         statement: impl Into<Statement> + Send,
         values: &[Value<'_>],
     ) -> Result<Vec<T>> {
         self.read(READ, async {
-            let mut connection = self.readers.acquire().await?;
+            let mut connection = pool.acquire().await?;
             let found = connection.fetch(statement, values).await;
             found.map_err(before_commit)
         })
@@ -31,13 +35,18 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     /// The movements that a statement selects. `rest` is its text after the table name.
-    async fn select_movements(&self, rest: &str, values: &[Value<'_>]) -> Result<Vec<Movement>> {
+    async fn select_movements(
+        &self,
+        pool: &Pool<D>,
+        rest: &str,
+        values: &[Value<'_>],
+    ) -> Result<Vec<Movement>> {
         let statement = Statement::built(format!(
             "SELECT {}, {} AS created_at FROM movement {rest}",
             *LEDGER_COLUMNS,
             D::WORDS.created_at
         ));
-        let found: Vec<LedgerRow> = self.select(statement, values).await?;
+        let found: Vec<LedgerRow> = self.select(pool, statement, values).await?;
         found.into_iter().map(LedgerRow::movement).collect()
     }
 }
@@ -46,13 +55,14 @@ impl<D: Dialect> SqlStore<D> {
 impl<D: Dialect> LedgerReader for SqlStore<D> {
     async fn level(&self, sku: &Sku, warehouse: &Warehouse) -> Result<Option<StockLevel>> {
         let place = values![sku.as_str(), warehouse.as_str()];
-        let found = self.select(statements::level(""), &place).await?;
+        let pool = self.lookups().for_sku(sku);
+        let found = self.select(&pool, statements::level(""), &place).await?;
         Ok(rows::levels(found)?.pop())
     }
 
     async fn recorded(
         &self,
-        _: &Sku,
+        sku: &Sku,
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>> {
@@ -64,15 +74,29 @@ impl<D: Dialect> LedgerReader for SqlStore<D> {
             idempotency.map(|idempotency| idempotency.caller.as_str()),
             idempotency.map(|idempotency| idempotency.key.as_str()),
         ];
-        Ok(self.select_movements(by_identity, &identity).await?.pop())
+        let pool = self.lookups().for_sku(sku);
+        let found = self.select_movements(&pool, by_identity, &identity).await;
+        Ok(found?.pop())
+    }
+}
+
+#[async_trait]
+impl<D: Dialect> SqlBackend for SqlStore<D> {
+    async fn home(&self, sku: &Sku) -> Result<Option<Home>> {
+        let pool = self.lookups().for_sku(sku);
+        let statement = statements::levels_of_sku("");
+        let found = self.select(&pool, statement, &values![sku.as_str()]).await;
+        Ok(rows::levels(found?)?.first().map(|level| level.home))
     }
 }
 
 #[async_trait]
 impl<D: Dialect> LedgerQueries for SqlStore<D> {
     async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>> {
+        let pool = self.readers.for_sku(sku);
         let statement = statements::levels_of_sku("");
-        rows::levels(self.select(statement, &values![sku.as_str()]).await?)
+        let found = self.select(&pool, statement, &values![sku.as_str()]).await;
+        rows::levels(found?)
     }
 
     async fn levels(&self, after: Option<&LevelCursor>, limit: u32) -> Result<Vec<StockLevel>> {
@@ -87,7 +111,7 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
             after.map_or("", |cursor| cursor.warehouse.as_str()),
             i64::from(limit),
         ];
-        rows::levels(self.select(statement, &page).await?)
+        rows::levels(self.select(&self.readers, statement, &page).await?)
     }
 
     async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>> {
@@ -103,12 +127,15 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
             filter.before.map(|operation| operation.0),
             i64::from(filter.limit),
         ];
-        self.select_movements(newest, &page).await
+        let pool = self.ledger_readers.for_sku(&filter.sku);
+        self.select_movements(&pool, newest, &page).await
     }
 
     async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>> {
         let statement = statements::audit(&D::WORDS, "");
-        let found: Vec<AuditRow> = self.select(statement, &values![sku.as_str()]).await?;
+        let pool = self.ledger_readers.for_sku(sku);
+        let found = self.select(&pool, statement, &values![sku.as_str()]).await;
+        let found: Vec<AuditRow> = found?;
         Ok(found.into_iter().map(Audit::from).collect())
     }
 
@@ -116,8 +143,8 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
         D::NAME
     }
 
-    async fn ping(&self) -> Result<()> {
-        self.read(READ, self.probe.ping()).await
+    async fn check_writable(&self) -> Result<()> {
+        self.read(READ, self.probe.check_writable()).await
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>> {
@@ -133,6 +160,7 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
         tokio::join!(
             self.writers.close(),
             self.readers.close(),
+            self.ledger_readers.close(),
             self.probe.close()
         );
     }

@@ -130,6 +130,9 @@ impl SqliteFile {
 impl Server for SqliteFile {
     const EMBEDDED: bool = true;
 
+    /// A statement that writes would wait for other writers.
+    const CHECK_WRITABLE: &'static str = "SELECT 1";
+
     type Connection = SqliteConnection;
 
     async fn open(&self) -> sqlx::Result<SqliteConnection> {

@@ -79,6 +79,9 @@ impl MySqlServer {
 impl Server for MySqlServer {
     const EMBEDDED: bool = false;
 
+    /// Unlike `BEGIN`, it is refused if `read_only` is set and the user is not exempt.
+    const CHECK_WRITABLE: &'static str = "START TRANSACTION READ WRITE; ROLLBACK";
+
     type Connection = MySqlConnection;
 
     async fn open(&self) -> sqlx::Result<MySqlConnection> {

@@ -10,14 +10,11 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::ServerHealth;
+use super::queue::Permit;
 use super::server::{Opener, Server};
 use crate::Result;
 use crate::sql::dialect::{AnyRow, Dialect, Statement, Value};
 use crate::sql::errors::{Verdict, classify, in_commit};
-
-/// Older connections are not reused, so that what a server keeps for each of them does not grow
-/// without bound, and a server that moved is found at its new address.
-const LIFETIME: Duration = Duration::from_mins(30);
 
 /// How long the orderly close of a connection may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -26,7 +23,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct PooledConnection<S: Server> {
     /// `Some` until the drop.
-    connection: Option<Object<Opener<S>>>,
+    connection: Option<(Permit, Object<Opener<S>>)>,
     health: Arc<ServerHealth>,
     /// A request was sent and not answered in full.
     unanswered: bool,
@@ -34,9 +31,13 @@ pub(crate) struct PooledConnection<S: Server> {
 }
 
 impl<S: Server> PooledConnection<S> {
-    pub(super) fn new(connection: Object<Opener<S>>, health: Arc<ServerHealth>) -> Self {
+    pub(super) fn new(
+        permit: Permit,
+        connection: Object<Opener<S>>,
+        health: Arc<ServerHealth>,
+    ) -> Self {
         Self {
-            connection: Some(connection),
+            connection: Some((permit, connection)),
             health,
             unanswered: false,
             in_transaction: false,
@@ -47,19 +48,23 @@ impl<S: Server> PooledConnection<S> {
     pub(crate) fn send(&mut self) -> &mut S::Connection {
         self.unanswered = true;
         let connection = self.connection.as_mut();
-        connection.expect("the connection is there until the drop")
+        let (_, connection) = connection.expect("the connection is there until the drop");
+        connection
     }
 
-    /// Records whether the connection can be used again. It cannot after an error that is not the
-    /// database's own: it is broken, or an answer on it is half read. It cannot either after the
-    /// database's last message on it, for example that an administrator ended the session.
+    /// Records whether the connection can be used again, and whether the server refused to write. The
+    /// connection cannot be used again after an error that is not the database's own: it is broken,
+    /// or an answer on it is half read. It cannot either after the database's last message on it, for
+    /// example that an administrator ended the session.
     pub(crate) fn received<T>(&mut self, answer: sqlx::Result<T>) -> sqlx::Result<T> {
-        let verdict = answer.as_ref().err().map(classify);
-        let answered = matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
-        let lost = verdict == Some(Verdict::ConnectionLost);
-        self.unanswered = lost || !answered;
-        if lost {
-            self.health.record_failure();
+        self.unanswered = !matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
+        match answer.as_ref().err().map(classify) {
+            Some(Verdict::ConnectionLost) => {
+                self.unanswered = true;
+                self.health.record_failure();
+            }
+            Some(Verdict::Unavailable) if !self.unanswered => self.health.record_refusal(),
+            _ => {}
         }
         answer
     }
@@ -97,22 +102,26 @@ impl<D: Dialect> PooledConnection<D> {
 
 impl<S: Server> Drop for PooledConnection<S> {
     fn drop(&mut self) {
-        let Some(connection) = self.connection.take() else {
+        let Some((permit, connection)) = self.connection.take() else {
             return;
         };
-        let is_old = Object::metrics(&connection).age() > LIFETIME;
-        if !self.unanswered && !self.in_transaction && !is_old {
+        let age = Object::metrics(&connection).age();
+        let is_outdated = self.health.is_outdated(age);
+        if !self.unanswered && !self.in_transaction && !is_outdated {
             self.health.record_success();
             return;
         }
         // Without a runtime, the process is about to end.
         match Handle::try_current() {
-            Ok(runtime) if !self.unanswered && is_old => {
+            Ok(runtime) if !self.unanswered && is_outdated => {
                 runtime.spawn(close(Object::take(connection)));
             }
             Ok(runtime) if !self.unanswered => {
                 let health = Arc::clone(&self.health);
-                runtime.spawn(roll_back_and_return(connection, health));
+                runtime.spawn(async move {
+                    roll_back_and_return(connection, health).await;
+                    drop(permit);
+                });
             }
             _ => drop(Object::take(connection)),
         }
@@ -219,6 +228,8 @@ mod tests {
     impl Server for Embedded {
         const EMBEDDED: bool = true;
 
+        const CHECK_WRITABLE: &'static str = "SELECT 1";
+
         type Connection = SqliteConnection;
 
         async fn open(&self) -> sqlx::Result<SqliteConnection> {
@@ -283,5 +294,27 @@ mod tests {
         let _never_answered = abandoned.send();
         drop(abandoned);
         assert_eq!(state(&pool).await, (0, 3), "this is a new connection");
+    }
+
+    #[tokio::test]
+    async fn connection_that_refuses_a_write_is_replaced() {
+        let health = ServerHealth::new(Duration::from_secs(5), true);
+        let pool = Pool::new(Embedded, 1, &health);
+        sell(&pool).await.commit().await.unwrap();
+        let refuse = async || {
+            let mut connection = pool.acquire().await.unwrap();
+            connection.run("PRAGMA query_only = ON").await.unwrap();
+            connection.run(SELL).await.expect_err("it is read-only");
+        };
+        // A new connection is kept for a moment.
+        let replaced = async {
+            refuse().await;
+            while state(&pool).await.0 > 0 {
+                refuse().await;
+            }
+        };
+        let replaced = timeout(Duration::from_secs(5), replaced).await;
+        replaced.expect("the connection is replaced");
+        sell(&pool).await.commit().await.unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a database server answers: when it last did, and when it last failed to.
+//! Whether a database server answers and accepts writes: when it last did, and when it last did not.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,13 +8,22 @@ use tokio::time::{Instant, timeout};
 
 use super::statement_limit;
 
+/// Older connections are not reused, so that what a server keeps for each of them does not grow
+/// without bound, and a server that moved is found at its new address.
+const LIFETIME: Duration = Duration::from_mins(30);
+
+/// A connection that is younger when the server refuses a write is kept, because a new one would
+/// reach the same server. This bounds how often connections are replaced during a failover.
+const REPLACED_FROM_AGE: Duration = Duration::from_millis(250);
+
 /// A connection that was idle for longer is pinged before it is used.
 const TRUSTED_IDLE: Duration = Duration::from_secs(10);
 
 /// How much longer than the server's own limit to wait for an answer.
 const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 
-/// When a server last answered, and when a request to it last went unanswered.
+/// When a server last answered, when a request to it last went unanswered, and when it last refused a
+/// write.
 ///
 /// The pool alone cannot tell busy connections from connections to a server that is gone.
 #[derive(Debug)]
@@ -31,8 +40,10 @@ pub(crate) struct ServerHealth {
 #[derive(Debug, Clone, Copy, Default)]
 struct Last {
     success: Option<Instant>,
-    /// When a connection last turned out to be dead.
+    /// When a connection last turned out to be dead, or could not be opened.
     failure: Option<Instant>,
+    /// When the server last refused a write.
+    refusal: Option<Instant>,
 }
 
 impl ServerHealth {
@@ -51,6 +62,10 @@ impl ServerHealth {
 
     pub(super) fn record_failure(&self) {
         self.last().failure = Some(Instant::now());
+    }
+
+    pub(super) fn record_refusal(&self) {
+        self.last().refusal = Some(Instant::now());
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {
@@ -87,10 +102,19 @@ impl ServerHealth {
         self.embedded || idle < limit
     }
 
+    /// Whether a connection of this age must be replaced: it is old, or it was open when the server
+    /// last refused a write. After a failover, a new connection may reach a server that accepts it.
+    pub(super) fn is_outdated(&self, age: Duration) -> bool {
+        let since_refusal = self.last().refusal.map(|refusal| refusal.elapsed());
+        age > LIFETIME || since_refusal.is_some_and(|since| age >= since + REPLACED_FROM_AGE)
+    }
+
     /// Whether the server answered within the time that any statement may take, and no connection
     /// was found dead since.
     pub(super) fn is_answering(&self) -> bool {
-        let Last { success, failure } = *self.last();
+        let Last {
+            success, failure, ..
+        } = *self.last();
         let recent = success.is_some_and(|success| success.elapsed() <= self.answer_limit);
         self.embedded || recent && success > failure
     }
@@ -131,6 +155,19 @@ mod tests {
         assert!(health.is_answering());
         tokio::time::advance(health.answer_limit + SECOND).await;
         assert!(!health.is_answering());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_write_outdates_the_connections_open_then() {
+        let health = ServerHealth::new(2 * SECOND, false);
+        assert!(!health.is_outdated(LIFETIME));
+        assert!(health.is_outdated(LIFETIME + SECOND));
+        health.record_refusal();
+        assert!(health.is_outdated(SECOND));
+        assert!(!health.is_outdated(SECOND / 8), "it was new");
+        tokio::time::advance(SECOND).await;
+        assert!(!health.is_outdated(SECOND), "it was opened afterwards");
+        assert!(health.is_outdated(2 * SECOND));
     }
 
     #[tokio::test(start_paused = true)]

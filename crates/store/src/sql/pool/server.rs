@@ -1,6 +1,7 @@
 //! How connections are opened, waited for, and checked before they are used again.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +11,11 @@ use sqlx::Connection;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::close;
+use super::queue::{Key, Queue};
 use super::{PooledConnection, ServerHealth, Transaction};
 use crate::sql::errors::{Verdict, before_commit, classify, unavailable};
 use crate::{Result, StoreError};
+use stocklock_core::stock::Sku;
 
 /// How long a connection may take to answer a ping. Far more than a round trip, and far less than a
 /// request waits for a connection, because several connections may be dead.
@@ -28,6 +31,9 @@ const WRITER_PAUSE: Duration = Duration::from_millis(5);
 pub(crate) trait Server: fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether the database is a library in this process: it cannot fall silent.
     const EMBEDDED: bool;
+
+    /// A statement that fails if the server refuses writes. It needs no table and waits for no lock.
+    const CHECK_WRITABLE: &'static str;
 
     /// One of sqlx's.
     type Connection: Connection + fmt::Debug + Send + Sync;
@@ -46,6 +52,9 @@ pub(crate) trait Server: fmt::Debug + Send + Sync + Sized + 'static {
 #[derive(Debug)]
 pub(crate) struct Pool<S: Server> {
     connections: deadpool::managed::Pool<Opener<S>>,
+    queue: Arc<Queue>,
+    /// Where its requests wait in the queue.
+    key: Key,
     health: Arc<ServerHealth>,
 }
 
@@ -66,12 +75,16 @@ impl<S: Server> Manager for Opener<S> {
         Ok(connection)
     }
 
-    /// Pings only connections that may be dead: each ping costs a request one round trip.
+    /// Refuses connections that must be replaced. Pings only those that may be dead: each ping costs
+    /// a request one round trip.
     async fn recycle(
         &self,
         connection: &mut S::Connection,
         metrics: &Metrics,
     ) -> Result<(), RecycleError<sqlx::Error>> {
+        if self.health.is_outdated(metrics.age()) {
+            return Err(RecycleError::message("the connection must be replaced"));
+        }
         if self.health.trusts(metrics.last_used()) {
             return Ok(());
         }
@@ -96,7 +109,21 @@ impl<S: Server> Pool<S> {
             .expect("no time-out is set, which would need a runtime");
         Self {
             connections,
+            queue: Queue::new(size as usize),
+            key: 0,
             health: Arc::clone(health),
+        }
+    }
+
+    /// The same connections, for requests that concern this SKU.
+    pub(crate) fn for_sku(&self, sku: &Sku) -> Self {
+        let mut hasher = DefaultHasher::new();
+        sku.hash(&mut hasher);
+        Self {
+            connections: self.connections.clone(),
+            queue: Arc::clone(&self.queue),
+            key: hasher.finish(),
+            health: Arc::clone(&self.health),
         }
     }
 
@@ -106,15 +133,26 @@ impl<S: Server> Pool<S> {
     /// [`StoreError::Exhausted`] if all are busy, [`StoreError::Unavailable`] if the database does
     /// not answer.
     pub(crate) async fn acquire(&self) -> Result<PooledConnection<S>> {
+        let started = Instant::now();
+        let wait_limit = self.health.wait_limit;
+        // Not the whole limit, because the request has to wait for a row after this.
+        let Ok(permit) = timeout(wait_limit * 3 / 4, self.queue.enter(self.key)).await else {
+            return Err(if self.is_busy() && self.health.is_answering() {
+                StoreError::Exhausted
+            } else {
+                unavailable(sqlx::Error::PoolTimedOut)
+            });
+        };
         let mut refusal = None;
-        match timeout(self.health.wait_limit, self.connect(&mut refusal)).await {
-            Ok(Ok(opened)) => Ok(PooledConnection::new(opened, Arc::clone(&self.health))),
-            Ok(Err(error)) => Err(unavailable(error)),
-            Err(_elapsed) if self.is_busy() && self.health.is_answering() => {
-                Err(StoreError::Exhausted)
+        let left = wait_limit.saturating_sub(started.elapsed());
+        let opened = match timeout(left, self.connect(&mut refusal)).await {
+            Ok(opened) => opened.map_err(unavailable)?,
+            Err(_elapsed) => {
+                return Err(unavailable(refusal.unwrap_or(sqlx::Error::PoolTimedOut)));
             }
-            Err(_elapsed) => Err(unavailable(refusal.unwrap_or(sqlx::Error::PoolTimedOut))),
-        }
+        };
+        let health = Arc::clone(&self.health);
+        Ok(PooledConnection::new(permit, opened, health))
     }
 
     /// Tries again if the server is starting, or is away for a moment. `refusal` is its last error.
@@ -125,7 +163,10 @@ impl<S: Server> Pool<S> {
         let mut pause = FIRST_PAUSE;
         loop {
             match self.connections.get().await {
-                Err(PoolError::Backend(error)) if is_transient(&error) => *refusal = Some(error),
+                Err(PoolError::Backend(error)) if is_transient(&error) => {
+                    self.health.record_failure();
+                    *refusal = Some(error);
+                }
                 answer => return answer,
             }
             sleep(pause).await;
@@ -156,11 +197,11 @@ impl<S: Server> Pool<S> {
         }
     }
 
-    /// Asks the database whether it answers.
-    pub(crate) async fn ping(&self) -> Result<()> {
+    /// Asks the database whether it accepts writes.
+    pub(crate) async fn check_writable(&self) -> Result<()> {
         let mut connection = self.acquire().await?;
-        let answer = connection.send().ping().await;
-        connection.received(answer).map_err(before_commit)
+        let answer = connection.run(S::CHECK_WRITABLE).await;
+        answer.map_err(before_commit)
     }
 
     /// Closes idle connections, and refuses new users. Connections in use are closed when they come
@@ -171,10 +212,9 @@ impl<S: Server> Pool<S> {
         futures_util::future::join_all(idle.into_iter().map(close)).await;
     }
 
-    /// Whether all connections are open and in use.
+    /// Whether every request that left the queue has its connection.
     fn is_busy(&self) -> bool {
-        let status = self.connections.status();
-        status.size >= status.max_size && status.available == 0
+        self.connections.status().waiting == 0
     }
 }
 

@@ -68,6 +68,12 @@ impl PostgresServer {
 impl Server for PostgresServer {
     const EMBEDDED: bool = false;
 
+    /// The setting is also `on` on a standby.
+    const CHECK_WRITABLE: &'static str = "DO $$ BEGIN
+        IF current_setting('transaction_read_only')::boolean THEN
+            RAISE read_only_sql_transaction;
+        END IF; END $$";
+
     type Connection = PgConnection;
 
     async fn open(&self) -> sqlx::Result<PgConnection> {

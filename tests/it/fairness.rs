@@ -1,0 +1,144 @@
+//! Bounds are fair: neither reads nor the buyers of a hot SKU stop the sales of another SKU.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::faults::until;
+use crate::store_contract::fixture::Raw;
+use crate::support::app::{Answer, TestApp, send};
+use crate::support::proxy::Proxy;
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::fresh_database;
+
+/// Fewer connections than requests.
+const POOL: [&str; 1] = ["--database-pool-size=4"];
+/// More units than a test sells.
+const PLENTY: i64 = 1_000_000;
+/// Most time that a sale may take that waits for no other request.
+const QUICK: Duration = Duration::from_secs(1);
+
+async fn buy(app: &TestApp, sku: &str) -> Answer {
+    send(app.deduct(0, "single-sql", &json!({ "sku": sku }))).await
+}
+
+/// Sells and reads `cold`, until `flood` ends or `times` times.
+async fn assert_cold_sells(app: &TestApp, flood: &mut JoinSet<Answer>, times: u32) {
+    for _ in 0..times {
+        let sale = buy(app, "cold").await;
+        sale.ok();
+        let read = send(app.request(0, Method::GET, "/stock/cold")).await;
+        read.ok();
+        assert!(
+            sale.after < QUICK && read.after < QUICK,
+            "{sale:?} {read:?}"
+        );
+        while let Some(ended) = flood.try_join_next() {
+            ended.expect("no panic");
+        }
+        if flood.is_empty() {
+            return;
+        }
+    }
+}
+
+/// Goal: the sales of a SKU continue while clients flood the service with audits of other SKUs.
+///
+/// Method: the proxy holds the first answer to an audit on each of four connections. If audits could
+/// use the connections for sales, they would block all of them.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn audits_do_not_stop_sales(#[values(Mysql, Postgres)] backend: Backend) {
+    let database = fresh_database(backend).await;
+    let (proxy, url) = Proxy::before(&database.url).await;
+    let app = TestApp::on(&url, 1, &POOL).await;
+    let audited = ["a", "b", "c", "d"];
+    for sku in audited.into_iter().chain(["cold"]) {
+        app.set_level(sku, PLENTY).await;
+    }
+    // A name of a column that only audits have.
+    let holds = [(); 4].map(|()| proxy.hold_answer(b"received"));
+    let mut audits = JoinSet::new();
+    for sku in audited.repeat(16) {
+        let path = format!("/stock/{sku}/audit");
+        audits.spawn(send(app.request(0, Method::GET, &path)));
+    }
+    holds[0].held().await;
+    assert_cold_sells(&app, &mut audits, 20).await;
+    drop(holds);
+    for audit in audits.join_all().await {
+        let expected = [(200, ""), (503, "overloaded")];
+        assert!(expected.contains(&audit.status_and_code()), "{audit:?}");
+    }
+    app.audit("a").await;
+    app.stop().await;
+}
+
+/// The buyers of a SKU whose row is locked wait for the row on at most half of the connections.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locked_sku_leaves_connections_for_others(#[values(Mysql, Postgres)] backend: Backend) {
+    let app = TestApp::with_flags(backend, 1, &POOL).await;
+    for sku in ["hot", "cold"] {
+        app.set_level(sku, PLENTY).await;
+    }
+    let mut holder = Raw::connect(backend, &app.database_url).await;
+    holder.begin().await;
+    let locked = holder.run("UPDATE stock SET held = held WHERE sku = 'hot'");
+    locked.await.expect("the row can be locked");
+    let mut buyers = JoinSet::new();
+    for _ in 0..32 {
+        buyers.spawn(send(app.deduct(0, "single-sql", &json!({"sku": "hot"}))));
+    }
+    assert_cold_sells(&app, &mut buyers, u32::MAX).await;
+    holder.run("ROLLBACK").await.expect("it can be rolled back");
+    buy(&app, "hot").await.ok();
+    app.stop().await;
+}
+
+/// Goal: a SKU with one buyer gets its turn while 256 buyers wait for two other SKUs. In the order of
+/// arrival, each of the 257 buyers would get as many units as the others.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hot_skus_do_not_starve_a_third(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    const BUYERS: u32 = 128;
+    const COLD_SALES: u32 = 100;
+    /// How many times as much the buyer of the third SKU must get at least.
+    const TIMES: f64 = 5.0;
+    let app = Arc::new(TestApp::with_flags(backend, 1, &POOL).await);
+    for sku in ["hot-1", "hot-2", "cold"] {
+        app.set_level(sku, PLENTY).await;
+    }
+    let hot_sales = Arc::new(AtomicU32::new(0));
+    let mut buyers = JoinSet::new();
+    for number in 0..2 * BUYERS {
+        let (app, hot_sales) = (Arc::clone(&app), Arc::clone(&hot_sales));
+        let sku = ["hot-1", "hot-2"][number as usize % 2];
+        buyers.spawn(async move {
+            loop {
+                let sale = buy(&app, sku).await;
+                assert!([200, 503].contains(&sale.status), "{sale:?}");
+                hot_sales.fetch_add(u32::from(sale.status == 200), SeqCst);
+            }
+        });
+    }
+    until("all of them buy", || async {
+        hot_sales.load(SeqCst) > 2 * BUYERS
+    })
+    .await;
+    let before = hot_sales.load(SeqCst);
+    for _ in 0..COLD_SALES {
+        buy(&app, "cold").await.ok();
+    }
+    let of_each = f64::from(hot_sales.load(SeqCst) - before) / f64::from(2 * BUYERS);
+    assert!(
+        f64::from(COLD_SALES) >= TIMES * of_each,
+        "{of_each} sales for each of the others"
+    );
+    buyers.shutdown().await;
+}

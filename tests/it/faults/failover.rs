@@ -1,0 +1,189 @@
+//! A database that refuses writes: an old primary that became read-only, or a standby.
+//!
+//! Goal: the replica is not ready while writes are refused, and still answers reads. It sells again
+//! without a restart as soon as writes are accepted.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::time::Duration;
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::json;
+use tokio::sync::Mutex;
+
+use super::{Answer, Ledger, send, until, until_within};
+use crate::store_contract::fixture::Raw;
+use crate::support::app::TestApp;
+use crate::support::services::Backend::{self, Mysql, Postgres};
+use crate::support::services::{PrivateServer, fresh_database};
+
+/// How long `/readyz` may take to notice that writes are refused.
+const NOTICED_WITHIN: Duration = Duration::from_secs(1);
+/// How long the first sale may take once writes are accepted.
+const SELLS_WITHIN: Duration = Duration::from_secs(2);
+
+/// `root` may write to a read-only server, so the service needs a user of its own.
+const CREATE_USER: &str = "CREATE USER shop IDENTIFIED BY 'shop'; GRANT ALL ON stocklock.* TO shop";
+
+const MYSQL_SESSIONS: &str = "SELECT coalesce(group_concat(id), '')
+    FROM information_schema.processlist WHERE user = 'shop'";
+
+const POSTGRES_SESSIONS: &str = "SELECT coalesce(string_agg(pid::text, ','), '')
+    FROM pg_stat_activity WHERE backend_type = 'client backend'
+        AND datname = current_database() AND pid <> pg_backend_pid()";
+
+/// A session of the administrator, which may make a server read-only.
+struct Admin {
+    backend: Backend,
+    session: Mutex<Raw>,
+}
+
+impl Admin {
+    async fn of(backend: Backend, url: &str) -> Self {
+        let session = Mutex::new(Raw::connect(backend, url).await);
+        Self { backend, session }
+    }
+
+    async fn run(&self, statements: &[&'static str]) {
+        for &statement in statements {
+            let done = self.session.lock().await.run(statement).await;
+            done.expect("an administrator may do this");
+        }
+    }
+
+    async fn set_read_only(&self, read_only: bool) {
+        let statements: &[&str] = match (self.backend, read_only) {
+            (Mysql, true) => &["SET GLOBAL read_only = 1"],
+            (Mysql, false) => &["SET GLOBAL read_only = 0"],
+            (_, true) => &[
+                "ALTER SYSTEM SET default_transaction_read_only = on",
+                "SELECT pg_reload_conf()",
+            ],
+            (_, false) => &[
+                "ALTER SYSTEM RESET default_transaction_read_only",
+                "SELECT pg_reload_conf()",
+            ],
+        };
+        self.run(statements).await;
+    }
+
+    /// The server's ids of the service's connections.
+    async fn sessions(&self) -> BTreeSet<String> {
+        let sessions = match self.backend {
+            Mysql => MYSQL_SESSIONS,
+            _ => POSTGRES_SESSIONS,
+        };
+        let ids = self.session.lock().await.text(sessions).await;
+        let ids = ids.expect("an aggregate has a row");
+        ids.split(',').map(str::to_owned).collect()
+    }
+}
+
+async fn sell(app: &TestApp) -> Answer {
+    send(app.deduct(0, "single-sql", &json!({"sku": "hot"}))).await
+}
+
+async fn get(app: &TestApp, path: &str) -> Answer {
+    send(app.request(0, Method::GET, path)).await
+}
+
+/// A sale is refused, a read is answered, and the replica is not ready.
+async fn assert_refuses_writes(app: &TestApp) {
+    let refused = sell(app).await;
+    assert_eq!(refused.status_and_code(), (503, "unavailable"));
+    assert!(refused.retry_after, "{refused:?}");
+    get(app, "/stock/hot").await.ok();
+    let not_ready = get(app, "/readyz").await;
+    assert_eq!(not_ready.status_and_code(), (503, "not-ready"));
+    assert_eq!(not_ready.detail, "the database does not accept writes");
+}
+
+async fn assert_not_ready_soon(app: &TestApp) {
+    until_within(NOTICED_WITHIN, "the replica is not ready", || async {
+        get(app, "/readyz").await.status == 503
+    })
+    .await;
+}
+
+async fn assert_sells_soon(app: &TestApp) {
+    until_within(SELLS_WITHIN, "it sells again and is ready", || async {
+        sell(app).await.status == 200 && get(app, "/readyz").await.status == 200
+    })
+    .await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn read_only_server_is_not_ready_until_writable(#[values(Mysql, Postgres)] backend: Backend) {
+    let server = PrivateServer::start(backend).await;
+    let admin = Admin::of(backend, server.url()).await;
+    let mut url = reqwest::Url::parse(server.url()).expect("a URL");
+    if backend == Mysql {
+        admin.run(&[CREATE_USER]).await;
+        url.set_username("shop").expect("it has a host");
+        url.set_password(Some("shop")).expect("it has a host");
+    }
+    let app = TestApp::on(url.as_str(), 1, &[]).await;
+    app.set_level("hot", 1_000).await;
+    sell(&app).await.ok();
+    get(&app, "/stock/hot").await.ok();
+    get(&app, "/readyz").await.ok();
+    let before = admin.sessions().await;
+
+    admin.set_read_only(true).await;
+    assert_not_ready_soon(&app).await;
+    until("new connections replace those of before", || async {
+        assert_refuses_writes(&app).await;
+        admin.sessions().await.is_disjoint(&before)
+    })
+    .await;
+    admin.set_read_only(false).await;
+    assert_sells_soon(&app).await;
+    Ledger::at(server.url()).assert_consistent("hot").await;
+    app.stop().await;
+}
+
+/// The setting of a database takes effect in new sessions only.
+#[tokio::test]
+async fn session_that_stays_read_only_is_replaced() {
+    let database = fresh_database(Postgres).await;
+    let admin = Admin::of(Postgres, &database.url).await;
+    let app = TestApp::on(&database.url, 1, &[]).await;
+    app.set_level("hot", 1_000).await;
+    app.stop().await;
+    let set = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET
+        default_transaction_read_only = on', current_database()); END $$";
+    admin.run(&[set]).await;
+
+    let app = TestApp::on_migrated(&database.url, 1, &[]).await;
+    assert_refuses_writes(&app).await;
+    let reset = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET
+        default_transaction_read_only', current_database()); END $$";
+    admin.run(&[reset]).await;
+    assert_sells_soon(&app).await;
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn standby_is_not_ready_until_it_is_promoted() {
+    let server = PrivateServer::start(Postgres).await;
+    let app = TestApp::on(server.url(), 1, &[]).await;
+    app.set_level("hot", 1_000).await;
+    sell(&app).await.ok();
+
+    server.kill9();
+    let demoted = File::create(server.directory().join("data/standby.signal"));
+    demoted.expect("a file can be created");
+    server.restart().await;
+    until("the standby answers reads", || async {
+        get(&app, "/stock/hot").await.status == 200
+    })
+    .await;
+    assert_refuses_writes(&app).await;
+    let admin = Admin::of(Postgres, server.url()).await;
+    admin.run(&["SELECT pg_promote()"]).await;
+    assert_sells_soon(&app).await;
+    Ledger::at(server.url()).assert_consistent("hot").await;
+    app.stop().await;
+}
