@@ -28,8 +28,8 @@ pub(super) struct MovementBody {
     delta: i64,
     /// Units available after the movement.
     available_after: i64,
-    /// The version that a read-check-write strategy had read. Two movements with the same version
-    /// are a lost update.
+    /// The version that a read-check-write strategy or a PUT had read. Two movements with the same
+    /// version are a lost update.
     read_version: Option<i64>,
     /// The strategy of a deduction.
     strategy: Option<String>,

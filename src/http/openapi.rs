@@ -18,7 +18,7 @@ HTTP is answered 400, and one whose header is too large 431, both without a body
     info(title = "Stocklock", description = DESCRIPTION),
     components(
         schemas(Problem),
-        responses(NotFound, Conflict, PreconditionFailed, Unavailable)
+        responses(NotFound, Conflict, PreconditionFailed, PreconditionRequired, Unavailable)
     )
 )]
 pub(super) struct Document;
@@ -86,6 +86,10 @@ problem_response!(
     "`insufficient-stock`, `request-in-flight` (Retry-After), `wrong-home`, `below-limit`"
 );
 problem_response!(PreconditionFailed, "`precondition-failed`");
+problem_response!(
+    PreconditionRequired,
+    "`precondition-required`: `on_hand` needs If-Match"
+);
 problem_response!(Unavailable, "`not-ready`");
 
 /// Errors of every route that parses fields or reads the database.
@@ -148,7 +152,8 @@ pub(super) struct IdempotencyKeyHeader {
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "only describes")]
 pub(super) struct PreconditionHeaders {
-    /// One or more values of `ETag` from `GET` or `PUT /stock/{sku}`, strong or weak, or `*`.
+    /// One or more values of `ETag` from `GET` or `PUT /stock/{sku}`, strong or weak, or `*`. If the
+    /// body names a warehouse, the ETag of that level (`?warehouse=`) or of the SKU.
     #[param(rename = "If-Match")]
     if_match: Option<String>,
     /// `*`: only create the level.

@@ -82,6 +82,7 @@ fn every_error_code_is_documented() {
         "outcome-unknown",
         "overloaded",
         "precondition-failed",
+        "precondition-required",
         "request-in-flight",
         "request-timeout",
         "safeguards-fixed",

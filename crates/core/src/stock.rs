@@ -16,7 +16,7 @@ mod quantity;
 mod remarks;
 
 pub use audit::Audit;
-pub use change::{Adjustment, LevelChange, Precondition};
+pub use change::{Adjustment, LevelChange, Precondition, Scope};
 pub use deduction::{Deducted, Deduction, Durability, OperationId};
 pub use error::StockError;
 pub use fence::Fence;

@@ -98,6 +98,21 @@ impl Entry {
         let key = key(idempotency);
         Self { movement, key }
     }
+
+    /// The movement of a change that is not a sale. A gain is a receipt.
+    pub(super) fn of_change(
+        operation: OperationId,
+        delta: i64,
+        after: &StockLevel,
+        idempotency: Option<&Idempotency>,
+    ) -> Self {
+        let kind = if delta > 0 {
+            MovementKind::Received
+        } else {
+            MovementKind::Adjusted
+        };
+        Self::new(operation, kind, delta, after, idempotency)
+    }
 }
 
 /// The values of the ledger's unique index.

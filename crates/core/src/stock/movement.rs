@@ -34,7 +34,8 @@ pub struct Movement {
     pub delta: i64,
     /// Units available right after it.
     pub available_after: i64,
-    /// The version that a read-check-write strategy had read. Two movements of one level with the
+    /// The version of the level that it was computed from, if the level was read first: by a
+    /// read-check-write strategy, or to set an existing level. Two movements of one level with the
     /// same `read_version` are a lost update: both were computed from the same state.
     pub read_version: Option<i64>,
     /// The strategy that protected it; `None` if it is not a deduction.

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::dialect::{Value, values};
 use crate::journal::EntryId;
 use crate::{Result, StoreError};
+use stocklock_core::ports::PlannedLevel;
 use stocklock_core::stock::{
     Adjustment, Caller, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
     OperationId, Remarks, RequestHash, Sku, StockLevel, Warehouse,
@@ -89,10 +90,10 @@ impl LedgerRow {
         }
     }
 
-    /// A level that was set to `after`, and had `before` units on hand.
-    pub(crate) fn from_level_change(change: &LevelChange, before: i64, after: &StockLevel) -> Self {
-        let delta = after.on_hand - before;
-        let mut row = Self::of_change(change.operation, after, delta, None);
+    /// A level that was set.
+    pub(crate) fn from_level_change(change: &LevelChange, planned: &PlannedLevel) -> Self {
+        let mut row = Self::of_change(change.operation, &planned.level, planned.delta(), None);
+        row.read_version = planned.old.as_ref().map(|old| old.version);
         row.remarks.reason.clone_from(&change.reason);
         row
     }
