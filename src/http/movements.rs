@@ -22,7 +22,7 @@ pub(super) struct MovementBody {
     id: String,
     /// The warehouse.
     warehouse: String,
-    /// `received`, `deducted` or `adjusted`.
+    /// `received`, `deducted` or `adjusted`. A later release may have recorded other kinds.
     kind: String,
     /// Units added; negative for a sale.
     delta: i64,

@@ -99,18 +99,14 @@ impl Entry {
         Self { movement, key }
     }
 
-    /// The movement of a change that is not a sale. A gain is a receipt.
+    /// The movement of a change that is not a sale.
     pub(super) fn of_change(
         operation: OperationId,
         delta: i64,
         after: &StockLevel,
         idempotency: Option<&Idempotency>,
     ) -> Self {
-        let kind = if delta > 0 {
-            MovementKind::Received
-        } else {
-            MovementKind::Adjusted
-        };
+        let kind = MovementKind::of_change(delta);
         Self::new(operation, kind, delta, after, idempotency)
     }
 }
