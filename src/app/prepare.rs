@@ -3,7 +3,7 @@
 use super::Replica;
 use crate::http::lab_sku;
 use stocklock_core::stock::{
-    Home, LevelChange, OperationId, Precondition, Remark, StockError, Warehouse,
+    Home, LevelChange, OperationId, Precondition, Remark, Scope, StockError, Warehouse,
 };
 
 /// Units of each SKU of the lab.
@@ -45,11 +45,12 @@ impl Replica {
                 operation: OperationId::mint(),
                 sku: lab_sku(home),
                 warehouse: Warehouse::default(),
-                on_hand: LAB_STOCK,
+                on_hand: Some(LAB_STOCK),
                 backorder_limit: None,
                 home: Some(home),
                 reason: Remark::parse("reason", "seeded by the lab").ok(),
                 precondition: Some(Precondition::Absent),
+                scope: Scope::Sku,
             };
             match self.api.levels.set_level(change).await {
                 Ok(_) | Err(StockError::PreconditionFailed) => {}

@@ -89,6 +89,7 @@ impl From<StockError> for ApiError {
             | StockError::WrongHome { .. }
             | StockError::BelowLimit => StatusCode::CONFLICT,
             StockError::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+            StockError::PreconditionRequired => StatusCode::PRECONDITION_REQUIRED,
             StockError::IdempotencyKeyReused | StockError::TooLarge => {
                 StatusCode::UNPROCESSABLE_ENTITY
             }

@@ -11,8 +11,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::headers::{Tags, etag};
 use super::paging::{PageSize, bad_cursor};
-use super::{Api, ApiError, NoFields, StrictQuery, openapi};
-use stocklock_core::stock::{LevelCursor, Revision, Sku, StockError, StockLevel};
+use super::{Api, ApiError, StrictQuery, openapi};
+use stocklock_core::ports::LedgerReader;
+use stocklock_core::stock::{LevelCursor, Revision, Sku, StockError, StockLevel, Warehouse};
 
 /// The level of a SKU in a warehouse.
 #[derive(Debug, Serialize, ToSchema)]
@@ -62,6 +63,15 @@ pub(super) struct LevelPage {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
+pub(super) struct WarehouseQuery {
+    /// Only the level in this warehouse.
+    #[param(value_type = Option<String>)]
+    warehouse: Option<Warehouse>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct PageQuery {
     /// Maximum number of levels on the page, 1 to 1000; default 100.
     #[param(value_type = Option<u32>)]
@@ -104,11 +114,11 @@ pub(super) struct SkuLevels {
     warehouses: Vec<LevelBody>,
 }
 
-/// Get the levels of a SKU in all warehouses
+/// Get the levels of a SKU in all warehouses, or in one
 ///
-/// The ETag covers all warehouses; send it back as If-Match with a PUT.
+/// The ETag covers the levels in the answer; send it back as If-Match with a PUT.
 #[utoipa::path(
-    get, path = "/stock/{sku}", tag = "stock", params(openapi::SkuPath),
+    get, path = "/stock/{sku}", tag = "stock", params(openapi::SkuPath, WarehouseQuery),
     responses(
         (status = 200, description = "Its levels", body = SkuLevels, headers(("ETag" = String))),
         (status = 304, description = "Not modified (If-None-Match)"),
@@ -118,11 +128,14 @@ pub(super) struct SkuLevels {
 pub(super) async fn of_sku(
     State(api): State<Arc<Api>>,
     Path(sku): Path<String>,
-    _: StrictQuery<NoFields>,
+    StrictQuery(query): StrictQuery<WarehouseQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let sku = known_sku(sku)?;
-    let levels = api.store.levels_of(&sku).await?;
+    let levels = match query.warehouse {
+        Some(warehouse) => Vec::from_iter(api.store.level(&sku, &warehouse).await?),
+        None => api.store.levels_of(&sku).await?,
+    };
     if levels.is_empty() {
         return Err(StockError::UnknownSku.into());
     }

@@ -22,14 +22,14 @@ pub(super) struct MovementBody {
     id: String,
     /// The warehouse.
     warehouse: String,
-    /// `received`, `deducted` or `adjusted`.
+    /// `received`, `deducted` or `adjusted`. A later release may have recorded other kinds.
     kind: String,
     /// Units added; negative for a sale.
     delta: i64,
     /// Units available after the movement.
     available_after: i64,
-    /// The version that a read-check-write strategy had read. Two movements with the same version
-    /// are a lost update.
+    /// The version that a read-check-write strategy or a PUT had read. Two movements with the same
+    /// version are a lost update.
     read_version: Option<i64>,
     /// The strategy of a deduction.
     strategy: Option<String>,

@@ -1,5 +1,6 @@
 //! `PUT /stock/{sku}`: sets a level.
 
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use super::headers::{IDEMPOTENCY_KEY, Tags, bad_precondition, etag};
 use super::levels::{LevelBody, new_sku};
 use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present, remark};
 use stocklock_core::stock::{
-    Home, LevelChange, OperationId, Precondition, Revision, Sku, StockError, StockLevel, Warehouse,
+    Home, LevelChange, OperationId, Precondition, Revision, Scope, Sku, StockError, StockLevel,
+    Warehouse,
 };
 use stocklock_store::StoreRouter;
 
@@ -29,9 +31,11 @@ pub(super) struct LevelOrder {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<String>, example = "main")]
     warehouse: Option<Warehouse>,
-    /// Units on the shelf.
+    /// Units on the shelf. A new level needs it. Default: unchanged. If the level was changed since
+    /// its creation, this needs If-Match.
+    #[serde(default, deserialize_with = "present")]
     #[schema(example = 5000)]
-    on_hand: i64,
+    on_hand: Option<i64>,
     /// Units that may be sold beyond the stock. Default: unchanged; 0 for a new level.
     #[serde(default, deserialize_with = "present")]
     #[schema(minimum = 0)]
@@ -48,7 +52,8 @@ pub(super) struct LevelOrder {
 
 /// Set a level; create it if it does not exist
 ///
-/// Supports `If-Match: "…"` (an ETag of GET or PUT, or `*`) and `If-None-Match: *`.
+/// Supports `If-Match: "…"` (an ETag of GET or PUT, or `*`) and `If-None-Match: *`. With
+/// `warehouse`, these and the ETag of the answer cover that level; without it, all levels of the SKU.
 /// An Idempotency-Key is refused, because PUT is idempotent.
 #[utoipa::path(
     put, path = "/stock/{sku}", tag = "stock",
@@ -58,8 +63,10 @@ pub(super) struct LevelOrder {
         (status = 200, description = "Set", body = LevelBody, headers(("ETag" = String))),
         (status = 201, description = "Created", body = LevelBody, headers(("ETag" = String))),
         openapi::ReadErrors, openapi::WriteErrors,
+        (status = 404, response = openapi::NotFound),
         (status = 409, response = openapi::Conflict),
         (status = 412, response = openapi::PreconditionFailed),
+        (status = 428, response = openapi::PreconditionRequired),
     )
 )]
 pub(super) async fn set_level(
@@ -70,8 +77,9 @@ pub(super) async fn set_level(
     body: StrictJson<LevelOrder>,
 ) -> Result<impl IntoResponse, ApiError> {
     let change = change(new_sku(sku)?, body.parse()?, &headers)?;
+    let scope = change.scope;
     let set = api.levels.set_level(change).await.map_err(refusal)?;
-    let revision = revision_after(&api.store, &set.level).await;
+    let revision = revision_after(&api.store, &set.level, scope).await;
     let status = if set.created {
         StatusCode::CREATED
     } else {
@@ -92,10 +100,13 @@ fn refusal(error: StockError) -> ApiError {
     error
 }
 
-/// The revision of the SKU with `level` in it. `None` if the read fails or takes long, because the
-/// level is already set. Also `None` if another writer has changed the level again, because the
-/// caller has not seen that change.
-async fn revision_after(store: &StoreRouter, level: &StockLevel) -> Option<Revision> {
+/// The revision of the level, or of the SKU with `level` in it. `None` if the read fails or takes
+/// long, because the level is already set. Also `None` if another writer has changed the level again,
+/// because the caller has not seen that change.
+async fn revision_after(store: &StoreRouter, level: &StockLevel, scope: Scope) -> Option<Revision> {
+    if scope == Scope::Level {
+        return Some(Revision::of(slice::from_ref(level)));
+    }
     let reading = tokio::time::timeout(READ_LIMIT, store.levels_of(&level.sku));
     let levels = reading.await.ok()?.ok()?;
     levels.contains(level).then(|| Revision::of(&levels))
@@ -113,6 +124,10 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
     Ok(LevelChange {
         operation: OperationId::mint(),
         sku,
+        scope: order
+            .warehouse
+            .as_ref()
+            .map_or(Scope::Sku, |_| Scope::Level),
         warehouse: order.warehouse.unwrap_or_default(),
         on_hand: order.on_hand,
         backorder_limit: order.backorder_limit,

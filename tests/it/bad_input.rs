@@ -63,8 +63,10 @@ POST /stock/deduct?sku=real&strategy= 422 unknown-strategy
 POST /stock/deduct?sku=real&strategy=redis-lua 503 strategy-unavailable
 
 PUT /stock/new 415 unsupported-media-type
-PUT /stock/new 422 invalid-request
+PUT /stock/new 404 unknown-sku
     {}
+    {"backorder_limit": 1}
+PUT /stock/new 422 invalid-request
     {"on_hand": null}
     {"on_hand": "5"}
     {"on_hand": 1.5}
@@ -130,7 +132,9 @@ GET /stock/real/movements?warehouse= 422 invalid-request
 GET /stock/real/movements?reference= 422 invalid-request
 GET /stock/real/movements?reference=%00 422 invalid-request
 GET /stock/real/movements?colour=red 422 invalid-request
-GET /stock/real?warehouse=main 422 invalid-request
+GET /stock/real?warehouse= 422 invalid-request
+GET /stock/real?warehouse=absent 404 unknown-sku
+GET /stock/real?home=sql 422 invalid-request
 GET /stock/real/audit?warehouse=main 422 invalid-request
 
 GET /stock/deduct 405 method-not-allowed

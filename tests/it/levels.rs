@@ -1,5 +1,7 @@
 //! Levels: created, set and adjusted, with preconditions and within their limits.
 
+use std::cell::Cell;
+
 use reqwest::Method;
 use reqwest::header::{ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH};
 use rstest::rstest;
@@ -34,7 +36,8 @@ async fn level_is_created_and_then_set(#[values(Sqlite, Mysql, Postgres)] backen
 
     let body = json!({"on_hand": 8, "warehouse": "north", "home": "sql"});
     assert_eq!(send(app.put(0, "a", &body)).await.status, 201);
-    let set = send(app.put(0, "a", &json!({"on_hand": 4}))).await;
+    let put = app.put(0, "a", &json!({"on_hand": 4}));
+    let set = send(put.header(IF_MATCH, "*")).await;
     assert_eq!(set.ok()["backorder_limit"], 2);
 
     let levels = app.get_json("/stock/a").await;
@@ -71,7 +74,7 @@ async fn backorders_are_sold_down_to_the_limit(
     assert_eq!(audit["consistent"], true);
 
     // The limit cannot be set below what is already sold.
-    let lower_limit = json!({"on_hand": -2, "backorder_limit": 1});
+    let lower_limit = json!({"backorder_limit": 1});
     let refused = send(app.put(0, "a", &lower_limit)).await;
     assert_eq!(refused.status_and_code(), (409, "below-limit"));
     app.stop().await;
@@ -81,10 +84,12 @@ async fn backorders_are_sold_down_to_the_limit(
 #[tokio::test]
 async fn preconditions_are_honoured(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
-    let body = json!({"on_hand": 5});
     let failed = (412, json!("precondition-failed"));
     let set = (200, Value::Null);
+    let units = Cell::new(0);
     let outcome = async |header, value: &str| {
+        units.set(units.get() + 1);
+        let body = json!({"on_hand": units.get()});
         let answer = send(app.put(0, "a", &body).header(header, value)).await;
         (answer.status, answer.body["code"].clone())
     };
@@ -101,6 +106,7 @@ async fn preconditions_are_honoured(#[values(Sqlite, Mysql, Postgres)] backend: 
     assert_eq!(outcome(IF_MATCH, &one_of).await, set);
 
     let before_sale = etag(&app, "a").await;
+    let before = app.audit("a").await["on_hand"].as_i64();
     let sale = app.deduct(1, "single-sql", &json!({"sku": "a"}));
     send(sale).await.ok();
     assert_eq!(outcome(IF_MATCH, &before_sale).await, failed);
@@ -108,7 +114,63 @@ async fn preconditions_are_honoured(#[values(Sqlite, Mysql, Postgres)] backend: 
     for invalid in ["", "naked", "\"half"] {
         assert_eq!(outcome(IF_MATCH, invalid).await.0, 422, "{invalid}");
     }
-    assert_eq!(app.audit("a").await["on_hand"], 4);
+    assert_eq!(
+        app.audit("a").await["on_hand"].as_i64(),
+        before.map(|units| units - 1)
+    );
+    app.stop().await;
+}
+
+/// The seller read seven units, three were sold, and the seller changes only the limit.
+#[rstest]
+#[tokio::test]
+async fn new_limit_brings_no_sold_unit_back(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let app = TestApp::start(backend).await;
+    app.set_level("a", 7).await;
+    let read = etag(&app, "a").await;
+    let sale = app.deduct(1, "single-sql", &json!({"sku": "a", "quantity": 3}));
+    send(sale).await.ok();
+    let blind = json!({"on_hand": 7, "backorder_limit": 2});
+    let refused = send(app.put(0, "a", &blind)).await;
+    assert_eq!(refused.status_and_code(), (428, "precondition-required"));
+    let refused = send(app.put(0, "a", &blind).header(IF_MATCH, read)).await;
+    assert_eq!(refused.status_and_code(), (412, "precondition-failed"));
+
+    let limit = json!({"backorder_limit": 2});
+    let set = send(app.put(0, "a", &limit)).await;
+    assert_eq!(
+        (&set.ok()["on_hand"], &set.body["available"]),
+        (&json!(4), &json!(6))
+    );
+    let audit = app.audit("a").await;
+    assert_eq!((&audit["received"], &audit["sold"]), (&json!(7), &json!(3)));
+    let known = app.put(0, "a", &json!({"on_hand": 9}));
+    send(known.header(IF_MATCH, set.header("etag"))).await.ok();
+
+    let refused = send(app.put(0, "new", &limit)).await;
+    assert_eq!(refused.status_and_code(), (404, "unknown-sku"));
+    assert!(refused.detail.contains("on_hand"), "{refused:?}");
+    app.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn put_without_a_change_keeps_the_etag(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let app = TestApp::start(backend).await;
+    app.set_level("a", 7).await;
+    let before = etag(&app, "a").await;
+    for body in [
+        json!({"on_hand": 7, "backorder_limit": 0, "reason": "count"}),
+        json!({}),
+    ] {
+        let set = send(app.put(0, "a", &body)).await;
+        assert_eq!(
+            (&set.ok()["version"], set.header("etag")),
+            (&json!(1), &*before)
+        );
+    }
+    let page = app.get_json("/stock/a/movements").await;
+    assert_eq!(page["movements"].as_array().map(Vec::len), Some(1));
     app.stop().await;
 }
 
@@ -132,13 +194,45 @@ async fn precondition_keeps_its_meaning_behind_a_proxy() {
 async fn put_answers_the_etag_for_the_next(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     app.set_level("a", 1).await;
+    let north = json!({"on_hand": 5, "warehouse": "north"});
+    assert_eq!(send(app.put(0, "a", &north)).await.status, 201);
     let mut tag = etag(&app, "a").await;
-    for (warehouse, status) in [("main", 200), ("north", 201), ("north", 200)] {
-        let body = json!({"on_hand": 5, "warehouse": warehouse});
-        let set = send(app.put(0, "a", &body).header(IF_MATCH, &tag)).await;
-        assert_eq!(set.status, status, "{set:?}");
+    for on_hand in [2, 3] {
+        let put = app.put(0, "a", &json!({"on_hand": on_hand}));
+        let set = send(put.header(IF_MATCH, &tag)).await;
+        set.ok();
         set.header("etag").clone_into(&mut tag);
         assert_eq!(tag, etag(&app, "a").await);
+    }
+    app.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn etag_of_one_warehouse_covers_only_its_level(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let app = TestApp::start(backend).await;
+    let body = |warehouse, on_hand| json!({"on_hand": on_hand, "warehouse": warehouse});
+    for warehouse in ["main", "north"] {
+        let put = app.put(0, "a", &body(warehouse, 1));
+        let created = send(put.header(IF_NONE_MATCH, "*")).await;
+        assert_eq!(created.status, 201, "{created:?}");
+    }
+    let read = app.get("/stock/a?warehouse=main").await;
+    let mut tag = read.headers()[ETAG].to_str().expect("ASCII").to_owned();
+    let levels: Value = read.json().await.expect("JSON");
+    assert_eq!(levels["warehouses"].as_array().map(Vec::len), Some(1));
+    for on_hand in [2, 3] {
+        // A change of the other warehouse does not matter.
+        let other = app.put(0, "a", &body("north", on_hand));
+        send(other.header(IF_MATCH, "*")).await.ok();
+        let put = |units| app.put(0, "a", &body("main", units)).header(IF_MATCH, &tag);
+        let set = send(put(on_hand)).await;
+        set.ok();
+        let refused = send(put(9)).await;
+        assert_eq!(refused.status_and_code(), (412, "precondition-failed"));
+        set.header("etag").clone_into(&mut tag);
     }
     app.stop().await;
 }
@@ -192,7 +286,7 @@ async fn get_with_the_current_etag_answers_304() {
         assert_eq!(answer.header("etag"), current);
         assert_eq!(answer.status, status, "{tags}");
     }
-    app.set_level("a", 1).await;
+    app.set_level("a", 2).await;
     assert_ne!(etag(&app, "a").await, current);
     app.stop().await;
 }

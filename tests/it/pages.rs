@@ -6,6 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::app::{TestApp, send};
+use crate::support::rival::Raw;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 /// The items of all pages under `path`, with at most `limit` items per page.
@@ -131,6 +132,33 @@ async fn movements_can_be_filtered(#[values(Sqlite, Mysql, Postgres)] backend: B
         "durability": "committed", "reason": null, "reference": null, "created_at": null,
     });
     assert_eq!(*movement, expected);
+    app.stop().await;
+}
+
+/// The next release may record kinds of movements that this one does not know.
+#[rstest]
+#[tokio::test]
+async fn unknown_kind_of_movement_is_served(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let app = TestApp::with_flags(backend, 1, &[]).await;
+    app.set_level("a", 10).await;
+    let taken = json!({"delta": -4, "reason": "return", "reference": "R-1"});
+    let adjust = || app.adjust(0, "a", &taken).header("Idempotency-Key", "k");
+    let first = send(adjust()).await;
+    let mut raw = Raw::connect(backend, &app.database_url).await;
+    let renamed = raw
+        .run("UPDATE movement SET kind = 'returned' WHERE delta = -4")
+        .await;
+    renamed.expect("the ledger can be changed");
+
+    let page = app.get_json("/stock/a/movements").await;
+    assert_eq!(page["movements"][0]["kind"], "returned");
+    let replay = send(adjust()).await;
+    assert_eq!((replay.ok(), replay.replayed), (first.ok(), true));
+    let audit = app.audit("a").await;
+    assert_eq!(
+        (&audit["received"], &audit["drift"]),
+        (&json!(6), &json!(0))
+    );
     app.stop().await;
 }
 

@@ -103,20 +103,18 @@ async fn set_level_once(
     unknown: bool,
 ) -> Result<Outcome<LevelSet>, StoreError> {
     let outcome = store.set_level(change).await?;
-    if let ChangeOutcome::Done { level, created } = outcome {
-        return Ok(Outcome::Done(Ok(LevelSet { level, created })));
-    }
-    // If an earlier attempt happened, it moved the revision, so this attempt fails its own
-    // precondition.
+    // If an earlier attempt happened, this one has nothing left to write, or fails its precondition.
     if unknown || outcome == ChangeOutcome::Duplicate {
         let recorded = store.recorded(&change.sku, change.operation, None).await?;
         let level = store.level(&change.sku, &change.warehouse).await?;
-        if let (Some(_), Some(level)) = (recorded, level) {
-            return Ok(Outcome::Done(Ok(LevelSet {
-                level,
-                created: false,
-            })));
+        if let (Some(movement), Some(level)) = (recorded, level) {
+            // An operation that set an existing level has read it.
+            let created = movement.read_version.is_none();
+            return Ok(Outcome::Done(Ok(LevelSet { level, created })));
         }
+    }
+    if let ChangeOutcome::Done { level, created } = outcome {
+        return Ok(Outcome::Done(Ok(LevelSet { level, created })));
     }
     Ok(refusal(&outcome, 0))
 }
@@ -182,6 +180,7 @@ fn refusal<T>(outcome: &ChangeOutcome, requested: i64) -> Outcome<T> {
         }
         ChangeOutcome::UnknownSku => StockError::UnknownSku,
         ChangeOutcome::PreconditionFailed => StockError::PreconditionFailed,
+        ChangeOutcome::PreconditionRequired => StockError::PreconditionRequired,
         ChangeOutcome::WrongHome(home) => StockError::WrongHome { home },
         ChangeOutcome::BelowLimit { available } if requested > 0 => StockError::Insufficient {
             requested,

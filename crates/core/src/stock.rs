@@ -16,13 +16,13 @@ mod quantity;
 mod remarks;
 
 pub use audit::Audit;
-pub use change::{Adjustment, LevelChange, Precondition};
+pub use change::{Adjustment, LevelChange, Precondition, Scope};
 pub use deduction::{Deducted, Deduction, Durability, OperationId};
 pub use error::StockError;
 pub use fence::Fence;
 pub use idempotency::{Caller, Idempotency, IdempotencyKey, RequestHash};
 pub use level::{Home, LevelCursor, MAX_UNITS, Revision, StockLevel};
 pub use movement::{Movement, MovementFilter, MovementKind};
-pub use name::{InvalidName, Sku, Warehouse};
+pub use name::{InvalidName, MAX_NAME_CHARS, NAME_PATTERN, Sku, Warehouse};
 pub use quantity::{InvalidQuantity, Quantity};
 pub use remarks::{Remark, Remarks};

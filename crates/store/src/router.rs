@@ -9,13 +9,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 use async_trait::async_trait;
 
 use crate::redis::RedisStore;
-use crate::sql::level_change::plan_level;
 use crate::sql::{self, LedgerQueries, SqlBackend};
 use crate::{
     AttemptOutcome, ChangeOutcome, JournalConsumer, RedisMethod, RedisOptions, Result, StoreError,
     StoreOptions,
 };
-use stocklock_core::ports::{Condition, DeductionStore, LedgerReader, LevelStore, SqlMethod};
+use stocklock_core::ports::{
+    Condition, DeductionStore, LedgerReader, LevelStore, PlannedLevel, SqlMethod,
+};
 use stocklock_core::stock::{
     Adjustment, Audit, Deduction, Home, Idempotency, LevelChange, LevelCursor, Movement,
     MovementFilter, OperationId, Sku, StockLevel, Warehouse,
@@ -230,7 +231,7 @@ impl StoreRouter {
         let mut creation = change.clone();
         if !warehouses.is_empty() {
             let levels = redis.levels_in(&change.sku, &warehouses).await?;
-            if let Err(refused) = plan_level(change, &levels) {
+            if let Err(refused) = PlannedLevel::new(change, &levels) {
                 return Ok(refused);
             }
             // The precondition was checked on Redis. The mirrors in SQL may be older.

@@ -19,7 +19,6 @@ mod errors;
 mod flows;
 mod journal_sink;
 pub(crate) mod ledger_row;
-pub(crate) mod level_change;
 mod migration;
 mod mysql;
 mod pool;

@@ -6,7 +6,7 @@ use stocklock::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, LevelStore as _, RedisMethod,
     StoreError,
 };
-use stocklock::stock::{Durability, MovementKind};
+use stocklock::stock::Durability;
 
 use super::{assert_exact, deduct, fixture, fixture_with_journal_limit, flush, run, sell};
 use crate::store_contract::fixture::{
@@ -57,9 +57,9 @@ async fn sql_agrees_with_redis_to_the_unit_on_every_database(
 
     let recorded: Vec<_> = movements
         .iter()
-        .map(|m| (m.kind, m.delta, m.available_after))
+        .map(|m| (m.kind.as_str(), m.delta, m.available_after))
         .collect();
-    let (sale, receipt) = (MovementKind::Deducted, MovementKind::Received);
+    let (sale, receipt) = ("deducted", "received");
     let expected = [
         (sale, -1, 8),
         (sale, -1, 8),

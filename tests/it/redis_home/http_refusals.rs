@@ -1,6 +1,7 @@
 //! A Redis that refuses to write, as clients see it while the journal consumer runs: the answer is
 //! 503 with `Retry-After`, and afterwards everything resumes by itself.
 
+use reqwest::header::IF_MATCH;
 use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::json;
@@ -25,7 +26,8 @@ fn changes(app: &TestApp, replica: usize) -> Vec<RequestBuilder> {
         deduct("no-lock"),
         deduct("redis-lock"),
         adjust.json(&json!({"delta": 1, "reason": "count"})),
-        put.json(&json!({"on_hand": STOCK + 1})),
+        put.json(&json!({"on_hand": STOCK + 1}))
+            .header(IF_MATCH, "*"),
     ]
 }
 

@@ -5,6 +5,7 @@
 //! which other requests send, too.
 
 use futures_util::future::join_all;
+use reqwest::header::IF_MATCH;
 use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -106,7 +107,8 @@ async fn level_set_with_lost_answer_is_set_once() {
     let before = scene.version().await;
     let cut = scene.proxy.cut_after(b"\"received\"", 1);
     let put = scene.app.request(0, Method::PUT, "/stock/a");
-    assert_eq!(send(put.json(&json!({"on_hand": 14}))).await.status, 200);
+    let put = put.json(&json!({"on_hand": 14})).header(IF_MATCH, "*");
+    assert_eq!(send(put).await.status, 200);
     assert_eq!(cut.fired(), 1, "the answer was not lost");
     assert_eq!(scene.version().await, before + 1);
     scene.assert_five_received().await;

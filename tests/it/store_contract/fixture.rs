@@ -10,7 +10,7 @@ use stocklock::ports::{
 use stocklock::stock::{
     Adjustment, Audit, Caller, Deduction, Durability, Fence, Home, Idempotency, IdempotencyKey,
     LevelChange, Movement, MovementFilter, OperationId, Precondition, Quantity, Remark, Remarks,
-    RequestHash, Sku, StockLevel, Warehouse,
+    RequestHash, Scope, Sku, StockLevel, Warehouse,
 };
 use stocklock::store::{LedgerQueries, RedisOptions, StoreOptions, StoreRouter, Stores, WatchOn};
 use tokio::task::JoinHandle;
@@ -195,12 +195,18 @@ impl Fixture {
         self.set(level_change(sku, on_hand)).await
     }
 
-    /// Applies a change, which must succeed. Its home defaults to that of the fixture.
+    /// Applies a change, which must succeed, to a new level or to one in any state. Its home defaults
+    /// to that of the fixture.
     pub(crate) async fn set(&self, mut change: LevelChange) -> StockLevel {
         change.home.get_or_insert(self.on.home());
-        match self.store.set_level(&change).await.expect("no error") {
-            ChangeOutcome::Done { level, .. } => level,
-            refused => panic!("{refused:?}"),
+        loop {
+            match self.store.set_level(&change).await.expect("no error") {
+                ChangeOutcome::Done { level, .. } => return level,
+                ChangeOutcome::PreconditionRequired => {
+                    change.precondition = Some(Precondition::Exists);
+                }
+                refused => panic!("{refused:?}"),
+            }
         }
     }
 
@@ -335,11 +341,12 @@ pub(crate) fn level_change(sku: &str, on_hand: i64) -> LevelChange {
         operation: OperationId::mint(),
         sku: name(sku),
         warehouse: Warehouse::default(),
-        on_hand,
+        on_hand: Some(on_hand),
         backorder_limit: None,
         home: None,
         reason: None,
         precondition: None,
+        scope: Scope::Sku,
     }
 }
 

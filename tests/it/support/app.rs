@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use clap::Parser;
-use reqwest::header::HeaderMap;
+use reqwest::header::{HeaderMap, IF_MATCH};
 use reqwest::{Method, RequestBuilder, Response};
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -197,8 +197,13 @@ impl TestApp {
         answer.body
     }
 
+    /// Sets the level of a SKU, new or not.
     pub(crate) async fn set_level(&self, sku: &str, on_hand: i64) {
-        let set = send(self.put(0, sku, &json!({"on_hand": on_hand}))).await;
+        let put = || self.put(0, sku, &json!({"on_hand": on_hand}));
+        let mut set = send(put()).await;
+        if set.code == "precondition-required" {
+            set = send(put().header(IF_MATCH, "*")).await;
+        }
         assert!([200, 201].contains(&set.status), "{set:?}");
     }
 

@@ -6,11 +6,11 @@ use super::store::{Entry, MemoryStore, Row, WriteCondition, key};
 use super::transaction::Transaction;
 use crate::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LedgerReader, LevelStore,
-    RedisMethod, SqlMethod, StoreError,
+    PlannedLevel, RedisMethod, SqlMethod, StoreError,
 };
 use crate::stock::{
-    Adjustment, Deduction, Durability, Home, Idempotency, LevelChange, Movement, MovementKind,
-    OperationId, Precondition, Revision, Sku, StockLevel, Warehouse,
+    Adjustment, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
+    OperationId, Sku, StockLevel, Warehouse,
 };
 
 impl MemoryStore {
@@ -42,19 +42,11 @@ impl MemoryStore {
     async fn record_change(
         &self,
         mut tx: Transaction,
-        (operation, delta, key): (OperationId, i64, Option<&Idempotency>),
+        movement: Entry,
         level: StockLevel,
         created: bool,
     ) -> Result<ChangeOutcome, StoreError> {
-        let kind = if delta > 0 {
-            MovementKind::Received
-        } else {
-            MovementKind::Adjusted
-        };
-        if !tx
-            .insert(Entry::new(operation, kind, delta, &level, key))
-            .await
-        {
+        if !tx.insert(movement).await {
             return Ok(ChangeOutcome::Duplicate);
         }
         tx.commit().await?;
@@ -175,29 +167,17 @@ impl LevelStore for MemoryStore {
     async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome, StoreError> {
         let mut tx = Transaction::begin(self);
         let existing = tx.select_sku_for_update(&change.sku).await;
-        let holds = change.precondition.as_ref().is_none_or(|it| match it {
-            Precondition::Exists => !existing.is_empty(),
-            Precondition::Absent => existing.is_empty(),
-            Precondition::OneOf(seen) => seen.contains(&Revision::of(&existing)),
-        });
-        if !holds {
-            return Ok(ChangeOutcome::PreconditionFailed);
-        }
-        let mut existing = existing.into_iter();
-        let old = existing.find(|level| level.warehouse == change.warehouse);
-        let level = StockLevel {
-            sku: change.sku.clone(),
-            warehouse: change.warehouse.clone(),
-            on_hand: change.on_hand,
-            held: old.as_ref().map_or(0, |old| old.held),
-            backorder_limit: 0,
-            version: old.as_ref().map_or(1, |old| old.version + 1),
-            home: Home::Sql,
+        let planned = match PlannedLevel::new(change, &existing) {
+            Ok(planned) => planned,
+            Err(outcome) => return Ok(outcome),
         };
-        let delta = level.on_hand - old.as_ref().map_or(0, |old| old.on_hand);
-        tx.put(level.clone()).await;
-        let movement = (change.operation, delta, None);
-        self.record_change(tx, movement, level, old.is_none()).await
+        tx.put(planned.level.clone()).await;
+        let (operation, delta) = (change.operation, planned.delta());
+        let mut movement = Entry::of_change(operation, delta, &planned.level, None);
+        movement.movement.read_version = planned.old.as_ref().map(|old| old.version);
+        let created = planned.is_creation();
+        self.record_change(tx, movement, planned.level, created)
+            .await
     }
 
     async fn adjust(&self, adjustment: &Adjustment) -> Result<ChangeOutcome, StoreError> {
@@ -218,7 +198,7 @@ impl LevelStore for MemoryStore {
         };
         tx.put(level.clone()).await;
         let key = adjustment.idempotency.as_ref();
-        let movement = (adjustment.operation, delta, key);
+        let movement = Entry::of_change(adjustment.operation, delta, &level, key);
         self.record_change(tx, movement, level, false).await
     }
 }

@@ -98,6 +98,17 @@ impl Entry {
         let key = key(idempotency);
         Self { movement, key }
     }
+
+    /// The movement of a change that is not a sale.
+    pub(super) fn of_change(
+        operation: OperationId,
+        delta: i64,
+        after: &StockLevel,
+        idempotency: Option<&Idempotency>,
+    ) -> Self {
+        let kind = MovementKind::of_change(delta);
+        Self::new(operation, kind, delta, after, idempotency)
+    }
 }
 
 /// The values of the ledger's unique index.

@@ -70,17 +70,20 @@ impl AttemptOutcome {
 /// What a change of a level did. Every variant but [`ChangeOutcome::Done`] changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChangeOutcome {
-    /// It is committed.
+    /// The level is committed as the change requires. If it was so before, nothing was written.
     Done {
         /// The level after the change.
         level: StockLevel,
         /// Whether the change created the level.
         created: bool,
     },
-    /// No such SKU in that warehouse.
+    /// No such SKU in that warehouse. A change that creates it needs a number of units.
     UnknownSku,
     /// The caller's precondition does not hold.
     PreconditionFailed,
+    /// Units on hand may be set only with a precondition, because the level was changed since its
+    /// creation.
+    PreconditionRequired,
     /// The SKU has another home.
     WrongHome(Home),
     /// It would break `on_hand - held >= -backorder_limit`.

@@ -2,15 +2,25 @@
 
 use super::{Home, Idempotency, OperationId, Remark, Revision, Sku, Warehouse};
 
-/// A condition on the SKU. If it does not hold, the store refuses the change.
+/// What must hold for the levels in a [`Scope`], so that a change is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precondition {
-    /// It has levels (`If-Match: *`).
+    /// There is one (`If-Match: *`).
     Exists,
-    /// It has no level (`If-None-Match: *`).
+    /// There is none (`If-None-Match: *`).
     Absent,
-    /// Its levels are in one of these states, which the caller read before (`If-Match: "…"`).
+    /// They are in one of these states, which the caller read before (`If-Match: "…"`). The state of
+    /// the whole SKU counts in every scope.
     OneOf(Vec<Revision>),
+}
+
+/// The levels that a precondition is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// All levels of the SKU.
+    Sku,
+    /// The level that is set.
+    Level,
 }
 
 /// Sets a level; creates it if there is none.
@@ -22,8 +32,8 @@ pub struct LevelChange {
     pub sku: Sku,
     /// The warehouse.
     pub warehouse: Warehouse,
-    /// The new level.
-    pub on_hand: i64,
+    /// The new units on hand. `None` keeps those of an existing level; a new level needs a number.
+    pub on_hand: Option<i64>,
     /// The new backorder limit; `None` keeps the old one (zero for a new level).
     pub backorder_limit: Option<i64>,
     /// The home. An existing level must already have it; `None` keeps it.
@@ -32,6 +42,8 @@ pub struct LevelChange {
     pub reason: Option<Remark>,
     /// The store makes the change only if this holds.
     pub precondition: Option<Precondition>,
+    /// The levels that the precondition is about.
+    pub scope: Scope,
 }
 
 /// Adds units to a level or takes them from it.

@@ -10,7 +10,7 @@ use super::{Home, InvalidName};
 #[derive(Debug, thiserror::Error)]
 pub enum StockError {
     /// There is no such SKU, or none in that warehouse.
-    #[error("there is no such SKU in that warehouse; PUT /stock/{{sku}} creates it")]
+    #[error("there is no such SKU in that warehouse; PUT /stock/{{sku}} with on_hand creates it")]
     UnknownSku,
     /// Fewer units are available than requested.
     #[error("{requested} requested, {available} available; nothing was taken")]
@@ -35,6 +35,12 @@ pub enum StockError {
     /// The caller's precondition does not hold.
     #[error("the stock does not match the precondition; read it again")]
     PreconditionFailed,
+    /// Units on hand are set without a precondition, and the level was changed since its creation.
+    #[error(
+        "the level was changed since its creation, so on_hand needs If-Match with the ETag that you \
+         read; POST /stock/{{sku}}/adjust adds or removes units without it"
+    )]
+    PreconditionRequired,
     /// The requested level would break `on_hand - held >= -backorder_limit`.
     #[error("on_hand - held must not fall below -backorder_limit")]
     BelowLimit,
@@ -105,6 +111,7 @@ impl StockError {
             Self::RequestInFlight => "request-in-flight",
             Self::WrongHome { .. } => "wrong-home",
             Self::PreconditionFailed => "precondition-failed",
+            Self::PreconditionRequired => "precondition-required",
             Self::BelowLimit => "below-limit",
             Self::TooLarge => "level-too-large",
             Self::Contended { .. } => "contended",

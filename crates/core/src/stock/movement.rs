@@ -1,21 +1,56 @@
 //! The ledger: one movement for every change of a level. Movements are never altered.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{Durability, OperationId, Remarks, RequestHash, Sku, Warehouse};
-use crate::names::named;
 
-named! {
-    /// What kind of change a movement records.
-    #[derive(Serialize, Deserialize)]
-    #[serde(rename_all = "lowercase")]
-    pub enum MovementKind {
-        /// Units came in.
-        Received = "received",
-        /// Units were sold.
-        Deducted = "deducted",
-        /// A correction: breakage, a count, a changed limit.
-        Adjusted = "adjusted",
+/// What kind of change a movement records.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MovementKind {
+    /// Units came in.
+    Received,
+    /// Units were sold.
+    Deducted,
+    /// A correction: breakage, a count, a changed limit.
+    Adjusted,
+    /// A kind that only a later release records. Requests cannot name it.
+    #[serde(skip)]
+    Other(String),
+}
+
+impl MovementKind {
+    /// The kind of a change that is not a sale. A gain is a receipt. A loss, or a change of the limit
+    /// only, is a correction.
+    #[must_use]
+    pub fn of_change(delta: i64) -> Self {
+        if delta > 0 {
+            Self::Received
+        } else {
+            Self::Adjusted
+        }
+    }
+
+    /// The name in the API and in the ledger.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Received => "received",
+            Self::Deducted => "deducted",
+            Self::Adjusted => "adjusted",
+            Self::Other(name) => name,
+        }
+    }
+}
+
+impl From<String> for MovementKind {
+    fn from(name: String) -> Self {
+        match &*name {
+            "received" => Self::Received,
+            "deducted" => Self::Deducted,
+            "adjusted" => Self::Adjusted,
+            _ => Self::Other(name),
+        }
     }
 }
 
@@ -34,7 +69,8 @@ pub struct Movement {
     pub delta: i64,
     /// Units available right after it.
     pub available_after: i64,
-    /// The version that a read-check-write strategy had read. Two movements of one level with the
+    /// The version of the level that it was computed from, if the level was read first: by a
+    /// read-check-write strategy, or to set an existing level. Two movements of one level with the
     /// same `read_version` are a lost update: both were computed from the same state.
     pub read_version: Option<i64>,
     /// The strategy that protected it; `None` if it is not a deduction.

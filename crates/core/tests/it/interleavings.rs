@@ -12,7 +12,8 @@ use rstest::rstest;
 use stocklock_core::model::{Explorer, MemoryStore, Task, World, WriteCondition};
 use stocklock_core::ports::{AttemptOutcome, ChangeOutcome, DeductionStore, LevelStore, SqlMethod};
 use stocklock_core::stock::{
-    Adjustment, Durability, LevelChange, OperationId, Precondition, Remark, StockError, Warehouse,
+    Adjustment, Durability, LevelChange, OperationId, Precondition, Remark, Scope, StockError,
+    Warehouse,
 };
 use stocklock_core::strategy::Strategy::{self, *};
 
@@ -246,11 +247,12 @@ async fn set_to_five(store: MemoryStore) -> AttemptOutcome {
         operation: OperationId::mint(),
         sku: sku(SKU),
         warehouse: Warehouse::default(),
-        on_hand: 5,
+        on_hand: Some(5),
         backorder_limit: None,
         home: None,
         reason: None,
         precondition: Some(Precondition::Exists),
+        scope: Scope::Sku,
     };
     as_attempt(store.set_level(&change).await.expect("no faults"))
 }

@@ -10,9 +10,8 @@ use super::keys::{Keys, Shard};
 use super::scripts::{self, Answer};
 use super::{RedisStore, attempt};
 use crate::sql::ledger_row::LedgerRow;
-use crate::sql::level_change::{adjusted, plan_level};
 use crate::{AttemptOutcome, ChangeOutcome, StoreError};
-use stocklock_core::ports::Condition;
+use stocklock_core::ports::{Condition, PlannedLevel, adjusted};
 use stocklock_core::stock::{
     Adjustment, Deduction, Fence, Idempotency, LevelChange, OperationId, StockLevel, Warehouse,
 };
@@ -136,12 +135,12 @@ impl RedisStore {
         warehouses: &[Warehouse],
     ) -> Result<ChangeOutcome, StoreError> {
         let existing = self.levels_in(&change.sku, warehouses).await?;
-        let planned = match plan_level(change, &existing) {
-            Ok(planned) if planned.created => return Ok(ChangeOutcome::UnknownSku),
+        let planned = match PlannedLevel::new(change, &existing) {
+            Ok(planned) if planned.is_creation() => return Ok(ChangeOutcome::UnknownSku),
             Ok(planned) => planned,
-            Err(refused) => return Ok(refused),
+            Err(outcome) => return Ok(outcome),
         };
-        let row = LedgerRow::from_level_change(change, planned.before, &planned.level);
+        let row = LedgerRow::from_level_change(change, &planned);
         self.write_level(planned.level, &existing, row, None).await
     }
 

@@ -9,14 +9,13 @@ use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{Dialect, Statement, values};
 use super::errors::{Inserted, before_commit, conflict_if_duplicate, inserted};
 use super::ledger_row::LedgerRow;
-use super::level_change::{plan_adjustment, plan_level};
 use super::pool::Transaction;
 use super::rows;
 use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS};
 use crate::Result;
 use stocklock_core::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LedgerReader, LevelStore,
-    RedisMethod, SqlMethod,
+    PlannedLevel, RedisMethod, SqlMethod, adjusted_in_sql,
 };
 use stocklock_core::stock::{
     Adjustment, Deduction, Fence, Home, LevelChange, Sku, StockLevel, Warehouse,
@@ -109,19 +108,23 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
             let locked = statements::levels_of_sku(D::WORDS.lock_rows);
             let existing = tx.fetch(locked, &sku).await;
             let existing = rows::levels(existing.map_err(before_commit)?)?;
-            let planned = match plan_level(change, &existing) {
-                // Redis has the level. SQL only creates its row.
-                Ok(planned) if planned.level.home == Home::Redis && !planned.created => {
-                    tx.roll_back().await;
-                    return Ok(ChangeOutcome::WrongHome(Home::Redis));
-                }
+            let is_in_redis = |level: &StockLevel| {
+                level.home == Home::Redis && level.warehouse == change.warehouse
+            };
+            let planned = if existing.iter().any(is_in_redis) {
+                // SQL only creates its row.
+                Err(ChangeOutcome::WrongHome(Home::Redis))
+            } else {
+                PlannedLevel::new(change, &existing)
+            };
+            let planned = match planned {
                 Ok(planned) => planned,
-                Err(refused) => {
+                Err(outcome) => {
                     tx.roll_back().await;
-                    return Ok(refused);
+                    return Ok(outcome);
                 }
             };
-            let (level, created) = (planned.level, planned.created);
+            let (level, created) = (&planned.level, planned.is_creation());
             let columns = values![
                 level.sku.as_str(),
                 level.warehouse.as_str(),
@@ -136,7 +139,8 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
                 tx.execute(UPDATE_LEVEL, &columns[..5]).await
             };
             written.map_err(conflict_if_duplicate)?;
-            let row = LedgerRow::from_level_change(change, planned.before, &level);
+            let row = LedgerRow::from_level_change(change, &planned);
+            let level = planned.level;
             Ok(match tx.record_and_commit(&row).await? {
                 Inserted::New => ChangeOutcome::Done { level, created },
                 Inserted::Duplicate => ChangeOutcome::Duplicate,
@@ -148,7 +152,7 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
     async fn adjust(&self, adjustment: &Adjustment) -> Result<ChangeOutcome> {
         let place = (&adjustment.sku, &adjustment.warehouse);
         let decide = |level| {
-            let level = plan_adjustment(adjustment, level)?;
+            let level = adjusted_in_sql(adjustment, level)?;
             let row = LedgerRow::from_adjustment(adjustment, &level);
             let created = false;
             Ok((row, ChangeOutcome::Done { level, created }))

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::dialect::{Value, values};
 use crate::journal::EntryId;
 use crate::{Result, StoreError};
+use stocklock_core::ports::PlannedLevel;
 use stocklock_core::stock::{
     Adjustment, Caller, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
     OperationId, Remarks, RequestHash, Sku, StockLevel, Warehouse,
@@ -47,7 +48,7 @@ impl LedgerRow {
     fn new(
         operation: OperationId,
         (sku, warehouse): (&Sku, &Warehouse),
-        kind: MovementKind,
+        kind: &MovementKind,
         delta: i64,
         idempotency: Option<&Idempotency>,
     ) -> Self {
@@ -85,14 +86,14 @@ impl LedgerRow {
             read_version: read.map(|level| level.version),
             strategy: Some(deduction.strategy.to_owned()),
             remarks: deduction.remarks.clone(),
-            ..Self::new(*operation, place, kind, delta, idempotency.as_ref())
+            ..Self::new(*operation, place, &kind, delta, idempotency.as_ref())
         }
     }
 
-    /// A level that was set to `after`, and had `before` units on hand.
-    pub(crate) fn from_level_change(change: &LevelChange, before: i64, after: &StockLevel) -> Self {
-        let delta = after.on_hand - before;
-        let mut row = Self::of_change(change.operation, after, delta, None);
+    /// A level that was set.
+    pub(crate) fn from_level_change(change: &LevelChange, planned: &PlannedLevel) -> Self {
+        let mut row = Self::of_change(change.operation, &planned.level, planned.delta(), None);
+        row.read_version = planned.old.as_ref().map(|old| old.version);
         row.remarks.reason.clone_from(&change.reason);
         row
     }
@@ -106,29 +107,24 @@ impl LedgerRow {
         row
     }
 
-    /// A gain is a receipt. A loss, or a change of the limit only, is a correction.
     fn of_change(
         operation: OperationId,
         after: &StockLevel,
         delta: i64,
         key: Option<&Idempotency>,
     ) -> Self {
-        let kind = if delta > 0 {
-            MovementKind::Received
-        } else {
-            MovementKind::Adjusted
-        };
+        let kind = MovementKind::of_change(delta);
         let place = (&after.sku, &after.warehouse);
         Self {
             available_after: after.available(),
-            ..Self::new(operation, place, kind, delta, key)
+            ..Self::new(operation, place, &kind, delta, key)
         }
     }
 
     /// A row that is recorded in SQL already, with the key that it was recorded under.
     pub(crate) fn from_movement(movement: Movement, key: &Idempotency) -> Self {
         let place = (&movement.sku, &movement.warehouse);
-        let (kind, delta) = (movement.kind, movement.delta);
+        let (kind, delta) = (&movement.kind, movement.delta);
         Self {
             available_after: movement.available_after,
             read_version: movement.read_version,
@@ -165,19 +161,19 @@ impl LedgerRow {
         [&known[..], &remarks, &computed].concat()
     }
 
-    /// The movement that the row records.
+    /// The movement that the row records. A later release may have recorded it, so its kind may be
+    /// any.
     ///
     /// # Errors
     /// [`StoreError::Bug`] if the row has a value that this service does not write.
     pub(crate) fn movement(self) -> Result<Movement> {
-        let kind = MovementKind::parse(&self.kind);
         let durability = Durability::parse(&self.durability);
         let hash = self.request_hash.map(<[u8; 32]>::try_from).transpose();
         Ok(Movement {
             operation: OperationId(self.operation_id),
             sku: self.sku,
             warehouse: self.warehouse,
-            kind: kind.ok_or_else(|| corrupt("kind", &self.kind))?,
+            kind: self.kind.into(),
             delta: self.delta,
             available_after: self.available_after,
             read_version: self.read_version,

@@ -122,7 +122,7 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
         let page = values![
             filter.sku.as_str(),
             filter.warehouse.as_ref().map(Warehouse::as_str),
-            filter.kind.map(MovementKind::as_str),
+            filter.kind.as_ref().map(MovementKind::as_str),
             filter.reference.as_deref(),
             filter.before.map(|operation| operation.0),
             i64::from(filter.limit),
