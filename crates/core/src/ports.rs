@@ -4,12 +4,14 @@
 //! statement, or a transaction from begin to commit. No connection and no transaction crosses a
 //! trait, so no strategy can hold one while it waits for something else.
 
+mod expiry;
 mod lock;
 mod metrics;
 mod outcomes;
 mod store;
 mod store_error;
 
+pub use expiry::{Expiry, LateAttempt};
 pub use lock::{HeldLock, Lock, LockError, Locks};
 pub use metrics::{DeductionMetrics, NoMetrics};
 pub use outcomes::{AttemptOutcome, ChangeOutcome};

@@ -15,7 +15,9 @@ use crate::{
     AttemptOutcome, ChangeOutcome, JournalConsumer, RedisMethod, RedisOptions, Result, StoreError,
     StoreOptions,
 };
-use stocklock_core::ports::{Condition, DeductionStore, LedgerReader, LevelStore, SqlMethod};
+use stocklock_core::ports::{
+    Condition, DeductionStore, Expiry, LateAttempt, LedgerReader, LevelStore, SqlMethod,
+};
 use stocklock_core::stock::{
     Adjustment, Audit, Deduction, Home, Idempotency, LevelChange, LevelCursor, Movement,
     MovementFilter, OperationId, Sku, StockLevel, Warehouse,
@@ -334,6 +336,16 @@ impl DeductionStore for StoreRouter {
         method: RedisMethod,
     ) -> Result<AttemptOutcome> {
         self.redis()?.deduct(deduction, method).await
+    }
+
+    async fn late_attempt(&self, deduction: &Deduction, expiry: Expiry) -> Result<LateAttempt> {
+        let Deduction { sku, operation, .. } = deduction;
+        if self.home_of(sku).await? != Some(Home::Redis) {
+            return self.sql.late_attempt(deduction, expiry).await;
+        }
+        // Redis does not check expiries yet.
+        let key = deduction.idempotency.as_ref();
+        Ok(self.recorded(sku, *operation, key).await?.into())
     }
 }
 

@@ -4,19 +4,20 @@
 
 use async_trait::async_trait;
 
-use super::SqlStore;
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{Dialect, Statement, values};
 use super::errors::{Inserted, before_commit, conflict_if_duplicate, inserted};
 use super::ledger_row::LedgerRow;
 use super::level_change::{plan_adjustment, plan_level};
 use super::pool::Transaction;
+use super::reads::recorded;
 use super::rows;
 use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS};
+use super::{SqlStore, WRITE};
 use crate::Result;
 use stocklock_core::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LedgerReader, LevelStore,
-    RedisMethod, SqlMethod,
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader,
+    LevelStore, RedisMethod, SqlMethod,
 };
 use stocklock_core::stock::{
     Adjustment, Deduction, Fence, Home, LevelChange, Sku, StockLevel, Warehouse,
@@ -92,6 +93,31 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
         Ok(level.map_or(AttemptOutcome::UnknownSku, |level| {
             AttemptOutcome::WrongHome(level.home)
         }))
+    }
+
+    async fn late_attempt(&self, deduction: &Deduction, expiry: Expiry) -> Result<LateAttempt> {
+        self.read(WRITE, async {
+            let mut tx = self.begin(D::WORDS.begin).await?;
+            let clock = tx.fetch(statements::clock(&D::WORDS), &[]).await;
+            let clock: Vec<(i64,)> = clock.map_err(before_commit)?;
+            // The servers round to whole milliseconds.
+            let late_attempt = if clock.iter().all(|(now,)| *now > expiry.at) {
+                let place = values![deduction.sku.as_str(), deduction.warehouse.as_str()];
+                let locked = statements::level(D::WORDS.lock_rows);
+                let locked = tx.execute(locked, &place).await;
+                locked.map_err(before_commit)?;
+                let key = deduction.idempotency.as_ref();
+                let (statement, identity) = recorded::<D>(deduction.operation, key);
+                let found = tx.fetch(statement, &identity).await;
+                let mut found: Vec<LedgerRow> = found.map_err(before_commit)?;
+                found.pop().map(LedgerRow::movement).transpose()?.into()
+            } else {
+                LateAttempt::Alive
+            };
+            tx.roll_back().await;
+            Ok(late_attempt)
+        })
+        .await
     }
 }
 
@@ -195,7 +221,8 @@ impl<D: Dialect> SqlStore<D> {
         &self,
         write: &ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
-        self.write(D::conditional_write(&self.writers, write)).await
+        let written = self.write(D::conditional_write(&self.writers, write)).await;
+        written.map_err(|error| write.failed(error))
     }
 
     /// Why SQL refused to take the units, by the level as it is now.

@@ -132,6 +132,7 @@ pub(super) fn explain(error: &MigrateError, server: &str, create_database: &str)
             format!("nothing listens at {server} (connection refused): is the database started?")
         }
         sqlx::Error::Io(io) => format!("{server} does not answer: {io}"),
+        sqlx::Error::Configuration(problem) => format!("{server}: {problem}"),
         sqlx::Error::PoolTimedOut => format!(
             "{server} did not bring the schema up to date within {} s; another process may be \
              migrating it, or hold a lock on its tables",

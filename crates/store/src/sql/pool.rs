@@ -14,6 +14,7 @@
 
 use std::time::Duration;
 
+mod clock;
 mod connection;
 mod health;
 mod server;

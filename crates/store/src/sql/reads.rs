@@ -30,13 +30,12 @@ impl<D: Dialect> SqlStore<D> {
         .await
     }
 
-    /// The movements that `rest` of a statement selects.
-    async fn select_movements(&self, rest: &str, values: &[Value<'_>]) -> Result<Vec<Movement>> {
-        let statement = Statement::built(format!(
-            "SELECT {}, {} AS created_at FROM movement {rest}",
-            *LEDGER_COLUMNS,
-            D::WORDS.created_at
-        ));
+    /// The movements that a statement selects.
+    async fn select_movements(
+        &self,
+        statement: Statement,
+        values: &[Value<'_>],
+    ) -> Result<Vec<Movement>> {
         let found: Vec<LedgerRow> = self.select(statement, values).await?;
         found.into_iter().map(LedgerRow::movement).collect()
     }
@@ -56,16 +55,33 @@ impl<D: Dialect> LedgerReader for SqlStore<D> {
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>> {
-        let by_identity =
-            "WHERE operation_id = $1 AND line = 0 OR caller = $2 AND idempotency_key = $3
-            ORDER BY operation_id = $1 DESC LIMIT 1";
-        let identity = values![
-            operation.0,
-            idempotency.map(|idempotency| idempotency.caller.as_str()),
-            idempotency.map(|idempotency| idempotency.key.as_str()),
-        ];
-        Ok(self.select_movements(by_identity, &identity).await?.pop())
+        let (statement, identity) = recorded::<D>(operation, idempotency);
+        Ok(self.select_movements(statement, &identity).await?.pop())
     }
+}
+
+/// Selects the columns of `LedgerRow`; `rest` of the statement selects the rows.
+fn movements<D: Dialect>(rest: &str) -> Statement {
+    Statement::built(format!(
+        "SELECT {}, {} AS created_at FROM movement {rest}",
+        *LEDGER_COLUMNS,
+        D::WORDS.created_at
+    ))
+}
+
+/// Selects the movement of an operation, or else the one with its key.
+pub(super) fn recorded<D: Dialect>(
+    operation: OperationId,
+    idempotency: Option<&Idempotency>,
+) -> (Statement, [Value<'_>; 3]) {
+    let by_identity = "WHERE operation_id = $1 AND line = 0 OR caller = $2 AND idempotency_key = $3
+            ORDER BY operation_id = $1 DESC LIMIT 1";
+    let identity = values![
+        operation.0,
+        idempotency.map(|idempotency| idempotency.caller.as_str()),
+        idempotency.map(|idempotency| idempotency.key.as_str()),
+    ];
+    (movements::<D>(by_identity), identity)
 }
 
 #[async_trait]
@@ -103,7 +119,7 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
             filter.before.map(|operation| operation.0),
             i64::from(filter.limit),
         ];
-        self.select_movements(newest, &page).await
+        self.select_movements(movements::<D>(newest), &page).await
     }
 
     async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>> {

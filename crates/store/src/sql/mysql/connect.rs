@@ -7,8 +7,9 @@ use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor, MySqlConnection};
 
 use crate::StoreOptions;
-use crate::sql::migration;
+use crate::sql::dialect::Dialect;
 use crate::sql::pool::{self, Server};
+use crate::sql::{migration, statements};
 
 /// The settings of every session except a migration's. sqlx sets the time zone. Strict mode, because
 /// the server would otherwise truncate values. Only MariaDB reads `/*M! */`: after how many seconds it
@@ -30,6 +31,9 @@ const TIME_LIMITS: &str = "SET SESSION innodb_lock_wait_timeout = ?
 const MIGRATION_LOCK: &str = "SELECT get_lock(concat('stocklock.', md5(database())), ?)";
 
 const FORGET_UNFINISHED: &str = "DELETE FROM _sqlx_migrations WHERE version = ? AND NOT success";
+
+/// Zero unless the server's clock stands still during a statement.
+const FIXED_CLOCK: &str = "SELECT sleep(0.001) + (sysdate(6) = now(6))";
 
 fn options(url: &str) -> Result<MySqlConnectOptions, String> {
     let options = MySqlConnectOptions::from_str(url)
@@ -70,6 +74,7 @@ impl Server for MySqlServer {
 
     async fn open(&self) -> sqlx::Result<MySqlConnection> {
         let mut connection = self.options.connect().await?;
+        refuse_fixed_clock(&mut connection).await?;
         connection.execute(SESSION).await?;
         sqlx::query(TIME_LIMITS)
             .bind(self.lock_wait)
@@ -82,6 +87,24 @@ impl Server for MySqlServer {
     async fn run(connection: &mut MySqlConnection, statement: &'static str) -> sqlx::Result<()> {
         connection.execute(statement).await.map(drop)
     }
+
+    async fn read_clock(connection: &mut MySqlConnection) -> sqlx::Result<i64> {
+        let clock = statements::clock(&Self::WORDS).text;
+        sqlx::query_scalar(clock).fetch_one(connection).await
+    }
+}
+
+/// Refuses a server on which a statement cannot see how long it has waited.
+async fn refuse_fixed_clock(connection: &mut MySqlConnection) -> sqlx::Result<()> {
+    let fixed: i64 = sqlx::query_scalar(FIXED_CLOCK)
+        .fetch_one(connection)
+        .await?;
+    if fixed != 0 {
+        let problem = "the server runs with --sysdate-is-now, so a statement cannot see that it has \
+                       expired; remove this option";
+        return Err(sqlx::Error::Configuration(problem.into()));
+    }
+    Ok(())
 }
 
 /// Brings the schema up to date. Several processes take turns.
@@ -101,6 +124,7 @@ pub(crate) async fn migrate(url: &str) -> Result<(), String> {
 }
 
 async fn migrate_alone(connection: &mut MySqlConnection) -> Result<(), MigrateError> {
+    refuse_fixed_clock(connection).await?;
     // Longer than the whole migration may take, so that the caller's bound decides.
     let granted: Option<i64> = sqlx::query_scalar(MIGRATION_LOCK)
         .bind(2 * migration::LIMIT.as_secs())

@@ -8,8 +8,9 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Executor, PgConnection};
 
 use crate::StoreOptions;
-use crate::sql::migration;
+use crate::sql::dialect::Dialect;
 use crate::sql::pool::{self, Server};
+use crate::sql::{migration, statements};
 
 /// How long a transaction may be idle before the server ends it and frees its rows. This service
 /// never pauses inside a transaction, so an idle one has lost its client.
@@ -47,6 +48,11 @@ impl Server for PostgresServer {
 
     async fn run(connection: &mut PgConnection, statement: &'static str) -> sqlx::Result<()> {
         connection.execute(statement).await.map(drop)
+    }
+
+    async fn read_clock(connection: &mut PgConnection) -> sqlx::Result<i64> {
+        let clock = statements::clock(&Self::WORDS).text;
+        sqlx::query_scalar(clock).fetch_one(connection).await
     }
 }
 
