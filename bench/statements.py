@@ -9,7 +9,7 @@ import re
 
 from .process import ROOT, BenchError
 
-# The PostgreSQL parameters by name: the columns of `movement`, and the quantity.
+# The PostgreSQL parameters by name: the columns of `movement`, the quantity, and the expiry.
 VALUES = {
     "warehouse": "'main'",
     "quantity": "1",
@@ -22,6 +22,8 @@ VALUES = {
     "request_hash": "'\\x" + "00" * 32 + "'::bytea",
     "reason": "NULL",
     "reference": "NULL",
+    # In the year 2100.
+    "expiry": "4102444800000",
 }
 
 # A UUID of version 7 starts with the time in milliseconds, so rows arrive in primary key order.
@@ -66,15 +68,17 @@ def pgbench_script(sku: str, text: str | None = None) -> str:
 
 
 def _parameters(statement: str) -> dict[str, str]:
-    """The name of each parameter: the column that it is inserted into, or the quantity."""
+    """The name of each parameter: the column that it is inserted into, the quantity, the expiry."""
     insert = re.search(r"INSERT INTO movement \((.*?)\) SELECT (.*?) FROM", statement)
     quantity = re.search(r"on_hand = on_hand - (\$\d+)", statement)
-    if not insert or not quantity:
-        raise BenchError(f"the statement is not an update and an insert: {statement}")
+    expiry = re.search(r"clock_timestamp\(\)\) \* 1000 < (\$\d+)", statement)
+    if not insert or not quantity or not expiry:
+        raise BenchError(f"the statement is not an update that can expire, and an insert: {statement}")
     columns, values = (part.split(", ") for part in insert.groups())
     if len(columns) != len(values):
         raise BenchError(f"{len(columns)} columns, but {len(values)} values: {statement}")
-    return dict(zip(values, columns, strict=True)) | {quantity[1]: "quantity"}
+    names = dict(zip(values, columns, strict=True))
+    return names | {quantity[1]: "quantity", expiry[1]: "expiry"}
 
 
 def slap_message(sku: str, text: str | None = None) -> str:

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use serde::Deserialize;
+use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 use super::headers::{idempotency, idempotent_replayed};
@@ -167,5 +168,6 @@ fn deduction(
         quantity,
         remarks: Remarks::default(),
         strategy: strategy.name(),
+        deadline: Instant::now() + api.config.limits.request_deadline_ms,
     })
 }

@@ -28,6 +28,7 @@ mod failover;
 mod half_open;
 mod holder_killed;
 mod holder_stopped;
+mod late_messages;
 mod level_changes;
 mod lock_holder;
 mod lock_server_killed;

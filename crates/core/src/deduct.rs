@@ -12,6 +12,7 @@ mod write_pool;
 
 pub use deduction_lock::DeductionLock;
 pub use deductor::{DeductionContext, Deductor};
+use outcome::wait_for;
 pub(crate) use outcome::{Outcome, run_to_outcome};
 pub use retry::{Retry, RetryPolicy, Sleep, TokioSleep};
 pub use run::DeductionRun;

@@ -73,7 +73,10 @@ impl LevelService {
     pub async fn set_level(&self, change: LevelChange) -> Result<LevelSet, StockError> {
         let Self { store, policy, .. } = self.clone();
         let write = async move {
-            run_to_outcome(&policy, |unknown| set_level_once(&*store, &change, unknown)).await
+            run_to_outcome(&policy, |unknown| {
+                set_level_once(&*store, &change, unknown.is_some())
+            })
+            .await
         };
         self.writes.run(self.writes.admit()?, write).await
     }
@@ -89,7 +92,7 @@ impl LevelService {
         let Self { store, policy, .. } = self.clone();
         let write = async move {
             run_to_outcome(&policy, |unknown| {
-                adjust_once(&*store, &adjustment, unknown)
+                adjust_once(&*store, &adjustment, unknown.is_some())
             })
             .await
         };

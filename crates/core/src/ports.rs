@@ -4,6 +4,7 @@
 //! statement, or a transaction from begin to commit. No connection and no transaction crosses a
 //! trait, so no strategy can hold one while it waits for something else.
 
+mod expiry;
 mod level_change;
 mod lock;
 mod metrics;
@@ -11,6 +12,7 @@ mod outcomes;
 mod store;
 mod store_error;
 
+pub use expiry::{Expiry, LateAttempt};
 pub use level_change::{PlannedLevel, adjusted, adjusted_in_sql};
 pub use lock::{HeldLock, Lock, LockError, Locks};
 pub use metrics::{DeductionMetrics, NoMetrics};

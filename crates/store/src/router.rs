@@ -15,7 +15,8 @@ use crate::{
     StoreOptions,
 };
 use stocklock_core::ports::{
-    Condition, DeductionStore, LedgerReader, LevelStore, PlannedLevel, SqlMethod,
+    Condition, DeductionStore, Expiry, LateAttempt, LedgerReader, LevelStore, PlannedLevel,
+    SqlMethod,
 };
 use stocklock_core::stock::{
     Adjustment, Audit, Deduction, Home, Idempotency, LevelChange, LevelCursor, Movement,
@@ -336,6 +337,16 @@ impl DeductionStore for StoreRouter {
         method: RedisMethod,
     ) -> Result<AttemptOutcome> {
         self.redis()?.deduct(deduction, method).await
+    }
+
+    async fn late_attempt(&self, deduction: &Deduction, expiry: Expiry) -> Result<LateAttempt> {
+        let Deduction { sku, operation, .. } = deduction;
+        if self.home_of(sku).await? != Some(Home::Redis) {
+            return self.sql.late_attempt(deduction, expiry).await;
+        }
+        // Redis does not check expiries yet.
+        let key = deduction.idempotency.as_ref();
+        Ok(self.recorded(sku, *operation, key).await?.into())
     }
 }
 

@@ -126,7 +126,7 @@ impl<D: Dialect> SqlStore<D> {
     /// Bounds a write. If the server does not answer, COMMIT may have reached it.
     async fn write<T>(&self, writing: impl Future<Output = Result<T>> + Send) -> Result<T> {
         let written = self.health.bounded(WRITE, writing).await;
-        written.unwrap_or_else(|silence| Err(StoreError::OutcomeUnknown(silence)))
+        written.unwrap_or_else(|silence| Err(StoreError::outcome_unknown(silence)))
     }
 }
 

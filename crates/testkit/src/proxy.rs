@@ -17,6 +17,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use url::Url;
 
@@ -143,12 +144,19 @@ impl Proxy {
     /// Holds the next piece with `pattern` that a client sends. It arrives when the hold is dropped,
     /// even if the client has disconnected: the server learns of the disconnect only then.
     pub fn hold_request(&self, pattern: &[u8]) -> Hold {
-        self.triggers.arm_hold(Side::Client, pattern)
+        self.triggers.arm_hold(Side::Client, pattern, Action::Hold)
+    }
+
+    /// Holds the next piece with `pattern` that a client sends, and closes the connection to that
+    /// client. The server learns of the disconnect after it has answered the piece.
+    pub fn hold_and_cut(&self, pattern: &[u8]) -> Hold {
+        self.triggers
+            .arm_hold(Side::Client, pattern, Action::HoldAndCut)
     }
 
     /// Holds the next piece with `pattern` that a server sends. The client can still send.
     pub fn hold_answer(&self, pattern: &[u8]) -> Hold {
-        self.triggers.arm_hold(Side::Server, pattern)
+        self.triggers.arm_hold(Side::Server, pattern, Action::Hold)
     }
 }
 
@@ -228,11 +236,13 @@ async fn pass_through(
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
         let cut = Mutex::new(None);
+        let client_cut = CancellationToken::new();
         let forward = |side| Forward {
             side,
             mode: mode.clone(),
             watcher: Watcher::new(triggers, side),
             cut_at_answer: &cut,
+            client_cut: &client_cut,
         };
         tokio::select! {
             _ = forward(Side::Client).run(from_client, to_server) => {}
@@ -251,13 +261,23 @@ struct Forward<'a> {
     watcher: Watcher<'a>,
     /// The trigger that closes the connection when the server answers next.
     cut_at_answer: &'a Mutex<Option<Arc<Trigger>>>,
+    /// Cancelled when the connection to the client is closed before the one to the server.
+    client_cut: &'a CancellationToken,
 }
 
 impl Forward<'_> {
     async fn run(mut self, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) -> io::Result<()> {
         let mut buffer = vec![0; BUFFER];
+        let mut cut = false;
         loop {
-            let length = from.read(&mut buffer).await?;
+            let length = tokio::select! {
+                length = from.read(&mut buffer) => length?,
+                () = self.client_cut.cancelled(), if !cut && self.side == Side::Server => {
+                    to.shutdown().await?;
+                    cut = true;
+                    continue;
+                }
+            };
             passing(&mut self.mode).await;
             if length == 0 {
                 return Ok(());
@@ -280,6 +300,16 @@ impl Forward<'_> {
                         trigger.count();
                         released.cancelled().await;
                         passing(&mut self.mode).await;
+                    }
+                    Action::HoldAndCut(released) => {
+                        trigger.count();
+                        self.client_cut.cancel();
+                        released.cancelled().await;
+                        passing(&mut self.mode).await;
+                        *lock(self.cut_at_answer) = Some(Arc::clone(&trigger));
+                        to.write_all(piece).await?;
+                        // The other direction ends the connection when the server answers.
+                        return std::future::pending().await;
                     }
                 }
             }

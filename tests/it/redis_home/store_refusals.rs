@@ -209,7 +209,7 @@ async fn killed_server_is_unavailable_until_it_is_restarted() {
                 refused,
                 Err(StoreError::Unavailable(..)
                     | StoreError::ConnectionLost(..)
-                    | StoreError::OutcomeUnknown(_))
+                    | StoreError::OutcomeUnknown(..))
             );
             assert!(expected, "{refused:?}");
         }

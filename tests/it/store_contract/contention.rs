@@ -16,7 +16,7 @@ use stocklock::ports::{
 use stocklock::stock::{Deduction, Home, StockError};
 use stocklock::strategy::{Available, Dependency, Safeguards, Strategy, Tier};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SOON, SQLITE, WAIT_LIMIT, committed, creation,
@@ -136,6 +136,31 @@ async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)]
         .await
         .unwrap();
     assert_eq!(attempt, committed(4));
+    assert!(fixture.audit("a").await.consistent());
+}
+
+/// The holder rolls back, so the row is as it was when the attempt was sent.
+#[rstest]
+#[tokio::test]
+async fn attempt_that_waits_past_its_expiry_takes_nothing(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(false, true)] with_key: bool,
+) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 5).await;
+    let rival = Rival::holding_stock(backend, &fixture.url).await;
+    let deadline = Instant::now() + WAIT_LIMIT / 2;
+    let order = if with_key {
+        deduction_with_key("a", 1, "K")
+    } else {
+        deduction("a", 1)
+    };
+    let waiting = start_deduction(&fixture.store, Deduction { deadline, ..order });
+    sleep_until(deadline).await;
+    rival.let_go().await;
+    let attempt = waiting.await.unwrap();
+    assert_eq!(attempt.unwrap(), AttemptOutcome::Conflict);
+    assert_eq!(fixture.level("a").await.on_hand, 5);
     assert!(fixture.audit("a").await.consistent());
 }
 

@@ -14,7 +14,7 @@ use stocklock::stock::{
 };
 use stocklock::store::{LedgerQueries, RedisOptions, StoreOptions, StoreRouter, Stores, WatchOn};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use crate::support::rival::Raw;
@@ -307,6 +307,7 @@ pub(crate) fn deduction(sku: &str, quantity: u32) -> Deduction {
         idempotency: None,
         remarks: Remarks::default(),
         strategy: "single-sql",
+        deadline: Instant::now() + Duration::from_mins(5),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::{DeductionContext, DeductionLock, Outcome, run_to_outcome};
-use crate::ports::{AttemptOutcome, LockError, StoreError};
+use super::{DeductionContext, DeductionLock, Outcome, run_to_outcome, wait_for};
+use crate::ports::{AttemptOutcome, Expiry, LateAttempt, LockError, StoreError};
 use crate::stock::{Deducted, Deduction, Durability, Movement, StockError};
 use crate::strategy::{Safeguards, Strategy};
 
@@ -66,12 +66,12 @@ impl<'a> DeductionRun<'a> {
         answer
     }
 
-    /// One attempt. `unknown`: the outcome of an earlier attempt is unknown.
-    async fn attempt(&self, unknown: bool) -> Result<Outcome<Deducted>, StoreError> {
+    /// One attempt. `unknown`: when the earlier attempts expire whose outcome is unknown.
+    async fn attempt(&self, unknown: Option<Expiry>) -> Result<Outcome<Deducted>, StoreError> {
         if let Some(lock) = &self.lock
-            && let Err(error) = lock.acquire(self.lock_limit(unknown)).await
+            && let Err(error) = lock.acquire(self.lock_limit(unknown.is_some())).await
         {
-            return self.without_lock(lock, error, unknown);
+            return self.without_lock(lock, error, unknown.is_some());
         }
         let answer = match self.strategy.attempt(self).await? {
             AttemptOutcome::Deducted {
@@ -79,7 +79,9 @@ impl<'a> DeductionRun<'a> {
                 durability,
             } => Ok(self.first_answer(remaining, durability)),
             AttemptOutcome::WrongHome(home) => Err(StockError::WrongHome { home }),
-            AttemptOutcome::UnknownSku => Err(StockError::UnknownSku),
+            AttemptOutcome::UnknownSku => {
+                return self.refuse(StockError::UnknownSku, unknown).await;
+            }
             AttemptOutcome::Conflict => return Ok(Outcome::Retry),
             AttemptOutcome::LockLost => {
                 self.release_lock().await;
@@ -92,22 +94,38 @@ impl<'a> DeductionRun<'a> {
             AttemptOutcome::Insufficient { available } => {
                 // The retry of a request that took the last unit finds none left. So a refusal is
                 // definite only if the ledger does not have the operation.
-                let may_be_recorded = unknown || self.deduction.idempotency.is_some();
-                let recorded = if may_be_recorded {
-                    self.recorded().await?
+                let may_be_recorded = unknown.is_some() || self.deduction.idempotency.is_some();
+                if may_be_recorded && let Some(movement) = self.recorded().await? {
+                    self.replay(movement)
                 } else {
-                    None
-                };
-                match recorded {
-                    Some(movement) => self.replay(movement),
-                    None => Err(StockError::Insufficient {
-                        requested: self.deduction.quantity.units(),
+                    let requested = self.deduction.quantity.units();
+                    let refusal = StockError::Insufficient {
+                        requested,
                         available,
-                    }),
+                    };
+                    return self.refuse(refusal, unknown).await;
                 }
             }
         };
         Ok(Outcome::Done(answer))
+    }
+
+    /// Refuses, if no earlier attempt was made or can still be made. Waits until they have expired.
+    async fn refuse(
+        &self,
+        refusal: StockError,
+        unknown: Option<Expiry>,
+    ) -> Result<Outcome<Deducted>, StoreError> {
+        let Some(expiry) = unknown else {
+            return Ok(Outcome::Done(Err(refusal)));
+        };
+        wait_for(&self.context.policy, expiry).await;
+        let store = &self.context.store;
+        Ok(match store.late_attempt(self.deduction, expiry).await? {
+            LateAttempt::Recorded(movement) => Outcome::Done(self.replay(*movement)),
+            LateAttempt::Dead => Outcome::Done(Err(refusal)),
+            LateAttempt::Alive => Outcome::Retry,
+        })
     }
 
     async fn recorded(&self) -> Result<Option<Movement>, StoreError> {

@@ -5,15 +5,43 @@ use async_trait::async_trait;
 use super::store::{Entry, MemoryStore, Row, WriteCondition, key};
 use super::transaction::Transaction;
 use crate::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LedgerReader, LevelStore,
-    PlannedLevel, RedisMethod, SqlMethod, StoreError,
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader,
+    LevelStore, PlannedLevel, RedisMethod, SqlMethod, StoreError,
 };
 use crate::stock::{
     Adjustment, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
     OperationId, Sku, StockLevel, Warehouse,
 };
 
+/// The expiry of a write that cannot be late.
+const NEVER: i64 = i64::MAX;
+
 impl MemoryStore {
+    /// When an attempt expires that is sent now.
+    fn expiry(&self) -> Expiry {
+        Expiry {
+            at: self.tables().clock + 1,
+            ..Expiry::passed()
+        }
+    }
+
+    /// Takes the units if enough are available.
+    async fn deduct_guarded(
+        &self,
+        mut tx: Transaction,
+        deduction: &Deduction,
+        expires_at: i64,
+    ) -> Result<AttemptOutcome, StoreError> {
+        let units = deduction.quantity.units();
+        let place = (&deduction.sku, &deduction.warehouse);
+        let enough = |row: &Row| row.level.available() >= units;
+        let take = |row: &mut Row| row.level.on_hand -= units;
+        match tx.update(place, enough, take, expires_at).await {
+            Some(after) => self.record(tx, deduction, &after.level, None).await,
+            None => self.refusal(tx, deduction).await,
+        }
+    }
+
     /// Inserts a deduction into the ledger in the transaction that wrote the level, and commits.
     /// Read-check-write strategies computed the level `after` from `read`.
     async fn record(
@@ -36,6 +64,17 @@ impl MemoryStore {
             remaining: after.available(),
             durability: Durability::Committed,
         })
+    }
+
+    /// Executes the message of a guarded deduction at any later step.
+    fn send_late(&self, deduction: Deduction, expiry: Expiry) {
+        let store = self.clone();
+        self.decisions.spawn(Box::pin(async move {
+            store.step("a late message arrives").await;
+            let tx = Transaction::begin(&store);
+            // There is no client that could receive the answer.
+            let _ = store.deduct_guarded(tx, &deduction, expiry.at).await;
+        }));
     }
 
     /// Inserts a change of a level into the ledger, and commits.
@@ -102,19 +141,22 @@ impl DeductionStore for MemoryStore {
         let place = (&deduction.sku, &deduction.warehouse);
         let mut tx = Transaction::begin(self);
         match method {
-            SqlMethod::Guarded => {}
+            SqlMethod::Guarded => {
+                let expiry = self.expiry();
+                if self.message_is_late() {
+                    self.send_late(deduction.clone(), expiry);
+                    let unknown = StoreError::outcome_unknown("lost with the message");
+                    return Err(unknown.expiring(expiry));
+                }
+                self.deduct_guarded(tx, deduction, expiry.at).await
+            }
             SqlMethod::RowLock => {
                 let level = tx.select_for_update(place).await.map(|row| row.level);
                 if let Err(refused) = AttemptOutcome::decide(level, units) {
                     return Ok(refused);
                 }
+                self.deduct_guarded(tx, deduction, NEVER).await
             }
-        }
-        let enough = |row: &Row| row.level.available() >= units;
-        let take = |row: &mut Row| row.level.on_hand -= units;
-        match tx.update(place, enough, take).await {
-            Some(after) => self.record(tx, deduction, &after.level, None).await,
-            None => self.refusal(tx, deduction).await,
         }
     }
 
@@ -140,7 +182,7 @@ impl DeductionStore for MemoryStore {
                 row.fence = Some(fence.clone());
             }
         };
-        match (tx.update(place, allowed, set).await, condition) {
+        match (tx.update(place, allowed, set, NEVER).await, condition) {
             (Some(after), _) => self.record(tx, deduction, &after.level, Some(read)).await,
             (None, Condition::None) => self.refusal(tx, deduction).await,
             (None, Condition::Version) => Ok(AttemptOutcome::Conflict),
@@ -159,6 +201,24 @@ impl DeductionStore for MemoryStore {
         _: RedisMethod,
     ) -> Result<AttemptOutcome, StoreError> {
         Err(StoreError::NoRedis)
+    }
+
+    /// The clock reaches the expiry as late as possible: in the step that begins the transaction.
+    async fn late_attempt(
+        &self,
+        deduction: &Deduction,
+        expiry: Expiry,
+    ) -> Result<LateAttempt, StoreError> {
+        self.step("BEGIN after the expiry").await;
+        {
+            let mut tables = self.tables();
+            tables.clock = tables.clock.max(expiry.at);
+        }
+        let mut tx = Transaction::begin(self);
+        let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
+        tx.select_for_update((sku, warehouse)).await;
+        let key = deduction.idempotency.as_ref();
+        Ok(self.recorded(sku, deduction.operation, key).await?.into())
     }
 }
 

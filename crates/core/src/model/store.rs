@@ -3,8 +3,8 @@
 //! Each statement and each COMMIT is one step. It yields first, so that the explorer can run steps
 //! of other tasks in between. A write locks its row until the transaction ends; other writers wait
 //! in order and then see the committed row. The ledger accepts each operation id and each caller's
-//! key once. There is no time: nothing times out, and the explorer reports transactions that wait
-//! for each other as a deadlock.
+//! key once. Nothing times out, and the explorer reports transactions that wait for each other as a
+//! deadlock. The database's clock stands still until a task waits for an attempt to expire.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +29,8 @@ pub enum WriteCondition {
 pub struct MemoryStore {
     tables: Arc<Mutex<Tables>>,
     pub(super) condition: WriteCondition,
+    /// Whether a write checks that its attempt has not expired.
+    pub(super) checks_expiry: bool,
     pub(super) decisions: Decisions,
 }
 
@@ -40,6 +42,10 @@ pub(super) struct Tables {
     pub(super) locks: BTreeMap<String, Arc<tokio::sync::Mutex<()>>>,
     /// Number of connections that may still be lost in COMMIT.
     faults: u32,
+    /// Number of messages that may still arrive late.
+    late_messages: u32,
+    /// The database's clock.
+    pub(super) clock: i64,
 }
 
 /// The primary key of a row of stock.
@@ -148,7 +154,25 @@ impl MemoryStore {
         Self {
             tables: Arc::new(Mutex::new(tables)),
             condition: WriteCondition::VersionAndFence,
+            checks_expiry: true,
             decisions: decisions.clone(),
+        }
+    }
+
+    /// Lets this many messages of guarded deductions arrive late: the client has lost the connection,
+    /// and the server executes the message at any later step.
+    #[must_use]
+    pub fn with_late_messages(self, late_messages: u32) -> Self {
+        self.tables().late_messages = late_messages;
+        self
+    }
+
+    /// Makes expired attempts take effect.
+    #[must_use]
+    pub fn without_expiry_check(self) -> Self {
+        Self {
+            checks_expiry: false,
+            ..self
         }
     }
 
@@ -236,6 +260,14 @@ impl MemoryStore {
         let lost = tables.faults > 0 && self.decisions.choose(2) == 1;
         tables.faults -= u32::from(lost);
         lost
+    }
+
+    /// Decides whether this message arrives late.
+    pub(super) fn message_is_late(&self) -> bool {
+        let mut tables = self.tables();
+        let late = tables.late_messages > 0 && self.decisions.choose(2) == 1;
+        tables.late_messages -= u32::from(late);
+        late
     }
 
     pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {

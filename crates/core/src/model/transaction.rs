@@ -66,16 +66,20 @@ impl Transaction {
     /// `UPDATE … SET … WHERE <key> AND <condition>`; returns the new row, if one was updated.
     ///
     /// READ COMMITTED: a row whose committed version fails the condition is skipped without a wait.
-    /// Any other row is locked first, and the condition is then checked again.
+    /// Any other row is locked first, and the condition is then checked again. So is the clock.
     pub(super) async fn update(
         &mut self,
         place: Place<'_>,
         condition: impl Fn(&Row) -> bool,
         set: impl FnOnce(&mut Row),
+        expires_at: i64,
     ) -> Option<Row> {
         self.store.step("UPDATE").await;
         self.row(place).filter(&condition)?;
         self.lock_row(place).await;
+        if self.store.checks_expiry && self.tables().clock >= expires_at {
+            return None;
+        }
         let mut row = self.row(place).filter(&condition)?;
         set(&mut row);
         row.level.version += 1;
@@ -136,7 +140,7 @@ impl Transaction {
                 decisions.note("the server rolls back the transaction with the unknown outcome");
             }
         }));
-        Err(StoreError::OutcomeUnknown("lost in COMMIT".into()))
+        Err(StoreError::outcome_unknown("lost in COMMIT"))
     }
 
     /// Makes the writes visible. The drop at the end releases the locks in the same step.

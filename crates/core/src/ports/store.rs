@@ -9,7 +9,7 @@ use std::fmt;
 
 use async_trait::async_trait;
 
-use super::{AttemptOutcome, ChangeOutcome, StoreError};
+use super::{AttemptOutcome, ChangeOutcome, Expiry, LateAttempt, StoreError};
 use crate::stock::{
     Adjustment, Deduction, Fence, Idempotency, LevelChange, Movement, OperationId, Sku, StockLevel,
     Warehouse,
@@ -59,6 +59,15 @@ pub trait DeductionStore: LedgerReader {
         deduction: &Deduction,
         method: RedisMethod,
     ) -> Result<AttemptOutcome, StoreError>;
+
+    /// What became of earlier attempts whose outcome is unknown and of which the last expires at
+    /// `expiry`. Decides in a transaction that begins after `expiry` and locks the level: an attempt
+    /// that was made in time holds that lock until its commit.
+    async fn late_attempt(
+        &self,
+        deduction: &Deduction,
+        expiry: Expiry,
+    ) -> Result<LateAttempt, StoreError>;
 }
 
 /// Sets and adjusts levels.

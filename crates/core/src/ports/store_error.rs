@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use super::Expiry;
 use crate::names::named;
 use crate::stock::StockError;
 
@@ -54,12 +55,29 @@ pub enum StoreError {
     /// The server does not answer, or refuses to work.
     #[error("{0} is not available")]
     Unavailable(Server, #[source] DriverError),
-    /// The connection was lost while a commit was in flight: it may or may not have happened.
+    /// The connection was lost while a commit was in flight: it has happened, or may still happen
+    /// until the attempt expires.
     #[error("the connection was lost during the commit")]
-    OutcomeUnknown(#[source] DriverError),
+    OutcomeUnknown(#[source] DriverError, Expiry),
     /// A statement, a row or a constraint that should not be possible: a defect.
     #[error("the store met something that should not be possible")]
     Bug(#[source] DriverError),
+}
+
+impl StoreError {
+    /// An unknown outcome that the next transaction to lock the level can see.
+    pub fn outcome_unknown(source: impl Into<DriverError>) -> Self {
+        Self::OutcomeUnknown(source.into(), Expiry::passed())
+    }
+
+    /// If the outcome is unknown, the attempt expires at `expiry`.
+    #[must_use]
+    pub fn expiring(self, expiry: Expiry) -> Self {
+        match self {
+            Self::OutcomeUnknown(source, _) => Self::OutcomeUnknown(source, expiry),
+            known => known,
+        }
+    }
 }
 
 impl From<StoreError> for StockError {
@@ -87,7 +105,7 @@ impl From<StoreError> for StockError {
             StoreError::RedisExhausted => Self::Overloaded {
                 what: "every connection to Redis that REDIS_POOL_SIZE allows is busy",
             },
-            StoreError::OutcomeUnknown(source) => Self::OutcomeUnknown { source },
+            StoreError::OutcomeUnknown(source, _) => Self::OutcomeUnknown { source },
             StoreError::Bug(source) => Self::Internal {
                 what: source.to_string(),
             },

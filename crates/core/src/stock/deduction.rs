@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{Idempotency, Quantity, Remarks, Sku, Warehouse};
@@ -46,6 +47,8 @@ pub struct Deduction {
     pub remarks: Remarks,
     /// The strategy's name, for the ledger.
     pub strategy: &'static str,
+    /// When the caller is answered at the latest. No attempt is made later.
+    pub deadline: Instant,
 }
 
 named! {

@@ -76,7 +76,7 @@ impl Batches {
         match answered.await {
             Ok(Ok(answer)) => Answer::parse(&answer),
             Ok(Err(failed)) => Err(failed.writing()),
-            Err(ended) => Err(StoreError::OutcomeUnknown(ended.into())),
+            Err(ended) => Err(StoreError::outcome_unknown(ended)),
         }
     }
 

@@ -83,7 +83,7 @@ pub(super) fn reading(error: RedisError) -> StoreError {
 
 /// Converts an error from a write.
 pub(super) fn writing(error: RedisError) -> StoreError {
-    answered_or(StoreError::OutcomeUnknown, error)
+    answered_or(StoreError::outcome_unknown, error)
 }
 
 /// Converts an error of the server, or calls `lost` if the connection broke or timed out.
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn lost_connection_makes_only_writes_unknown() {
         let lost = || RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
-        assert!(matches!(writing(lost()), StoreError::OutcomeUnknown(_)));
+        assert!(matches!(writing(lost()), StoreError::OutcomeUnknown(..)));
         assert!(matches!(reading(lost()), StoreError::ConnectionLost(..)));
         assert!(matches!(connecting(lost()), StoreError::Unavailable(..)));
         let refused = server_error("OOM command not allowed");

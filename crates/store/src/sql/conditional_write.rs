@@ -1,12 +1,19 @@
 //! A write that takes units from a level on a condition, and records the sale.
 //!
 //! Level and movement commit together. The condition is part of the `UPDATE`, so the database
-//! evaluates it when it holds the row's lock.
+//! evaluates it when it holds the row's lock. That also holds for the expiry: a message that arrives
+//! late, or waits too long for the lock, changes nothing.
+
+use std::sync::OnceLock;
+
+use tokio::time::Instant;
 
 use super::dialect::{Value, values};
 use super::ledger_row::LedgerRow;
+use super::pool::{PooledConnection, Server};
 use super::statements::NEXT_PARAMETERS;
-use stocklock_core::ports::{AttemptOutcome, Condition};
+use crate::StoreError;
+use stocklock_core::ports::{AttemptOutcome, Condition, Expiry};
 use stocklock_core::stock::{Deduction, Durability, StockLevel};
 
 /// The outcome of a sale that is committed; `available` units remain.
@@ -26,21 +33,27 @@ pub(crate) struct ConditionalWrite<'a> {
     pub(crate) on_hand: String,
     /// Other assignments, each with a comma before it.
     pub(crate) also: String,
-    pub(crate) condition: String,
-    /// The values of [`NEXT_PARAMETERS`].
+    condition: String,
+    /// The values of [`NEXT_PARAMETERS`] after the expiry.
     level_values: Vec<Value<'a>>,
+    /// When the caller is answered at the latest.
+    deadline: Instant,
+    /// When the attempt expires. Set when it is sent.
+    expiry: OnceLock<Expiry>,
 }
 
 impl<'a> ConditionalWrite<'a> {
     /// Takes the units if enough are available.
     pub(crate) fn if_available(deduction: &Deduction) -> Self {
-        let [units, ..] = &*NEXT_PARAMETERS;
+        let [_, units, ..] = &*NEXT_PARAMETERS;
         Self {
             row: LedgerRow::from_deduction(deduction, None),
             on_hand: format!("on_hand - {units}"),
             also: String::new(),
             condition: format!("on_hand - held >= {units} - backorder_limit"),
             level_values: values![deduction.quantity.units()].to_vec(),
+            deadline: deduction.deadline,
+            expiry: OnceLock::new(),
         }
     }
 
@@ -51,7 +64,7 @@ impl<'a> ConditionalWrite<'a> {
         condition: Condition<'a>,
     ) -> Self {
         let mut level_values = vec![Value::from(read.on_hand - deduction.quantity.units())];
-        let [on_hand, version, token, source] = &*NEXT_PARAMETERS;
+        let [_, on_hand, version, token, source] = &*NEXT_PARAMETERS;
         let (also, condition) = match condition {
             // The limit may be lower than it was when the level was read, and the CHECK would refuse
             // the row.
@@ -79,6 +92,22 @@ impl<'a> ConditionalWrite<'a> {
             also,
             condition,
             level_values,
+            deadline: deduction.deadline,
+            expiry: OnceLock::new(),
+        }
+    }
+
+    /// Sets the expiry of the attempt, which is sent on `connection` now.
+    pub(crate) fn send_on<S: Server>(&self, connection: &PooledConnection<S>) {
+        let expiry = connection.expiry(self.deadline);
+        self.expiry.get_or_init(|| expiry);
+    }
+
+    /// If this error leaves the outcome unknown, the attempt can be made until its expiry.
+    pub(crate) fn failed(&self, error: StoreError) -> StoreError {
+        match self.expiry.get() {
+            Some(expiry) => error.expiring(*expiry),
+            None => error,
         }
     }
 
@@ -87,25 +116,36 @@ impl<'a> ConditionalWrite<'a> {
         self.row.idempotency_key.is_some()
     }
 
+    /// The level, if the condition holds.
+    pub(crate) fn level(&self) -> String {
+        let condition = &self.condition;
+        format!("sku = $2 AND warehouse = $3 AND home = 'sql' AND {condition}")
+    }
+
+    /// Whether the attempt has not expired. `now` is the clock of [`Words`](super::statements::Words).
+    pub(crate) fn in_time(now: &str) -> String {
+        let [expiry, ..] = &*NEXT_PARAMETERS;
+        format!("{now} < {expiry}")
+    }
+
     /// The `UPDATE`. It returns the units that are available, or no row if the condition does not
-    /// hold.
-    pub(crate) fn update(&self) -> String {
-        let Self {
-            on_hand,
-            also,
-            condition,
-            ..
-        } = self;
+    /// hold or the attempt has expired. `from` is its `FROM` clause.
+    pub(crate) fn update(&self, from: &str, now: &str) -> String {
+        let Self { on_hand, also, .. } = self;
         format!(
-            "UPDATE stock SET version = version + 1, on_hand = {on_hand}{also} \
-             WHERE sku = $2 AND warehouse = $3 AND home = 'sql' AND {condition} \
-             RETURNING on_hand - held + backorder_limit AS available"
+            "UPDATE stock SET version = version + 1, on_hand = {on_hand}{also}{from} \
+             WHERE {level} AND {in_time} \
+             RETURNING on_hand - held + backorder_limit AS available",
+            level = self.level(),
+            in_time = Self::in_time(now),
         )
     }
 
-    /// The values of the statement: those of the row, then those of the level.
+    /// The values of the statement: those of the row, the expiry, and those of the level.
     pub(crate) fn values(&self) -> Vec<Value<'_>> {
-        [&self.row.values()[..LedgerRow::KNOWN], &self.level_values].concat()
+        let expiry = self.expiry.get().map(|expiry| expiry.at);
+        let known = &self.row.values()[..LedgerRow::KNOWN];
+        [known, &values![expiry], &self.level_values].concat()
     }
 }
 
@@ -121,7 +161,7 @@ pub(super) mod tests {
 
     /// The write of the snapshots. `make bench` knows these values.
     pub(in crate::sql) fn sample() -> ConditionalWrite<'static> {
-        ConditionalWrite::if_available(&Deduction {
+        let write = ConditionalWrite::if_available(&Deduction {
             operation: OperationId(uuid!("01234567-89ab-7def-8123-456789abcdef")),
             sku: Sku::parse("sample").unwrap(),
             warehouse: Warehouse::default(),
@@ -133,6 +173,17 @@ pub(super) mod tests {
             }),
             remarks: Remarks::default(),
             strategy: "single-sql",
-        })
+            deadline: Instant::now(),
+        });
+        // In the year 2100.
+        let at = 4_102_444_800_000;
+        let expiry = Expiry {
+            at,
+            ..Expiry::passed()
+        };
+        ConditionalWrite {
+            expiry: expiry.into(),
+            ..write
+        }
     }
 }

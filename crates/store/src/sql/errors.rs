@@ -99,7 +99,7 @@ fn unknown_unless(nothing_changed: impl Fn(&Code) -> bool, error: sqlx::Error) -
     if code.is_some_and(|code| nothing_changed(&code)) {
         before_commit(error)
     } else {
-        StoreError::OutcomeUnknown(Box::new(error))
+        StoreError::outcome_unknown(error)
     }
 }
 

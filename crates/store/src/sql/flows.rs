@@ -4,18 +4,19 @@
 
 use async_trait::async_trait;
 
-use super::SqlStore;
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{Dialect, Statement, values};
 use super::errors::{Inserted, before_commit, conflict_if_duplicate, inserted};
 use super::ledger_row::LedgerRow;
 use super::pool::Transaction;
+use super::reads::recorded;
 use super::rows;
 use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS};
+use super::{SqlStore, WRITE};
 use crate::Result;
 use stocklock_core::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LedgerReader, LevelStore,
-    PlannedLevel, RedisMethod, SqlMethod, adjusted_in_sql,
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader,
+    LevelStore, PlannedLevel, RedisMethod, SqlMethod, adjusted_in_sql,
 };
 use stocklock_core::stock::{
     Adjustment, Deduction, Fence, Home, LevelChange, Sku, StockLevel, Warehouse,
@@ -91,6 +92,32 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
         Ok(level.map_or(AttemptOutcome::UnknownSku, |level| {
             AttemptOutcome::WrongHome(level.home)
         }))
+    }
+
+    async fn late_attempt(&self, deduction: &Deduction, expiry: Expiry) -> Result<LateAttempt> {
+        self.read(WRITE, async {
+            let pool = self.writers.for_sku(&deduction.sku);
+            let mut tx = pool.begin(D::WORDS.begin).await?;
+            let clock = tx.fetch(statements::clock(&D::WORDS), &[]).await;
+            let clock: Vec<(i64,)> = clock.map_err(before_commit)?;
+            // The servers round to whole milliseconds.
+            let late_attempt = if clock.iter().all(|(now,)| *now > expiry.at) {
+                let place = values![deduction.sku.as_str(), deduction.warehouse.as_str()];
+                let locked = statements::level(D::WORDS.lock_rows);
+                let locked = tx.execute(locked, &place).await;
+                locked.map_err(before_commit)?;
+                let key = deduction.idempotency.as_ref();
+                let (statement, identity) = recorded::<D>(deduction.operation, key);
+                let found = tx.fetch(statement, &identity).await;
+                let mut found: Vec<LedgerRow> = found.map_err(before_commit)?;
+                found.pop().map(LedgerRow::movement).transpose()?.into()
+            } else {
+                LateAttempt::Alive
+            };
+            tx.roll_back().await;
+            Ok(late_attempt)
+        })
+        .await
     }
 }
 
@@ -201,7 +228,8 @@ impl<D: Dialect> SqlStore<D> {
         write: &ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
         let pool = self.writers.for_sku(&write.row.sku);
-        self.write(D::conditional_write(&pool, write)).await
+        let written = self.write(D::conditional_write(&pool, write)).await;
+        written.map_err(|error| write.failed(error))
     }
 
     /// Why SQL refused to take the units, by the level as it is now.

@@ -197,7 +197,7 @@ pub(crate) async fn insert_entry<D: Dialect>(
     tx: &mut Transaction<D>,
     row: &LedgerRow,
 ) -> sqlx::Result<()> {
-    let [available, millis, number, _] = &*NEXT_PARAMETERS;
+    let [available, millis, number, ..] = &*NEXT_PARAMETERS;
     // The parameter of the key is $10.
     let known = INSERT_PARAMETERS.replace(
         "$10",

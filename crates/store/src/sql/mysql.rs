@@ -37,6 +37,8 @@ impl Dialect for MySqlServer {
             START TRANSACTION READ ONLY, WITH CONSISTENT SNAPSHOT",
         lock_sku: None,
         lock_rows: " FOR UPDATE",
+        // `now` is the time at the start of the statement.
+        now: "unix_timestamp(sysdate(6)) * 1000",
         created_at: "date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')",
         integer: "signed",
         entry_time: "from_unixtime($millis / 1000)",
@@ -51,11 +53,12 @@ impl Dialect for MySqlServer {
         write: &ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
         let mut tx = Transaction::begun(pool.acquire().await?);
-        let (answers, end) = answers(tx.send(), script::script(write)).await;
+        write.send_on(&tx);
+        let (answers, end) = answers(tx.send(), script::script(write, Self::WORDS.now)).await;
         let Err(error) = tx.received(end) else {
             let [_, _, update, _, _] = &*answers else {
                 let problem = format!("{} answers to five statements", answers.len());
-                return Err(StoreError::OutcomeUnknown(problem.into()));
+                return Err(StoreError::outcome_unknown(problem));
             };
             tx.ended();
             let available = update.last_insert_id().cast_signed();

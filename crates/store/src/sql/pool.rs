@@ -19,6 +19,7 @@
 
 use std::time::Duration;
 
+mod clock;
 mod connection;
 mod health;
 mod queue;

@@ -36,6 +36,8 @@ impl Dialect for PostgresServer {
         // could both find a SKU absent and give it two homes.
         lock_sku: Some("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"),
         lock_rows: " FOR UPDATE",
+        // `now()` is the time at the start of the transaction.
+        now: "extract(epoch FROM clock_timestamp()) * 1000",
         created_at: r#"to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#,
         integer: "bigint",
         entry_time: "to_timestamp($millis / 1000.0)",
@@ -49,6 +51,7 @@ impl Dialect for PostgresServer {
         write: &ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
         let mut connection = pool.acquire().await?;
+        write.send_on(&connection);
         // `fetch` reads the complete answer. Its last message confirms the commit.
         let statement = Statement::built(update_and_insert(write));
         let written = connection.fetch(statement, &write.values()).await;
@@ -103,7 +106,7 @@ fn insert_entries() -> String {
     let remarks = Remarks::NAMES.join(", ");
     let remark_values = (12..=LedgerRow::KNOWN).map(|number| format!("${number}::text[]"));
     let remark_values = remark_values.collect::<Vec<_>>().join(", ");
-    let [available, millis, number, _] = &*NEXT_PARAMETERS;
+    let [available, millis, number, ..] = &*NEXT_PARAMETERS;
     format!(
         "INSERT INTO movement ({columns}, created_at, journal_millis, journal_number)
         SELECT operation_id, 0, sku, warehouse, kind, delta, read_version, strategy, durability,
@@ -126,13 +129,18 @@ fn column<'a, T>(rows: &[&'a LedgerRow], value: impl Fn(&'a LedgerRow) -> T) -> 
 
 /// Updates the level and inserts the movement in one statement, which is a transaction by itself.
 /// It takes one round trip, and the row is not locked while messages travel.
+///
+/// `locked` waits for the row. Without it, the clock would be read before the wait, and not again if
+/// the previous holder of the lock rolls back.
 fn update_and_insert(write: &ConditionalWrite<'_>) -> String {
     format!(
-        "WITH written AS ({update})
+        "WITH locked AS (SELECT 1 FROM stock WHERE {level} FOR UPDATE),
+            written AS ({update})
             INSERT INTO movement ({columns})
             SELECT {known}, available
             FROM written RETURNING available_after",
-        update = write.update(),
+        level = write.level(),
+        update = write.update(" FROM locked", PostgresServer::WORDS.now),
         columns = *INSERT_COLUMNS,
         known = *INSERT_PARAMETERS,
     )

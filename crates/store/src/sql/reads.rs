@@ -34,18 +34,13 @@ impl<D: Dialect> SqlStore<D> {
         .await
     }
 
-    /// The movements that a statement selects. `rest` is its text after the table name.
+    /// The movements that a statement selects.
     async fn select_movements(
         &self,
         pool: &Pool<D>,
-        rest: &str,
+        statement: Statement,
         values: &[Value<'_>],
     ) -> Result<Vec<Movement>> {
-        let statement = Statement::built(format!(
-            "SELECT {}, {} AS created_at FROM movement {rest}",
-            *LEDGER_COLUMNS,
-            D::WORDS.created_at
-        ));
         let found: Vec<LedgerRow> = self.select(pool, statement, values).await?;
         found.into_iter().map(LedgerRow::movement).collect()
     }
@@ -66,16 +61,9 @@ impl<D: Dialect> LedgerReader for SqlStore<D> {
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>> {
-        let by_identity =
-            "WHERE operation_id = $1 AND line = 0 OR caller = $2 AND idempotency_key = $3
-            ORDER BY operation_id = $1 DESC LIMIT 1";
-        let identity = values![
-            operation.0,
-            idempotency.map(|idempotency| idempotency.caller.as_str()),
-            idempotency.map(|idempotency| idempotency.key.as_str()),
-        ];
+        let (statement, identity) = recorded::<D>(operation, idempotency);
         let pool = self.lookups().for_sku(sku);
-        let found = self.select_movements(&pool, by_identity, &identity).await;
+        let found = self.select_movements(&pool, statement, &identity).await;
         Ok(found?.pop())
     }
 }
@@ -88,6 +76,30 @@ impl<D: Dialect> SqlBackend for SqlStore<D> {
         let found = self.select(&pool, statement, &values![sku.as_str()]).await;
         Ok(rows::levels(found?)?.first().map(|level| level.home))
     }
+}
+
+/// Selects the columns of `LedgerRow`; `rest` of the statement selects the rows.
+fn movements<D: Dialect>(rest: &str) -> Statement {
+    Statement::built(format!(
+        "SELECT {}, {} AS created_at FROM movement {rest}",
+        *LEDGER_COLUMNS,
+        D::WORDS.created_at
+    ))
+}
+
+/// Selects the movement of an operation, or else the one with its key.
+pub(super) fn recorded<D: Dialect>(
+    operation: OperationId,
+    idempotency: Option<&Idempotency>,
+) -> (Statement, [Value<'_>; 3]) {
+    let by_identity = "WHERE operation_id = $1 AND line = 0 OR caller = $2 AND idempotency_key = $3
+            ORDER BY operation_id = $1 DESC LIMIT 1";
+    let identity = values![
+        operation.0,
+        idempotency.map(|idempotency| idempotency.caller.as_str()),
+        idempotency.map(|idempotency| idempotency.key.as_str()),
+    ];
+    (movements::<D>(by_identity), identity)
 }
 
 #[async_trait]
@@ -128,7 +140,8 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
             i64::from(filter.limit),
         ];
         let pool = self.ledger_readers.for_sku(&filter.sku);
-        self.select_movements(&pool, newest, &page).await
+        self.select_movements(&pool, movements::<D>(newest), &page)
+            .await
     }
 
     async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>> {

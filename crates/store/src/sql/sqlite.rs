@@ -18,7 +18,7 @@ use super::journal_sink::insert_entry;
 use super::ledger_row::LedgerRow;
 use super::migration::{self, MigrationServer};
 use super::pool::{Pool, PooledConnection, Server, Transaction};
-use super::statements::Words;
+use super::statements::{self, Words};
 use crate::{AttemptOutcome, Result};
 
 impl Dialect for SqliteFile {
@@ -30,6 +30,7 @@ impl Dialect for SqliteFile {
         begin_snapshot: "BEGIN",
         lock_sku: None,
         lock_rows: "",
+        now: "unixepoch('now', 'subsec') * 1000",
         created_at: "created_at",
         integer: "integer",
         entry_time: "strftime('%Y-%m-%dT%H:%M:%fZ', $millis / 1000.0, 'unixepoch')",
@@ -45,9 +46,9 @@ impl Dialect for SqliteFile {
         write: &ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
         let mut tx = pool.begin(Self::WORDS.begin).await?;
-        let updated = tx
-            .fetch(Statement::built(write.update()), &write.values())
-            .await;
+        write.send_on(&tx);
+        let update = Statement::built(write.update("", Self::WORDS.now));
+        let updated = tx.fetch(update, &write.values()).await;
         let updated: Vec<(i64,)> = updated.map_err(before_commit)?;
         let Some(&(available,)) = updated.first() else {
             tx.roll_back().await;
@@ -141,6 +142,11 @@ impl Server for SqliteFile {
 
     async fn run(connection: &mut SqliteConnection, statement: &'static str) -> sqlx::Result<()> {
         connection.execute(statement).await.map(drop)
+    }
+
+    async fn read_clock(connection: &mut SqliteConnection) -> sqlx::Result<i64> {
+        let clock = statements::clock(&Self::WORDS).text;
+        sqlx::query_scalar(clock).fetch_one(connection).await
     }
 }
 

@@ -22,6 +22,9 @@ pub(crate) struct Words {
     pub(crate) lock_sku: Option<&'static str>,
     /// Follows a query whose rows are locked.
     pub(crate) lock_rows: &'static str,
+    /// The clock in milliseconds since 1970, at the moment of its evaluation: not at the start of the
+    /// statement or transaction.
+    pub(crate) now: &'static str,
     /// The column `created_at` as RFC 3339 text.
     pub(crate) created_at: &'static str,
     /// The 64-bit integer in a `cast`.
@@ -53,9 +56,9 @@ pub(crate) static INSERT_PARAMETERS: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// The parameters that follow those: of an insert, `available_after` and the two of its journal
-/// entry; of a conditional write, those of the level.
-pub(crate) static NEXT_PARAMETERS: LazyLock<[String; 4]> =
-    LazyLock::new(|| [1, 2, 3, 4].map(|number| format!("${}", LedgerRow::KNOWN + number)));
+/// entry; of a conditional write, its expiry and those of the level.
+pub(crate) static NEXT_PARAMETERS: LazyLock<[String; 5]> =
+    LazyLock::new(|| [1, 2, 3, 4, 5].map(|number| format!("${}", LedgerRow::KNOWN + number)));
 
 /// The columns of `LedgerRow`, except for `created_at`.
 pub(crate) static LEDGER_COLUMNS: LazyLock<String> = LazyLock::new(|| {
@@ -65,6 +68,12 @@ pub(crate) static LEDGER_COLUMNS: LazyLock<String> = LazyLock::new(|| {
          durability, caller, idempotency_key, request_hash, {remarks}"
     )
 });
+
+/// Reads the server's clock.
+pub(crate) fn clock(words: &Words) -> Statement {
+    let Words { now, integer, .. } = words;
+    Statement::built(format!("SELECT cast({now} AS {integer})"))
+}
 
 /// Reads one level: SKU, warehouse.
 pub(crate) fn level(lock_rows: &str) -> Statement {

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 /// Upper bound on the length of a pattern.
 const LONGEST_PATTERN: usize = 64;
-/// Upper bound on the wait of [`Hold::held`]. An idle machine needs milliseconds.
+/// Upper bound on the waits of [`Hold`]. An idle machine needs milliseconds.
 const HELD_WITHIN: Duration = Duration::from_secs(20);
 
 /// The sender whose bytes a trigger reads.
@@ -28,6 +28,9 @@ pub(super) enum Action {
     CutAfter,
     /// Holds the message, and everything after it, until the token is cancelled.
     Hold(CancellationToken),
+    /// The same, and closes the connection to the client at once. Closes the one to the server when
+    /// it has answered.
+    HoldAndCut(CancellationToken),
 }
 
 /// Looks for one message, a number of times.
@@ -66,6 +69,15 @@ impl Trigger {
                 .is_ok()
     }
 
+    /// Returns when it has fired this often.
+    async fn has_fired(&self, times: u32) {
+        let mut fired = self.fired.subscribe();
+        let done = tokio::time::timeout(HELD_WITHIN, fired.wait_for(|&fired| fired >= times)).await;
+        let pattern = self.pattern.escape_ascii();
+        done.unwrap_or_else(|_| panic!("no \"{pattern}\" within {HELD_WITHIN:?}"))
+            .expect("the sender lives as long as the trigger");
+    }
+
     pub(super) fn count(&self) {
         self.fired.send_modify(|fired| *fired += 1);
     }
@@ -75,7 +87,7 @@ impl Trigger {
 #[derive(Debug)]
 pub struct Hold {
     trigger: Arc<Trigger>,
-    _release: DropGuard,
+    release: CancellationToken,
 }
 
 impl Hold {
@@ -84,11 +96,17 @@ impl Hold {
     /// # Panics
     /// If the message does not come within 20 s.
     pub async fn held(&self) {
-        let mut fired = self.trigger.fired.subscribe();
-        let held = tokio::time::timeout(HELD_WITHIN, fired.wait_for(|&fired| fired > 0)).await;
-        let pattern = self.trigger.pattern.escape_ascii();
-        held.unwrap_or_else(|_| panic!("no \"{pattern}\" within {HELD_WITHIN:?}"))
-            .expect("the trigger lives as long as the hold");
+        self.trigger.has_fired(1).await;
+    }
+
+    /// Releases a message of [`Proxy::hold_and_cut`](super::Proxy::hold_and_cut), and returns when the
+    /// server has answered it.
+    ///
+    /// # Panics
+    /// If the answer does not come within 20 s.
+    pub async fn deliver(&self) {
+        self.release.cancel();
+        self.trigger.has_fired(2).await;
     }
 
     /// Releases the message, and everything that waits behind it.
@@ -101,6 +119,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         // A message held later would never be released.
         self.trigger.disarm();
+        self.release.cancel();
     }
 }
 
@@ -130,11 +149,16 @@ impl Triggers {
         trigger
     }
 
-    pub(super) fn arm_hold(&self, sender: Side, pattern: &[u8]) -> Hold {
+    pub(super) fn arm_hold(
+        &self,
+        sender: Side,
+        pattern: &[u8],
+        action: impl FnOnce(CancellationToken) -> Action,
+    ) -> Hold {
         let release = CancellationToken::new();
         Hold {
-            trigger: self.arm(sender, pattern, Action::Hold(release.clone()), 1),
-            _release: release.drop_guard(),
+            trigger: self.arm(sender, pattern, action(release.clone()), 1),
+            release,
         }
     }
 }

@@ -67,6 +67,28 @@ async fn held_request_delays_what_follows_but_no_answers() {
 }
 
 #[tokio::test]
+async fn held_and_cut_request_arrives_after_its_client_is_gone() {
+    let ends = Ends::new().await;
+    let (mut client, mut server) = ends.connect().await;
+    let hold = ends.proxy.hold_and_cut(b"STOP");
+    sends(&mut client, b"STOP here").await;
+    hold.held().await;
+    let end = soon(client.read(&mut [0])).await;
+    assert_eq!(end.unwrap(), 0, "the connection is closed");
+    drop(client);
+    reads_nothing(&mut server).await;
+
+    let answer = async {
+        reads(&mut server, b"STOP here").await;
+        reads_nothing(&mut server).await;
+        sends(&mut server, b"done").await;
+    };
+    tokio::join!(hold.deliver(), answer);
+    let end = soon(server.read(&mut [0])).await;
+    assert_eq!(end.unwrap(), 0, "the connection is closed");
+}
+
+#[tokio::test]
 async fn held_answer_delays_what_follows_but_no_requests() {
     let ends = Ends::new().await;
     let (mut client, mut server) = ends.connect().await;

@@ -7,14 +7,15 @@ use anyhow::ensure;
 use async_trait::async_trait;
 use stocklock_core::deduct::{DeductionContext, DeductionRun, RetryPolicy, Sleep};
 use stocklock_core::model::{
-    Decisions, Explorer, MemoryStore, ModelLock, Task, World, WriteCondition, yield_once,
+    Decisions, Explorer, Failure, MemoryStore, ModelLock, Task, World, WriteCondition, yield_once,
 };
-use stocklock_core::ports::{Lock, Locks, NoMetrics};
+use stocklock_core::ports::{ChangeOutcome, LevelStore, Lock, Locks, NoMetrics};
 use stocklock_core::stock::{
-    Caller, Deducted, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity, Remarks,
-    RequestHash, Sku, StockError, Warehouse,
+    Adjustment, Caller, Deducted, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity,
+    Remark, Remarks, RequestHash, Sku, StockError, Warehouse,
 };
 use stocklock_core::strategy::{Available, LocalMutexes, Safeguards, Strategy, Tier};
+use tokio::time::Instant;
 
 /// Maximum number of schedules per scenario. All scenarios together should take seconds.
 const BOUND: u64 = 200_000;
@@ -39,6 +40,12 @@ pub(super) struct Scenario {
     pub(super) processes: usize,
     /// Number of connections that may be lost in COMMIT.
     pub(super) faults: u32,
+    /// Number of messages that may arrive late.
+    pub(super) late_messages: u32,
+    /// Whether another task adds one unit of [`SKU`] at any step.
+    pub(super) restocked: bool,
+    /// Whether a write checks that its attempt has not expired.
+    pub(super) checks_expiry: bool,
     pub(super) max_attempts: u32,
     /// Number of leases that may end early.
     pub(super) losses: u32,
@@ -75,6 +82,9 @@ impl Scenario {
             key: None,
             processes: 1,
             faults: 0,
+            late_messages: 0,
+            restocked: false,
+            checks_expiry: true,
             // Enough for every buyer: each other buyer causes at most one conflict. So does an
             // earlier attempt of the same buyer whose outcome is unknown.
             max_attempts: 6,
@@ -92,6 +102,15 @@ impl Scenario {
         Self { faults: 1, ..self }
     }
 
+    /// One message may arrive late, and another task adds one unit at any step.
+    pub(super) fn with_late_message(self) -> Self {
+        Self {
+            late_messages: 1,
+            restocked: true,
+            ..self
+        }
+    }
+
     /// Runs every schedule and counts how they ended.
     pub(super) fn explore(&self) -> Tally {
         self.explore_with(|_, _| Ok(()))
@@ -102,20 +121,33 @@ impl Scenario {
         &self,
         mut check: impl FnMut(&MemoryStore, &[Answer]) -> anyhow::Result<()>,
     ) -> Tally {
+        let explored = self.try_explore(&mut check);
+        explored.unwrap_or_else(|failure| panic!("{self:?}: {failure}"))
+    }
+
+    /// The same; returns the first schedule that breaks what every strategy guarantees.
+    pub(super) fn try_explore(
+        &self,
+        mut check: impl FnMut(&MemoryStore, &[Answer]) -> anyhow::Result<()>,
+    ) -> Result<Tally, Failure> {
         let mut tally = Tally::default();
-        let explored = Explorer::up_to(BOUND).explore(
+        tally.schedules = Explorer::up_to(BOUND).explore(
             |decisions| self.world(decisions),
             |store, answers| {
                 self.check(store, answers, &mut tally)?;
                 check(store, answers)
             },
-        );
-        tally.schedules = explored.unwrap_or_else(|failure| panic!("{self:?}: {failure}"));
-        tally
+        )?;
+        Ok(tally)
     }
 
     fn world(&self, decisions: &Decisions) -> World<MemoryStore, Answer> {
-        let state = MemoryStore::new(decisions, self.faults).with_condition(self.condition);
+        let mut state = MemoryStore::new(decisions, self.faults)
+            .with_condition(self.condition)
+            .with_late_messages(self.late_messages);
+        if !self.checks_expiry {
+            state = state.without_expiry_check();
+        }
         let mut skus = self.buyers.clone();
         skus.dedup();
         for name in skus {
@@ -143,6 +175,13 @@ impl Scenario {
         let buyers = self.buyers.iter().zip(contexts.iter().cycle());
         let tasks = buyers.map(|(sku, context)| self.task(sku, Arc::clone(context)));
         let tasks = tasks.collect();
+        if self.restocked {
+            let store = state.clone();
+            decisions.spawn(Box::pin(async move {
+                let added = store.adjust(&adjustment(1)).await.expect("no faults");
+                assert!(matches!(added, ChangeOutcome::Done { .. }), "{added:?}");
+            }));
+        }
         World { state, tasks }
     }
 
@@ -208,7 +247,7 @@ impl Scenario {
         // If every outcome is known and no update was lost, the buyers must get every unit in stock
         // that they want.
         // Buyers with the same key count as one buyer and are checked elsewhere.
-        if self.key.is_none() && audit.drift() == 0 && !contended && !unknown {
+        if self.key.is_none() && !self.restocked && audit.drift() == 0 && !contended && !unknown {
             let wanted = i64::try_from(self.buyers.len())?;
             ensure!(audit.sold == wanted.min(self.stock), "undersold: {audit:?}");
         }
@@ -257,5 +296,19 @@ pub(crate) fn deduction(sku: &Sku, key: Option<&str>, strategy: Strategy) -> Ded
         idempotency,
         remarks: Remarks::default(),
         strategy: strategy.name(),
+        deadline: Instant::now() + WAIT_LIMIT,
+    }
+}
+
+/// Adds `delta` units of [`SKU`].
+pub(super) fn adjustment(delta: i64) -> Adjustment {
+    Adjustment {
+        operation: OperationId::mint(),
+        sku: sku(SKU),
+        warehouse: Warehouse::default(),
+        delta,
+        reason: Remark::parse("reason", "count").expect("a valid reason"),
+        reference: None,
+        idempotency: None,
     }
 }

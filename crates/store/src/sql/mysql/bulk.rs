@@ -20,7 +20,7 @@ pub(super) async fn insert(
     connection: &mut MySqlConnection,
     rows: &[&LedgerRow],
 ) -> sqlx::Result<()> {
-    let [available, millis, number, _] = &*NEXT_PARAMETERS;
+    let [available, millis, number, ..] = &*NEXT_PARAMETERS;
     let row = format!(
         "({}, {available}, from_unixtime({millis} / 1000), {millis}, {number})",
         *INSERT_PARAMETERS

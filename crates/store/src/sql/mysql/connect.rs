@@ -8,8 +8,10 @@ use sqlx::{ConnectOptions, Executor, MySqlConnection};
 
 use super::requirements::refusals;
 use crate::StoreOptions;
+use crate::sql::dialect::Dialect;
 use crate::sql::migration::{self, MigrationServer};
 use crate::sql::pool::{self, Server};
+use crate::sql::statements;
 
 /// The settings of every session. sqlx sets the time zone.
 ///
@@ -98,6 +100,11 @@ impl Server for MySqlServer {
 
     async fn run(connection: &mut MySqlConnection, statement: &'static str) -> sqlx::Result<()> {
         connection.execute(statement).await.map(drop)
+    }
+
+    async fn read_clock(connection: &mut MySqlConnection) -> sqlx::Result<i64> {
+        let clock = statements::clock(&Self::WORDS).text;
+        sqlx::query_scalar(clock).fetch_one(connection).await
     }
 }
 

@@ -24,22 +24,19 @@ pub(super) const UNTIL_COMMIT: usize = 4;
 /// The `INSERT` reads from a variable whether the `UPDATE` changed a row. `row_count()` would say so
 /// too, but it is part of the answer: if the client is gone, MariaDB goes on with the message, finds
 /// no count, would record nothing, and commit.
-pub(super) fn script(write: &ConditionalWrite<'_>) -> String {
-    let ConditionalWrite {
-        on_hand,
-        also,
-        condition,
-        ..
-    } = write;
+pub(super) fn script(write: &ConditionalWrite<'_>, now: &str) -> String {
+    let ConditionalWrite { on_hand, also, .. } = write;
     let text = format!(
         "SET @available = NULL; BEGIN; UPDATE stock \
         SET version = version + 1 \
         + 0 * last_insert_id(@available := {on_hand} - held + backorder_limit), \
         on_hand = {on_hand}{also} \
-        WHERE sku = $2 AND warehouse = $3 AND home = 'sql' AND {condition}; \
+        WHERE {level} AND {in_time}; \
         INSERT INTO movement ({columns}) \
         SELECT {known}, @available \
         FROM dual WHERE @available IS NOT NULL; COMMIT",
+        level = write.level(),
+        in_time = ConditionalWrite::in_time(now),
         columns = *INSERT_COLUMNS,
         known = *INSERT_PARAMETERS,
     );
@@ -50,10 +47,12 @@ pub(super) fn script(write: &ConditionalWrite<'_>) -> String {
 mod tests {
     use super::script;
     use crate::sql::conditional_write::tests::sample;
+    use crate::sql::dialect::Dialect;
+    use crate::sql::mysql::MySqlServer;
 
     /// `make bench` sends this with the database's own load tool.
     #[test]
     fn single_sql() {
-        insta::assert_snapshot!(script(&sample()));
+        insta::assert_snapshot!(script(&sample(), MySqlServer::WORDS.now));
     }
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use deadpool::managed::Object;
 use sqlx::Connection;
+use stocklock_core::ports::Expiry;
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::ServerHealth;
+use super::clock::Timed;
 use super::queue::Permit;
 use super::server::{Opener, Server};
 use crate::Result;
@@ -48,8 +50,15 @@ impl<S: Server> PooledConnection<S> {
     pub(crate) fn send(&mut self) -> &mut S::Connection {
         self.unanswered = true;
         let connection = self.connection.as_mut();
-        let (_, connection) = connection.expect("the connection is there until the drop");
-        connection
+        let (_, timed) = connection.expect("the connection is there until the drop");
+        &mut timed.connection
+    }
+
+    /// When a request expires that is sent now, for a caller who is answered by `deadline`.
+    pub(crate) fn expiry(&self, deadline: Instant) -> Expiry {
+        let timed = self.connection.as_ref();
+        let (_, timed) = timed.expect("the connection is there until the drop");
+        timed.clock.expiry(deadline, self.health.wait_limit)
     }
 
     /// Records whether the connection can be used again, and whether the server refused to write. The
@@ -134,7 +143,8 @@ async fn roll_back_and_return<S: Server>(
     mut connection: Object<Opener<S>>,
     health: Arc<ServerHealth>,
 ) {
-    let rolled_back = timeout(health.answer_limit, S::run(&mut connection, "ROLLBACK")).await;
+    let rollback = S::run(&mut connection.connection, "ROLLBACK");
+    let rolled_back = timeout(health.answer_limit, rollback).await;
     if let Ok(Ok(())) = rolled_back {
         health.record_success();
         return;
@@ -150,8 +160,8 @@ async fn roll_back_and_return<S: Server>(
 }
 
 /// Closes the connection in order, if the server answers.
-pub(super) async fn close(connection: impl Connection) {
-    match timeout(CLOSE_LIMIT, connection.close()).await {
+pub(super) async fn close(timed: Timed<impl Connection>) {
+    match timeout(CLOSE_LIMIT, timed.connection.close()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
         Err(_elapsed) => tracing::debug!("a connection was closed without an answer"),
@@ -246,6 +256,10 @@ mod tests {
                 ROLLED_BACK.fetch_add(1, Ordering::Relaxed);
             }
             connection.execute(statement).await.map(drop)
+        }
+
+        async fn read_clock(_: &mut SqliteConnection) -> sqlx::Result<i64> {
+            Ok(0)
         }
     }
 

@@ -10,6 +10,7 @@ use deadpool::managed::{Manager, Metrics, Object, PoolError, QueueMode, RecycleE
 use sqlx::Connection;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::clock::{ServerClock, Timed};
 use super::connection::close;
 use super::queue::{Key, Queue};
 use super::{PooledConnection, ServerHealth, Transaction};
@@ -46,6 +47,11 @@ pub(crate) trait Server: fmt::Debug + Send + Sync + Sized + 'static {
         connection: &mut Self::Connection,
         statement: &'static str,
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    /// Reads the server's clock, in milliseconds since 1970.
+    fn read_clock(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = sqlx::Result<i64>> + Send;
 }
 
 /// A bounded number of connections, opened when they are first needed.
@@ -66,30 +72,34 @@ pub(super) struct Opener<S> {
 }
 
 impl<S: Server> Manager for Opener<S> {
-    type Type = S::Connection;
+    type Type = Timed<S::Connection>;
     type Error = sqlx::Error;
 
-    async fn create(&self) -> sqlx::Result<S::Connection> {
-        let connection = self.server.open().await?;
+    async fn create(&self) -> sqlx::Result<Timed<S::Connection>> {
+        let mut connection = self.server.open().await?;
+        let clock = ServerClock::read::<S>(&mut connection).await?;
         self.health.record_success();
-        Ok(connection)
+        Ok(Timed { connection, clock })
     }
 
-    /// Refuses connections that must be replaced. Pings only those that may be dead: each ping costs
-    /// a request one round trip.
+    /// Refuses connections that must be replaced. Reads the clock if the last reading is old or the
+    /// connection may be dead. That costs a request one round trip.
     async fn recycle(
         &self,
-        connection: &mut S::Connection,
+        timed: &mut Timed<S::Connection>,
         metrics: &Metrics,
     ) -> Result<(), RecycleError<sqlx::Error>> {
         if self.health.is_outdated(metrics.age()) {
             return Err(RecycleError::message("the connection must be replaced"));
         }
-        if self.health.trusts(metrics.last_used()) {
+        if self.health.trusts(metrics.last_used()) && timed.clock.is_recent() {
             return Ok(());
         }
-        match timeout(PING_LIMIT, connection.ping()).await {
-            Ok(answer) => Ok(answer?),
+        match timeout(PING_LIMIT, ServerClock::read::<S>(&mut timed.connection)).await {
+            Ok(clock) => {
+                timed.clock = clock?;
+                Ok(())
+            }
             Err(_elapsed) => Err(RecycleError::message("the connection does not answer")),
         }
     }

@@ -9,9 +9,10 @@ use sqlx::{ConnectOptions, Executor, PgConnection, SqlStr};
 
 use super::requirements::refusals;
 use crate::StoreOptions;
-use crate::sql::dialect::trusted;
+use crate::sql::dialect::{Dialect, trusted};
 use crate::sql::migration::{self, MigrationServer};
 use crate::sql::pool::{self, Server};
+use crate::sql::statements;
 
 /// How long a transaction may be idle before the server ends it and frees its rows. This service
 /// never pauses inside a transaction, so an idle one has lost its client.
@@ -84,6 +85,11 @@ impl Server for PostgresServer {
 
     async fn run(connection: &mut PgConnection, statement: &'static str) -> sqlx::Result<()> {
         connection.execute(statement).await.map(drop)
+    }
+
+    async fn read_clock(connection: &mut PgConnection) -> sqlx::Result<i64> {
+        let clock = statements::clock(&Self::WORDS).text;
+        sqlx::query_scalar(clock).fetch_one(connection).await
     }
 }
 

@@ -1,0 +1,78 @@
+//! The clock of a server, as a connection to it has read it.
+//!
+//! It tells when an attempt expires. If it is wrong, attempts expire too early or too late, but none is
+//! taken for dead that is not: only readings of the server's own clock are compared for that.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::server::Server;
+use stocklock_core::ports::Expiry;
+
+/// After this time the clock is read again: it may have been set, and clocks drift apart.
+const TRUSTED: Duration = Duration::from_secs(10);
+
+/// The part of the time until the deadline after which an attempt expires, so that it has expired on
+/// the server's clock when the caller is answered.
+const BEFORE_DEADLINE: f64 = 0.95;
+
+/// A connection, and the clock of its server.
+#[derive(Debug)]
+pub(crate) struct Timed<C> {
+    pub(super) connection: C,
+    pub(super) clock: ServerClock,
+}
+
+/// What a server's clock showed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ServerClock {
+    /// Milliseconds since 1970.
+    showed: i64,
+    /// When the answer had arrived. The reading was earlier, so the server's clock shows no less than
+    /// the difference to this time suggests.
+    at: Instant,
+}
+
+impl ServerClock {
+    pub(super) async fn read<S: Server>(connection: &mut S::Connection) -> sqlx::Result<Self> {
+        let showed = S::read_clock(connection).await?;
+        let at = Instant::now();
+        Ok(Self { showed, at })
+    }
+
+    pub(super) fn is_recent(&self) -> bool {
+        self.at.elapsed() < TRUSTED
+    }
+
+    /// When a request expires that is sent now: when the wait limit has passed, and before `deadline`.
+    pub(super) fn expiry(&self, deadline: Instant, wait_limit: Duration) -> Expiry {
+        let now = Instant::now();
+        let left = deadline.saturating_duration_since(now);
+        let here = now + wait_limit.min(left.mul_f64(BEFORE_DEADLINE));
+        let since_reading = here.saturating_duration_since(self.at).as_millis();
+        let since_reading = i64::try_from(since_reading).unwrap_or(i64::MAX);
+        Expiry {
+            at: self.showed.saturating_add(since_reading),
+            here,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn request_expires_at_the_wait_limit_or_before_the_deadline() {
+        let (second, at) = (Duration::from_secs(1), Instant::now());
+        let clock = ServerClock { showed: 500, at };
+        tokio::time::advance(3 * second).await;
+        for (left, wait_limit, expires) in [(10, 2, 5_500), (10, 20, 13_000), (0, 2, 3_500)] {
+            let expiry = clock.expiry(Instant::now() + left * second, wait_limit * second);
+            assert_eq!(expiry.at, expires);
+            let here = expiry.here - at;
+            assert_eq!(here.as_millis(), u128::try_from(expires - 500).unwrap());
+        }
+    }
+}
