@@ -14,7 +14,6 @@
 
 use std::time::Duration;
 
-mod clock;
 mod connection;
 mod health;
 mod server;

@@ -11,8 +11,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
 use super::ServerHealth;
-use super::clock::Timed;
-use super::server::{Opener, Server};
+use super::server::{Opener, Server, Timed};
 use crate::Result;
 use crate::sql::dialect::{AnyRow, Dialect, Statement, Value};
 use crate::sql::errors::in_commit;
