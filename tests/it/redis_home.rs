@@ -32,6 +32,7 @@ mod hot_shard;
 mod http_refusals;
 mod journal_limit;
 mod killed;
+mod late_messages;
 mod loading;
 mod lost_answers;
 mod readiness;

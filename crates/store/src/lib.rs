@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use stocklock_core::ports::{AttemptOutcome, ChangeOutcome, RedisMethod, StoreError};
 
+mod clock;
 mod journal;
 mod redis;
 mod router;

@@ -20,6 +20,7 @@ use tokio::sync::OnceCell;
 use super::sql::SqlBackend;
 use super::sql::ledger_row::LedgerRow;
 use super::{AttemptOutcome, RedisMethod, StoreError};
+use stocklock_core::ports::Expiry;
 use stocklock_core::stock::{Deduction, Durability, Home};
 
 mod audit;
@@ -144,6 +145,12 @@ impl RedisStore {
         }
     }
 
+    /// Whether the server refuses attempts that expire then. Only the script `deduct.lua` checks it: the
+    /// other writes depend on a version, which a later change of the level increments.
+    pub(super) async fn has_passed(&self, expiry: Expiry) -> Result<bool, StoreError> {
+        Ok(self.shared.millis().await? >= expiry.at)
+    }
+
     /// Deducts the units with a script or with `WATCH`.
     pub(super) async fn deduct(
         &self,
@@ -155,7 +162,10 @@ impl RedisStore {
         let mut request = Arc::new(WriteRequest::new(self.keys().await?, row, key));
         for _ in 0..levels::MAX_LOADS {
             let answer = match how {
-                RedisMethod::Script => self.batches.deduct(Arc::clone(&request)).await?,
+                RedisMethod::Script => {
+                    let deadline = deduction.deadline;
+                    self.batches.deduct(Arc::clone(&request), deadline).await?
+                }
                 RedisMethod::Watch => self.watch(&request).await?,
             };
             match answer {

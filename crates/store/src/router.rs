@@ -344,7 +344,10 @@ impl DeductionStore for StoreRouter {
         if self.home_of(sku).await? != Some(Home::Redis) {
             return self.sql.late_attempt(deduction, expiry).await;
         }
-        // Redis does not check expiries yet.
+        if !self.redis()?.has_passed(expiry).await? {
+            return Ok(LateAttempt::Alive);
+        }
+        // Redis executes one script after the other, so no earlier one is still to come.
         let key = deduction.idempotency.as_ref();
         Ok(self.recorded(sku, *operation, key).await?.into())
     }

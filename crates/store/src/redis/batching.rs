@@ -17,6 +17,7 @@ use super::scripts::{self, Answer};
 use super::streams::PER_ENTRY;
 use super::update::WriteRequest;
 use crate::StoreError;
+use stocklock_core::ports::Expiry;
 
 /// The maximum number of calls in flight per level. While Redis executes one, the other travels.
 const CALLS: usize = 2;
@@ -44,6 +45,7 @@ struct Queue {
 #[derive(Debug)]
 struct Waiting {
     request: Arc<WriteRequest>,
+    expiry: Expiry,
     since: Instant,
     answer: oneshot::Sender<Result<String, Failed>>,
 }
@@ -57,15 +59,21 @@ impl Batches {
         }
     }
 
-    /// Deducts the units in the next batch of their level.
+    /// Deducts the units in the next batch of their level, for a caller who is answered by `deadline`.
     ///
     /// # Cancel safety
     /// If the future is dropped, the outcome is unknown.
-    pub(super) async fn deduct(&self, request: Arc<WriteRequest>) -> Result<Answer, StoreError> {
+    pub(super) async fn deduct(
+        &self,
+        request: Arc<WriteRequest>,
+        deadline: Instant,
+    ) -> Result<Answer, StoreError> {
         let level = Arc::clone(&request.level);
+        let expiry = self.shared.expiry(deadline).await?;
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting {
             request,
+            expiry,
             since: Instant::now(),
             answer,
         };
@@ -75,8 +83,8 @@ impl Batches {
         }
         match answered.await {
             Ok(Ok(answer)) => Answer::parse(&answer),
-            Ok(Err(failed)) => Err(failed.writing()),
-            Err(ended) => Err(StoreError::outcome_unknown(ended)),
+            Ok(Err(failed)) => Err(failed.writing().expiring(expiry)),
+            Err(ended) => Err(StoreError::outcome_unknown(ended).expiring(expiry)),
         }
     }
 
@@ -170,9 +178,12 @@ impl Calls {
     async fn call(&self, batch: &[Waiting]) -> Result<Vec<String>, Failed> {
         let mut script = scripts::DEDUCT.arg(self.batches.journal_limit);
         batch[0].request.add_keys(&mut script);
-        for Waiting { request, .. } in batch {
+        for Waiting {
+            request, expiry, ..
+        } in batch
+        {
             request.add_operation(&mut script);
-            script.arg(-request.row.delta);
+            script.arg(-request.row.delta).arg(expiry.at);
         }
         self.batches.shared.run(&script).await
     }
@@ -224,6 +235,7 @@ mod tests {
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting {
             request: request.into(),
+            expiry: Expiry::passed(),
             since: Instant::now(),
             answer,
         };

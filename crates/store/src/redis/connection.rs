@@ -18,10 +18,12 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult,
     ScriptInvocation,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::errors::{Failed, connecting, is_connection_error, reading};
 use crate::StoreError;
+use crate::clock::ServerClock;
+use stocklock_core::ports::Expiry;
 
 /// Opens connections.
 #[derive(Debug, Clone)]
@@ -95,6 +97,7 @@ struct Current {
     attempt: Option<Attempt>,
     /// The error of the previous attempt, if it failed.
     failure: Option<RedisError>,
+    clock: Option<ServerClock>,
 }
 
 /// After a failed attempt, callers wait for the next one only this fraction of the limit. A server
@@ -127,6 +130,23 @@ impl SharedConnection {
         let answer = script.invoke_async(&mut connection).await;
         self.drop_if_broken(answer, &attempt)
             .map_err(Failed::Unanswered)
+    }
+
+    /// The server's clock, in milliseconds since 1970.
+    pub(super) async fn millis(&self) -> Result<i64, StoreError> {
+        let (seconds, micros): (i64, i64) = self.read(&redis::cmd("TIME")).await?;
+        Ok(seconds * 1000 + micros / 1000)
+    }
+
+    /// When a script expires that is sent now, for a caller who is answered by `deadline`.
+    pub(super) async fn expiry(&self, deadline: Instant) -> Result<Expiry, StoreError> {
+        let known = self.current().clock.filter(ServerClock::is_recent);
+        let clock = match known {
+            Some(clock) => clock,
+            None => ServerClock::shows(self.millis().await?),
+        };
+        self.current().clock = Some(clock);
+        Ok(clock.expiry(deadline, self.limit()))
     }
 
     /// Closes the connection. The next command opens a new one.

@@ -19,7 +19,6 @@
 
 use std::time::Duration;
 
-mod clock;
 mod connection;
 mod health;
 mod queue;

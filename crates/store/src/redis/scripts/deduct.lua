@@ -1,18 +1,21 @@
 -- Deducts units of one level for each of several operations, in their order.
 -- KEYS, after those of the prelude: the dedup key of each operation.
 -- ARGV, after that of the prelude, for each operation: its movement, the lifetime of its dedup entry in
--- ms, 1 if SQL does not have its key, its units.
+-- ms, 1 if SQL does not have its key, its units, and when it expires, in ms since 1970.
 -- Returns one answer per operation.
 local some_remembered = redis.call('EXISTS', unpack(KEYS, 4)) > 0
 local now, waiting = read_level(), count_waiting()
 local movements, deducted = {}, {}
+local time = redis.call('TIME')
+local millis = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local function is_remembered(dedup_key)
   return deducted[dedup_key] or some_remembered and redis.call('EXISTS', dedup_key) == 1
 end
 
-local function deduct(dedup_key, movement, dedup_ttl, key_checked, units)
+local function deduct(dedup_key, movement, dedup_ttl, key_checked, units, expires_at)
   if is_remembered(dedup_key) then return 'duplicate' end
+  if millis >= expires_at then return 'conflict' end
   if not now then return 'absent' end
   if key_may_be_lost(now, key_checked, dedup_ttl) then return 'key_may_be_lost' end
   local remaining = available(now) - units
@@ -26,9 +29,9 @@ end
 
 local answers = {}
 for i = 4, #KEYS do
-  local first = 4 * (i - 4) + 2
+  local first = 5 * (i - 4) + 2
   answers[i - 3] = deduct(KEYS[i], ARGV[first], ARGV[first + 1], ARGV[first + 2],
-    tonumber(ARGV[first + 3]))
+    tonumber(ARGV[first + 3]), tonumber(ARGV[first + 4]))
 end
 if #movements > 0 then commit(now, movements, waiting) end
 return answers

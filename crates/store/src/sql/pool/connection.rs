@@ -11,9 +11,8 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
 use super::ServerHealth;
-use super::clock::Timed;
 use super::queue::Permit;
-use super::server::{Opener, Server};
+use super::server::{Opener, Server, Timed};
 use crate::Result;
 use crate::sql::dialect::{AnyRow, Dialect, Statement, Value};
 use crate::sql::errors::{Verdict, classify, in_commit};

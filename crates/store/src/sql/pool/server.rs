@@ -10,10 +10,10 @@ use deadpool::managed::{Manager, Metrics, Object, PoolError, QueueMode, RecycleE
 use sqlx::Connection;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::clock::{ServerClock, Timed};
 use super::connection::close;
 use super::queue::{Key, Queue};
 use super::{PooledConnection, ServerHealth, Transaction};
+use crate::clock::ServerClock;
 use crate::sql::errors::{Verdict, before_commit, classify, unavailable};
 use crate::{Result, StoreError};
 use stocklock_core::stock::Sku;
@@ -64,6 +64,13 @@ pub(crate) struct Pool<S: Server> {
     health: Arc<ServerHealth>,
 }
 
+/// A connection, and the clock of its server.
+#[derive(Debug)]
+pub(crate) struct Timed<C> {
+    pub(super) connection: C,
+    pub(super) clock: ServerClock,
+}
+
 /// Opens connections for a pool, and checks them.
 #[derive(Debug)]
 pub(super) struct Opener<S> {
@@ -77,7 +84,7 @@ impl<S: Server> Manager for Opener<S> {
 
     async fn create(&self) -> sqlx::Result<Timed<S::Connection>> {
         let mut connection = self.server.open().await?;
-        let clock = ServerClock::read::<S>(&mut connection).await?;
+        let clock = ServerClock::shows(S::read_clock(&mut connection).await?);
         self.health.record_success();
         Ok(Timed { connection, clock })
     }
@@ -95,9 +102,9 @@ impl<S: Server> Manager for Opener<S> {
         if self.health.trusts(metrics.last_used()) && timed.clock.is_recent() {
             return Ok(());
         }
-        match timeout(PING_LIMIT, ServerClock::read::<S>(&mut timed.connection)).await {
+        match timeout(PING_LIMIT, S::read_clock(&mut timed.connection)).await {
             Ok(clock) => {
-                timed.clock = clock?;
+                timed.clock = ServerClock::shows(clock?);
                 Ok(())
             }
             Err(_elapsed) => Err(RecycleError::message("the connection does not answer")),

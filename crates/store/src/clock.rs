@@ -1,4 +1,4 @@
-//! The clock of a server, as a connection to it has read it.
+//! The clock of a server, as this process has last read it.
 //!
 //! It tells when an attempt expires. If it is wrong, attempts expire too early or too late, but none is
 //! taken for dead that is not: only readings of the server's own clock are compared for that.
@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::server::Server;
 use stocklock_core::ports::Expiry;
 
 /// After this time the clock is read again: it may have been set, and clocks drift apart.
@@ -16,13 +15,6 @@ const TRUSTED: Duration = Duration::from_secs(10);
 /// The part of the time until the deadline after which an attempt expires, so that it has expired on
 /// the server's clock when the caller is answered.
 const BEFORE_DEADLINE: f64 = 0.95;
-
-/// A connection, and the clock of its server.
-#[derive(Debug)]
-pub(crate) struct Timed<C> {
-    pub(super) connection: C,
-    pub(super) clock: ServerClock,
-}
 
 /// What a server's clock showed.
 #[derive(Debug, Clone, Copy)]
@@ -35,18 +27,20 @@ pub(crate) struct ServerClock {
 }
 
 impl ServerClock {
-    pub(super) async fn read<S: Server>(connection: &mut S::Connection) -> sqlx::Result<Self> {
-        let showed = S::read_clock(connection).await?;
-        let at = Instant::now();
-        Ok(Self { showed, at })
+    /// A clock that has just been read.
+    pub(crate) fn shows(millis: i64) -> Self {
+        Self {
+            showed: millis,
+            at: Instant::now(),
+        }
     }
 
-    pub(super) fn is_recent(&self) -> bool {
+    pub(crate) fn is_recent(&self) -> bool {
         self.at.elapsed() < TRUSTED
     }
 
     /// When a request expires that is sent now: when the wait limit has passed, and before `deadline`.
-    pub(super) fn expiry(&self, deadline: Instant, wait_limit: Duration) -> Expiry {
+    pub(crate) fn expiry(&self, deadline: Instant, wait_limit: Duration) -> Expiry {
         let now = Instant::now();
         let left = deadline.saturating_duration_since(now);
         let here = now + wait_limit.min(left.mul_f64(BEFORE_DEADLINE));
