@@ -3,7 +3,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run release testkit up down status test services check audit loadtest bench bench-test
+.PHONY: help run release testkit up down status test services schemathesis check audit loadtest bench bench-test
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -29,10 +29,13 @@ down: ## stop them
 	@scripts/replicas.sh down
 
 # Tests that kill a server restart it if it crashes while it recovers. They count that in a file.
-test: services ## run all tests, against real servers that the tests start
+test: services schemathesis ## run all tests, against real servers that the tests start
 	@crashes=$$(mktemp) && export TEST_CRASHES_FILE=$$crashes && \
 	{ $(CARGO) test --workspace --locked; result=$$?; } && \
 	echo "servers restarted after a crash: $$(wc -l <$$crashes)" && rm $$crashes && exit $$result
+
+schemathesis: ## install what checks the OpenAPI document, in a virtual environment in target/
+	@tests/schemathesis/install.sh
 
 services: ## check that the servers' programs are installed; install them if allowed
 	@scripts/services.sh

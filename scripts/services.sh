@@ -17,10 +17,10 @@ needed=(
     "ZooKeeper|java /usr/share/java/zookeeper.jar|zookeeper default-jre-headless"
     "nginx, and curl, which checks that it answers|nginx curl|nginx curl"
     "docker-compose, which checks docker-compose.yml|docker-compose|docker-compose"
+    "Python|python3|python3 python3-venv"
 )
 if [[ ${1:-} == bench ]]; then
     needed+=(
-        "Python|python3|python3"
         "wrk|wrk|wrk"
         "clients of MariaDB|mariadb mariadb-slap|mariadb-client"
         "clients of PostgreSQL and Redis|pgbench psql redis-cli|postgresql postgresql-client redis-tools"

@@ -28,6 +28,7 @@ mod audit;
 mod deduct;
 mod error;
 mod extract;
+mod fields;
 mod headers;
 mod levels;
 mod movements;
@@ -73,8 +74,9 @@ pub(crate) fn lab_sku(home: Home) -> Sku {
 /// The whole HTTP API.
 pub(crate) fn router(api: Arc<Api>) -> Router {
     let (routes, document) = documented(api.mode).split_for_parts();
+    let document = openapi::finished(document, api.mode);
     routes
-        .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
+        .merge(SwaggerUi::new("/docs").external_url_unchecked("/openapi.json", document))
         .fallback(error::no_such_route)
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(middleware::from_fn_with_state(
@@ -86,7 +88,7 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
 
 /// Every route with its documentation.
 fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
-    let mut routes = OpenApiRouter::with_openapi(Document::openapi())
+    let routes = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(deduct::deduct))
         .routes(routes!(levels::list))
         .routes(routes!(levels::of_sku, set_level::set_level))
@@ -97,10 +99,8 @@ fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(probes::healthz))
         .routes(routes!(probes::readyz))
         .routes(routes!(probes::metrics));
-    if mode == Mode::Lab {
-        routes.routes(routes!(probes::start_page))
-    } else {
-        openapi::without_lab(routes.get_openapi_mut());
-        routes
+    match mode {
+        Mode::Lab => routes.routes(routes!(probes::start_page)),
+        Mode::Serve => routes,
     }
 }

@@ -1,9 +1,9 @@
 //! The OpenAPI document: its head, and the parts that several routes share.
 
-use serde_json::Value;
-use utoipa::openapi::{RefOr, Schema};
+use serde_json::{Value, json};
 use utoipa::{IntoParams, IntoResponses, OpenApi, ToResponse, ToSchema};
 
+use super::fields;
 use crate::config::Mode;
 
 const DESCRIPTION: &str = "\
@@ -23,28 +23,28 @@ HTTP is answered 400, and one whose header is too large 431, both without a body
 )]
 pub(super) struct Document;
 
-/// Removes what only the lab has: the choice of the strategy, and the default SKU.
-pub(super) fn without_lab(document: &mut utoipa::openapi::OpenApi) {
-    let deduct = document.paths.paths.get_mut("/stock/deduct");
-    let parameters = deduct
-        .and_then(|path| path.post.as_mut()?.parameters.as_mut())
-        .expect("the deduction has parameters");
-    let lab_only = ["strategy", "guard", "check"];
-    parameters.retain(|it| !matches!(it, RefOr::T(it) if lab_only.contains(&it.name.as_str())));
-    let schemas = document.components.as_mut().map(|it| &mut it.schemas);
-    let body = schemas.and_then(|it| it.get_mut("DeductBody"));
-    let Some(RefOr::T(Schema::Object(body))) = body else {
-        unreachable!("the body of a deduction is an object");
-    };
-    body.required.push("sku".to_owned());
+/// The document as it is served.
+pub(super) fn finished(document: utoipa::openapi::OpenApi, mode: Mode) -> Value {
+    let mut document = serde_json::to_value(document).expect("the document can be written as JSON");
+    fields::complete(&mut document);
+    let deduct = &mut document["paths"]["/stock/deduct"]["post"];
+    // The fields may be in the query instead.
+    deduct["requestBody"]["required"] = false.into();
+    if mode == Mode::Serve {
+        // Only the lab has a choice of the strategy, and a default SKU.
+        let lab_only = ["strategy", "guard", "check"].map(Value::from);
+        let parameters = deduct["parameters"].as_array_mut().expect("parameters");
+        parameters.retain(|parameter| !lab_only.contains(&parameter["name"]));
+        document["components"]["schemas"]["DeductBody"]["required"] = json!(["sku"]);
+    }
+    document
 }
 
 /// The document of the production service, or of the lab, as JSON.
 #[must_use]
 pub fn document(lab: bool) -> Value {
     let mode = if lab { Mode::Lab } else { Mode::Serve };
-    let document = super::documented(mode).into_openapi();
-    serde_json::to_value(document).expect("the document can be written as JSON")
+    finished(super::documented(mode).into_openapi(), mode)
 }
 
 /// An error, in the format of RFC 9457.

@@ -10,7 +10,7 @@ use super::ApiError;
 pub(super) struct PageSize(u32);
 
 impl PageSize {
-    const MAX: u32 = 1000;
+    pub(super) const MAX: u32 = 1000;
 
     /// The number of rows to read: one more than the page has, to see whether there is another
     /// page.

@@ -22,6 +22,7 @@ mod pages;
 mod redis_home;
 mod redis_race;
 mod replicas;
+mod schemathesis;
 mod store_contract;
 mod strategies;
 mod support;

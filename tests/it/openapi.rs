@@ -1,8 +1,10 @@
 //! The OpenAPI document: complete, true to the served API, and changed only on purpose.
 
+use regex::Regex;
 use reqwest::Method;
 use serde_json::{Value, json};
 use stocklock::http::document;
+use stocklock::stock::{Remark, Warehouse};
 
 use crate::support::app::TestApp;
 use crate::support::services::Backend::Sqlite;
@@ -95,6 +97,39 @@ fn every_error_code_is_documented() {
         "wrong-home",
     ] {
         assert!(document.contains(&format!("`{code}`")), "{code}");
+    }
+}
+
+/// Character by character, and in short texts.
+#[test]
+fn patterns_match_what_the_parsers_accept() {
+    let document = document(true);
+    let pattern = |field: &str| {
+        let schema = &document["components"]["schemas"]["AdjustBody"]["properties"][field];
+        Regex::new(schema["pattern"].as_str().expect("a pattern")).expect("an expression")
+    };
+    let (name, remark) = (pattern("warehouse"), pattern("reason"));
+    // The expressions may know an older Unicode than the parsers.
+    let unassigned = Regex::new(r"\p{Cn}").expect("an expression");
+    let texts = [
+        "..",
+        ".a.",
+        "...-",
+        "a b",
+        "a/b",
+        "",
+        "\u{e9}-4.5_b",
+        "a\nb",
+        "a\n",
+    ];
+    let chars = ('\0'..=char::MAX).map(String::from);
+    for text in chars.chain(texts.map(str::to_owned)) {
+        let is_name = Warehouse::parse(text.as_str()).is_ok();
+        if !unassigned.is_match(&text) {
+            assert_eq!(name.is_match(&text), is_name, "{text:?}");
+        }
+        let is_remark = Remark::parse("reason", text.as_str()).is_ok();
+        assert_eq!(remark.is_match(&text), is_remark, "{text:?}");
     }
 }
 

@@ -23,6 +23,6 @@ pub use fence::Fence;
 pub use idempotency::{Caller, Idempotency, IdempotencyKey, RequestHash};
 pub use level::{Home, LevelCursor, MAX_UNITS, Revision, StockLevel};
 pub use movement::{Movement, MovementFilter, MovementKind};
-pub use name::{InvalidName, Sku, Warehouse};
+pub use name::{InvalidName, MAX_NAME_CHARS, NAME_PATTERN, Sku, Warehouse};
 pub use quantity::{InvalidQuantity, Quantity};
 pub use remarks::{Remark, Remarks};

@@ -29,12 +29,20 @@ impl Caller {
 pub struct IdempotencyKey(String);
 
 impl IdempotencyKey {
+    /// The maximum length in characters.
+    pub const MAX_CHARS: usize = 255;
+
+    /// The characters, as a regular expression of ECMA-262.
+    pub const PATTERN: &str = "^[!-~]+$";
+
     /// Parses a key.
     ///
     /// # Errors
     /// A sentence that describes a valid key.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
-        if !(1..=255).contains(&text.len()) || !text.bytes().all(|b| (0x21..=0x7e).contains(&b)) {
+        if !(1..=Self::MAX_CHARS).contains(&text.len())
+            || !text.bytes().all(|b| (0x21..=0x7e).contains(&b))
+        {
             return Err("Idempotency-Key must have 1 to 255 visible ASCII characters, no spaces");
         }
         Ok(Self(text.to_owned()))

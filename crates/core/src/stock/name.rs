@@ -8,7 +8,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// The maximum length of a name in characters.
-const MAX_CHARS: usize = 64;
+pub const MAX_NAME_CHARS: usize = 64;
+
+/// What a name looks like, besides its length: a regular expression of ECMA-262 with the flag `u`.
+pub const NAME_PATTERN: &str = r"^\.*[\p{Alphabetic}\p{N}_-][\p{Alphabetic}\p{N}._-]*$";
 
 /// Why a text is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,7 +79,7 @@ impl Default for Warehouse {
 fn parse_name(what: &'static str, text: String) -> Result<String, InvalidName> {
     let problem = if text.is_empty() {
         "must not be empty"
-    } else if text.chars().count() > MAX_CHARS {
+    } else if text.chars().count() > MAX_NAME_CHARS {
         "must have at most 64 characters"
     } else if !text
         .chars()

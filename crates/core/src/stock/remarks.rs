@@ -5,13 +5,21 @@
 pub struct Remark(String);
 
 impl Remark {
+    /// The maximum length in characters.
+    pub const MAX_CHARS: usize = 200;
+
+    /// The characters, as a regular expression of ECMA-262.
+    pub const PATTERN: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
+
     /// Parses the remark with this name.
     ///
     /// # Errors
     /// A sentence that describes a valid remark.
     pub fn parse(name: &str, text: impl Into<String>) -> Result<Self, String> {
         let text = text.into();
-        if !(1..=200).contains(&text.chars().count()) || text.chars().any(char::is_control) {
+        if !(1..=Self::MAX_CHARS).contains(&text.chars().count())
+            || text.chars().any(char::is_control)
+        {
             return Err(format!(
                 "{name} must have 1 to 200 characters, no control characters"
             ));

@@ -1,0 +1,53 @@
+//! The OpenAPI document says exactly what is accepted: schemathesis generates requests from it, valid
+//! and invalid ones, and checks the answers.
+//!
+//! `tests/schemathesis/` has its versions, its settings, and what the document cannot say.
+//! `TEST_EXAMPLES` is the number of examples for each operation.
+
+use std::path::Path;
+
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::support::app::TestApp;
+use crate::support::lock_services::LockServices;
+use crate::support::services::Backend::Sqlite;
+
+const DEFAULT_EXAMPLES: &str = "25";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn generated_requests_are_answered_as_documented() {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+    let program = target
+        .expect("a directory")
+        .join("schemathesis/bin/schemathesis");
+    assert!(
+        program.exists(),
+        "{} is missing: run tests/schemathesis/install.sh",
+        program.display()
+    );
+    let services = LockServices::fresh().await;
+    let flags = services.flags();
+    let app = TestApp::with_flags(Sqlite, 1, &flags.each_ref().map(String::as_str)).await;
+    app.set_level("a", 10).await;
+    let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/schemathesis");
+    #[expect(clippy::disallowed_methods, reason = "only tests read it")]
+    let examples = std::env::var("TEST_EXAMPLES");
+    let examples = examples.as_deref().unwrap_or(DEFAULT_EXAMPLES);
+    let directory = TempDir::new().expect("a directory");
+
+    let mut run = Command::new(program);
+    run.args(["--config-file", &format!("{settings}/schemathesis.toml")])
+        .args(["run", "--max-examples", examples])
+        .arg(format!("{}/openapi.json", app.base(0)))
+        .env("PYTHONPATH", settings)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(directory.path())
+        .kill_on_drop(true);
+    let output = run.output().await.expect("schemathesis can be run");
+
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{errors}");
+    app.stop().await;
+}
