@@ -17,7 +17,9 @@ async fn mariadb(arguments: &[&str]) -> PrivateServer {
 
 /// Asserts that `serve` ends with one line about the setting, and its remedy at the end.
 async fn assert_refused(url: &str, setting: &str, remedy: &str) {
-    let ended = Process::run(&["serve"], &[("DATABASE_URL", url)]).await;
+    let variables = [("DATABASE_URL", url)];
+    let ended = timeout(SOON, Process::run(&["serve"], &variables)).await;
+    let ended = ended.expect("it ends");
     let stderr = ended.stderr.trim_end();
     assert_eq!(ended.code, Some(1), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
