@@ -32,7 +32,9 @@ async fn one_request_at_most_meets_an_ended_session() {
         count.parse::<usize>().expect("it is a number")
     };
     let burst = || async {
-        let paths: Vec<_> = (0..64).map(|number| format!("/stock/{}", number % 8)).collect();
+        let paths: Vec<_> = (0..64)
+            .map(|number| format!("/stock/{}", number % 8))
+            .collect();
         join_all(paths.iter().map(|path| app.get(path))).await;
         sessions().await >= OPEN
     };
