@@ -14,9 +14,7 @@ from .process import BenchError, Process, program
 
 # On-hand units of a new SKU. No run can sell it out.
 PLENTY = 1_000_000_000
-# A strategy as `GET /strategies` describes it.
 Strategy = namedtuple("Strategy", "name tier home")
-# The audit of one SKU, which compares its stock level with its ledger.
 Audit = namedtuple("Audit", "sold drift pending consistent")
 
 

@@ -22,8 +22,7 @@ VALUES = {
     "request_hash": "'\\x" + "00" * 32 + "'::bytea",
     "reason": "NULL",
     "reference": "NULL",
-    # In the year 2100.
-    "expiry": "4102444800000",
+    "expiry": "4102444800000",  # in the year 2100
 }
 
 # A UUID of version 7 starts with the time in milliseconds, so rows arrive in primary key order.
@@ -73,12 +72,12 @@ def _parameters(statement: str) -> dict[str, str]:
     quantity = re.search(r"on_hand = on_hand - (\$\d+)", statement)
     expiry = re.search(r"clock_timestamp\(\)\) \* 1000 < (\$\d+)", statement)
     if not insert or not quantity or not expiry:
-        raise BenchError(f"the statement is not an update that can expire, and an insert: {statement}")
+        raise BenchError(f"not an update that can expire, and an insert: {statement}")
     columns, values = (part.split(", ") for part in insert.groups())
     if len(columns) != len(values):
         raise BenchError(f"{len(columns)} columns, but {len(values)} values: {statement}")
-    names = dict(zip(values, columns, strict=True))
-    return names | {quantity[1]: "quantity", expiry[1]: "expiry"}
+    names = {quantity[1]: "quantity", expiry[1]: "expiry"}
+    return dict(zip(values, columns, strict=True)) | names
 
 
 def slap_message(sku: str, text: str | None = None) -> str:

@@ -9,8 +9,7 @@ set -euo pipefail
 
 # name | programs and files | Debian packages
 needed=(
-    "C compiler|cc|gcc libc6-dev"
-    "make|make|make"
+    "C compiler and make|cc make|gcc libc6-dev make"
     "MariaDB|mariadbd mariadb-install-db mariadb-admin|mariadb-server"
     "PostgreSQL|postgres initdb|postgresql"
     "PgBouncer|pgbouncer|pgbouncer"
@@ -23,8 +22,7 @@ needed=(
 if [[ ${1:-} == bench ]]; then
     needed+=(
         "wrk|wrk|wrk"
-        "clients of MariaDB|mariadb mariadb-slap|mariadb-client"
-        "clients of PostgreSQL and Redis|pgbench psql redis-cli|postgresql postgresql-client redis-tools"
+        "clients|mariadb mariadb-slap pgbench psql redis-cli|mariadb-client postgresql postgresql-client redis-tools"
     )
 fi
 
