@@ -16,7 +16,7 @@ use super::fixture::{
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres};
-use crate::support::services::{PrivateServer, Program, Settings, fresh_database};
+use crate::support::services::{PrivateServer, fresh_database};
 
 /// More requests than connections, so that some of them only wait for a connection.
 const REQUESTS: usize = 24;
@@ -257,17 +257,4 @@ async fn session_does_not_depend_on_mariadbs_defaults() {
     let is_in = |hour: &Option<String>| created_at.starts_with(hour.as_deref().unwrap());
     let is_utc = is_in(&hour) || is_in(&hour_before);
     assert!(is_utc, "{created_at}, {hour:?}");
-}
-
-/// Without it a statement that has waited for a row cannot see that its attempt has expired.
-#[tokio::test]
-async fn server_without_a_moving_clock_is_refused() {
-    let option = ["--sysdate-is-now"];
-    let server = PrivateServer::launch(Program::MariaDb, &Settings::Test, &option).await;
-    let server = server.expect("the server starts");
-    let refused = stocklock::store::migrate(server.url()).await.unwrap_err();
-    assert!(refused.ends_with("remove this option"), "{refused}");
-    let refused = open(server.url(), 1).check_writable().await;
-    let unavailable = matches!(refused, Err(StoreError::Unavailable(..)));
-    assert!(unavailable, "{refused:?}");
 }

@@ -244,7 +244,7 @@ impl LevelStore for MemoryStore {
         let delta = adjustment.delta;
         let place = (&adjustment.sku, &adjustment.warehouse);
         let mut tx = Transaction::begin(self);
-        let Some(Row { level: old, .. }) = tx.select_for_update(place).await else {
+        let Some(Row { level: old, fence }) = tx.select_for_update(place).await else {
             return Ok(ChangeOutcome::UnknownSku);
         };
         let available = old.available();
@@ -256,7 +256,11 @@ impl LevelStore for MemoryStore {
             version: old.version + 1,
             ..old
         };
-        tx.put(level.clone()).await;
+        let row = Row {
+            level: level.clone(),
+            fence,
+        };
+        tx.overwrite(row);
         let key = adjustment.idempotency.as_ref();
         let movement = Entry::of_change(adjustment.operation, delta, &level, key);
         self.record_change(tx, movement, level, false).await

@@ -107,6 +107,12 @@ impl Transaction {
         self.written.push(Row { level, fence });
     }
 
+    /// `UPDATE` of a row that this transaction has locked. It is not a step: until the commit, no
+    /// other task can see the row's new values.
+    pub(super) fn overwrite(&mut self, row: Row) {
+        self.written.push(row);
+    }
+
     /// `INSERT` into the ledger; returns false for a duplicate.
     pub(super) async fn insert(&mut self, entry: Entry) -> bool {
         self.store.step("INSERT").await;
