@@ -206,7 +206,7 @@ impl<S: Server> Pool<S> {
                     sleep(WRITER_PAUSE.mul_f64(fastrand::f64())).await;
                 }
                 Err(error) => {
-                    // The server answered that it did not begin.
+                    // No transaction is open. An unanswered request still closes the connection.
                     tx.ended();
                     return Err(before_commit(error));
                 }
