@@ -14,7 +14,8 @@ use crate::faults::buyers::{Buyers, Keys, PLENTY};
 use crate::faults::{Answer, Ledger, send, try_send, until};
 use crate::support::process::Process;
 use crate::support::rival::Rival;
-use crate::support::services::{Backend, TestDatabase, fresh_database};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::{TestDatabase, fresh_database};
 
 /// Concurrent buyers per strategy.
 const BUYERS: usize = 8;
@@ -89,9 +90,7 @@ async fn is_full(process: &Process) {
 /// after the process has refused a connection.
 #[rstest]
 #[tokio::test]
-async fn deductions_in_progress_are_answered(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn deductions_in_progress_are_answered(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let limits = [
         ("WAIT_LIMIT_MS", "20000"),
         ("REQUEST_DEADLINE_MS", "30000"),
@@ -138,7 +137,7 @@ async fn deductions_in_progress_are_answered(
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopping_replica_answers_every_request_it_has_started(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     let (first, database) = lab(backend, &[]).await;
     let second = Process::lab(&database.url, &[]).await;
@@ -174,7 +173,7 @@ async fn stopping_replica_answers_every_request_it_has_started(
 
 #[tokio::test]
 async fn connections_without_a_request_do_not_delay_the_stop() {
-    let (process, _database) = lab(Backend::Sqlite, &[]).await;
+    let (process, _database) = lab(Sqlite, &[]).await;
     let _silent = connect(&process, b"").await;
     let mut idle = connect(&process, b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n").await;
     idle.read_u8().await.expect("an answer");
@@ -185,7 +184,7 @@ async fn connections_without_a_request_do_not_delay_the_stop() {
 #[rstest]
 #[tokio::test]
 async fn requests_that_do_not_end_delay_the_stop_by_the_drain_limit(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     let limits = [
         ("WAIT_LIMIT_MS", "30000"),
@@ -207,8 +206,5 @@ async fn requests_that_do_not_end_delay_the_stop_by_the_drain_limit(
     // A database server may still execute the statement and commit it after the process has ended.
     // The client got no answer, so for the client the outcome is unknown.
     let sold = Ledger::at(&database.url).sold(SKU).await;
-    assert!(
-        sold.len() <= usize::from(backend != Backend::Sqlite),
-        "{sold:?}"
-    );
+    assert!(sold.len() <= usize::from(backend != Sqlite), "{sold:?}");
 }
