@@ -4,6 +4,7 @@
 mod changes;
 mod contention;
 mod deductions;
+mod duplicates;
 mod fenced;
 pub(crate) mod fixture;
 mod ledger;

@@ -42,6 +42,7 @@ impl Dialect for PostgresServer {
         integer: "bigint",
         entry_time: "to_timestamp($millis / 1000.0)",
         no_table: "",
+        begin_read_uncommitted: None,
     };
 
     fetch!(query::<Postgres>);

@@ -33,6 +33,9 @@ pub(crate) struct Words {
     pub(crate) entry_time: &'static str,
     /// Follows the columns of a query that reads no table.
     pub(crate) no_table: &'static str,
+    /// Begins a transaction that also reads what others have not committed, if an insert into the
+    /// ledger may wait for more than the same key.
+    pub(crate) begin_read_uncommitted: Option<&'static str>,
 }
 
 /// The columns of `LevelRow`.
@@ -54,6 +57,9 @@ pub(crate) static INSERT_PARAMETERS: LazyLock<String> = LazyLock::new(|| {
     let numbers = (2..=LedgerRow::KNOWN).map(|number| format!("${number}"));
     format!("$1, 0, {}", numbers.collect::<Vec<_>>().join(", "))
 });
+
+/// The parameter of the column `delta`.
+pub(crate) const DELTA: &str = "$5";
 
 /// The parameters that follow those: of an insert, `available_after` and the two of its journal
 /// entry; of a conditional write, its expiry and those of the level.
