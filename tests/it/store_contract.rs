@@ -3,6 +3,7 @@
 
 mod changes;
 mod contention;
+mod creations;
 mod deductions;
 mod duplicates;
 mod fenced;

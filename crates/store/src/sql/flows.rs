@@ -129,7 +129,7 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
     async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome> {
         self.write(async {
             let pool = self.writers.for_sku(&change.sku);
-            let mut tx = pool.begin(D::WORDS.begin_set_level).await?;
+            let mut tx = pool.begin(D::WORDS.begin).await?;
             let sku = values![change.sku.as_str()];
             if let Some(lock_sku) = D::WORDS.lock_sku {
                 let locked = tx.execute(lock_sku, &sku).await;
@@ -169,6 +169,16 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
                 tx.execute(UPDATE_LEVEL, &columns[..5]).await
             };
             written.map_err(conflict_if_duplicate)?;
+            if created && D::WORDS.waits_for_inserts {
+                let locked = statements::levels_of_sku(D::WORDS.lock_rows);
+                let levels = tx.fetch(locked, &sku).await;
+                let levels = rows::levels(levels.map_err(before_commit)?)?;
+                if levels.len() > existing.len() + 1 {
+                    // It may have another home, or break the precondition.
+                    let problem = "another transaction has created a level of the SKU";
+                    return Err(StoreError::Aborted(problem.into()));
+                }
+            }
             let row = LedgerRow::from_level_change(change, &planned);
             let level = planned.level;
             Ok(match tx.record_and_commit(&row).await? {

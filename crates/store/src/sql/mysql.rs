@@ -28,13 +28,12 @@ impl Dialect for MySqlServer {
 
     const WORDS: Words = Words {
         begin: "BEGIN",
-        // At READ COMMITTED row locks do not cover rows that do not exist yet. At REPEATABLE READ
-        // the locking read locks the gaps too, so only one of two transactions that find a SKU
-        // absent can create it. Otherwise they could give it two homes.
-        begin_set_level: "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; BEGIN",
         begin_snapshot: "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
             START TRANSACTION READ ONLY, WITH CONSISTENT SNAPSHOT",
+        // Row locks do not cover rows that do not exist yet. Locks on the gaps between the rows, at
+        // REPEATABLE READ, would: but transactions that create other SKUs share the gaps, and deadlock.
         lock_sku: None,
+        waits_for_inserts: true,
         lock_rows: " FOR UPDATE",
         // `now` is the time at the start of the statement.
         now: "unix_timestamp(sysdate(6)) * 1000",

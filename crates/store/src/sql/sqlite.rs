@@ -26,9 +26,9 @@ impl Dialect for SqliteFile {
 
     const WORDS: Words = Words {
         begin: "BEGIN IMMEDIATE",
-        begin_set_level: "BEGIN IMMEDIATE",
         begin_snapshot: "BEGIN",
         lock_sku: None,
+        waits_for_inserts: false,
         lock_rows: "",
         now: "unixepoch('now', 'subsec') * 1000",
         created_at: "created_at",

@@ -13,13 +13,13 @@ use stocklock_core::stock::Remarks;
 pub(crate) struct Words {
     /// Begins a transaction that writes.
     pub(crate) begin: &'static str,
-    /// Begins a transaction that may create a level.
-    pub(crate) begin_set_level: &'static str,
     /// Begins a transaction that reads one snapshot.
     pub(crate) begin_snapshot: &'static str,
-    /// Excludes other transactions that may create a level of the SKU `$1`, if `begin_set_level`
-    /// and row locks do not.
+    /// Excludes other transactions that may create a level of the SKU `$1`, if `begin` does not.
     pub(crate) lock_sku: Option<&'static str>,
+    /// Whether a locking read waits for rows that another transaction has inserted and not committed.
+    /// A transaction that creates a level then finds others that do, by reading after its insert.
+    pub(crate) waits_for_inserts: bool,
     /// Follows a query whose rows are locked.
     pub(crate) lock_rows: &'static str,
     /// The clock in milliseconds since 1970, at the moment of its evaluation: not at the start of the
