@@ -3,7 +3,9 @@
 
 mod changes;
 mod contention;
+mod creations;
 mod deductions;
+mod duplicates;
 mod fenced;
 pub(crate) mod fixture;
 mod ledger;
