@@ -59,7 +59,7 @@ pub(crate) async fn refuses_connections(process: &Process) {
 }
 
 /// Buys one unit. Retries after a 503, because the probe of [`is_full`] may have taken the last
-/// slot of `MAX_IN_FLIGHT`.
+/// slot of its SKU.
 async fn buy(url: String) -> reqwest::Result<Answer> {
     let begin = Instant::now();
     loop {
@@ -70,11 +70,12 @@ async fn buy(url: String) -> reqwest::Result<Answer> {
     }
 }
 
-/// Returns when as many deductions are in progress as `MAX_IN_FLIGHT` allows. The replica then
-/// refuses every deduction, even one that does not use the database.
+/// Returns when as many deductions of one SKU are in progress as `MAX_IN_FLIGHT` allows. The
+/// replica then refuses every deduction of it, even one that does not use the database.
 async fn is_full(process: &Process) {
     until("the replica is overloaded", || async {
-        let probe = process.request(Method::POST, "/stock/deduct?strategy=redis-lua");
+        let path = format!("/stock/deduct?strategy=redis-lua&sku={SKU}");
+        let probe = process.request(Method::POST, &path);
         send(probe).await.code == "overloaded"
     })
     .await;
@@ -91,7 +92,8 @@ async fn deductions_in_progress_are_answered(#[values(Sqlite, Mysql, Postgres)] 
     let limits = [
         ("WAIT_LIMIT_MS", "20000"),
         ("REQUEST_DEADLINE_MS", "30000"),
-        ("MAX_IN_FLIGHT", "5"),
+        // One SKU gets half of it.
+        ("MAX_IN_FLIGHT", "10"),
     ];
     let (mut process, database) = lab(backend, &limits).await;
     let rival = Rival::holding_stock(backend, &database.url).await;
