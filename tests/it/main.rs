@@ -28,3 +28,4 @@ mod store_contract;
 mod strategies;
 mod support;
 mod tidy;
+mod tls;
