@@ -14,6 +14,7 @@ mod headers;
 mod idempotency;
 mod levels;
 mod limits;
+mod load;
 mod lock_race;
 mod lock_settings;
 mod old_release;
