@@ -30,3 +30,4 @@ mod strategies;
 mod support;
 mod tidy;
 mod tls;
+mod upgrade_under_load;
