@@ -45,14 +45,14 @@ if grep -qE "$CHECKS" <<<upgrades && ! build_old; then
     echo "FAIL the program of $OLD cannot be built: see $logs/old.log" && exit 1
 fi
 echo "seed $SEED"
-failed=0
+failed=0 run=0
 while IFS='|' read -r name variables filters; do
     read -r name <<<"$name"
     [[ -n $name && $name =~ $CHECKS ]] || continue
-    begin=$SECONDS log=$logs/$name.log
+    run=$((run + 1)) begin=$SECONDS log=$logs/$name.log
     # shellcheck disable=SC2086 # words of the list
     env $variables timeout $((ends > SECONDS ? ends - SECONDS : 1)) "$CARGO" test --locked --workspace \
-        --no-fail-fast --test it -- --show-output $filters >"$log" 2>&1
+        --no-fail-fast --test it -- --show-output $filters >"$log" 2>&1 </dev/null
     result=$?
     passed=$(sed -n 's/^test result: .* \([0-9]*\) passed.*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
     verdict=PASS
@@ -62,4 +62,5 @@ while IFS='|' read -r name variables filters; do
     sed -n 's/^figure: /     /p' "$log"
     if [[ $verdict == FAIL ]]; then echo "     see $log"; fi
 done <<<"$checks"
+[[ $run != 0 ]] || { echo "FAIL no check has a name like $CHECKS" && failed=1; }
 exit $failed
