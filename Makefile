@@ -3,7 +3,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run release testkit up down status test services schemathesis check audit loadtest bench bench-test
+.PHONY: help run release testkit up down status test verify services schemathesis check audit loadtest bench bench-test
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -34,6 +34,10 @@ test: services schemathesis ## run all tests, against real servers that the test
 	@crashes=$$(mktemp) && export TEST_CRASHES_FILE=$$crashes && \
 	{ $(CARGO) test --workspace --locked; result=$$?; } && \
 	echo "servers restarted after a crash: $$(wc -l <$$crashes)" && rm $$crashes && exit $$result
+
+# SEED=… is the seed of all random choices; OLD=… is the commit of the previous release.
+verify: services schemathesis release ## run the counted promises at full size, at most an hour: SEED=…
+	@SEED=$(SEED) tests/verify.sh
 
 schemathesis: ## install what checks the OpenAPI document, in a virtual environment in target/
 	@tests/schemathesis/install.sh

@@ -48,7 +48,7 @@ impl DatabaseConfig {
 #[command(next_help_heading = "Services")]
 pub struct ServicesConfig {
     /// The Redis for redis-lock and for SKUs whose home is Redis:
-    /// `redis://[[user]:password@]host[:port][/database]`
+    /// `redis://[[user]:password@]host[:port][/database]`, with TLS `rediss://…`
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub redis_url: Option<SecretString>,
 

@@ -87,7 +87,7 @@ async fn journal_lengths(url: &str) -> Vec<i64> {
 }
 
 /// A replica that takes requests.
-trait Replica {
+pub(crate) trait Replica {
     fn call(&self, method: Method, path: &str) -> RequestBuilder;
 }
 
@@ -104,14 +104,14 @@ impl Replica for Process {
 }
 
 /// Creates a SKU whose stock lives in Redis.
-async fn create(replica: &impl Replica, sku: &str, on_hand: i64) {
+pub(crate) async fn create(replica: &impl Replica, sku: &str, on_hand: i64) {
     let put = replica.call(Method::PUT, &format!("/stock/{sku}"));
     let put = put.json(&json!({"on_hand": on_hand, "home": "redis"}));
     assert_eq!(send(put).await.status, 201);
 }
 
 /// A deduction of one unit.
-fn order(replica: &impl Replica, strategy: &str, sku: &str) -> RequestBuilder {
+pub(crate) fn order(replica: &impl Replica, strategy: &str, sku: &str) -> RequestBuilder {
     let path = format!("/stock/deduct?strategy={strategy}");
     replica
         .call(Method::POST, &path)

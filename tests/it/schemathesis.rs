@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use stocklock_testkit::run::variable;
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -31,8 +32,7 @@ async fn generated_requests_are_answered_as_documented() {
     let app = TestApp::with_flags(Sqlite, 1, &flags.each_ref().map(String::as_str)).await;
     app.set_level("a", 10).await;
     let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/schemathesis");
-    #[expect(clippy::disallowed_methods, reason = "only tests read it")]
-    let examples = std::env::var("TEST_EXAMPLES");
+    let examples = variable("TEST_EXAMPLES");
     let examples = examples.as_deref().unwrap_or(DEFAULT_EXAMPLES);
     let directory = TempDir::new().expect("a directory");
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod app;
 pub(crate) mod lock_services;
+pub(crate) mod movements;
 pub(crate) mod process;
 pub(crate) mod rival;
 pub(crate) mod topology;

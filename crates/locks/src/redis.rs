@@ -138,6 +138,10 @@ struct Redis {
 impl RedisBackend {
     /// Creates a back end from a URL: `redis://[user:password@]host[:port][/database]`.
     ///
+    /// `rediss://…` connects with TLS and needs the feature `redis-tls`. The server's certificate must
+    /// be issued by an authority that the system trusts, or that the file in the environment variable
+    /// `SSL_CERT_FILE` contains.
+    ///
     /// # Errors
     /// Returns an error if the URL is not a valid Redis URL. No connection is opened yet.
     pub fn new(url: &str) -> Result<Self, BackendError> {

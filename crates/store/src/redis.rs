@@ -51,7 +51,7 @@ const KEYS_PER_SCAN: u32 = 1_000;
 /// How to connect to Redis, and the limits of its use.
 #[derive(Debug, Clone)]
 pub struct RedisOptions {
-    /// `redis://[user[:password]@]host[:port][/database]`.
+    /// `redis://[user[:password]@]host[:port][/database]`, or `rediss://…` with TLS.
     pub url: secrecy::SecretString,
     /// How long to wait for a connection, and for a reply.
     pub wait_limit: Duration,
@@ -87,8 +87,9 @@ pub(super) struct RedisStore {
 impl RedisStore {
     pub(super) fn open(options: RedisOptions, sql: Arc<dyn SqlBackend>) -> Result<Self, String> {
         // The driver's error text may contain the password.
-        let client = Client::open(options.url.expose_secret())
-            .map_err(|_| "expected redis://[user[:password]@]host[:port][/database]".to_owned())?;
+        let client = Client::open(options.url.expose_secret()).map_err(|_| {
+            "expected redis[s]://[user[:password]@]host[:port][/database]".to_owned()
+        })?;
         let limit = options.wait_limit;
         let connector = Connector { client, limit };
         let shared = SharedConnection::new(connector.clone());

@@ -9,9 +9,9 @@ use fastrand::Rng;
 /// The value of an environment variable. Empty counts as unset.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the environment chooses the servers and the seed of a test run"
+    reason = "the environment chooses the servers, the seed and the size of a test run"
 )]
-pub(crate) fn variable(name: &str) -> Option<String> {
+pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 

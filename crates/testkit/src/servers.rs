@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use url::Url;
 
+mod certificates;
 mod fresh;
 mod pgbouncer;
 mod private_server;
@@ -20,6 +21,7 @@ mod sql;
 mod supervisor;
 mod zookeeper;
 
+pub use certificates::Certificates;
 pub use fresh::{
     TestDatabase, TestRedis, TestZooKeeper, fresh_database, fresh_redis, fresh_zookeeper,
 };

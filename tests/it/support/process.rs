@@ -6,6 +6,7 @@ use reqwest::{Client, Method, RequestBuilder};
 use serde_json::json;
 use stocklock_testkit::ports::free_port;
 pub(crate) use stocklock_testkit::process::Ended;
+use stocklock_testkit::run::variable;
 
 /// A running `stocklock` with an empty working directory and environment.
 pub(crate) struct Process {
@@ -13,6 +14,11 @@ pub(crate) struct Process {
     port: u16,
     /// Opens a connection for each request.
     client: Client,
+}
+
+/// The program under test: this build, or an optimised one that `TEST_BINARY` names.
+pub(crate) fn this_build() -> String {
+    variable("TEST_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_stocklock").to_owned())
 }
 
 impl Deref for Process {
@@ -32,11 +38,14 @@ impl DerefMut for Process {
 impl Process {
     /// Starts `stocklock` with these arguments and variables; `LISTEN` is a free port on loopback.
     pub(crate) fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::start_program(&this_build(), arguments, variables)
+    }
+
+    fn start_program(program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
         let mut environment = vec![("LISTEN", listen.as_str())];
         environment.extend(variables);
-        let program = env!("CARGO_BIN_EXE_stocklock");
         let client = Client::builder().no_proxy().pool_max_idle_per_host(0);
         Self {
             child: stocklock_testkit::process::Process::start(program, arguments, &environment),
@@ -58,6 +67,14 @@ impl Process {
         let mut all = vec![("DATABASE_URL", database_url)];
         all.extend(variables);
         Self::serving(&["lab"], &all).await
+    }
+
+    /// Starts another build as a replica in lab mode, and waits until it is ready.
+    pub(crate) async fn lab_of(program: &str, database_url: &str) -> Self {
+        let variables = [("DATABASE_URL", database_url)];
+        let mut process = Self::start_program(program, &["lab"], &variables);
+        process.is_ready().await;
+        process
     }
 
     /// Runs it to its end.

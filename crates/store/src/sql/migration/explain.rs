@@ -1,5 +1,6 @@
 //! What an error of a migration means: whether a retry may help, and one sentence for the operator.
 
+use std::fmt::Display;
 use std::io;
 
 use sqlx::migrate::MigrateError;
@@ -97,6 +98,9 @@ pub(in crate::sql) fn explain_server(
         sqlx::Error::Io(io) if io.kind() == io::ErrorKind::ConnectionRefused => {
             format!("nothing listens at {server} (connection refused): is the database started?")
         }
+        // The driver reports a certificate that it refuses as invalid data.
+        sqlx::Error::Io(io) if io.kind() == io::ErrorKind::InvalidData => untrusted(server, io),
+        sqlx::Error::Tls(tls) => untrusted(server, tls),
         sqlx::Error::Io(io) => format!("{server} does not answer: {io}"),
         sqlx::Error::PoolTimedOut => {
             format!("{server} has not answered for {} s", LIMIT.as_secs())
@@ -127,6 +131,13 @@ pub(in crate::sql) fn explain_server(
         }
         _ => error.to_string(),
     }
+}
+
+fn untrusted(server: &str, cause: &dyn Display) -> String {
+    format!(
+        "TLS to {server} failed: {cause}; the certificate must be for this host name, and be issued \
+         by an authority that the system or the URL names (`sslrootcert`, on MariaDB `ssl-ca`)"
+    )
 }
 
 fn driver_error(error: &MigrateError) -> Option<&sqlx::Error> {

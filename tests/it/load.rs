@@ -1,0 +1,184 @@
+//! How long a sale takes while other clients load the service, compared with the same number of
+//! clients that buy other SKUs.
+//!
+//! `TEST_LOAD=full` measures long enough for a 99th percentile, on a ledger of 600,000 movements, and
+//! asserts the promised ratio. Without it, the tests only show that every sale is answered in time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use reqwest::{Client, Method, RequestBuilder};
+use rstest::rstest;
+use serde_json::json;
+use stocklock_testkit::run::variable;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::faults::{copy, send};
+use crate::support::movements::fill;
+use crate::support::process::Process;
+use crate::support::services::Backend::{self, Mysql, Postgres};
+use crate::support::services::{TestDatabase, fresh_database};
+
+/// The promise: how many times as long the other SKU's sales may take.
+const RATIO: f64 = 2.0;
+/// Most time of a sale in the small version.
+const QUICK: Duration = Duration::from_secs(2);
+const PLENTY: i64 = 1_000_000_000;
+
+struct Size {
+    rounds: usize,
+    round: Duration,
+    movements: u64,
+}
+
+fn is_full() -> bool {
+    variable("TEST_LOAD").is_some_and(|size| size == "full")
+}
+
+fn size() -> Size {
+    let (rounds, round, movements) = if is_full() {
+        (5, Duration::from_secs(4), 600_000)
+    } else {
+        (1, Duration::from_millis(500), 2_000)
+    };
+    Size {
+        rounds,
+        round,
+        movements,
+    }
+}
+
+struct Shop {
+    replica: Process,
+    client: Client,
+    database: TestDatabase,
+}
+
+impl Shop {
+    async fn open(backend: Backend, skus: impl IntoIterator<Item = String>) -> Self {
+        let database = fresh_database(backend).await;
+        let replica = Process::lab(&database.url, &[]).await;
+        for sku in skus.into_iter().chain(["cold".to_owned()]) {
+            replica.set_level(&sku, PLENTY).await;
+        }
+        let client = Client::builder().no_proxy().build();
+        Self {
+            replica,
+            client: client.expect("a client without TLS can be built"),
+            database,
+        }
+    }
+
+    fn buy(&self, sku: &str) -> RequestBuilder {
+        let url = self.replica.url("/stock/deduct?strategy=single-sql");
+        self.client.post(url).json(&json!({ "sku": sku }))
+    }
+
+    fn buyers(&self, count: usize, skus: usize) -> Vec<RequestBuilder> {
+        let skus = (0..count).map(|buyer| sku(buyer % skus));
+        skus.map(|sku| self.buy(&sku)).collect()
+    }
+
+    /// Buys `cold` for the length of a round while each client repeats its request. Returns the 99th
+    /// percentile of the sales, and how often the clients got each status.
+    async fn round(&self, clients: Vec<RequestBuilder>) -> (Duration, BTreeMap<u16, usize>) {
+        let stop = Arc::new(AtomicBool::default());
+        let mut tasks = JoinSet::new();
+        for request in clients {
+            let stop = Arc::clone(&stop);
+            tasks.spawn(async move {
+                let mut statuses = Vec::new();
+                while !stop.load(Relaxed) {
+                    statuses.push(send(copy(&request)).await.status);
+                }
+                statuses
+            });
+        }
+        let (cold, started) = (self.buy("cold"), Instant::now());
+        let mut sales = Vec::new();
+        while started.elapsed() < size().round {
+            let sale = send(copy(&cold)).await;
+            sale.ok();
+            sales.push(sale.after);
+        }
+        stop.store(true, Relaxed);
+        let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
+        for status in tasks.join_all().await.into_iter().flatten() {
+            *statuses.entry(status).or_default() += 1;
+        }
+        sales.sort_unstable();
+        (sales[(sales.len() - 1) * 99 / 100], statuses)
+    }
+
+    /// Compares the rounds of two groups of clients, taken in turns; returns the statuses of `load`.
+    async fn compare(
+        &self,
+        what: &str,
+        load: &[RequestBuilder],
+        others: &[RequestBuilder],
+    ) -> BTreeMap<u16, usize> {
+        let copies = |requests: &[RequestBuilder]| requests.iter().map(copy).collect::<Vec<_>>();
+        let (mut loaded, mut usual) = (Vec::new(), Vec::new());
+        let mut all: BTreeMap<u16, usize> = BTreeMap::new();
+        for _ in 0..size().rounds {
+            usual.push(self.round(copies(others)).await.0);
+            let (sales, statuses) = self.round(copies(load)).await;
+            loaded.push(sales);
+            for (status, count) in statuses {
+                *all.entry(status).or_default() += count;
+            }
+        }
+        let [loaded, usual] = [loaded, usual].map(|mut sales| {
+            sales.sort_unstable();
+            sales[sales.len() / 2]
+        });
+        let ratio = loaded.as_secs_f64() / usual.as_secs_f64();
+        println!(
+            "figure: {what}: p99 {loaded:.1?}, usually {usual:.1?}, ratio {ratio:.2}; {all:?}"
+        );
+        if is_full() {
+            assert!(ratio <= RATIO, "{what}: {ratio}");
+        } else {
+            assert!(loaded < QUICK, "{what}: {loaded:?}");
+        }
+        all
+    }
+}
+
+fn sku(number: usize) -> String {
+    format!("hot-{number}")
+}
+
+/// 64 clients audit one SKU, compared with 64 clients that buy 64 other SKUs.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn audits_delay_other_sales_little(#[values(Mysql, Postgres)] backend: Backend) {
+    const CLIENTS: usize = 64;
+    let shop = Shop::open(backend, (0..CLIENTS).map(sku)).await;
+    fill(backend, &shop.database.url, &sku(0), size().movements).await;
+    let audit = shop
+        .client
+        .request(Method::GET, shop.replica.url("/stock/hot-0/audit"));
+    let audits: Vec<_> = (0..CLIENTS).map(|_| copy(&audit)).collect();
+    let buyers = shop.buyers(CLIENTS, CLIENTS);
+    let what = format!("{backend:?}, {CLIENTS} audit");
+    let statuses = shop.compare(&what, &audits, &buyers).await;
+    assert!(statuses.keys().all(|&status| status == 200), "{statuses:?}");
+}
+
+/// 256 clients buy one SKU or two, compared with 256 clients that buy as many SKUs.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hot_skus_delay_other_sales_little(
+    #[values(Mysql, Postgres)] backend: Backend,
+    #[values(1, 2)] hot: usize,
+) {
+    const CLIENTS: usize = 256;
+    let shop = Shop::open(backend, (0..CLIENTS).map(sku)).await;
+    let (load, others) = (shop.buyers(CLIENTS, hot), shop.buyers(CLIENTS, CLIENTS));
+    let what = format!("{backend:?}, {CLIENTS} buy {hot}");
+    shop.compare(&what, &load, &others).await;
+}
