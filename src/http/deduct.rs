@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 use super::headers::{idempotency, idempotent_replayed};
-use super::{Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present};
+use super::{Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present, remark};
 use crate::config::Mode;
 use stocklock_core::stock::{
-    Deducted, Deduction, Home, OperationId, Quantity, Remarks, RequestHash, Sku, Warehouse,
+    Deducted, Deduction, Home, OperationId, Quantity, Remark, Remarks, RequestHash, Sku, Warehouse,
 };
 use stocklock_core::strategy::{Homes, Safeguards, Strategy, UnknownStrategy};
 
@@ -34,6 +34,10 @@ pub(super) struct DeductBody {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
     quantity: Option<Quantity>,
+    /// An external reference, such as an order number.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(example = "order-4711")]
+    reference: Option<String>,
 }
 
 /// The same fields in the query, and in the lab the protection.
@@ -50,6 +54,8 @@ pub(super) struct DeductQuery {
     /// Number of units, if there is no body.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
     quantity: Option<Quantity>,
+    /// An external reference, such as an order number, if there is no body.
+    reference: Option<String>,
     /// The strategy for this deduction, with or without a body. Lab only.
     strategy: Option<String>,
     /// `on` (default) or `off`. With `off`, a lock strategy writes unconditionally, so a lost lock
@@ -133,13 +139,15 @@ fn fields(query: DeductQuery, body: StrictJson<DeductBody>) -> Result<DeductBody
         sku: query.sku,
         warehouse: query.warehouse,
         quantity: query.quantity,
+        reference: query.reference,
     };
     if body.is_empty() {
         return Ok(in_query);
     }
     if in_query != DeductBody::default() {
         return Err(ApiError::invalid(
-            "send sku, warehouse and quantity either in the body or in the query, not in both",
+            "send sku, warehouse, quantity and reference either in the body or in the query, not in \
+             both",
         ));
     }
     body.parse()
@@ -159,14 +167,23 @@ fn deduction(
     };
     let warehouse = fields.warehouse.unwrap_or_default();
     let quantity = fields.quantity.unwrap_or(Quantity::ONE);
-    let hash = RequestHash::of_deduction(&sku, &warehouse, quantity);
+    let reference = remark("reference", fields.reference)?;
+    let hash = RequestHash::of_deduction(
+        &sku,
+        &warehouse,
+        quantity,
+        reference.as_ref().map(Remark::as_str),
+    );
     Ok(Deduction {
         operation: OperationId::mint(),
         idempotency: idempotency(headers, hash)?,
         sku,
         warehouse,
         quantity,
-        remarks: Remarks::default(),
+        remarks: Remarks {
+            reference,
+            ..Remarks::default()
+        },
         strategy: strategy.name(),
         deadline: Instant::now() + api.config.limits.request_deadline_ms,
     })

@@ -20,6 +20,8 @@ use stocklock_core::stock::{
 pub(super) struct MovementBody {
     /// The id of the operation.
     id: String,
+    /// The SKU.
+    sku: String,
     /// The warehouse.
     warehouse: String,
     /// `received`, `deducted` or `adjusted`. A later release may have recorded other kinds.
@@ -35,6 +37,10 @@ pub(super) struct MovementBody {
     strategy: Option<String>,
     /// How durable it was when it was answered: `committed` or `redis`.
     durability: String,
+    /// Who sent the request.
+    caller: String,
+    /// The Idempotency-Key of the request.
+    idempotency_key: Option<String>,
     /// The reason of a change that is not a deduction.
     reason: Option<String>,
     /// The external reference.
@@ -47,6 +53,7 @@ impl From<Movement> for MovementBody {
     fn from(movement: Movement) -> Self {
         Self {
             id: movement.operation.to_string(),
+            sku: movement.sku.into(),
             warehouse: movement.warehouse.into(),
             kind: movement.kind.as_str().to_owned(),
             delta: movement.delta,
@@ -54,6 +61,8 @@ impl From<Movement> for MovementBody {
             read_version: movement.read_version,
             strategy: movement.strategy,
             durability: movement.durability.as_str().to_owned(),
+            caller: movement.caller,
+            idempotency_key: movement.idempotency_key,
             reason: movement.remarks.reason.map(Remark::into),
             reference: movement.remarks.reference.map(Remark::into),
             created_at: movement.created_at,

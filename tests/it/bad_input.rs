@@ -30,6 +30,9 @@ POST /stock/deduct 422 invalid-request
     {"sku": "a b"}
     {"sku": "real\u0000"}
     {"sku": "real", "warehouse": null}
+    {"sku": "real", "reference": ""}
+    {"sku": "real", "reference": null}
+    {"sku": "real", "reference": "a\u0000"}
     {"sku": "real", "colour": "red"}
     {"sku": "real", "strategy": "no-lock"}
     {"sku": "real", "sku": "real"}
@@ -54,6 +57,7 @@ POST /stock/deduct?sku=real&quantity=0 422 invalid-request
 POST /stock/deduct?sku=real&quantity= 422 invalid-request
 POST /stock/deduct?sku=real&quantity=1.5 422 invalid-request
 POST /stock/deduct?sku=real&sku=real 422 invalid-request
+POST /stock/deduct?sku=real&reference= 422 invalid-request
 POST /stock/deduct?sku=real&colour=red 422 invalid-request
 POST /stock/deduct?sku=%00 422 invalid-request
 POST /stock/deduct?sku=absent 404 unknown-sku

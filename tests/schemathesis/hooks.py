@@ -6,7 +6,7 @@ import requests
 import schemathesis
 
 ALPHANUMERIC = r"\p{Alphabetic}\p{N}"
-IN_QUERY_OR_BODY = {"sku", "warehouse", "quantity"}
+IN_QUERY_OR_BODY = {"sku", "warehouse", "quantity", "reference"}
 
 numbers = itertools.count()
 

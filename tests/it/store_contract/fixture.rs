@@ -314,7 +314,13 @@ pub(crate) fn deduction(sku: &str, quantity: u32) -> Deduction {
 /// A deduction from the default warehouse, with a key.
 pub(crate) fn deduction_with_key(sku: &str, quantity: u32, key: &str) -> Deduction {
     let deduction = deduction(sku, quantity);
-    let hash = RequestHash::of_deduction(&deduction.sku, &deduction.warehouse, deduction.quantity);
+    let Deduction {
+        sku,
+        warehouse,
+        quantity,
+        ..
+    } = &deduction;
+    let hash = RequestHash::of_deduction(sku, warehouse, *quantity, None);
     Deduction {
         idempotency: Some(idempotency(key, hash)),
         ..deduction

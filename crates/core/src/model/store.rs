@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::explore::{Decisions, yield_once};
 use crate::stock::{
-    Audit, Durability, Fence, Home, Idempotency, Movement, MovementKind, OperationId, Remarks, Sku,
-    StockLevel, Warehouse,
+    Audit, Caller, Durability, Fence, Home, Idempotency, Movement, MovementKind, OperationId,
+    Remarks, Sku, StockLevel, Warehouse,
 };
 
 /// The condition of a write under a lock.
@@ -96,6 +96,11 @@ impl Entry {
             read_version: None,
             strategy: None,
             durability: Durability::Committed,
+            caller: idempotency
+                .map_or_else(Caller::anonymous, |one| one.caller.clone())
+                .as_str()
+                .to_owned(),
+            idempotency_key: idempotency.map(|one| one.key.as_str().to_owned()),
             request_hash: idempotency.map(|one| one.hash),
             remarks: Remarks::default(),
             // The model has no time, and no explored code reads it.

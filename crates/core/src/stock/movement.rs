@@ -77,6 +77,10 @@ pub struct Movement {
     pub strategy: Option<String>,
     /// How durable it was when it was acknowledged.
     pub durability: Durability,
+    /// Who sent the request.
+    pub caller: String,
+    /// The caller's key, if one was sent.
+    pub idempotency_key: Option<String>,
     /// The hash of the request, if it had an idempotency key.
     pub request_hash: Option<RequestHash>,
     /// What the caller remarked on it.

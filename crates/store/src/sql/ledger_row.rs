@@ -179,6 +179,8 @@ impl LedgerRow {
             read_version: self.read_version,
             strategy: self.strategy,
             durability: durability.ok_or_else(|| corrupt("durability", &self.durability))?,
+            caller: self.caller,
+            idempotency_key: self.idempotency_key,
             request_hash: hash
                 .map_err(|bytes| corrupt("request_hash", &format!("{} bytes", bytes.len())))?
                 .map(RequestHash),

@@ -286,7 +286,7 @@ pub(crate) fn deduction(sku: &Sku, key: Option<&str>, strategy: Strategy) -> Ded
     let idempotency = key.map(|key| Idempotency {
         caller: Caller::anonymous(),
         key: IdempotencyKey::parse(key).expect("a valid key"),
-        hash: RequestHash::of_deduction(sku, &warehouse, Quantity::ONE),
+        hash: RequestHash::of_deduction(sku, &warehouse, Quantity::ONE, None),
     });
     Deduction {
         operation: OperationId::mint(),
