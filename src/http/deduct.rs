@@ -106,8 +106,10 @@ pub(super) async fn deduct(
     };
     let fields = fields(query, body)?;
     let deduction = deduction(&api, strategy, fields, &headers)?;
+    let operation = deduction.operation;
     let deducting = api.deductor.deduct(strategy, deduction, safeguards);
-    let deducted = deducting.await?;
+    let deducted = deducting.await;
+    let deducted = deducted.map_err(|error| ApiError::of_operation(operation, error))?;
     Ok((idempotent_replayed(deducted.replayed), Json(deducted)))
 }
 

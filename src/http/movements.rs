@@ -24,7 +24,7 @@ pub(super) struct MovementBody {
     sku: String,
     /// The warehouse.
     warehouse: String,
-    /// `received`, `deducted` or `adjusted`. A later release may have recorded other kinds.
+    /// `received`, `deducted`, `adjusted` or `returned`. A later release may have recorded other kinds.
     kind: String,
     /// Units added; negative for a sale.
     delta: i64,
@@ -45,6 +45,10 @@ pub(super) struct MovementBody {
     reason: Option<String>,
     /// The external reference.
     reference: Option<String>,
+    /// The id of the sale, if units of it came back.
+    reverses: Option<String>,
+    /// How many units came back. They are in `delta` only if they are on hand again.
+    returned: Option<i64>,
     /// When it was recorded: RFC 3339, UTC.
     created_at: String,
 }
@@ -65,6 +69,8 @@ impl From<Movement> for MovementBody {
             idempotency_key: movement.idempotency_key,
             reason: movement.remarks.reason.map(Remark::into),
             reference: movement.remarks.reference.map(Remark::into),
+            reverses: movement.reverses.map(|sale| sale.to_string()),
+            returned: movement.returned,
             created_at: movement.created_at,
         }
     }
@@ -86,7 +92,7 @@ pub(super) struct MovementQuery {
     /// Only movements of this warehouse.
     #[param(value_type = Option<String>)]
     warehouse: Option<Warehouse>,
-    /// Only movements of this kind: `received`, `deducted` or `adjusted`.
+    /// Only movements of this kind: `received`, `deducted`, `adjusted` or `returned`.
     #[param(value_type = Option<String>)]
     kind: Option<MovementKind>,
     /// Only movements with this reference.

@@ -40,6 +40,28 @@ POST /stock/deduct 422 invalid-request
     "real"
     null
     7
+POST /operations/01900000-0000-7000-8000-000000000000/reverse 422 invalid-request
+    {"restock": true}
+    {"reason": "x"}
+    {"reason": "", "restock": true}
+    {"reason": "x", "restock": "true"}
+    {"reason": "x", "restock": null}
+    {"reason": "x", "restock": true, "quantity": 0}
+    {"reason": "x", "restock": true, "quantity": null}
+    {"reason": "x", "restock": true, "sku": "real"}
+POST /operations/01900000-0000-7000-8000-000000000000/reverse 404 unknown-operation
+    {"reason": "x", "restock": true}
+POST /operations/0190000000007000800000000000000/reverse 422 invalid-request
+    {"reason": "x", "restock": true}
+GET /operations/01900000000070008000000000000000 422 invalid-request
+GET /operations/x 422 invalid-request
+GET /operations 422 invalid-request
+GET /operations?key= 422 invalid-request
+GET /operations?key=a&reference=b 422 invalid-request
+GET /operations?key=a&since=-1 422 invalid-request
+GET /operations?key=a&since=9223372036854775808 422 invalid-request
+GET /operations?key=a&limit=0 422 invalid-request
+GET /operations?reference=a&cursor=x 422 invalid-request
 POST /stock/deduct 404 unknown-sku
     {"sku": "absent"}
     {"sku": "REAL"}

@@ -146,12 +146,12 @@ async fn unknown_kind_of_movement_is_served(#[values(Sqlite, Mysql, Postgres)] b
     let first = send(adjust()).await;
     let mut raw = Raw::connect(backend, &app.database_url).await;
     let renamed = raw
-        .run("UPDATE movement SET kind = 'returned' WHERE delta = -4")
+        .run("UPDATE movement SET kind = 'unknown' WHERE delta = -4")
         .await;
     renamed.expect("the ledger can be changed");
 
     let page = app.get_json("/stock/a/movements").await;
-    assert_eq!(page["movements"][0]["kind"], "returned");
+    assert_eq!(page["movements"][0]["kind"], "unknown");
     let replay = send(adjust()).await;
     assert_eq!((replay.ok(), replay.replayed), (first.ok(), true));
     let audit = app.audit("a").await;

@@ -3,6 +3,7 @@
 
 mod changes;
 mod contention;
+mod deadlines;
 mod deductions;
 mod fenced;
 pub(crate) mod fixture;

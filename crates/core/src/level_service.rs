@@ -7,9 +7,14 @@ use serde::Serialize;
 use crate::deduct::{Outcome, RetryPolicy, WritePool, run_to_outcome};
 use crate::ports::{ChangeOutcome, LevelStore, StoreError};
 use crate::stock::{
-    Adjustment, Idempotency, LevelChange, Movement, OperationId, Sku, StockError, StockLevel,
-    Warehouse,
+    Adjustment, Idempotency, LevelChange, Movement, OperationId, Reversal, Sku, StockError,
+    StockLevel, Warehouse,
 };
+
+mod reversal;
+
+pub use reversal::Reversed;
+use reversal::reverse_once;
 
 /// A level that was set.
 #[derive(Debug)]
@@ -93,6 +98,24 @@ impl LevelService {
         let write = async move {
             run_to_outcome(&policy, |unknown| {
                 adjust_once(&*store, &adjustment, unknown.is_some())
+            })
+            .await
+        };
+        self.writes.run(self.writes.admit()?, write).await
+    }
+
+    /// Takes units of a sale back.
+    ///
+    /// # Errors
+    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the reversal.
+    pub async fn reverse(&self, reversal: Reversal) -> Result<Reversed, StockError> {
+        let Self { store, policy, .. } = self.clone();
+        let write = async move {
+            run_to_outcome(&policy, |unknown| {
+                reverse_once(&*store, &reversal, unknown.is_some())
             })
             .await
         };

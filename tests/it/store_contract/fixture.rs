@@ -297,6 +297,11 @@ pub(crate) fn units(units: u32) -> Quantity {
     Quantity::try_from(units).expect("a quantity")
 }
 
+/// A deadline that no test reaches.
+pub(crate) fn later() -> Instant {
+    Instant::now() + Duration::from_mins(5)
+}
+
 /// A deduction from the default warehouse, without a key.
 pub(crate) fn deduction(sku: &str, quantity: u32) -> Deduction {
     Deduction {
@@ -307,20 +312,15 @@ pub(crate) fn deduction(sku: &str, quantity: u32) -> Deduction {
         idempotency: None,
         remarks: Remarks::default(),
         strategy: "single-sql",
-        deadline: Instant::now() + Duration::from_mins(5),
+        deadline: later(),
     }
 }
 
 /// A deduction from the default warehouse, with a key.
 pub(crate) fn deduction_with_key(sku: &str, quantity: u32, key: &str) -> Deduction {
     let deduction = deduction(sku, quantity);
-    let Deduction {
-        sku,
-        warehouse,
-        quantity,
-        ..
-    } = &deduction;
-    let hash = RequestHash::of_deduction(sku, warehouse, *quantity, None);
+    let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
+    let hash = RequestHash::of_deduction(sku, warehouse, deduction.quantity, None);
     Deduction {
         idempotency: Some(idempotency(key, hash)),
         ..deduction
@@ -354,6 +354,7 @@ pub(crate) fn level_change(sku: &str, on_hand: i64) -> LevelChange {
         reason: None,
         precondition: None,
         scope: Scope::Sku,
+        deadline: later(),
     }
 }
 
@@ -376,6 +377,7 @@ pub(crate) fn adjustment(sku: &str, delta: i64) -> Adjustment {
         reason: Remark::parse("reason", "count").expect("a reason"),
         reference: None,
         idempotency: None,
+        deadline: later(),
     }
 }
 

@@ -103,6 +103,8 @@ impl Entry {
             idempotency_key: idempotency.map(|one| one.key.as_str().to_owned()),
             request_hash: idempotency.map(|one| one.hash),
             remarks: Remarks::default(),
+            reverses: None,
+            returned: None,
             // The model has no time, and no explored code reads it.
             created_at: "1970-01-01T00:00:00Z".to_owned(),
         };

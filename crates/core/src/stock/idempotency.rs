@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
-use super::{Quantity, Sku, Warehouse};
+use super::{OperationId, Quantity, Sku, Warehouse};
 
 /// The sender of a request. Keys are unique per caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +89,20 @@ impl RequestHash {
         let reference = reference.unwrap_or_default();
         Self::of_lines(&format!(
             "adjust\n{sku}\t{warehouse}\t{delta}\n{reason}\n{reference}\n"
+        ))
+    }
+
+    /// The hash of a reversal. `quantity` is `None` if all units come back that are left.
+    #[must_use]
+    pub fn of_reversal(
+        sale: OperationId,
+        quantity: Option<Quantity>,
+        restock: bool,
+        reason: &str,
+    ) -> Self {
+        let quantity = quantity.map_or_else(|| "all".to_owned(), |units| units.to_string());
+        Self::of_lines(&format!(
+            "reverse\n{sale}\t{quantity}\t{restock}\n{reason}\n"
         ))
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct ConditionalWrite<'a> {
     /// The values of [`NEXT_PARAMETERS`] after the expiry.
     level_values: Vec<Value<'a>>,
     /// When the caller is answered at the latest.
-    deadline: Instant,
+    pub(crate) deadline: Instant,
     /// When the attempt expires. Set when it is sent.
     expiry: OnceLock<Expiry>,
 }

@@ -42,6 +42,8 @@ impl Dialect for PostgresServer {
         integer: "bigint",
         entry_time: "to_timestamp($millis / 1000.0)",
         no_table: "",
+        idle_limit: "extract(epoch FROM
+            current_setting('idle_in_transaction_session_timeout')::interval) * 1000",
     };
 
     fetch!(query::<Postgres>);

@@ -35,6 +35,8 @@ impl Dialect for SqliteFile {
         integer: "integer",
         entry_time: "strftime('%Y-%m-%dT%H:%M:%fZ', $millis / 1000.0, 'unixepoch')",
         no_table: "",
+        // No server ends a transaction.
+        idle_limit: "0",
     };
 
     fetch!(query::<Sqlite>);
@@ -56,10 +58,12 @@ impl Dialect for SqliteFile {
         };
         let mut row = write.row.clone();
         row.available_after = available;
-        Ok(Some(match tx.record_and_commit(&row).await? {
-            Inserted::New => deducted(available),
-            Inserted::Duplicate => AttemptOutcome::Duplicate,
-        }))
+        Ok(Some(
+            match tx.record_and_commit(&row, write.deadline).await? {
+                Inserted::New => deducted(available),
+                Inserted::Duplicate => AttemptOutcome::Duplicate,
+            },
+        ))
     }
 
     /// Inserts the rows one by one, and skips duplicates.

@@ -33,6 +33,8 @@ pub(crate) struct Words {
     pub(crate) entry_time: &'static str,
     /// Follows the columns of a query that reads no table.
     pub(crate) no_table: &'static str,
+    /// How long a transaction of this session may be idle until the server ends it, in milliseconds.
+    pub(crate) idle_limit: &'static str,
 }
 
 /// The columns of `LevelRow`.
@@ -65,7 +67,7 @@ pub(crate) static LEDGER_COLUMNS: LazyLock<String> = LazyLock::new(|| {
     let remarks = Remarks::NAMES.join(", ");
     format!(
         "operation_id, sku, warehouse, kind, delta, available_after, read_version, strategy, \
-         durability, caller, idempotency_key, request_hash, {remarks}"
+         durability, caller, idempotency_key, request_hash, {remarks}, reverses, returned"
     )
 });
 
