@@ -99,12 +99,13 @@ pub(super) async fn deduct(
     StrictQuery(query): StrictQuery<DeductQuery>,
     body: StrictJson<DeductBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let strategy = strategy(&api, &query)?;
+    let chosen = chosen_strategy(&api, &query)?;
     let safeguards = Safeguards {
         guard: query.guard != Some(Switch::Off),
         check: query.check != Some(Switch::Off),
     };
     let fields = fields(query, body)?;
+    let strategy = strategy(&api, chosen, fields.sku.as_ref()).await?;
     let deduction = deduction(&api, strategy, fields, &headers)?;
     let operation = deduction.operation;
     let deducting = api.deductor.deduct(strategy, deduction, safeguards);
@@ -113,8 +114,8 @@ pub(super) async fn deduct(
     Ok((idempotent_replayed(deducted.replayed), Json(deducted)))
 }
 
-/// The configured strategy, or in the lab the one in the query. Only the lab turns safeguards off.
-fn strategy(api: &Api, query: &DeductQuery) -> Result<Strategy, ApiError> {
+/// The strategy in the query, which only the lab accepts. Only the lab turns safeguards off.
+fn chosen_strategy(api: &Api, query: &DeductQuery) -> Result<Option<Strategy>, ApiError> {
     if api.mode == Mode::Serve && query.strategy.is_some() {
         return Err(ApiError::unprocessable(
             "strategy-fixed",
@@ -127,12 +128,26 @@ fn strategy(api: &Api, query: &DeductQuery) -> Result<Strategy, ApiError> {
             "guard and check are always on in production; ?guard= and ?check= are for the lab",
         ));
     }
-    let Some(name) = &query.strategy else {
-        return Ok(api.config.service.strategy);
-    };
     let unknown =
         |error: UnknownStrategy| ApiError::unprocessable("unknown-strategy", error.to_string());
-    name.parse().map_err(unknown)
+    let name = query.strategy.as_deref();
+    name.map(str::parse).transpose().map_err(unknown)
+}
+
+/// The chosen strategy, or the configured one for the SKU's home.
+async fn strategy(
+    api: &Api,
+    chosen: Option<Strategy>,
+    sku: Option<&Sku>,
+) -> Result<Strategy, ApiError> {
+    if let Some(strategy) = chosen {
+        return Ok(strategy);
+    }
+    let home = match sku {
+        Some(sku) => api.store.home(sku).await?,
+        None => Home::default(),
+    };
+    Ok(api.config.strategy(home))
 }
 
 /// The fields of the body or of the query, but not of both.

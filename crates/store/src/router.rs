@@ -144,6 +144,17 @@ impl StoreRouter {
         Ok(problems)
     }
 
+    /// The home of a SKU that is to be written. SQL if there is no such SKU, or no Redis.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn home(&self, sku: &Sku) -> Result<Home> {
+        if self.redis.is_none() {
+            return Ok(Home::Sql);
+        }
+        Ok(self.home_of(sku).await?.unwrap_or_default())
+    }
+
     /// All levels of one SKU, in warehouse order.
     ///
     /// # Errors
