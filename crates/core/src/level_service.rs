@@ -7,8 +7,8 @@ use serde::Serialize;
 use crate::deduct::{Outcome, RetryPolicy, WritePool, run_to_outcome};
 use crate::ports::{ChangeOutcome, LevelStore, StoreError};
 use crate::stock::{
-    Adjustment, Idempotency, LevelChange, Movement, OperationId, Reversal, Sku, StockError,
-    StockLevel, Warehouse,
+    Adjustment, Idempotency, LevelChange, Movement, MovementKind, OperationId, Reversal, Sku,
+    StockError, StockLevel, Warehouse,
 };
 
 mod reversal;
@@ -114,14 +114,20 @@ impl LevelService {
     /// # Cancel safety
     /// Dropping the future does not stop the reversal.
     pub async fn reverse(&self, reversal: Reversal) -> Result<Reversed, StockError> {
+        let sale = self.store.operation(reversal.sale).await?;
+        let sale = sale.ok_or(StockError::UnknownOperation)?;
+        if sale.kind != MovementKind::Deducted {
+            return Err(StockError::NotASale);
+        }
+        let slot = self.writes.admit(&sale.sku)?;
         let Self { store, policy, .. } = self.clone();
         let write = async move {
             run_to_outcome(&policy, |unknown| {
-                reverse_once(&*store, &reversal, unknown.is_some())
+                reverse_once(&*store, &reversal, &sale, unknown.is_some())
             })
             .await
         };
-        self.writes.run(self.writes.admit()?, write).await
+        self.writes.run(slot, write).await
     }
 }
 

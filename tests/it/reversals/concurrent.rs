@@ -49,13 +49,16 @@ struct Pair {
 impl Pair {
     fn random(number: usize) -> Self {
         let reversal = || {
-            let (quantity, restock) = (rng().u32(1..=SOLD), rng().bool());
+            // Statements of their own: each keeps the generator locked until its end.
+            let quantity = rng().u32(1..=SOLD);
+            let restock = rng().bool();
             json!({"quantity": quantity, "reason": "x", "restock": restock})
         };
+        let both = rng().bool();
         Self {
             sku: SKUS[number % SKUS.len()],
             reversal: reversal(),
-            other: rng().bool().then(reversal),
+            other: both.then(reversal),
         }
     }
 

@@ -4,9 +4,7 @@ use serde::Serialize;
 
 use crate::deduct::Outcome;
 use crate::ports::{LevelStore, ReversalOutcome, StoreError};
-use crate::stock::{
-    Movement, MovementKind, OperationId, Quantity, Reversal, Sku, StockError, Warehouse,
-};
+use crate::stock::{Movement, OperationId, Quantity, Reversal, Sku, StockError, Warehouse};
 
 /// Units of a sale that came back.
 // A retry gets the first answer. The comments are in the API's document.
@@ -41,15 +39,10 @@ pub struct Reversed {
 pub(super) async fn reverse_once(
     store: &dyn LevelStore,
     reversal: &Reversal,
+    sale: &Movement,
     unknown: bool,
 ) -> Result<Outcome<Reversed>, StoreError> {
-    let Some(sale) = store.operation(reversal.sale).await? else {
-        return Ok(Outcome::Done(Err(StockError::UnknownOperation)));
-    };
-    if sale.kind != MovementKind::Deducted {
-        return Ok(Outcome::Done(Err(StockError::NotASale)));
-    }
-    let outcome = store.reverse(reversal, &sale).await?;
+    let outcome = store.reverse(reversal, sale).await?;
     if let ReversalOutcome::Done(planned) = outcome {
         return Ok(Outcome::Done(Ok(Reversed {
             operation: reversal.operation,
@@ -57,8 +50,8 @@ pub(super) async fn reverse_once(
             quantity: planned.quantity,
             restock: reversal.restock,
             remaining: planned.level.available(),
-            sku: sale.sku,
-            warehouse: sale.warehouse,
+            sku: sale.sku.clone(),
+            warehouse: sale.warehouse.clone(),
             replayed: false,
         })));
     }
