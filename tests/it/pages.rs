@@ -127,9 +127,10 @@ async fn movements_can_be_filtered(#[values(Sqlite, Mysql, Postgres)] backend: B
     let is_time = created_at.starts_with("20") && created_at.ends_with('Z');
     assert!(is_time, "{created_at}");
     let expected = json!({
-        "id": sold.ok()["id"], "warehouse": "north", "kind": "deducted", "delta": -7,
+        "id": sold.ok()["id"], "sku": "a", "warehouse": "north", "kind": "deducted", "delta": -7,
         "available_after": 44, "read_version": 2, "strategy": "optimistic",
-        "durability": "committed", "reason": null, "reference": null, "created_at": null,
+        "durability": "committed", "caller": "anonymous", "idempotency_key": null, "reason": null,
+        "reference": null, "reverses": null, "returned": null, "created_at": null,
     });
     assert_eq!(*movement, expected);
     app.stop().await;

@@ -13,7 +13,6 @@ use stocklock::stock::{
 use stocklock::store::{LedgerQueries, RedisOptions, StoreOptions, StoreRouter, Stores, WatchOn};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use crate::support::rival::Raw;
@@ -299,10 +298,4 @@ pub(crate) fn start_deduction(
 #[track_caller]
 pub(crate) fn assert_deducted(attempt: &Attempt) {
     assert_matches!(attempt, Ok(AttemptOutcome::Deducted { .. }));
-}
-
-/// Waits until a query finds a row.
-pub(crate) async fn until_found(raw: &mut Raw, query: &'static str) {
-    let found = async { while raw.text(query).await.is_none() {} };
-    timeout(SOON, found).await.expect("the query finds a row");
 }
