@@ -3,10 +3,8 @@
 use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::{Value, json};
-use stocklock_testkit::eventually;
 
-use crate::faults::send_until_final;
-use crate::store_contract::fixture::SOON;
+use crate::faults::{send_until_final, until};
 use crate::support::app::{Answer, TestApp, send};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::fresh_redis;
@@ -149,7 +147,7 @@ async fn sale_of_stock_in_redis_is_not_reversed() {
     let sold = send(app.deduct(0, "redis-lua", &json!({"sku": "a"}))).await;
     let all = json!({"reason": "x", "restock": true});
     let mut refused = None;
-    eventually("the sale is in the ledger", SOON, async || {
+    until("the sale is in the ledger", async || {
         let answer = send(reverse(&app, 0, &sold.id, &all)).await;
         answer.code != "unknown-operation" && refused.replace(answer).is_none()
     })

@@ -15,7 +15,7 @@ use stocklock_testkit::assert_matches;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use crate::support::rival::Raw;
+pub(crate) use crate::support::rival::{Raw, until_found};
 use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database, fresh_redis};
 
 mod arguments;
