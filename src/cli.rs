@@ -33,7 +33,7 @@ Every setting is a flag and an environment variable, which may be in a .env file
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve in production: one strategy, no lab routes
+    /// Serve in production: configured strategies, no lab routes
     Serve(Config),
     /// Serve the laboratory: seeded stock, a start page, and ?strategy= on each request
     Lab {

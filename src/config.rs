@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use stocklock_core::stock::Home;
 use stocklock_core::strategy::{Available, Dependency, Strategy, Tier};
 use stocklock_store::OTHER_CONNECTIONS;
 
@@ -50,9 +51,14 @@ pub struct Config {
 /// The strategy, the address and the name of a replica.
 #[derive(Debug, Clone, Args)]
 pub struct ServiceConfig {
-    /// The strategy that protects deductions; GET /strategies lists them
+    /// The strategy for SKUs whose home is SQL; GET /strategies lists them
     #[arg(long, env, value_name = "NAME", default_value = "single-sql")]
     pub strategy: Strategy,
+
+    /// The strategy for SKUs whose home is Redis [default: redis-lua]. If it is set, the replica is
+    /// ready only while its servers answer
+    #[arg(long, env, value_name = "NAME")]
+    pub strategy_redis: Option<Strategy>,
 
     /// Allow `serve` to start with a strategy that oversells
     #[arg(long, env, value_name = "BOOL", default_value_t = false, num_args = 0..=1,
@@ -124,6 +130,15 @@ impl Config {
             + u64::from(UNCOUNTED_CONNECTIONS)
     }
 
+    /// The strategy for SKUs with this home.
+    #[must_use]
+    pub fn strategy(&self, home: Home) -> Strategy {
+        match home {
+            Home::Sql => self.service.strategy,
+            Home::Redis => self.service.strategy_redis.unwrap_or(Strategy::RedisLua),
+        }
+    }
+
     /// The address to listen on. By default, only this machine can reach the lab.
     #[must_use]
     pub fn listen(&self, mode: Mode) -> SocketAddr {
@@ -138,18 +153,40 @@ impl Config {
     /// # Errors
     /// One line that names the variable to change.
     pub fn validate(&self, mode: Mode) -> Result<(), String> {
-        let strategy = self.service.strategy;
-        if let Some(reason) = self.available().why_not(strategy) {
-            return Err(format!("STRATEGY: {strategy} is not available: {reason}"));
-        }
-        if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !self.service.allow_unsafe {
-            return Err(format!(
-                "STRATEGY: {strategy} oversells; choose a safe one such as single-sql, or set \
-                 ALLOW_UNSAFE=true"
-            ));
+        self.validate_strategy("STRATEGY", Home::Sql, mode)?;
+        // Without Redis there is no SKU that needs the default.
+        if self.service.strategy_redis.is_some() || self.services.redis_url.is_some() {
+            self.validate_strategy("STRATEGY_REDIS", Home::Redis, mode)?;
         }
         if self.limits.wait_limit_ms >= self.limits.request_deadline_ms {
             return Err("WAIT_LIMIT_MS: must be less than REQUEST_DEADLINE_MS".to_owned());
+        }
+        Ok(())
+    }
+
+    fn validate_strategy(&self, variable: &str, home: Home, mode: Mode) -> Result<(), String> {
+        let strategy = self.strategy(home);
+        if !strategy.card().homes.include(home) {
+            let other = match home {
+                Home::Sql => "Redis; set STRATEGY_REDIS",
+                Home::Redis => "SQL; set STRATEGY",
+            };
+            return Err(format!(
+                "{variable}: {strategy} works only on stock in {other}"
+            ));
+        }
+        if let Some(reason) = self.available().why_not(strategy) {
+            return Err(format!("{variable}: {strategy} is not available: {reason}"));
+        }
+        if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !self.service.allow_unsafe {
+            return Err(format!(
+                "{variable}: {strategy} oversells; choose another one such as {}, or set \
+                 ALLOW_UNSAFE=true",
+                match home {
+                    Home::Sql => Strategy::SingleSql,
+                    Home::Redis => Strategy::RedisLua,
+                }
+            ));
         }
         Ok(())
     }

@@ -33,9 +33,11 @@ mod headers;
 mod levels;
 mod movements;
 mod openapi;
+mod operations;
 mod paging;
 mod probes;
 mod respond;
+mod reverse;
 mod set_level;
 mod strategies;
 
@@ -95,6 +97,9 @@ fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(adjust::adjust))
         .routes(routes!(movements::movements))
         .routes(routes!(audit::audit))
+        .routes(routes!(operations::operation))
+        .routes(routes!(operations::operations))
+        .routes(routes!(reverse::reverse))
         .routes(routes!(strategies::strategies))
         .routes(routes!(probes::healthz))
         .routes(routes!(probes::readyz))

@@ -1,5 +1,7 @@
 //! What a replica does before it serves: it warns about unsafe settings, and seeds the lab's stock.
 
+use tokio::time::Instant;
+
 use super::Replica;
 use crate::http::lab_sku;
 use stocklock_core::stock::{
@@ -41,6 +43,7 @@ impl Replica {
     pub async fn seed_lab(&self) -> Result<(), StockError> {
         let redis = self.stores.have_redis().then_some(Home::Redis);
         for home in std::iter::once(Home::Sql).chain(redis) {
+            let api = &self.api;
             let change = LevelChange {
                 operation: OperationId::mint(),
                 sku: lab_sku(home),
@@ -51,8 +54,9 @@ impl Replica {
                 reason: Remark::parse("reason", "seeded by the lab").ok(),
                 precondition: Some(Precondition::Absent),
                 scope: Scope::Sku,
+                deadline: Instant::now() + api.config.limits.request_deadline_ms,
             };
-            match self.api.levels.set_level(change).await {
+            match api.levels.set_level(change).await {
                 Ok(_) | Err(StockError::PreconditionFailed) => {}
                 Err(error) => return Err(error),
             }

@@ -110,6 +110,7 @@ async fn race_with_servers(args: &RaceArgs, servers: &ServerUrls) -> Result<Repo
         }
         command
             .env("STRATEGY", "single-sql")
+            .env_remove("STRATEGY_REDIS")
             .env("ALLOW_UNSAFE", "false")
             .env("LISTEN", "127.0.0.1:0")
             .env("REPLICA_ID", format!("replica-{number}"))

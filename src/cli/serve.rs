@@ -9,6 +9,7 @@ use super::{Failure, migrate, start_logging};
 use crate::app::Replica;
 use crate::config::{Config, Mode};
 use crate::descriptors::allow_connections;
+use stocklock_core::stock::Home;
 
 /// Runs a replica until SIGTERM or SIGINT.
 pub(super) async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
@@ -28,8 +29,10 @@ pub(super) async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
             .await
             .map_err(|error| Failure::Other(format!("cannot seed the lab's stock: {error}")))?,
     }
-    let strategy = config.service.strategy.name();
-    tracing::info!(%address, strategy, ?mode, "listening");
+    let strategy = config.strategy(Home::Sql).name();
+    let redis = config.services.redis_url.is_some();
+    let strategy_redis = redis.then(|| config.strategy(Home::Redis).name());
+    tracing::info!(%address, strategy, strategy_redis, ?mode, "listening");
     if mode == Mode::Lab {
         tracing::info!("try: curl -X POST http://{address}/stock/deduct");
     }

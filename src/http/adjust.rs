@@ -7,6 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use serde::Deserialize;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::headers::{idempotency, idempotent_replayed};
@@ -58,12 +59,19 @@ pub(super) async fn adjust(
     headers: HeaderMap,
     body: StrictJson<AdjustBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let adjustment = adjustment(new_sku(sku)?, body.parse()?, &headers)?;
-    let adjusted = api.levels.adjust(adjustment).await?;
+    let adjustment = adjustment(&api, new_sku(sku)?, body.parse()?, &headers)?;
+    let operation = adjustment.operation;
+    let adjusted = api.levels.adjust(adjustment).await;
+    let adjusted = adjusted.map_err(|error| ApiError::of_operation(operation, error))?;
     Ok((idempotent_replayed(adjusted.replayed), Json(adjusted)))
 }
 
-fn adjustment(sku: Sku, body: AdjustBody, headers: &HeaderMap) -> Result<Adjustment, ApiError> {
+fn adjustment(
+    api: &Api,
+    sku: Sku,
+    body: AdjustBody,
+    headers: &HeaderMap,
+) -> Result<Adjustment, ApiError> {
     let delta = body.delta;
     if delta == 0 || delta.unsigned_abs() > MAX_UNITS.unsigned_abs() {
         return Err(ApiError::invalid(format!(
@@ -88,5 +96,6 @@ fn adjustment(sku: Sku, body: AdjustBody, headers: &HeaderMap) -> Result<Adjustm
         delta,
         reason,
         reference,
+        deadline: Instant::now() + api.config.limits.request_deadline_ms,
     })
 }

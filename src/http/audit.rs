@@ -16,9 +16,9 @@ use stocklock_core::stock::{Audit, StockError};
 pub(super) struct WarehouseAudit {
     /// The warehouse.
     warehouse: String,
-    /// Units received, according to the ledger.
+    /// Units received, according to the ledger. Returned units count if they are on hand again.
     received: i64,
-    /// Units sold, according to the ledger.
+    /// Units sold, according to the ledger, with those that came back later.
     sold: i64,
     /// Units on hand, according to the level.
     on_hand: i64,

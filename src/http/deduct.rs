@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 use super::headers::{idempotency, idempotent_replayed};
-use super::{Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present};
+use super::{Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present, remark};
 use crate::config::Mode;
 use stocklock_core::stock::{
-    Deducted, Deduction, Home, OperationId, Quantity, Remarks, RequestHash, Sku, Warehouse,
+    Deducted, Deduction, Home, OperationId, Quantity, Remark, Remarks, RequestHash, Sku, Warehouse,
 };
 use stocklock_core::strategy::{Homes, Safeguards, Strategy, UnknownStrategy};
 
@@ -34,6 +34,10 @@ pub(super) struct DeductBody {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
     quantity: Option<Quantity>,
+    /// An external reference, such as an order number.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(example = "order-4711")]
+    reference: Option<String>,
 }
 
 /// The same fields in the query, and in the lab the protection.
@@ -50,6 +54,8 @@ pub(super) struct DeductQuery {
     /// Number of units, if there is no body.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
     quantity: Option<Quantity>,
+    /// An external reference, such as an order number, if there is no body.
+    reference: Option<String>,
     /// The strategy for this deduction, with or without a body. Lab only.
     strategy: Option<String>,
     /// `on` (default) or `off`. With `off`, a lock strategy writes unconditionally, so a lost lock
@@ -93,20 +99,23 @@ pub(super) async fn deduct(
     StrictQuery(query): StrictQuery<DeductQuery>,
     body: StrictJson<DeductBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let strategy = strategy(&api, &query)?;
+    let chosen = chosen_strategy(&api, &query)?;
     let safeguards = Safeguards {
         guard: query.guard != Some(Switch::Off),
         check: query.check != Some(Switch::Off),
     };
     let fields = fields(query, body)?;
+    let strategy = strategy(&api, chosen, fields.sku.as_ref()).await?;
     let deduction = deduction(&api, strategy, fields, &headers)?;
+    let operation = deduction.operation;
     let deducting = api.deductor.deduct(strategy, deduction, safeguards);
-    let deducted = deducting.await?;
+    let deducted = deducting.await;
+    let deducted = deducted.map_err(|error| ApiError::of_operation(operation, error))?;
     Ok((idempotent_replayed(deducted.replayed), Json(deducted)))
 }
 
-/// The configured strategy, or in the lab the one in the query. Only the lab turns safeguards off.
-fn strategy(api: &Api, query: &DeductQuery) -> Result<Strategy, ApiError> {
+/// The strategy in the query, which only the lab accepts. Only the lab turns safeguards off.
+fn chosen_strategy(api: &Api, query: &DeductQuery) -> Result<Option<Strategy>, ApiError> {
     if api.mode == Mode::Serve && query.strategy.is_some() {
         return Err(ApiError::unprocessable(
             "strategy-fixed",
@@ -119,12 +128,26 @@ fn strategy(api: &Api, query: &DeductQuery) -> Result<Strategy, ApiError> {
             "guard and check are always on in production; ?guard= and ?check= are for the lab",
         ));
     }
-    let Some(name) = &query.strategy else {
-        return Ok(api.config.service.strategy);
-    };
     let unknown =
         |error: UnknownStrategy| ApiError::unprocessable("unknown-strategy", error.to_string());
-    name.parse().map_err(unknown)
+    let name = query.strategy.as_deref();
+    name.map(str::parse).transpose().map_err(unknown)
+}
+
+/// The chosen strategy, or the configured one for the SKU's home.
+async fn strategy(
+    api: &Api,
+    chosen: Option<Strategy>,
+    sku: Option<&Sku>,
+) -> Result<Strategy, ApiError> {
+    if let Some(strategy) = chosen {
+        return Ok(strategy);
+    }
+    let home = match sku {
+        Some(sku) => api.store.home(sku).await?,
+        None => Home::default(),
+    };
+    Ok(api.config.strategy(home))
 }
 
 /// The fields of the body or of the query, but not of both.
@@ -133,13 +156,15 @@ fn fields(query: DeductQuery, body: StrictJson<DeductBody>) -> Result<DeductBody
         sku: query.sku,
         warehouse: query.warehouse,
         quantity: query.quantity,
+        reference: query.reference,
     };
     if body.is_empty() {
         return Ok(in_query);
     }
     if in_query != DeductBody::default() {
         return Err(ApiError::invalid(
-            "send sku, warehouse and quantity either in the body or in the query, not in both",
+            "send sku, warehouse, quantity and reference either in the body or in the query, not in \
+             both",
         ));
     }
     body.parse()
@@ -159,14 +184,23 @@ fn deduction(
     };
     let warehouse = fields.warehouse.unwrap_or_default();
     let quantity = fields.quantity.unwrap_or(Quantity::ONE);
-    let hash = RequestHash::of_deduction(&sku, &warehouse, quantity);
+    let reference = remark("reference", fields.reference)?;
+    let hash = RequestHash::of_deduction(
+        &sku,
+        &warehouse,
+        quantity,
+        reference.as_ref().map(Remark::as_str),
+    );
     Ok(Deduction {
         operation: OperationId::mint(),
         idempotency: idempotency(headers, hash)?,
         sku,
         warehouse,
         quantity,
-        remarks: Remarks::default(),
+        remarks: Remarks {
+            reference,
+            ..Remarks::default()
+        },
         strategy: strategy.name(),
         deadline: Instant::now() + api.config.limits.request_deadline_ms,
     })

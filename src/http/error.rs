@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use stocklock_core::ports::StoreError;
-use stocklock_core::stock::StockError;
+use stocklock_core::stock::{OperationId, StockError};
 
 /// An error response. The middleware in `respond.rs` writes its body, because it knows the id of the
 /// request.
@@ -50,6 +50,16 @@ impl ApiError {
         Self::unprocessable("invalid-request", detail)
     }
 
+    /// Why an operation was not carried out. An unknown outcome has the id, to look it up.
+    pub(super) fn of_operation(operation: OperationId, error: StockError) -> Self {
+        let is_unknown = matches!(error, StockError::OutcomeUnknown { .. });
+        let mut error = Self::from(error);
+        if is_unknown {
+            error.fields = json!({"id": operation});
+        }
+        error
+    }
+
     /// The body of the response.
     pub(super) fn problem(&self, request_id: &str) -> Value {
         let mut body = json!({
@@ -83,8 +93,10 @@ impl IntoResponse for ApiError {
 impl From<StockError> for ApiError {
     fn from(error: StockError) -> Self {
         let status = match &error {
-            StockError::UnknownSku => StatusCode::NOT_FOUND,
+            StockError::UnknownSku | StockError::UnknownOperation => StatusCode::NOT_FOUND,
             StockError::Insufficient { .. }
+            | StockError::NotASale
+            | StockError::ExceedsSale { .. }
             | StockError::RequestInFlight
             | StockError::WrongHome { .. }
             | StockError::BelowLimit => StatusCode::CONFLICT,
@@ -107,6 +119,9 @@ impl From<StockError> for ApiError {
                 requested,
                 available,
             } => json!({"requested": requested, "available": available}),
+            StockError::ExceedsSale { requested, left } => {
+                json!({"requested": requested, "left": left})
+            }
             StockError::WrongHome { home } => json!({"home": home}),
             StockError::Contended { attempts } => json!({"attempts": attempts}),
             StockError::StrategyUnavailable { strategy, .. } => json!({"strategy": strategy}),

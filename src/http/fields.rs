@@ -11,7 +11,7 @@ use stocklock_core::stock::{
 use stocklock_core::strategy::Strategy;
 
 /// The bodies of requests.
-const BODIES: [&str; 3] = ["DeductBody", "LevelOrder", "AdjustBody"];
+const BODIES: [&str; 4] = ["DeductBody", "LevelOrder", "AdjustBody", "ReverseBody"];
 
 /// A list of entity tags.
 const TAGS: &str = r#"^(W/)?"[!#-~]*"([ \t]*,[ \t]*(W/)?"[!#-~]*")*$"#;
@@ -60,7 +60,7 @@ fn schema(place: &str, field: &str) -> Value {
         }
         "warehouse" => text(MAX_NAME_CHARS, NAME_PATTERN),
         "reason" | "reference" => text(Remark::MAX_CHARS, Remark::PATTERN),
-        "Idempotency-Key" => text(IdempotencyKey::MAX_CHARS, IdempotencyKey::PATTERN),
+        "Idempotency-Key" | "key" => text(IdempotencyKey::MAX_CHARS, IdempotencyKey::PATTERN),
         "If-Match" => json!({"type": "string", "anyOf": [{"const": "*"}, {"pattern": TAGS}]}),
         "If-None-Match" => one_of(&["*"]),
         "quantity" => whole(1, Quantity::MAX.units()),
@@ -73,14 +73,16 @@ fn schema(place: &str, field: &str) -> Value {
             units
         }
         "home" => one_of(&[Home::Sql, Home::Redis].map(Home::as_str)),
-        "kind" => one_of(&["received", "deducted", "adjusted"]),
+        "kind" => one_of(&["received", "deducted", "adjusted", "returned"]),
         "strategy" => one_of(&Strategy::names()),
         "guard" | "check" => one_of(&["on", "off"]),
         "cursor" if place == "/stock" => {
             let name = r"[\p{Alphabetic}\p{N}._-]{1,64}";
             json!({"type": "string", "pattern": format!(r"^(?!\.+/){name}/(?!\.+$){name}$")})
         }
-        "cursor" => json!({"type": "string", "format": "uuid"}),
+        "cursor" | "id" => json!({"type": "string", "format": "uuid"}),
+        "since" => whole(0, i64::MAX),
+        "restock" => json!({"type": "boolean"}),
         unknown => unreachable!("{unknown} in {place} has no schema"),
     }
 }

@@ -20,9 +20,11 @@ use stocklock_core::stock::{
 pub(super) struct MovementBody {
     /// The id of the operation.
     id: String,
+    /// The SKU.
+    sku: String,
     /// The warehouse.
     warehouse: String,
-    /// `received`, `deducted` or `adjusted`. A later release may have recorded other kinds.
+    /// `received`, `deducted`, `adjusted` or `returned`. A later release may have recorded other kinds.
     kind: String,
     /// Units added; negative for a sale.
     delta: i64,
@@ -35,10 +37,18 @@ pub(super) struct MovementBody {
     strategy: Option<String>,
     /// How durable it was when it was answered: `committed` or `redis`.
     durability: String,
+    /// Who sent the request.
+    caller: String,
+    /// The Idempotency-Key of the request.
+    idempotency_key: Option<String>,
     /// The reason of a change that is not a deduction.
     reason: Option<String>,
     /// The external reference.
     reference: Option<String>,
+    /// The id of the sale, if units of it came back.
+    reverses: Option<String>,
+    /// How many units came back. They are in `delta` only if they are on hand again.
+    returned: Option<i64>,
     /// When it was recorded: RFC 3339, UTC.
     created_at: String,
 }
@@ -47,6 +57,7 @@ impl From<Movement> for MovementBody {
     fn from(movement: Movement) -> Self {
         Self {
             id: movement.operation.to_string(),
+            sku: movement.sku.into(),
             warehouse: movement.warehouse.into(),
             kind: movement.kind.as_str().to_owned(),
             delta: movement.delta,
@@ -54,8 +65,12 @@ impl From<Movement> for MovementBody {
             read_version: movement.read_version,
             strategy: movement.strategy,
             durability: movement.durability.as_str().to_owned(),
+            caller: movement.caller,
+            idempotency_key: movement.idempotency_key,
             reason: movement.remarks.reason.map(Remark::into),
             reference: movement.remarks.reference.map(Remark::into),
+            reverses: movement.reverses.map(|sale| sale.to_string()),
+            returned: movement.returned,
             created_at: movement.created_at,
         }
     }
@@ -77,7 +92,7 @@ pub(super) struct MovementQuery {
     /// Only movements of this warehouse.
     #[param(value_type = Option<String>)]
     warehouse: Option<Warehouse>,
-    /// Only movements of this kind: `received`, `deducted` or `adjusted`.
+    /// Only movements of this kind: `received`, `deducted`, `adjusted` or `returned`.
     #[param(value_type = Option<String>)]
     kind: Option<MovementKind>,
     /// Only movements with this reference.

@@ -65,10 +65,14 @@ pub(super) struct Problem {
     code: String,
     /// The id of the request, as in X-Request-Id and in the log.
     request_id: String,
-    /// Units requested (`insufficient-stock`).
+    /// Units requested (`insufficient-stock`, `exceeds-sale`).
     requested: Option<i64>,
     /// Units available (`insufficient-stock`).
     available: Option<i64>,
+    /// Units of the sale that have not come back (`exceeds-sale`).
+    left: Option<i64>,
+    /// The id of the operation (`outcome-unknown`), for `GET /operations/{id}`.
+    id: Option<String>,
 }
 
 macro_rules! problem_response {
@@ -80,10 +84,11 @@ macro_rules! problem_response {
         pub(super) struct $name(Problem);
     };
 }
-problem_response!(NotFound, "`unknown-sku`");
+problem_response!(NotFound, "`unknown-sku`, `unknown-operation`");
 problem_response!(
     Conflict,
-    "`insufficient-stock`, `request-in-flight` (Retry-After), `wrong-home`, `below-limit`"
+    "`insufficient-stock`, `request-in-flight` (Retry-After), `wrong-home`, `below-limit`, `not-a-sale`, \
+     `exceeds-sale`"
 );
 problem_response!(PreconditionFailed, "`precondition-failed`");
 problem_response!(
@@ -135,6 +140,14 @@ pub(super) enum WriteErrors {
 pub(super) struct SkuPath {
     /// The SKU: 1 to 64 letters or digits in any script, `.`, `_`, `-`.
     sku: String,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only describes")]
+pub(super) struct OperationPath {
+    /// The id of the operation.
+    id: String,
 }
 
 #[derive(IntoParams)]

@@ -11,7 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Api, ApiError, openapi};
-use stocklock_core::strategy::{Dependency, Homes};
+use stocklock_core::strategy::Dependency;
 
 /// Maximum time for the readiness check.
 const READY_LIMIT: Duration = Duration::from_millis(500);
@@ -53,14 +53,16 @@ fn not_ready(detail: impl Into<String>) -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", detail)
 }
 
-/// Pings the servers of the configured strategy besides the database. The lab's other strategies do
-/// not count.
+/// Pings the servers of the configured strategies besides the database. The default for stock in
+/// Redis does not count: such stock may not exist.
 async fn ping_servers(api: &Api) -> Result<(), Dependency> {
-    let strategy = api.config.service.strategy;
-    if let Some(lock) = api.locks.locks.get(strategy) {
-        lock.ping().await.map_err(|_| lock.dependency())?;
+    let service = &api.config.service;
+    for strategy in std::iter::once(service.strategy).chain(service.strategy_redis) {
+        if let Some(lock) = api.locks.locks.get(strategy) {
+            lock.ping().await.map_err(|_| lock.dependency())?;
+        }
     }
-    if strategy.card().homes == Homes::Redis {
+    if service.strategy_redis.is_some() {
         let ping = api.store.ping_redis().await;
         ping.map_err(|_| Dependency::Redis)?;
     }

@@ -9,6 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use serde::Deserialize;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::headers::{IDEMPOTENCY_KEY, Tags, bad_precondition, etag};
@@ -76,9 +77,10 @@ pub(super) async fn set_level(
     headers: HeaderMap,
     body: StrictJson<LevelOrder>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let change = change(new_sku(sku)?, body.parse()?, &headers)?;
-    let scope = change.scope;
-    let set = api.levels.set_level(change).await.map_err(refusal)?;
+    let change = change(&api, new_sku(sku)?, body.parse()?, &headers)?;
+    let (scope, operation) = (change.scope, change.operation);
+    let set = api.levels.set_level(change).await;
+    let set = set.map_err(|error| refusal(operation, error))?;
     let revision = revision_after(&api.store, &set.level, scope).await;
     let status = if set.created {
         StatusCode::CREATED
@@ -91,8 +93,8 @@ pub(super) async fn set_level(
 
 /// If the outcome is unknown, advises to read the level: a retry could overwrite the changes of
 /// other writers, and there is no key to detect it.
-fn refusal(error: StockError) -> ApiError {
-    let mut error = ApiError::from(error);
+fn refusal(operation: OperationId, error: StockError) -> ApiError {
+    let mut error = ApiError::of_operation(operation, error);
     if error.status == StatusCode::GATEWAY_TIMEOUT {
         "the outcome is unknown: the level may have been set; read it again"
             .clone_into(&mut error.detail);
@@ -112,7 +114,12 @@ async fn revision_after(store: &StoreRouter, level: &StockLevel, scope: Scope) -
     levels.contains(level).then(|| Revision::of(&levels))
 }
 
-fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChange, ApiError> {
+fn change(
+    api: &Api,
+    sku: Sku,
+    order: LevelOrder,
+    headers: &HeaderMap,
+) -> Result<LevelChange, ApiError> {
     if headers.contains_key(IDEMPOTENCY_KEY) {
         return Err(ApiError::invalid(
             "Idempotency-Key: PUT is idempotent and accepts no key; use If-Match",
@@ -134,6 +141,7 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
         home: order.home,
         reason: remark("reason", order.reason)?,
         precondition: precondition(headers)?,
+        deadline: Instant::now() + api.config.limits.request_deadline_ms,
     })
 }
 

@@ -121,7 +121,9 @@ pub(crate) fn assert_one_line_error(ended: &Ended, variable: &str) {
 #[case("DATABASE_POOL_SIZE", "0")]
 #[case("STRATEGY", "prayer")]
 #[case("STRATEGY", "")]
-#[case("STRATEGY", "redis-lua")] // Needs REDIS_URL.
+#[case("STRATEGY", "redis-lua")] // Works only on stock in Redis.
+#[case("STRATEGY_REDIS", "redis-lua")] // Needs REDIS_URL.
+#[case("STRATEGY_REDIS", "single-sql")] // Works only on stock in SQL.
 #[case("ALLOW_UNSAFE", "perhaps")]
 #[case("LOG", "stocklock=nonsense")]
 #[case("LOG_FORMAT", "xml")]

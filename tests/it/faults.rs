@@ -63,7 +63,7 @@ pub(crate) async fn send_within(limit: Duration, request: RequestBuilder) -> Ans
 ///
 /// # Panics
 /// If the outcome is unknown and the request has no key to repeat it with, or after [`SOON`].
-async fn send_until_final(request: RequestBuilder) -> Answer {
+pub(crate) async fn send_until_final(request: RequestBuilder) -> Answer {
     let built = copy(&request).build().expect("the request is valid");
     let keyed = built.headers().contains_key(KEY);
     let started = Instant::now();

@@ -91,6 +91,37 @@ async fn key_answers_only_the_same_request(#[values(Sqlite, Mysql, Postgres)] ba
 
 #[rstest]
 #[tokio::test]
+async fn reference_is_recorded_and_part_of_the_request(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let app = TestApp::start(backend).await;
+    app.set_level("real", 10).await;
+    let order = json!({"sku": "real", "reference": "order 4711 上海"});
+    let first = send_keyed(take(&app, 0, &order), "key").await;
+    assert_first(&first);
+    let in_query = "/stock/deduct?sku=real&reference=order+4711+%E4%B8%8A%E6%B5%B7";
+    let same = app.request(1, Method::POST, in_query);
+    assert_replays(&send_keyed(same, "key").await, &first);
+    for other in [
+        json!({"sku": "real"}),
+        json!({"sku": "real", "reference": "order 4712"}),
+    ] {
+        let refused = send_keyed(take(&app, 0, &other), "key").await;
+        assert_eq!(refused.status_and_code(), (422, "idempotency-key-reused"));
+    }
+    let page = app.get_json("/stock/real/movements?kind=deducted").await;
+    let sale = &page["movements"][0];
+    assert_eq!(sale["reference"], order["reference"]);
+    assert_eq!(sale["idempotency_key"], "key");
+    assert_eq!(
+        (&sale["sku"], &sale["caller"]),
+        (&json!("real"), &json!("anonymous"))
+    );
+    app.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
 async fn keys_and_skus_are_case_sensitive(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::start(backend).await;
     for (sku, on_hand) in [("shirt", 10), ("Shirt", 20), ("SHIRT", 30)] {

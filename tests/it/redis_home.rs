@@ -22,6 +22,7 @@ use crate::support::services::Backend;
 
 mod audited;
 mod batches;
+mod both_homes;
 mod consumer;
 mod consumer_names;
 mod consumer_stop;

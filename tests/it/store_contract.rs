@@ -4,6 +4,7 @@
 mod changes;
 mod contention;
 mod creations;
+mod deadlines;
 mod deductions;
 mod duplicates;
 mod fenced;

@@ -7,9 +7,14 @@ use serde::Serialize;
 use crate::deduct::{Outcome, RetryPolicy, WritePool, run_to_outcome};
 use crate::ports::{ChangeOutcome, LevelStore, StoreError};
 use crate::stock::{
-    Adjustment, Idempotency, LevelChange, Movement, OperationId, Sku, StockError, StockLevel,
-    Warehouse,
+    Adjustment, Idempotency, LevelChange, Movement, MovementKind, OperationId, Reversal, Sku,
+    StockError, StockLevel, Warehouse,
 };
+
+mod reversal;
+
+pub use reversal::Reversed;
+use reversal::reverse_once;
 
 /// A level that was set.
 #[derive(Debug)]
@@ -95,6 +100,30 @@ impl LevelService {
         let write = async move {
             run_to_outcome(&policy, |unknown| {
                 adjust_once(&*store, &adjustment, unknown.is_some())
+            })
+            .await
+        };
+        self.writes.run(slot, write).await
+    }
+
+    /// Takes units of a sale back.
+    ///
+    /// # Errors
+    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the reversal.
+    pub async fn reverse(&self, reversal: Reversal) -> Result<Reversed, StockError> {
+        let sale = self.store.operation(reversal.sale).await?;
+        let sale = sale.ok_or(StockError::UnknownOperation)?;
+        if sale.kind != MovementKind::Deducted {
+            return Err(StockError::NotASale);
+        }
+        let slot = self.writes.admit(&sale.sku)?;
+        let Self { store, policy, .. } = self.clone();
+        let write = async move {
+            run_to_outcome(&policy, |unknown| {
+                reverse_once(&*store, &reversal, &sale, unknown.is_some())
             })
             .await
         };

@@ -9,6 +9,7 @@ mod level_change;
 mod lock;
 mod metrics;
 mod outcomes;
+mod reversal;
 mod store;
 mod store_error;
 
@@ -17,5 +18,6 @@ pub use level_change::{PlannedLevel, adjusted, adjusted_in_sql};
 pub use lock::{HeldLock, Lock, LockError, Locks};
 pub use metrics::{DeductionMetrics, NoMetrics};
 pub use outcomes::{AttemptOutcome, ChangeOutcome};
+pub use reversal::{PlannedReturn, ReversalOutcome};
 pub use store::{Condition, DeductionStore, LedgerReader, LevelStore, RedisMethod, SqlMethod};
 pub use store_error::{DriverError, Server, StoreError};

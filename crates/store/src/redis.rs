@@ -31,6 +31,7 @@ mod errors;
 mod idempotency;
 mod keys;
 mod levels;
+mod operations;
 mod scripts;
 mod server_check;
 mod streams;

@@ -11,17 +11,18 @@ use async_trait::async_trait;
 use crate::redis::RedisStore;
 use crate::sql::{self, LedgerQueries, SqlBackend};
 use crate::{
-    AttemptOutcome, ChangeOutcome, JournalConsumer, RedisMethod, RedisOptions, Result, StoreError,
-    StoreOptions,
+    AttemptOutcome, JournalConsumer, RedisMethod, RedisOptions, Result, StoreError, StoreOptions,
 };
 use stocklock_core::ports::{
-    Condition, DeductionStore, Expiry, LateAttempt, LedgerReader, LevelStore, PlannedLevel,
-    SqlMethod,
+    Condition, DeductionStore, Expiry, LateAttempt, LedgerReader, SqlMethod,
 };
 use stocklock_core::stock::{
-    Adjustment, Audit, Deduction, Home, Idempotency, LevelChange, LevelCursor, Movement,
-    MovementFilter, OperationId, Sku, StockLevel, Warehouse,
+    Audit, Deduction, Home, Idempotency, LevelCursor, Movement, MovementFilter, OperationId, Sku,
+    StockLevel, Warehouse,
 };
+
+mod level_changes;
+mod operations;
 
 /// How many SKUs' homes are cached.
 const CACHED_HOMES: usize = 100_000;
@@ -143,6 +144,17 @@ impl StoreRouter {
         Ok(problems)
     }
 
+    /// The home of a SKU that is to be written. SQL if there is no such SKU, or no Redis.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn home(&self, sku: &Sku) -> Result<Home> {
+        if self.redis.is_none() {
+            return Ok(Home::Sql);
+        }
+        Ok(self.home_of(sku).await?.unwrap_or_default())
+    }
+
     /// All levels of one SKU, in warehouse order.
     ///
     /// # Errors
@@ -219,50 +231,6 @@ impl StoreRouter {
             homes.clear();
         }
         homes.insert(sku.clone(), home);
-    }
-
-    /// Sets a level of a SKU whose home is Redis, or creates it.
-    async fn set_in_redis(&self, change: &LevelChange) -> Result<ChangeOutcome> {
-        let redis = self.redis()?;
-        let levels = self.sql.levels_of(&change.sku).await?;
-        let warehouses: Vec<Warehouse> = levels.into_iter().map(|level| level.warehouse).collect();
-        if warehouses.contains(&change.warehouse) {
-            return redis.set_level(change, &warehouses).await;
-        }
-        let mut creation = change.clone();
-        if !warehouses.is_empty() {
-            let levels = redis.levels_in(&change.sku, &warehouses).await?;
-            if let Err(refused) = PlannedLevel::new(change, &levels) {
-                return Ok(refused);
-            }
-            // The precondition was checked on Redis. The mirrors in SQL may be older.
-            creation.precondition = None;
-        }
-        Ok(match self.sql.set_level(&creation).await? {
-            // Another request created it first.
-            ChangeOutcome::WrongHome(Home::Redis) => ChangeOutcome::Conflict,
-            ChangeOutcome::Done { level, created } => {
-                self.cache_home(&level.sku, level.home);
-                let level = self.loaded(level).await;
-                ChangeOutcome::Done { level, created }
-            }
-            refused => refused,
-        })
-    }
-
-    /// Loads a level that was just created in SQL into Redis. If Redis does not answer, the level
-    /// is created nevertheless, and loaded when it is first read.
-    async fn loaded(&self, level: StockLevel) -> StockLevel {
-        if level.home == Home::Sql {
-            return level;
-        }
-        match self.level(&level.sku, &level.warehouse).await {
-            Ok(loaded) => loaded.unwrap_or(level),
-            Err(error) => {
-                tracing::warn!(%error, "a level was created but could not be loaded into Redis");
-                level
-            }
-        }
     }
 
     /// Replaces the mirrors of Redis-home levels by the levels in Redis.
@@ -350,24 +318,5 @@ impl DeductionStore for StoreRouter {
         // Redis executes one script after the other, so no earlier one is still to come.
         let key = deduction.idempotency.as_ref();
         Ok(self.recorded(sku, *operation, key).await?.into())
-    }
-}
-
-#[async_trait]
-impl LevelStore for StoreRouter {
-    async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome> {
-        let home = self.home_of(&change.sku).await?;
-        match home.or(change.home).unwrap_or_default() {
-            Home::Sql => self.sql.set_level(change).await,
-            Home::Redis => self.set_in_redis(change).await,
-        }
-    }
-
-    async fn adjust(&self, adjustment: &Adjustment) -> Result<ChangeOutcome> {
-        match self.home_of(&adjustment.sku).await? {
-            None => Ok(ChangeOutcome::UnknownSku),
-            Some(Home::Sql) => self.sql.adjust(adjustment).await,
-            Some(Home::Redis) => self.redis()?.adjust(adjustment).await,
-        }
     }
 }

@@ -21,9 +21,11 @@ mod journal_sink;
 pub(crate) mod ledger_row;
 mod migration;
 mod mysql;
+mod operations;
 mod pool;
 mod postgres;
 mod reads;
+mod reversal;
 pub(crate) mod rows;
 mod sqlite;
 mod statements;
@@ -32,6 +34,7 @@ use dialect::Dialect;
 use errors::unavailable;
 pub(crate) use journal_sink::JournalSink;
 use mysql::MySqlServer;
+pub(crate) use operations::{CLOCK_MARGIN, OperationQueries};
 use pool::{Pool, ServerHealth};
 use postgres::PostgresServer;
 use sqlite::SqliteFile;
@@ -82,7 +85,9 @@ pub trait LedgerQueries: LevelStore {
 
 /// All that a SQL store does. Any [`SqlStore`].
 #[async_trait]
-pub(crate) trait SqlBackend: DeductionStore + LedgerQueries + JournalSink {
+pub(crate) trait SqlBackend:
+    DeductionStore + LedgerQueries + OperationQueries + JournalSink
+{
     /// The home of a SKU, if there is such a SKU. For writes: reads use the levels.
     async fn home(&self, sku: &Sku) -> Result<Option<Home>>;
 }

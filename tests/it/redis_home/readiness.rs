@@ -7,9 +7,8 @@ use crate::faults::{send, until};
 use crate::support::process::Process;
 use crate::support::services::{Backend, PrivateServer, fresh_database};
 
-async fn start(database: &str, redis: &PrivateServer, strategy: &str) -> Process {
-    let variables = [("REDIS_URL", redis.url()), ("STRATEGY", strategy)];
-    Process::lab(database, &variables).await
+async fn start(database: &str, redis: &PrivateServer, strategy: (&str, &str)) -> Process {
+    Process::lab(database, &[("REDIS_URL", redis.url()), strategy]).await
 }
 
 /// The status and the reason.
@@ -21,12 +20,12 @@ async fn readiness(replica: &Process) -> (u16, String) {
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_that_sells_in_redis_is_not_ready_without_it(
-    #[values("redis-lua", "redis-watch")] strategy: &str,
+    #[values("redis-lua", "redis-watch", "redis-lock")] strategy: &str,
 ) {
     let database = fresh_database(Backend::Sqlite).await;
     let redis = PrivateServer::redis(&[]).await;
-    let in_redis = start(&database.url, &redis, strategy).await;
-    let in_sql = start(&database.url, &redis, "single-sql").await;
+    let in_redis = start(&database.url, &redis, ("STRATEGY_REDIS", strategy)).await;
+    let in_sql = start(&database.url, &redis, ("STRATEGY", "single-sql")).await;
     redis.kill9();
     let refused = (503, "Redis refuses".to_owned());
     assert_eq!(readiness(&in_redis).await, refused);

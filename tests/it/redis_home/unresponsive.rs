@@ -45,7 +45,7 @@ impl Scene {
     async fn open() -> Self {
         let (database, redis) = (fresh_database(Backend::Sqlite).await, fresh_redis().await);
         let (proxy, url) = Proxy::before(&redis.url).await;
-        let variables = [("REDIS_URL", &*url), ("STRATEGY", "redis-lua")];
+        let variables = [("REDIS_URL", &*url), ("STRATEGY_REDIS", "redis-lua")];
         let replica = Process::lab(&database.url, &variables).await;
         create(&replica, "hot", 100_000).await;
         replica.set_level("cold", 100_000).await;

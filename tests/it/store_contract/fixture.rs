@@ -1,4 +1,4 @@
-//! A store on its own database, and short constructors for its arguments.
+//! A store on its own database.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,18 +8,19 @@ use stocklock::ports::{
     LevelStore as _, SqlMethod, StoreError,
 };
 use stocklock::stock::{
-    Adjustment, Audit, Caller, Deduction, Durability, Fence, Home, Idempotency, IdempotencyKey,
-    LevelChange, Movement, MovementFilter, OperationId, Precondition, Quantity, Remark, Remarks,
-    RequestHash, Scope, Sku, StockLevel, Warehouse,
+    Audit, Deduction, Durability, Home, LevelChange, Movement, Precondition, StockLevel, Warehouse,
 };
 use stocklock::store::{LedgerQueries, RedisOptions, StoreOptions, StoreRouter, Stores, WatchOn};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use crate::support::rival::{Raw, until_found};
 use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database, fresh_redis};
+
+mod arguments;
+
+pub(crate) use arguments::*;
 
 /// The wait limit of the tests' stores. MariaDB cannot wait for a lock for less than a second.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(1);
@@ -297,104 +298,4 @@ pub(crate) fn start_deduction(
 #[track_caller]
 pub(crate) fn assert_deducted(attempt: &Attempt) {
     assert_matches!(attempt, Ok(AttemptOutcome::Deducted { .. }));
-}
-
-pub(crate) fn name(sku: &str) -> Sku {
-    Sku::parse(sku).expect("a SKU")
-}
-
-pub(crate) fn place(warehouse: &str) -> Warehouse {
-    Warehouse::parse(warehouse).expect("a warehouse")
-}
-
-pub(crate) fn units(units: u32) -> Quantity {
-    Quantity::try_from(units).expect("a quantity")
-}
-
-/// A deduction from the default warehouse, without a key.
-pub(crate) fn deduction(sku: &str, quantity: u32) -> Deduction {
-    Deduction {
-        operation: OperationId::mint(),
-        sku: name(sku),
-        warehouse: Warehouse::default(),
-        quantity: units(quantity),
-        idempotency: None,
-        remarks: Remarks::default(),
-        strategy: "single-sql",
-        deadline: Instant::now() + Duration::from_mins(5),
-    }
-}
-
-/// A deduction from the default warehouse, with a key.
-pub(crate) fn deduction_with_key(sku: &str, quantity: u32, key: &str) -> Deduction {
-    let deduction = deduction(sku, quantity);
-    let hash = RequestHash::of_deduction(&deduction.sku, &deduction.warehouse, deduction.quantity);
-    Deduction {
-        idempotency: Some(idempotency(key, hash)),
-        ..deduction
-    }
-}
-
-pub(crate) fn fence(token: i64, source: &str) -> Fence {
-    Fence {
-        token,
-        source: source.into(),
-    }
-}
-
-pub(crate) fn idempotency(key: &str, hash: RequestHash) -> Idempotency {
-    Idempotency {
-        caller: Caller::anonymous(),
-        key: IdempotencyKey::parse(key).expect("a key"),
-        hash,
-    }
-}
-
-/// A change of the level in the default warehouse, without a precondition.
-pub(crate) fn level_change(sku: &str, on_hand: i64) -> LevelChange {
-    LevelChange {
-        operation: OperationId::mint(),
-        sku: name(sku),
-        warehouse: Warehouse::default(),
-        on_hand: Some(on_hand),
-        backorder_limit: None,
-        home: None,
-        reason: None,
-        precondition: None,
-        scope: Scope::Sku,
-    }
-}
-
-/// A change that creates a SKU with one unit. The SKU must not exist yet.
-pub(crate) fn creation(sku: &str, warehouse: &str, home: Home) -> LevelChange {
-    LevelChange {
-        warehouse: place(warehouse),
-        home: Some(home),
-        precondition: Some(Precondition::Absent),
-        ..level_change(sku, 1)
-    }
-}
-
-pub(crate) fn adjustment(sku: &str, delta: i64) -> Adjustment {
-    Adjustment {
-        operation: OperationId::mint(),
-        sku: name(sku),
-        warehouse: Warehouse::default(),
-        delta,
-        reason: Remark::parse("reason", "count").expect("a reason"),
-        reference: None,
-        idempotency: None,
-    }
-}
-
-/// A filter that selects all movements of a SKU.
-pub(crate) fn all_of(sku: &str) -> MovementFilter {
-    MovementFilter {
-        sku: name(sku),
-        warehouse: None,
-        kind: None,
-        reference: None,
-        before: None,
-        limit: 1000,
-    }
 }

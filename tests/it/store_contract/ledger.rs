@@ -4,7 +4,7 @@ use rstest::rstest;
 use stocklock::ports::LevelStore as _;
 use stocklock::stock::{
     Adjustment, Deduction, LevelChange, LevelCursor, MovementFilter, MovementKind, OperationId,
-    Remark,
+    Remark, Remarks,
 };
 
 use super::deductions::Way;
@@ -68,7 +68,13 @@ async fn movements_are_newest_first_and_filtered(#[values(SQLITE, MYSQL, POSTGRE
         warehouse: place("east"),
         ..level_change("a", 10)
     };
-    let sale = deduction("a", 1);
+    let sale = Deduction {
+        remarks: Remarks {
+            reference: Some(Remark::parse("reference", "R-2").unwrap()),
+            ..Remarks::default()
+        },
+        ..deduction("a", 1)
+    };
     let sale_east = Deduction {
         warehouse: place("east"),
         ..deduction("a", 2)
@@ -102,6 +108,8 @@ async fn movements_are_newest_first_and_filtered(#[values(SQLITE, MYSQL, POSTGRE
     assert_eq!(sales, [sold_east, sold]);
     let referenced = found(&|f| f.reference = Some("R-1".to_owned())).await;
     assert_eq!(referenced, [broken]);
+    let referenced = found(&|f| f.reference = Some("R-2".to_owned())).await;
+    assert_eq!(referenced, [sold]);
     let other_case = found(&|f| f.reference = Some("r-1".to_owned())).await;
     assert_eq!(other_case, []);
     assert_eq!(found(&|f| f.limit = 2).await, [broken, sold_east]);

@@ -6,11 +6,11 @@ use super::store::{Entry, MemoryStore, Row, WriteCondition, key};
 use super::transaction::Transaction;
 use crate::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader,
-    LevelStore, PlannedLevel, RedisMethod, SqlMethod, StoreError,
+    LevelStore, PlannedLevel, PlannedReturn, RedisMethod, ReversalOutcome, SqlMethod, StoreError,
 };
 use crate::stock::{
     Adjustment, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
-    OperationId, Sku, StockLevel, Warehouse,
+    OperationId, Reversal, Sku, StockLevel, Warehouse,
 };
 
 /// The expiry of a write that cannot be late.
@@ -264,5 +264,45 @@ impl LevelStore for MemoryStore {
         let key = adjustment.idempotency.as_ref();
         let movement = Entry::of_change(adjustment.operation, delta, &level, key);
         self.record_change(tx, movement, level, false).await
+    }
+
+    async fn operation(&self, operation: OperationId) -> Result<Option<Movement>, StoreError> {
+        self.step("SELECT from the ledger").await;
+        let tables = self.tables();
+        let mut movements = tables.ledger.iter().map(|entry| &entry.movement);
+        Ok(movements.find(|one| one.operation == operation).cloned())
+    }
+
+    async fn reverse(
+        &self,
+        reversal: &Reversal,
+        sale: &Movement,
+    ) -> Result<ReversalOutcome, StoreError> {
+        let mut tx = Transaction::begin(self);
+        let row = tx.select_for_update((&sale.sku, &sale.warehouse)).await;
+        let (level, fence) = row.map_or((None, None), |row| (Some(row.level), row.fence));
+        self.step("SELECT the sum of the returns").await;
+        let returned = {
+            let tables = self.tables();
+            let movements = tables.ledger.iter().map(|entry| &entry.movement);
+            let returns = movements.filter(|one| one.reverses == Some(sale.operation));
+            returns.filter_map(|one| one.returned).sum()
+        };
+        let planned = match PlannedReturn::new(reversal, sale, returned, level) {
+            Ok(planned) => planned,
+            Err(refused) => return Ok(refused),
+        };
+        let level = planned.level.clone();
+        let (kind, delta) = (MovementKind::Returned, planned.restocked);
+        let key = reversal.idempotency.as_ref();
+        let mut entry = Entry::new(reversal.operation, kind, delta, &level, key);
+        entry.movement.reverses = Some(sale.operation);
+        entry.movement.returned = Some(planned.quantity);
+        tx.overwrite(Row { level, fence });
+        if !tx.insert(entry).await {
+            return Ok(ReversalOutcome::Duplicate);
+        }
+        tx.commit().await?;
+        Ok(ReversalOutcome::Done(planned))
     }
 }

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::explore::{Decisions, yield_once};
 use crate::stock::{
-    Audit, Durability, Fence, Home, Idempotency, Movement, MovementKind, OperationId, Remarks, Sku,
-    StockLevel, Warehouse,
+    Audit, Caller, Durability, Fence, Home, Idempotency, Movement, MovementKind, OperationId,
+    Remarks, Sku, StockLevel, Warehouse,
 };
 
 /// The condition of a write under a lock.
@@ -96,8 +96,15 @@ impl Entry {
             read_version: None,
             strategy: None,
             durability: Durability::Committed,
+            caller: idempotency
+                .map_or_else(Caller::anonymous, |one| one.caller.clone())
+                .as_str()
+                .to_owned(),
+            idempotency_key: idempotency.map(|one| one.key.as_str().to_owned()),
             request_hash: idempotency.map(|one| one.hash),
             remarks: Remarks::default(),
+            reverses: None,
+            returned: None,
             // The model has no time, and no explored code reads it.
             created_at: "1970-01-01T00:00:00Z".to_owned(),
         };

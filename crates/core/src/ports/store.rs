@@ -9,10 +9,10 @@ use std::fmt;
 
 use async_trait::async_trait;
 
-use super::{AttemptOutcome, ChangeOutcome, Expiry, LateAttempt, StoreError};
+use super::{AttemptOutcome, ChangeOutcome, Expiry, LateAttempt, ReversalOutcome, StoreError};
 use crate::stock::{
-    Adjustment, Deduction, Fence, Idempotency, LevelChange, Movement, OperationId, Sku, StockLevel,
-    Warehouse,
+    Adjustment, Deduction, Fence, Idempotency, LevelChange, Movement, OperationId, Reversal, Sku,
+    StockLevel, Warehouse,
 };
 
 /// Reads single levels and single operations.
@@ -70,7 +70,7 @@ pub trait DeductionStore: LedgerReader {
     ) -> Result<LateAttempt, StoreError>;
 }
 
-/// Sets and adjusts levels.
+/// Sets and adjusts levels, and reverses sales.
 #[async_trait]
 pub trait LevelStore: LedgerReader {
     /// Sets a level, and records the difference as a movement.
@@ -78,6 +78,16 @@ pub trait LevelStore: LedgerReader {
 
     /// Adds units to a level or takes them from it.
     async fn adjust(&self, adjustment: &Adjustment) -> Result<ChangeOutcome, StoreError>;
+
+    /// The movement that the SQL ledger holds under this operation id.
+    async fn operation(&self, operation: OperationId) -> Result<Option<Movement>, StoreError>;
+
+    /// Takes units of `sale` back. Never more than were sold. Only for SKUs whose home is SQL.
+    async fn reverse(
+        &self,
+        reversal: &Reversal,
+        sale: &Movement,
+    ) -> Result<ReversalOutcome, StoreError>;
 }
 
 /// What a write that follows from an earlier read depends on.

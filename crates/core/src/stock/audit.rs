@@ -7,9 +7,10 @@ use super::Warehouse;
 pub struct Audit {
     /// The warehouse.
     pub warehouse: Warehouse,
-    /// Units that came in: the sum of all movements that are not deductions.
+    /// Units that came in: the sum of all movements that are not deductions. So returned units count
+    /// if they are on hand again.
     pub received: i64,
-    /// Units sold: the sum of all deductions.
+    /// Units sold: the sum of all deductions. Units that came back later were sold too.
     pub sold: i64,
     /// Units on hand according to the counter.
     pub on_hand: i64,

@@ -1,6 +1,8 @@
-//! Changes of a level that are not sales: setting it, and adjusting it.
+//! Changes of a level that are not sales: setting it, adjusting it, and taking sold units back.
 
-use super::{Home, Idempotency, OperationId, Remark, Revision, Sku, Warehouse};
+use tokio::time::Instant;
+
+use super::{Home, Idempotency, OperationId, Quantity, Remark, Revision, Sku, Warehouse};
 
 /// What must hold for the levels in a [`Scope`], so that a change is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +46,8 @@ pub struct LevelChange {
     pub precondition: Option<Precondition>,
     /// The levels that the precondition is about.
     pub scope: Scope,
+    /// When the caller is answered at the latest. In SQL, no change is made later.
+    pub deadline: Instant,
 }
 
 /// Adds units to a level or takes them from it.
@@ -63,4 +67,25 @@ pub struct Adjustment {
     pub reference: Option<Remark>,
     /// The caller's key, if one was sent.
     pub idempotency: Option<Idempotency>,
+    /// When the caller is answered at the latest. In SQL, no adjustment is made later.
+    pub deadline: Instant,
+}
+
+/// Takes units of a sale back.
+#[derive(Debug, Clone)]
+pub struct Reversal {
+    /// The operation id of the movement that records the return.
+    pub operation: OperationId,
+    /// The operation id of the sale.
+    pub sale: OperationId,
+    /// How many units come back; `None`: all that are left.
+    pub quantity: Option<Quantity>,
+    /// Whether they are on hand again.
+    pub restock: bool,
+    /// The reason.
+    pub reason: Remark,
+    /// The caller's key, if one was sent.
+    pub idempotency: Option<Idempotency>,
+    /// When the caller is answered at the latest. No return is made later.
+    pub deadline: Instant,
 }

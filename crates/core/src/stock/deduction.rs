@@ -22,6 +22,15 @@ impl OperationId {
     pub fn mint() -> Self {
         Self(Uuid::now_v7())
     }
+
+    /// When the id was made, in milliseconds since 1970. `None` if the service did not make it.
+    #[must_use]
+    pub fn millis(self) -> Option<i64> {
+        let is_ours = self.0.get_version_num() == 7;
+        let made = self.0.get_timestamp().filter(|_| is_ours)?;
+        let (seconds, nanoseconds) = made.to_unix();
+        i64::try_from(seconds * 1000 + u64::from(nanoseconds) / 1_000_000).ok()
+    }
 }
 
 impl fmt::Display for OperationId {

@@ -12,6 +12,22 @@ pub enum StockError {
     /// There is no such SKU, or none in that warehouse.
     #[error("there is no such SKU in that warehouse; PUT /stock/{{sku}} with on_hand creates it")]
     UnknownSku,
+    /// The ledger has no operation with that id.
+    #[error(
+        "no such operation is recorded; an operation on stock in Redis is recorded a moment later"
+    )]
+    UnknownOperation,
+    /// Only sales can be reversed.
+    #[error("the operation is not a sale; only a sale can be reversed")]
+    NotASale,
+    /// More units are to come back than are left of the sale.
+    #[error("{left} units of the sale are left to come back; nothing was changed")]
+    ExceedsSale {
+        /// Units requested.
+        requested: i64,
+        /// Units of the sale that have not come back.
+        left: i64,
+    },
     /// Fewer units are available than requested.
     #[error("{requested} requested, {available} available; nothing was taken")]
     Insufficient {
@@ -106,6 +122,9 @@ impl StockError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::UnknownSku => "unknown-sku",
+            Self::UnknownOperation => "unknown-operation",
+            Self::NotASale => "not-a-sale",
+            Self::ExceedsSale { .. } => "exceeds-sale",
             Self::Insufficient { .. } => "insufficient-stock",
             Self::IdempotencyKeyReused => "idempotency-key-reused",
             Self::RequestInFlight => "request-in-flight",

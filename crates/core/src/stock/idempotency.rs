@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
-use super::{Quantity, Sku, Warehouse};
+use super::{OperationId, Quantity, Sku, Warehouse};
 
 /// The sender of a request. Keys are unique per caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,10 +61,20 @@ impl IdempotencyKey {
 pub struct RequestHash(pub [u8; 32]);
 
 impl RequestHash {
-    /// The hash of a deduction of one line.
+    /// The hash of a deduction of one line. Without a reference it is the hash of the first release,
+    /// so that retries of its requests are recognised.
     #[must_use]
-    pub fn of_deduction(sku: &Sku, warehouse: &Warehouse, quantity: Quantity) -> Self {
-        Self::of_lines(&format!("deduct\n{sku}\t{warehouse}\t{quantity}\n"))
+    pub fn of_deduction(
+        sku: &Sku,
+        warehouse: &Warehouse,
+        quantity: Quantity,
+        reference: Option<&str>,
+    ) -> Self {
+        let reference = reference.map(|reference| format!("{reference}\n"));
+        let reference = reference.unwrap_or_default();
+        Self::of_lines(&format!(
+            "deduct\n{sku}\t{warehouse}\t{quantity}\n{reference}"
+        ))
     }
 
     /// The hash of an adjustment.
@@ -79,6 +89,20 @@ impl RequestHash {
         let reference = reference.unwrap_or_default();
         Self::of_lines(&format!(
             "adjust\n{sku}\t{warehouse}\t{delta}\n{reason}\n{reference}\n"
+        ))
+    }
+
+    /// The hash of a reversal. `quantity` is `None` if all units come back that are left.
+    #[must_use]
+    pub fn of_reversal(
+        sale: OperationId,
+        quantity: Option<Quantity>,
+        restock: bool,
+        reason: &str,
+    ) -> Self {
+        let quantity = quantity.map_or_else(|| "all".to_owned(), |units| units.to_string());
+        Self::of_lines(&format!(
+            "reverse\n{sale}\t{quantity}\t{restock}\n{reason}\n"
         ))
     }
 
@@ -101,6 +125,23 @@ pub struct Idempotency {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first release computed this hash, and its ledgers have it.
+    #[test]
+    fn hash_without_a_reference_never_changes() {
+        let (sku, warehouse) = (Sku::parse("a").unwrap(), Warehouse::default());
+        let hash = |reference| {
+            let RequestHash(bytes) =
+                RequestHash::of_deduction(&sku, &warehouse, Quantity::ONE, reference);
+            format!("{bytes:02x?}").replace(", ", "")
+        };
+        assert_eq!(
+            hash(None),
+            "[c9311394522a82a466b2ad4f72f6303bbc33bd9f21dfec5d50d48f93d781cf6f]"
+        );
+        assert_ne!(hash(Some("R-1")), hash(None));
+        assert_ne!(hash(Some("R-1")), hash(Some("R-2")));
+    }
 
     #[test]
     fn keys_are_bounded_visible_ascii() {

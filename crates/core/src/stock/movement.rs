@@ -14,6 +14,8 @@ pub enum MovementKind {
     Deducted,
     /// A correction: breakage, a count, a changed limit.
     Adjusted,
+    /// Units of a sale came back.
+    Returned,
     /// A kind that only a later release records. Requests cannot name it.
     #[serde(skip)]
     Other(String),
@@ -38,6 +40,7 @@ impl MovementKind {
             Self::Received => "received",
             Self::Deducted => "deducted",
             Self::Adjusted => "adjusted",
+            Self::Returned => "returned",
             Self::Other(name) => name,
         }
     }
@@ -49,6 +52,7 @@ impl From<String> for MovementKind {
             "received" => Self::Received,
             "deducted" => Self::Deducted,
             "adjusted" => Self::Adjusted,
+            "returned" => Self::Returned,
             _ => Self::Other(name),
         }
     }
@@ -77,10 +81,18 @@ pub struct Movement {
     pub strategy: Option<String>,
     /// How durable it was when it was acknowledged.
     pub durability: Durability,
+    /// Who sent the request.
+    pub caller: String,
+    /// The caller's key, if one was sent.
+    pub idempotency_key: Option<String>,
     /// The hash of the request, if it had an idempotency key.
     pub request_hash: Option<RequestHash>,
     /// What the caller remarked on it.
     pub remarks: Remarks,
+    /// The sale of which units came back, if it is a return.
+    pub reverses: Option<OperationId>,
+    /// How many units came back, if it is a return. They are in `delta` only if they are on hand again.
+    pub returned: Option<i64>,
     /// When the database recorded it: RFC 3339, UTC.
     pub created_at: String,
 }

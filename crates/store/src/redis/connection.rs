@@ -15,8 +15,8 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult,
-    ScriptInvocation,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError,
+    RedisResult, ScriptInvocation,
 };
 use tokio::time::{Instant, timeout};
 
@@ -115,6 +115,16 @@ impl SharedConnection {
     /// How long a caller waits for a reply.
     pub(super) fn limit(&self) -> Duration {
         self.connector.limit
+    }
+
+    /// Sends commands that are safe to repeat.
+    pub(super) async fn read_all<T: FromRedisValue>(
+        &self,
+        commands: &Pipeline,
+    ) -> Result<T, StoreError> {
+        let (mut connection, attempt) = self.get().await.map_err(connecting)?;
+        let answer = commands.query_async(&mut connection).await;
+        self.drop_if_broken(answer, &attempt).map_err(reading)
     }
 
     /// Sends a command that is safe to repeat.

@@ -38,7 +38,7 @@ pub(crate) struct ConditionalWrite<'a> {
     /// depend on it.
     level_values: [Value<'a>; 4],
     /// When the caller is answered at the latest.
-    deadline: Instant,
+    pub(crate) deadline: Instant,
     /// When the attempt expires. Set when it is sent.
     expiry: OnceLock<Expiry>,
 }

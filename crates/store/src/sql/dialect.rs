@@ -34,6 +34,13 @@ pub(crate) trait Dialect: Server + Clone {
         values: &[Value<'_>],
     ) -> impl Future<Output = sqlx::Result<Vec<T>>> + Send;
 
+    /// Executes a statement, and returns how many rows it changed.
+    fn execute(
+        connection: &mut Self::Connection,
+        statement: Statement,
+        values: &[Value<'_>],
+    ) -> impl Future<Output = sqlx::Result<u64>> + Send;
+
     /// Writes a level and its movement, and commits both, in as few messages as possible. `None` if
     /// the condition does not hold.
     fn conditional_write(
@@ -170,7 +177,7 @@ where
     Ok(query.persistent(statement.persistent))
 }
 
-/// [`Dialect::fetch`] for a driver of sqlx. `$query` converts a statement and its values to a query
+/// [`Dialect::fetch`] and [`Dialect::execute`] for a driver of sqlx. `$query` converts a statement and its values to a query
 /// of the driver. A macro, because sqlx's bounds for a generic driver are longer than the code.
 macro_rules! fetch {
     ($query:expr) => {
@@ -181,6 +188,15 @@ macro_rules! fetch {
         ) -> sqlx::Result<Vec<T>> {
             let rows = $query(statement, values)?.fetch_all(connection).await?;
             rows.iter().map(T::from_row).collect()
+        }
+
+        async fn execute(
+            connection: &mut Self::Connection,
+            statement: $crate::sql::dialect::Statement,
+            values: &[$crate::sql::dialect::Value<'_>],
+        ) -> sqlx::Result<u64> {
+            let done = $query(statement, values)?.execute(connection).await?;
+            Ok(done.rows_affected())
         }
     };
 }

@@ -3,6 +3,7 @@
 //! Every flow either commits a level together with its movement, or changes nothing.
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{Dialect, Statement, values};
@@ -11,19 +12,21 @@ use super::ledger_row::LedgerRow;
 use super::pool::Transaction;
 use super::reads::recorded;
 use super::rows;
-use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS};
+use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
 use super::{SqlStore, WRITE};
 use crate::{Result, StoreError};
 use stocklock_core::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader,
-    LevelStore, PlannedLevel, RedisMethod, SqlMethod, adjusted_in_sql,
+    LevelStore, PlannedLevel, RedisMethod, ReversalOutcome, SqlMethod, adjusted_in_sql,
 };
 use stocklock_core::stock::{
-    Adjustment, Deduction, Fence, Home, LevelChange, Sku, StockLevel, Warehouse,
+    Adjustment, Deduction, Fence, Home, LevelChange, Movement, OperationId, Reversal, Sku,
+    StockLevel, Warehouse,
 };
 
 /// SKU, warehouse, units to add.
-const CHANGE_ON_HAND: &str = "UPDATE stock SET on_hand = on_hand + $3, version = version + 1
+pub(super) const CHANGE_ON_HAND: &str =
+    "UPDATE stock SET on_hand = on_hand + $3, version = version + 1
     WHERE sku = $1 AND warehouse = $2 AND home = 'sql'";
 
 /// SKU, warehouse.
@@ -65,7 +68,9 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
                     Ok((row, deducted(remaining)))
                 };
                 let duplicate = AttemptOutcome::Duplicate;
-                self.under_row_lock(place, duplicate, decide).await
+                let deadline = deduction.deadline;
+                self.under_row_lock(place, deadline, duplicate, decide)
+                    .await
             }
         }
     }
@@ -181,7 +186,7 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
             }
             let row = LedgerRow::from_level_change(change, &planned);
             let level = planned.level;
-            Ok(match tx.record_and_commit(&row).await? {
+            Ok(match tx.record_and_commit(&row, change.deadline).await? {
                 Inserted::New => ChangeOutcome::Done { level, created },
                 Inserted::Duplicate => ChangeOutcome::Duplicate,
             })
@@ -197,8 +202,19 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
             let created = false;
             Ok((row, ChangeOutcome::Done { level, created }))
         };
-        self.under_row_lock(place, ChangeOutcome::Duplicate, decide)
+        let duplicate = ChangeOutcome::Duplicate;
+        self.under_row_lock(place, adjustment.deadline, duplicate, decide)
             .await
+    }
+
+    async fn operation(&self, operation: OperationId) -> Result<Option<Movement>> {
+        let (statement, identity) = recorded::<D>(operation, None);
+        let found = self.select_movements(self.lookups(), statement, &identity);
+        Ok(found.await?.pop())
+    }
+
+    async fn reverse(&self, reversal: &Reversal, sale: &Movement) -> Result<ReversalOutcome> {
+        self.take_back(reversal, sale).await
     }
 }
 
@@ -208,6 +224,7 @@ impl<D: Dialect> SqlStore<D> {
     async fn under_row_lock<T: Send>(
         &self,
         (sku, warehouse): (&Sku, &Warehouse),
+        deadline: Instant,
         duplicate: T,
         decide: impl FnOnce(Option<StockLevel>) -> Result<(LedgerRow, T), T> + Send,
     ) -> Result<T> {
@@ -227,7 +244,7 @@ impl<D: Dialect> SqlStore<D> {
             let change = values![sku.as_str(), warehouse.as_str(), row.delta];
             let changed = tx.execute(CHANGE_ON_HAND, &change).await;
             changed.map_err(before_commit)?;
-            let recorded = tx.record_and_commit(&row).await;
+            let recorded = tx.record_and_commit(&row, deadline).await;
             Ok(match self.find_key_in_flight(recorded, &row).await? {
                 Inserted::New => outcome,
                 Inserted::Duplicate => duplicate,
@@ -290,16 +307,32 @@ impl<D: Dialect> SqlStore<D> {
 impl<D: Dialect> Transaction<D> {
     /// Records a movement in the transaction that wrote its level, and commits both. Rolls back if
     /// the ledger already has the operation.
-    pub(super) async fn record_and_commit(mut self, row: &LedgerRow) -> Result<Inserted> {
+    ///
+    /// # Errors
+    /// [`StoreError::Aborted`] if the message arrived too late for the caller's `deadline`.
+    pub(super) async fn record_and_commit(
+        mut self,
+        row: &LedgerRow,
+        deadline: Instant,
+    ) -> Result<Inserted> {
+        let [available, reverses, returned, expiry, _] = &*NEXT_PARAMETERS;
+        let Words { now, no_table, .. } = D::WORDS;
         let statement = Statement::built(format!(
-            "INSERT INTO movement ({}) VALUES ({}, {})",
-            *INSERT_COLUMNS, *INSERT_PARAMETERS, NEXT_PARAMETERS[0]
+            "INSERT INTO movement ({}, reverses, returned)
+            SELECT {}, {available}, {reverses}, {returned}{no_table} WHERE {now} < {expiry}",
+            *INSERT_COLUMNS, *INSERT_PARAMETERS
         ));
-        let answer = self
-            .execute(statement, &row.values()[..=LedgerRow::KNOWN])
-            .await;
+        let expires_at = self.expiry(deadline).at;
+        let others = values![row.reverses, row.returned, expires_at];
+        let values = [&row.values()[..=LedgerRow::KNOWN], &others].concat();
+        let answer = self.execute(statement, &values).await;
+        let is_late = matches!(answer, Ok(0));
         let waits_for_its_key = !D::EMBEDDED && D::WORDS.begin_read_uncommitted.is_none();
         let recorded = inserted(answer, waits_for_its_key && row.idempotency_key.is_some())?;
+        if is_late {
+            self.roll_back().await;
+            return Err(StoreError::Aborted("the last message was too late".into()));
+        }
         match recorded {
             Inserted::New => self.commit().await?,
             Inserted::Duplicate => self.roll_back().await,

@@ -213,5 +213,5 @@ pub(crate) async fn insert_entry<D: Dialect>(
         entry_time = D::WORDS.entry_time.replace("$millis", millis),
         no_table = D::WORDS.no_table,
     ));
-    tx.execute(statement, &row.values()).await
+    tx.execute(statement, &row.values()).await.map(drop)
 }

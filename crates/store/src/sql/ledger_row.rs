@@ -9,10 +9,10 @@ use uuid::Uuid;
 use super::dialect::{Value, values};
 use crate::journal::EntryId;
 use crate::{Result, StoreError};
-use stocklock_core::ports::PlannedLevel;
+use stocklock_core::ports::{PlannedLevel, PlannedReturn};
 use stocklock_core::stock::{
     Adjustment, Caller, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
-    OperationId, Remarks, RequestHash, Sku, StockLevel, Warehouse,
+    OperationId, Remarks, RequestHash, Reversal, Sku, StockLevel, Warehouse,
 };
 
 /// A movement as the ledger stores it.
@@ -36,6 +36,10 @@ pub(crate) struct LedgerRow {
     pub(crate) request_hash: Option<Vec<u8>>,
     #[sqlx(flatten, try_from = "RemarkColumns")]
     pub(crate) remarks: Remarks,
+    /// The sale, if the movement is its return.
+    pub(crate) reverses: Option<Uuid>,
+    /// How many units came back, if the movement is a return.
+    pub(crate) returned: Option<i64>,
     /// RFC 3339, UTC. Empty until the database has recorded the row.
     pub(crate) created_at: String,
     /// The journal entry that contained the movement. Zero for stock whose home is SQL.
@@ -67,6 +71,8 @@ impl LedgerRow {
             idempotency_key: idempotency.map(|i| i.key.as_str().to_owned()),
             request_hash: idempotency.map(|i| i.hash.0.to_vec()),
             remarks: Remarks::default(),
+            reverses: None,
+            returned: None,
             created_at: String::new(),
             entry: EntryId::default(),
         }
@@ -104,6 +110,25 @@ impl LedgerRow {
         let mut row = Self::of_change(adjustment.operation, after, adjustment.delta, key);
         row.remarks.reason = Some(adjustment.reason.clone());
         row.remarks.reference.clone_from(&adjustment.reference);
+        row
+    }
+
+    /// Units of a sale that came back.
+    pub(crate) fn from_reversal(reversal: &Reversal, planned: &PlannedReturn) -> Self {
+        let PlannedReturn {
+            level,
+            quantity,
+            restocked,
+        } = planned;
+        let (kind, key) = (MovementKind::Returned, reversal.idempotency.as_ref());
+        let place = (&level.sku, &level.warehouse);
+        let mut row = Self {
+            available_after: level.available(),
+            reverses: Some(reversal.sale.0),
+            returned: Some(*quantity),
+            ..Self::new(reversal.operation, place, &kind, *restocked, key)
+        };
+        row.remarks.reason = Some(reversal.reason.clone());
         row
     }
 
@@ -179,10 +204,14 @@ impl LedgerRow {
             read_version: self.read_version,
             strategy: self.strategy,
             durability: durability.ok_or_else(|| corrupt("durability", &self.durability))?,
+            caller: self.caller,
+            idempotency_key: self.idempotency_key,
             request_hash: hash
                 .map_err(|bytes| corrupt("request_hash", &format!("{} bytes", bytes.len())))?
                 .map(RequestHash),
             remarks: self.remarks,
+            reverses: self.reverses.map(OperationId),
+            returned: self.returned,
             created_at: self.created_at,
         })
     }

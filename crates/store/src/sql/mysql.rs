@@ -42,6 +42,8 @@ impl Dialect for MySqlServer {
         entry_time: "from_unixtime($millis / 1000)",
         no_table: " FROM dual",
         begin_read_uncommitted: Some("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; BEGIN"),
+        // MariaDB reads the first comment only, MySQL the second.
+        idle_limit: "/*M! @@idle_transaction_timeout */ /*!50708 @@wait_timeout */ * 1000",
     };
 
     fetch!(query);

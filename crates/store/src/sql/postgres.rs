@@ -43,6 +43,8 @@ impl Dialect for PostgresServer {
         entry_time: "to_timestamp($millis / 1000.0)",
         no_table: "",
         begin_read_uncommitted: None,
+        idle_limit: "extract(epoch FROM
+            current_setting('idle_in_transaction_session_timeout')::interval) * 1000",
     };
 
     fetch!(query::<Postgres>);

@@ -35,7 +35,7 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     /// The movements that a statement selects.
-    async fn select_movements(
+    pub(super) async fn select_movements(
         &self,
         pool: &Pool<D>,
         statement: Statement,
@@ -79,7 +79,7 @@ impl<D: Dialect> SqlBackend for SqlStore<D> {
 }
 
 /// Selects the columns of `LedgerRow`; `rest` of the statement selects the rows.
-fn movements<D: Dialect>(rest: &str) -> Statement {
+pub(super) fn movements<D: Dialect>(rest: &str) -> Statement {
     Statement::built(format!(
         "SELECT {}, {} AS created_at FROM movement {rest}",
         *LEDGER_COLUMNS,

@@ -36,6 +36,8 @@ impl Dialect for SqliteFile {
         entry_time: "strftime('%Y-%m-%dT%H:%M:%fZ', $millis / 1000.0, 'unixepoch')",
         no_table: "",
         begin_read_uncommitted: None,
+        // No server ends a transaction.
+        idle_limit: "0",
     };
 
     fetch!(query::<Sqlite>);
@@ -57,10 +59,12 @@ impl Dialect for SqliteFile {
         };
         let mut row = write.row.clone();
         row.available_after = available;
-        Ok(Some(match tx.record_and_commit(&row).await? {
-            Inserted::New => deducted(available),
-            Inserted::Duplicate => AttemptOutcome::Duplicate,
-        }))
+        Ok(Some(
+            match tx.record_and_commit(&row, write.deadline).await? {
+                Inserted::New => deducted(available),
+                Inserted::Duplicate => AttemptOutcome::Duplicate,
+            },
+        ))
     }
 
     /// Inserts the rows one by one, and skips duplicates.

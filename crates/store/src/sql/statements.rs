@@ -36,6 +36,8 @@ pub(crate) struct Words {
     /// Begins a transaction that also reads what others have not committed, if an insert into the
     /// ledger may wait for more than the same key.
     pub(crate) begin_read_uncommitted: Option<&'static str>,
+    /// How long a transaction of this session may be idle until the server ends it, in milliseconds.
+    pub(crate) idle_limit: &'static str,
 }
 
 /// The columns of `LevelRow`.
@@ -71,7 +73,7 @@ pub(crate) static LEDGER_COLUMNS: LazyLock<String> = LazyLock::new(|| {
     let remarks = Remarks::NAMES.join(", ");
     format!(
         "operation_id, sku, warehouse, kind, delta, available_after, read_version, strategy, \
-         durability, caller, idempotency_key, request_hash, {remarks}"
+         durability, caller, idempotency_key, request_hash, {remarks}, reverses, returned"
     )
 });
 

@@ -296,7 +296,7 @@ pub(crate) fn deduction(sku: &Sku, key: Option<&str>, strategy: Strategy) -> Ded
     let idempotency = key.map(|key| Idempotency {
         caller: Caller::anonymous(),
         key: IdempotencyKey::parse(key).expect("a valid key"),
-        hash: RequestHash::of_deduction(sku, &warehouse, Quantity::ONE),
+        hash: RequestHash::of_deduction(sku, &warehouse, Quantity::ONE, None),
     });
     Deduction {
         operation: OperationId::mint(),
@@ -320,5 +320,6 @@ pub(super) fn adjustment(delta: i64) -> Adjustment {
         reason: Remark::parse("reason", "count").expect("a valid reason"),
         reference: None,
         idempotency: None,
+        deadline: Instant::now() + WAIT_LIMIT,
     }
 }

@@ -85,15 +85,15 @@ impl<S: Server> PooledConnection<S> {
 }
 
 impl<D: Dialect> PooledConnection<D> {
-    /// Executes a statement that has no rows.
+    /// Executes a statement, and returns how many rows it changed.
     pub(crate) async fn execute(
         &mut self,
         statement: impl Into<Statement> + Send,
         values: &[Value<'_>],
-    ) -> sqlx::Result<()> {
-        let rows: Vec<()> = self.fetch(statement, values).await?;
-        drop(rows);
-        Ok(())
+    ) -> sqlx::Result<u64> {
+        let statement = statement.into();
+        let answer = D::execute(self.send(), statement, values).await;
+        self.received(answer)
     }
 
     /// Executes a statement, and returns its rows.

@@ -56,6 +56,11 @@ impl ServerHealth {
         })
     }
 
+    /// How long a statement may take until the server ends it.
+    pub(crate) fn statement_limit(&self) -> Duration {
+        statement_limit(self.wait_limit)
+    }
+
     pub(super) fn record_success(&self) {
         self.last().success = Some(Instant::now());
     }

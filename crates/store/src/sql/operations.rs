@@ -1,0 +1,133 @@
+//! Looking up what operations did, and whether they can still be made.
+
+use async_trait::async_trait;
+
+use super::dialect::{Dialect, Statement, Value, values};
+use super::errors::before_commit;
+use super::ledger_row::LedgerRow;
+use super::reads::movements;
+use super::statements::Words;
+use super::{SqlStore, WRITE};
+use crate::Result;
+use stocklock_core::stock::{Home, Movement, OperationFilter};
+
+/// How far the clocks of the replicas and of the servers may be apart, in milliseconds.
+pub(crate) const CLOCK_MARGIN: i64 = 10_000;
+
+/// SKUs of a home.
+const OF_HOME: &str = "SELECT sku FROM stock WHERE home = $1 LIMIT 1";
+
+/// Looks up operations in the ledger.
+#[async_trait]
+pub(crate) trait OperationQueries: Send + Sync {
+    /// The movements of the operations that the ledger has.
+    async fn operations(&self, of: &OperationFilter) -> Result<Vec<Movement>>;
+
+    /// The same, if no transaction is open of a request whose caller was answered by `deadline`, in
+    /// milliseconds since 1970. Otherwise `None`.
+    async fn final_operations(
+        &self,
+        of: &OperationFilter,
+        deadline: i64,
+    ) -> Result<Option<Vec<Movement>>>;
+
+    /// Whether there is a SKU with this home.
+    async fn has_home(&self, home: Home) -> Result<bool>;
+}
+
+#[async_trait]
+impl<D: Dialect> OperationQueries for SqlStore<D> {
+    async fn operations(&self, of: &OperationFilter) -> Result<Vec<Movement>> {
+        let (statement, values) = select::<D>(of);
+        self.select_movements(&self.ledger_readers, statement, &values)
+            .await
+    }
+
+    /// The last message of a request arrives by its deadline, or changes nothing. Its statement may
+    /// run for the statement limit. COMMIT may then arrive until the server ends the transaction.
+    async fn final_operations(
+        &self,
+        of: &OperationFilter,
+        deadline: i64,
+    ) -> Result<Option<Vec<Movement>>> {
+        let statement_limit = self.health.statement_limit().as_millis();
+        let statement_limit = i64::try_from(statement_limit).unwrap_or(i64::MAX);
+        let ended_by = deadline
+            .saturating_add(CLOCK_MARGIN)
+            .saturating_add(statement_limit);
+        // No server ends SQLite's transactions. This one begins when no other writes.
+        let pool = if D::EMBEDDED {
+            &self.writers
+        } else {
+            &self.ledger_readers
+        };
+        self.read(WRITE, async {
+            let mut tx = pool.begin(D::WORDS.begin).await?;
+            let clock = tx.fetch(clock_and_idle_limit(&D::WORDS), &[]).await;
+            let clock: Vec<(i64, i64)> = clock.map_err(before_commit)?;
+            let found = if clock.iter().all(|(now, idle)| now - idle > ended_by) {
+                let (statement, values) = select::<D>(of);
+                let found = tx.fetch(statement, &values).await;
+                let found: Vec<LedgerRow> = found.map_err(before_commit)?;
+                let found: Result<Vec<_>> = found.into_iter().map(LedgerRow::movement).collect();
+                Some(found?)
+            } else {
+                None
+            };
+            tx.roll_back().await;
+            Ok(found)
+        })
+        .await
+    }
+
+    async fn has_home(&self, home: Home) -> Result<bool> {
+        let home = values![home.as_str()];
+        let found: Vec<(String,)> = self.select(&self.ledger_readers, OF_HOME, &home).await?;
+        Ok(!found.is_empty())
+    }
+}
+
+/// Selects the movements of the operations.
+fn select<D: Dialect>(of: &OperationFilter) -> (Statement, Vec<Value<'_>>) {
+    match of {
+        OperationFilter::Id(operation) => (
+            movements::<D>("WHERE operation_id = $1 ORDER BY line"),
+            values![operation.0].to_vec(),
+        ),
+        OperationFilter::Key(caller, key) => (
+            movements::<D>("WHERE caller = $1 AND idempotency_key = $2"),
+            values![caller.as_str(), key.as_str()].to_vec(),
+        ),
+        OperationFilter::Reference {
+            caller,
+            reference,
+            before,
+            limit,
+        } => (
+            movements::<D>(
+                "WHERE caller = $1 AND reference = $2 AND ($3 IS NULL OR operation_id < $3)
+                ORDER BY operation_id DESC, line DESC LIMIT $4",
+            ),
+            values![
+                caller.as_str(),
+                reference.as_str(),
+                before.map(|operation| operation.0),
+                i64::from(*limit),
+            ]
+            .to_vec(),
+        ),
+    }
+}
+
+/// Reads the server's clock, and how long it lets a transaction idle.
+fn clock_and_idle_limit(words: &Words) -> Statement {
+    let Words {
+        now,
+        idle_limit,
+        integer,
+        ..
+    } = words;
+    Statement::built(format!(
+        "SELECT cast({now} AS {integer}), cast({idle_limit} AS {integer})"
+    ))
+}

@@ -1,0 +1,141 @@
+//! `GET /operations`: what an operation did, found by its id, its key or its reference.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+use uuid::fmt::Hyphenated;
+
+use super::movements::MovementBody;
+use super::paging::{PageSize, bad_cursor};
+use super::{Api, ApiError, NoFields, StrictQuery, openapi};
+use stocklock_core::stock::{Caller, IdempotencyKey, OperationFilter, OperationId, Remark};
+
+/// What operations did.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct OperationBody {
+    /// `committed`: the ledger has the operation. `pending`: not yet; it may still be made.
+    /// `not-recorded`: it was not made, and never will be.
+    status: &'static str,
+    /// What was committed, newest operation first.
+    movements: Vec<MovementBody>,
+    /// The `cursor` parameter for the next page; `null` on the last page.
+    next_cursor: Option<String>,
+}
+
+impl OperationBody {
+    /// Looks the operations up. `sent`: when the last request was sent, in milliseconds since 1970.
+    async fn find(
+        api: &Api,
+        of: &OperationFilter,
+        sent: Option<i64>,
+        size: PageSize,
+    ) -> Result<Json<Self>, ApiError> {
+        let limit = api.config.limits.request_deadline_ms.as_millis();
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let deadline = sent.map(|sent| sent.saturating_add(limit));
+        let (status, mut movements) = api.store.operations(of, deadline).await?;
+        let next_cursor = size.cut(&mut movements, |last| last.operation.to_string());
+        Ok(Json(Self {
+            status: status.as_str(),
+            movements: movements.into_iter().map(MovementBody::from).collect(),
+            next_cursor,
+        }))
+    }
+}
+
+/// Get what an operation did
+///
+/// `pending` becomes `not-recorded` when the request can no longer be made: its id has the time.
+#[utoipa::path(
+    get, path = "/operations/{id}", tag = "operations", params(openapi::OperationPath),
+    responses(
+        (status = 200, description = "What is known", body = OperationBody),
+        openapi::ReadErrors,
+    )
+)]
+pub(super) async fn operation(
+    State(api): State<Arc<Api>>,
+    Path(id): Path<String>,
+    _: StrictQuery<NoFields>,
+) -> Result<Json<OperationBody>, ApiError> {
+    let id = operation_id(&id)?;
+    // No operation has an id without a time.
+    let sent = id.millis().unwrap_or_default();
+    let of = OperationFilter::Id(id);
+    OperationBody::find(&api, &of, Some(sent), PageSize::default()).await
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OperationQuery {
+    /// The Idempotency-Key of the request. Either this or a reference.
+    key: Option<String>,
+    /// The reference of the requests.
+    reference: Option<String>,
+    /// When the last request with this key or reference was sent, in milliseconds since 1970.
+    /// Without it, nothing is ever `not-recorded`, because a request may still be made.
+    #[param(value_type = Option<i64>)]
+    since: Option<u64>,
+    /// Maximum number of movements on the page, 1 to 1000; default 100.
+    #[param(value_type = Option<u32>)]
+    limit: Option<PageSize>,
+    /// The `next_cursor` of the previous page.
+    cursor: Option<String>,
+}
+
+impl OperationQuery {
+    fn filter(self, size: PageSize) -> Result<OperationFilter, ApiError> {
+        let caller = Caller::anonymous();
+        let cursor = self.cursor.as_deref().map(Uuid::parse_str).transpose();
+        let before = cursor.map_err(|_| bad_cursor())?.map(OperationId);
+        let filter = match (self.key, self.reference) {
+            (Some(key), None) => {
+                let key = IdempotencyKey::parse(&key).map_err(str::to_owned);
+                key.map(|key| OperationFilter::Key(caller, key))
+            }
+            (None, Some(reference)) => {
+                let reference = Remark::parse("reference", reference);
+                reference.map(|reference| OperationFilter::Reference {
+                    caller,
+                    reference,
+                    before,
+                    limit: size.rows_to_read(),
+                })
+            }
+            _ => Err("send either key or reference".to_owned()),
+        };
+        filter.map_err(ApiError::invalid)
+    }
+}
+
+/// Find operations by their Idempotency-Key or their reference
+#[utoipa::path(
+    get, path = "/operations", tag = "operations", params(OperationQuery),
+    responses(
+        (status = 200, description = "What is known", body = OperationBody),
+        openapi::ReadErrors,
+    )
+)]
+pub(super) async fn operations(
+    State(api): State<Arc<Api>>,
+    StrictQuery(query): StrictQuery<OperationQuery>,
+) -> Result<Json<OperationBody>, ApiError> {
+    let size = query.limit.unwrap_or_default();
+    let sent = query.since.map(i64::try_from).transpose();
+    let sent = sent.map_err(|_| ApiError::invalid("since: too large"))?;
+    let of = query.filter(size)?;
+    OperationBody::find(&api, &of, sent, size).await
+}
+
+/// The operation in the path, as a UUID with hyphens.
+pub(super) fn operation_id(text: &str) -> Result<OperationId, ApiError> {
+    let id = Some(text).filter(|text| text.len() == Hyphenated::LENGTH);
+    let id = id.and_then(|text| Uuid::parse_str(text).ok());
+    let id = id.ok_or_else(|| ApiError::invalid("id: not the id of an operation"))?;
+    Ok(OperationId(id))
+}

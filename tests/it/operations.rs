@@ -1,0 +1,176 @@
+//! Looking up what an operation did, by its id, its key and its reference.
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::faults::until;
+use crate::redis_home::command;
+use crate::store_contract::fixture::Raw;
+use crate::support::app::{Answer, TestApp, send};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::fresh_redis;
+
+/// Of June 2024. No request made it.
+const OLD_ID: &str = "01900000-0000-7000-8000-000000000000";
+
+async fn get(app: &TestApp, path: &str) -> Answer {
+    send(app.request(1, Method::GET, path)).await
+}
+
+/// The status of operations that are not in the ledger.
+async fn status(app: &TestApp, path: &str) -> Value {
+    let answer = get(app, path).await;
+    assert_eq!(answer.ok()["movements"], json!([]), "{path}");
+    answer.body["status"].clone()
+}
+
+/// Sells one unit of `a`.
+async fn sell(app: &TestApp, key: &str, reference: &str) -> Value {
+    let order = json!({"sku": "a", "reference": reference});
+    let order = app.deduct(0, "single-sql", &order);
+    send(order.header("Idempotency-Key", key)).await.ok()["id"].clone()
+}
+
+#[rstest]
+#[tokio::test]
+async fn operation_is_found_by_id_key_and_reference(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let app = TestApp::start(backend).await;
+    app.set_level("a", 10).await;
+    let mut sold = Vec::new();
+    for (key, reference) in [("k1", "R-1"), ("k2", "R-1"), ("k3", "r-1")] {
+        sold.push(sell(&app, key, reference).await);
+    }
+    let id = sold[1].as_str().expect("an id");
+    for path in [format!("/operations/{id}"), "/operations?key=k2".to_owned()] {
+        let found = get(&app, &path).await;
+        assert_eq!(found.ok()["status"], "committed", "{path}");
+        let [movement] = &found.body["movements"].as_array().expect("a list")[..] else {
+            panic!("{found:?}");
+        };
+        let expected = json!([id, "a", "deducted", -1, 8, "k2", "R-1", "anonymous"]);
+        let fields = [
+            "id",
+            "sku",
+            "kind",
+            "delta",
+            "available_after",
+            "idempotency_key",
+            "reference",
+            "caller",
+        ];
+        assert_eq!(json!(fields.map(|field| &movement[field])), expected);
+    }
+    let mut found = Vec::new();
+    let mut path = "/operations?reference=R-1&limit=1".to_owned();
+    loop {
+        let page = get(&app, &path).await;
+        found.push(page.ok()["movements"][0]["id"].clone());
+        let Some(cursor) = page.body["next_cursor"].as_str() else {
+            break;
+        };
+        path = format!("/operations?reference=R-1&limit=1&cursor={cursor}");
+    }
+    assert_eq!(found, [sold[1].clone(), sold[0].clone()]);
+    app.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn operation_is_not_recorded_when_it_is_too_late(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let app = TestApp::start(backend).await;
+    app.set_level("a", 10).await;
+    let sold = sell(&app, "k1", "R-1").await;
+    // Made at the same time as the sale, but never a request.
+    let mut recent = sold.as_str().expect("an id").to_owned();
+    recent.replace_range(24.., "000000000000");
+    for (path, expected) in [
+        (format!("/operations/{recent}"), "pending"),
+        (format!("/operations/{OLD_ID}"), "not-recorded"),
+        (
+            "/operations/00000000-0000-4000-8000-000000000000".to_owned(),
+            "not-recorded",
+        ),
+        ("/operations?key=k9".to_owned(), "pending"),
+        ("/operations?key=k9&since=0".to_owned(), "not-recorded"),
+        (
+            "/operations?reference=R-9&since=1700000000000".to_owned(),
+            "not-recorded",
+        ),
+        (
+            "/operations?reference=R-9&since=9000000000000".to_owned(),
+            "pending",
+        ),
+    ] {
+        assert_eq!(status(&app, &path).await, expected, "{path}");
+    }
+    app.stop().await;
+}
+
+/// The transaction that records the operation is still open, so its COMMIT may come.
+#[rstest]
+#[tokio::test]
+async fn operation_of_an_open_transaction_gets_no_final_answer(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let app = TestApp::with_flags(backend, 1, &["--wait-limit-ms=1000"]).await;
+    app.set_level("a", 10).await;
+    let sold = sell(&app, "k1", "R-1").await;
+    let mut recent = sold.as_str().expect("an id").to_owned();
+    recent.replace_range(24.., "000000000000");
+    let mut open = Raw::connect(backend, &app.database_url).await;
+    open.begin().await;
+    open.record_key().await;
+    let path = format!("/operations/{recent}");
+    assert_eq!(status(&app, &path).await, "pending");
+    // The test's own transaction has an id without a time. Only SQLite can see that it is open.
+    if backend == Sqlite {
+        let open_id = "/operations/00000000-0000-0000-0000-000000000001";
+        let waited = get(&app, open_id).await;
+        assert_eq!(waited.status_and_code(), (503, "contended"));
+        open.run("COMMIT").await.expect("it can be committed");
+        assert_eq!(get(&app, open_id).await.ok()["status"], "committed");
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn journal_that_is_behind_may_hold_the_operation() {
+    let redis = fresh_redis().await;
+    let app = TestApp::with_flags(Sqlite, 2, &["--redis-url", &redis.url]).await;
+    let old = format!("/operations/{OLD_ID}");
+    assert_eq!(status(&app, &old).await, "not-recorded");
+    let level = json!({"on_hand": 5, "home": "redis"});
+    assert_eq!(send(app.put(0, "in-redis", &level)).await.status, 201);
+    let order = app.deduct(0, "redis-lua", &json!({"sku": "in-redis"}));
+    let sold = send(order).await.ok()["id"].clone();
+    let sold = format!("/operations/{}", sold.as_str().expect("an id"));
+    until("the journal is applied", async || {
+        get(&app, &sold).await.ok()["status"] == "committed"
+    })
+    .await;
+
+    // In another journal, an entry of that time that no consumer can read.
+    let keys: Vec<String> = command(&redis.url, &["KEYS", "journal:*}"]).await;
+    let (ledger, shard) = keys[0].rsplit_once('.').expect("ledger and shard");
+    let other = if shard == "7}" { "8}" } else { "7}" };
+    let journal = format!("{ledger}.{other}");
+    let entry = ["XADD", &journal, "1700000000000-1", "v", "99"];
+    let _id: String = command(&redis.url, &entry).await;
+    assert_eq!(status(&app, &old).await, "pending");
+    let entry = ["XDEL", &journal, "1700000000000-1"];
+    let _removed: i64 = command(&redis.url, &entry).await;
+    assert_eq!(status(&app, &old).await, "not-recorded");
+
+    // A replica that does not know the journals cannot say.
+    let blind = TestApp::on_migrated(&app.database_url, 1, &[]).await;
+    let answer = get(&blind, &old).await;
+    assert_eq!(answer.status_and_code(), (503, "home-unavailable"));
+    assert_eq!(get(&blind, &sold).await.ok()["status"], "committed");
+    blind.stop().await;
+    app.stop().await;
+}
