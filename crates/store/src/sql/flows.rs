@@ -268,7 +268,7 @@ impl<D: Dialect> SqlStore<D> {
 
     /// Returns `written`. If it waited for a lock although another transaction is recording its key, that
     /// is the reason to tell the caller.
-    async fn find_key_in_flight<T>(&self, written: Result<T>, row: &LedgerRow) -> Result<T> {
+    pub(super) async fn find_key_in_flight<T>(&self, written: Result<T>, row: &LedgerRow) -> Result<T> {
         let (error, key, begin) = match (written, &row.idempotency_key) {
             (Err(StoreError::LockWait(error)), Some(key)) => {
                 match D::WORDS.begin_read_uncommitted {

@@ -44,7 +44,8 @@ impl<D: Dialect> SqlStore<D> {
             let changed = tx.execute(CHANGE_ON_HAND, &change).await;
             changed.map_err(before_commit)?;
             let row = LedgerRow::from_reversal(reversal, &planned);
-            Ok(match tx.record_and_commit(&row, reversal.deadline).await? {
+            let recorded = tx.record_and_commit(&row, reversal.deadline).await;
+            Ok(match self.find_key_in_flight(recorded, &row).await? {
                 Inserted::New => ReversalOutcome::Done(planned),
                 Inserted::Duplicate => ReversalOutcome::Duplicate,
             })
