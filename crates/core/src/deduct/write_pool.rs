@@ -110,3 +110,27 @@ fn log_unanswered(error: &StockError) {
         _ => tracing::debug!(%error, "a write was refused after its client had disconnected"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn write_keeps_its_slot_after_its_caller_has_left() {
+        let pool = WritePool::new(1, Duration::from_mins(1));
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let slot = pool.admit().expect("a free slot");
+        let write = async move {
+            ended.await.expect("the test ends the write");
+            Ok(())
+        };
+        let caller = pool.run(slot, write);
+        tokio::time::timeout(Duration::ZERO, caller)
+            .await
+            .expect_err("the write has not ended");
+        assert!(pool.admit().is_err());
+        end.send(()).expect("the write runs");
+        pool.drained().await;
+        assert!(pool.admit().is_ok());
+    }
+}

@@ -179,3 +179,22 @@ impl MigrationServer for SqliteFile {
         migration::explain_file(error, &file)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `2` is FULL: COMMIT returns after the log is on the disk.
+    #[tokio::test]
+    async fn every_commit_is_synced() {
+        let name = format!("stocklock-synced-{}.db", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let file = SqliteFile::at(&format!("sqlite://{}", path.display())).unwrap();
+        let mut connection = file.for_writer().open().await.unwrap();
+        let synchronous = sqlx::query_scalar("PRAGMA synchronous");
+        let synchronous: i64 = synchronous.fetch_one(&mut connection).await.unwrap();
+        drop(connection);
+        std::fs::remove_file(path).unwrap();
+        assert_eq!(synchronous, 2);
+    }
+}
