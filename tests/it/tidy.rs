@@ -22,6 +22,7 @@ const ONLY_IN: [(&str, &[&str]); 7] = [
             "src/config.rs",
             "src/config",
             "tests",
+            "crates/core/tests",
             "crates/lab",
             "crates/locks/examples",
             "crates/locks/tests",

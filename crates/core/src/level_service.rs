@@ -72,12 +72,7 @@ impl LevelService {
     /// Dropping the future does not stop the change.
     pub async fn set_level(&self, change: LevelChange) -> Result<LevelSet, StockError> {
         let Self { store, policy, .. } = self.clone();
-        let write = async move {
-            run_to_outcome(&policy, |unknown| {
-                set_level_once(&*store, &change, unknown.is_some())
-            })
-            .await
-        };
+        let write = async move { set_level(&*store, &policy, &change).await };
         self.writes.run(self.writes.admit()?, write).await
     }
 
@@ -90,14 +85,35 @@ impl LevelService {
     /// Dropping the future does not stop the adjustment.
     pub async fn adjust(&self, adjustment: Adjustment) -> Result<Adjusted, StockError> {
         let Self { store, policy, .. } = self.clone();
-        let write = async move {
-            run_to_outcome(&policy, |unknown| {
-                adjust_once(&*store, &adjustment, unknown.is_some())
-            })
-            .await
-        };
+        let write = async move { adjust(&*store, &policy, &adjustment).await };
         self.writes.run(self.writes.admit()?, write).await
     }
+}
+
+/// Sets a level in this task, for [`LevelService`] and for tests that explore every interleaving.
+///
+/// # Errors
+/// As [`LevelService::set_level`].
+pub async fn set_level(
+    store: &dyn LevelStore,
+    policy: &RetryPolicy,
+    change: &LevelChange,
+) -> Result<LevelSet, StockError> {
+    let attempt = |unknown: Option<_>| set_level_once(store, change, unknown.is_some());
+    run_to_outcome(policy, attempt).await
+}
+
+/// The same for an adjustment.
+///
+/// # Errors
+/// As [`LevelService::adjust`].
+pub async fn adjust(
+    store: &dyn LevelStore,
+    policy: &RetryPolicy,
+    adjustment: &Adjustment,
+) -> Result<Adjusted, StockError> {
+    let attempt = |unknown: Option<_>| adjust_once(store, adjustment, unknown.is_some());
+    run_to_outcome(policy, attempt).await
 }
 
 async fn set_level_once(
