@@ -71,9 +71,10 @@ impl LevelService {
     /// # Cancel safety
     /// Dropping the future does not stop the change.
     pub async fn set_level(&self, change: LevelChange) -> Result<LevelSet, StockError> {
+        let slot = self.writes.admit(&change.sku)?;
         let Self { store, policy, .. } = self.clone();
         let write = async move { set_level(&*store, &policy, &change).await };
-        self.writes.run(self.writes.admit()?, write).await
+        self.writes.run(slot, write).await
     }
 
     /// Adds units to a level or takes them from it.
@@ -84,9 +85,10 @@ impl LevelService {
     /// # Cancel safety
     /// Dropping the future does not stop the adjustment.
     pub async fn adjust(&self, adjustment: Adjustment) -> Result<Adjusted, StockError> {
+        let slot = self.writes.admit(&adjustment.sku)?;
         let Self { store, policy, .. } = self.clone();
         let write = async move { adjust(&*store, &policy, &adjustment).await };
-        self.writes.run(self.writes.admit()?, write).await
+        self.writes.run(slot, write).await
     }
 }
 

@@ -11,21 +11,21 @@ use futures_util::future::join_all;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, DeductionStore as _, RedisMethod, StoreError};
 use stocklock::stock::{Deduction, Durability};
+use stocklock_testkit::assert_matches;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::{runtime, spawn};
 
 use super::{assert_exact, deduct, fixture, fixture_with_journal_limit, flush, run, sell};
-use crate::store_contract::fixture::{Fixture, deduction, deduction_with_key, redis_options};
+use crate::store_contract::fixture::{
+    Attempt, Fixture, On, deduction, deduction_with_key, redis_options,
+};
 use crate::support::proxy::Proxy;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::fresh_redis;
 
 /// Deducts all at once. The test has one thread, so all of them wait before the first call is sent.
-async fn try_all(
-    fixture: &Fixture,
-    orders: &[Deduction],
-) -> Vec<Result<AttemptOutcome, StoreError>> {
+async fn try_all(fixture: &Fixture, orders: &[Deduction]) -> Vec<Attempt> {
     let deduct = |order| fixture.store.deduct_in_redis(order, RedisMethod::Script);
     join_all(orders.iter().map(deduct)).await
 }
@@ -41,7 +41,7 @@ async fn refused_as_full(fixture: &Fixture, count: usize) -> usize {
     attempts.iter().filter(|attempt| is_full(attempt)).count()
 }
 
-fn is_full(attempt: &Result<AttemptOutcome, StoreError>) -> bool {
+fn is_full(attempt: &Attempt) -> bool {
     matches!(attempt, Err(StoreError::JournalFull))
 }
 
@@ -51,10 +51,7 @@ fn of_one_sku(units: impl IntoIterator<Item = u32>) -> Vec<Deduction> {
 }
 
 fn sold(remaining: i64) -> AttemptOutcome {
-    AttemptOutcome::Deducted {
-        remaining,
-        durability: Durability::Redis,
-    }
+    On::REDIS.done(remaining)
 }
 
 /// The number of movements in each entry of the only journal.
@@ -196,13 +193,10 @@ async fn batch_that_fills_the_journal_is_accepted_in_part() {
     assert_eq!(read.on_hand, 7);
     // One entry, but three movements, which count for every way to deduct.
     assert_eq!(entries(&fixture).await, [3]);
-    let store = &fixture.store;
     for next in [
         deduct(&fixture, "a", RedisMethod::Script).await,
         deduct(&fixture, "a", RedisMethod::Watch).await,
-        store
-            .write_back(&deduction("a", 1), &read, Condition::Version)
-            .await,
+        fixture.write_back(&read, Condition::Version).await,
     ] {
         assert!(is_full(&next), "{next:?}");
     }
@@ -274,7 +268,7 @@ async fn error_of_a_script_call_is_returned_to_its_whole_batch() {
     run::<String>(&fixture, &["RENAME", &level, "aside"]).await;
     run::<u64>(&fixture, &["LPUSH", &level, "no level"]).await;
     for attempt in try_all(&fixture, &of_one_sku([1; 5])).await {
-        assert!(matches!(attempt, Err(StoreError::Bug(_))), "{attempt:?}");
+        assert_matches!(attempt, Err(StoreError::Bug(_)));
     }
     run::<String>(&fixture, &["RENAME", "aside", &level]).await;
     all(&fixture, &of_one_sku([1; 5])).await;
@@ -317,8 +311,5 @@ async fn deduction_behind_aborted_calls_has_an_unknown_outcome() {
     end.send(()).unwrap();
     other.join().unwrap();
     let outcome = third.await;
-    assert!(
-        matches!(outcome, Err(StoreError::OutcomeUnknown(..))),
-        "{outcome:?}"
-    );
+    assert_matches!(outcome, Err(StoreError::OutcomeUnknown(..)));
 }

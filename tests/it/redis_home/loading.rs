@@ -11,7 +11,9 @@ use stocklock::stock::Home;
 use tokio::task::JoinSet;
 
 use super::{assert_exact, deduct, deduct_until_decided, flush, lose_level, run, sell};
-use crate::store_contract::fixture::{Fixture, On, adjustment, deduction, level_change, name};
+use crate::store_contract::fixture::{
+    Fixture, On, adjustment, deduction, guarded, level_change, name,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_level_is_loaded_once_by_concurrent_buyers() {
@@ -56,10 +58,8 @@ async fn evicted_level_is_loaded_with_the_sales_in_the_journal() {
     assert!(level.version > before.version + 1000, "{level:?}");
     sell(&fixture, "a", 5).await;
     let refused = deduct(&fixture, "a", RedisMethod::Script).await;
-    assert_eq!(
-        refused.unwrap(),
-        AttemptOutcome::Insufficient { available: 0 }
-    );
+    let short = AttemptOutcome::Insufficient { available: 0 };
+    assert_eq!(refused.unwrap(), short);
     assert!(fixture.audit("a").await.consistent());
 }
 
@@ -87,11 +87,7 @@ async fn versions_are_never_reused_after_repeated_losses() {
         flush(&fixture).await;
         assert!(fixture.level("a").await.version > read.version);
         sell(&fixture, "a", 2).await;
-        let sale = deduction("a", 1);
-        let late = fixture
-            .store
-            .write_back(&sale, &read, Condition::Version)
-            .await;
+        let late = fixture.write_back(&read, Condition::Version).await;
         assert_eq!(late.unwrap(), AttemptOutcome::Conflict);
     }
 }
@@ -142,9 +138,7 @@ async fn drift_is_repaired_in_the_level_itself() {
     add("version", 1).await;
 
     assert!(fixture.audit("a").await.consistent());
-    let late = store
-        .write_back(&deduction("a", 1), &read, Condition::Version)
-        .await;
+    let late = fixture.write_back(&read, Condition::Version).await;
     assert_eq!(late.unwrap(), AttemptOutcome::Conflict);
     sell(&fixture, "a", 6).await;
     assert_exact(&fixture, "a", 10, 0).await;
@@ -214,7 +208,7 @@ async fn each_home_refuses_stock_of_the_other() {
     }
     let in_redis = deduction("redis", 1);
     for refused in [
-        store.deduct_in_sql(&in_redis, SqlMethod::Guarded).await,
+        guarded(store, &in_redis).await,
         store.deduct_in_sql(&in_redis, SqlMethod::RowLock).await,
     ] {
         assert_eq!(refused.unwrap(), AttemptOutcome::WrongHome(Home::Redis));

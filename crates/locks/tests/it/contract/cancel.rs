@@ -5,7 +5,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use stocklock_locks::Nonce;
-use stocklock_locks::backend::Request;
+use stocklock_locks::backend::{Backend as _, Request};
+use stocklock_locks::clock::Clock as _;
 
 use crate::rig::{Counts, Rig, RigExt, eventually, use_lock, wait_until_nothing_is_left};
 
