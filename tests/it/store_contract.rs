@@ -4,6 +4,7 @@
 mod changes;
 mod contention;
 mod deductions;
+mod differential;
 mod fenced;
 pub(crate) mod fixture;
 mod ledger;

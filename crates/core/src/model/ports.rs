@@ -10,7 +10,7 @@ use crate::ports::{
 };
 use crate::stock::{
     Adjustment, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
-    OperationId, Sku, StockLevel, Warehouse,
+    OperationId, Remarks, Sku, StockLevel, Warehouse,
 };
 
 /// The expiry of a write that cannot be late.
@@ -56,6 +56,7 @@ impl MemoryStore {
         let mut sale = Entry::new(deduction.operation, kind, delta, after, key);
         sale.movement.read_version = read.map(|level| level.version);
         sale.movement.strategy = Some(deduction.strategy.to_owned());
+        sale.movement.remarks = deduction.remarks.clone();
         if !tx.insert(sale).await? {
             return Ok(AttemptOutcome::Duplicate);
         }
@@ -169,15 +170,17 @@ impl DeductionStore for MemoryStore {
         let place = (&deduction.sku, &deduction.warehouse);
         let mut tx = Transaction::begin(self);
         let fence_only = self.condition == WriteCondition::FenceOnly;
+        let units = read.on_hand - deduction.quantity.units();
         let allowed = |row: &Row| match condition {
-            Condition::None => true,
+            // The CHECK of the table.
+            Condition::None => units - row.level.held >= -row.level.backorder_limit,
             Condition::Version => row.level.version == read.version,
             Condition::Fence(fence) => {
                 (fence_only || row.level.version == read.version) && !row.is_after(fence)
             }
         };
         let set = |row: &mut Row| {
-            row.level.on_hand = read.on_hand - deduction.quantity.units();
+            row.level.on_hand = units;
             if let Condition::Fence(fence) = condition {
                 row.fence = Some(fence.clone());
             }
@@ -235,6 +238,7 @@ impl LevelStore for MemoryStore {
         let (operation, delta) = (change.operation, planned.delta());
         let mut movement = Entry::of_change(operation, delta, &planned.level, None);
         movement.movement.read_version = planned.old.as_ref().map(|old| old.version);
+        movement.movement.remarks.reason = change.reason.clone();
         let created = planned.is_creation();
         self.record_change(tx, movement, planned.level, created)
             .await
@@ -255,7 +259,11 @@ impl LevelStore for MemoryStore {
             fence: fence.flatten(),
         });
         let key = adjustment.idempotency.as_ref();
-        let movement = Entry::of_change(adjustment.operation, delta, &level, key);
+        let mut movement = Entry::of_change(adjustment.operation, delta, &level, key);
+        movement.movement.remarks = Remarks {
+            reason: Some(adjustment.reason.clone()),
+            reference: adjustment.reference.clone(),
+        };
         self.record_change(tx, movement, level, false).await
     }
 }

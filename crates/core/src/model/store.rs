@@ -261,8 +261,9 @@ impl MemoryStore {
         movements
     }
 
-    /// The committed levels of a SKU, in warehouse order.
-    pub(super) fn levels_of(&self, sku: &Sku) -> Vec<StockLevel> {
+    /// The committed levels of a SKU, in warehouse order, without a step.
+    #[must_use]
+    pub fn levels_now(&self, sku: &Sku) -> Vec<StockLevel> {
         let tables = self.tables();
         let levels = tables.levels.iter().map(|row| row.level.clone());
         let mut found: Vec<_> = levels.filter(|level| level.sku == *sku).collect();

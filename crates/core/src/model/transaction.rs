@@ -103,10 +103,10 @@ impl Transaction {
         self.lock(format!("sku {sku}")).await;
         let select = "SELECT the SKU's levels FOR UPDATE";
         self.store.step(select).await?;
-        for level in self.store.levels_of(sku) {
+        for level in self.store.levels_now(sku) {
             self.lock_row((sku, &level.warehouse)).await;
         }
-        Ok(self.store.levels_of(sku))
+        Ok(self.store.levels_now(sku))
     }
 
     /// `INSERT` of a row of stock, or `UPDATE` of all its columns except the fence.

@@ -231,7 +231,7 @@ fn lost_lease_oversells_unless_version_and_fence_are_checked(
 #[rstest]
 #[case::single_sql(Scenario::new(SingleSql, 1, 2))]
 #[case::for_update(Scenario::new(ForUpdate, 1, 2))]
-#[case::optimistic(Scenario::new(Optimistic, 1, 2))]
+#[case::optimistic(Scenario::new(Optimistic, 1, 1))]
 #[case::lock(with_lost_lease())]
 fn faults_at_every_step_make_no_answer_wrong(#[case] scenario: Scenario) {
     let tally = scenario

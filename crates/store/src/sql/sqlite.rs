@@ -187,14 +187,10 @@ mod tests {
     /// `2` is FULL: COMMIT returns after the log is on the disk.
     #[tokio::test]
     async fn every_commit_is_synced() {
-        let name = format!("stocklock-synced-{}.db", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let file = SqliteFile::at(&format!("sqlite://{}", path.display())).unwrap();
-        let mut connection = file.for_writer().open().await.unwrap();
+        let SqliteFile(file) = SqliteFile::at("sqlite://synced.db").unwrap().for_writer();
+        let mut connection = file.filename(":memory:").connect().await.unwrap();
         let synchronous = sqlx::query_scalar("PRAGMA synchronous");
         let synchronous: i64 = synchronous.fetch_one(&mut connection).await.unwrap();
-        drop(connection);
-        std::fs::remove_file(path).unwrap();
         assert_eq!(synchronous, 2);
     }
 }
