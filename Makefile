@@ -3,7 +3,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run release testkit up down status test verify services schemathesis check audit loadtest bench bench-test
+.PHONY: help run release testkit up down status test services schemathesis verify mutations check audit loadtest bench bench-test
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -49,6 +49,9 @@ check: ## check format, lints and documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
+
+mutations: services ## check that a test fails for each change of the code in tests/mutations.json; MUTATIONS=... selects
+	@python3 tests/mutations.py $(MUTATIONS)
 
 loadtest: services release ## sell out a SKU through nginx with k6, then load each strategy with oha
 	@loadtest/run.sh

@@ -135,6 +135,18 @@ async fn unfinished_pipelined_header_is_closed() {
     app.stop().await;
 }
 
+/// The answers fill the buffers of both sides, and then the server waits for its client.
+#[tokio::test]
+async fn connection_whose_client_reads_no_answer_is_closed() {
+    let limits = ["--header-timeout-ms=300", "--idle-timeout-ms", FAR];
+    let app = app(&[&limits[..], &["--first-byte-timeout-ms", FAR]].concat()).await;
+    let mut client = Client::connect(&app).await;
+    let request = b"GET /openapi.json HTTP/1.1\r\nHost: test\r\n\r\n";
+    let flood = async { while client.0.write_all(request).await.is_ok() {} };
+    timeout(PATIENCE, flood).await.expect("it is closed");
+    app.stop().await;
+}
+
 #[tokio::test]
 async fn stalled_body_is_answered_408_and_the_connection_closed() {
     let app = app(&["--body-timeout-ms=300", "--idle-timeout-ms", FAR]).await;

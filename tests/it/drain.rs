@@ -127,6 +127,34 @@ async fn deductions_in_progress_are_answered(#[values(Sqlite, Mysql, Postgres)] 
     Ledger::at(&database.url).assert_sold(SKU, &sold).await;
 }
 
+/// No connection is open, so only the deduction itself keeps the process from ending.
+#[rstest]
+#[tokio::test]
+async fn deduction_whose_client_has_left_is_completed(
+    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let limits = [("WAIT_LIMIT_MS", "20000"), ("MAX_IN_FLIGHT", "1")];
+    let limits = [&limits[..], &[("REQUEST_DEADLINE_MS", "30000")]].concat();
+    let (mut process, database) = lab(backend, &limits).await;
+    let rival = Rival::holding_stock(backend, &database.url).await;
+    let buyer = tokio::spawn(buy(process.url("/stock/deduct")));
+    is_full(&process).await;
+    buyer.abort();
+    let left = buyer.await.expect_err("it waits for the stock");
+    assert!(left.is_cancelled());
+
+    process.terminate();
+    refuses_connections(&process).await;
+    // A process that does not wait for its deduction would end within this time.
+    sleep(LOCKED).await;
+    assert!(process.is_running());
+    rival.let_go().await;
+    let ended = process.ended().await;
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let sold = Ledger::at(&database.url).sold(SKU).await;
+    assert_eq!(sold.len(), 1);
+}
+
 /// Goal: a request without an answer has no effect, so even a client without a key knows the
 /// outcome.
 ///

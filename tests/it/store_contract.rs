@@ -7,6 +7,7 @@ mod creations;
 mod deadlines;
 mod deductions;
 mod duplicates;
+mod differential;
 mod fenced;
 pub(crate) mod fixture;
 mod ledger;

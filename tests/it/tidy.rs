@@ -22,6 +22,7 @@ const ONLY_IN: [(&str, &[&str]); 7] = [
             "src/config.rs",
             "src/config",
             "tests",
+            "crates/core/tests",
             "crates/lab",
             "crates/locks/examples",
             "crates/locks/tests",
@@ -136,6 +137,24 @@ fn words_of_one_place_are_used_only_there() {
                 file.path
             );
         }
+    }
+}
+
+/// `make mutations` applies each of these changes, and runs the test that must notice it.
+#[test]
+fn each_mutation_applies_and_names_an_existing_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| fs::read_to_string(root.join(path)).expect(path);
+    let list: Vec<serde_json::Value> =
+        serde_json::from_str(&read("tests/mutations.json")).expect("a list");
+    let sources = sources();
+    for mutation in list {
+        let field = |name: &str| mutation[name].as_str().expect("a text");
+        let found = read(field("file")).matches(field("find")).count();
+        assert_eq!(found, 1, "{mutation:#}");
+        let test = format!("fn {}(", field("test"));
+        let exists = sources.iter().any(|file| file.text.contains(&test));
+        assert!(exists, "{mutation:#}");
     }
 }
 

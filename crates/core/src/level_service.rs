@@ -78,12 +78,7 @@ impl LevelService {
     pub async fn set_level(&self, change: LevelChange) -> Result<LevelSet, StockError> {
         let slot = self.writes.admit(&change.sku)?;
         let Self { store, policy, .. } = self.clone();
-        let write = async move {
-            run_to_outcome(&policy, |unknown| {
-                set_level_once(&*store, &change, unknown.is_some())
-            })
-            .await
-        };
+        let write = async move { set_level(&*store, &policy, &change).await };
         self.writes.run(slot, write).await
     }
 
@@ -97,12 +92,7 @@ impl LevelService {
     pub async fn adjust(&self, adjustment: Adjustment) -> Result<Adjusted, StockError> {
         let slot = self.writes.admit(&adjustment.sku)?;
         let Self { store, policy, .. } = self.clone();
-        let write = async move {
-            run_to_outcome(&policy, |unknown| {
-                adjust_once(&*store, &adjustment, unknown.is_some())
-            })
-            .await
-        };
+        let write = async move { adjust(&*store, &policy, &adjustment).await };
         self.writes.run(slot, write).await
     }
 
@@ -129,6 +119,32 @@ impl LevelService {
         };
         self.writes.run(slot, write).await
     }
+}
+
+/// Sets a level in this task, for [`LevelService`] and for tests that explore every interleaving.
+///
+/// # Errors
+/// As [`LevelService::set_level`].
+pub async fn set_level(
+    store: &dyn LevelStore,
+    policy: &RetryPolicy,
+    change: &LevelChange,
+) -> Result<LevelSet, StockError> {
+    let attempt = |unknown: Option<_>| set_level_once(store, change, unknown.is_some());
+    run_to_outcome(policy, attempt).await
+}
+
+/// The same for an adjustment.
+///
+/// # Errors
+/// As [`LevelService::adjust`].
+pub async fn adjust(
+    store: &dyn LevelStore,
+    policy: &RetryPolicy,
+    adjustment: &Adjustment,
+) -> Result<Adjusted, StockError> {
+    let attempt = |unknown: Option<_>| adjust_once(store, adjustment, unknown.is_some());
+    run_to_outcome(policy, attempt).await
 }
 
 async fn set_level_once(

@@ -5,10 +5,11 @@
 
 mod explore;
 mod lock;
+mod mutex;
 mod ports;
 mod store;
 mod transaction;
 
-pub use explore::{Decisions, Explorer, Failure, Task, World, yield_once};
+pub use explore::{Decisions, Explorer, Failure, Task, World, mortal, yield_once};
 pub use lock::ModelLock;
-pub use store::{MemoryStore, WriteCondition};
+pub use store::{Faults, MemoryStore, WriteCondition};

@@ -2,6 +2,9 @@
 //! decided on its own.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::thread;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -9,10 +12,17 @@ use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, DeductionStore as _, RedisMethod, StoreError};
 use stocklock::stock::{Deduction, Durability};
 use stocklock_testkit::assert_matches;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+use tokio::{runtime, spawn};
 
 use super::{assert_exact, deduct, fixture, fixture_with_journal_limit, flush, run, sell};
-use crate::store_contract::fixture::{Attempt, Fixture, On, deduction, deduction_with_key};
+use crate::store_contract::fixture::{
+    Attempt, Fixture, On, deduction, deduction_with_key, redis_options,
+};
+use crate::support::proxy::Proxy;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::fresh_redis;
 
 /// Deducts all at once. The test has one thread, so all of them wait before the first call is sent.
 async fn try_all(fixture: &Fixture, orders: &[Deduction]) -> Vec<Attempt> {
@@ -261,4 +271,43 @@ async fn error_of_a_script_call_is_returned_to_its_whole_batch() {
     run::<String>(&fixture, &["RENAME", "aside", &level]).await;
     all(&fixture, &of_one_sku([1; 5])).await;
     assert_eq!(fixture.audit("a").await.sold, 5);
+}
+
+/// Two calls are in flight when the runtime of their deductions ends. A third deduction waits behind
+/// them. It may have been sent, as far as its caller knows.
+#[tokio::test]
+async fn deduction_behind_aborted_calls_has_an_unknown_outcome() {
+    let redis = fresh_redis().await;
+    let (proxy, url) = Proxy::before(&redis.url).await;
+    let fixture = Fixture::new(Sqlite).await.with(redis_options(&url));
+    fixture.put("a", 10).await;
+    deduct(&fixture, "a", RedisMethod::Script).await.unwrap();
+    let _hold = proxy.hold_request(b"\"single-sql\"");
+    let (sent, both_are_sent) = oneshot::channel();
+    let (end, ended) = oneshot::channel::<()>();
+    let store = Arc::clone(&fixture.store);
+    let other = thread::spawn(move || {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(async move {
+            for _ in 0..2 {
+                let store = Arc::clone(&store);
+                let order = deduction("a", 1);
+                spawn(async move { store.deduct_in_redis(&order, RedisMethod::Script).await });
+                // The other tasks of this thread take turns until the call is sent.
+                for _ in 0..100 {
+                    yield_now().await;
+                }
+            }
+            sent.send(()).unwrap();
+            ended.await.unwrap();
+        });
+    });
+    both_are_sent.await.unwrap();
+    let order = deduction("a", 1);
+    let mut third = pin!(fixture.store.deduct_in_redis(&order, RedisMethod::Script));
+    assert!(third.as_mut().now_or_never().is_none());
+    end.send(()).unwrap();
+    other.join().unwrap();
+    let outcome = third.await;
+    assert_matches!(outcome, Err(StoreError::OutcomeUnknown(..)));
 }

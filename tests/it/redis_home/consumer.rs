@@ -6,6 +6,7 @@ use stocklock::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, LevelStore as _, RedisMethod,
     StoreError,
 };
+use stocklock::stock::{Adjustment, Remark};
 use stocklock_testkit::assert_matches;
 
 use super::{assert_exact, deduct, fixture, fixture_with_journal_limit, flush, run, sell};
@@ -28,7 +29,11 @@ async fn sql_agrees_with_redis_to_the_unit_on_every_database(
     ] {
         assert_deducted(&fixture.store.deduct_in_redis(deduction, how).await);
     }
-    fixture.store.adjust(&adjustment("货", 4)).await.unwrap();
+    let delivery = Adjustment {
+        reference: Some(Remark::parse("reference", "R-1").unwrap()),
+        ..adjustment("货", 4)
+    };
+    fixture.store.adjust(&delivery).await.unwrap();
     let read = fixture.level("货").await;
     for _ in 0..2 {
         // Both from the same read: a lost update, which the level does not notice.
@@ -55,6 +60,7 @@ async fn sql_agrees_with_redis_to_the_unit_on_every_database(
     ];
     assert_eq!(recorded[..5], expected);
     assert_eq!(movements[0].read_version, Some(read.version));
+    assert_eq!(movements[2].remarks.texts(), [Some("count"), Some("R-1")]);
     let hash = first.idempotency.map(|key| key.hash);
     assert_eq!(movements[4].request_hash, hash);
     let (created, first_sold) = (&movements[5].created_at, &movements[4].created_at);
@@ -98,6 +104,17 @@ async fn entry_that_is_read_again_is_recorded_once(
 
     assert_exact(&fixture, "a", 4, 6).await;
     assert_eq!(length(&fixture, &journal).await, 0);
+    // With their own ids, they are older than the level in SQL.
+    run::<()>(&fixture, &["DEL", &journal]).await;
+    for (id, fields) in &entries {
+        let fields = fields.iter().map(String::as_str);
+        let add: Vec<_> = ["XADD", &journal, id].into_iter().chain(fields).collect();
+        run::<String>(&fixture, &add).await;
+    }
+    fixture.settle().await;
+    assert_eq!(length(&fixture, &journal).await, 0);
+    flush(&fixture).await;
+    assert_exact(&fixture, "a", 4, 6).await;
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! The operations that Redis remembers after their movements have left the journal.
 
+use std::time::Duration;
+
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition, RedisMethod};
 use stocklock::ports::{DeductionStore as _, LedgerReader as _, LevelStore as _};
@@ -69,6 +71,12 @@ async fn operation_is_remembered_once_with_or_without_a_key() {
         deduct(&fixture, "a", how).await.unwrap();
     }
     assert_eq!(remembered(&fixture).await, before + 6);
+    for key in ["scripted", "watched", "written", "adjusted"] {
+        let operation = fixture.key(&format!("op:*:{key}")).await;
+        let left = run(&fixture, &["PTTL", &operation]).await;
+        let left = Duration::from_millis(left);
+        assert!(left > Duration::from_hours(23), "{key}: {left:?}");
+    }
     // The operation can still be found by its key.
     for (way, sale) in [(Way::Script, &watched), (Way::Watch, &written)] {
         assert_eq!(way.deduct(&fixture, sale).await, AttemptOutcome::Duplicate);

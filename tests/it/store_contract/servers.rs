@@ -120,6 +120,20 @@ async fn slow_statement_is_ended_by_the_server(#[values(Mysql, Postgres)] backen
     assert_matches!(answer, StockError::Unavailable { .. });
 }
 
+/// The server may execute the COMMIT later, so the write was not refused.
+#[rstest]
+#[tokio::test]
+async fn silence_in_commit_is_an_unknown_outcome(#[values(Mysql, Postgres)] backend: Backend) {
+    let database = fresh_database(backend).await;
+    let (proxy, url) = Proxy::before(&database.url).await;
+    let fixture = Fixture::at(backend, url).await;
+    fixture.put("a", 10).await;
+    let hold = proxy.hold_request(backend.commit_message());
+    let adjusted = timeout(SOON, fixture.store.adjust(&adjustment("a", 1))).await;
+    hold.held().await;
+    assert_matches!(adjusted, Ok(Err(StoreError::OutcomeUnknown(..))));
+}
+
 /// A replica whose connections are all busy is ready.
 #[rstest]
 #[tokio::test]

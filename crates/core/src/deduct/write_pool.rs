@@ -157,6 +157,26 @@ fn log_unanswered(error: &StockError) {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn write_keeps_its_slot_after_its_caller_has_left() {
+        let pool = WritePool::new(1, Duration::from_mins(1));
+        let sku = Sku::parse("a").expect("a valid SKU");
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let slot = pool.admit(&sku).expect("a free slot");
+        let write = async move {
+            ended.await.expect("the test ends the write");
+            Ok(())
+        };
+        let caller = pool.run(slot, write);
+        tokio::time::timeout(Duration::ZERO, caller)
+            .await
+            .expect_err("the write has not ended");
+        assert!(pool.admit(&sku).is_err());
+        end.send(()).expect("the write runs");
+        pool.drained().await;
+        assert!(pool.admit(&sku).is_ok());
+    }
+
     #[test]
     fn hot_skus_leave_slots_for_others() {
         let pool = WritePool::new(12, Duration::from_secs(1));

@@ -12,7 +12,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -300,4 +300,24 @@ pub async fn yield_once() {
         Poll::Pending
     })
     .await;
+}
+
+/// A task whose process may die before any of its steps. `deaths`: how many tasks may still die.
+/// Returns `None` if it dies; what it held is dropped.
+pub async fn mortal<T>(decisions: Decisions, deaths: Arc<AtomicU32>, task: Task<T>) -> Option<T> {
+    let mut task = Some(task);
+    let mut started = false;
+    std::future::poll_fn(|context| {
+        let may_die = std::mem::replace(&mut started, true) && deaths.load(Ordering::Relaxed) > 0;
+        if may_die && decisions.choose(2) == 1 {
+            decisions.note("the process dies");
+            deaths.fetch_sub(1, Ordering::Relaxed);
+            task = None;
+        }
+        match task.as_mut() {
+            Some(task) => task.as_mut().poll(context).map(Some),
+            None => Poll::Ready(None),
+        }
+    })
+    .await
 }

@@ -1,25 +1,23 @@
 //! A lock service in memory whose leases may end early, in every way that the explorer tries.
 //!
-//! It grants the lock in order of arrival, with a token that grows with each acquisition. A lease
-//! may end at any step: the next waiter then gets the lock, and the previous holder continues
+//! It grants the lock with a token that grows with each acquisition, in order of arrival unless the
+//! explorer tries every order. The server may be away when the lock is requested. A lease may end at any step: the next waiter then gets the lock, and the previous holder continues
 //! without knowing. A pause of a holder needs no model, because a schedule may delay any task.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use tokio::sync::OwnedMutexGuard;
-
 use super::explore::{Decisions, yield_once};
+use super::mutex::{ModelGuard, ModelMutex};
 use crate::ports::{HeldLock, Lock, LockError};
 use crate::stock::Fence;
 use crate::strategy::Dependency;
+use async_trait::async_trait;
 
 /// The only lock of the model; clones share it.
 #[derive(Debug, Clone)]
 pub struct ModelLock {
-    /// Fair, so it is granted in order of arrival.
-    mutex: Arc<tokio::sync::Mutex<()>>,
+    mutex: ModelMutex,
     state: Arc<Mutex<State>>,
     decisions: Decisions,
 }
@@ -27,10 +25,12 @@ pub struct ModelLock {
 #[derive(Debug, Default)]
 struct State {
     /// Token of the current holder, and the mutex that it holds.
-    holder: Option<(i64, OwnedMutexGuard<()>)>,
+    holder: Option<(i64, ModelGuard)>,
     last_token: i64,
     /// Number of leases that may still end early.
     losses: u32,
+    /// Number of requests that may still fail.
+    outages: u32,
 }
 
 impl ModelLock {
@@ -42,10 +42,34 @@ impl ModelLock {
             ..State::default()
         };
         Self {
-            mutex: Arc::default(),
+            mutex: ModelMutex::new(None),
             state: Arc::new(Mutex::new(state)),
             decisions: decisions.clone(),
         }
+    }
+
+    /// Makes it a decision which of its waiters gets the lock.
+    #[must_use]
+    pub fn with_any_order(self) -> Self {
+        Self {
+            mutex: ModelMutex::new(Some(&self.decisions)),
+            ..self
+        }
+    }
+
+    /// Lets at most this many requests fail.
+    #[must_use]
+    pub fn with_outages(self, outages: u32) -> Self {
+        self.state().outages = outages;
+        self
+    }
+
+    /// Decides whether a request fails.
+    fn is_away(&self) -> bool {
+        let mut state = self.state();
+        let away = state.outages > 0 && self.decisions.choose(2) == 1;
+        state.outages -= u32::from(away);
+        away
     }
 
     /// Decides whether the lease of this holder may end at a later step, before its release.
@@ -70,7 +94,9 @@ impl ModelLock {
     /// Frees the lock if this acquisition still holds it.
     fn end(&self, token: i64) {
         if self.is_held_by(token) {
-            self.state().holder = None;
+            let held = self.state().holder.take();
+            // Dropped after the state is unlocked, because the explorer may choose the next holder.
+            drop(held);
         }
     }
 
@@ -88,7 +114,11 @@ impl Lock for ModelLock {
     async fn acquire(&self, _name: &str, _wait: Duration) -> Result<Box<dyn HeldLock>, LockError> {
         yield_once().await;
         self.decisions.note("request the lock");
-        let held = Arc::clone(&self.mutex).lock_owned().await;
+        if self.is_away() {
+            self.decisions.note("the lock server is away");
+            return Err(LockError::Unavailable("away".into()));
+        }
+        let held = self.mutex.lock().await;
         let token = {
             let mut state = self.state();
             state.last_token += 1;

@@ -7,10 +7,11 @@ use super::transaction::Transaction;
 use crate::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader,
     LevelStore, PlannedLevel, PlannedReturn, RedisMethod, ReversalOutcome, SqlMethod, StoreError,
+    adjusted_in_sql,
 };
 use crate::stock::{
     Adjustment, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
-    OperationId, Reversal, Sku, StockLevel, Warehouse,
+    OperationId, Remarks, Reversal, Sku, StockLevel, Warehouse,
 };
 
 /// The expiry of a write that cannot be late.
@@ -36,7 +37,7 @@ impl MemoryStore {
         let place = (&deduction.sku, &deduction.warehouse);
         let enough = |row: &Row| row.level.available() >= units;
         let take = |row: &mut Row| row.level.on_hand -= units;
-        match tx.update(place, enough, take, expires_at).await {
+        match tx.update(place, enough, take, expires_at).await? {
             Some(after) => self.record(tx, deduction, &after.level, None).await,
             None => self.refusal(tx, deduction).await,
         }
@@ -56,7 +57,8 @@ impl MemoryStore {
         let mut sale = Entry::new(deduction.operation, kind, delta, after, key);
         sale.movement.read_version = read.map(|level| level.version);
         sale.movement.strategy = Some(deduction.strategy.to_owned());
-        if !tx.insert(sale).await {
+        sale.movement.remarks = deduction.remarks.clone();
+        if !tx.insert(sale).await? {
             return Ok(AttemptOutcome::Duplicate);
         }
         tx.commit().await?;
@@ -70,7 +72,7 @@ impl MemoryStore {
     fn send_late(&self, deduction: Deduction, expiry: Expiry) {
         let store = self.clone();
         self.decisions.spawn(Box::pin(async move {
-            store.step("a late message arrives").await;
+            store.pause("a late message arrives").await;
             let tx = Transaction::begin(&store);
             // There is no client that could receive the answer.
             let _ = store.deduct_guarded(tx, &deduction, expiry.at).await;
@@ -85,7 +87,7 @@ impl MemoryStore {
         level: StockLevel,
         created: bool,
     ) -> Result<ChangeOutcome, StoreError> {
-        if !tx.insert(movement).await {
+        if !tx.insert(movement).await? {
             return Ok(ChangeOutcome::Duplicate);
         }
         tx.commit().await?;
@@ -109,7 +111,7 @@ impl LedgerReader for MemoryStore {
         sku: &Sku,
         warehouse: &Warehouse,
     ) -> Result<Option<StockLevel>, StoreError> {
-        self.step("SELECT").await;
+        self.step("SELECT").await?;
         let tables = self.tables();
         Ok(tables.row((sku, warehouse)).map(|row| row.level.clone()))
     }
@@ -120,7 +122,7 @@ impl LedgerReader for MemoryStore {
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>, StoreError> {
-        self.step("SELECT from the ledger").await;
+        self.step("SELECT from the ledger").await?;
         let key = key(idempotency);
         let tables = self.tables();
         let find = |wanted: &dyn Fn(&Entry) -> bool| tables.ledger.iter().find(|one| wanted(one));
@@ -151,7 +153,7 @@ impl DeductionStore for MemoryStore {
                 self.deduct_guarded(tx, deduction, expiry.at).await
             }
             SqlMethod::RowLock => {
-                let level = tx.select_for_update(place).await.map(|row| row.level);
+                let level = tx.select_for_update(place).await?.map(|row| row.level);
                 if let Err(refused) = AttemptOutcome::decide(level, units) {
                     return Ok(refused);
                 }
@@ -169,25 +171,27 @@ impl DeductionStore for MemoryStore {
         let place = (&deduction.sku, &deduction.warehouse);
         let mut tx = Transaction::begin(self);
         let fence_only = self.condition == WriteCondition::FenceOnly;
+        let units = read.on_hand - deduction.quantity.units();
         let allowed = |row: &Row| match condition {
-            Condition::None => true,
+            // The CHECK of the table.
+            Condition::None => units - row.level.held >= -row.level.backorder_limit,
             Condition::Version => row.level.version == read.version,
             Condition::Fence(fence) => {
                 (fence_only || row.level.version == read.version) && !row.is_after(fence)
             }
         };
         let set = |row: &mut Row| {
-            row.level.on_hand = read.on_hand - deduction.quantity.units();
+            row.level.on_hand = units;
             if let Condition::Fence(fence) = condition {
                 row.fence = Some(fence.clone());
             }
         };
-        match (tx.update(place, allowed, set, NEVER).await, condition) {
+        match (tx.update(place, allowed, set, NEVER).await?, condition) {
             (Some(after), _) => self.record(tx, deduction, &after.level, Some(read)).await,
             (None, Condition::None) => self.refusal(tx, deduction).await,
             (None, Condition::Version) => Ok(AttemptOutcome::Conflict),
             (None, Condition::Fence(fence)) => {
-                self.step("SELECT the fence").await;
+                self.step("SELECT the fence").await?;
                 let last = tx.row(place).and_then(|row| row.fence);
                 let last = last.map(|last| (last.token, last.source.to_string()));
                 Ok(AttemptOutcome::write_refused(last, fence))
@@ -209,14 +213,14 @@ impl DeductionStore for MemoryStore {
         deduction: &Deduction,
         expiry: Expiry,
     ) -> Result<LateAttempt, StoreError> {
-        self.step("BEGIN after the expiry").await;
+        self.step("BEGIN after the expiry").await?;
         {
             let mut tables = self.tables();
             tables.clock = tables.clock.max(expiry.at);
         }
         let mut tx = Transaction::begin(self);
         let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
-        tx.select_for_update((sku, warehouse)).await;
+        tx.select_for_update((sku, warehouse)).await?;
         let key = deduction.idempotency.as_ref();
         Ok(self.recorded(sku, deduction.operation, key).await?.into())
     }
@@ -226,15 +230,16 @@ impl DeductionStore for MemoryStore {
 impl LevelStore for MemoryStore {
     async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome, StoreError> {
         let mut tx = Transaction::begin(self);
-        let existing = tx.select_sku_for_update(&change.sku).await;
+        let existing = tx.select_sku_for_update(&change.sku).await?;
         let planned = match PlannedLevel::new(change, &existing) {
             Ok(planned) => planned,
             Err(outcome) => return Ok(outcome),
         };
-        tx.put(planned.level.clone()).await;
+        tx.put(planned.level.clone()).await?;
         let (operation, delta) = (change.operation, planned.delta());
         let mut movement = Entry::of_change(operation, delta, &planned.level, None);
         movement.movement.read_version = planned.old.as_ref().map(|old| old.version);
+        movement.movement.remarks.reason = change.reason.clone();
         let created = planned.is_creation();
         self.record_change(tx, movement, planned.level, created)
             .await
@@ -244,30 +249,27 @@ impl LevelStore for MemoryStore {
         let delta = adjustment.delta;
         let place = (&adjustment.sku, &adjustment.warehouse);
         let mut tx = Transaction::begin(self);
-        let Some(Row { level: old, fence }) = tx.select_for_update(place).await else {
-            return Ok(ChangeOutcome::UnknownSku);
+        let row = tx.select_for_update(place).await?;
+        let (old, fence) = row.map(|row| (row.level, row.fence)).unzip();
+        let level = match adjusted_in_sql(adjustment, old) {
+            Ok(level) => level,
+            Err(refused) => return Ok(refused),
         };
-        let available = old.available();
-        if available + delta < 0 {
-            return Ok(ChangeOutcome::BelowLimit { available });
-        }
-        let level = StockLevel {
-            on_hand: old.on_hand + delta,
-            version: old.version + 1,
-            ..old
-        };
-        let row = Row {
+        tx.overwrite(Row {
             level: level.clone(),
-            fence,
-        };
-        tx.overwrite(row);
+            fence: fence.flatten(),
+        });
         let key = adjustment.idempotency.as_ref();
-        let movement = Entry::of_change(adjustment.operation, delta, &level, key);
+        let mut movement = Entry::of_change(adjustment.operation, delta, &level, key);
+        movement.movement.remarks = Remarks {
+            reason: Some(adjustment.reason.clone()),
+            reference: adjustment.reference.clone(),
+        };
         self.record_change(tx, movement, level, false).await
     }
 
     async fn operation(&self, operation: OperationId) -> Result<Option<Movement>, StoreError> {
-        self.step("SELECT from the ledger").await;
+        self.step("SELECT from the ledger").await?;
         let tables = self.tables();
         let mut movements = tables.ledger.iter().map(|entry| &entry.movement);
         Ok(movements.find(|one| one.operation == operation).cloned())
@@ -279,9 +281,9 @@ impl LevelStore for MemoryStore {
         sale: &Movement,
     ) -> Result<ReversalOutcome, StoreError> {
         let mut tx = Transaction::begin(self);
-        let row = tx.select_for_update((&sale.sku, &sale.warehouse)).await;
-        let (level, fence) = row.map_or((None, None), |row| (Some(row.level), row.fence));
-        self.step("SELECT the sum of the returns").await;
+        let row = tx.select_for_update((&sale.sku, &sale.warehouse)).await?;
+        let (level, fence) = row.map(|row| (row.level, row.fence)).unzip();
+        self.step("SELECT the sum of the returns").await?;
         let returned = {
             let tables = self.tables();
             let movements = tables.ledger.iter().map(|entry| &entry.movement);
@@ -298,8 +300,9 @@ impl LevelStore for MemoryStore {
         let mut entry = Entry::new(reversal.operation, kind, delta, &level, key);
         entry.movement.reverses = Some(sale.operation);
         entry.movement.returned = Some(planned.quantity);
+        let fence = fence.flatten();
         tx.overwrite(Row { level, fence });
-        if !tx.insert(entry).await {
+        if !tx.insert(entry).await? {
             return Ok(ReversalOutcome::Duplicate);
         }
         tx.commit().await?;

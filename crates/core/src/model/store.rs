@@ -2,14 +2,16 @@
 //!
 //! Each statement and each COMMIT is one step. It yields first, so that the explorer can run steps
 //! of other tasks in between. A write locks its row until the transaction ends; other writers wait
-//! in order and then see the committed row. The ledger accepts each operation id and each caller's
-//! key once. Nothing times out, and the explorer reports transactions that wait for each other as a
-//! deadlock. The database's clock stands still until a task waits for an attempt to expire.
+//! and then see the committed row. The ledger accepts each operation id and each caller's key once.
+//! Nothing times out, and the explorer reports transactions that wait for each other as a deadlock.
+//! The database's clock stands still until a task waits for an attempt to expire.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::explore::{Decisions, yield_once};
+use super::mutex::ModelMutex;
+use crate::ports::{Server, StoreError};
 use crate::stock::{
     Audit, Caller, Durability, Fence, Home, Idempotency, Movement, MovementKind, OperationId,
     Remarks, Sku, StockLevel, Warehouse,
@@ -24,6 +26,18 @@ pub enum WriteCondition {
     FenceOnly,
 }
 
+/// How often each fault may happen in one schedule. Each may happen at any step at which it can.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Connections that are lost in COMMIT: the outcome is unknown.
+    pub commits: u32,
+    /// Messages of guarded deductions that arrive late: the client has lost the connection, and the
+    /// server executes the message at any later step.
+    pub late_messages: u32,
+    /// Statements before COMMIT that fail: nothing was changed.
+    pub statements: u32,
+}
+
 /// The model database; clones share it.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
@@ -31,6 +45,8 @@ pub struct MemoryStore {
     pub(super) condition: WriteCondition,
     /// Whether a write checks that its attempt has not expired.
     pub(super) checks_expiry: bool,
+    /// Whether a lock may go to any of its waiters.
+    any_order: bool,
     pub(super) decisions: Decisions,
 }
 
@@ -39,11 +55,9 @@ pub struct MemoryStore {
 pub(super) struct Tables {
     levels: Vec<Row>,
     pub(super) ledger: Vec<Entry>,
-    pub(super) locks: BTreeMap<String, Arc<tokio::sync::Mutex<()>>>,
-    /// Number of connections that may still be lost in COMMIT.
-    faults: u32,
-    /// Number of messages that may still arrive late.
-    late_messages: u32,
+    locks: BTreeMap<String, ModelMutex>,
+    /// The faults that may still happen.
+    faults: Faults,
     /// The database's clock.
     pub(super) clock: i64,
 }
@@ -151,27 +165,29 @@ impl Tables {
 }
 
 impl MemoryStore {
-    /// An empty database, with at most `faults` connections lost in COMMIT.
+    /// An empty database without faults, whose locks go to their waiters in order of arrival.
     #[must_use]
-    pub fn new(decisions: &Decisions, faults: u32) -> Self {
-        let tables = Tables {
-            faults,
-            ..Tables::default()
-        };
+    pub fn new(decisions: &Decisions) -> Self {
         Self {
-            tables: Arc::new(Mutex::new(tables)),
+            tables: Arc::default(),
             condition: WriteCondition::VersionAndFence,
             checks_expiry: true,
+            any_order: false,
             decisions: decisions.clone(),
         }
     }
 
-    /// Lets this many messages of guarded deductions arrive late: the client has lost the connection,
-    /// and the server executes the message at any later step.
+    /// Lets these faults happen.
     #[must_use]
-    pub fn with_late_messages(self, late_messages: u32) -> Self {
-        self.tables().late_messages = late_messages;
+    pub fn with_faults(self, faults: Faults) -> Self {
+        self.tables().faults = faults;
         self
+    }
+
+    /// Makes it a decision which of its waiters gets a lock.
+    #[must_use]
+    pub fn with_any_order(self, any_order: bool) -> Self {
+        Self { any_order, ..self }
     }
 
     /// Makes expired attempts take effect.
@@ -236,18 +252,25 @@ impl MemoryStore {
         }
     }
 
+    /// The ledger, oldest movement first, without a step.
+    #[must_use]
+    pub fn movements_now(&self) -> Vec<Movement> {
+        let tables = self.tables();
+        let movements = tables.ledger.iter().map(|entry| entry.movement.clone());
+        movements.collect()
+    }
+
     /// The deductions in the ledger, without a step.
     #[must_use]
     pub fn deductions_now(&self) -> Vec<Movement> {
-        let tables = self.tables();
-        let movements = tables.ledger.iter().map(|entry| entry.movement.clone());
+        let mut movements = self.movements_now();
+        movements.retain(|one| one.kind == MovementKind::Deducted);
         movements
-            .filter(|one| one.kind == MovementKind::Deducted)
-            .collect()
     }
 
-    /// The committed levels of a SKU, in warehouse order.
-    pub(super) fn levels_of(&self, sku: &Sku) -> Vec<StockLevel> {
+    /// The committed levels of a SKU, in warehouse order, without a step.
+    #[must_use]
+    pub fn levels_now(&self, sku: &Sku) -> Vec<StockLevel> {
         let tables = self.tables();
         let levels = tables.levels.iter().map(|row| row.level.clone());
         let mut found: Vec<_> = levels.filter(|level| level.sku == *sku).collect();
@@ -255,26 +278,53 @@ impl MemoryStore {
         found
     }
 
-    /// Starts a statement.
-    pub(super) async fn step(&self, statement: &'static str) {
+    /// The lock with this name.
+    pub(super) fn lock(&self, name: String) -> ModelMutex {
+        let decisions = self.any_order.then_some(&self.decisions);
+        let new = || ModelMutex::new(decisions);
+        self.tables().locks.entry(name).or_insert_with(new).clone()
+    }
+
+    /// A step that cannot fail.
+    pub(super) async fn pause(&self, step: &'static str) {
         yield_once().await;
-        self.decisions.note(statement);
+        self.decisions.note(step);
+    }
+
+    /// Starts a statement, or decides that it fails and how.
+    pub(super) async fn step(&self, statement: &'static str) -> Result<(), StoreError> {
+        self.pause(statement).await;
+        let fault = match self.fault(|faults| &mut faults.statements, 5) {
+            0 => return Ok(()),
+            1 => StoreError::Aborted("a deadlock".into()),
+            2 => StoreError::LockWait("a lock wait".into()),
+            3 => StoreError::ConnectionLost(Server::Database, "a lost connection".into()),
+            _ => StoreError::Unavailable(Server::Database, "a server that is away".into()),
+        };
+        self.decisions.note("the statement fails");
+        Err(fault)
     }
 
     /// Decides whether this COMMIT loses its connection.
     pub(super) fn connection_is_lost(&self) -> bool {
-        let mut tables = self.tables();
-        let lost = tables.faults > 0 && self.decisions.choose(2) == 1;
-        tables.faults -= u32::from(lost);
-        lost
+        self.fault(|faults| &mut faults.commits, 2) == 1
     }
 
     /// Decides whether this message arrives late.
     pub(super) fn message_is_late(&self) -> bool {
+        self.fault(|faults| &mut faults.late_messages, 2) == 1
+    }
+
+    /// Decides between no fault, which is 0, and the other options, while `left` is not zero.
+    fn fault(&self, left: impl Fn(&mut Faults) -> &mut u32, options: usize) -> usize {
         let mut tables = self.tables();
-        let late = tables.late_messages > 0 && self.decisions.choose(2) == 1;
-        tables.late_messages -= u32::from(late);
-        late
+        let left = left(&mut tables.faults);
+        if *left == 0 {
+            return 0;
+        }
+        let fault = self.decisions.choose(options);
+        *left -= u32::from(fault > 0);
+        fault
     }
 
     pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {

@@ -4,10 +4,9 @@
 //! that an open transaction has inserted waits until that transaction ends.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, MutexGuard};
+use std::sync::MutexGuard;
 
-use tokio::sync::OwnedMutexGuard;
-
+use super::mutex::ModelGuard;
 use super::store::{Entry, MemoryStore, Place, Row, Tables};
 use crate::ports::StoreError;
 use crate::stock::{Sku, StockLevel};
@@ -17,7 +16,7 @@ use crate::stock::{Sku, StockLevel};
 pub(super) struct Transaction {
     store: MemoryStore,
     /// The locks that it holds, by name.
-    locks: BTreeMap<String, OwnedMutexGuard<()>>,
+    locks: BTreeMap<String, ModelGuard>,
     written: Vec<Row>,
     inserted: Vec<Entry>,
 }
@@ -37,11 +36,11 @@ impl Transaction {
         self.store.tables()
     }
 
-    /// Waits for the lock, in order of arrival, and keeps it until the transaction ends.
+    /// Waits for the lock, and keeps it until the transaction ends.
     pub(super) async fn lock(&mut self, name: String) {
         if !self.locks.contains_key(&name) {
-            let lock = Arc::clone(self.tables().locks.entry(name.clone()).or_default());
-            self.locks.insert(name, lock.lock_owned().await);
+            let held = self.store.lock(name.clone()).lock().await;
+            self.locks.insert(name, held);
         }
     }
 
@@ -56,11 +55,15 @@ impl Transaction {
     }
 
     /// `SELECT … FOR UPDATE` of one row.
-    pub(super) async fn select_for_update(&mut self, place: Place<'_>) -> Option<Row> {
-        self.store.step("SELECT FOR UPDATE").await;
-        self.row(place)?;
-        self.lock_row(place).await;
-        self.row(place)
+    pub(super) async fn select_for_update(
+        &mut self,
+        place: Place<'_>,
+    ) -> Result<Option<Row>, StoreError> {
+        self.store.step("SELECT FOR UPDATE").await?;
+        if self.row(place).is_some() {
+            self.lock_row(place).await;
+        }
+        Ok(self.row(place))
     }
 
     /// `UPDATE … SET … WHERE <key> AND <condition>`; returns the new row, if one was updated.
@@ -73,38 +76,47 @@ impl Transaction {
         condition: impl Fn(&Row) -> bool,
         set: impl FnOnce(&mut Row),
         expires_at: i64,
-    ) -> Option<Row> {
-        self.store.step("UPDATE").await;
-        self.row(place).filter(&condition)?;
+    ) -> Result<Option<Row>, StoreError> {
+        self.store.step("UPDATE").await?;
+        if self.row(place).filter(&condition).is_none() {
+            return Ok(None);
+        }
         self.lock_row(place).await;
         if self.store.checks_expiry && self.tables().clock >= expires_at {
-            return None;
+            return Ok(None);
         }
-        let mut row = self.row(place).filter(&condition)?;
+        let Some(mut row) = self.row(place).filter(&condition) else {
+            return Ok(None);
+        };
         set(&mut row);
         row.level.version += 1;
         self.written.push(row.clone());
-        Some(row)
+        Ok(Some(row))
     }
 
     /// `SELECT … FOR UPDATE` of all rows of a SKU, after its lock that every `set_level` takes.
-    pub(super) async fn select_sku_for_update(&mut self, sku: &Sku) -> Vec<StockLevel> {
-        self.store.step("lock the SKU").await;
+    pub(super) async fn select_sku_for_update(
+        &mut self,
+        sku: &Sku,
+    ) -> Result<Vec<StockLevel>, StoreError> {
+        self.store.step("lock the SKU").await?;
         self.lock(format!("sku {sku}")).await;
-        self.store.step("SELECT the SKU's levels FOR UPDATE").await;
-        for level in self.store.levels_of(sku) {
+        let select = "SELECT the SKU's levels FOR UPDATE";
+        self.store.step(select).await?;
+        for level in self.store.levels_now(sku) {
             self.lock_row((sku, &level.warehouse)).await;
         }
-        self.store.levels_of(sku)
+        Ok(self.store.levels_now(sku))
     }
 
     /// `INSERT` of a row of stock, or `UPDATE` of all its columns except the fence.
-    pub(super) async fn put(&mut self, level: StockLevel) {
-        self.store.step("INSERT or UPDATE of the level").await;
+    pub(super) async fn put(&mut self, level: StockLevel) -> Result<(), StoreError> {
+        self.store.step("INSERT or UPDATE of the level").await?;
         let place = (&level.sku, &level.warehouse);
         self.lock_row(place).await;
         let fence = self.row(place).and_then(|row| row.fence);
         self.written.push(Row { level, fence });
+        Ok(())
     }
 
     /// `UPDATE` of a row that this transaction has locked. It is not a step: until the commit, no
@@ -114,24 +126,24 @@ impl Transaction {
     }
 
     /// `INSERT` into the ledger; returns false for a duplicate.
-    pub(super) async fn insert(&mut self, entry: Entry) -> bool {
-        self.store.step("INSERT").await;
+    pub(super) async fn insert(&mut self, entry: Entry) -> Result<bool, StoreError> {
+        self.store.step("INSERT").await?;
         self.lock(format!("operation {}", entry.movement.operation))
             .await;
         if let Some((caller, key)) = &entry.key {
             self.lock(format!("key {caller} {key}")).await;
         }
         if self.tables().is_duplicate(&entry) {
-            return false;
+            return Ok(false);
         }
         self.inserted.push(entry);
-        true
+        Ok(true)
     }
 
     /// `COMMIT`. While the model has faults left, the connection may be lost. The server then
     /// commits or rolls back at any later step, and holds the locks until then.
     pub(super) async fn commit(self) -> Result<(), StoreError> {
-        self.store.step("COMMIT").await;
+        self.store.pause("COMMIT").await;
         if !self.store.connection_is_lost() {
             self.apply();
             return Ok(());

@@ -97,7 +97,7 @@ async fn check_then_reread(
 fn explore_broken_strategy(explorer: Explorer) -> Result<u64, Failure> {
     explorer.explore(
         |decisions| {
-            let state = MemoryStore::new(decisions, 0);
+            let state = MemoryStore::new(decisions);
             state.stock(&sku(SKU), 1);
             let buy = |store: MemoryStore| async move {
                 let deduction = deduction(&sku(SKU), None, Strategy::NoLock);

@@ -142,6 +142,21 @@ async fn renewal_that_arrives_after_loss_is_ignored() {
     assert_matches!(outcome, ReleaseOutcome::AlreadyLost { .. });
 }
 
+/// The server starts the new lease when it gets the renewal, so time that the answer takes counts.
+#[tokio::test(start_paused = true)]
+async fn renewed_validity_counts_from_sending() {
+    let server = server();
+    let latency = Duration::from_millis(300);
+    let slow = LockManager::builder(server.client().latency(latency))
+        .clock(TokioClock::new())
+        .lease(LEASE)
+        .build();
+    let guard = slow.lock("slow").acquire().await.unwrap();
+    guard.extend(LEASE).await.unwrap();
+    let remaining = guard.remaining();
+    assert!(remaining + latency * 2 <= LEASE * 9 / 10, "{remaining:?}");
+}
+
 /// The answer takes longer than the lease, so the guard would be invalid at once.
 #[tokio::test(start_paused = true)]
 async fn grant_that_arrives_after_its_lease_is_released() {

@@ -1,7 +1,10 @@
 //! Faults and costs that only Redis has.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use redis::aio::MultiplexedConnection;
-use stocklock_locks::backend::{Backend, Request};
+use stocklock_locks::backend::{Backend, Renewal, Renewed, Request};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockManager, Nonce};
 use stocklock_testkit::ports::free_port;
@@ -63,7 +66,7 @@ async fn attempt_without_connection_needs_no_release() {
     let mut contender = backend.contender(Request {
         name: "away".into(),
         nonce: Nonce::random(),
-        lease: std::time::Duration::from_secs(1),
+        lease: Duration::from_secs(1),
     });
     contender.attempt().await.unwrap_err();
     assert!(!contender.may_have_left_something());
@@ -83,6 +86,25 @@ async fn acquire_that_arrives_after_its_release_takes_nothing() {
     };
     backend.contender(request).attempt().await.unwrap_err();
     assert_eq!(rig.left().await, 0);
+}
+
+/// The holder relies on the longer lease that an earlier request was granted.
+#[tokio::test]
+async fn renewal_with_shorter_lease_keeps_the_longer_one() {
+    let rig = RedisRig::start().await;
+    let (backend, nonce) = (rig.backend(), Nonce::random());
+    let (name, long) = (Arc::<str>::from("long"), Duration::from_mins(1));
+    let request = |lease| Request {
+        name: Arc::clone(&name),
+        nonce,
+        lease,
+    };
+    backend.contender(request(long)).attempt().await.unwrap();
+    let Request { name, nonce, lease } = request(rig.lease());
+    let renewed = backend.renew(&[Renewal { name, nonce, lease }]).await;
+    assert!(matches!(renewed.unwrap()[..], [Renewed::Held(_)]));
+    let left: u64 = run(&mut rig.direct().await, "PTTL lock{long}").await;
+    assert!(Duration::from_millis(left) > long / 2, "{left} ms");
 }
 
 #[tokio::test]

@@ -1,12 +1,17 @@
 //! Faults and costs that only ZooKeeper has.
 
+use std::collections::HashSet;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use stocklock_locks::backend::{Backend, Renewal, Renewed, Request};
 use stocklock_locks::{LockManager, LostReason, Nonce};
 use stocklock_testkit::assert_matches;
+use stocklock_testkit::ports::free_port;
 use stocklock_testkit::proxy::Mode;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use zookeeper_client::Error;
 
@@ -264,6 +269,67 @@ async fn renewal_syncs_once_and_reads_each_lock() {
         packets = packets.min(rig.counter("zk_packets_received").await - before - 1);
     }
     assert_eq!(packets, 4);
+}
+
+/// Forwards connections to `server`. Each answer to a sync becomes an error, as from a server that
+/// has lost its leader and still answers reads.
+async fn without_leader(server: String) -> String {
+    const SYNC: [u8; 4] = 9_u32.to_be_bytes();
+    const ERROR: [u8; 4] = (-1_i32).to_be_bytes();
+    async fn frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+        let mut body = vec![0; from.read_u32().await?.try_into().expect("64 bits")];
+        from.read_exact(&mut body).await?;
+        Ok(body)
+    }
+    async fn send(to: &mut (impl AsyncWrite + Unpin), body: &[u8]) -> io::Result<()> {
+        let length = u32::try_from(body.len()).expect("a short packet");
+        to.write_all(&[&length.to_be_bytes(), body].concat()).await
+    }
+    let address = format!("127.0.0.1:{}", free_port());
+    let listener = TcpListener::bind(&address).await.unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut server = TcpStream::connect(&server).await.unwrap();
+            let mut syncs = HashSet::new();
+            let (mut from_client, mut to_client) = client.split();
+            let (mut from_server, mut to_server) = server.split();
+            // The first packet of each side has no header.
+            let greeting = frame(&mut from_client).await.unwrap();
+            send(&mut to_server, &greeting).await.unwrap();
+            let greeting = frame(&mut from_server).await.unwrap();
+            send(&mut to_client, &greeting).await.unwrap();
+            // One task, so a request is known before its answer.
+            while let Ok(request) = frame(&mut from_client).await {
+                if request[4..8] == SYNC {
+                    syncs.insert(request[..4].to_vec());
+                }
+                send(&mut to_server, &request).await.unwrap();
+                let mut answer = frame(&mut from_server).await.unwrap();
+                if syncs.contains(&answer[..4]) {
+                    answer[12..16].copy_from_slice(&ERROR);
+                    answer.truncate(16);
+                }
+                send(&mut to_client, &answer).await.unwrap();
+            }
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn renewal_that_no_leader_confirms_is_unknown() {
+    let rig = ZooKeeperRig::start().await;
+    let backend = rig.at(&without_leader(rig.address.clone()).await);
+    let (name, nonce, lease) = (Arc::<str>::from("a"), Nonce::random(), rig.lease());
+    let request = Request {
+        name: Arc::clone(&name),
+        nonce,
+        lease,
+    };
+    backend.contender(request).attempt().await.unwrap();
+    let renewed = backend.renew(&[Renewal { name, nonce, lease }]).await;
+    let renewed = renewed.unwrap();
+    assert!(matches!(renewed[..], [Renewed::Unknown]), "{renewed:?}");
 }
 
 /// An acquisition may be dropped after it created the directory, but before it created its place.

@@ -188,3 +188,18 @@ impl MigrationServer for SqliteFile {
         migration::explain_file(error, &file)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `2` is FULL: COMMIT returns after the log is on the disk.
+    #[tokio::test]
+    async fn every_commit_is_synced() {
+        let SqliteFile(file) = SqliteFile::at("sqlite://synced.db").unwrap().for_writer();
+        let mut connection = file.filename(":memory:").connect().await.unwrap();
+        let synchronous = sqlx::query_scalar("PRAGMA synchronous");
+        let synchronous: i64 = synchronous.fetch_one(&mut connection).await.unwrap();
+        assert_eq!(synchronous, 2);
+    }
+}

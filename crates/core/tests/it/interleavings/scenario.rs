@@ -1,5 +1,6 @@
 //! Builds a model world with a few buyers and a few units, and checks the end of each schedule.
 
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use anyhow::ensure;
 use async_trait::async_trait;
 use stocklock_core::deduct::{DeductionContext, DeductionRun, RetryPolicy, Sleep};
 use stocklock_core::model::{
-    Decisions, Explorer, Failure, MemoryStore, ModelLock, Task, World, WriteCondition, yield_once,
+    Decisions, Failure, Faults, MemoryStore, ModelLock, Task, World, WriteCondition, mortal,
+    yield_once,
 };
 use stocklock_core::ports::{ChangeOutcome, LevelStore, Lock, Locks, NoMetrics};
 use stocklock_core::stock::{
@@ -17,8 +19,7 @@ use stocklock_core::stock::{
 use stocklock_core::strategy::{Available, LocalMutexes, Safeguards, Strategy, Tier};
 use tokio::time::Instant;
 
-/// Maximum number of schedules per scenario. All scenarios together should take seconds.
-const BOUND: u64 = 200_000;
+use super::answers::{check_answers, explorer, is_full_size};
 
 /// Longer than any run, so that no time limit is ever reached.
 const WAIT_LIMIT: Duration = Duration::from_hours(1);
@@ -38,10 +39,14 @@ pub(super) struct Scenario {
     pub(super) key: Option<&'static str>,
     /// Number of processes that the buyers are spread over. Each process has its own mutexes.
     pub(super) processes: usize,
-    /// Number of connections that may be lost in COMMIT.
-    pub(super) faults: u32,
-    /// Number of messages that may arrive late.
-    pub(super) late_messages: u32,
+    /// The faults of the database that may happen.
+    pub(super) faults: Faults,
+    /// Number of requests to the lock server that may fail.
+    pub(super) outages: u32,
+    /// Number of buyers whose process may die.
+    pub(super) deaths: u32,
+    /// Whether a lock may go to any of its waiters.
+    pub(super) any_order: bool,
     /// Whether another task adds one unit of [`SKU`] at any step.
     pub(super) restocked: bool,
     /// Whether a write checks that its attempt has not expired.
@@ -65,8 +70,10 @@ pub(super) struct Tally {
     pub(super) drifted: u64,
     /// A buyer was refused because all attempts met a conflict.
     pub(super) contended: u64,
-    /// A buyer got an unknown outcome.
+    /// A buyer got an unknown outcome, or none because its process died.
     pub(super) unknown: u64,
+    /// A buyer was refused because a server was away.
+    pub(super) unavailable: u64,
 }
 
 /// A buyer's operation and its result.
@@ -81,8 +88,10 @@ impl Scenario {
             buyers: vec![SKU; buyers],
             key: None,
             processes: 1,
-            faults: 0,
-            late_messages: 0,
+            faults: Faults::default(),
+            outages: 0,
+            deaths: 0,
+            any_order: false,
             restocked: false,
             checks_expiry: true,
             // Enough for every buyer: each other buyer causes at most one conflict. So does an
@@ -99,16 +108,44 @@ impl Scenario {
 
     /// One COMMIT may lose its connection.
     pub(super) fn with_fault(self) -> Self {
-        Self { faults: 1, ..self }
+        let faults = Faults {
+            commits: 1,
+            ..self.faults
+        };
+        Self { faults, ..self }
     }
 
     /// One message may arrive late, and another task adds one unit at any step.
     pub(super) fn with_late_message(self) -> Self {
         Self {
-            late_messages: 1,
+            faults: Faults {
+                late_messages: 1,
+                ..self.faults
+            },
             restocked: true,
             ..self
         }
+    }
+
+    /// One statement may fail, after or before one COMMIT whose connection is lost. The lock server
+    /// may be away once. Locks go to any waiter.
+    pub(super) fn with_faults_at_every_step(mut self) -> Self {
+        self = self.with_fault();
+        self.faults.statements = 1;
+        let outages = u32::from(self.strategy.tier() == Tier::Guarded);
+        Self {
+            outages,
+            any_order: true,
+            ..self
+        }
+    }
+
+    /// A third buyer with `EXPLORE=full`, which takes minutes.
+    pub(super) fn at_full_size(mut self) -> Self {
+        if is_full_size() {
+            self.buyers.push(SKU);
+        }
+        self
     }
 
     /// Runs every schedule and counts how they ended.
@@ -131,7 +168,7 @@ impl Scenario {
         mut check: impl FnMut(&MemoryStore, &[Answer]) -> anyhow::Result<()>,
     ) -> Result<Tally, Failure> {
         let mut tally = Tally::default();
-        tally.schedules = Explorer::up_to(BOUND).explore(
+        tally.schedules = explorer().explore(
             |decisions| self.world(decisions),
             |store, answers| {
                 self.check(store, answers, &mut tally)?;
@@ -142,9 +179,10 @@ impl Scenario {
     }
 
     fn world(&self, decisions: &Decisions) -> World<MemoryStore, Answer> {
-        let mut state = MemoryStore::new(decisions, self.faults)
-            .with_condition(self.condition)
-            .with_late_messages(self.late_messages);
+        let mut state = MemoryStore::new(decisions)
+            .with_faults(self.faults)
+            .with_any_order(self.any_order)
+            .with_condition(self.condition);
         if !self.checks_expiry {
             state = state.without_expiry_check();
         }
@@ -153,7 +191,11 @@ impl Scenario {
         for name in skus {
             state.stock(&sku(name), self.stock);
         }
-        let lock: Arc<dyn Lock> = Arc::new(ModelLock::new(decisions, self.losses));
+        let mut lock = ModelLock::new(decisions, self.losses).with_outages(self.outages);
+        if self.any_order {
+            lock = lock.with_any_order();
+        }
+        let lock: Arc<dyn Lock> = Arc::new(lock);
         let locks = (self.strategy.tier() == Tier::Guarded).then_some((self.strategy, lock));
         let locks = Locks::new(locks);
         let needs = self.strategy.card().needs;
@@ -163,17 +205,18 @@ impl Scenario {
                 mutexes: self.mutexes(),
                 locks: locks.clone(),
                 available: Available::new(needs.iter().copied()),
-                policy: RetryPolicy {
-                    base_pause: Duration::ZERO,
-                    sleep: Arc::new(TimelessSleep(self.arrival_is_step())),
-                    ..RetryPolicy::new(self.max_attempts, WAIT_LIMIT, WAIT_LIMIT)
-                },
+                policy: policy(self.max_attempts, self.arrival_is_step()),
                 metrics: Arc::new(NoMetrics),
             })
             .map(Arc::new)
             .collect();
         let buyers = self.buyers.iter().zip(contexts.iter().cycle());
-        let tasks = buyers.map(|(sku, context)| self.task(sku, Arc::clone(context)));
+        let deaths = Arc::new(AtomicU32::new(self.deaths));
+        let tasks = buyers.map(|(sku, context)| {
+            let (task, operation) = self.task(sku, Arc::clone(context));
+            let task = mortal(decisions.clone(), Arc::clone(&deaths), task);
+            Box::pin(async move { (operation, task.await.unwrap_or_else(died)) }) as Task<_>
+        });
         let tasks = tasks.collect();
         if self.restocked {
             let store = state.clone();
@@ -203,17 +246,23 @@ impl Scenario {
     }
 
     /// The task of one buyer. It runs the same code as the `Deductor` does for a request.
-    fn task(&self, name: &str, context: Arc<DeductionContext>) -> Task<Answer> {
+    fn task(
+        &self,
+        name: &str,
+        context: Arc<DeductionContext>,
+    ) -> (Task<Result<Deducted, StockError>>, OperationId) {
         let (strategy, safeguards) = (self.strategy, self.safeguards);
         let is_step = self.arrival_is_step();
         let order = deduction(&sku(name), self.key, strategy);
-        Box::pin(async move {
+        let operation = order.operation;
+        let task = Box::pin(async move {
             if is_step {
                 yield_once().await;
             }
             let run = DeductionRun::new(&context, strategy, &order, safeguards);
-            (order.operation, run.run().await)
-        })
+            run.run().await
+        });
+        (task, operation)
     }
 
     /// Checks what every strategy guarantees, and counts what unsafe strategies may break.
@@ -224,26 +273,16 @@ impl Scenario {
         tally: &mut Tally,
     ) -> anyhow::Result<()> {
         let sold = store.deductions_now();
-        let movements = |operation| sold.iter().filter(|one| one.operation == operation).count();
-        for (operation, result) in answers {
-            let own = movements(*operation);
-            match result {
-                Ok(answer) => {
-                    let recorded = movements(answer.operation);
-                    ensure!(recorded == 1, "{recorded} movements for {answer:?}");
-                    ensure!(own == usize::from(!answer.replayed), "{own} for {answer:?}");
-                }
-                Err(StockError::OutcomeUnknown { .. }) => ensure!(own <= 1, "sold {own} times"),
-                Err(error) => ensure!(own == 0, "sold, but the answer was `{error}`"),
-            }
-        }
+        check_answers(store, answers)?;
         let any = |code: &str| {
             let mut results = answers.iter().map(|(_, result)| result);
             results.any(|result| result.as_ref().is_err_and(|error| error.code() == code))
         };
         let (contended, unknown) = (any("contended"), any("outcome-unknown"));
+        let unavailable = any("unavailable") || any("strategy-unavailable");
         tally.contended += u64::from(contended);
         tally.unknown += u64::from(unknown);
+        tally.unavailable += u64::from(unavailable);
         let audit = store.audit_now(&sku(SKU));
         tally.oversold += u64::from(audit.oversold() > 0);
         tally.drifted += u64::from(audit.drift() != 0);
@@ -257,7 +296,8 @@ impl Scenario {
         // If every outcome is known and no update was lost, the buyers must get every unit in stock
         // that they want.
         // Buyers with the same key count as one buyer and are checked elsewhere.
-        if self.key.is_none() && !self.restocked && audit.drift() == 0 && !contended && !unknown {
+        let failed = contended || unknown || unavailable;
+        if self.key.is_none() && !self.restocked && audit.drift() == 0 && !failed {
             let wanted = i64::try_from(self.buyers.len())?;
             ensure!(audit.sold == wanted.min(self.stock), "undersold: {audit:?}");
         }
@@ -265,6 +305,21 @@ impl Scenario {
             ensure!(audit.consistent(), "{audit:?}");
         }
         Ok(())
+    }
+}
+
+/// What a buyer knows whose process died.
+fn died() -> Result<Deducted, StockError> {
+    let source = "the process died".into();
+    Err(StockError::OutcomeUnknown { source })
+}
+
+/// A policy whose pauses take no time. `as_step`: each is a step of the schedule.
+pub(super) fn policy(max_attempts: u32, as_step: bool) -> RetryPolicy {
+    RetryPolicy {
+        base_pause: Duration::ZERO,
+        sleep: Arc::new(TimelessSleep(as_step)),
+        ..RetryPolicy::new(max_attempts, WAIT_LIMIT, WAIT_LIMIT)
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct ZooKeeperRig {
     pub(crate) proxy: Proxy,
     /// Does not exist at first.
     pub(crate) root: String,
-    address: String,
+    pub(crate) address: String,
     _parent: TestZooKeeper,
 }
 
@@ -66,7 +66,7 @@ impl ZooKeeperRig {
         self.at(&self.proxy.address().to_string())
     }
 
-    fn at(&self, cluster: &str) -> ZooKeeperBackend {
+    pub(crate) fn at(&self, cluster: &str) -> ZooKeeperBackend {
         ZooKeeperBackend::builder(cluster)
             .root(&self.root)
             .session_timeout(Self::LEASE)

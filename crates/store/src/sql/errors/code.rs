@@ -151,7 +151,7 @@ mod tests {
             (RollBackThenRetry, mysql(&[1205])),
             (TooSlow, mysql(&[1969, 3024])),
             (ConnectionLost, mysql(&[1053, 1927])),
-            (Unavailable, mysql(&[1040, 1047, 1114, 1290])),
+            (Unavailable, mysql(&[1021, 1040, 1047, 1114, 1290])),
             (Duplicate, mysql(&[1062])),
             (Bug, mysql(&[1026, 1064, 1180, 3819, 4025])),
             (RetryTransaction, postgres(&["40001", "40P01"])),
@@ -161,7 +161,10 @@ mod tests {
                 ConnectionLost,
                 postgres(&["57P01", "57P02", "08006", "25P03", "25P04"]),
             ),
-            (Unavailable, postgres(&["57P03", "53100", "53300", "25006"])),
+            (
+                Unavailable,
+                postgres(&["57P03", "53100", "53200", "53300", "25006"]),
+            ),
             (Duplicate, postgres(&["23505"])),
             (
                 Bug,

@@ -1,0 +1,61 @@
+//! What every answer promises, and how many schedules are explored.
+
+use std::fmt::Debug;
+
+use anyhow::ensure;
+use stocklock_core::model::{Explorer, MemoryStore};
+use stocklock_core::stock::{Deducted, OperationId, StockError};
+
+/// Maximum number of schedules per scenario. All scenarios together should take seconds.
+const BOUND: u64 = 200_000;
+
+/// Whether `make verify` runs the tests.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it chooses the size of the tests"
+)]
+pub(super) fn is_full_size() -> bool {
+    std::env::var("EXPLORE").is_ok_and(|size| size == "full")
+}
+
+pub(super) fn explorer() -> Explorer {
+    Explorer::up_to(if is_full_size() { u64::MAX } else { BOUND })
+}
+
+/// Checks that each answer says of its operation what the ledger has of it.
+pub(super) fn check_answers<T: Answered>(
+    store: &MemoryStore,
+    answers: &[(OperationId, Result<T, StockError>)],
+) -> anyhow::Result<()> {
+    let ledger = store.movements_now();
+    let movements = |operation| {
+        let own = ledger.iter().filter(|one| one.operation == operation);
+        own.count()
+    };
+    for (operation, result) in answers {
+        let own = movements(*operation);
+        match result {
+            Ok(answer) => {
+                let recorded = movements(answer.replay_of().unwrap_or(*operation));
+                ensure!(recorded == 1, "{recorded} movements for {answer:?}");
+                let is_first = answer.replay_of().is_none();
+                ensure!(own == usize::from(is_first), "{own} for {answer:?}");
+            }
+            Err(StockError::OutcomeUnknown { .. }) => ensure!(own <= 1, "made {own} times"),
+            Err(error) => ensure!(own == 0, "made, but the answer was `{error}`"),
+        }
+    }
+    Ok(())
+}
+
+/// The answer to a request that was carried out.
+pub(super) trait Answered: Debug {
+    /// The operation of an earlier request, if this answers a retry of it.
+    fn replay_of(&self) -> Option<OperationId>;
+}
+
+impl Answered for Deducted {
+    fn replay_of(&self) -> Option<OperationId> {
+        self.replayed.then_some(self.operation)
+    }
+}

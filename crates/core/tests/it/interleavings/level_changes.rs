@@ -1,0 +1,112 @@
+//! Every schedule of two changes of a level, through the retries of the service.
+
+use anyhow::ensure;
+use rstest::rstest;
+use stocklock_core::level_service;
+use stocklock_core::model::{Faults, MemoryStore, Task, World};
+use stocklock_core::stock::{LevelChange, OperationId, Precondition, Scope, StockError, Warehouse};
+use tokio::time::Instant;
+
+use super::answers::{Answered, check_answers, explorer};
+use super::scenario::{SKU, adjustment, policy, sku};
+
+/// Sets the level of [`SKU`] if the precondition holds.
+pub(super) fn level_change(on_hand: i64, precondition: Precondition) -> LevelChange {
+    LevelChange {
+        operation: OperationId::mint(),
+        sku: sku(SKU),
+        warehouse: Warehouse::default(),
+        on_hand: Some(on_hand),
+        backorder_limit: None,
+        home: None,
+        reason: None,
+        precondition: Some(precondition),
+        scope: Scope::Sku,
+        deadline: Instant::now(),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// Creates the level with one unit.
+    Create,
+    /// Sets the existing level to five units.
+    Set,
+    /// Removes one unit.
+    Remove,
+}
+
+/// Whether the change created the level.
+#[derive(Debug)]
+struct Created(bool);
+
+impl Answered for Created {
+    fn replay_of(&self) -> Option<OperationId> {
+        None
+    }
+}
+
+type Answer = (OperationId, Result<Created, StockError>);
+
+impl Change {
+    fn task(self, store: MemoryStore) -> Task<Answer> {
+        Box::pin(async move {
+            let policy = policy(6, false);
+            let change = match self {
+                Self::Create => level_change(1, Precondition::Absent),
+                Self::Set => level_change(5, Precondition::Exists),
+                Self::Remove => {
+                    let removal = adjustment(-1);
+                    let removed = level_service::adjust(&store, &policy, &removal).await;
+                    return (removal.operation, removed.map(|_| Created(false)));
+                }
+            };
+            let set = level_service::set_level(&store, &policy, &change).await;
+            (change.operation, set.map(|set| Created(set.created)))
+        })
+    }
+}
+
+/// Any statement may fail, besides a COMMIT that loses its connection. An answer says what the ledger
+/// has, although the retry of a removal finds no unit left, and the retry of a creation a level.
+#[rstest]
+#[case::create([Change::Create].into())]
+#[case::remove_the_last_unit([Change::Remove].into())]
+#[case::set_and_remove([Change::Set, Change::Remove].into())]
+fn answer_to_a_level_change_is_right_after_faults(#[case] changes: Vec<Change>) {
+    let mut refused = 0;
+    let explored = explorer().explore(
+        |decisions| {
+            let faults = Faults {
+                commits: 1,
+                statements: 1,
+                ..Faults::default()
+            };
+            let state = MemoryStore::new(decisions).with_faults(faults);
+            if changes[0] != Change::Create {
+                state.stock(&sku(SKU), 1);
+            }
+            let tasks = changes.iter().map(|change| change.task(state.clone()));
+            let tasks = tasks.collect();
+            World { state, tasks }
+        },
+        |store, answers: &[Answer]| {
+            check_answers(store, answers)?;
+            for (change, (_, answer)) in changes.iter().zip(answers) {
+                refused += u64::from(answer.is_err());
+                let right = |created: &Created| created.0 == (*change == Change::Create);
+                ensure!(
+                    answer.as_ref().map_or(true, right),
+                    "{change:?}: {answer:?}"
+                );
+            }
+            if !store.movements_now().is_empty() {
+                let audit = store.audit_now(&sku(SKU));
+                ensure!(audit.consistent(), "{audit:?}");
+            }
+            Ok(())
+        },
+    );
+    explored.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(refused > 0, "no statement failed");
+}

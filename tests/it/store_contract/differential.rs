@@ -1,0 +1,244 @@
+//! Random sequences of operations on a database and on the explorer's model database: the same
+//! outcomes, the same levels, the same movements. What the explorer proves about the model therefore
+//! says something about the databases.
+
+use std::sync::Arc;
+
+use rstest::rstest;
+use stocklock::ports::{
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LevelStore, SqlMethod,
+};
+use stocklock::stock::{
+    Adjustment, Deduction, Fence, Home, Idempotency, LevelChange, MAX_UNITS, Movement,
+    Precondition, Remark, RequestHash, Revision, Scope, StockLevel, Warehouse,
+};
+use stocklock_core::model::{Decisions, MemoryStore};
+use stocklock_testkit::run::rng;
+
+use super::fixture::{
+    Fixture, adjustment, all_of, deduction, fence, idempotency, level_change, name, place, units,
+};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+
+const OPERATIONS: usize = 300;
+const SKUS: [&str; 2] = ["a", "b"];
+
+/// How a deduction is made.
+#[derive(Debug, Clone)]
+enum How {
+    InSql(SqlMethod),
+    /// From a level that was read at some time before.
+    Overwrite(StockLevel),
+    IfVersion(StockLevel),
+    IfFence(StockLevel, Fence),
+}
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Deduct(How, Deduction),
+    Set(LevelChange),
+    Adjust(Adjustment),
+}
+
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    Attempt(AttemptOutcome),
+    Change(ChangeOutcome),
+}
+
+impl Operation {
+    async fn run(&self, store: &(impl DeductionStore + LevelStore)) -> Outcome {
+        let attempt = match self {
+            Self::Set(change) => {
+                return Outcome::Change(store.set_level(change).await.expect("no error"));
+            }
+            Self::Adjust(adjustment) => {
+                return Outcome::Change(store.adjust(adjustment).await.expect("no error"));
+            }
+            Self::Deduct(How::InSql(method), sale) => store.deduct_in_sql(sale, *method).await,
+            Self::Deduct(How::Overwrite(read), sale) => {
+                store.write_back(sale, read, Condition::None).await
+            }
+            Self::Deduct(How::IfVersion(read), sale) => {
+                store.write_back(sale, read, Condition::Version).await
+            }
+            Self::Deduct(How::IfFence(read, fence), sale) => {
+                store.write_back(sale, read, Condition::Fence(fence)).await
+            }
+        };
+        Outcome::Attempt(attempt.expect("no error"))
+    }
+
+    /// What the ledger has of the operation.
+    async fn recorded(&self, store: &impl DeductionStore) -> Option<Movement> {
+        let (sku, operation, idempotency) = match self {
+            Self::Deduct(_, sale) => (&sale.sku, sale.operation, sale.idempotency.as_ref()),
+            Self::Set(change) => (&change.sku, change.operation, None),
+            Self::Adjust(change) => (&change.sku, change.operation, change.idempotency.as_ref()),
+        };
+        let recorded = store.recorded(sku, operation, idempotency).await;
+        recorded.expect("no error").map(timeless)
+    }
+}
+
+/// The model has no time.
+fn timeless(movement: Movement) -> Movement {
+    Movement {
+        created_at: String::new(),
+        ..movement
+    }
+}
+
+/// Makes operations of what it has seen. `pick` draws a number below another one.
+struct Generator<P> {
+    pick: P,
+    /// The levels after each operation.
+    seen: Vec<StockLevel>,
+    revisions: Vec<Revision>,
+    made: Vec<Operation>,
+}
+
+impl<P: FnMut(usize) -> usize> Generator<P> {
+    fn one_of<T: Clone>(&mut self, options: &[T]) -> T {
+        options[(self.pick)(options.len())].clone()
+    }
+
+    fn next_operation(&mut self) -> Operation {
+        let operation = match (self.pick)(10) {
+            0 if !self.made.is_empty() => self.one_of(&self.made.clone()),
+            0..6 => self.deduct(),
+            6..8 => Operation::Adjust(self.adjustment()),
+            _ => Operation::Set(self.level_change()),
+        };
+        self.made.push(operation.clone());
+        operation
+    }
+
+    fn place(&mut self) -> (&'static str, Warehouse) {
+        let warehouse = self.one_of(&["main", "东仓"]);
+        (self.one_of(&SKUS), place(warehouse))
+    }
+
+    fn idempotency(&mut self, hash: RequestHash) -> Option<Idempotency> {
+        let key = self.one_of(&["k1", "k2", "k3", "k4"]);
+        ((self.pick)(3) == 0).then(|| idempotency(key, hash))
+    }
+
+    fn deduct(&mut self) -> Operation {
+        let (sku, warehouse) = self.place();
+        let quantity = self.one_of(&[1, 2, 5]);
+        let mut sale = Deduction {
+            warehouse,
+            ..deduction(sku, quantity)
+        };
+        let how = match self.seen.len() {
+            0 => 0,
+            _ => (self.pick)(5),
+        };
+        let how = if how < 2 {
+            How::InSql([SqlMethod::Guarded, SqlMethod::RowLock][how])
+        } else {
+            let recent = self.seen.len().min(6);
+            let read = self.seen[self.seen.len() - 1 - (self.pick)(recent)].clone();
+            (sale.sku, sale.warehouse) = (read.sku.clone(), read.warehouse.clone());
+            match how {
+                // Strategies write only what they have found to be enough.
+                _ if read.available() < i64::from(quantity) => How::InSql(SqlMethod::Guarded),
+                2 => How::Overwrite(read),
+                3 => How::IfVersion(read),
+                _ => {
+                    let source = self.one_of(&["here", "there"]);
+                    let token = self.one_of(&[1, 2, 3]);
+                    How::IfFence(read, fence(token, source))
+                }
+            }
+        };
+        let hash = RequestHash::of_deduction(&sale.sku, &sale.warehouse, units(quantity));
+        sale.idempotency = self.idempotency(hash);
+        Operation::Deduct(how, sale)
+    }
+
+    fn adjustment(&mut self) -> Adjustment {
+        let (sku, warehouse) = self.place();
+        let delta = self.one_of(&[-5, -1, 1, 4, MAX_UNITS]);
+        let hash = RequestHash::of_deduction(&name(sku), &warehouse, units(9));
+        Adjustment {
+            warehouse,
+            reference: self.one_of(&[None, Remark::parse("reference", "R-1").ok()]),
+            idempotency: self.idempotency(hash),
+            ..adjustment(sku, delta)
+        }
+    }
+
+    fn level_change(&mut self) -> LevelChange {
+        let (sku, warehouse) = self.place();
+        let recent = self.revisions.len().saturating_sub(4);
+        let precondition = match (self.pick)(4) {
+            0 => None,
+            1 => Some(Precondition::Exists),
+            2 => Some(Precondition::Absent),
+            _ => Some(Precondition::OneOf(self.revisions[recent..].to_vec())),
+        };
+        LevelChange {
+            warehouse,
+            on_hand: self.one_of(&[None, Some(0), Some(3), Some(20), Some(MAX_UNITS + 1)]),
+            backorder_limit: self.one_of(&[None, None, Some(0), Some(2), Some(MAX_UNITS + 1)]),
+            home: self.one_of(&[None, Some(Home::Sql)]),
+            reason: self.one_of(&[None, Remark::parse("reason", "count").ok()]),
+            precondition,
+            scope: self.one_of(&[Scope::Sku, Scope::Level]),
+            ..level_change(sku, 0)
+        }
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn model_and_database_agree(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let fixture = Fixture::new(backend).await;
+    let store = Arc::clone(&fixture.store);
+    let model = MemoryStore::new(&Decisions::default());
+    let mut random = rng().fork();
+    let mut generator = Generator {
+        pick: move |options: usize| random.usize(..options),
+        seen: Vec::new(),
+        revisions: Vec::new(),
+        made: Vec::new(),
+    };
+    for number in 0..OPERATIONS {
+        let operation = generator.next_operation();
+        let outcome = operation.run(&*store).await;
+        assert_eq!(
+            outcome,
+            operation.run(&model).await,
+            "{number}: {operation:?}"
+        );
+        let recorded = operation.recorded(&*store).await;
+        assert_eq!(
+            recorded,
+            operation.recorded(&model).await,
+            "{number}: {operation:?}"
+        );
+        for sku in SKUS {
+            let levels = store.levels_of(&name(sku)).await.expect("no error");
+            assert_eq!(
+                levels,
+                model.levels_now(&name(sku)),
+                "{number}: {operation:?}"
+            );
+            generator.revisions.push(Revision::of(&levels));
+            generator.seen.extend(levels);
+        }
+    }
+    for sku in SKUS {
+        let mut expected = model.movements_now();
+        expected.retain(|movement| movement.sku == name(sku));
+        let found = store.movements(&all_of(sku)).await.expect("no error");
+        let [found, expected] = [found, expected].map(|mut ledger| {
+            ledger.sort_by_key(|movement| movement.operation);
+            ledger.into_iter().map(timeless).collect::<Vec<_>>()
+        });
+        assert!(found.len() > OPERATIONS / 10, "{}", found.len());
+        assert_eq!(found, expected);
+    }
+}
