@@ -48,6 +48,10 @@ pub enum Command {
     Race(race::RaceArgs),
     /// Update the schema of the database, and exit
     Migrate {
+        /// Also write the first checkpoint of each level: run it once no replica of release
+        /// 0.1.0 is left. Audits then read only new movements
+        #[arg(long)]
+        finish: bool,
         /// The database.
         #[command(flatten)]
         database: DatabaseConfig,
@@ -138,9 +142,19 @@ impl Cli {
                 None => serve::serve(&config, Mode::Lab).await,
             },
             Command::Race(args) => race::race(args).await,
-            Command::Migrate { database, log } => {
+            Command::Migrate {
+                finish,
+                database,
+                log,
+            } => {
                 start_logging(&log)?;
-                migrate(&database).await
+                migrate(&database).await?;
+                if finish {
+                    let finished = store::finish_migration(database.url()).await;
+                    let levels = finished.map_err(Failure::Other)?;
+                    tracing::info!("{levels} levels have a checkpoint");
+                }
+                Ok(())
             }
             Command::Openapi { lab } => {
                 println!("{:#}", http::document(lab));

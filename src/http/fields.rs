@@ -76,11 +76,16 @@ fn schema(place: &str, field: &str) -> Value {
         "kind" => one_of(&["received", "deducted", "adjusted"]),
         "strategy" => one_of(&Strategy::names()),
         "guard" | "check" => one_of(&["on", "off"]),
-        "cursor" if place == "/stock" => {
+        "cursor" => {
             let name = r"[\p{Alphabetic}\p{N}._-]{1,64}";
-            json!({"type": "string", "pattern": format!(r"^(?!\.+/){name}/(?!\.+$){name}$")})
+            let pattern = if place == "/stock" {
+                format!(r"^(?!\.+/){name}/(?!\.+$){name}$")
+            } else {
+                let uuid = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
+                format!(r"^v2(;(?!\.+:){name}:([0-9]{{1,18}}|{uuid}))+$")
+            };
+            json!({"type": "string", "pattern": pattern})
         }
-        "cursor" => json!({"type": "string", "format": "uuid"}),
         unknown => unreachable!("{unknown} in {place} has no schema"),
     }
 }

@@ -12,6 +12,7 @@ mod fairness;
 mod faults;
 mod headers;
 mod idempotency;
+mod ledger_size;
 mod levels;
 mod limits;
 mod lock_race;

@@ -128,7 +128,7 @@ async fn movements_can_be_filtered(#[values(Sqlite, Mysql, Postgres)] backend: B
     assert!(is_time, "{created_at}");
     let expected = json!({
         "id": sold.ok()["id"], "warehouse": "north", "kind": "deducted", "delta": -7,
-        "available_after": 44, "read_version": 2, "strategy": "optimistic",
+        "available_after": 44, "level_version": 3, "read_version": 2, "strategy": "optimistic",
         "durability": "committed", "reason": null, "reference": null, "created_at": null,
     });
     assert_eq!(*movement, expected);

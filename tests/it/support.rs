@@ -4,6 +4,7 @@ pub(crate) mod app;
 pub(crate) mod lock_services;
 pub(crate) mod process;
 pub(crate) mod rival;
+pub(crate) mod seeded_ledger;
 pub(crate) mod topology;
 
 pub(crate) use stocklock_testkit::{ports, proxy, servers as services};

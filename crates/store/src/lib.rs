@@ -18,7 +18,7 @@ mod sql;
 
 pub use self::redis::{JournalConsumer, RedisOptions, WatchOn};
 pub use router::{StoreRouter, Stores, connect};
-pub use sql::{LedgerQueries, OTHER_CONNECTIONS, migrate};
+pub use sql::{LedgerQueries, OTHER_CONNECTIONS, finish_migration, migrate};
 
 /// What an operation of a store returns.
 type Result<T, E = StoreError> = std::result::Result<T, E>;

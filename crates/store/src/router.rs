@@ -19,8 +19,8 @@ use stocklock_core::ports::{
     SqlMethod,
 };
 use stocklock_core::stock::{
-    Adjustment, Audit, Deduction, Home, Idempotency, LevelChange, LevelCursor, Movement,
-    MovementFilter, OperationId, Sku, StockLevel, Warehouse,
+    Adjustment, Audit, Deduction, Home, Idempotency, LedgerPage, LevelChange, LevelCursor,
+    Movement, MovementFilter, OperationId, Sku, StockLevel, Warehouse,
 };
 
 /// How many SKUs' homes are cached.
@@ -160,11 +160,11 @@ impl StoreRouter {
         self.with_redis_levels(levels).await
     }
 
-    /// The ledger of one SKU, newest operation first.
+    /// A page of the ledger of one SKU, newest movement first.
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>> {
+    pub async fn movements(&self, filter: &MovementFilter) -> Result<LedgerPage> {
         self.sql.movements(filter).await
     }
 
@@ -179,6 +179,15 @@ impl StoreRouter {
             Some(Home::Redis) => self.redis()?.audit(sku).await,
             Some(Home::Sql) | None => self.sql.audit(sku).await,
         }
+    }
+
+    /// Writes the checkpoints that are due, so that audits stay short. Any number of replicas may do so
+    /// at once.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn write_checkpoints(&self) -> Result<()> {
+        self.sql.write_due().await
     }
 
     /// Closes all connections. Those in use are closed after their operation.

@@ -186,7 +186,7 @@ async fn database_in_memory_is_refused(#[case] url: &str) {
 }
 
 /// Waits until a query finds a row.
-async fn until_found(raw: &mut Raw, query: &'static str) {
+pub(super) async fn until_found(raw: &mut Raw, query: &'static str) {
     let found = async { while raw.text(query).await.is_none() {} };
     timeout(SOON, found).await.expect("the query finds a row");
 }

@@ -31,8 +31,8 @@ const FENCE: &str = "SELECT fence, fence_source FROM stock WHERE sku = $1 AND wa
 
 /// SKU, warehouse, `on_hand`, `backorder_limit`, version, home.
 const INSERT_LEVEL: &str = "INSERT INTO stock
-    (sku, warehouse, on_hand, backorder_limit, version, home)
-    VALUES ($1, $2, $3, $4, $5, $6)";
+    (sku, warehouse, on_hand, backorder_limit, version, home, ledger_version)
+    VALUES ($1, $2, $3, $4, $5, $6, CASE $6 WHEN 'redis' THEN $5 END)";
 
 /// SKU, warehouse, `on_hand`, `backorder_limit`, version.
 const UPDATE_LEVEL: &str = "UPDATE stock SET on_hand = $3, backorder_limit = $4, version = $5
@@ -204,13 +204,15 @@ impl<D: Dialect> SqlStore<D> {
             let locked = statements::level(D::WORDS.lock_rows);
             let found = tx.fetch(locked, &place).await;
             let level = rows::levels(found.map_err(before_commit)?)?.pop();
-            let (row, outcome) = match decide(level) {
+            let level_version = level.as_ref().map(|level| level.version + 1);
+            let (mut row, outcome) = match decide(level) {
                 Ok(decided) => decided,
                 Err(refused) => {
                     tx.roll_back().await;
                     return Ok(refused);
                 }
             };
+            row.level_version = level_version;
             let change = values![sku.as_str(), warehouse.as_str(), row.delta];
             let changed = tx.execute(CHANGE_ON_HAND, &change).await;
             changed.map_err(before_commit)?;
@@ -251,13 +253,13 @@ impl<D: Dialect> Transaction<D> {
     /// Records a movement in the transaction that wrote its level, and commits both. Rolls back if
     /// the ledger already has the operation.
     pub(super) async fn record_and_commit(mut self, row: &LedgerRow) -> Result<Inserted> {
+        let [available, level_version, ..] = &*NEXT_PARAMETERS;
         let statement = Statement::built(format!(
-            "INSERT INTO movement ({}) VALUES ({}, {})",
-            *INSERT_COLUMNS, *INSERT_PARAMETERS, NEXT_PARAMETERS[0]
+            "INSERT INTO movement ({}) VALUES ({}, {available}, {level_version})",
+            *INSERT_COLUMNS, *INSERT_PARAMETERS
         ));
-        let answer = self
-            .execute(statement, &row.values()[..=LedgerRow::KNOWN])
-            .await;
+        let values = &row.values()[..LedgerRow::KNOWN + 2];
+        let answer = self.execute(statement, values).await;
         let recorded = inserted(answer, !D::EMBEDDED && row.idempotency_key.is_some())?;
         match recorded {
             Inserted::New => self.commit().await?,

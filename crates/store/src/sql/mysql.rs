@@ -43,6 +43,8 @@ impl Dialect for MySqlServer {
         integer: "signed",
         entry_time: "from_unixtime($millis / 1000)",
         no_table: " FROM dual",
+        // MariaDB 10.11 would scan a level from its newest movement to where the page starts.
+        use_index: " FORCE INDEX ($index)",
     };
 
     fetch!(query);

@@ -28,12 +28,12 @@ pub(super) fn script(write: &ConditionalWrite<'_>, now: &str) -> String {
     let ConditionalWrite { on_hand, also, .. } = write;
     let text = format!(
         "SET @available = NULL; BEGIN; UPDATE stock \
-        SET version = version + 1 \
+        SET version = (@version := version + 1) \
         + 0 * last_insert_id(@available := {on_hand} - held + backorder_limit), \
         on_hand = {on_hand}{also} \
         WHERE {level} AND {in_time}; \
         INSERT INTO movement ({columns}) \
-        SELECT {known}, @available \
+        SELECT {known}, @available, @version \
         FROM dual WHERE @available IS NOT NULL; COMMIT",
         level = write.level(),
         in_time = ConditionalWrite::in_time(now),
