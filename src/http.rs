@@ -39,6 +39,7 @@ mod respond;
 mod set_level;
 mod strategies;
 
+pub(crate) use audit::line as audit_line;
 use error::ApiError;
 use extract::{NoFields, StrictJson, StrictQuery, present, remark};
 use openapi::Document;
@@ -95,6 +96,7 @@ fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(adjust::adjust))
         .routes(routes!(movements::movements))
         .routes(routes!(audit::audit))
+        .routes(routes!(audit::audit_all))
         .routes(routes!(strategies::strategies))
         .routes(routes!(probes::healthz))
         .routes(routes!(probes::readyz))

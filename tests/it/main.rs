@@ -1,6 +1,7 @@
 //! The integration tests: one binary, so that it is linked once and its servers start once.
 
 mod abandoned_transaction;
+mod audits;
 mod bad_input;
 mod commands;
 mod config;

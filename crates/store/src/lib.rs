@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use stocklock_core::ports::{AttemptOutcome, ChangeOutcome, RedisMethod, StoreError};
 
+mod all_audits;
 mod clock;
 mod journal;
 mod redis;
@@ -17,6 +18,7 @@ mod router;
 mod sql;
 
 pub use self::redis::{JournalConsumer, RedisOptions, WatchOn};
+pub use all_audits::AllAudits;
 pub use router::{StoreRouter, Stores, connect};
 pub use sql::{LedgerQueries, OTHER_CONNECTIONS, finish_migration, migrate};
 

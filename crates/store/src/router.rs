@@ -160,6 +160,15 @@ impl StoreRouter {
         self.with_redis_levels(levels).await
     }
 
+    /// The same as [`levels`](Self::levels), as SQL has them: stock in Redis may be later.
+    pub(crate) async fn sql_levels(
+        &self,
+        after: Option<&LevelCursor>,
+        limit: u32,
+    ) -> Result<Vec<StockLevel>> {
+        self.sql.levels(after, limit).await
+    }
+
     /// A page of the ledger of one SKU, newest movement first.
     ///
     /// # Errors
