@@ -54,10 +54,8 @@ async fn time_to_stop(process: Process) -> Duration {
 
 /// Returns when a process that was asked to stop refuses new connections.
 pub(crate) async fn refuses_connections(process: &Process) {
-    until("new connections are refused", || async {
-        TcpStream::connect(process.address()).await.is_err()
-    })
-    .await;
+    let holds = async || TcpStream::connect(process.address()).await.is_err();
+    until("new connections are refused", holds).await;
 }
 
 /// Buys one unit. Retries after a 503, because the probe of [`is_full`] may have taken the last
@@ -157,7 +155,7 @@ async fn stopping_replica_answers_every_request_it_has_started(
             assert_eq!(answer.status, 503, "{answer:?}");
         }));
     }
-    until("sales", || async {
+    until("sales", async || {
         buyers.iter().map(Buyers::sales).sum::<usize>() >= SALES
     })
     .await;

@@ -153,7 +153,7 @@ async fn applied_audit(replica: &impl Replica, sku: &str) -> Value {
 
 /// The same, if the database was started just now.
 async fn applied_audit_after_outage(replica: &impl Replica, sku: &str) -> Value {
-    until("the database answers", || async {
+    until("the database answers", async || {
         try_audit(replica, sku).await.is_some()
     })
     .await;

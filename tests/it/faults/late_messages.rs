@@ -41,9 +41,8 @@ impl Late {
             _ => b"\0\0\0\x0asingle-sql",
         };
         let hold = subject.proxy.hold_and_cut(message);
-        let order = subject
-            .app
-            .deduct(0, "single-sql", &json!({ "sku": "hot" }));
+        let order = json!({"sku": "hot"});
+        let order = subject.app.deduct(0, "single-sql", &order);
         let look_up = subject.proxy.hold_request(b"ORDER BY operation_id = ");
         let answer = tokio::spawn(send(add_key_if(with_key, order)));
         hold.held().await;

@@ -115,10 +115,8 @@ async fn key_that_only_sql_has_is_found_in_a_batch() {
     let attempts = all(&fixture, &orders).await;
 
     // Those with a key are sent after those without.
-    assert_eq!(
-        attempts,
-        [sold(8), AttemptOutcome::Duplicate, sold(6), sold(7)]
-    );
+    let duplicate = AttemptOutcome::Duplicate;
+    assert_eq!(attempts, [sold(8), duplicate, sold(6), sold(7)]);
     assert_eq!(entries(&fixture).await, [2, 1]);
     assert_eq!(fixture.audit("a").await.sold, 4);
 }

@@ -7,7 +7,7 @@ use stocklock::stock::{Adjustment, Deduction};
 use stocklock_testkit::assert_matches;
 
 use super::{assert_exact, deduct, fixture, flush, run};
-use crate::store_contract::fixture::{Fixture, On, adjustment, deduction_with_key, idempotency};
+use crate::store_contract::fixture::{Fixture, On, adjustment, deduction_with_key};
 use crate::support::services::Backend;
 
 /// How many operations Redis remembers.
@@ -16,12 +16,8 @@ async fn remembered(fixture: &Fixture) -> usize {
 }
 
 fn adjustment_with_key(delta: i64, key: &str) -> Adjustment {
-    let hash = deduction_with_key("a", 1, key)
-        .idempotency
-        .expect("a key")
-        .hash;
     Adjustment {
-        idempotency: Some(idempotency(key, hash)),
+        idempotency: deduction_with_key("a", 1, key).idempotency,
         ..adjustment("a", delta)
     }
 }

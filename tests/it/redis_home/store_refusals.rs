@@ -167,7 +167,7 @@ async fn read_only_error_closes_all_pooled_connections() {
     redis.run("REPLICAOF 127.0.0.1 1").await;
     reason(deduct(&redis.fixture, "a", RedisMethod::Watch).await);
     // The connection for scripts stays, and the one that asks.
-    until("the pooled connections are closed", || async {
+    until("the pooled connections are closed", async || {
         redis.connections().await <= 2
     })
     .await;

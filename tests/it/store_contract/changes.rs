@@ -59,14 +59,9 @@ async fn set_level_creates_once_and_then_changes(#[values(SQLITE, MYSQL, POSTGRE
     // A change without a limit keeps the limit.
     assert_eq!(fixture.put("a", 5).await.backorder_limit, 3);
     let movements = fixture.movements("a").await;
-    let recorded: Vec<_> = movements
-        .iter()
-        .map(|m| (m.kind.as_str(), m.delta))
-        .collect();
-    assert_eq!(
-        recorded,
-        [("received", 1), ("adjusted", -6), ("received", 10)]
-    );
+    let recorded = movements.iter().map(|m| (m.kind.as_str(), m.delta));
+    let expected = [("received", 1), ("adjusted", -6), ("received", 10)];
+    assert_eq!(recorded.collect::<Vec<_>>(), expected);
     assert_eq!(movements[2].remarks.texts()[0], Some("opening stock 开业"));
     assert!(fixture.audit("a").await.consistent());
 
@@ -300,10 +295,8 @@ async fn adjustment_with_a_key_is_made_once(#[values(SQLITE, MYSQL, POSTGRES, RE
     };
     let (first, repeat) = (with_key(), with_key());
     done(store.adjust(&first).await.unwrap());
-    assert_eq!(
-        store.adjust(&repeat).await.unwrap(),
-        ChangeOutcome::Duplicate
-    );
+    let again = store.adjust(&repeat).await.unwrap();
+    assert_eq!(again, ChangeOutcome::Duplicate);
     assert_eq!(fixture.level("a").await.on_hand, 7);
     let recorded = store.recorded(&repeat.sku, repeat.operation, repeat.idempotency.as_ref());
     let recorded = recorded.await.unwrap().expect("a movement");

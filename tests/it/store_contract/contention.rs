@@ -21,9 +21,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SOON, SQLITE, WAIT_LIMIT, committed, creation,
-    deduction, deduction_with_key, guarded, name, open, start_deduction,
+    deduction, deduction_with_key, guarded, name, open, start_deduction, until_found,
 };
-use super::migrations::until_found;
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 

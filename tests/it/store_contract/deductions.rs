@@ -82,11 +82,8 @@ async fn every_way_takes_and_records_the_units(#[values(SQLITE, MYSQL, POSTGRES,
         let hash = deduction.idempotency.as_ref().map(|key| key.hash);
         assert_eq!(movement.request_hash, hash);
         let read_before = matches!(way, Way::Version | Way::Fenced | Way::Overwrite);
-        assert_eq!(
-            movement.read_version,
-            read_before.then_some(before.version),
-            "{way:?}"
-        );
+        let read = read_before.then_some(before.version);
+        assert_eq!(movement.read_version, read, "{way:?}");
         assert!(fixture.audit(&sku).await.consistent());
     }
 }

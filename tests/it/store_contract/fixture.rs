@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use crate::support::rival::Raw;
+pub(crate) use crate::support::rival::{Raw, until_found};
 use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database, fresh_redis};
 
 /// The wait limit of the tests' stores. MariaDB cannot wait for a lock for less than a second.

@@ -49,17 +49,13 @@ async fn pages_of_levels_have_no_gap_or_overlap(#[values(SQLITE, MYSQL, POSTGRES
             });
             found.extend(page);
         }
-        let names = found
-            .iter()
-            .map(|it| (it.sku.as_str(), it.warehouse.as_str()));
+        let found = found.iter();
+        let names = found.map(|it| (it.sku.as_str(), it.warehouse.as_str()));
         assert_eq!(names.collect::<Vec<_>>(), expected, "pages of {limit}");
     }
     let levels = fixture.store.levels_of(&name("a")).await.unwrap();
-    let places: Vec<_> = levels
-        .iter()
-        .map(|level| level.warehouse.as_str())
-        .collect();
-    assert_eq!(places, ["Z", "a", "上海仓"]);
+    let places = levels.iter().map(|level| level.warehouse.as_str());
+    assert_eq!(places.collect::<Vec<_>>(), ["Z", "a", "上海仓"]);
 }
 
 #[rstest]

@@ -8,7 +8,7 @@ use stocklock::store::{connect, migrate};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::fixture::{Fixture, Raw, SOON, options};
+use super::fixture::{Fixture, Raw, SOON, options, until_found};
 use crate::support::ports::free_port;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::{PrivateServer, fresh_database};
@@ -183,10 +183,4 @@ async fn database_in_memory_is_refused(#[case] url: &str) {
     let refused = connect(url, &options(2)).expect_err("it is in memory");
     assert!(refused.contains("in-memory"), "{refused}");
     assert_eq!(refusal(url).await, refused);
-}
-
-/// Waits until a query finds a row.
-pub(super) async fn until_found(raw: &mut Raw, query: &'static str) {
-    let found = async { while raw.text(query).await.is_none() {} };
-    timeout(SOON, found).await.expect("the query finds a row");
 }
