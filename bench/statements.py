@@ -9,10 +9,9 @@ import re
 
 from .process import ROOT, BenchError
 
-# The PostgreSQL parameters by name: the columns of `movement`, the quantity, and the expiry.
+# The PostgreSQL parameters by name: the columns of `movement`, and the expiry.
 VALUES = {
     "warehouse": "'main'",
-    "quantity": "1",
     "kind": "'deducted'",
     "delta": "-1",
     "read_version": "NULL::bigint",
@@ -67,17 +66,15 @@ def pgbench_script(sku: str, text: str | None = None) -> str:
 
 
 def _parameters(statement: str) -> dict[str, str]:
-    """The name of each parameter: the column that it is inserted into, the quantity, the expiry."""
+    """The name of each parameter: the column that it is inserted into, or the expiry."""
     insert = re.search(r"INSERT INTO movement \((.*?)\) SELECT (.*?) FROM", statement)
-    quantity = re.search(r"on_hand = on_hand - (\$\d+)", statement)
     expiry = re.search(r"clock_timestamp\(\)\) \* 1000 < (\$\d+)", statement)
-    if not insert or not quantity or not expiry:
+    if not insert or not expiry:
         raise BenchError(f"not an update that can expire, and an insert: {statement}")
     columns, values = (part.split(", ") for part in insert.groups())
     if len(columns) != len(values):
         raise BenchError(f"{len(columns)} columns, but {len(values)} values: {statement}")
-    names = {quantity[1]: "quantity", expiry[1]: "expiry"}
-    return dict(zip(values, columns, strict=True)) | names
+    return dict(zip(values, columns, strict=True)) | {expiry[1]: "expiry"}
 
 
 def slap_message(sku: str, text: str | None = None) -> str:

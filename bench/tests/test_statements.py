@@ -14,18 +14,19 @@ class Statements(unittest.TestCase):
         self.assertIn("WHERE sku = 'sku-1' AND warehouse = 'main'", script)
         message = statements.slap_message("sku-1")
         self.assertNotIn("sample", message)
-        self.assertIn("WHERE sku = 'sku-1' AND warehouse = ", message)
+        self.assertIn(", 'sku-1', 'main', 'deducted', -1, ", message)
 
     def test_values_go_into_their_columns(self) -> None:
         names = statements._parameters(snapshot("postgres"))
         self.assertEqual((names["$1"], names["$2"]), ("operation_id", "sku"))
-        self.assertIn("quantity", names.values())
+        self.assertIn("expiry", names.values())
         self.assertNotIn("line", {names[name] for name in names if name.startswith("$")})
 
     def test_both_update_a_level_and_insert_a_movement(self) -> None:
-        for text in (statements.pgbench_script("s"), statements.slap_message("s")):
-            self.assertEqual(text.count("UPDATE stock"), 1)
-            self.assertEqual(text.count("INSERT INTO movement"), 1)
+        script = statements.pgbench_script("s")
+        self.assertEqual(script.count("UPDATE stock"), 1)
+        self.assertEqual(script.count("INSERT INTO movement"), 1)
+        self.assertEqual(statements.slap_message("s").count("CALL stocklock_deduct_"), 1)
 
     def test_message_has_no_delimiter_of_slap(self) -> None:
         self.assertNotIn("|", statements.slap_message("s"))

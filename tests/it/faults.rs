@@ -149,21 +149,14 @@ impl Cut {
     /// Cuts the next commit of a deduction.
     fn arm_for(self, subject: &Proxied, strategy: Strategy) -> Arc<Trigger> {
         let proxy = &subject.proxy;
-        match (subject.backend, self) {
+        // One statement or call; the strategy's name is one of its parameters.
+        let name = strategy.name().as_bytes();
+        let parameter = [&[u8::try_from(name.len()).unwrap()], name].concat();
+        match self {
             // Its COMMIT is a message of its own.
             _ if strategy == Strategy::ForUpdate => self.arm(subject),
-            // One message of five statements; the fifth answer is that of COMMIT.
-            (Backend::Mysql, Self::Before) => proxy.cut_before(b"\x03SET @available", 1),
-            (Backend::Mysql, Self::After) => proxy.cut_answer(b"\x07\0\0\x05\0\0\0\x02\0", 1),
-            // One statement in autocommit mode; the strategy's name is one of its parameters.
-            (_, cut) => {
-                let name = strategy.name().as_bytes();
-                let parameter = [&[0, 0, 0, u8::try_from(name.len()).unwrap()], name].concat();
-                match cut {
-                    Self::Before => proxy.cut_before(&parameter, 1),
-                    Self::After => proxy.cut_after(&parameter, 1),
-                }
-            }
+            Self::Before => proxy.cut_before(&parameter, 1),
+            Self::After => proxy.cut_after(&parameter, 1),
         }
     }
 

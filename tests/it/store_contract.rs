@@ -4,7 +4,9 @@
 mod changes;
 mod checkpoints;
 mod contention;
+mod creations;
 mod deductions;
+mod duplicates;
 mod fenced;
 pub(crate) mod fixture;
 mod ledger;

@@ -35,12 +35,8 @@ impl Late {
         let subject = Proxied::start(backend, 1, &flags).await;
         let others = TestApp::on_migrated(&subject.database.url, 1, &[]).await;
         subject.app.set_level("hot", 0).await;
-        let message: &[u8] = match backend {
-            Backend::Mysql => b"\x03SET @available",
-            // A parameter of the statement.
-            _ => b"\0\0\0\x0asingle-sql",
-        };
-        let hold = subject.proxy.hold_and_cut(message);
+        // A parameter of the statement.
+        let hold = subject.proxy.hold_and_cut(b"\x0asingle-sql");
         let order = json!({"sku": "hot"});
         let order = subject.app.deduct(0, "single-sql", &order);
         let look_up = subject.proxy.hold_request(b"ORDER BY operation_id = ");

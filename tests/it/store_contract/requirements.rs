@@ -2,6 +2,7 @@
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, DeductionStore as _, SqlMethod, StoreError};
+use stocklock::store::migrate;
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
@@ -59,6 +60,43 @@ async fn binary_log_of_rows_is_accepted(#[case] format: &str) {
     let server = mariadb(&["--log-bin=binary", "--server-id=1", &format]).await;
     let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
     assert_sells(&fixture).await;
+}
+
+/// With a binary log, MariaDB asks for SUPER before it creates functions, but not procedures.
+#[tokio::test]
+async fn missing_privilege_or_procedure_is_refused() {
+    let server = mariadb(&["--log-bin=binary", "--server-id=1"]).await;
+    let mut root = Raw::connect(Mysql, server.url()).await;
+    let as_user = |user: &str| {
+        let mut url = reqwest::Url::parse(server.url()).unwrap();
+        url.set_username(user).unwrap();
+        url.set_password(Some("hunter2")).unwrap();
+        String::from(url)
+    };
+    let refused = async |user: &str, problem: &str, remedy: &str| {
+        let refused = migrate(&as_user(user)).await.unwrap_err();
+        assert!(refused.contains(problem), "{refused}");
+        assert!(refused.ends_with(remedy), "{refused}");
+    };
+    let users = "CREATE USER owner IDENTIFIED BY 'hunter2', till IDENTIFIED BY 'hunter2';
+        GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX ON *.* TO owner, till";
+    root.run(users).await.unwrap();
+    let remedy = "and for migrations also CREATE, ALTER, INDEX and CREATE ROUTINE";
+    refused("owner", "Access denied", remedy).await;
+    let routines = "GRANT CREATE ROUTINE, EXECUTE ON *.* TO owner";
+    root.run(routines).await.unwrap();
+    let fixture = Fixture::at(Mysql, as_user("owner")).await;
+    assert_sells(&fixture).await;
+
+    refused("till", "execute command denied", remedy).await;
+    let execute = "GRANT EXECUTE ON *.* TO till";
+    root.run(execute).await.unwrap();
+    let fixture = Fixture::at(Mysql, as_user("till")).await;
+    assert_eq!(fixture.level("货").await.on_hand, 7);
+
+    let lost = "DROP PROCEDURE stocklock_deduct_2";
+    root.run(lost).await.unwrap();
+    refused("owner", "stocklock_deduct_2 does not exist", "--routines").await;
 }
 
 #[tokio::test]

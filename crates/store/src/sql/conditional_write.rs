@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::dialect::{Value, values};
 use super::ledger_row::LedgerRow;
 use super::pool::{PooledConnection, Server};
-use super::statements::NEXT_PARAMETERS;
+use super::statements::{DELTA, NEXT_PARAMETERS};
 use crate::StoreError;
 use stocklock_core::ports::{AttemptOutcome, Condition, Expiry};
 use stocklock_core::stock::{Deduction, Durability, StockLevel};
@@ -34,8 +34,9 @@ pub(crate) struct ConditionalWrite<'a> {
     /// Other assignments, each with a comma before it.
     pub(crate) also: String,
     condition: String,
-    /// The values of [`NEXT_PARAMETERS`] after the expiry.
-    level_values: Vec<Value<'a>>,
+    /// What `on_hand` becomes, the version, the fencing token and its source. NULL if the write does not
+    /// depend on it.
+    level_values: [Value<'a>; 4],
     /// When the caller is answered at the latest.
     deadline: Instant,
     /// When the attempt expires. Set when it is sent.
@@ -45,13 +46,12 @@ pub(crate) struct ConditionalWrite<'a> {
 impl<'a> ConditionalWrite<'a> {
     /// Takes the units if enough are available.
     pub(crate) fn if_available(deduction: &Deduction) -> Self {
-        let [_, units, ..] = &*NEXT_PARAMETERS;
         Self {
             row: LedgerRow::from_deduction(deduction, None),
-            on_hand: format!("on_hand - {units}"),
+            on_hand: format!("on_hand + {DELTA}"),
             also: String::new(),
-            condition: format!("on_hand - held >= {units} - backorder_limit"),
-            level_values: values![deduction.quantity.units()].to_vec(),
+            condition: format!("on_hand + {DELTA} - held >= -backorder_limit"),
+            level_values: values![None::<i64>, None::<i64>, None::<i64>, None::<&str>],
             deadline: deduction.deadline,
             expiry: OnceLock::new(),
         }
@@ -63,8 +63,9 @@ impl<'a> ConditionalWrite<'a> {
         read: &StockLevel,
         condition: Condition<'a>,
     ) -> Self {
-        let mut level_values = vec![Value::from(read.on_hand - deduction.quantity.units())];
         let [_, on_hand, version, token, source] = &*NEXT_PARAMETERS;
+        let after = read.on_hand - deduction.quantity.units();
+        let mut level_values = values![after, None::<i64>, None::<i64>, None::<&str>];
         let (also, condition) = match condition {
             // The limit may be lower than it was when the level was read, and the CHECK would refuse
             // the row.
@@ -73,11 +74,11 @@ impl<'a> ConditionalWrite<'a> {
                 format!("{on_hand} - held >= -backorder_limit"),
             ),
             Condition::Version => {
-                level_values.extend(values![read.version]);
+                level_values[1] = read.version.into();
                 (String::new(), format!("version = {version}"))
             }
             Condition::Fence(fence) => {
-                level_values.extend(values![read.version, fence.token, &*fence.source]);
+                level_values = values![after, read.version, fence.token, &*fence.source];
                 (
                     format!(", fence = {token}, fence_source = {source}"),
                     format!(
@@ -141,7 +142,8 @@ impl<'a> ConditionalWrite<'a> {
         )
     }
 
-    /// The values of the statement: those of the row, the expiry, and those of the level.
+    /// The values of the statement: those of the row, the expiry, and those of the level. They are always
+    /// of the same number and types.
     pub(crate) fn values(&self) -> Vec<Value<'_>> {
         let expiry = self.expiry.get().map(|expiry| expiry.at);
         let known = &self.row.values()[..LedgerRow::KNOWN];

@@ -13,7 +13,7 @@ use super::reads::recorded;
 use super::rows;
 use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS};
 use super::{SqlStore, WRITE};
-use crate::Result;
+use crate::{Result, StoreError};
 use stocklock_core::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader,
     LevelStore, PlannedLevel, RedisMethod, SqlMethod, adjusted_in_sql,
@@ -28,6 +28,9 @@ const CHANGE_ON_HAND: &str = "UPDATE stock SET on_hand = on_hand + $3, version =
 
 /// SKU, warehouse.
 const FENCE: &str = "SELECT fence, fence_source FROM stock WHERE sku = $1 AND warehouse = $2";
+
+/// Caller, key.
+const FIND_KEY: &str = "SELECT line FROM movement WHERE caller = $1 AND idempotency_key = $2";
 
 /// SKU, warehouse, `on_hand`, `backorder_limit`, version, home.
 const INSERT_LEVEL: &str = "INSERT INTO stock
@@ -126,7 +129,7 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
     async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome> {
         self.write(async {
             let pool = self.writers.for_sku(&change.sku);
-            let mut tx = pool.begin(D::WORDS.begin_set_level).await?;
+            let mut tx = pool.begin(D::WORDS.begin).await?;
             let sku = values![change.sku.as_str()];
             if let Some(lock_sku) = D::WORDS.lock_sku {
                 let locked = tx.execute(lock_sku, &sku).await;
@@ -166,6 +169,16 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
                 tx.execute(UPDATE_LEVEL, &columns[..5]).await
             };
             written.map_err(conflict_if_duplicate)?;
+            if created && D::WORDS.waits_for_inserts {
+                let locked = statements::levels_of_sku(D::WORDS.lock_rows);
+                let levels = tx.fetch(locked, &sku).await;
+                let levels = rows::levels(levels.map_err(before_commit)?)?;
+                if levels.len() > existing.len() + 1 {
+                    // It may have another home, or break the precondition.
+                    let problem = "another transaction has created a level of the SKU";
+                    return Err(StoreError::Aborted(problem.into()));
+                }
+            }
             let row = LedgerRow::from_level_change(change, &planned);
             let level = planned.level;
             Ok(match tx.record_and_commit(&row).await? {
@@ -216,7 +229,8 @@ impl<D: Dialect> SqlStore<D> {
             let change = values![sku.as_str(), warehouse.as_str(), row.delta];
             let changed = tx.execute(CHANGE_ON_HAND, &change).await;
             changed.map_err(before_commit)?;
-            Ok(match tx.record_and_commit(&row).await? {
+            let recorded = tx.record_and_commit(&row).await;
+            Ok(match self.find_key_in_flight(recorded, &row).await? {
                 Inserted::New => outcome,
                 Inserted::Duplicate => duplicate,
             })
@@ -230,8 +244,34 @@ impl<D: Dialect> SqlStore<D> {
         write: &ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
         let pool = self.writers.for_sku(&write.row.sku);
-        let written = self.write(D::conditional_write(&pool, write)).await;
-        written.map_err(|error| write.failed(error))
+        let written = self.write(async {
+            let written = D::conditional_write(&pool, write).await;
+            self.find_key_in_flight(written, &write.row).await
+        });
+        written.await.map_err(|error| write.failed(error))
+    }
+
+    /// Returns `written`. If it waited for a lock although another transaction is recording its key, that
+    /// is the reason to tell the caller.
+    async fn find_key_in_flight<T>(&self, written: Result<T>, row: &LedgerRow) -> Result<T> {
+        let (error, key, begin) = match (written, &row.idempotency_key) {
+            (Err(StoreError::LockWait(error)), Some(key)) => {
+                match D::WORDS.begin_read_uncommitted {
+                    Some(begin) => (error, key, begin),
+                    None => return Err(StoreError::LockWait(error)),
+                }
+            }
+            (written, _) => return written,
+        };
+        let mut tx = self.writers.for_sku(&row.sku).begin(begin).await?;
+        let found = tx.fetch(FIND_KEY, &values![&*row.caller, &**key]).await;
+        let found: Vec<(i64,)> = found.map_err(before_commit)?;
+        tx.roll_back().await;
+        Err(if found.is_empty() {
+            StoreError::LockWait(error)
+        } else {
+            StoreError::KeyInFlight(error)
+        })
     }
 
     /// Why SQL refused to take the units, by the level as it is now.
@@ -260,7 +300,8 @@ impl<D: Dialect> Transaction<D> {
         ));
         let values = &row.values()[..LedgerRow::KNOWN + 2];
         let answer = self.execute(statement, values).await;
-        let recorded = inserted(answer, !D::EMBEDDED && row.idempotency_key.is_some())?;
+        let waits_for_its_key = !D::EMBEDDED && D::WORDS.begin_read_uncommitted.is_none();
+        let recorded = inserted(answer, waits_for_its_key && row.idempotency_key.is_some())?;
         match recorded {
             Inserted::New => self.commit().await?,
             Inserted::Duplicate => self.roll_back().await,

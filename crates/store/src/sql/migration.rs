@@ -70,6 +70,11 @@ pub(super) trait MigrationServer: Server<Connection: Migrate> {
         migration: &Migration,
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
+    /// Fails if the session may not use what the migrations have created, or it is missing.
+    fn check_schema(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = sqlx::Result<()>> + Send;
+
     /// Whether the same attempt may succeed soon.
     fn is_transient(error: &MigrateError) -> bool;
 
@@ -113,6 +118,7 @@ async fn attempt<S: MigrationServer>(server: &S) -> Result<Vec<String>, MigrateE
     let refusals = server.refusals(&mut connection).await?;
     if refusals.is_empty() {
         update::<S>(&mut connection).await?;
+        S::check_schema(&mut connection).await?;
     }
     connection.close().await?;
     Ok(refusals)

@@ -1,26 +1,25 @@
 //! MariaDB and MySQL.
 //!
 //! Guarantees: the server itself bounds locks and, on MariaDB, idle transactions. A lock wait that
-//! times out undoes the statement only, so every error path rolls back.
+//! times out undoes the statement only, so every error path rolls back. A lock on a key may cover the
+//! gap before it, so a wait for the ledger does not prove that the same key is in flight.
 
-use futures_util::TryStreamExt;
-use sqlx::mysql::MySqlQueryResult;
+use sqlx::MySql;
 use sqlx::query::Query;
-use sqlx::{Either, MySql, MySqlConnection};
 
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{self, Dialect, Statement, Value, fetch, trusted};
-use super::errors::{Verdict, classify, in_autocommit, in_commit};
+use super::errors::{Verdict, classify, in_autocommit};
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
 use super::statements::Words;
-use crate::{AttemptOutcome, Result, StoreError};
+use crate::{AttemptOutcome, Result};
 
 mod bulk;
 mod connect;
 mod parameters;
+mod procedure;
 mod requirements;
-mod script;
 
 pub(super) use connect::MySqlServer;
 
@@ -29,13 +28,12 @@ impl Dialect for MySqlServer {
 
     const WORDS: Words = Words {
         begin: "BEGIN",
-        // At READ COMMITTED row locks do not cover rows that do not exist yet. At REPEATABLE READ
-        // the locking read locks the gaps too, so only one of two transactions that find a SKU
-        // absent can create it. Otherwise they could give it two homes.
-        begin_set_level: "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; BEGIN",
         begin_snapshot: "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
             START TRANSACTION READ ONLY, WITH CONSISTENT SNAPSHOT",
+        // Row locks do not cover rows that do not exist yet. Locks on the gaps between the rows, at
+        // REPEATABLE READ, would: but transactions that create other SKUs share the gaps, and deadlock.
         lock_sku: None,
+        waits_for_inserts: true,
         lock_rows: " FOR UPDATE",
         // `now` is the time at the start of the statement.
         now: "unix_timestamp(sysdate(6)) * 1000",
@@ -45,38 +43,30 @@ impl Dialect for MySqlServer {
         no_table: " FROM dual",
         // MariaDB 10.11 would scan a level from its newest movement to where the page starts.
         use_index: " FORCE INDEX ($index)",
+        begin_read_uncommitted: Some("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; BEGIN"),
     };
 
     fetch!(query);
 
-    /// One message of five statements: see [`script::script`].
+    /// One call of a procedure, which is a whole transaction.
     async fn conditional_write(
         pool: &Pool<Self>,
         write: &ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
+        // The server leaves the transaction open if it interrupts the call.
         let mut tx = Transaction::begun(pool.acquire().await?);
         write.send_on(&tx);
-        let (answers, end) = answers(tx.send(), script::script(write, Self::WORDS.now)).await;
-        let Err(error) = tx.received(end) else {
-            let [_, _, update, _, _] = &*answers else {
-                let problem = format!("{} answers to five statements", answers.len());
-                return Err(StoreError::outcome_unknown(problem));
-            };
-            tx.ended();
-            let available = update.last_insert_id().cast_signed();
-            return Ok((update.rows_affected() > 0).then(|| deducted(available)));
-        };
-        if error.as_database_error().is_some() {
-            // The server stopped at this statement, and the transaction is still open.
-            tx.roll_back().await;
-        }
-        match (answers.len(), classify(&error)) {
-            (script::UNTIL_INSERT, Verdict::Duplicate) => Ok(Some(AttemptOutcome::Duplicate)),
-            (script::UNTIL_INSERT, Verdict::RollBackThenRetry) if write.has_key() => {
-                Err(StoreError::KeyInFlight(Box::new(error)))
+        let called = tx.fetch(procedure::call(), &write.values()).await;
+        match called {
+            Ok(mut rows) => {
+                tx.ended();
+                Ok(rows.pop().map(|(available,)| deducted(available)))
             }
-            (script::UNTIL_COMMIT.., _) => Err(in_commit(error)),
-            _ => Err(in_autocommit(error)),
+            Err(error) if classify(&error) == Verdict::Duplicate => {
+                tx.ended();
+                Ok(Some(AttemptOutcome::Duplicate))
+            }
+            Err(error) => Err(in_autocommit(error)),
         }
     }
 
@@ -99,23 +89,4 @@ fn query(
     let (text, values) = parameters::positional(text.as_str(), values);
     let text = trusted(text);
     dialect::query(Statement { text, persistent }, &values)
-}
-
-/// The answers to a script's statements, and how the last one ended.
-async fn answers(
-    connection: &mut MySqlConnection,
-    script: String,
-) -> (Vec<MySqlQueryResult>, sqlx::Result<()>) {
-    let mut answers = Vec::with_capacity(5);
-    let mut results = sqlx::raw_sql(trusted(script)).fetch_many(connection);
-    let end = loop {
-        match results.try_next().await {
-            Ok(Some(Either::Left(answer))) => answers.push(answer),
-            Ok(Some(Either::Right(_))) => {} // No statement of a script returns rows.
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
-        }
-    };
-    drop(results);
-    (answers, end)
 }

@@ -30,11 +30,11 @@ impl Dialect for PostgresServer {
 
     const WORDS: Words = Words {
         begin: "BEGIN",
-        begin_set_level: "BEGIN",
         begin_snapshot: "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY",
         // Row locks do not cover rows that do not exist yet. Without this lock, two transactions
         // could both find a SKU absent and give it two homes.
         lock_sku: Some("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"),
+        waits_for_inserts: false,
         lock_rows: " FOR UPDATE",
         // `now()` is the time at the start of the transaction.
         now: "extract(epoch FROM clock_timestamp()) * 1000",
@@ -43,6 +43,7 @@ impl Dialect for PostgresServer {
         entry_time: "to_timestamp($millis / 1000.0)",
         no_table: "",
         use_index: "",
+        begin_read_uncommitted: None,
     };
 
     fetch!(query::<Postgres>);

@@ -26,9 +26,9 @@ impl Dialect for SqliteFile {
 
     const WORDS: Words = Words {
         begin: "BEGIN IMMEDIATE",
-        begin_set_level: "BEGIN IMMEDIATE",
         begin_snapshot: "BEGIN",
         lock_sku: None,
+        waits_for_inserts: false,
         lock_rows: "",
         now: "unixepoch('now', 'subsec') * 1000",
         created_at: "created_at",
@@ -36,6 +36,7 @@ impl Dialect for SqliteFile {
         entry_time: "strftime('%Y-%m-%dT%H:%M:%fZ', $millis / 1000.0, 'unixepoch')",
         no_table: "",
         use_index: "",
+        begin_read_uncommitted: None,
     };
 
     fetch!(query::<Sqlite>);
@@ -169,6 +170,10 @@ impl MigrationServer for SqliteFile {
 
     /// Each migration is one transaction.
     async fn prepare(_: &mut SqliteConnection, _: &Migration) -> sqlx::Result<()> {
+        Ok(())
+    }
+
+    async fn check_schema(_: &mut SqliteConnection) -> sqlx::Result<()> {
         Ok(())
     }
 

@@ -13,13 +13,13 @@ use stocklock_core::stock::Remarks;
 pub(crate) struct Words {
     /// Begins a transaction that writes.
     pub(crate) begin: &'static str,
-    /// Begins a transaction that may create a level.
-    pub(crate) begin_set_level: &'static str,
     /// Begins a transaction that reads one snapshot.
     pub(crate) begin_snapshot: &'static str,
-    /// Excludes other transactions that may create a level of the SKU `$1`, if `begin_set_level`
-    /// and row locks do not.
+    /// Excludes other transactions that may create a level of the SKU `$1`, if `begin` does not.
     pub(crate) lock_sku: Option<&'static str>,
+    /// Whether a locking read waits for rows that another transaction has inserted and not committed.
+    /// A transaction that creates a level then finds others that do, by reading after its insert.
+    pub(crate) waits_for_inserts: bool,
     /// Follows a query whose rows are locked.
     pub(crate) lock_rows: &'static str,
     /// The clock in milliseconds since 1970, at the moment of its evaluation: not at the start of the
@@ -35,6 +35,9 @@ pub(crate) struct Words {
     pub(crate) no_table: &'static str,
     /// Follows the table of a query that must use `$index`, if the optimizer would read more rows.
     pub(crate) use_index: &'static str,
+    /// Begins a transaction that also reads what others have not committed, if an insert into the
+    /// ledger may wait for more than the same key.
+    pub(crate) begin_read_uncommitted: Option<&'static str>,
 }
 
 impl Words {
@@ -69,6 +72,9 @@ pub(crate) static INSERT_PARAMETERS: LazyLock<String> = LazyLock::new(|| {
     let numbers = (2..=LedgerRow::KNOWN).map(|number| format!("${number}"));
     format!("$1, 0, {}", numbers.collect::<Vec<_>>().join(", "))
 });
+
+/// The parameter of the column `delta`.
+pub(crate) const DELTA: &str = "$5";
 
 /// The parameters that follow those: of an insert, `available_after`, `level_version` and the two of
 /// its journal entry; of a conditional write, its expiry and those of the level.

@@ -59,6 +59,8 @@ impl Code {
             Self::Postgres(sqlstate) => !["08", "57P0", "58", "XX"]
                 .iter()
                 .any(|class| sqlstate.is_empty() || sqlstate.starts_with(class)),
+            // Not: COMMIT failed; the server interrupted the procedure, at any point.
+            Self::Mysql(1180 | 1317 | 1969) => false,
             Self::Mysql(_) | Self::Sqlite(_) => self.verdict() != Verdict::ConnectionLost,
         }
     }
@@ -178,7 +180,7 @@ mod tests {
             sqlite(&[5, 261, 517, 13]),
         ];
         let may_follow_the_commit = [
-            mysql(&[1053, 1927]),
+            mysql(&[1053, 1927, 1180, 1317, 1969]),
             postgres(&["08006", "57P01", "57P02", "57P03", "58030", "XX000", ""]),
             sqlite(&[778]),
         ];

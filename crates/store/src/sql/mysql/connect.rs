@@ -6,6 +6,7 @@ use sqlx::migrate::{MigrateError, Migration, Migrator};
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{ConnectOptions, Executor, MySqlConnection};
 
+use super::procedure;
 use super::requirements::refusals;
 use crate::StoreOptions;
 use crate::sql::dialect::Dialect;
@@ -127,6 +128,10 @@ impl MigrationServer for MySqlServer {
     async fn prepare(connection: &mut MySqlConnection, migration: &Migration) -> sqlx::Result<()> {
         let forgotten = sqlx::query(FORGET_UNFINISHED).bind(migration.version);
         forgotten.execute(connection).await.map(drop)
+    }
+
+    async fn check_schema(connection: &mut MySqlConnection) -> sqlx::Result<()> {
+        procedure::check(connection).await
     }
 
     fn is_transient(error: &MigrateError) -> bool {

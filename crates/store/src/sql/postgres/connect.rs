@@ -132,6 +132,10 @@ impl MigrationServer for PostgresServer {
         Ok(())
     }
 
+    async fn check_schema(_: &mut PgConnection) -> sqlx::Result<()> {
+        Ok(())
+    }
+
     fn is_transient(error: &MigrateError) -> bool {
         migration::is_transient_on_server(error)
     }

@@ -1,0 +1,54 @@
+//! SKUs that are created in parallel do not wait for each other.
+//!
+//! `TEST_CREATIONS` is the number of SKUs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use stocklock::ports::{ChangeOutcome, LevelStore as _};
+use stocklock::stock::Home;
+use tokio::task::JoinSet;
+
+use super::fixture::{Fixture, Raw, creation, open};
+use crate::support::services::Backend::Mysql;
+use crate::support::services::{PrivateServer, Program, Settings};
+
+const DEFAULT_CREATIONS: u32 = 200;
+const CLIENTS: u32 = 32;
+
+/// The server has no other clients, because it counts deadlocks for all together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn skus_are_created_in_parallel_without_deadlocks() {
+    #[expect(clippy::disallowed_methods, reason = "only tests read it")]
+    let creations = std::env::var("TEST_CREATIONS");
+    let creations = creations.map_or(DEFAULT_CREATIONS, |number| number.parse().unwrap());
+    let server = PrivateServer::launch(Program::MariaDb, &Settings::Test, &[]).await;
+    let server = server.expect("MariaDB starts");
+    let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
+    let store = open(server.url(), CLIENTS);
+    let next = Arc::new(AtomicU32::new(0));
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let (store, next) = (Arc::clone(&store), Arc::clone(&next));
+        clients.spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= creations {
+                    break;
+                }
+                let change = creation(&format!("sku-{number:07}"), "main", Home::Sql);
+                let created = store.set_level(&change).await.expect("no error");
+                let is_new = matches!(created, ChangeOutcome::Done { created: true, .. });
+                assert!(is_new, "{created:?}");
+            }
+        });
+    }
+    clients.join_all().await;
+
+    let mut raw = Raw::connect(Mysql, server.url()).await;
+    let deadlocks = "SELECT variable_value FROM information_schema.global_status
+        WHERE variable_name = 'Innodb_deadlocks'";
+    assert_eq!(raw.text(deadlocks).await.as_deref(), Some("0"));
+    let last = format!("sku-{:07}", creations - 1);
+    assert_eq!(fixture.level(&last).await.on_hand, 1);
+}
