@@ -14,6 +14,7 @@ use stocklock_core::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool}
 use stocklock_core::level_service::LevelService;
 use stocklock_store::{RedisOptions, StoreOptions, Stores, WatchOn};
 
+mod checkpoints;
 mod consumer;
 mod prepare;
 
@@ -95,6 +96,8 @@ impl Replica {
         let _guard = stop_consumer.clone().drop_guard();
         let consumer = consumer::run(stores.clone(), Arc::clone(&api), stop_consumer.clone());
         let consumer = tokio::spawn(consumer);
+        let store = Arc::clone(&stores.store);
+        let checkpoints = tokio::spawn(checkpoints::run(store, stop_consumer.clone()));
         let serve_and_drain = async {
             let router = router(Arc::clone(&api));
             serve(listener, router, limits, api.shutdown.clone()).await;
@@ -102,6 +105,9 @@ impl Replica {
             stop_consumer.cancel();
             if let Err(error) = consumer.await {
                 tracing::warn!(%error, "the journal consumer failed");
+            }
+            if let Err(error) = checkpoints.await {
+                tracing::warn!(%error, "the writer of checkpoints failed");
             }
             tokio::join!(api.locks.close(), stores.store.close());
         };

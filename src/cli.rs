@@ -1,4 +1,4 @@
-//! The commands: `stocklock serve | lab | race | migrate | openapi`.
+//! The commands: `stocklock serve | lab | race | migrate | audit | openapi`.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -7,6 +7,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+mod audit;
 mod inherit;
 mod race;
 mod replica;
@@ -48,6 +49,10 @@ pub enum Command {
     Race(race::RaceArgs),
     /// Update the schema of the database, and exit
     Migrate {
+        /// Also write the first checkpoint of each level: run it once no replica of release
+        /// 0.1.0 is left. Audits then read only new movements
+        #[arg(long)]
+        finish: bool,
         /// The database.
         #[command(flatten)]
         database: DatabaseConfig,
@@ -55,6 +60,8 @@ pub enum Command {
         #[command(flatten)]
         log: LogConfig,
     },
+    /// Compare levels with the ledger, and print one line of JSON for each SKU
+    Audit(audit::AuditArgs),
     /// Print the OpenAPI document
     Openapi {
         /// Print the document of the lab instead of the production service
@@ -109,6 +116,9 @@ pub enum Failure {
     /// Something other than the configuration is wrong.
     #[error("{0}")]
     Other(String),
+    /// The audit ran and found this; the report is already printed.
+    #[error("{0} levels differ from their ledgers, or more was sold than was there")]
+    Drift(usize),
     /// The race ran, but a strategy broke its promise; the report is already printed.
     #[error("a promise was broken, or is not proven")]
     PromiseBroken,
@@ -120,7 +130,7 @@ impl Failure {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Setting(_) => ExitCode::from(EXIT_CONFIGURATION),
-            Self::Other(_) | Self::PromiseBroken => ExitCode::FAILURE,
+            Self::Other(_) | Self::Drift(_) | Self::PromiseBroken => ExitCode::FAILURE,
         }
     }
 }
@@ -138,10 +148,21 @@ impl Cli {
                 None => serve::serve(&config, Mode::Lab).await,
             },
             Command::Race(args) => race::race(args).await,
-            Command::Migrate { database, log } => {
+            Command::Migrate {
+                finish,
+                database,
+                log,
+            } => {
                 start_logging(&log)?;
-                migrate(&database).await
+                migrate(&database).await?;
+                if finish {
+                    let finished = store::finish_migration(database.url()).await;
+                    let levels = finished.map_err(Failure::Other)?;
+                    tracing::info!("{levels} levels have a checkpoint");
+                }
+                Ok(())
             }
+            Command::Audit(args) => audit::audit(args).await,
             Command::Openapi { lab } => {
                 println!("{:#}", http::document(lab));
                 Ok(())

@@ -41,6 +41,7 @@ mod reverse;
 mod set_level;
 mod strategies;
 
+pub(crate) use audit::line as audit_line;
 use error::ApiError;
 use extract::{NoFields, StrictJson, StrictQuery, present, remark};
 use openapi::Document;
@@ -100,6 +101,7 @@ fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(operations::operation))
         .routes(routes!(operations::operations))
         .routes(routes!(reverse::reverse))
+        .routes(routes!(audit::audit_all))
         .routes(routes!(strategies::strategies))
         .routes(routes!(probes::healthz))
         .routes(routes!(probes::readyz))

@@ -16,9 +16,12 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use stocklock_core::ports::DeductionMetrics;
+use stocklock_core::stock::{Audit, Sku};
 
+mod audits;
 mod locks;
 
+use audits::AuditGauges;
 pub use locks::LockMetrics;
 
 /// Upper bounds in seconds, from a fast commit on loopback to the deadline.
@@ -44,6 +47,7 @@ pub struct Metrics {
     responses: Counters<[(&'static str, u16); 1]>,
     journal_waiting: JournalWaiting,
     writes_refused: Counters<Labels<2>>,
+    audits: AuditGauges,
     /// The metrics of the distributed locks.
     pub locks: LockMetrics,
 }
@@ -77,6 +81,7 @@ impl Default for Metrics {
                 "Conditional writes that changed no row, because the version had moved or a later \
                  lock holder had left its fence",
             ),
+            audits: AuditGauges::register(&mut registry),
             locks: LockMetrics::register(&mut registry),
             registry,
         }
@@ -92,6 +97,11 @@ impl Metrics {
     /// Sets the number of journal movements that wait for the SQL ledger; `None` if it is unknown.
     pub fn journal_waiting(&self, movements: Option<u64>) {
         *self.journal_waiting.lock() = movements;
+    }
+
+    /// Remembers what an audit of a SKU found.
+    pub fn audited(&self, sku: &Sku, audits: &[Audit]) {
+        self.audits.record(sku, audits);
     }
 
     /// All metrics in the `OpenMetrics` text format.

@@ -21,7 +21,7 @@ pub(super) async fn run(stores: Stores, api: Arc<Api>, stop: CancellationToken) 
         let report = move |movements| api.metrics.journal_waiting(movements);
         async move { consumer.run(stop, report).await }
     };
-    supervise(&stop, start).await;
+    supervise("the journal consumer", &stop, start).await;
 }
 
 /// The pause before a restart.
@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Cancel safety
 /// Dropping the future ends the task.
-async fn supervise<F>(stop: &CancellationToken, mut start: impl FnMut() -> F)
+pub(super) async fn supervise<F>(task: &str, stop: &CancellationToken, mut start: impl FnMut() -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -42,10 +42,7 @@ where
             return;
         }
         let why = ended.err().map(|error| error.to_string());
-        tracing::error!(
-            why,
-            "the journal consumer ended early; it will be restarted"
-        );
+        tracing::error!(why, "{task} ended early; it will be restarted");
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
             () = stop.cancelled() => return,
@@ -79,7 +76,8 @@ mod tests {
             }
             stop.cancel();
         };
-        let both = async { tokio::join!(supervise(&stop, start), stop_after_third_start) };
+        let both =
+            async { tokio::join!(supervise("the task", &stop, start), stop_after_third_start) };
         let ended = tokio::time::timeout(100 * PAUSE, both).await;
         ended.expect("the task is restarted, and ends when it is stopped");
         assert_eq!(starts.load(Ordering::SeqCst), 3);

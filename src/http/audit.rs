@@ -1,15 +1,21 @@
-//! `GET /stock/{sku}/audit`: compares the level with the ledger.
+//! `GET /stock/{sku}/audit` and `GET /audit`: compare levels with the ledger.
 
 use std::sync::Arc;
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::{Path, State};
+use axum::http::header;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::levels::known_sku;
 use super::{Api, ApiError, NoFields, StrictQuery, openapi};
-use stocklock_core::stock::{Audit, StockError};
+use stocklock_core::ports::StoreError;
+use stocklock_core::stock::{Audit, Sku, StockError};
+use stocklock_store::AllAudits;
 
 /// The level and the ledger of one warehouse.
 #[derive(Debug, Serialize, ToSchema)]
@@ -59,6 +65,15 @@ pub(super) struct SkuAudit {
     warehouses: Vec<WarehouseAudit>,
 }
 
+impl SkuAudit {
+    fn new(sku: Sku, audits: Vec<Audit>) -> Self {
+        Self {
+            sku: sku.into(),
+            warehouses: audits.into_iter().map(WarehouseAudit::from).collect(),
+        }
+    }
+}
+
 /// Compare the level with the ledger
 #[utoipa::path(
     get, path = "/stock/{sku}/audit", tag = "stock", params(openapi::SkuPath),
@@ -77,7 +92,48 @@ pub(super) async fn audit(
     if audits.is_empty() {
         return Err(StockError::UnknownSku.into());
     }
-    let warehouses = audits.into_iter().map(WarehouseAudit::from).collect();
-    let sku = sku.into();
-    Ok(Json(SkuAudit { sku, warehouses }))
+    api.metrics.audited(&sku, &audits);
+    Ok(Json(SkuAudit::new(sku, audits)))
+}
+
+/// Compare all levels with the ledger
+///
+/// One line of JSON for each SKU, in the order of their names. Each line is of one snapshot. If a
+/// server fails on the way, the connection is closed before the end of the answer.
+#[utoipa::path(
+    get, path = "/audit", tag = "stock",
+    responses(
+        (status = 200, description = "A line for each SKU", body = SkuAudit,
+            content_type = "application/x-ndjson"),
+        openapi::ReadErrors,
+    )
+)]
+pub(super) async fn audit_all(
+    State(api): State<Arc<Api>>,
+    _: StrictQuery<NoFields>,
+) -> Result<Response, ApiError> {
+    let mut audits = AllAudits::of(&api.store);
+    // The first line decides between 200 and an error.
+    let first = next_line(&api, &mut audits).await?;
+    let lines = stream::try_unfold((api, audits, first), |(api, mut audits, line)| async move {
+        let Some(line) = line else { return Ok(None) };
+        let next = next_line(&api, &mut audits).await?;
+        Ok::<_, StoreError>(Some((line, (api, audits, next))))
+    });
+    let content_type = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    Ok((content_type, Body::from_stream(lines)).into_response())
+}
+
+async fn next_line(api: &Api, audits: &mut AllAudits) -> Result<Option<String>, StoreError> {
+    let Some((sku, audits)) = audits.next().await? else {
+        return Ok(None);
+    };
+    api.metrics.audited(&sku, &audits);
+    Ok(Some(line(sku, audits)))
+}
+
+/// The audits of a SKU as one line of JSON.
+pub(crate) fn line(sku: Sku, audits: Vec<Audit>) -> String {
+    let line = serde_json::to_string(&SkuAudit::new(sku, audits));
+    line.expect("texts and numbers make JSON") + "\n"
 }

@@ -76,11 +76,18 @@ fn schema(place: &str, field: &str) -> Value {
         "kind" => one_of(&["received", "deducted", "adjusted", "returned"]),
         "strategy" => one_of(&Strategy::names()),
         "guard" | "check" => one_of(&["on", "off"]),
-        "cursor" if place == "/stock" => {
+        "cursor" if place == "/operations" => json!({"type": "string", "format": "uuid"}),
+        "cursor" => {
             let name = r"[\p{Alphabetic}\p{N}._-]{1,64}";
-            json!({"type": "string", "pattern": format!(r"^(?!\.+/){name}/(?!\.+$){name}$")})
+            let pattern = if place == "/stock" {
+                format!(r"^(?!\.+/){name}/(?!\.+$){name}$")
+            } else {
+                let uuid = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
+                format!(r"^v2(;(?!\.+:){name}:([0-9]{{1,18}}|{uuid}))+$")
+            };
+            json!({"type": "string", "pattern": pattern})
         }
-        "cursor" | "id" => json!({"type": "string", "format": "uuid"}),
+        "id" => json!({"type": "string", "format": "uuid"}),
         "since" => whole(0, i64::MAX),
         "restock" => json!({"type": "boolean"}),
         unknown => unreachable!("{unknown} in {place} has no schema"),

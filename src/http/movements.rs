@@ -6,13 +6,12 @@ use axum::Json;
 use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use uuid::Uuid;
 
 use super::levels::known_sku;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, StrictQuery, openapi, remark};
 use stocklock_core::stock::{
-    Movement, MovementFilter, MovementKind, OperationId, Remark, Sku, StockError, Warehouse,
+    LedgerCursor, Movement, MovementFilter, MovementKind, Remark, Sku, StockError, Warehouse,
 };
 
 /// One row of the ledger.
@@ -30,6 +29,9 @@ pub(super) struct MovementBody {
     delta: i64,
     /// Units available after the movement.
     available_after: i64,
+    /// Where the movement stands in the order of its level's commits, counted without gaps. For stock
+    /// in SQL, this is the version of the level after it. `null` if an older release recorded it.
+    level_version: Option<i64>,
     /// The version that a read-check-write strategy or a PUT had read. Two movements with the same
     /// version are a lost update.
     read_version: Option<i64>,
@@ -62,6 +64,7 @@ impl From<Movement> for MovementBody {
             kind: movement.kind.as_str().to_owned(),
             delta: movement.delta,
             available_after: movement.available_after,
+            level_version: movement.level_version,
             read_version: movement.read_version,
             strategy: movement.strategy,
             durability: movement.durability.as_str().to_owned(),
@@ -79,7 +82,7 @@ impl From<Movement> for MovementBody {
 /// A page of the ledger.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct MovementPage {
-    /// Newest operation first.
+    /// Newest first. Those of one warehouse are in the order of their commits.
     movements: Vec<MovementBody>,
     /// The `cursor` parameter for the next page; `null` on the last page.
     next_cursor: Option<String>,
@@ -105,17 +108,17 @@ pub(super) struct MovementQuery {
 }
 
 impl MovementQuery {
-    fn filter(self, sku: Sku, limit: u32) -> Result<MovementFilter, ApiError> {
-        let cursor = self.cursor.as_deref().map(Uuid::parse_str).transpose();
-        let before = cursor.map_err(|_| bad_cursor())?.map(OperationId);
+    fn filter(self, sku: Sku) -> Result<MovementFilter, ApiError> {
+        let parse = |text: String| LedgerCursor::parse(&text).ok_or_else(bad_cursor);
+        let from = self.cursor.map(parse).transpose()?;
         let reference = remark("reference", self.reference)?;
         Ok(MovementFilter {
             sku,
             warehouse: self.warehouse,
             kind: self.kind,
             reference: reference.map(Remark::into),
-            before,
-            limit,
+            from,
+            limit: self.limit.unwrap_or_default().rows(),
         })
     }
 }
@@ -134,15 +137,13 @@ pub(super) async fn movements(
     Path(sku): Path<String>,
     StrictQuery(query): StrictQuery<MovementQuery>,
 ) -> Result<Json<MovementPage>, ApiError> {
-    let size = query.limit.unwrap_or_default();
-    let filter = query.filter(known_sku(sku)?, size.rows_to_read())?;
-    let mut movements = api.store.movements(&filter).await?;
-    if movements.is_empty() && api.store.levels_of(&filter.sku).await?.is_empty() {
+    let filter = query.filter(known_sku(sku)?)?;
+    let page = api.store.movements(&filter).await?;
+    if page.movements.is_empty() && api.store.levels_of(&filter.sku).await?.is_empty() {
         return Err(StockError::UnknownSku.into());
     }
-    let next_cursor = size.cut(&mut movements, |last| last.operation.to_string());
     Ok(Json(MovementPage {
-        movements: movements.into_iter().map(MovementBody::from).collect(),
-        next_cursor,
+        movements: page.movements.into_iter().map(MovementBody::from).collect(),
+        next_cursor: page.next.map(|cursor| cursor.to_string()),
     }))
 }

@@ -12,6 +12,11 @@ pub(super) struct PageSize(u32);
 impl PageSize {
     pub(super) const MAX: u32 = 1000;
 
+    /// The number of rows on the page.
+    pub(super) fn rows(self) -> u32 {
+        self.0
+    }
+
     /// The number of rows to read: one more than the page has, to see whether there is another
     /// page.
     pub(super) fn rows_to_read(self) -> u32 {
@@ -52,5 +57,5 @@ impl TryFrom<u32> for PageSize {
 }
 
 pub(super) fn bad_cursor() -> ApiError {
-    ApiError::invalid("cursor: not a cursor of this service")
+    ApiError::invalid("cursor: not a cursor of this release; start again without one")
 }

@@ -226,6 +226,7 @@ async fn next_request_does_not_read_answers_of_an_abandoned_one(
             assert_eq!(levels, [level]);
             let filter = all_of("b");
             let movements = once_free(async || store.movements(&filter).await).await;
+            let movements = movements.movements;
             assert_eq!(movements.len(), 1);
             assert_eq!(movements[0].sku, sku);
             store.close().await;

@@ -190,11 +190,11 @@ impl Ledger {
             warehouse: None,
             kind: None,
             reference: None,
-            before: None,
+            from: None,
             limit: 1_000_000,
         };
-        let movements = self.0.movements(&filter).await;
-        movements.expect("the ledger can be read")
+        let page = self.0.movements(&filter).await;
+        page.expect("the ledger can be read").movements
     }
 
     /// The operations and units of all sales, newest first; no operation is recorded twice.

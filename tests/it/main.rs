@@ -1,6 +1,7 @@
 //! The integration tests: one binary, so that it is linked once and its servers start once.
 
 mod abandoned_transaction;
+mod audits;
 mod bad_input;
 mod commands;
 mod config;
@@ -12,6 +13,7 @@ mod fairness;
 mod faults;
 mod headers;
 mod idempotency;
+mod ledger_size;
 mod levels;
 mod limits;
 mod load;

@@ -2,15 +2,18 @@
 //! Redis. A test names a back end only if the back ends differ.
 
 mod changes;
+mod checkpoints;
 mod contention;
 mod creations;
 mod deadlines;
 mod deductions;
-mod duplicates;
 mod differential;
+mod duplicates;
 mod fenced;
 pub(crate) mod fixture;
 mod ledger;
+mod ledger_order;
+mod level_versions;
 mod migrations;
 mod requirements;
 mod servers;

@@ -5,6 +5,7 @@ pub(crate) mod lock_services;
 pub(crate) mod movements;
 pub(crate) mod process;
 pub(crate) mod rival;
+pub(crate) mod seeded_ledger;
 pub(crate) mod topology;
 
 pub(crate) use stocklock_testkit::{ports, proxy, servers as services};

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use stocklock_core::ports::{AttemptOutcome, ChangeOutcome, RedisMethod, StoreError};
 
+mod all_audits;
 mod clock;
 mod journal;
 mod redis;
@@ -17,8 +18,9 @@ mod router;
 mod sql;
 
 pub use self::redis::{JournalConsumer, RedisOptions, WatchOn};
+pub use all_audits::AllAudits;
 pub use router::{StoreRouter, Stores, connect};
-pub use sql::{LedgerQueries, OTHER_CONNECTIONS, migrate};
+pub use sql::{LedgerQueries, OTHER_CONNECTIONS, finish_migration, migrate};
 
 /// What an operation of a store returns.
 type Result<T, E = StoreError> = std::result::Result<T, E>;

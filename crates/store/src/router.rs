@@ -17,8 +17,8 @@ use stocklock_core::ports::{
     Condition, DeductionStore, Expiry, LateAttempt, LedgerReader, SqlMethod,
 };
 use stocklock_core::stock::{
-    Audit, Deduction, Home, Idempotency, LevelCursor, Movement, MovementFilter, OperationId, Sku,
-    StockLevel, Warehouse,
+    Audit, Deduction, Home, Idempotency, LedgerPage, LevelCursor, Movement, MovementFilter,
+    OperationId, Sku, StockLevel, Warehouse,
 };
 
 mod level_changes;
@@ -172,11 +172,20 @@ impl StoreRouter {
         self.with_redis_levels(levels).await
     }
 
-    /// The ledger of one SKU, newest operation first.
+    /// The same as [`levels`](Self::levels), as SQL has them: stock in Redis may be later.
+    pub(crate) async fn sql_levels(
+        &self,
+        after: Option<&LevelCursor>,
+        limit: u32,
+    ) -> Result<Vec<StockLevel>> {
+        self.sql.levels(after, limit).await
+    }
+
+    /// A page of the ledger of one SKU, newest movement first.
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>> {
+    pub async fn movements(&self, filter: &MovementFilter) -> Result<LedgerPage> {
         self.sql.movements(filter).await
     }
 
@@ -191,6 +200,15 @@ impl StoreRouter {
             Some(Home::Redis) => self.redis()?.audit(sku).await,
             Some(Home::Sql) | None => self.sql.audit(sku).await,
         }
+    }
+
+    /// Writes the checkpoints that are due, so that audits stay short. Any number of replicas may do so
+    /// at once.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn write_checkpoints(&self) -> Result<()> {
+        self.sql.write_due().await
     }
 
     /// Closes all connections. Those in use are closed after their operation.

@@ -11,13 +11,18 @@ use async_trait::async_trait;
 
 use crate::{Result, StoreError, StoreOptions};
 use stocklock_core::ports::{DeductionStore, LevelStore};
-use stocklock_core::stock::{Audit, Home, LevelCursor, Movement, MovementFilter, Sku, StockLevel};
+use stocklock_core::stock::{
+    Audit, Home, LedgerPage, LevelCursor, MovementFilter, Sku, StockLevel,
+};
 
+mod audit;
+mod checkpoints;
 mod conditional_write;
 mod dialect;
 mod errors;
 mod flows;
 mod journal_sink;
+mod ledger_pages;
 pub(crate) mod ledger_row;
 mod migration;
 mod mysql;
@@ -30,6 +35,7 @@ pub(crate) mod rows;
 mod sqlite;
 mod statements;
 
+use checkpoints::Checkpoints;
 use dialect::Dialect;
 use errors::unavailable;
 pub(crate) use journal_sink::JournalSink;
@@ -64,8 +70,8 @@ pub trait LedgerQueries: LevelStore {
     /// At most `limit` levels of all SKUs in (SKU, warehouse) order, starting after `after`.
     async fn levels(&self, after: Option<&LevelCursor>, limit: u32) -> Result<Vec<StockLevel>>;
 
-    /// The ledger of one SKU, newest operation first.
-    async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>>;
+    /// A page of the ledger of one SKU, newest movement first.
+    async fn movements(&self, filter: &MovementFilter) -> Result<LedgerPage>;
 
     /// Counter and ledger of each warehouse of the SKU, from one snapshot.
     async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>>;
@@ -86,7 +92,7 @@ pub trait LedgerQueries: LevelStore {
 /// All that a SQL store does. Any [`SqlStore`].
 #[async_trait]
 pub(crate) trait SqlBackend:
-    DeductionStore + LedgerQueries + OperationQueries + JournalSink
+    DeductionStore + LedgerQueries + OperationQueries + JournalSink + Checkpoints
 {
     /// The home of a SKU, if there is such a SKU. For writes: reads use the levels.
     async fn home(&self, sku: &Sku) -> Result<Option<Home>>;
@@ -188,6 +194,24 @@ pub async fn migrate(url: &str) -> Result<(), String> {
         "postgres" | "postgresql" => migration::run(&PostgresServer::for_migration(url)?).await,
         other => Err(unknown_scheme(other)),
     }
+}
+
+/// Writes the first checkpoint of each level of the database at `url`, for a ledger that has
+/// movements of older releases. Run it once no replica of those is left. It may take any time, sales go
+/// on, and it can be repeated. Returns the number of levels.
+///
+/// # Errors
+/// A sentence that says what failed.
+pub async fn finish_migration(url: &str) -> Result<u64, String> {
+    let finished = match scheme(url) {
+        "sqlite" => checkpoints::write_first(&SqliteFile::for_migration(url)?).await,
+        "mysql" | "mariadb" => checkpoints::write_first(&MySqlServer::for_migration(url)?).await,
+        "postgres" | "postgresql" => {
+            checkpoints::write_first(&PostgresServer::for_migration(url)?).await
+        }
+        other => return Err(unknown_scheme(other)),
+    };
+    finished.map_err(|error| error.to_string())
 }
 
 fn scheme(url: &str) -> &str {

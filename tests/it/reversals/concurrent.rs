@@ -79,13 +79,11 @@ impl Pair {
     }
 
     fn units(&self, answer: &Answer) -> i64 {
-        match answer.status {
-            200 => answer.body["quantity"].as_i64().unwrap_or_default(),
-            _ => {
-                assert_eq!(answer.code, "exceeds-sale", "{self:?}: {answer:?}");
-                0
-            }
+        if answer.status == 200 {
+            return answer.body["quantity"].as_i64().unwrap_or_default();
         }
+        assert_eq!(answer.code, "exceeds-sale", "{self:?}: {answer:?}");
+        0
     }
 }
 

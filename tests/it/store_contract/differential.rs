@@ -153,7 +153,7 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
                 }
             }
         };
-        let hash = RequestHash::of_deduction(&sale.sku, &sale.warehouse, units(quantity));
+        let hash = RequestHash::of_deduction(&sale.sku, &sale.warehouse, units(quantity), None);
         sale.idempotency = self.idempotency(hash);
         Operation::Deduct(how, sale)
     }
@@ -161,7 +161,7 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
     fn adjustment(&mut self) -> Adjustment {
         let (sku, warehouse) = self.place();
         let delta = self.one_of(&[-5, -1, 1, 4, MAX_UNITS]);
-        let hash = RequestHash::of_deduction(&name(sku), &warehouse, units(9));
+        let hash = RequestHash::of_deduction(&name(sku), &warehouse, units(9), None);
         Adjustment {
             warehouse,
             reference: self.one_of(&[None, Remark::parse("reference", "R-1").ok()]),
@@ -233,7 +233,11 @@ async fn model_and_database_agree(#[values(Sqlite, Mysql, Postgres)] backend: Ba
     for sku in SKUS {
         let mut expected = model.movements_now();
         expected.retain(|movement| movement.sku == name(sku));
-        let found = store.movements(&all_of(sku)).await.expect("no error");
+        let found = store
+            .movements(&all_of(sku))
+            .await
+            .expect("no error")
+            .movements;
         let [found, expected] = [found, expected].map(|mut ledger| {
             ledger.sort_by_key(|movement| movement.operation);
             ledger.into_iter().map(timeless).collect::<Vec<_>>()

@@ -69,7 +69,7 @@ async fn lock_on_the_gap_of_a_key_is_a_lock_wait() {
 
     let store = &fixture.store;
     let sale = deduction_with_key("a", 1, "J");
-    let hash = RequestHash::of_deduction(&sale.sku, &sale.warehouse, sale.quantity);
+    let hash = RequestHash::of_deduction(&sale.sku, &sale.warehouse, sale.quantity, None);
     let adjustment = Adjustment {
         idempotency: Some(idempotency("J", hash)),
         ..adjustment("a", 1)

@@ -241,8 +241,8 @@ impl Fixture {
     /// All movements of a SKU, newest first.
     pub(crate) async fn movements(&self, sku: &str) -> Vec<Movement> {
         self.settle().await;
-        let movements = self.store.movements(&all_of(sku)).await;
-        movements.expect("no error")
+        let page = self.store.movements(&all_of(sku)).await;
+        page.expect("no error").movements
     }
 
     /// The audit of a SKU with one warehouse.

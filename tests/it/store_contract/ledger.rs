@@ -94,8 +94,8 @@ async fn movements_are_newest_first_and_filtered(#[values(SQLITE, MYSQL, POSTGRE
     let found = async |change: &dyn Fn(&mut MovementFilter)| -> Vec<OperationId> {
         let mut filter = all_of("a");
         change(&mut filter);
-        let movements = fixture.store.movements(&filter).await.unwrap();
-        movements.into_iter().map(|m| m.operation).collect()
+        let page = fixture.store.movements(&filter).await.unwrap();
+        page.movements.into_iter().map(|m| m.operation).collect()
     };
     let (created, created_east) = (in_main.operation, in_east.operation);
     let (sold, sold_east) = (sale.operation, sale_east.operation);
@@ -113,10 +113,15 @@ async fn movements_are_newest_first_and_filtered(#[values(SQLITE, MYSQL, POSTGRE
     let other_case = found(&|f| f.reference = Some("r-1".to_owned())).await;
     assert_eq!(other_case, []);
     assert_eq!(found(&|f| f.limit = 2).await, [broken, sold_east]);
-    let older = found(&|f| f.before = Some(sold_east)).await;
+    let newest = MovementFilter {
+        limit: 2,
+        ..all_of("a")
+    };
+    let next = fixture.store.movements(&newest).await.unwrap().next;
+    let older = found(&|f| f.from.clone_from(&next)).await;
     assert_eq!(older, [sold, created_east, created]);
     let combined = |f: &mut MovementFilter| {
-        f.before = Some(sold_east);
+        f.from.clone_from(&next);
         f.kind = Some(MovementKind::Deducted);
         f.warehouse = Some(place("main"));
         f.limit = 1;

@@ -172,3 +172,86 @@ async fn invalid_index_is_dropped_by_the_next_migration() {
     let valid = "SELECT relname::text FROM pg_class WHERE relname = 'movement_of_sku'";
     assert!(raw.text(valid).await.is_some());
 }
+
+/// Removes the index of the ledger's order, and its record.
+async fn undo_ledger_order(raw: &mut Raw) {
+    let drop_index = match raw {
+        Raw::Mysql(_) => "ALTER TABLE movement DROP KEY movement_in_order",
+        Raw::Sqlite(_) | Raw::Postgres(_) => "DROP INDEX movement_in_order",
+    };
+    let forget = "DELETE FROM _sqlx_migrations WHERE version = 10";
+    for statement in [drop_index, forget] {
+        raw.run(statement).await.unwrap();
+    }
+}
+
+/// A query that finds the index of the ledger's order if sales maintain it and queries use it.
+fn ledger_order(backend: Backend) -> &'static str {
+    match backend {
+        Sqlite => "SELECT name FROM sqlite_schema WHERE name = 'movement_in_order'",
+        Mysql => {
+            "SELECT index_name FROM information_schema.statistics WHERE table_schema = database()
+                AND index_name = 'movement_in_order' AND non_unique = 0 LIMIT 1"
+        }
+        Postgres => {
+            "SELECT relname::text FROM pg_class JOIN pg_index ON indexrelid = pg_class.oid
+                WHERE relname = 'movement_in_order' AND indisvalid AND indisunique"
+        }
+    }
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn index_build_behind_an_open_reader_stops_no_sale(
+    #[values(Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 1_000_000).await;
+    let mut raw = Raw::connect(backend, &fixture.url).await;
+    undo_ledger_order(&mut raw).await;
+    let options = StoreOptions {
+        pool_size: 2,
+        wait_limit: 2 * DDL_WAIT,
+    };
+    let store = Stores::open(&fixture.url, &options, None).unwrap().store;
+    let mut reader = Raw::connect(backend, &fixture.url).await;
+    // The build waits for this snapshot on PostgreSQL, and for this use of the table on MariaDB.
+    let begin = match backend {
+        Mysql | Sqlite => "BEGIN",
+        Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ",
+    };
+    reader.run(begin).await.unwrap();
+    reader.text("SELECT sku FROM movement LIMIT 1").await;
+
+    let url = fixture.url.clone();
+    let migration = tokio::spawn(async move { migrate(&url).await });
+    let started = Instant::now();
+    while started.elapsed() < 3 * DDL_WAIT {
+        let sale = guarded(&store, &deduction("a", 1)).await;
+        let sold = matches!(sale, Ok(AttemptOutcome::Deducted { .. }));
+        assert!(sold, "{sale:?}");
+    }
+    assert!(!migration.is_finished(), "the reader is still there");
+    reader.run("COMMIT").await.unwrap();
+    let migrated = timeout(SOON, migration).await.expect("soon");
+    assert_eq!(migrated.unwrap(), Ok(()));
+    assert!(raw.text(ledger_order(backend)).await.is_some());
+    assert!(fixture.audit("a").await.consistent());
+}
+
+/// As if the migrator had been killed while PostgreSQL built the index.
+#[tokio::test]
+async fn interrupted_index_build_is_repeated() {
+    let fixture = Fixture::new(Postgres).await;
+    let mut raw = Raw::connect(Postgres, &fixture.url).await;
+    for statement in [
+        "DELETE FROM _sqlx_migrations WHERE version = 10",
+        "UPDATE pg_index SET indisvalid = FALSE
+            WHERE indexrelid = 'movement_in_order'::regclass",
+    ] {
+        raw.run(statement).await.unwrap();
+    }
+    assert_eq!(raw.text(ledger_order(Postgres)).await, None);
+    assert_eq!(migrate(&fixture.url).await, Ok(()));
+    assert!(raw.text(ledger_order(Postgres)).await.is_some());
+}

@@ -107,6 +107,7 @@ impl Entry {
             kind,
             delta,
             available_after: after.available(),
+            level_version: Some(after.version),
             read_version: None,
             strategy: None,
             durability: Durability::Committed,

@@ -73,6 +73,10 @@ pub struct Movement {
     pub delta: i64,
     /// Units available right after it.
     pub available_after: i64,
+    /// Its place in the order of the level's commits: the version of the level after it. Stock in
+    /// Redis: a number that SQL counts up for each movement. `None` if it is not in SQL yet, or if
+    /// release 0.1.0 recorded it.
+    pub level_version: Option<i64>,
     /// The version of the level that it was computed from, if the level was read first: by a
     /// read-check-write strategy, or to set an existing level. Two movements of one level with the
     /// same `read_version` are a lost update: both were computed from the same state.
@@ -95,21 +99,4 @@ pub struct Movement {
     pub returned: Option<i64>,
     /// When the database recorded it: RFC 3339, UTC.
     pub created_at: String,
-}
-
-/// Which movements to read, newest operation first.
-#[derive(Debug, Clone)]
-pub struct MovementFilter {
-    /// The SKU.
-    pub sku: Sku,
-    /// Only this warehouse.
-    pub warehouse: Option<Warehouse>,
-    /// Only this kind.
-    pub kind: Option<MovementKind>,
-    /// Only this reference.
-    pub reference: Option<String>,
-    /// Only movements older than this operation.
-    pub before: Option<OperationId>,
-    /// The maximum number of movements.
-    pub limit: u32,
 }

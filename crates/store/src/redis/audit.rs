@@ -22,9 +22,23 @@ use stocklock_core::stock::{Audit, MovementKind, Sku, StockLevel, Warehouse};
 /// the connection.
 const PAGE: u32 = 100;
 
+/// How often an audit is tried. Each time, a checkpoint would have to be written between the reads of
+/// Redis and of the ledger.
+const TRIES: usize = 5;
+
 impl RedisStore {
     /// Audits each warehouse of the SKU.
     pub(crate) async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>, StoreError> {
+        for _ in 0..TRIES {
+            if let Some(audits) = self.try_audit(sku).await? {
+                return Ok(audits);
+            }
+        }
+        Err(StoreError::Exhausted)
+    }
+
+    /// `None` if a checkpoint has movements from after the snapshot in Redis.
+    async fn try_audit(&self, sku: &Sku) -> Result<Option<Vec<Audit>>, StoreError> {
         let mirrors = self.sql.levels_of(sku).await?;
         let warehouses: Vec<Warehouse> =
             mirrors.into_iter().map(|mirror| mirror.warehouse).collect();
@@ -38,13 +52,15 @@ impl RedisStore {
         let movements = waiting.iter().flat_map(StreamEntry::movements);
         let operations: Vec<Uuid> = movements.map(|row| row.operation_id).collect();
         let ledger = self.sql.ledger_up_to(sku, last.max(recorded), &operations);
-        let (sums, recorded) = ledger.await?;
+        let Some((sums, recorded)) = ledger.await? else {
+            return Ok(None);
+        };
         let audits = levels.iter().zip(&level_keys).map(|(level, key)| {
             let waiting = waiting.iter().filter(|entry| entry.level == *key);
             let of_level = |sums: &&Audit| sums.warehouse == level.warehouse;
             audit(level, sums.iter().find(of_level), waiting, &recorded)
         });
-        Ok(audits.collect())
+        Ok(Some(audits.collect()))
     }
 
     /// Reads the journal entries of these levels, up to `last`.

@@ -27,7 +27,7 @@ pub(crate) fn deducted(available: i64) -> AttemptOutcome {
 /// What is written, and on which condition.
 #[derive(Debug)]
 pub(crate) struct ConditionalWrite<'a> {
-    /// The movement. The statement computes its `available_after`.
+    /// The movement. The statement computes its `available_after` and `level_version`.
     pub(crate) row: LedgerRow,
     /// What `on_hand` becomes.
     pub(crate) on_hand: String,
@@ -129,14 +129,14 @@ impl<'a> ConditionalWrite<'a> {
         format!("{now} < {expiry}")
     }
 
-    /// The `UPDATE`. It returns the units that are available, or no row if the condition does not
-    /// hold or the attempt has expired. `from` is its `FROM` clause.
+    /// The `UPDATE`. It returns the units that are available and the new version, or no row if the
+    /// condition does not hold or the attempt has expired. `from` is its `FROM` clause.
     pub(crate) fn update(&self, from: &str, now: &str) -> String {
         let Self { on_hand, also, .. } = self;
         format!(
             "UPDATE stock SET version = version + 1, on_hand = {on_hand}{also}{from} \
              WHERE {level} AND {in_time} \
-             RETURNING on_hand - held + backorder_limit AS available",
+             RETURNING on_hand - held + backorder_limit AS available, version",
             level = self.level(),
             in_time = Self::in_time(now),
         )

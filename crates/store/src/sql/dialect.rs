@@ -79,6 +79,9 @@ impl<T> AnyRow for T where
 {
 }
 
+/// For how many levels the servers keep a statement.
+const KEPT_LEVELS: usize = 4;
+
 /// The text of a statement.
 #[derive(Debug)]
 pub(crate) struct Statement {
@@ -102,6 +105,16 @@ impl Statement {
         Self {
             text: trusted(text),
             persistent: true,
+        }
+    }
+
+    /// A statement whose text depends on a number of levels. For more than a few, the server does not
+    /// keep it. On MariaDB that costs 40 ms: sqlx closes it in a message without an answer, and the
+    /// next message waits until TCP has acknowledged that.
+    pub(crate) fn for_levels(text: String, levels: usize) -> Self {
+        Self {
+            persistent: levels <= KEPT_LEVELS,
+            ..Self::built(text)
         }
     }
 }

@@ -37,8 +37,8 @@ const FIND_KEY: &str = "SELECT line FROM movement WHERE caller = $1 AND idempote
 
 /// SKU, warehouse, `on_hand`, `backorder_limit`, version, home.
 const INSERT_LEVEL: &str = "INSERT INTO stock
-    (sku, warehouse, on_hand, backorder_limit, version, home)
-    VALUES ($1, $2, $3, $4, $5, $6)";
+    (sku, warehouse, on_hand, backorder_limit, version, home, ledger_version)
+    VALUES ($1, $2, $3, $4, $5, $6, CASE $6 WHEN 'redis' THEN $5 END)";
 
 /// SKU, warehouse, `on_hand`, `backorder_limit`, version.
 const UPDATE_LEVEL: &str = "UPDATE stock SET on_hand = $3, backorder_limit = $4, version = $5
@@ -234,13 +234,15 @@ impl<D: Dialect> SqlStore<D> {
             let locked = statements::level(D::WORDS.lock_rows);
             let found = tx.fetch(locked, &place).await;
             let level = rows::levels(found.map_err(before_commit)?)?.pop();
-            let (row, outcome) = match decide(level) {
+            let level_version = level.as_ref().map(|level| level.version + 1);
+            let (mut row, outcome) = match decide(level) {
                 Ok(decided) => decided,
                 Err(refused) => {
                     tx.roll_back().await;
                     return Ok(refused);
                 }
             };
+            row.level_version = level_version;
             let change = values![sku.as_str(), warehouse.as_str(), row.delta];
             let changed = tx.execute(CHANGE_ON_HAND, &change).await;
             changed.map_err(before_commit)?;
@@ -268,7 +270,11 @@ impl<D: Dialect> SqlStore<D> {
 
     /// Returns `written`. If it waited for a lock although another transaction is recording its key, that
     /// is the reason to tell the caller.
-    pub(super) async fn find_key_in_flight<T>(&self, written: Result<T>, row: &LedgerRow) -> Result<T> {
+    pub(super) async fn find_key_in_flight<T>(
+        &self,
+        written: Result<T>,
+        row: &LedgerRow,
+    ) -> Result<T> {
         let (error, key, begin) = match (written, &row.idempotency_key) {
             (Err(StoreError::LockWait(error)), Some(key)) => {
                 match D::WORDS.begin_read_uncommitted {
@@ -315,16 +321,17 @@ impl<D: Dialect> Transaction<D> {
         row: &LedgerRow,
         deadline: Instant,
     ) -> Result<Inserted> {
-        let [available, reverses, returned, expiry, _] = &*NEXT_PARAMETERS;
+        let [available, level_version, reverses, returned, expiry] = &*NEXT_PARAMETERS;
         let Words { now, no_table, .. } = D::WORDS;
         let statement = Statement::built(format!(
             "INSERT INTO movement ({}, reverses, returned)
-            SELECT {}, {available}, {reverses}, {returned}{no_table} WHERE {now} < {expiry}",
+            SELECT {}, {available}, {level_version}, {reverses}, {returned}{no_table}
+            WHERE {now} < {expiry}",
             *INSERT_COLUMNS, *INSERT_PARAMETERS
         ));
         let expires_at = self.expiry(deadline).at;
         let others = values![row.reverses, row.returned, expires_at];
-        let values = [&row.values()[..=LedgerRow::KNOWN], &others].concat();
+        let values = [&row.values()[..LedgerRow::KNOWN + 2], &others].concat();
         let answer = self.execute(statement, &values).await;
         let is_late = matches!(answer, Ok(0));
         let waits_for_its_key = !D::EMBEDDED && D::WORDS.begin_read_uncommitted.is_none();

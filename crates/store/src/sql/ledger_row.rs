@@ -27,6 +27,9 @@ pub(crate) struct LedgerRow {
     pub(crate) delta: i64,
     /// Units available right after the movement. Zero until the write has computed it.
     pub(crate) available_after: i64,
+    /// Where the movement stands in the order of its level's commits. `None` until the write has
+    /// computed it, and in rows of older releases.
+    pub(crate) level_version: Option<i64>,
     /// The version of the level that the movement was computed from, if the level was read first.
     pub(crate) read_version: Option<i64>,
     pub(crate) strategy: Option<String>,
@@ -64,6 +67,7 @@ impl LedgerRow {
             kind: kind.as_str().to_owned(),
             delta,
             available_after: 0,
+            level_version: None,
             read_version: None,
             strategy: None,
             durability: Durability::Committed.as_str().to_owned(),
@@ -99,6 +103,7 @@ impl LedgerRow {
     /// A level that was set.
     pub(crate) fn from_level_change(change: &LevelChange, planned: &PlannedLevel) -> Self {
         let mut row = Self::of_change(change.operation, &planned.level, planned.delta(), None);
+        row.level_version = Some(planned.level.version);
         row.read_version = planned.old.as_ref().map(|old| old.version);
         row.remarks.reason.clone_from(&change.reason);
         row
@@ -124,6 +129,7 @@ impl LedgerRow {
         let place = (&level.sku, &level.warehouse);
         let mut row = Self {
             available_after: level.available(),
+            level_version: Some(level.version),
             reverses: Some(reversal.sale.0),
             returned: Some(*quantity),
             ..Self::new(reversal.operation, place, &kind, *restocked, key)
@@ -152,6 +158,7 @@ impl LedgerRow {
         let (kind, delta) = (&movement.kind, movement.delta);
         Self {
             available_after: movement.available_after,
+            level_version: movement.level_version,
             read_version: movement.read_version,
             strategy: movement.strategy,
             durability: movement.durability.as_str().to_owned(),
@@ -165,8 +172,8 @@ impl LedgerRow {
     /// How many of the values are known before the write.
     pub(crate) const KNOWN: usize = 11 + Remarks::NAMES.len();
 
-    /// The values of every insert: those that are known beforehand, `available_after`, and the
-    /// journal entry.
+    /// The values of every insert: those that are known beforehand, those that the write computes,
+    /// and the journal entry.
     pub(crate) fn values(&self) -> Vec<Value<'_>> {
         let known = values![
             self.operation_id,
@@ -182,7 +189,12 @@ impl LedgerRow {
             self.request_hash.as_deref(),
         ];
         let remarks = self.remarks.texts().map(Value::from);
-        let computed = values![self.available_after, self.entry.millis, self.entry.number];
+        let computed = values![
+            self.available_after,
+            self.level_version,
+            self.entry.millis,
+            self.entry.number,
+        ];
         [&known[..], &remarks, &computed].concat()
     }
 
@@ -201,6 +213,7 @@ impl LedgerRow {
             kind: self.kind.into(),
             delta: self.delta,
             available_after: self.available_after,
+            level_version: self.level_version,
             read_version: self.read_version,
             strategy: self.strategy,
             durability: durability.ok_or_else(|| corrupt("durability", &self.durability))?,

@@ -41,6 +41,8 @@ impl Dialect for MySqlServer {
         integer: "signed",
         entry_time: "from_unixtime($millis / 1000)",
         no_table: " FROM dual",
+        // MariaDB 10.11 would scan a level from its newest movement to where the page starts.
+        use_index: " FORCE INDEX ($index)",
         begin_read_uncommitted: Some("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; BEGIN"),
         // MariaDB reads the first comment only, MySQL the second.
         idle_limit: "/*M! @@idle_transaction_timeout */ /*!50708 @@wait_timeout */ * 1000",

@@ -91,11 +91,11 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
 fn select<D: Dialect>(of: &OperationFilter) -> (Statement, Vec<Value<'_>>) {
     match of {
         OperationFilter::Id(operation) => (
-            movements::<D>("WHERE operation_id = $1 ORDER BY line"),
+            movements::<D>("movement WHERE operation_id = $1 ORDER BY line"),
             values![operation.0].to_vec(),
         ),
         OperationFilter::Key(caller, key) => (
-            movements::<D>("WHERE caller = $1 AND idempotency_key = $2"),
+            movements::<D>("movement WHERE caller = $1 AND idempotency_key = $2"),
             values![caller.as_str(), key.as_str()].to_vec(),
         ),
         OperationFilter::Reference {
@@ -105,7 +105,7 @@ fn select<D: Dialect>(of: &OperationFilter) -> (Statement, Vec<Value<'_>>) {
             limit,
         } => (
             movements::<D>(
-                "WHERE caller = $1 AND reference = $2 AND ($3 IS NULL OR operation_id < $3)
+                "movement WHERE caller = $1 AND reference = $2 AND ($3 IS NULL OR operation_id < $3)
                 ORDER BY operation_id DESC, line DESC LIMIT $4",
             ),
             values![

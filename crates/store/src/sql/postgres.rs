@@ -42,6 +42,7 @@ impl Dialect for PostgresServer {
         integer: "bigint",
         entry_time: "to_timestamp($millis / 1000.0)",
         no_table: "",
+        use_index: "",
         begin_read_uncommitted: None,
         idle_limit: "extract(epoch FROM
             current_setting('idle_in_transaction_session_timeout')::interval) * 1000",
@@ -88,6 +89,7 @@ impl Dialect for PostgresServer {
         }
         let query = query
             .bind(column(rows, |row| row.available_after))
+            .bind(column(rows, |row| row.level_version))
             .bind(column(rows, |row| row.entry.millis))
             .bind(column(rows, |row| row.entry.number));
         let inserted = query.execute(tx.send()).await;
@@ -109,17 +111,18 @@ fn insert_entries() -> String {
     let remarks = Remarks::NAMES.join(", ");
     let remark_values = (12..=LedgerRow::KNOWN).map(|number| format!("${number}::text[]"));
     let remark_values = remark_values.collect::<Vec<_>>().join(", ");
-    let [available, millis, number, ..] = &*NEXT_PARAMETERS;
+    let [available, level_version, millis, number, ..] = &*NEXT_PARAMETERS;
     format!(
         "INSERT INTO movement ({columns}, created_at, journal_millis, journal_number)
         SELECT operation_id, 0, sku, warehouse, kind, delta, read_version, strategy, durability,
-            caller, idempotency_key, request_hash, {remarks}, available_after,
+            caller, idempotency_key, request_hash, {remarks}, available_after, level_version,
             to_timestamp(journal_millis / 1000.0), journal_millis, journal_number
         FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[],
                 $7::text[], $8::text[], $9::text[], $10::text[], $11::bytea[], {remark_values},
-                {available}::bigint[], {millis}::bigint[], {number}::bigint[])
+                {available}::bigint[], {level_version}::bigint[], {millis}::bigint[],
+                {number}::bigint[])
             AS row (operation_id, sku, warehouse, kind, delta, read_version, strategy, durability,
-                caller, idempotency_key, request_hash, {remarks}, available_after,
+                caller, idempotency_key, request_hash, {remarks}, available_after, level_version,
                 journal_millis, journal_number)",
         columns = *INSERT_COLUMNS,
     )
@@ -140,7 +143,7 @@ fn update_and_insert(write: &ConditionalWrite<'_>) -> String {
         "WITH locked AS (SELECT 1 FROM stock WHERE {level} FOR UPDATE),
             written AS ({update})
             INSERT INTO movement ({columns})
-            SELECT {known}, available
+            SELECT {known}, available, version
             FROM written RETURNING available_after",
         level = write.level(),
         update = write.update(" FROM locked", PostgresServer::WORDS.now),

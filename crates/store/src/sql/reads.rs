@@ -1,4 +1,5 @@
-//! Reads: one statement each, outside any transaction.
+//! Reads: one statement each, outside any transaction. Audits and pages of the ledger have files of
+//! their own.
 //!
 //! Those that a write needs use its connections. All others have connections of their own.
 
@@ -8,14 +9,14 @@ use super::dialect::{AnyRow, Dialect, Statement, Value, values};
 use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
 use super::pool::Pool;
-use super::rows::{self, AuditRow};
+use super::rows;
 use super::statements::{self, LEDGER_COLUMNS, LEVEL_COLUMNS};
-use super::{LedgerQueries, READ, SqlBackend, SqlStore};
+use super::{LedgerQueries, READ, SqlBackend, SqlStore, audit};
 use crate::Result;
 use stocklock_core::ports::LedgerReader;
 use stocklock_core::stock::{
-    Audit, Home, Idempotency, LevelCursor, Movement, MovementFilter, MovementKind, OperationId,
-    Sku, StockLevel, Warehouse,
+    Audit, Home, Idempotency, LedgerPage, LevelCursor, Movement, MovementFilter, OperationId, Sku,
+    StockLevel, Warehouse,
 };
 
 impl<D: Dialect> SqlStore<D> {
@@ -78,10 +79,10 @@ impl<D: Dialect> SqlBackend for SqlStore<D> {
     }
 }
 
-/// Selects the columns of `LedgerRow`; `rest` of the statement selects the rows.
+/// Selects the columns of `LedgerRow` from `movement`, which `rest` starts with.
 pub(super) fn movements<D: Dialect>(rest: &str) -> Statement {
     Statement::built(format!(
-        "SELECT {}, {} AS created_at FROM movement {rest}",
+        "SELECT {}, {} AS created_at FROM {rest}",
         *LEDGER_COLUMNS,
         D::WORDS.created_at
     ))
@@ -92,7 +93,8 @@ pub(super) fn recorded<D: Dialect>(
     operation: OperationId,
     idempotency: Option<&Idempotency>,
 ) -> (Statement, [Value<'_>; 3]) {
-    let by_identity = "WHERE operation_id = $1 AND line = 0 OR caller = $2 AND idempotency_key = $3
+    let by_identity =
+        "movement WHERE operation_id = $1 AND line = 0 OR caller = $2 AND idempotency_key = $3
             ORDER BY operation_id = $1 DESC LIMIT 1";
     let identity = values![
         operation.0,
@@ -126,30 +128,19 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
         rows::levels(self.select(&self.readers, statement, &page).await?)
     }
 
-    async fn movements(&self, filter: &MovementFilter) -> Result<Vec<Movement>> {
-        let newest =
-            "WHERE sku = $1 AND ($2 IS NULL OR warehouse = $2) AND ($3 IS NULL OR kind = $3)
-                AND ($4 IS NULL OR reference = $4) AND ($5 IS NULL OR operation_id < $5)
-            ORDER BY operation_id DESC, line DESC LIMIT $6";
-        let page = values![
-            filter.sku.as_str(),
-            filter.warehouse.as_ref().map(Warehouse::as_str),
-            filter.kind.as_ref().map(MovementKind::as_str),
-            filter.reference.as_deref(),
-            filter.before.map(|operation| operation.0),
-            i64::from(filter.limit),
-        ];
-        let pool = self.ledger_readers.for_sku(&filter.sku);
-        self.select_movements(&pool, movements::<D>(newest), &page)
-            .await
+    async fn movements(&self, filter: &MovementFilter) -> Result<LedgerPage> {
+        self.ledger_page(filter).await
     }
 
     async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>> {
-        let statement = statements::audit(&D::WORDS, "");
         let pool = self.ledger_readers.for_sku(sku);
-        let found = self.select(&pool, statement, &values![sku.as_str()]).await;
-        let found: Vec<AuditRow> = found?;
-        Ok(found.into_iter().map(Audit::from).collect())
+        self.read(audit::STATEMENTS, async {
+            let mut tx = pool.begin(D::WORDS.begin_snapshot).await?;
+            let audits = audit::audit(&mut tx, sku, None).await?;
+            tx.roll_back().await;
+            Ok(audits.unwrap_or_default())
+        })
+        .await
     }
 
     fn backend(&self) -> &'static str {

@@ -5,7 +5,7 @@ use sqlx::FromRow;
 use super::ledger_row::corrupt;
 use crate::journal::EntryId;
 use crate::{Result, StoreError};
-use stocklock_core::stock::{Audit, Home, Sku, StockLevel, Warehouse};
+use stocklock_core::stock::{Home, Sku, StockLevel, Warehouse};
 
 /// A row of `stock`.
 #[derive(Debug, FromRow)]
@@ -42,6 +42,11 @@ pub(crate) fn levels(rows: Vec<LevelRow>) -> Result<Vec<StockLevel>> {
     rows.into_iter().map(StockLevel::try_from).collect()
 }
 
+/// The columns of [`MirrorRow`].
+pub(crate) const MIRROR_COLUMNS: &str =
+    "sku, warehouse, on_hand, held, backorder_limit, version, home,
+    journal_millis, journal_number, ledger_version";
+
 /// A level of Redis-home stock as SQL has it, with the journal entry that it comes from.
 #[derive(Debug, FromRow)]
 pub(crate) struct MirrorRow {
@@ -49,30 +54,6 @@ pub(crate) struct MirrorRow {
     pub(crate) level: StockLevel,
     #[sqlx(flatten)]
     pub(crate) entry: EntryId,
-}
-
-/// The sums of one warehouse's movements, and its level.
-#[derive(Debug, FromRow)]
-pub(crate) struct AuditRow {
-    #[sqlx(try_from = "String")]
-    warehouse: Warehouse,
-    received: i64,
-    sold: i64,
-    on_hand: i64,
-    held: i64,
-    backorder_limit: i64,
-}
-
-impl From<AuditRow> for Audit {
-    fn from(row: AuditRow) -> Self {
-        Self {
-            warehouse: row.warehouse,
-            received: row.received,
-            sold: row.sold,
-            on_hand: row.on_hand,
-            held: row.held,
-            backorder_limit: row.backorder_limit,
-            pending: 0,
-        }
-    }
+    /// The highest `level_version` of its movements. `None` if only older releases have applied any.
+    pub(crate) ledger_version: Option<i64>,
 }

@@ -35,6 +35,7 @@ impl Dialect for SqliteFile {
         integer: "integer",
         entry_time: "strftime('%Y-%m-%dT%H:%M:%fZ', $millis / 1000.0, 'unixepoch')",
         no_table: "",
+        use_index: "",
         begin_read_uncommitted: None,
         // No server ends a transaction.
         idle_limit: "0",
@@ -52,13 +53,14 @@ impl Dialect for SqliteFile {
         write.send_on(&tx);
         let update = Statement::built(write.update("", Self::WORDS.now));
         let updated = tx.fetch(update, &write.values()).await;
-        let updated: Vec<(i64,)> = updated.map_err(before_commit)?;
-        let Some(&(available,)) = updated.first() else {
+        let updated: Vec<(i64, i64)> = updated.map_err(before_commit)?;
+        let Some(&(available, level_version)) = updated.first() else {
             tx.roll_back().await;
             return Ok(None);
         };
         let mut row = write.row.clone();
         row.available_after = available;
+        row.level_version = Some(level_version);
         Ok(Some(
             match tx.record_and_commit(&row, write.deadline).await? {
                 Inserted::New => deducted(available),

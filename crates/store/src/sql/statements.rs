@@ -33,12 +33,27 @@ pub(crate) struct Words {
     pub(crate) entry_time: &'static str,
     /// Follows the columns of a query that reads no table.
     pub(crate) no_table: &'static str,
+    /// Follows the table of a query that must use `$index`, if the optimizer would read more rows.
+    pub(crate) use_index: &'static str,
     /// Begins a transaction that also reads what others have not committed, if an insert into the
     /// ledger may wait for more than the same key.
     pub(crate) begin_read_uncommitted: Option<&'static str>,
     /// How long a transaction of this session may be idle until the server ends it, in milliseconds.
     pub(crate) idle_limit: &'static str,
 }
+
+impl Words {
+    /// The movements in the order of an index.
+    pub(crate) fn movements_by(&self, index: &str) -> String {
+        format!("movement{}", self.use_index.replace("$index", index))
+    }
+}
+
+/// The index of a level's movements in the order of their commits.
+pub(crate) const IN_ORDER: &str = "movement_in_order";
+
+/// The index of a level's movements without a `level_version`, in the order of their operations.
+pub(crate) const UNNUMBERED: &str = "movement_unnumbered";
 
 /// The columns of `LevelRow`.
 pub(crate) const LEVEL_COLUMNS: &str =
@@ -50,11 +65,11 @@ pub(crate) static INSERT_COLUMNS: LazyLock<String> = LazyLock::new(|| {
     let remarks = Remarks::NAMES.join(", ");
     format!(
         "operation_id, line, sku, warehouse, kind, delta, read_version, strategy, durability, \
-         caller, idempotency_key, request_hash, {remarks}, available_after"
+         caller, idempotency_key, request_hash, {remarks}, available_after, level_version"
     )
 });
 
-/// The parameters of those columns but the last.
+/// The parameters of those columns but the last two.
 pub(crate) static INSERT_PARAMETERS: LazyLock<String> = LazyLock::new(|| {
     let numbers = (2..=LedgerRow::KNOWN).map(|number| format!("${number}"));
     format!("$1, 0, {}", numbers.collect::<Vec<_>>().join(", "))
@@ -63,8 +78,8 @@ pub(crate) static INSERT_PARAMETERS: LazyLock<String> = LazyLock::new(|| {
 /// The parameter of the column `delta`.
 pub(crate) const DELTA: &str = "$5";
 
-/// The parameters that follow those: of an insert, `available_after` and the two of its journal
-/// entry; of a conditional write, its expiry and those of the level.
+/// The parameters that follow those: of an insert, `available_after`, `level_version` and the two of
+/// its journal entry; of a conditional write, its expiry and those of the level.
 pub(crate) static NEXT_PARAMETERS: LazyLock<[String; 5]> =
     LazyLock::new(|| [1, 2, 3, 4, 5].map(|number| format!("${}", LedgerRow::KNOWN + number)));
 
@@ -72,8 +87,8 @@ pub(crate) static NEXT_PARAMETERS: LazyLock<[String; 5]> =
 pub(crate) static LEDGER_COLUMNS: LazyLock<String> = LazyLock::new(|| {
     let remarks = Remarks::NAMES.join(", ");
     format!(
-        "operation_id, sku, warehouse, kind, delta, available_after, read_version, strategy, \
-         durability, caller, idempotency_key, request_hash, {remarks}, reverses, returned"
+        "operation_id, sku, warehouse, kind, delta, available_after, level_version, read_version, \
+         strategy, durability, caller, idempotency_key, request_hash, {remarks}, reverses, returned"
     )
 });
 
@@ -97,22 +112,16 @@ pub(crate) fn levels_of_sku(lock_rows: &str) -> Statement {
     ))
 }
 
-/// Reads the columns of `AuditRow`: SKU, and the parameters of `filter`, which ends the condition on
-/// the movements. One statement, so the sums are of one snapshot. The sums of `bigint` are decimals
+/// The sums of a query on movements, and the newest `level_version`. The sums of `bigint` are decimals
 /// until they are cast.
-pub(crate) fn audit(words: &Words, filter: &str) -> Statement {
+pub(crate) fn sums(words: &Words) -> String {
     let integer = words.integer;
-    Statement::built(format!(
-        "SELECT s.warehouse, coalesce(m.received, 0) AS received, coalesce(m.sold, 0) AS sold,
-            s.on_hand, s.held, s.backorder_limit
-        FROM stock s LEFT JOIN (
-            SELECT warehouse,
-                cast(sum(CASE WHEN kind <> 'deducted' THEN delta ELSE 0 END) AS {integer})
-                    AS received,
-                cast(sum(CASE WHEN kind = 'deducted' THEN -delta ELSE 0 END) AS {integer})
-                    AS sold
-            FROM movement WHERE sku = $1{filter} GROUP BY warehouse
-        ) m ON m.warehouse = s.warehouse
-        WHERE s.sku = $1 ORDER BY s.warehouse"
-    ))
+    format!(
+        "cast(coalesce(sum(CASE WHEN kind <> 'deducted' THEN delta ELSE 0 END), 0) AS {integer})
+                AS received,
+            cast(coalesce(sum(CASE WHEN kind = 'deducted' THEN -delta ELSE 0 END), 0) AS {integer})
+                AS sold,
+            cast(coalesce(sum(held_delta), 0) AS {integer}) AS held,
+            count(*) AS movements, max(level_version) AS newest"
+    )
 }

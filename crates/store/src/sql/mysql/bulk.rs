@@ -20,9 +20,9 @@ pub(super) async fn insert(
     connection: &mut MySqlConnection,
     rows: &[&LedgerRow],
 ) -> sqlx::Result<()> {
-    let [available, millis, number, ..] = &*NEXT_PARAMETERS;
+    let [available, level_version, millis, number, ..] = &*NEXT_PARAMETERS;
     let row = format!(
-        "({}, {available}, from_unixtime({millis} / 1000), {millis}, {number})",
+        "({}, {available}, {level_version}, from_unixtime({millis} / 1000), {millis}, {number})",
         *INSERT_PARAMETERS
     );
     let blocks = rows.chunks_exact(PREPARED_ROWS);

@@ -1,0 +1,69 @@
+//! Audits every SKU, one after the other, in memory that does not depend on their number.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::{Result, StoreRouter};
+use stocklock_core::stock::{Audit, LevelCursor, Sku};
+
+/// How many levels are read at once.
+const PAGE: u32 = 500;
+
+/// The audits of all SKUs, in the order of their names. Each is of one snapshot; all of them are not.
+/// A SKU that is created meanwhile may be left out.
+#[derive(Debug)]
+pub struct AllAudits {
+    store: Arc<StoreRouter>,
+    /// The last level that was read.
+    after: Option<LevelCursor>,
+    unread: VecDeque<Sku>,
+}
+
+impl AllAudits {
+    /// Starts with the first SKU.
+    #[must_use]
+    pub fn of(store: &Arc<StoreRouter>) -> Self {
+        Self {
+            store: Arc::clone(store),
+            after: None,
+            unread: VecDeque::new(),
+        }
+    }
+
+    /// The next SKU and the audits of its warehouses; `None` after the last one.
+    ///
+    /// # Errors
+    /// A store does not answer. The next call continues with the SKU after that.
+    pub async fn next(&mut self) -> Result<Option<(Sku, Vec<Audit>)>> {
+        if self.unread.is_empty() {
+            self.read_page().await?;
+        }
+        let Some(sku) = self.unread.pop_front() else {
+            return Ok(None);
+        };
+        let audits = self.store.audit(&sku).await?;
+        Ok(Some((sku, audits)))
+    }
+
+    /// Reads levels until there is a SKU that was not read before.
+    async fn read_page(&mut self) -> Result<()> {
+        while self.unread.is_empty() {
+            let levels = self.store.sql_levels(self.after.as_ref(), PAGE).await?;
+            let Some(last) = levels.last() else {
+                return Ok(());
+            };
+            let mut known = self.after.take().map(|after| after.sku);
+            self.after = Some(LevelCursor {
+                sku: last.sku.clone(),
+                warehouse: last.warehouse.clone(),
+            });
+            for level in levels {
+                if known.as_ref() != Some(&level.sku) {
+                    known = Some(level.sku.clone());
+                    self.unread.push_back(level.sku);
+                }
+            }
+        }
+        Ok(())
+    }
+}

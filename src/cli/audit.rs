@@ -1,0 +1,91 @@
+//! `stocklock audit`: compares levels with the ledger, and prints one line of JSON per SKU.
+
+use std::io::{self, Write as _};
+
+use clap::Args;
+
+use super::{Failure, start_logging};
+use crate::app::open_stores;
+use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
+use crate::http::audit_line;
+use stocklock_core::stock::{Audit, Sku};
+use stocklock_store::{AllAudits, Stores};
+
+/// Compare levels with the ledger
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    /// The SKUs to audit
+    #[arg(value_name = "SKU", required_unless_present = "all", value_parser = sku)]
+    skus: Vec<Sku>,
+
+    /// Audit every SKU
+    #[arg(long, conflicts_with = "skus")]
+    all: bool,
+
+    /// Exit with code 1 if a level differs from its ledger, or more was sold than was there
+    #[arg(long)]
+    fail_on_drift: bool,
+
+    /// The database.
+    #[command(flatten)]
+    database: DatabaseConfig,
+
+    /// Redis, if stock lives there.
+    #[command(flatten)]
+    services: ServicesConfig,
+
+    /// The limits.
+    #[command(flatten)]
+    limits: Limits,
+
+    /// The log.
+    #[command(flatten)]
+    log: LogConfig,
+}
+
+fn sku(text: &str) -> Result<Sku, String> {
+    Sku::parse(text).map_err(|error| error.to_string())
+}
+
+/// Audits, and prints what it finds.
+pub(super) async fn audit(args: AuditArgs) -> Result<(), Failure> {
+    start_logging(&args.log)?;
+    let stores = open_stores(&args.database, &args.services, &args.limits);
+    let stores = stores.map_err(Failure::Setting)?;
+    let wrong = print_audits(&args, &stores).await;
+    stores.store.close().await;
+    match wrong? {
+        0 => Ok(()),
+        levels if args.fail_on_drift => Err(Failure::Drift(levels)),
+        _ => Ok(()),
+    }
+}
+
+/// Returns how many levels have drift or are oversold.
+async fn print_audits(args: &AuditArgs, stores: &Stores) -> Result<usize, Failure> {
+    let failed = |error| Failure::Other(format!("cannot audit: {error}"));
+    let mut wrong = 0;
+    if args.all {
+        let mut all = AllAudits::of(&stores.store);
+        while let Some((sku, audits)) = all.next().await.map_err(failed)? {
+            wrong += print(sku, audits)?;
+        }
+    }
+    for sku in &args.skus {
+        let audits = stores.store.audit(sku).await.map_err(failed)?;
+        if audits.is_empty() {
+            return Err(Failure::Other(format!("there is no SKU {sku}")));
+        }
+        wrong += print(sku.clone(), audits)?;
+    }
+    Ok(wrong)
+}
+
+/// Prints the audits of a SKU. Returns how many of its levels have drift or are oversold.
+fn print(sku: Sku, audits: Vec<Audit>) -> Result<usize, Failure> {
+    let is_wrong = |audit: &&Audit| audit.drift() != 0 || audit.oversold() != 0;
+    let wrong = audits.iter().filter(is_wrong).count();
+    let written = io::stdout().write_all(audit_line(sku, audits).as_bytes());
+    written.map_err(|error| Failure::Other(format!("cannot write: {error}")))?;
+    Ok(wrong)
+}

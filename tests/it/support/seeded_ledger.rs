@@ -1,0 +1,88 @@
+//! Fills a ledger with movements, many at once, as the writers of the service would have left them.
+
+use super::rival::Raw;
+
+/// How many movements one statement inserts.
+const BLOCK: u64 = 100_000;
+
+/// Which movements to insert for a SKU that exists.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seeded<'a> {
+    pub(crate) sku: &'a str,
+    pub(crate) warehouse: &'a str,
+    /// The first eight digits of the operation ids. Each level needs its own.
+    pub(crate) operations: u32,
+    pub(crate) movements: u64,
+    /// The version of the level before them.
+    pub(crate) after: u64,
+    /// Decides the units and kinds of the movements.
+    pub(crate) seed: u64,
+}
+
+impl Seeded<'_> {
+    /// Inserts the movements after the level's creation, and updates the level.
+    pub(crate) async fn insert(self, raw: &mut Raw) {
+        let mut inserted = 0;
+        while inserted < self.movements {
+            let to = self.movements.min(inserted + BLOCK);
+            run(raw, self.block(raw, inserted + 1, to)).await;
+            inserted = to;
+        }
+        let Self { sku, warehouse, .. } = self;
+        let place = format!("sku = '{sku}' AND warehouse = '{warehouse}'");
+        run(
+            raw,
+            format!(
+                "UPDATE stock SET version = version + {},
+                    on_hand = (SELECT sum(delta) FROM movement WHERE {place})
+                WHERE {place}",
+                self.movements
+            ),
+        )
+        .await;
+    }
+
+    /// Inserts the movements `from` to `to`: nine of ten take 1 to 5 units, one brings 50.
+    fn block(&self, raw: &Raw, from: u64, to: u64) -> String {
+        let Self {
+            sku,
+            warehouse,
+            operations,
+            seed,
+            after,
+            ..
+        } = self;
+        let (numbers, operation) = match raw {
+            Raw::Sqlite(_) => (
+                format!(
+                    "(WITH RECURSIVE s(n) AS (SELECT {from} UNION ALL SELECT n + 1 FROM s
+                        WHERE n < {to}) SELECT n FROM s)"
+                ),
+                format!("unhex(printf('{operations:08x}00007000%016x', n))"),
+            ),
+            Raw::Mysql(_) => (
+                format!("(SELECT cast(seq AS signed) AS n FROM seq_{from}_to_{to})"),
+                format!("unhex(concat('{operations:08x}00007000', lpad(hex(n), 16, '0')))"),
+            ),
+            Raw::Postgres(_) => (
+                format!("(SELECT n FROM generate_series({from}::bigint, {to}::bigint) AS s(n))"),
+                format!("('{operations:08x}00007000' || lpad(to_hex(n), 16, '0'))::uuid"),
+            ),
+        };
+        let random = format!("((n + {seed}) * 7919 % 1009)");
+        format!(
+            "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
+                available_after, durability, caller, level_version)
+            SELECT {operation}, 0, '{sku}', '{warehouse}',
+                CASE {random} % 10 WHEN 0 THEN 'received' ELSE 'deducted' END,
+                CASE {random} % 10 WHEN 0 THEN 50 ELSE -1 - {random} % 5 END,
+                0, 'committed', 'anonymous', n + {after}
+            FROM {numbers} AS numbers"
+        )
+    }
+}
+
+async fn run(raw: &mut Raw, statement: String) {
+    let done = raw.run(statement.leak()).await;
+    done.expect("the ledger can be filled");
+}
