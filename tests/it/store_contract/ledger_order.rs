@@ -22,6 +22,7 @@ async fn pages(fixture: &Fixture, mut filter: MovementFilter) -> Vec<Movement> {
             "only the last page may be short"
         );
         found.extend(page.movements);
+        assert!(found.len() < 1_000, "the pages repeat movements");
         if page.next.is_none() {
             return found;
         }
