@@ -18,7 +18,7 @@ export TEST_SEED=$SEED TEST_BINARY=$target/release/stocklock
 # One check a line: name | variables | filters of the tests in the targets `it` of all packages.
 # Add a check here; its figures are the lines `figure: …` that its tests print.
 checks='
-fairness | TEST_LOAD=full | load::
+fairness | TEST_LOAD=full | audits_delay hot_skus_delay
 upgrades | TEST_MOVEMENTS=2000000 TEST_OLD_BINARY='$target/verify/old' | upgrade_under_load::
 schemathesis | TEST_EXAMPLES=1000 | schemathesis::
 late-messages | | late_messages:: attempt_that_waits
