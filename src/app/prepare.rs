@@ -51,6 +51,7 @@ impl Replica {
                 reason: Remark::parse("reason", "seeded by the lab").ok(),
                 precondition: Some(Precondition::Absent),
                 scope: Scope::Sku,
+                deadline: self.api.deadline(),
             };
             match self.api.levels.set_level(change).await {
                 Ok(_) | Err(StockError::PreconditionFailed) => {}

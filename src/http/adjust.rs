@@ -58,12 +58,17 @@ pub(super) async fn adjust(
     headers: HeaderMap,
     body: StrictJson<AdjustBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let adjustment = adjustment(new_sku(sku)?, body.parse()?, &headers)?;
+    let adjustment = adjustment(&api, new_sku(sku)?, body.parse()?, &headers)?;
     let adjusted = api.levels.adjust(adjustment).await?;
     Ok((idempotent_replayed(adjusted.replayed), Json(adjusted)))
 }
 
-fn adjustment(sku: Sku, body: AdjustBody, headers: &HeaderMap) -> Result<Adjustment, ApiError> {
+fn adjustment(
+    api: &Api,
+    sku: Sku,
+    body: AdjustBody,
+    headers: &HeaderMap,
+) -> Result<Adjustment, ApiError> {
     let delta = body.delta;
     if delta == 0 || delta.unsigned_abs() > MAX_UNITS.unsigned_abs() {
         return Err(ApiError::invalid(format!(
@@ -88,5 +93,6 @@ fn adjustment(sku: Sku, body: AdjustBody, headers: &HeaderMap) -> Result<Adjustm
         delta,
         reason,
         reference,
+        deadline: api.deadline(),
     })
 }

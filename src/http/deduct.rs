@@ -7,7 +7,6 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use serde::Deserialize;
-use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 use super::headers::{idempotency, idempotent_replayed};
@@ -168,6 +167,6 @@ fn deduction(
         quantity,
         remarks: Remarks::default(),
         strategy: strategy.name(),
-        deadline: Instant::now() + api.config.limits.request_deadline_ms,
+        deadline: api.deadline(),
     })
 }

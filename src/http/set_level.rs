@@ -76,7 +76,7 @@ pub(super) async fn set_level(
     headers: HeaderMap,
     body: StrictJson<LevelOrder>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let change = change(new_sku(sku)?, body.parse()?, &headers)?;
+    let change = change(&api, new_sku(sku)?, body.parse()?, &headers)?;
     let scope = change.scope;
     let set = api.levels.set_level(change).await.map_err(refusal)?;
     let revision = revision_after(&api.store, &set.level, scope).await;
@@ -112,7 +112,12 @@ async fn revision_after(store: &StoreRouter, level: &StockLevel, scope: Scope) -
     levels.contains(level).then(|| Revision::of(&levels))
 }
 
-fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChange, ApiError> {
+fn change(
+    api: &Api,
+    sku: Sku,
+    order: LevelOrder,
+    headers: &HeaderMap,
+) -> Result<LevelChange, ApiError> {
     if headers.contains_key(IDEMPOTENCY_KEY) {
         return Err(ApiError::invalid(
             "Idempotency-Key: PUT is idempotent and accepts no key; use If-Match",
@@ -134,6 +139,7 @@ fn change(sku: Sku, order: LevelOrder, headers: &HeaderMap) -> Result<LevelChang
         home: order.home,
         reason: remark("reason", order.reason)?,
         precondition: precondition(headers)?,
+        deadline: api.deadline(),
     })
 }
 

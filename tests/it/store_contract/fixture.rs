@@ -307,8 +307,13 @@ pub(crate) fn deduction(sku: &str, quantity: u32) -> Deduction {
         idempotency: None,
         remarks: Remarks::default(),
         strategy: "single-sql",
-        deadline: Instant::now() + Duration::from_mins(5),
+        deadline: deadline(),
     }
+}
+
+/// A deadline that no test reaches.
+fn deadline() -> Instant {
+    Instant::now() + Duration::from_mins(5)
 }
 
 /// A deduction from the default warehouse, with a key.
@@ -348,6 +353,7 @@ pub(crate) fn level_change(sku: &str, on_hand: i64) -> LevelChange {
         reason: None,
         precondition: None,
         scope: Scope::Sku,
+        deadline: deadline(),
     }
 }
 
@@ -370,6 +376,7 @@ pub(crate) fn adjustment(sku: &str, delta: i64) -> Adjustment {
         reason: Remark::parse("reason", "count").expect("a reason"),
         reference: None,
         idempotency: None,
+        deadline: deadline(),
     }
 }
 

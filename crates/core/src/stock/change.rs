@@ -1,5 +1,7 @@
 //! Changes of a level that are not sales: setting it, and adjusting it.
 
+use tokio::time::Instant;
+
 use super::{Home, Idempotency, OperationId, Remark, Revision, Sku, Warehouse};
 
 /// What must hold for the levels in a [`Scope`], so that a change is made.
@@ -44,6 +46,8 @@ pub struct LevelChange {
     pub precondition: Option<Precondition>,
     /// The levels that the precondition is about.
     pub scope: Scope,
+    /// When the caller is answered at the latest.
+    pub deadline: Instant,
 }
 
 /// Adds units to a level or takes them from it.
@@ -63,4 +67,6 @@ pub struct Adjustment {
     pub reference: Option<Remark>,
     /// The caller's key, if one was sent.
     pub idempotency: Option<Idempotency>,
+    /// When the caller is answered at the latest.
+    pub deadline: Instant,
 }

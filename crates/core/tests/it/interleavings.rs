@@ -15,6 +15,7 @@ use stocklock_core::stock::{
     Durability, LevelChange, OperationId, Precondition, Scope, StockError, Warehouse,
 };
 use stocklock_core::strategy::Strategy::{self, *};
+use tokio::time::Instant;
 
 use scenario::{SKU, Scenario, Tally, adjustment, deduction, sku};
 
@@ -282,6 +283,7 @@ async fn set_to_five(store: MemoryStore) -> AttemptOutcome {
         reason: None,
         precondition: Some(Precondition::Exists),
         scope: Scope::Sku,
+        deadline: Instant::now(),
     };
     as_attempt(store.set_level(&change).await.expect("no faults"))
 }

@@ -310,5 +310,6 @@ pub(super) fn adjustment(delta: i64) -> Adjustment {
         reason: Remark::parse("reason", "count").expect("a valid reason"),
         reference: None,
         idempotency: None,
+        deadline: Instant::now(),
     }
 }
