@@ -23,8 +23,8 @@ pub struct Limits {
     #[arg(long, env, value_name = "MS", default_value = "5000", value_parser = milliseconds)]
     pub request_deadline_ms: Duration,
 
-    /// Maximum number of writes in progress; more are answered 503
-    #[arg(long, env, value_name = "N", default_value_t = 1024,
+    /// Maximum number of writes in progress, half of them for one SKU; more are answered 503
+    #[arg(long, env, value_name = "N", default_value_t = 2048,
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_in_flight: u32,
 

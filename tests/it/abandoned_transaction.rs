@@ -20,13 +20,13 @@ use stocklock::ports::{
     AttemptOutcome, DeductionStore as _, LedgerReader as _, SqlMethod, StoreError,
 };
 use stocklock::stock::{MovementKind, Warehouse};
+use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
 use crate::faults::session::Session;
-use crate::store_contract::fixture::{Fixture, SOON, all_of, deduction, name, open};
+use crate::store_contract::fixture::{Fixture, SOON, all_of, deduction, guarded, name, open};
 use crate::support::proxy::{Mode, Proxy};
-use crate::support::services::Backend;
-use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 /// Drops `future` after `polls` polls that returned pending; returns whether it was dropped.
 async fn abandon<T>(future: impl Future<Output = T>, polls: u32) -> bool {
@@ -145,12 +145,8 @@ async fn stores_keep_acknowledged_sales_after_abandoned_requests(
             acknowledged.insert(dropped.operation);
         }
         let deduction = deduction("a", 1);
-        let attempt =
-            once_free(async || store.deduct_in_sql(&deduction, SqlMethod::Guarded).await).await;
-        assert!(
-            matches!(attempt, AttemptOutcome::Deducted { .. }),
-            "{attempt:?}"
-        );
+        let attempt = once_free(async || guarded(&store, &deduction).await).await;
+        assert_matches!(attempt, AttemptOutcome::Deducted { .. });
         acknowledged.insert(deduction.operation);
     }
     store.close().await;
@@ -180,10 +176,7 @@ async fn abandoned_begin_leaves_no_transaction_open(#[values(Mysql, Postgres)] b
     let store = open(&url, 1);
     let mut observer = Session::open(backend, &fixture.url).await;
     // After this, no statement needs to be prepared.
-    store
-        .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
-        .await
-        .unwrap();
+    guarded(&store, &deduction("a", 1)).await.unwrap();
     store.levels(None, 1).await.unwrap();
     // Dropped at each step: whether the connection is back decides which of them is the `BEGIN`.
     for polls in (1..=4).cycle().take(12) {

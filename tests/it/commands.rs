@@ -185,12 +185,8 @@ async fn password_of_the_database_is_never_printed(#[case] url: &str) {
                 assert!(!printed.contains(PASSWORD), "{words:?}: {printed}");
             }
             let is_help = words.contains(&"--help");
-            assert_eq!(
-                ended.code == Some(0),
-                is_help,
-                "{words:?}: {}",
-                ended.stderr
-            );
+            let code = ended.code;
+            assert_eq!(code == Some(0), is_help, "{words:?}: {}", ended.stderr);
         }
     }
 }

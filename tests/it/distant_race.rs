@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use crate::commands::assert_one_line_error;
 use crate::support::lock_services::LockServices;
 use crate::support::process::{Ended, Process};
-use crate::support::services::{Backend, fresh_database};
+use crate::support::services::Backend::{self, Mysql, Postgres};
+use crate::support::services::fresh_database;
 
 const EXACT: &str = "single-sql,for-update,optimistic,redis-lock,zookeeper-lock";
 
@@ -54,9 +55,7 @@ fn assert_takes(report: &Value, rtt_ms: f64, round_trips: &[(&str, f64)]) {
 
 #[rstest]
 #[tokio::test]
-async fn race_at_one_millisecond_is_exact(
-    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn race_at_one_millisecond_is_exact(#[values(Mysql, Postgres)] backend: Backend) {
     let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
     let [redis, zookeeper] = variables(&services);
     let words = format!("--rtt 1ms --stock 60 --buyers 20 --orders 4 --strategy {EXACT}");
@@ -82,7 +81,7 @@ async fn race_at_one_millisecond_is_exact(
 #[rstest]
 #[tokio::test]
 async fn deduction_takes_a_round_trip_for_each_exchange(
-    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
+    #[values(Mysql, Postgres)] backend: Backend,
 ) {
     let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
     let [redis, zookeeper] = variables(&services);

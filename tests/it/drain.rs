@@ -14,7 +14,8 @@ use crate::faults::buyers::{Buyers, Keys, PLENTY};
 use crate::faults::{Answer, Ledger, send, try_send, until};
 use crate::support::process::Process;
 use crate::support::rival::Rival;
-use crate::support::services::{Backend, TestDatabase, fresh_database};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::{TestDatabase, fresh_database};
 
 /// Concurrent buyers per strategy.
 const BUYERS: usize = 8;
@@ -53,14 +54,12 @@ async fn time_to_stop(process: Process) -> Duration {
 
 /// Returns when a process that was asked to stop refuses new connections.
 pub(crate) async fn refuses_connections(process: &Process) {
-    until("new connections are refused", || async {
-        TcpStream::connect(process.address()).await.is_err()
-    })
-    .await;
+    let holds = async || TcpStream::connect(process.address()).await.is_err();
+    until("new connections are refused", holds).await;
 }
 
 /// Buys one unit. Retries after a 503, because the probe of [`is_full`] may have taken the last
-/// slot of `MAX_IN_FLIGHT`.
+/// slot of its SKU.
 async fn buy(url: String) -> reqwest::Result<Answer> {
     let begin = Instant::now();
     loop {
@@ -71,11 +70,12 @@ async fn buy(url: String) -> reqwest::Result<Answer> {
     }
 }
 
-/// Returns when as many deductions are in progress as `MAX_IN_FLIGHT` allows. The replica then
-/// refuses every deduction, even one that does not use the database.
+/// Returns when as many deductions of one SKU are in progress as `MAX_IN_FLIGHT` allows. The
+/// replica then refuses every deduction of it, even one that does not use the database.
 async fn is_full(process: &Process) {
     until("the replica is overloaded", || async {
-        let probe = process.request(Method::POST, "/stock/deduct?strategy=redis-lua");
+        let path = format!("/stock/deduct?strategy=redis-lua&sku={SKU}");
+        let probe = process.request(Method::POST, &path);
         send(probe).await.code == "overloaded"
     })
     .await;
@@ -88,13 +88,12 @@ async fn is_full(process: &Process) {
 /// after the process has refused a connection.
 #[rstest]
 #[tokio::test]
-async fn deductions_in_progress_are_answered(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
+async fn deductions_in_progress_are_answered(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let limits = [
         ("WAIT_LIMIT_MS", "20000"),
         ("REQUEST_DEADLINE_MS", "30000"),
-        ("MAX_IN_FLIGHT", "5"),
+        // One SKU gets half of it.
+        ("MAX_IN_FLIGHT", "10"),
     ];
     let (mut process, database) = lab(backend, &limits).await;
     let rival = Rival::holding_stock(backend, &database.url).await;
@@ -136,7 +135,7 @@ async fn deductions_in_progress_are_answered(
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopping_replica_answers_every_request_it_has_started(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     let (first, database) = lab(backend, &[]).await;
     let second = Process::lab(&database.url, &[]).await;
@@ -156,7 +155,7 @@ async fn stopping_replica_answers_every_request_it_has_started(
             assert_eq!(answer.status, 503, "{answer:?}");
         }));
     }
-    until("sales", || async {
+    until("sales", async || {
         buyers.iter().map(Buyers::sales).sum::<usize>() >= SALES
     })
     .await;
@@ -172,7 +171,7 @@ async fn stopping_replica_answers_every_request_it_has_started(
 
 #[tokio::test]
 async fn connections_without_a_request_do_not_delay_the_stop() {
-    let (process, _database) = lab(Backend::Sqlite, &[]).await;
+    let (process, _database) = lab(Sqlite, &[]).await;
     let _silent = connect(&process, b"").await;
     let mut idle = connect(&process, b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n").await;
     idle.read_u8().await.expect("an answer");
@@ -183,7 +182,7 @@ async fn connections_without_a_request_do_not_delay_the_stop() {
 #[rstest]
 #[tokio::test]
 async fn requests_that_do_not_end_delay_the_stop_by_the_drain_limit(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     let limits = [
         ("WAIT_LIMIT_MS", "30000"),
@@ -205,8 +204,5 @@ async fn requests_that_do_not_end_delay_the_stop_by_the_drain_limit(
     // A database server may still execute the statement and commit it after the process has ended.
     // The client got no answer, so for the client the outcome is unknown.
     let sold = Ledger::at(&database.url).sold(SKU).await;
-    assert!(
-        sold.len() <= usize::from(backend != Backend::Sqlite),
-        "{sold:?}"
-    );
+    assert!(sold.len() <= usize::from(backend != Sqlite), "{sold:?}");
 }

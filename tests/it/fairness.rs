@@ -127,7 +127,7 @@ async fn two_hot_skus_do_not_starve_a_third(#[values(Sqlite, Mysql, Postgres)] b
             }
         });
     }
-    until("all of them buy", || async {
+    until("all of them buy", async || {
         hot_sales.load(SeqCst) > 2 * BUYERS
     })
     .await;

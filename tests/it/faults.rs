@@ -12,6 +12,7 @@ use reqwest::RequestBuilder;
 use stocklock::stock::{Audit, Movement, MovementFilter, Sku};
 use stocklock::store::{LedgerQueries, StoreOptions, connect};
 use stocklock::strategy::Strategy;
+use stocklock_testkit::eventually;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::app::TestApp;
@@ -45,21 +46,8 @@ pub(crate) const SOON: Duration = Duration::from_secs(20);
 ///
 /// # Panics
 /// If it is still false after [`SOON`].
-pub(crate) async fn until<F: Future<Output = bool>>(what: &str, holds: impl FnMut() -> F) {
-    until_within(SOON, what, holds).await;
-}
-
-/// The same with another limit.
-pub(crate) async fn until_within<F: Future<Output = bool>>(
-    limit: Duration,
-    what: &str,
-    mut holds: impl FnMut() -> F,
-) {
-    let started = Instant::now();
-    while !holds().await {
-        assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
+pub(crate) async fn until(what: &str, holds: impl AsyncFnMut() -> bool) {
+    eventually(what, SOON, holds).await;
 }
 
 /// Sends a request once.

@@ -39,15 +39,12 @@ async fn working_lock_excludes_without_the_safeguards(
     let app = replicas(&database.url, 2, &services).await;
     let report = race("redis-lock,zookeeper-lock", safeguards, app.targets()).await;
     assert_eq!(report.rows.len(), 2, "{}", report.table());
+    let table = report.table();
     for row in &report.rows {
-        assert_eq!(row.verdict, Verdict::Exact, "{}", report.table());
-        assert_eq!(
-            (row.answers.sold, row.answers.refused),
-            (60, 20),
-            "{}",
-            report.table()
-        );
-        assert!(row.locks.none(), "{}", report.table());
+        assert_eq!(row.verdict, Verdict::Exact, "{table}");
+        let answers = (row.answers.sold, row.answers.refused);
+        assert_eq!(answers, (60, 20), "{table}");
+        assert!(row.locks.none(), "{table}");
     }
     app.stop().await;
 }
@@ -105,11 +102,8 @@ fn keep_flushing(url: &str) -> AbortOnDropHandle<()> {
         let connection = client.get_multiplexed_async_connection().await;
         let mut connection = connection.expect("Redis answers");
         loop {
-            let flush = redis::cmd("FLUSHDB");
-            flush
-                .exec_async(&mut connection)
-                .await
-                .expect("Redis answers");
+            let flushed = redis::cmd("FLUSHDB").exec_async(&mut connection).await;
+            flushed.expect("Redis answers");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }))

@@ -99,7 +99,7 @@ async fn ledger_and_journal_of_the_last_release_are_read(
     restore(&redis, left.redis).await;
     let app = TestApp::on(&database.url, 1, &["--redis-url", &redis.url]).await;
 
-    until("the journal is applied", || async {
+    until("the journal is applied", async || {
         app.audit("in-redis").await["pending"] == 0
     })
     .await;
@@ -125,7 +125,7 @@ async fn ledger_and_journal_of_the_last_release_are_read(
     }
     let sold = send(app.deduct(0, "redis-lua", &json!({"sku": "in-redis"}))).await;
     assert_eq!(sold.ok()["remaining"], 3);
-    until("the sale is applied", || async {
+    until("the sale is applied", async || {
         app.audit("in-redis").await["pending"] == 0
     })
     .await;

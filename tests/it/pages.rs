@@ -145,20 +145,16 @@ async fn unknown_kind_of_movement_is_served(#[values(Sqlite, Mysql, Postgres)] b
     let adjust = || app.adjust(0, "a", &taken).header("Idempotency-Key", "k");
     let first = send(adjust()).await;
     let mut raw = Raw::connect(backend, &app.database_url).await;
-    let renamed = raw
-        .run("UPDATE movement SET kind = 'returned' WHERE delta = -4")
-        .await;
-    renamed.expect("the ledger can be changed");
+    let rename = "UPDATE movement SET kind = 'returned' WHERE delta = -4";
+    raw.run(rename).await.expect("the ledger can be changed");
 
     let page = app.get_json("/stock/a/movements").await;
     assert_eq!(page["movements"][0]["kind"], "returned");
     let replay = send(adjust()).await;
     assert_eq!((replay.ok(), replay.replayed), (first.ok(), true));
     let audit = app.audit("a").await;
-    assert_eq!(
-        (&audit["received"], &audit["drift"]),
-        (&json!(6), &json!(0))
-    );
+    let sums = (&audit["received"], &audit["drift"]);
+    assert_eq!(sums, (&json!(6), &json!(0)));
     app.stop().await;
 }
 

@@ -10,12 +10,12 @@ use std::time::Duration;
 use redis::{FromRedisValue, RedisResult};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-use stocklock::ports::{AttemptOutcome, DeductionStore as _, RedisMethod, StoreError};
+use stocklock::ports::{AttemptOutcome, DeductionStore as _, RedisMethod};
 use stocklock::store::StoreRouter;
 use tokio::time::{Instant, sleep};
 
 use crate::faults::{SOON, send, until};
-use crate::store_contract::fixture::{Fixture, deduction};
+use crate::store_contract::fixture::{Attempt, Fixture, assert_deducted, deduction};
 use crate::support::app::TestApp;
 use crate::support::process::Process;
 use crate::support::services::Backend;
@@ -153,7 +153,7 @@ async fn applied_audit(replica: &impl Replica, sku: &str) -> Value {
 
 /// The same, if the database was started just now.
 async fn applied_audit_after_outage(replica: &impl Replica, sku: &str) -> Value {
-    until("the database answers", || async {
+    until("the database answers", async || {
         try_audit(replica, sku).await.is_some()
     })
     .await;
@@ -198,11 +198,7 @@ async fn lose_level(fixture: &Fixture, sku: &str) {
 }
 
 /// Tries to deduct one unit.
-async fn deduct(
-    fixture: &Fixture,
-    sku: &str,
-    how: RedisMethod,
-) -> Result<AttemptOutcome, StoreError> {
+async fn deduct(fixture: &Fixture, sku: &str, how: RedisMethod) -> Attempt {
     let deduction = deduction(sku, 1);
     fixture.store.deduct_in_redis(&deduction, how).await
 }
@@ -234,10 +230,6 @@ async fn deduct_until_decided(
 /// Sells `units` units, one at a time.
 async fn sell(fixture: &Fixture, sku: &str, units: i64) {
     for _ in 0..units {
-        let sold = deduct(fixture, sku, RedisMethod::Script).await;
-        assert!(
-            matches!(sold, Ok(AttemptOutcome::Deducted { .. })),
-            "{sold:?}"
-        );
+        assert_deducted(&deduct(fixture, sku, RedisMethod::Script).await);
     }
 }

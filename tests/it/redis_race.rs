@@ -60,11 +60,8 @@ fn assert_row(row: &Row, report: &Report) {
     } else {
         assert_eq!(row.tier, Tier::Volatile, "{table}");
         assert_eq!(row.verdict, Verdict::Exact, "{table}");
-        assert_eq!(
-            (row.answers.sold, row.answers.refused, row.audit.on_hand),
-            (60, 20, 0),
-            "{table}"
-        );
+        let counts = (row.answers.sold, row.answers.refused, row.audit.on_hand);
+        assert_eq!(counts, (60, 20, 0), "{table}");
         assert_eq!((row.audit.sold, row.audit.drift), (60, 0), "{table}");
         // The lock alone excluded other holders: the store refused no conditional write.
         assert!(row.locks.none(), "{table}");

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
+use stocklock_testkit::eventually;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::faults::{KEY, try_send, until_within};
+use crate::faults::{KEY, try_send};
 use crate::support::topology::Topology;
 
 const ORDERS: usize = 2_500;
@@ -118,10 +119,8 @@ async fn replica_killed_under_load_loses_and_doubles_no_order() {
     let counters = Arc::<Counters>::default();
     let url = topology.url("/stock/deduct");
     let sale = tokio::spawn(sell(url, Arc::clone(&counters)));
-    until_within(PATIENCE, "half of the orders are sold", || async {
-        counters.sold.load(Ordering::Relaxed) >= ORDERS / 2
-    })
-    .await;
+    let holds = async || counters.sold.load(Ordering::Relaxed) >= ORDERS / 2;
+    eventually("half of the orders are sold", PATIENCE, holds).await;
     topology.kill9("replica-1");
     let sold = sale.await.expect("every order is sold");
 
@@ -163,7 +162,7 @@ async fn upstreams(topology: &Topology, exchanges: usize) -> Vec<String> {
         upstreams.collect::<Vec<_>>()
     };
     // A line is written after the answer is sent.
-    until_within(PATIENCE, "all exchanges are logged", || async {
+    eventually("all exchanges are logged", PATIENCE, async || {
         read().len() >= exchanges
     })
     .await;

@@ -71,6 +71,7 @@ impl LevelService {
     /// # Cancel safety
     /// Dropping the future does not stop the change.
     pub async fn set_level(&self, change: LevelChange) -> Result<LevelSet, StockError> {
+        let slot = self.writes.admit(&change.sku)?;
         let Self { store, policy, .. } = self.clone();
         let write = async move {
             run_to_outcome(&policy, |unknown| {
@@ -78,7 +79,7 @@ impl LevelService {
             })
             .await
         };
-        self.writes.run(self.writes.admit()?, write).await
+        self.writes.run(slot, write).await
     }
 
     /// Adds units to a level or takes them from it.
@@ -89,6 +90,7 @@ impl LevelService {
     /// # Cancel safety
     /// Dropping the future does not stop the adjustment.
     pub async fn adjust(&self, adjustment: Adjustment) -> Result<Adjusted, StockError> {
+        let slot = self.writes.admit(&adjustment.sku)?;
         let Self { store, policy, .. } = self.clone();
         let write = async move {
             run_to_outcome(&policy, |unknown| {
@@ -96,7 +98,7 @@ impl LevelService {
             })
             .await
         };
-        self.writes.run(self.writes.admit()?, write).await
+        self.writes.run(slot, write).await
     }
 }
 

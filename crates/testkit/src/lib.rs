@@ -21,6 +21,17 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+/// Asserts that a value matches a pattern. The message shows the value.
+#[macro_export]
+macro_rules! assert_matches {
+    ($value:expr, $pattern:pat $(if $guard:expr)?) => {
+        match &$value {
+            $pattern $(if $guard)? => {}
+            other => panic!("{other:?}"),
+        }
+    };
+}
+
 /// Polls `check` until it returns true.
 ///
 /// # Panics

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use reqwest::RequestBuilder;
 use serde_json::json;
+use stocklock_testkit::eventually;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::{Answer, KEY, Ledger, SOON, copy, new_key, try_send, until_within};
+use super::{Answer, KEY, Ledger, SOON, copy, new_key, try_send};
 
 /// More units than the buyers of a test can buy.
 pub(crate) const PLENTY: i64 = 1_000_000_000;
@@ -105,7 +106,7 @@ impl Buyers {
         let goal = counter.load(Ordering::SeqCst) + more;
         let what = format!("{more} more {what} of {}", self.market.sku);
         let reached = || async { counter.load(Ordering::SeqCst) >= goal };
-        until_within(PATIENCE, &what, reached).await;
+        eventually(&what, PATIENCE, reached).await;
     }
 
     /// How many sales were acknowledged so far.

@@ -30,9 +30,8 @@ async fn connection_cut_during_deduction_leaves_no_half_of_it(
 ) {
     let subject = Proxied::start(backend, 1, &["--database-pool-size", "16"]).await;
     subject.app.set_level("hot", PLENTY).await;
-    let order = subject
-        .app
-        .deduct(0, strategy.name(), &json!({"sku": "hot"}));
+    let order = json!({"sku": "hot"});
+    let order = subject.app.deduct(0, strategy.name(), &order);
     let orders = (0..BUYERS).map(|_| super::copy(&order));
     let buyers = Buyers::start("hot", Keys::Half, orders, |_, _| ());
     for _ in 0..CUTS {

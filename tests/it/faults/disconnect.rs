@@ -42,10 +42,8 @@ impl Scene {
         let database = fresh_database(backend).await;
         let services = LockServices::fresh().await;
         let flags = services.flags();
-        let flags = flags
-            .iter()
-            .map(String::as_str)
-            .chain(more_flags.iter().copied());
+        let flags = flags.iter().map(String::as_str);
+        let flags = flags.chain(more_flags.iter().copied());
         Self {
             app: TestApp::on(&database.url, 1, &flags.collect::<Vec<_>>()).await,
             ledger: Ledger::at(&database.url),
@@ -131,13 +129,10 @@ async fn disconnecting_client_leaves_nothing_open_or_half_done(
         }
         println!("{backend:?} {strategy}: {sold} sold, {answered} answered");
         assert!(sold > answered, "{strategy}: no sale lost its client");
-        assert!(
-            sold <= i64::from(CLIENTS - INCOMPLETE),
-            "{strategy}: {sold}"
-        );
-        let next = scene
-            .app
-            .deduct(0, strategy.name(), &json!({ "sku": skus[0] }));
+        let most = i64::from(CLIENTS - INCOMPLETE);
+        assert!(sold <= most, "{strategy}: {sold}");
+        let next = json!({"sku": skus[0]});
+        let next = scene.app.deduct(0, strategy.name(), &next);
         let next = send_within(AT_ONCE, next).await;
         assert_eq!(next.status, 200, "{strategy}: {next:?}");
     }
@@ -168,10 +163,8 @@ async fn sale_completes_although_its_client_disconnects(
 
         assert_eq!(scene.ledger.sold("hot").await.len(), number, "{strategy}");
         scene.session.unlock().await;
-        until("the sale is recorded", || async {
-            scene.ledger.sold("hot").await.len() == number + 1
-        })
-        .await;
+        let holds = async || scene.ledger.sold("hot").await.len() == number + 1;
+        until("the sale is recorded", holds).await;
         assert_locks_released(&scene.services).await;
     }
     scene.ledger.assert_consistent("hot").await;

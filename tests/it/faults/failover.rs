@@ -10,9 +10,10 @@ use std::time::Duration;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
+use stocklock_testkit::eventually;
 use tokio::sync::Mutex;
 
-use super::{Answer, Ledger, send, until, until_within};
+use super::{Answer, Ledger, send, until};
 use crate::store_contract::fixture::Raw;
 use crate::support::app::TestApp;
 use crate::support::services::Backend::{self, Mysql, Postgres};
@@ -100,17 +101,13 @@ async fn assert_refuses_writes(app: &TestApp) {
 }
 
 async fn assert_not_ready_soon(app: &TestApp) {
-    until_within(NOTICED_WITHIN, "the replica is not ready", || async {
-        get(app, "/readyz").await.status == 503
-    })
-    .await;
+    let holds = async || get(app, "/readyz").await.status == 503;
+    eventually("the replica is not ready", NOTICED_WITHIN, holds).await;
 }
 
 async fn assert_sells_soon(app: &TestApp) {
-    until_within(SELLS_WITHIN, "it sells again and is ready", || async {
-        sell(app).await.status == 200 && get(app, "/readyz").await.status == 200
-    })
-    .await;
+    let holds = async || sell(app).await.status == 200 && get(app, "/readyz").await.status == 200;
+    eventually("it sells again and is ready", SELLS_WITHIN, holds).await;
 }
 
 #[rstest]
@@ -176,7 +173,7 @@ async fn standby_is_not_ready_until_it_is_promoted() {
     let demoted = File::create(server.directory().join("data/standby.signal"));
     demoted.expect("a file can be created");
     server.restart().await;
-    until("the standby answers reads", || async {
+    until("the standby answers reads", async || {
         get(&app, "/stock/hot").await.status == 200
     })
     .await;

@@ -39,9 +39,8 @@ impl Late {
         subject.app.set_level("hot", 0).await;
         // A parameter of the statement.
         let hold = subject.proxy.hold_and_cut(b"\x0asingle-sql");
-        let order = subject
-            .app
-            .deduct(0, "single-sql", &json!({ "sku": "hot" }));
+        let order = json!({"sku": "hot"});
+        let order = subject.app.deduct(0, "single-sql", &order);
         let look_up = subject.proxy.hold_request(b"ORDER BY operation_id = ");
         let answer = tokio::spawn(send(add_key_if(with_key, order)));
         hold.held().await;

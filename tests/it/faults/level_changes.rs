@@ -99,7 +99,7 @@ async fn sales_during_an_unknown_level_change_are_not_undone(
     let refused = subject.refuse_new_connections();
     let trigger = cut.arm(&subject);
     let answer = tokio::spawn(send(set_hot(&subject, 100)));
-    until("the service tries again", || async {
+    until("the service tries again", async || {
         trigger.fired() == 1 && refused.fired() > 0
     })
     .await;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use stocklock::strategy::{Available, Dependency, Homes, Strategy};
+use stocklock_testkit::eventually;
 use zookeeper_client::Client;
 
-use super::until_within;
 use crate::redis_home::command;
 use crate::support::lock_services::LockServices;
 
@@ -85,7 +85,7 @@ async fn held(services: &LockServices, service: Dependency) -> usize {
 pub(super) async fn assert_locks_released(services: &LockServices) {
     for service in [Dependency::Redis, Dependency::Zookeeper] {
         let free = || async { held(services, service).await == 0 };
-        until_within(AT_ONCE, "every lock is released", free).await;
+        eventually("every lock is released", AT_ONCE, free).await;
     }
 }
 

@@ -8,17 +8,14 @@ use futures_util::future::join_all;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, DeductionStore as _, RedisMethod, StoreError};
 use stocklock::stock::{Deduction, Durability};
+use stocklock_testkit::assert_matches;
 
 use super::{assert_exact, deduct, fixture, fixture_with_journal_limit, flush, run, sell};
-use crate::store_contract::fixture::{Fixture, deduction, deduction_with_key};
-use crate::support::services::Backend;
-use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
+use crate::store_contract::fixture::{Attempt, Fixture, On, deduction, deduction_with_key};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 /// Deducts all at once. The test has one thread, so all of them wait before the first call is sent.
-async fn try_all(
-    fixture: &Fixture,
-    orders: &[Deduction],
-) -> Vec<Result<AttemptOutcome, StoreError>> {
+async fn try_all(fixture: &Fixture, orders: &[Deduction]) -> Vec<Attempt> {
     let deduct = |order| fixture.store.deduct_in_redis(order, RedisMethod::Script);
     join_all(orders.iter().map(deduct)).await
 }
@@ -34,7 +31,7 @@ async fn refused_as_full(fixture: &Fixture, count: usize) -> usize {
     attempts.iter().filter(|attempt| is_full(attempt)).count()
 }
 
-fn is_full(attempt: &Result<AttemptOutcome, StoreError>) -> bool {
+fn is_full(attempt: &Attempt) -> bool {
     matches!(attempt, Err(StoreError::JournalFull))
 }
 
@@ -44,10 +41,7 @@ fn of_one_sku(units: impl IntoIterator<Item = u32>) -> Vec<Deduction> {
 }
 
 fn sold(remaining: i64) -> AttemptOutcome {
-    AttemptOutcome::Deducted {
-        remaining,
-        durability: Durability::Redis,
-    }
+    On::Redis.done(remaining)
 }
 
 /// The number of movements in each entry of the only journal.
@@ -121,10 +115,8 @@ async fn key_that_only_sql_has_is_found_in_a_batch() {
     let attempts = all(&fixture, &orders).await;
 
     // Those with a key are sent after those without.
-    assert_eq!(
-        attempts,
-        [sold(8), AttemptOutcome::Duplicate, sold(6), sold(7)]
-    );
+    let duplicate = AttemptOutcome::Duplicate;
+    assert_eq!(attempts, [sold(8), duplicate, sold(6), sold(7)]);
     assert_eq!(entries(&fixture).await, [2, 1]);
     assert_eq!(fixture.audit("a").await.sold, 4);
 }
@@ -189,13 +181,10 @@ async fn batch_that_fills_the_journal_is_accepted_in_part() {
     assert_eq!(read.on_hand, 7);
     // One entry, but three movements, which count for every way to deduct.
     assert_eq!(entries(&fixture).await, [3]);
-    let store = &fixture.store;
     for next in [
         deduct(&fixture, "a", RedisMethod::Script).await,
         deduct(&fixture, "a", RedisMethod::Watch).await,
-        store
-            .write_back(&deduction("a", 1), &read, Condition::Version)
-            .await,
+        fixture.write_back(&read, Condition::Version).await,
     ] {
         assert!(is_full(&next), "{next:?}");
     }
@@ -267,7 +256,7 @@ async fn error_of_a_script_call_is_returned_to_its_whole_batch() {
     run::<String>(&fixture, &["RENAME", &level, "aside"]).await;
     run::<u64>(&fixture, &["LPUSH", &level, "no level"]).await;
     for attempt in try_all(&fixture, &of_one_sku([1; 5])).await {
-        assert!(matches!(attempt, Err(StoreError::Bug(_))), "{attempt:?}");
+        assert_matches!(attempt, Err(StoreError::Bug(_)));
     }
     run::<String>(&fixture, &["RENAME", "aside", &level]).await;
     all(&fixture, &of_one_sku([1; 5])).await;

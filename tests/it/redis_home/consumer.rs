@@ -6,14 +6,13 @@ use stocklock::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, LevelStore as _, RedisMethod,
     StoreError,
 };
-use stocklock::stock::Durability;
+use stocklock_testkit::assert_matches;
 
 use super::{assert_exact, deduct, fixture, fixture_with_journal_limit, flush, run, sell};
 use crate::store_contract::fixture::{
-    Fixture, On, adjustment, deduction, deduction_with_key, name,
+    Fixture, On, adjustment, assert_deducted, deduction, deduction_with_key, name,
 };
-use crate::support::services::Backend;
-use crate::support::services::Backend::{Mysql, Postgres, Sqlite};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 #[rstest]
 #[tokio::test]
@@ -27,26 +26,14 @@ async fn sql_agrees_with_redis_to_the_unit_on_every_database(
         (&first, RedisMethod::Script),
         (&deduction("货", 3), RedisMethod::Watch),
     ] {
-        let sold = fixture.store.deduct_in_redis(deduction, how).await.unwrap();
-        assert!(matches!(sold, AttemptOutcome::Deducted { .. }), "{sold:?}");
+        assert_deducted(&fixture.store.deduct_in_redis(deduction, how).await);
     }
     fixture.store.adjust(&adjustment("货", 4)).await.unwrap();
     let read = fixture.level("货").await;
     for _ in 0..2 {
         // Both from the same read: a lost update, which the level does not notice.
-        let sale = deduction("货", 1);
-        let sold = fixture
-            .store
-            .write_back(&sale, &read, Condition::None)
-            .await
-            .unwrap();
-        assert_eq!(
-            sold,
-            AttemptOutcome::Deducted {
-                remaining: 8,
-                durability: Durability::Redis
-            }
-        );
+        let sold = fixture.write_back(&read, Condition::None).await;
+        assert_eq!(sold.unwrap(), On::Redis.done(8));
     }
     let waiting = &fixture.store.audit(&name("货")).await.unwrap()[0];
     let sums = (waiting.received, waiting.sold, waiting.pending);
@@ -55,10 +42,9 @@ async fn sql_agrees_with_redis_to_the_unit_on_every_database(
 
     let movements = fixture.movements("货").await;
 
-    let recorded: Vec<_> = movements
-        .iter()
-        .map(|m| (m.kind.as_str(), m.delta, m.available_after))
-        .collect();
+    let recorded = movements.iter();
+    let recorded = recorded.map(|m| (m.kind.as_str(), m.delta, m.available_after));
+    let recorded: Vec<_> = recorded.collect();
     let (sale, receipt) = ("deducted", "received");
     let expected = [
         (sale, -1, 8),
@@ -91,11 +77,8 @@ async fn entry_that_is_read_again_is_recorded_once(
     let fixture = fixture(backend).await;
     fixture.put("a", 10).await;
     let keyed = deduction_with_key("a", 1, "k");
-    let sold = fixture
-        .store
-        .deduct_in_redis(&keyed, RedisMethod::Script)
-        .await;
-    sold.unwrap();
+    let sold = fixture.store.deduct_in_redis(&keyed, RedisMethod::Script);
+    sold.await.unwrap();
     sell(&fixture, "a", 2).await;
     let journal = fixture.key("journal:*").await;
     let range = ["XRANGE", &journal, "-", "+"];
@@ -119,7 +102,7 @@ async fn entry_that_is_read_again_is_recorded_once(
 
 #[tokio::test]
 async fn unreadable_entry_stays_visible_and_blocks_no_other() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     sell(&fixture, "a", 1).await;
     let journal = fixture.key("journal:*").await;
@@ -145,23 +128,14 @@ async fn full_journal_refuses_changes_until_entries_are_applied() {
     for refused in [
         deduct(&fixture, "a", RedisMethod::Script).await.err(),
         deduct(&fixture, "a", RedisMethod::Watch).await.err(),
-        store
-            .write_back(&deduction("a", 1), &read, Condition::Version)
-            .await
-            .err(),
+        fixture.write_back(&read, Condition::Version).await.err(),
         store.adjust(&adjustment("a", 1)).await.err(),
     ] {
-        assert!(
-            matches!(refused, Some(StoreError::JournalFull)),
-            "{refused:?}"
-        );
+        assert_matches!(refused, Some(StoreError::JournalFull));
     }
     fixture.settle().await;
     let adjusted = store.adjust(&adjustment("a", 1)).await.unwrap();
-    assert!(
-        matches!(adjusted, ChangeOutcome::Done { .. }),
-        "{adjusted:?}"
-    );
+    assert_matches!(adjusted, ChangeOutcome::Done { .. });
     sell(&fixture, "a", 2).await;
     assert_exact(&fixture, "a", 5, 6).await;
 }
@@ -178,18 +152,9 @@ async fn same_key_on_two_skus_sells_and_records_both(
     for sku in skus {
         fixture.put(sku, 5).await;
         let keyed = deduction_with_key(sku, 1, "k");
-        let sold = fixture
-            .store
-            .deduct_in_redis(&keyed, RedisMethod::Script)
-            .await;
-        assert!(
-            matches!(sold, Ok(AttemptOutcome::Deducted { .. })),
-            "{sold:?}"
-        );
-        let again = fixture
-            .store
-            .deduct_in_redis(&keyed, RedisMethod::Watch)
-            .await;
+        let store = &fixture.store;
+        assert_deducted(&store.deduct_in_redis(&keyed, RedisMethod::Script).await);
+        let again = store.deduct_in_redis(&keyed, RedisMethod::Watch).await;
         assert_eq!(again.unwrap(), AttemptOutcome::Duplicate);
     }
     for sku in skus {

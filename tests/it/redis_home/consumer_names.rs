@@ -49,10 +49,8 @@ async fn consumer_names_of_ended_processes_are_removed() {
         replica.kill9();
         replica = start().await;
     }
-    until("the names of ended processes are removed", || async {
-        names(&redis).await.is_disjoint(&ended)
-    })
-    .await;
+    let holds = async || names(&redis).await.is_disjoint(&ended);
+    until("the names of ended processes are removed", holds).await;
     // The running replica's name may have been removed, too, while the journals were empty.
     sell(&replica).await;
     assert_eq!(names(&redis).await.len(), 1);

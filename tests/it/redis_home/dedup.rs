@@ -3,10 +3,11 @@
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition, RedisMethod};
 use stocklock::ports::{DeductionStore as _, LedgerReader as _, LevelStore as _};
-use stocklock::stock::{Adjustment, Deduction, Durability};
+use stocklock::stock::{Adjustment, Deduction};
+use stocklock_testkit::assert_matches;
 
 use super::{assert_exact, deduct, fixture, flush, run};
-use crate::store_contract::fixture::{Fixture, On, adjustment, deduction_with_key, idempotency};
+use crate::store_contract::fixture::{Fixture, On, adjustment, deduction_with_key};
 use crate::support::services::Backend;
 
 /// How many operations Redis remembers.
@@ -15,12 +16,8 @@ async fn remembered(fixture: &Fixture) -> usize {
 }
 
 fn adjustment_with_key(delta: i64, key: &str) -> Adjustment {
-    let hash = deduction_with_key("a", 1, key)
-        .idempotency
-        .expect("a key")
-        .hash;
     Adjustment {
-        idempotency: Some(idempotency(key, hash)),
+        idempotency: deduction_with_key("a", 1, key).idempotency,
         ..adjustment("a", delta)
     }
 }
@@ -52,7 +49,7 @@ impl Way {
 /// the memory.
 #[tokio::test]
 async fn operation_is_remembered_once_with_or_without_a_key() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     let before = remembered(&fixture).await;
     let [scripted, watched, written] =
@@ -63,7 +60,7 @@ async fn operation_is_remembered_once_with_or_without_a_key() {
         (Way::Write, &written),
     ] {
         let sold = way.deduct(&fixture, sale).await;
-        assert!(matches!(sold, AttemptOutcome::Deducted { .. }), "{sold:?}");
+        assert_matches!(sold, AttemptOutcome::Deducted { .. });
     }
     let adjustment = adjustment_with_key(1, "adjusted");
     fixture.store.adjust(&adjustment).await.unwrap();
@@ -94,13 +91,7 @@ async fn key_is_found_in_sql_after_redis_has_lost_everything(
     }
     let first = deduction_with_key("a", 2, "k");
     let sold = way.deduct(&fixture, &first).await;
-    assert_eq!(
-        sold,
-        AttemptOutcome::Deducted {
-            remaining: 8,
-            durability: Durability::Redis
-        }
-    );
+    assert_eq!(sold, On::Redis.done(8));
     fixture.settle().await;
     flush(&fixture).await;
 
@@ -109,11 +100,9 @@ async fn key_is_found_in_sql_after_redis_has_lost_everything(
     for later in [&repeat, &other_quantity, &repeat] {
         assert_eq!(way.deduct(&fixture, later).await, AttemptOutcome::Duplicate);
         let key = later.idempotency.as_ref();
-        let found = fixture
-            .store
-            .recorded(&later.sku, later.operation, key)
-            .await;
-        let found = found.expect("no error").expect("it is remembered again");
+        let found = fixture.store.recorded(&later.sku, later.operation, key);
+        let found = found.await.expect("no error");
+        let found = found.expect("it is remembered again");
         let movement = (found.operation, found.delta, found.available_after);
         assert_eq!(movement, (first.operation, -2, 8));
         let hash = first.idempotency.as_ref().map(|key| key.hash);
@@ -122,13 +111,7 @@ async fn key_is_found_in_sql_after_redis_has_lost_everything(
     // A new key counts as unused, and so does the same key on another SKU.
     for (sku, key, remaining) in [("a", "new", 7), ("b", "k", 9)] {
         let sold = way.deduct(&fixture, &deduction_with_key(sku, 1, key)).await;
-        assert_eq!(
-            sold,
-            AttemptOutcome::Deducted {
-                remaining,
-                durability: Durability::Redis
-            }
-        );
+        assert_eq!(sold, On::Redis.done(remaining));
     }
     assert_exact(&fixture, "a", 3, 7).await;
     assert_exact(&fixture, "b", 1, 9).await;
@@ -136,14 +119,14 @@ async fn key_is_found_in_sql_after_redis_has_lost_everything(
 
 #[tokio::test]
 async fn adjustment_in_sql_is_not_repeated_after_a_loss_of_redis() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     let adjust = async || {
         let adjusted = fixture.store.adjust(&adjustment_with_key(5, "k")).await;
         adjusted.unwrap()
     };
     let done = adjust().await;
-    assert!(matches!(done, ChangeOutcome::Done { .. }), "{done:?}");
+    assert_matches!(done, ChangeOutcome::Done { .. });
     fixture.settle().await;
     flush(&fixture).await;
     assert_eq!(adjust().await, ChangeOutcome::Duplicate);
@@ -162,7 +145,7 @@ async fn sql_is_asked_for_keys_only_after_a_recent_loss(
     #[case] loaded_ago: Option<u64>,
     #[case] asked: bool,
 ) {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     let sell = async || {
         let sale = deduction_with_key("a", 1, "k");

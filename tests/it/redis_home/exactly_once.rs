@@ -7,12 +7,13 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
 use rstest::rstest;
 use serde_json::Value;
+use stocklock_testkit::eventually;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::{assert_sold, audit, command, create, journals, order, try_audit};
-use crate::faults::{Ledger, SOON, send, until, until_within};
+use crate::faults::{Ledger, SOON, send, until};
 use crate::support::process::Process;
 use crate::support::proxy::{Hold, Mode, Proxy};
 use crate::support::services::{Backend, PrivateServer, TestRedis, fresh_redis};
@@ -163,7 +164,7 @@ impl Scene {
     /// Returns when no entry waits; asserts that SQL has each acknowledged sale once.
     async fn assert_all_applied(&self) {
         // The database may have been started just now.
-        until_within(APPLIED_WITHIN, "nothing is pending", || async {
+        eventually("nothing is pending", APPLIED_WITHIN, || async {
             let audit = try_audit(&self.survivor, SKU).await;
             audit.is_some_and(|audit| audit["pending"] == 0)
         })
@@ -176,7 +177,7 @@ impl Scene {
         ledger.assert_sold(SKU, &self.sold).await;
         assert_eq!(ledger.audit(SKU).await.on_hand, STOCK - sold);
         // An entry is acknowledged a moment after its commit.
-        until("the journals are empty", || async {
+        until("the journals are empty", async || {
             self.in_journals().await == (0, 0)
         })
         .await;

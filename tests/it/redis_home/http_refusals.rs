@@ -76,10 +76,8 @@ impl Scene {
         for replica in 0..2 {
             until("sales resume", || async {
                 let ten = json!({"sku": SKU, "quantity": 10});
-                send(self.app.deduct(replica, "redis-lua", &ten))
-                    .await
-                    .status
-                    == 200
+                let sale = send(self.app.deduct(replica, "redis-lua", &ten)).await;
+                sale.status == 200
             })
             .await;
         }
@@ -110,7 +108,7 @@ async fn clients_get_503_while_redis_refuses_writes(
         scene.sell(replica).await;
     }
     scene.run_all(refuse).await;
-    until("Redis refuses", || async {
+    until("Redis refuses", async || {
         scene.refusal().await.contains(code)
     })
     .await;

@@ -47,7 +47,7 @@ async fn sales_without_sql_continue_until_the_journal_is_full(
     };
     // From now on both replicas know the home of the SKU.
     sell(2).await;
-    until("the journals are empty", || async {
+    until("the journals are empty", async || {
         journal_lengths(&redis.url).await.is_empty()
     })
     .await;
@@ -56,11 +56,8 @@ async fn sales_without_sql_continue_until_the_journal_is_full(
     sell(LIMIT).await;
     for number in 0..6 {
         let refused = deduct(number).await;
-        assert_eq!(
-            refused.status_and_code(),
-            (503, "overloaded"),
-            "{refused:?}"
-        );
+        let expected = (503, "overloaded");
+        assert_eq!(refused.status_and_code(), expected, "{refused:?}");
         assert!(refused.retry_after, "{refused:?}");
     }
     shows_waiting(&app, Some(LIMIT)).await;

@@ -84,9 +84,8 @@ impl Scene {
 async fn sale_with_lost_answer_happens_once(#[case] strategy: &str, #[case] sent: &[u8]) {
     let scene = Scene::open().await;
     assert_eq!(send(order(&scene.app, strategy, "a")).await.status, 200);
-    let request = scene
-        .app
-        .deduct(0, strategy, &json!({"sku": "a", "quantity": 3}));
+    let order = json!({"sku": "a", "quantity": 3});
+    let request = scene.app.deduct(0, strategy, &order);
     scene.change_twice(request, sent).await;
     assert_sold(&applied_audit(&scene.app, "a").await, 5);
     scene.app.stop().await;

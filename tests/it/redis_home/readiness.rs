@@ -33,7 +33,7 @@ async fn replica_that_sells_in_redis_is_not_ready_without_it(
     assert_eq!(readiness(&in_sql).await, (200, String::new()));
     assert_eq!(readiness(&in_redis).await, refused);
     redis.restart().await;
-    until("the replica is ready again", || async {
+    until("the replica is ready again", async || {
         readiness(&in_redis).await.0 == 200
     })
     .await;

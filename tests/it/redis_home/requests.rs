@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::{applied_audit, assert_sold, create, order};
@@ -22,30 +22,17 @@ async fn sale_has_durability_redis_and_reaches_the_ledger() {
     let app = TestApp::with_flags(Sqlite, 2, &["--redis-url", &redis.url]).await;
     create(&app, "a", 10).await;
     for (replica, strategy) in STRATEGIES.into_iter().enumerate() {
-        let sold = app
-            .deduct(replica, strategy, &json!({"sku": "a"}))
-            .send()
-            .await;
-        let sold: Value = sold.expect("an answer").json().await.expect("JSON");
-        assert_eq!(sold["durability"], "redis", "{sold}");
-        assert_eq!(sold["remaining"], [9, 8][replica], "{sold}");
+        let sold = send(app.deduct(replica, strategy, &json!({"sku": "a"}))).await;
+        let remaining = [9, 8][replica];
+        assert_eq!(sold.ok()["durability"], "redis", "{sold:?}");
+        assert_eq!(sold.body["remaining"], remaining, "{sold:?}");
     }
     assert_sold(&applied_audit(&app, "a").await, 2);
-    let movements = app.get_json("/stock/a/movements").await;
-    assert_eq!(
-        movements["movements"][0]["durability"], "redis",
-        "{movements}"
-    );
-    let wrong = order(&app, "single-sql", "a")
-        .send()
-        .await
-        .expect("an answer");
-    assert_eq!(wrong.status(), 409);
-    let wrong: Value = wrong.json().await.expect("JSON");
-    assert_eq!(
-        (&wrong["code"], &wrong["home"]),
-        (&json!("wrong-home"), &json!("redis"))
-    );
+    let page = app.get_json("/stock/a/movements").await;
+    assert_eq!(page["movements"][0]["durability"], "redis", "{page}");
+    let wrong = send(order(&app, "single-sql", "a")).await;
+    assert_eq!(wrong.status_and_code(), (409, "wrong-home"));
+    assert_eq!(wrong.body["home"], "redis");
     until("the metric shows that no movement waits", || async {
         let metrics = app.get("/metrics").await.text().await.expect("text");
         metrics.contains("journal_waiting_movements 0")
@@ -68,10 +55,8 @@ async fn of_100_requests_with_one_key_one_sells(
     };
     let requests: JoinSet<_> = (0..100).map(|replica| send(request(replica, 2))).collect();
     let answers = requests.join_all().await;
-    assert!(
-        answers.iter().all(|answer| answer.status == 200),
-        "{answers:?}"
-    );
+    let all_sell = answers.iter().all(|answer| answer.status == 200);
+    assert!(all_sell, "{answers:?}");
     let first = answers.iter().filter(|answer| !answer.replayed).count();
     let ids: BTreeSet<_> = answers.iter().map(|answer| &answer.id).collect();
     assert_eq!((first, ids.len()), (1, 1));

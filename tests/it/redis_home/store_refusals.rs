@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, RedisMethod, StoreError};
+use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{assert_exact, command, deduct, deduct_until_decided, line, sell};
 use crate::faults::until;
-use crate::store_contract::fixture::{Fixture, SOON, redis_options};
+use crate::store_contract::fixture::{Fixture, SOON, assert_deducted, redis_options};
 use crate::support::services::Backend::Sqlite;
 use crate::support::services::PrivateServer;
 
@@ -166,7 +167,7 @@ async fn read_only_error_closes_all_pooled_connections() {
     redis.run("REPLICAOF 127.0.0.1 1").await;
     reason(deduct(&redis.fixture, "a", RedisMethod::Watch).await);
     // The connection for scripts stays, and the one that asks.
-    until("the pooled connections are closed", || async {
+    until("the pooled connections are closed", async || {
         redis.connections().await <= 2
     })
     .await;
@@ -194,24 +195,19 @@ async fn killed_server_is_unavailable_until_it_is_restarted() {
     let redis = Private::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
     sell(&redis.fixture, "a", 2).await;
     for how in [RedisMethod::Script, RedisMethod::Watch] {
-        let sold = deduct(&redis.fixture, "a", how).await;
-        assert!(
-            matches!(sold, Ok(AttemptOutcome::Deducted { .. })),
-            "{sold:?}"
-        );
+        assert_deducted(&deduct(&redis.fixture, "a", how).await);
     }
     redis.server.kill9();
     for how in [RedisMethod::Script, RedisMethod::Watch] {
         // The first one may still use the connection that was open.
         for _ in 0..2 {
             let refused = deduct(&redis.fixture, "a", how).await;
-            let expected = matches!(
+            assert_matches!(
                 refused,
                 Err(StoreError::Unavailable(..)
                     | StoreError::ConnectionLost(..)
                     | StoreError::OutcomeUnknown(..))
             );
-            assert!(expected, "{refused:?}");
         }
     }
     redis.server.restart().await;

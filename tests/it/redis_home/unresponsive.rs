@@ -128,7 +128,7 @@ async fn silent_redis_delays_its_requests_by_one_limit_and_no_others() {
     }
 
     scene.proxy.set(Mode::Pass).await;
-    until("sales resume", || async {
+    until("sales resume", async || {
         scene.sell("redis-lua").await.status == 200
     })
     .await;

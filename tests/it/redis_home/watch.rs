@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use stocklock::ports::{AttemptOutcome, RedisMethod};
 use stocklock::store::WatchOn;
+use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 
 use super::deduct_until_decided;
@@ -28,7 +29,7 @@ async fn drift(watch_on: WatchOn) -> i64 {
             for _ in 0..SALES_EACH {
                 let sale = deduct_until_decided(Arc::clone(&store), "a".into(), RedisMethod::Watch);
                 let sold = sale.await;
-                assert!(matches!(sold, AttemptOutcome::Deducted { .. }), "{sold:?}");
+                assert_matches!(sold, AttemptOutcome::Deducted { .. });
             }
         });
     }

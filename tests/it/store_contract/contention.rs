@@ -15,12 +15,13 @@ use stocklock::ports::{
 };
 use stocklock::stock::{Deduction, Home, StockError};
 use stocklock::strategy::{Available, Dependency, Safeguards, Strategy, Tier};
+use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SOON, SQLITE, WAIT_LIMIT, committed, creation,
-    deduction, deduction_with_key, name, open, start_deduction, until_found,
+    deduction, deduction_with_key, guarded, name, open, start_deduction, until_found,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -115,15 +116,15 @@ async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)]
     let deduction = deduction("a", 1);
     let start = Instant::now();
     let all = join4(
-        store.deduct_in_sql(&deduction, SqlMethod::Guarded),
+        guarded(store, &deduction),
         store.deduct_in_sql(&deduction, SqlMethod::RowLock),
         store.write_back(&deduction, &read, Condition::Version),
         store.write_back(&deduction, &read, Condition::None),
     );
-    let (guarded, locked, version, overwrite) = timeout(BOUNDED, all).await.expect("bounded");
+    let attempts = timeout(BOUNDED, all).await.expect("bounded");
 
     assert!(start.elapsed() >= WAIT_LIMIT, "{:?}", start.elapsed());
-    for attempt in [guarded, locked, version, overwrite] {
+    for attempt in <[_; 4]>::from(attempts) {
         // SQLite has one writing connection: one attempt waits for the file, the others for the
         // connection.
         let waited = matches!(attempt, Err(StoreError::LockWait(_)))
@@ -131,10 +132,7 @@ async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)]
         assert!(waited, "{attempt:?}");
     }
     rival.let_go().await;
-    let attempt = store
-        .deduct_in_sql(&deduction, SqlMethod::Guarded)
-        .await
-        .unwrap();
+    let attempt = guarded(store, &deduction).await.unwrap();
     assert_eq!(attempt, committed(4));
     assert!(fixture.audit("a").await.consistent());
 }
@@ -181,21 +179,14 @@ async fn key_of_an_open_transaction_is_in_flight(#[values(Mysql, Postgres)] back
     let attempt = timeout(BOUNDED, store.deduct_in_sql(&with_key, SqlMethod::Guarded)).await;
     let attempt = attempt.expect("bounded");
     assert!(start.elapsed() >= WAIT_LIMIT, "{:?}", start.elapsed());
-    let in_flight = matches!(attempt, Err(StoreError::KeyInFlight(_)));
-    assert!(in_flight, "{attempt:?}");
+    assert_matches!(attempt, Err(StoreError::KeyInFlight(_)));
 
-    let without_key = store
-        .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
-        .await
-        .unwrap();
+    let without_key = guarded(&store, &deduction("a", 1)).await.unwrap();
     assert_eq!(without_key, committed(4));
     assert!(fixture.audit("a").await.consistent());
 
     first.run("COMMIT").await.unwrap();
-    let repeat = store
-        .deduct_in_sql(&with_key, SqlMethod::Guarded)
-        .await
-        .unwrap();
+    let repeat = guarded(&store, &with_key).await.unwrap();
     assert_eq!(repeat, AttemptOutcome::Duplicate);
 }
 
@@ -249,22 +240,14 @@ async fn waiting_statement_sees_the_new_version(#[values(Mysql, Postgres)] backe
         holder.run(strict).await.unwrap();
     }
     let store = open(&fixture.url, 2);
-    for (guarded, remaining) in [(true, 3), (false, 1)] {
+    for (method, remaining) in [(SqlMethod::Guarded, 3), (SqlMethod::RowLock, 1)] {
         holder.begin().await;
         let sale = "UPDATE stock SET on_hand = on_hand - 1, version = version + 1";
         holder.run(sale).await.unwrap();
         let deducting = Arc::clone(&store);
         let waiting = tokio::spawn(async move {
             let deduction = deduction("a", 1);
-            if guarded {
-                deducting
-                    .deduct_in_sql(&deduction, SqlMethod::Guarded)
-                    .await
-            } else {
-                deducting
-                    .deduct_in_sql(&deduction, SqlMethod::RowLock)
-                    .await
-            }
+            deducting.deduct_in_sql(&deduction, method).await
         });
         until_waiting(&fixture).await;
         holder.run("COMMIT").await.unwrap();
@@ -356,9 +339,6 @@ async fn deadlock_aborts_one_attempt_and_no_more(#[values(Mysql, Postgres)] back
     };
     assert_eq!(fixture.level("a").await.on_hand, left);
     let remaining = left - 1;
-    let next = store
-        .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
-        .await
-        .unwrap();
+    let next = guarded(&store, &deduction("a", 1)).await.unwrap();
     assert_eq!(next, committed(remaining));
 }

@@ -3,16 +3,13 @@
 use rstest::rstest;
 use stocklock::ports::{
     AttemptOutcome, Condition, DeductionStore as _, LedgerReader as _, RedisMethod, SqlMethod,
-    StoreError,
 };
 use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
 
 use super::fixture::{
-    Fixture, MYSQL, On, POSTGRES, REDIS, SQLITE, deduction, deduction_with_key, fence,
-    level_change, name, place,
+    Attempt, Fixture, MYSQL, On, POSTGRES, REDIS, SQLITE, deduction, deduction_with_key, fence,
+    guarded, level_change, name, place,
 };
-
-type Outcome = Result<AttemptOutcome, StoreError>;
 
 /// A way to deduct, as a strategy uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,28 +38,21 @@ impl Way {
     }
 
     /// Deducts once. A way that needs a level reads it first.
-    pub(super) async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Outcome {
+    pub(super) async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Attempt {
         let store = &fixture.store;
+        let fence = fence(1, "test");
+        let condition = match self {
+            Self::Guarded => return guarded(store, deduction).await,
+            Self::RowLock => return store.deduct_in_sql(deduction, SqlMethod::RowLock).await,
+            Self::Script => return store.deduct_in_redis(deduction, RedisMethod::Script).await,
+            Self::Watch => return store.deduct_in_redis(deduction, RedisMethod::Watch).await,
+            Self::Version => Condition::Version,
+            Self::Fenced => Condition::Fence(&fence),
+            Self::Overwrite => Condition::None,
+        };
         let read = store.level(&deduction.sku, &deduction.warehouse).await?;
-        let read = || read.as_ref().expect("the level exists");
-        match self {
-            Self::Guarded => store.deduct_in_sql(deduction, SqlMethod::Guarded).await,
-            Self::RowLock => store.deduct_in_sql(deduction, SqlMethod::RowLock).await,
-            Self::Script => store.deduct_in_redis(deduction, RedisMethod::Script).await,
-            Self::Watch => store.deduct_in_redis(deduction, RedisMethod::Watch).await,
-            Self::Version => {
-                store
-                    .write_back(deduction, read(), Condition::Version)
-                    .await
-            }
-            Self::Fenced => {
-                let fence = fence(1, "test");
-                store
-                    .write_back(deduction, read(), Condition::Fence(&fence))
-                    .await
-            }
-            Self::Overwrite => store.write_back(deduction, read(), Condition::None).await,
-        }
+        let read = read.expect("the level exists");
+        store.write_back(deduction, &read, condition).await
     }
 }
 
@@ -92,11 +82,8 @@ async fn every_way_takes_and_records_the_units(#[values(SQLITE, MYSQL, POSTGRES,
         let hash = deduction.idempotency.as_ref().map(|key| key.hash);
         assert_eq!(movement.request_hash, hash);
         let read_before = matches!(way, Way::Version | Way::Fenced | Way::Overwrite);
-        assert_eq!(
-            movement.read_version,
-            read_before.then_some(before.version),
-            "{way:?}"
-        );
+        let read = read_before.then_some(before.version);
+        assert_eq!(movement.read_version, read, "{way:?}");
         assert!(fixture.audit(&sku).await.consistent());
     }
 }
@@ -162,11 +149,8 @@ async fn held_units_are_not_sold(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: O
     fixture.hold_three("a").await;
     for way in Way::atomic(on) {
         let refused = way.deduct(&fixture, &deduction("a", 3)).await.unwrap();
-        assert_eq!(
-            refused,
-            AttemptOutcome::Insufficient { available: 2 },
-            "{way:?}"
-        );
+        let short = AttemptOutcome::Insufficient { available: 2 };
+        assert_eq!(refused, short, "{way:?}");
     }
     for (way, remaining) in Way::atomic(on).into_iter().zip([1, 0]) {
         let sold = way.deduct(&fixture, &deduction("a", 1)).await;
@@ -203,11 +187,7 @@ async fn write_with_an_old_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRE
     fixture.put("a", 9).await;
     fixture.put("a", 10).await;
 
-    let sale = deduction("a", 1);
-    let attempt = fixture
-        .store
-        .write_back(&sale, &read, Condition::Version)
-        .await;
+    let attempt = fixture.write_back(&read, Condition::Version).await;
 
     assert_eq!(attempt.unwrap(), AttemptOutcome::Conflict);
     assert_eq!(fixture.level("a").await.on_hand, 10);
@@ -220,10 +200,7 @@ async fn overwrite_loses_an_update_and_drifts(#[values(SQLITE, MYSQL, POSTGRES, 
     let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
     for _ in 0..2 {
-        let attempt = fixture
-            .store
-            .write_back(&deduction("a", 1), &read, Condition::None)
-            .await;
+        let attempt = fixture.write_back(&read, Condition::None).await;
         assert_eq!(attempt.unwrap(), on.done(9));
     }
     assert_eq!(fixture.level("a").await.on_hand, 9);
@@ -245,15 +222,10 @@ async fn overwrite_below_the_limit_is_refused(#[values(SQLITE, MYSQL, POSTGRES, 
     let read = fixture.set(with_limit(2, 0)).await;
     fixture.set(with_limit(0, 0)).await;
 
-    let attempt = fixture
-        .store
-        .write_back(&deduction("a", 1), &read, Condition::None)
-        .await;
+    let attempt = fixture.write_back(&read, Condition::None).await;
 
-    assert_eq!(
-        attempt.unwrap(),
-        AttemptOutcome::Insufficient { available: 0 }
-    );
+    let short = AttemptOutcome::Insufficient { available: 0 };
+    assert_eq!(attempt.unwrap(), short);
     assert_eq!(fixture.level("a").await.on_hand, 0);
 }
 

@@ -6,6 +6,7 @@ use stocklock::ports::{
     SqlMethod,
 };
 use stocklock::stock::{LevelChange, StockLevel};
+use stocklock_testkit::assert_matches;
 
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, deduction, deduction_with_key,
@@ -38,12 +39,9 @@ impl Row {
 
     /// Deducts one unit under a lock, from a level that was read before.
     async fn write(&self, read: &StockLevel, token: i64, source: &str) -> AttemptOutcome {
-        let (store, fence) = (&self.fixture.store, fence(token, source));
-        let deduction = deduction(SKU, 1);
-        let attempt = store
-            .write_back(&deduction, read, Condition::Fence(&fence))
-            .await;
-        attempt.expect("no error")
+        let fence = fence(token, source);
+        let attempt = self.fixture.write_back(read, Condition::Fence(&fence));
+        attempt.await.expect("no error")
     }
 
     /// Reads the level and deducts one unit under a lock.
@@ -163,22 +161,16 @@ async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, 
             store.deduct_in_redis(&sale(), RedisMethod::Watch).await,
         ],
     };
-    let others = [
-        store
-            .write_back(&sale(), &row.read().await, Condition::Version)
-            .await,
-        store
-            .write_back(&sale(), &row.read().await, Condition::None)
-            .await,
-    ];
-    for (sold, attempt) in (2..).zip(atomic.into_iter().chain(others)) {
+    let mut attempts = Vec::from(atomic);
+    for condition in [Condition::Version, Condition::None] {
+        let read = row.read().await;
+        attempts.push(row.fixture.write_back(&read, condition).await);
+    }
+    for (sold, attempt) in (2..).zip(attempts) {
         assert_eq!(attempt.expect("no error"), on.done(10 - sold));
     }
     let adjusted = store.adjust(&adjustment(SKU, 2)).await;
-    assert!(
-        matches!(adjusted, Ok(ChangeOutcome::Done { .. })),
-        "{adjusted:?}"
-    );
+    assert_matches!(adjusted, Ok(ChangeOutcome::Done { .. }));
     row.fixture.put(SKU, 20).await;
 
     row.assert(7, HERE, 5).await;
@@ -201,11 +193,7 @@ async fn write_after_lower_limit_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES,
     let read = row.fixture.set(with_limit(2)).await;
     row.fixture.set(with_limit(0)).await;
     assert_eq!(row.write(&read, 7, HERE).await, AttemptOutcome::Conflict);
-    let sale = deduction(SKU, 1);
-    let attempt = row
-        .fixture
-        .store
-        .write_back(&sale, &read, Condition::Version);
+    let attempt = row.fixture.write_back(&read, Condition::Version);
     assert_eq!(attempt.await.expect("no error"), AttemptOutcome::Conflict);
     row.assert(0, "", 0).await;
 }
@@ -218,10 +206,8 @@ async fn duplicate_keeps_units_and_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS
     let sale = deduction_with_key(SKU, 1, "key");
     for (token, expected) in [(7, on.done(9)), (8, AttemptOutcome::Duplicate)] {
         let (read, fence) = (row.read().await, fence(token, HERE));
-        let attempt = store
-            .write_back(&sale, &read, Condition::Fence(&fence))
-            .await;
-        assert_eq!(attempt.expect("no error"), expected);
+        let attempt = store.write_back(&sale, &read, Condition::Fence(&fence));
+        assert_eq!(attempt.await.expect("no error"), expected);
     }
     row.assert(7, HERE, 1).await;
 }

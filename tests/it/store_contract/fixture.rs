@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stocklock::ports::{
-    AttemptOutcome, ChangeOutcome, DeductionStore as _, LedgerReader as _, LevelStore as _,
-    SqlMethod, StoreError,
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, LedgerReader as _,
+    LevelStore as _, SqlMethod, StoreError,
 };
 use stocklock::stock::{
     Adjustment, Audit, Caller, Deduction, Durability, Fence, Home, Idempotency, IdempotencyKey,
@@ -13,11 +13,12 @@ use stocklock::stock::{
     RequestHash, Scope, Sku, StockLevel, Warehouse,
 };
 use stocklock::store::{LedgerQueries, RedisOptions, StoreOptions, StoreRouter, Stores, WatchOn};
+use stocklock_testkit::assert_matches;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use crate::support::rival::Raw;
+pub(crate) use crate::support::rival::{Raw, until_found};
 use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database, fresh_redis};
 
 /// The wait limit of the tests' stores. MariaDB cannot wait for a lock for less than a second.
@@ -40,8 +41,6 @@ pub(crate) const POSTGRES: On = On::Sql(Backend::Postgres);
 pub(crate) const REDIS: On = On::Redis;
 
 impl On {
-    pub(crate) const REDIS: Self = Self::Redis;
-
     /// Its SQL database.
     pub(crate) fn backend(self) -> Backend {
         match self {
@@ -224,6 +223,12 @@ impl Fixture {
         }
     }
 
+    /// Deducts one unit from a level that was read before.
+    pub(crate) async fn write_back(&self, read: &StockLevel, condition: Condition<'_>) -> Attempt {
+        let sale = deduction(read.sku.as_str(), 1);
+        self.store.write_back(&sale, read, condition).await
+    }
+
     /// The level of a SKU in the default warehouse. It must exist.
     pub(crate) async fn level(&self, sku: &str) -> StockLevel {
         let level = self.store.level(&name(sku), &Warehouse::default()).await;
@@ -270,19 +275,26 @@ pub(crate) fn open(url: &str, pool_size: u32) -> Arc<StoreRouter> {
     stores.expect("a valid URL").store
 }
 
+/// The result of one attempt to deduct.
+pub(crate) type Attempt = Result<AttemptOutcome, StoreError>;
+
+/// Deducts by a guarded statement.
+pub(crate) async fn guarded(store: &StoreRouter, deduction: &Deduction) -> Attempt {
+    store.deduct_in_sql(deduction, SqlMethod::Guarded).await
+}
+
 /// Starts a guarded deduction in its own task.
 pub(crate) fn start_deduction(
     store: &Arc<StoreRouter>,
     deduction: Deduction,
-) -> JoinHandle<Result<AttemptOutcome, StoreError>> {
+) -> JoinHandle<Attempt> {
     let store = Arc::clone(store);
-    tokio::spawn(async move { store.deduct_in_sql(&deduction, SqlMethod::Guarded).await })
+    tokio::spawn(async move { guarded(&store, &deduction).await })
 }
 
-/// Waits until a query finds a row.
-pub(crate) async fn until_found(raw: &mut Raw, query: &'static str) {
-    let found = async { while raw.text(query).await.is_none() {} };
-    timeout(SOON, found).await.expect("the query finds a row");
+#[track_caller]
+pub(crate) fn assert_deducted(attempt: &Attempt) {
+    assert_matches!(attempt, Ok(AttemptOutcome::Deducted { .. }));
 }
 
 pub(crate) fn name(sku: &str) -> Sku {
@@ -307,13 +319,8 @@ pub(crate) fn deduction(sku: &str, quantity: u32) -> Deduction {
         idempotency: None,
         remarks: Remarks::default(),
         strategy: "single-sql",
-        deadline: deadline(),
+        deadline: Instant::now() + 15 * SOON,
     }
-}
-
-/// A deadline that no test reaches.
-fn deadline() -> Instant {
-    Instant::now() + Duration::from_mins(5)
 }
 
 /// A deduction from the default warehouse, with a key.
@@ -353,7 +360,7 @@ pub(crate) fn level_change(sku: &str, on_hand: i64) -> LevelChange {
         reason: None,
         precondition: None,
         scope: Scope::Sku,
-        deadline: deadline(),
+        deadline: Instant::now() + 15 * SOON,
     }
 }
 
@@ -376,7 +383,7 @@ pub(crate) fn adjustment(sku: &str, delta: i64) -> Adjustment {
         reason: Remark::parse("reason", "count").expect("a reason"),
         reference: None,
         idempotency: None,
-        deadline: deadline(),
+        deadline: Instant::now() + 15 * SOON,
     }
 }
 

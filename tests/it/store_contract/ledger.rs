@@ -1,7 +1,7 @@
 //! What is read back: pages of levels, the ledger with its filters, and the audit.
 
 use rstest::rstest;
-use stocklock::ports::{DeductionStore as _, LevelStore as _, SqlMethod};
+use stocklock::ports::LevelStore as _;
 use stocklock::stock::{
     Adjustment, Deduction, LevelChange, LevelCursor, MovementFilter, MovementKind, OperationId,
     Remark,
@@ -9,8 +9,8 @@ use stocklock::stock::{
 
 use super::deductions::Way;
 use super::fixture::{
-    Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, all_of, deduction, level_change,
-    name, place,
+    Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, all_of, deduction, guarded,
+    level_change, name, place,
 };
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -49,17 +49,13 @@ async fn pages_of_levels_have_no_gap_or_overlap(#[values(SQLITE, MYSQL, POSTGRES
             });
             found.extend(page);
         }
-        let names = found
-            .iter()
-            .map(|it| (it.sku.as_str(), it.warehouse.as_str()));
+        let found = found.iter();
+        let names = found.map(|it| (it.sku.as_str(), it.warehouse.as_str()));
         assert_eq!(names.collect::<Vec<_>>(), expected, "pages of {limit}");
     }
     let levels = fixture.store.levels_of(&name("a")).await.unwrap();
-    let places: Vec<_> = levels
-        .iter()
-        .map(|level| level.warehouse.as_str())
-        .collect();
-    assert_eq!(places, ["Z", "a", "上海仓"]);
+    let places = levels.iter().map(|level| level.warehouse.as_str());
+    assert_eq!(places.collect::<Vec<_>>(), ["Z", "a", "上海仓"]);
 }
 
 #[rstest]
@@ -157,9 +153,7 @@ async fn audit_compares_level_and_ledger(#[values(Sqlite, Mysql, Postgres)] back
         ..level_change("a", 3)
     };
     fixture.set(in_shanghai).await;
-    let sold = store
-        .deduct_in_sql(&deduction("a", 4), SqlMethod::Guarded)
-        .await;
+    let sold = guarded(store, &deduction("a", 4)).await;
     sold.unwrap();
     store.adjust(&adjustment("a", -1)).await.unwrap();
     store.adjust(&adjustment("a", 2)).await.unwrap();

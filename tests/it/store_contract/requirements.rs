@@ -3,9 +3,10 @@
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, DeductionStore as _, SqlMethod, StoreError};
 use stocklock::store::migrate;
+use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
-use super::fixture::{Fixture, Raw, SOON, committed, deduction, deduction_with_key};
+use super::fixture::{Fixture, Raw, SOON, committed, deduction, deduction_with_key, guarded};
 use crate::support::process::Process;
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{Mysql, Postgres};
@@ -121,7 +122,7 @@ async fn assert_sells(fixture: &Fixture) {
     }
     let with_key = deduction_with_key("货", 1, "K");
     for expected in [committed(7), AttemptOutcome::Duplicate] {
-        let attempt = store.deduct_in_sql(&with_key, SqlMethod::Guarded).await;
+        let attempt = guarded(store, &with_key).await;
         assert_eq!(attempt.unwrap(), expected);
     }
     assert!(fixture.audit("货").await.consistent());
@@ -138,7 +139,7 @@ async fn pgbouncer_in_session_mode_works() {
     let waiting = deduction("货", 1);
     let waiting = fixture.store.deduct_in_sql(&waiting, SqlMethod::Guarded);
     let waited = timeout(SOON, waiting).await.expect("bounded");
-    assert!(matches!(waited, Err(StoreError::LockWait(_))), "{waited:?}");
+    assert_matches!(waited, Err(StoreError::LockWait(_)));
     Process::serving(&["serve"], &[("DATABASE_URL", bouncer.url())]).await;
 }
 

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use stocklock::ports::{DeductionStore as _, LedgerReader as _, LevelStore as _, SqlMethod};
+use stocklock::ports::{LedgerReader as _, LevelStore as _};
 
 use rstest::rstest;
 use stocklock::ports::StoreError;
 use stocklock::stock::{StockError, Warehouse};
+use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::fixture::{
-    Fixture, Raw, SOON, adjustment, committed, deduction, name, open, start_deduction,
+    Fixture, Raw, SOON, adjustment, committed, deduction, guarded, name, open, start_deduction,
 };
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::rival::Rival;
@@ -40,22 +41,16 @@ async fn killed_server_is_unavailable_until_restart(#[values(Mysql, Postgres)] b
             if request % 2 == 0 {
                 return store.check_writable().await;
             }
-            let attempt = store
-                .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
-                .await;
+            let attempt = guarded(&store, &deduction("a", 1)).await;
             attempt.map(drop)
         });
     }
     for outcome in timeout(SOON, requests.join_all()).await.expect("bounded") {
-        let unavailable = matches!(outcome, Err(StoreError::Unavailable(..)));
-        assert!(unavailable, "{outcome:?}");
+        assert_matches!(outcome, Err(StoreError::Unavailable(..)));
     }
 
     server.restart().await;
-    let attempt = fixture
-        .store
-        .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
-        .await;
+    let attempt = guarded(&fixture.store, &deduction("a", 1)).await;
     assert_eq!(attempt.unwrap(), committed(9));
     assert!(fixture.audit("a").await.consistent());
 }
@@ -75,15 +70,13 @@ async fn busy_connections_are_not_an_outage(#[values(Mysql, Postgres)] backend: 
     for other in others {
         let outcome = timeout(SOON, other).await.expect("bounded").unwrap();
         // The request that has the connection waits for the row instead.
-        let busy = matches!(
+        assert_matches!(
             outcome,
             Err(StoreError::Exhausted | StoreError::LockWait(_))
         );
-        assert!(busy, "{outcome:?}");
     }
     let outcome = first.await.unwrap();
-    let waited = matches!(outcome, Err(StoreError::LockWait(_)));
-    assert!(waited, "{outcome:?}");
+    assert_matches!(outcome, Err(StoreError::LockWait(_)));
 }
 
 #[rstest]
@@ -93,11 +86,8 @@ async fn server_that_refuses_the_login_is_unavailable(#[values(Mysql, Postgres)]
     let mut url = reqwest::Url::parse(&database.url).unwrap();
     url.set_path("nowhere");
     let store = open(url.as_str(), 1);
-    let outcome = store
-        .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
-        .await;
-    let unavailable = matches!(outcome, Err(StoreError::Unavailable(..)));
-    assert!(unavailable, "{outcome:?}");
+    let outcome = guarded(&store, &deduction("a", 1)).await;
+    assert_matches!(outcome, Err(StoreError::Unavailable(..)));
 }
 
 /// A slow statement is neither a lock wait nor a silent server. The server ends it.
@@ -122,13 +112,12 @@ async fn slow_statement_is_ended_by_the_server(#[values(Mysql, Postgres)] backen
     let store = &fixture.store;
     let read = timeout(SOON, store.level(&name("a"), &Warehouse::default())).await;
     let read = read.expect("bounded");
-    assert!(matches!(read, Err(StoreError::TooSlow(_))), "{read:?}");
+    assert_matches!(read, Err(StoreError::TooSlow(_)));
     let write = timeout(SOON, store.adjust(&adjustment("a", 1))).await;
     let write = write.expect("bounded");
-    assert!(matches!(write, Err(StoreError::TooSlow(_))), "{write:?}");
+    assert_matches!(write, Err(StoreError::TooSlow(_)));
     let answer = StockError::from(write.unwrap_err());
-    let unavailable = matches!(answer, StockError::Unavailable { .. });
-    assert!(unavailable, "{answer:?}");
+    assert_matches!(answer, StockError::Unavailable { .. });
 }
 
 /// A replica whose connections are all busy is ready.
@@ -171,9 +160,7 @@ async fn hanging_server_costs_the_pool_no_connection(#[values(Mysql, Postgres)] 
 
     let works_again = async {
         while store.check_writable().await.is_err() {}
-        store
-            .deduct_in_sql(&deduction("a", 1), SqlMethod::Guarded)
-            .await
+        guarded(&store, &deduction("a", 1)).await
     };
     let attempt = timeout(SOON, works_again).await.expect("soon").unwrap();
     assert_eq!(attempt, committed(9));
@@ -221,10 +208,7 @@ async fn session_does_not_depend_on_mariadbs_defaults() {
     }
     let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
     fixture.put("货", 10).await;
-    let attempt = fixture
-        .store
-        .deduct_in_sql(&deduction("货", 3), SqlMethod::Guarded)
-        .await;
+    let attempt = guarded(&fixture.store, &deduction("货", 3)).await;
     assert_eq!(attempt.unwrap(), committed(7));
     assert!(fixture.audit("货").await.consistent());
     let rival = Rival::holding_stock(Mysql, server.url()).await;

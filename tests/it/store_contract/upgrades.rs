@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use reqwest::Method;
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, DeductionStore as _, SqlMethod};
+use stocklock::ports::AttemptOutcome;
 use stocklock::store::{StoreOptions, Stores, migrate};
 use tokio::time::{Instant, timeout};
 
-use super::fixture::{Fixture, Raw, SOON, deduction};
+use super::fixture::{Fixture, Raw, SOON, deduction, guarded};
 use crate::support::app::send;
 use crate::support::process::Process;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -140,7 +140,7 @@ async fn migration_behind_an_open_reader_stops_no_sale(
         while delayed < 2 {
             let start = Instant::now();
             let sale = deduction("a", 1);
-            let sale = store.deduct_in_sql(&sale, SqlMethod::Guarded).await;
+            let sale = guarded(&store, &sale).await;
             let sold = matches!(sale, Ok(AttemptOutcome::Deducted { .. }));
             assert!(sold, "after {:?}: {sale:?}", start.elapsed());
             delayed += u32::from(start.elapsed() > DDL_WAIT / 10);

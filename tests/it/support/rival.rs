@@ -1,6 +1,9 @@
 //! A test's own connection to the database of the service, and a transaction that locks its stock.
 
+use std::time::Duration;
+
 use sqlx::{Connection, MySqlConnection, PgConnection, SqliteConnection};
+use tokio::time::timeout;
 
 use super::services::Backend;
 
@@ -90,4 +93,11 @@ impl Rival {
     pub(crate) async fn let_go(mut self) {
         self.0.run("ROLLBACK").await.expect("it can be rolled back");
     }
+}
+
+/// Waits until a query finds a row.
+pub(crate) async fn until_found(raw: &mut Raw, query: &'static str) {
+    let found = async { while raw.text(query).await.is_none() {} };
+    let found = timeout(Duration::from_secs(20), found).await;
+    found.expect("the query finds a row");
 }

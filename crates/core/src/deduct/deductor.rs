@@ -56,7 +56,7 @@ impl Deductor {
         safeguards: Safeguards,
     ) -> Result<Deducted, StockError> {
         let started = Instant::now();
-        let slot = self.writes.admit().inspect_err(|error| {
+        let slot = self.writes.admit(&deduction.sku).inspect_err(|error| {
             let metrics = &self.context.metrics;
             metrics.deduction(strategy.name(), error.code(), started.elapsed());
         })?;

@@ -1,31 +1,42 @@
 //! The bound on concurrent writes. Each write runs in its own task.
 //!
+//! Guarantees: one hot SKU gets at most half of the slots, two get a third each, and so on. So there
+//! is always a slot for a SKU that has none.
+//!
 //! A client that disconnects, or a deadline, must not cut a write short, because either may come in
 //! the middle of a commit. So the write runs detached, and the caller only waits for it.
 
+use std::collections::HashMap;
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use crate::stock::StockError;
+use crate::stock::{Sku, StockError};
 
 /// The running writes of one replica. Clones share the bound.
 #[derive(Debug, Clone)]
 pub struct WritePool {
     tasks: TaskTracker,
-    slots: Arc<Semaphore>,
+    slots: Arc<Mutex<Slots>>,
     deadline: Duration,
 }
 
-/// The right to run one more write.
 #[derive(Debug)]
-pub(crate) struct WriteSlot(
-    #[expect(dead_code, reason = "dropping it frees the slot")] OwnedSemaphorePermit,
-);
+struct Slots {
+    free: usize,
+    /// The number of slots of each SKU that has any.
+    taken: HashMap<Sku, usize>,
+}
+
+/// The right to run one more write of a SKU. Dropping it frees the slot.
+#[derive(Debug)]
+pub(crate) struct WriteSlot {
+    slots: Arc<Mutex<Slots>>,
+    sku: Sku,
+}
 
 impl WritePool {
     /// At most `max_in_flight` writes at once. A caller waits for its write until `deadline`.
@@ -33,19 +44,32 @@ impl WritePool {
     pub fn new(max_in_flight: usize, deadline: Duration) -> Self {
         Self {
             tasks: TaskTracker::new(),
-            slots: Arc::new(Semaphore::new(max_in_flight)),
+            slots: Arc::new(Mutex::new(Slots {
+                free: max_in_flight,
+                taken: HashMap::new(),
+            })),
             deadline,
         }
     }
 
-    /// Reserves a slot.
+    /// Reserves a slot for a write of `sku`.
     ///
     /// # Errors
-    /// [`StockError::Overloaded`] if all slots are taken.
-    pub(crate) fn admit(&self) -> Result<WriteSlot, StockError> {
-        let slot = Arc::clone(&self.slots).try_acquire_owned();
-        slot.map(WriteSlot).map_err(|_| StockError::Overloaded {
-            what: "this replica already runs as many writes as MAX_IN_FLIGHT allows",
+    /// [`StockError::Overloaded`] if the SKU has as many slots as are still free, or none is free.
+    pub(crate) fn admit(&self, sku: &Sku) -> Result<WriteSlot, StockError> {
+        let mut slots = lock(&self.slots);
+        let taken = slots.taken.get(sku).copied().unwrap_or(0);
+        if taken >= slots.free {
+            return Err(StockError::Overloaded {
+                what: "this replica already runs as many writes of this SKU, or in all, as \
+                       MAX_IN_FLIGHT allows",
+            });
+        }
+        slots.free -= 1;
+        slots.taken.insert(sku.clone(), taken + 1);
+        Ok(WriteSlot {
+            slots: Arc::clone(&self.slots),
+            sku: sku.clone(),
         })
     }
 
@@ -99,6 +123,24 @@ impl WritePool {
     }
 }
 
+impl Drop for WriteSlot {
+    fn drop(&mut self) {
+        let mut slots = lock(&self.slots);
+        slots.free += 1;
+        if let Some(taken) = slots.taken.get_mut(&self.sku) {
+            *taken -= 1;
+            if *taken == 0 {
+                slots.taken.remove(&self.sku);
+            }
+        }
+    }
+}
+
+/// No code panics while it holds the lock.
+fn lock(slots: &Mutex<Slots>) -> MutexGuard<'_, Slots> {
+    slots.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Logs an error whose client has already disconnected. Refusals cost the client nothing, so only
 /// defects and unknown outcomes are warnings.
 fn log_unanswered(error: &StockError) {
@@ -108,5 +150,26 @@ fn log_unanswered(error: &StockError) {
             tracing::warn!(%error, cause, "a write failed after its client had disconnected");
         }
         _ => tracing::debug!(%error, "a write was refused after its client had disconnected"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hot_skus_leave_slots_for_others() {
+        let pool = WritePool::new(12, Duration::from_secs(1));
+        let fill = |name: &str| {
+            let sku = Sku::parse(name).expect("a valid SKU");
+            std::iter::from_fn(|| pool.admit(&sku).ok()).collect::<Vec<_>>()
+        };
+        let hot = fill("hot");
+        let warm = fill("warm");
+        let cold = fill("cold");
+        assert_eq!([hot.len(), warm.len(), cold.len()], [6, 3, 2]);
+        drop((hot, warm, cold));
+        assert!(lock(&pool.slots).taken.is_empty());
+        assert_eq!(fill("hot").len(), 6);
     }
 }

@@ -267,10 +267,11 @@ fn run<T: Send + 'static>(decisions: &Decisions, tasks: Vec<Task<T>>) -> Result<
         decisions.run().current = number;
         task.poll();
     }
+    let mut ready = Vec::new();
     loop {
         running.extend(decisions.run().spawned.drain(..).map(Running::new));
-        let ready = (0..running.len()).filter(|&number| running[number].ready());
-        let ready: Vec<_> = ready.collect();
+        ready.clear();
+        ready.extend((0..running.len()).filter(|&number| running[number].ready()));
         if ready.is_empty() {
             break;
         }

@@ -2,3 +2,7 @@
 
 mod explorer;
 mod interleavings;
+
+/// The explorer builds a new world for each schedule and spends a quarter of its time on memory.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

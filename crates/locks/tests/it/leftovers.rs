@@ -3,7 +3,6 @@
 //! subscription.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -16,9 +15,9 @@ use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::alone::alone;
 use tokio::runtime::Handle;
 
+use crate::rig::eventually;
 use crate::rig::redis::RedisRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Shared, eventually};
 
 /// The resources of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,8 +88,8 @@ async fn contend(one: &LockManager, other: &LockManager, name: &str) {
 
 /// Uses two managers a little, counts the resources of the process, then uses them ten thousand
 /// times and checks that the resources are the same.
-async fn leaves_nothing(backends: [Arc<dyn Backend>; 2]) -> [LockManager; 2] {
-    let [one, other] = backends.map(|backend| LockManager::new(Shared(backend)));
+async fn leaves_nothing(backends: [impl Backend; 2]) -> [LockManager; 2] {
+    let [one, other] = backends.map(LockManager::new);
     contend(&one, &other, "first").await;
     contend(&other, &one, "first").await;
     // Renewals may still be running, and closed connections may still be open for a moment.
@@ -126,7 +125,7 @@ async fn leaves_nothing(backends: [Arc<dyn Backend>; 2]) -> [LockManager; 2] {
 fn ten_thousand_locks_leave_nothing_in_process() {
     in_its_own_process("ten_thousand_locks_leave_nothing_in_process", async {
         let backend = LocalBackend::new();
-        leaves_nothing([Arc::new(backend.clone()), Arc::new(backend.clone())]).await;
+        leaves_nothing([backend.clone(), backend.clone()]).await;
         assert_eq!(backend.held(), 0);
     });
 }
@@ -135,7 +134,7 @@ fn ten_thousand_locks_leave_nothing_in_process() {
 fn ten_thousand_locks_leave_nothing_on_model() {
     in_its_own_process("ten_thousand_locks_leave_nothing_on_model", async {
         let server = MemoryServer::new(BootClock);
-        leaves_nothing([Arc::new(server.client()), Arc::new(server.client())]).await;
+        leaves_nothing([server.client(), server.client()]).await;
         assert_eq!(server.held(), 0);
     });
 }
@@ -145,10 +144,8 @@ fn ten_thousand_locks_leave_nothing_on_redis() {
     in_its_own_process("ten_thousand_locks_leave_nothing_on_redis", async {
         let rig = RedisRig::start().await;
         let memory = Duration::from_secs(20);
-        let backend = || -> Arc<dyn Backend> {
-            let builder = RedisBackend::builder(&rig.url()).token_memory(memory);
-            Arc::new(builder.build().unwrap())
-        };
+        let builder = RedisBackend::builder(&rig.url()).token_memory(memory);
+        let backend = || builder.clone().build().unwrap();
         // Keep the managers: closing their connections would end their subscriptions.
         let _managers = leaves_nothing([backend(), backend()]).await;
         let mut direct = rig.direct().await;
@@ -171,10 +168,7 @@ fn ten_thousand_locks_leave_nothing_on_zookeeper() {
     in_its_own_process("ten_thousand_locks_leave_nothing_on_zookeeper", async {
         let rig = ZooKeeperRig::start_private().await;
         let backends = [rig.zookeeper(), rig.zookeeper()];
-        let shared = backends
-            .clone()
-            .map(|backend| -> Arc<dyn Backend> { Arc::new(backend) });
-        let managers = leaves_nothing(shared).await;
+        let managers = leaves_nothing(backends.clone()).await;
         for backend in &backends {
             assert_eq!(backend.places(), 0);
         }

@@ -5,6 +5,7 @@ use std::fmt::{Debug, Display};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
 use stocklock_locks::{BackendError, LockError, LockManager};
+use stocklock_testkit::assert_matches;
 use stocklock_testkit::ports::free_port;
 
 use crate::rig::redis::RedisRig;
@@ -72,10 +73,7 @@ async fn refused_redis_password_is_permanent_and_never_shown() {
         assert_eq!(set, "OK");
         let locks = LockManager::new(RedisBackend::new(&url).unwrap());
         let error = acquire(&locks).await;
-        assert!(
-            matches!(&error, LockError::Unavailable(source) if source.is_permanent()),
-            "{error}"
-        );
+        assert_matches!(error, LockError::Unavailable(source) if source.is_permanent());
         let message = line(error);
         assert!(message.to_lowercase().contains("password"), "{message}");
     }

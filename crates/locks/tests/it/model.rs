@@ -7,6 +7,7 @@ use stocklock_locks::clock::TokioClock;
 use stocklock_locks::local::LocalBackend;
 use stocklock_locks::memory::{MemoryServer, Question};
 use stocklock_locks::{LockError, LockManager, LockState, LostReason, ReleaseOutcome};
+use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, sleep};
 
 use crate::rig::{Counts, eventually, lost_reason};
@@ -56,11 +57,11 @@ async fn request_sent_too_late_for_an_answer_hits_wait_limit() {
     sleep(Duration::from_millis(200)).await;
     guard.release().await;
     let refused = late.await.unwrap().unwrap_err();
-    assert!(matches!(refused, LockError::WaitLimit { .. }), "{refused}");
+    assert_matches!(refused, LockError::WaitLimit { .. });
     // Without other holders, the server itself is too slow.
     let alone = manager.lock("other").wait(Duration::from_millis(100));
     let refused = alone.acquire().await.unwrap_err();
-    assert!(matches!(refused, LockError::Unavailable(_)), "{refused}");
+    assert_matches!(refused, LockError::Unavailable(_));
 }
 
 /// Later requests overtake the first one and find the lock busy. The first one arrives after the
@@ -77,7 +78,7 @@ async fn delayed_request_of_ended_acquire_takes_nothing() {
         .build();
     let lock = late.lock("busy").wait(RESPONSE * 3);
     let refused = lock.acquire().await.unwrap_err();
-    assert!(matches!(refused, LockError::WaitLimit { .. }), "{refused}");
+    assert_matches!(refused, LockError::WaitLimit { .. });
     assert!(counts.attempts() > 2, "{}", counts.attempts());
     guard.release().await;
     server.deliver();
@@ -138,10 +139,7 @@ async fn renewal_that_arrives_after_loss_is_ignored() {
     assert_eq!(guard.state(), LockState::Lost(LostReason::Expired));
     assert_eq!(server.held(), 0);
     let outcome = guard.release().await;
-    assert!(
-        matches!(outcome, ReleaseOutcome::AlreadyLost { .. }),
-        "{outcome:?}"
-    );
+    assert_matches!(outcome, ReleaseOutcome::AlreadyLost { .. });
 }
 
 /// The answer takes longer than the lease, so the guard would be invalid at once.
@@ -154,7 +152,7 @@ async fn grant_that_arrives_after_its_lease_is_released() {
         .build();
     let lock = slow.lock("slow").lease(Duration::from_millis(400));
     let error = lock.acquire().await.unwrap_err();
-    assert!(matches!(error, LockError::Unavailable(_)), "{error}");
+    assert_matches!(error, LockError::Unavailable(_));
     sleep(Duration::from_secs(2)).await;
     assert_eq!((server.held(), slow.held(), slow.names()), (0, 0, 0));
 }
@@ -166,10 +164,7 @@ async fn release_without_answer_is_unconfirmed() {
     let guard = manager(&server).lock("said").acquire().await.unwrap();
     server.lose_answers(Question::Release, 1);
     let outcome = guard.release().await;
-    assert!(
-        matches!(outcome, ReleaseOutcome::Unconfirmed { .. }),
-        "{outcome:?}"
-    );
+    assert_matches!(outcome, ReleaseOutcome::Unconfirmed { .. });
     assert_eq!(server.held(), 0);
 }
 
@@ -190,8 +185,7 @@ async fn loss_found_at_release_is_counted_without_a_waiter() {
     let guard = acquire().await;
     server.expire("gone");
     let outcome = guard.release().await;
-    let is_lost = matches!(outcome, ReleaseOutcome::AlreadyLost { .. });
-    assert!(is_lost, "{outcome:?}");
+    assert_matches!(outcome, ReleaseOutcome::AlreadyLost { .. });
     assert_eq!(counted(), (0, 1, 0));
 
     let guard = acquire().await;

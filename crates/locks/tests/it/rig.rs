@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use stocklock_locks::backend::{Backend, Properties};
+use stocklock_locks::backend::Backend;
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::metrics::LockHooks;
 use stocklock_locks::{LockError, LockGuard, LockManager, LostReason, ManagerBuilder};
@@ -20,20 +20,21 @@ pub(crate) mod zookeeper;
 /// A lock server for one test, and its clients.
 #[async_trait]
 pub(crate) trait Rig: Send + Sync {
+    /// The lease to test with. On ZooKeeper, the session timeout.
+    const LEASE: Duration;
+    /// The maximum duration of an operation that does not have to wait.
+    const MOMENT: Duration;
+    /// The step by which cancel tests increase the time before a drop.
+    const STEP: Duration;
+
+    type Backend: Backend;
+    type Clock: Clock;
+
     /// Creates a client. Each client stands for one process.
-    fn backend(&self) -> Arc<dyn Backend>;
+    fn backend(&self) -> Self::Backend;
 
     /// The clock of this rig.
-    fn clock(&self) -> Arc<dyn Clock>;
-
-    /// The lease to test with. On ZooKeeper, the session timeout.
-    fn lease(&self) -> Duration;
-
-    /// The maximum duration of an operation that does not have to wait.
-    fn moment(&self) -> Duration;
-
-    /// The step by which cancel tests increase the time before a drop.
-    fn step(&self) -> Duration;
+    fn clock(&self) -> Self::Clock;
 
     /// Returns how many locks, or places in lock queues, the server knows.
     async fn left(&self) -> usize;
@@ -46,7 +47,7 @@ pub(crate) trait Faults: Rig {
     async fn take_away(&self, name: &str);
 
     /// Creates a client that is not affected by blocked connections.
-    fn outsider(&self) -> Arc<dyn Backend>;
+    fn outsider(&self) -> Self::Backend;
 
     /// Drops all renewals of the other clients, without closing their connections.
     async fn block_renewals(&self);
@@ -68,16 +69,19 @@ pub(crate) trait Faults: Rig {
 }
 
 /// Shortcuts for all rigs.
-pub(crate) trait RigExt: Rig {
+pub(crate) trait RigExt: Rig + Sized {
     /// Creates a manager with the clock and lease of the rig.
     fn manager(&self) -> LockManager {
         self.builder().build()
     }
 
     fn builder(&self) -> ManagerBuilder {
-        LockManager::builder(Shared(self.backend()))
-            .clock(Shared(self.clock()))
-            .lease(self.lease())
+        self.builder_for(self.backend())
+    }
+
+    fn builder_for(&self, backend: Self::Backend) -> ManagerBuilder {
+        let builder = LockManager::builder(backend).clock(self.clock());
+        builder.lease(Self::LEASE)
     }
 
     /// Creates a manager that is not affected by blocked connections.
@@ -85,10 +89,19 @@ pub(crate) trait RigExt: Rig {
     where
         Self: Faults,
     {
-        LockManager::builder(Shared(self.outsider()))
-            .clock(Shared(self.clock()))
-            .lease(self.lease())
-            .build()
+        self.builder_for(self.outsider()).build()
+    }
+
+    fn lease(&self) -> Duration {
+        Self::LEASE
+    }
+
+    fn moment(&self) -> Duration {
+        Self::MOMENT
+    }
+
+    fn step(&self) -> Duration {
+        Self::STEP
     }
 
     fn now(&self) -> Moment {
@@ -96,69 +109,13 @@ pub(crate) trait RigExt: Rig {
     }
 }
 
-impl<R: Rig + ?Sized> RigExt for R {}
-
-/// Implements a trait for a shared object, to pass it where an owned one is expected.
-#[derive(Debug)]
-pub(crate) struct Shared<T: ?Sized>(pub(crate) Arc<T>);
-
-impl Clock for Shared<dyn Clock> {
-    fn now(&self) -> Moment {
-        self.0.now()
-    }
-
-    fn sleep_until(&self, moment: Moment) -> BoxFuture<'static, ()> {
-        self.0.sleep_until(moment)
-    }
-}
-
-#[async_trait]
-impl Backend for Shared<dyn Backend> {
-    fn properties(&self) -> Properties {
-        self.0.properties()
-    }
-    fn contender(
-        &self,
-        request: stocklock_locks::backend::Request,
-    ) -> Box<dyn stocklock_locks::backend::Contender> {
-        self.0.contender(request)
-    }
-    async fn renew(
-        &self,
-        renewals: &[stocklock_locks::backend::Renewal],
-    ) -> Result<Vec<stocklock_locks::backend::Renewed>, stocklock_locks::BackendError> {
-        self.0.renew(renewals).await
-    }
-    async fn release(
-        &self,
-        name: &str,
-        nonce: stocklock_locks::Nonce,
-    ) -> Result<stocklock_locks::backend::Release, stocklock_locks::BackendError> {
-        self.0.release(name, nonce).await
-    }
-    async fn verify(
-        &self,
-        name: &str,
-        nonce: stocklock_locks::Nonce,
-    ) -> Result<bool, stocklock_locks::BackendError> {
-        self.0.verify(name, nonce).await
-    }
-    async fn ping(&self) -> Result<(), stocklock_locks::BackendError> {
-        self.0.ping().await
-    }
-    fn attach(&self, nudge: stocklock_locks::backend::Nudge) {
-        self.0.attach(nudge);
-    }
-    async fn close(&self) {
-        self.0.close().await;
-    }
-}
+impl<R: Rig> RigExt for R {}
 
 /// A clock that is ahead of another one.
 #[derive(Debug)]
-pub(crate) struct Ahead(pub(crate) Arc<dyn Clock>, pub(crate) Duration);
+pub(crate) struct Ahead<C>(pub(crate) C, pub(crate) Duration);
 
-impl Clock for Ahead {
+impl<C: Clock> Clock for Ahead<C> {
     fn now(&self) -> Moment {
         self.0.now() + self.1
     }
@@ -213,7 +170,7 @@ impl LockHooks for Counts {
 }
 
 /// Waits until the server knows no lock and no queue place.
-pub(crate) async fn wait_until_nothing_is_left(rig: &(impl Rig + ?Sized), within: Duration) {
+pub(crate) async fn wait_until_nothing_is_left(rig: &impl Rig, within: Duration) {
     let nothing = async || rig.left().await == 0;
     eventually("nothing is left on the server", within, nothing).await;
 }

@@ -1,7 +1,6 @@
 //! Runtimes that end at once with all their tasks. On back ends without a server process, this
 //! stands for a killed client process.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use stocklock_locks::backend::Backend;
@@ -11,7 +10,7 @@ use stocklock_locks::memory::MemoryServer;
 use stocklock_locks::{LockGuard, LockManager};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::rig::{Shared, eventually};
+use crate::rig::eventually;
 
 const LEASE: Duration = Duration::from_millis(400);
 const MOMENT: Duration = Duration::from_millis(500);
@@ -23,10 +22,10 @@ struct Process {
 }
 
 impl Process {
-    fn start(backend: Arc<dyn Backend>) -> Self {
+    fn start(backend: impl Backend) -> Self {
         let mut runtime = Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
-        let builder = LockManager::builder(Shared(backend)).lease(LEASE);
+        let builder = LockManager::builder(backend).lease(LEASE);
         let manager = {
             let _inside = runtime.enter();
             builder.build()
@@ -47,7 +46,7 @@ impl Process {
 }
 
 /// Starts three processes outside a runtime, so that the body may drop their runtimes.
-fn with(backends: [Arc<dyn Backend>; 3], body: impl AsyncFnOnce([Process; 3])) {
+fn with(backends: [impl Backend; 3], body: impl AsyncFnOnce([Process; 3])) {
     let processes = backends.map(Process::start);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(body(processes));
@@ -79,15 +78,13 @@ async fn third_process_acquires([holder, first, second]: [Process; 3]) {
 #[test]
 fn lock_of_ended_runtime_goes_to_next_waiter_locally() {
     let backend = LocalBackend::new();
-    let backends = [(); 3].map(|()| -> Arc<dyn Backend> { Arc::new(backend.clone()) });
-    with(backends, third_process_acquires);
+    with([(); 3].map(|()| backend.clone()), third_process_acquires);
     assert_eq!(backend.held(), 0);
 }
 
 #[test]
 fn lock_of_ended_runtime_goes_to_next_waiter_on_model() {
     let server = MemoryServer::new(BootClock);
-    let backends = [(); 3].map(|()| -> Arc<dyn Backend> { Arc::new(server.client()) });
-    with(backends, third_process_acquires);
+    with([(); 3].map(|()| server.client()), third_process_acquires);
     assert_eq!(server.held(), 0);
 }

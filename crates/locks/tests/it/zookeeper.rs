@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use stocklock_locks::backend::{Backend, Renewal, Renewed, Request};
 use stocklock_locks::{LockManager, LostReason, Nonce};
+use stocklock_testkit::assert_matches;
 use stocklock_testkit::proxy::Mode;
 use tokio::task::JoinSet;
 use zookeeper_client::Error;
@@ -21,10 +22,7 @@ async fn expired_session_is_replaced() {
     let guard = manager.lock("held").acquire().await.unwrap();
     rig.block().await;
     let reason = guard.lost().await;
-    assert!(
-        matches!(reason, LostReason::Expired | LostReason::SessionExpired),
-        "{reason}"
-    );
+    assert_matches!(reason, LostReason::Expired | LostReason::SessionExpired);
     let gone = async || rig.left().await == 0;
     eventually("the server ended the session", rig.lease() * 3, gone).await;
     rig.unblock().await;

@@ -5,7 +5,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use stocklock_locks::Nonce;
-use stocklock_locks::backend::Request;
+use stocklock_locks::backend::{Backend as _, Request};
+use stocklock_locks::clock::Clock as _;
 
 use crate::rig::{Counts, Rig, RigExt, eventually, use_lock, wait_until_nothing_is_left};
 
@@ -20,10 +21,8 @@ pub(super) async fn acquire_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
             guard.unwrap().release().await;
             acquired += 1;
         }
-        eventually("nothing is left", rig.moment(), async || {
-            rig.left().await == 0 && manager.names() == 0
-        })
-        .await;
+        let holds = async || rig.left().await == 0 && manager.names() == 0;
+        eventually("nothing is left", rig.moment(), holds).await;
     }
     assert!(acquired > 0);
     assert_eq!((manager.held(), counts.dropped(), counts.lost()), (0, 0, 0));
@@ -74,10 +73,8 @@ pub(super) async fn wait_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
             let lock = manager.lock("cut").acquire();
             assert!(cut_after(rig, rig.step() * round * 2, lock).await.is_none());
         }
-        eventually("only the holder is left", rig.moment(), async || {
-            rig.left().await == 1 && waiter.names() == 0
-        })
-        .await;
+        let holds = async || rig.left().await == 1 && waiter.names() == 0;
+        eventually("only the holder is left", rig.moment(), holds).await;
     }
     // No dropped wait still has a place in the queue, so the lock is free at once.
     guard.release().await;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use stocklock_locks::backend::{Attempt, Release, Request};
+use stocklock_locks::backend::{Attempt, Backend as _, Release, Request};
 use stocklock_locks::{LockError, LostReason, Nonce, ReleaseOutcome};
+use stocklock_testkit::assert_matches;
 
 use crate::rig::{Counts, Rig, RigExt, eventually, try_lock, wait_until_nothing_is_left};
 
@@ -24,10 +25,7 @@ pub(super) async fn many_contenders_have_one_holder_at_a_time(rig: &impl Rig) {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     sum.store(read + 1, Ordering::SeqCst);
                     let outcome = guard.release().await;
-                    assert!(
-                        matches!(outcome, ReleaseOutcome::Released { .. }),
-                        "{outcome:?}"
-                    );
+                    assert_matches!(outcome, ReleaseOutcome::Released { .. });
                 }
             });
         }
@@ -56,10 +54,7 @@ pub(super) async fn acquire_of_held_lock_fails_at_wait_limit(rig: &impl Rig) {
         let lock = manager.lock("busy").wait(limit);
         let error = lock.acquire().await.unwrap_err();
         let took = rig.now().since(begin);
-        assert!(
-            matches!(error, LockError::WaitLimit { waited } if waited >= limit),
-            "{error}"
-        );
+        assert_matches!(error, LockError::WaitLimit { waited } if *waited >= limit);
         assert!(took >= limit && took < limit + rig.moment(), "{took:?}");
     }
     let only_holder = async || rig.left().await == 1;
@@ -101,7 +96,7 @@ pub(super) async fn repeated_release_keeps_lock_of_next_holder(rig: &impl Rig) {
         };
         let mut contender = backend.contender(request);
         let attempt = contender.attempt().await.unwrap();
-        assert!(matches!(attempt, Attempt::Held(_)), "{attempt:?}");
+        assert_matches!(attempt, Attempt::Held(_));
     };
     attempt(first).await;
     let release = async |nonce| backend.release("twice", nonce).await.unwrap();
@@ -157,10 +152,10 @@ pub(super) async fn shutdown_releases_locks_and_ends_waits(rig: &impl Rig) {
     assert_eq!(guard.lost().await, LostReason::Shutdown);
     for task in [waiter, queued] {
         let error = task.await.unwrap().unwrap_err();
-        assert!(matches!(error, LockError::Shutdown), "{error}");
+        assert_matches!(error, LockError::Shutdown);
     }
     let error = one.lock("late").acquire().await.unwrap_err();
-    assert!(matches!(error, LockError::Shutdown), "{error}");
+    assert_matches!(error, LockError::Shutdown);
     assert_eq!(rig.left().await, 1);
     theirs.check().unwrap();
     assert!(try_lock(&other, "mine").await.is_some());
@@ -192,7 +187,7 @@ pub(super) async fn unusual_names_work_and_invalid_lengths_fail(rig: &impl Rig) 
     }
     for wrong in ["", &"x".repeat(1_025)] {
         let error = manager.lock(wrong).acquire().await.unwrap_err();
-        assert!(matches!(error, LockError::InvalidName { .. }), "{error}");
+        assert_matches!(error, LockError::InvalidName { .. });
     }
     for guard in guards {
         guard.release().await;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use stocklock_locks::backend::Backend as _;
+use stocklock_locks::clock::Clock as _;
 use stocklock_locks::{LockError, LockManager, LockState, LostReason, ReleaseOutcome};
+use stocklock_testkit::assert_matches;
 
 use crate::rig::{
     Counts, Faults, RigExt, eventually, try_lock, use_lock, wait_until_nothing_is_left,
@@ -28,7 +31,7 @@ pub(super) async fn verify_detects_lock_deleted_on_server(rig: &impl Faults) {
     guard.verify().await.unwrap();
     rig.take_away("asked").await;
     let error = guard.verify().await.unwrap_err();
-    assert!(matches!(error, LockError::Lost { .. }), "{error}");
+    assert_matches!(error, LockError::Lost { .. });
     assert!(matches!(guard.state(), LockState::Lost(_)));
 }
 
@@ -53,10 +56,7 @@ pub(super) async fn loss_is_reported_before_next_grant(rig: &impl Faults) {
                 (clock.now(), reason)
             };
             let ((lost, reason), (granted, next)) = tokio::join!(lost, next);
-            assert!(
-                matches!(reason, LostReason::Expired | LostReason::SessionExpired),
-                "{reason}"
-            );
+            assert_matches!(reason, LostReason::Expired | LostReason::SessionExpired);
             assert!(guard.valid_until() < granted && guard.token() < next.token());
             (lost, granted)
         });
@@ -115,7 +115,7 @@ pub(super) async fn silent_server_is_reported_as_unavailable(rig: &impl Faults) 
     let lock = manager.lock("away").wait(limit);
     let (first, second) = tokio::join!(lock.clone().acquire(), lock.acquire());
     for error in [first.unwrap_err(), second.unwrap_err()] {
-        assert!(matches!(error, LockError::Unavailable(_)), "{error}");
+        assert_matches!(error, LockError::Unavailable(_));
     }
     assert!(rig.now().since(begin) < limit + rig.moment());
     rig.unblock().await;

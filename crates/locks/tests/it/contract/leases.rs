@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use stocklock_locks::{LockBuilder, LockError, LockState, LostReason, ReleaseOutcome};
+use stocklock_testkit::assert_matches;
 
 use crate::rig::{Ahead, Counts, Rig, RigExt, eventually, lost_reason};
 
 async fn assert_hits_wait_limit(lock: LockBuilder) {
     let error = lock.acquire().await.unwrap_err();
-    assert!(matches!(error, LockError::WaitLimit { .. }), "{error}");
+    assert_matches!(error, LockError::WaitLimit { .. });
 }
 
 pub(super) async fn lock_without_renewals_expires(rig: &impl Rig) {

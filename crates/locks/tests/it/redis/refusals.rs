@@ -8,12 +8,13 @@ use std::time::Duration;
 use rstest::rstest;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
+use stocklock_testkit::assert_matches;
 use stocklock_testkit::ports::free_port;
 use stocklock_testkit::servers::{PrivateServer, ask};
 
 use super::run;
 use crate::rig::redis::RedisRig;
-use crate::rig::{Counts, Rig, RigExt, eventually};
+use crate::rig::{Counts, RigExt, eventually};
 
 /// Returns the message of an error. Checks that the error is transient.
 fn transient(error: &LockError) -> String {
@@ -142,10 +143,7 @@ async fn missing_password_and_foreign_key_fail_at_once() {
     let refused = async |code: &str| {
         let begin = rig.now();
         let error = rig.manager().lock("refused").acquire().await.unwrap_err();
-        assert!(
-            matches!(&error, LockError::Unavailable(source) if source.is_permanent()),
-            "{error}"
-        );
+        assert_matches!(error, LockError::Unavailable(source) if source.is_permanent());
         assert!(error.to_string().contains(code), "{error}");
         assert!(rig.now().since(begin) < rig.moment());
     };

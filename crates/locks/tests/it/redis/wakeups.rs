@@ -8,7 +8,7 @@ use stocklock_testkit::proxy::Mode;
 
 use super::run;
 use crate::rig::redis::RedisRig;
-use crate::rig::{Counts, Faults, Rig, RigExt, eventually};
+use crate::rig::{Counts, Faults, RigExt, eventually};
 
 /// A back end whose fallback is so long that only a wake-up can wake a waiter in time.
 fn no_fallback(url: &str) -> RedisBackend {

@@ -5,22 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use stocklock_locks::backend::Backend;
-use stocklock_locks::clock::{Clock, TokioClock};
+use stocklock_locks::clock::TokioClock;
 use stocklock_locks::local::LocalBackend;
 
 use super::Rig;
 
 pub(crate) struct LocalRig {
     backend: LocalBackend,
-    clock: Arc<dyn Clock>,
+    clock: TokioClock,
 }
 
 impl LocalRig {
     pub(crate) fn start() -> Ready<Self> {
-        let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
+        let clock = TokioClock::new();
         ready(Self {
-            backend: LocalBackend::with_clock(Arc::clone(&clock)),
+            backend: LocalBackend::with_clock(Arc::new(clock.clone())),
             clock,
         })
     }
@@ -28,24 +27,19 @@ impl LocalRig {
 
 #[async_trait]
 impl Rig for LocalRig {
-    fn backend(&self) -> Arc<dyn Backend> {
-        Arc::new(self.backend.clone())
+    const LEASE: Duration = Duration::from_secs(10);
+    const MOMENT: Duration = Duration::from_millis(100);
+    const STEP: Duration = Duration::from_millis(1);
+
+    type Backend = LocalBackend;
+    type Clock = TokioClock;
+
+    fn backend(&self) -> LocalBackend {
+        self.backend.clone()
     }
 
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::clone(&self.clock)
-    }
-
-    fn lease(&self) -> Duration {
-        Duration::from_secs(10)
-    }
-
-    fn moment(&self) -> Duration {
-        Duration::from_millis(100)
-    }
-
-    fn step(&self) -> Duration {
-        Duration::from_millis(1)
+    fn clock(&self) -> TokioClock {
+        self.clock.clone()
     }
 
     async fn left(&self) -> usize {

@@ -1,19 +1,17 @@
 //! The in-memory model of a lock server, under virtual time.
 
 use std::future::{Ready, ready};
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use stocklock_locks::backend::Backend;
-use stocklock_locks::clock::{Clock, TokioClock};
-use stocklock_locks::memory::{MemoryServer, Question};
+use stocklock_locks::clock::TokioClock;
+use stocklock_locks::memory::{MemoryBackend, MemoryServer, Question};
 
 use super::{Faults, Rig};
 
 pub(crate) struct MemoryRig {
     pub(crate) server: MemoryServer,
-    clock: Arc<dyn Clock>,
+    clock: TokioClock,
 }
 
 impl MemoryRig {
@@ -21,31 +19,26 @@ impl MemoryRig {
         let clock = TokioClock::new();
         ready(Self {
             server: MemoryServer::new(clock.clone()),
-            clock: Arc::new(clock),
+            clock,
         })
     }
 }
 
 #[async_trait]
 impl Rig for MemoryRig {
-    fn backend(&self) -> Arc<dyn Backend> {
-        Arc::new(self.server.client().latency(Duration::from_millis(4)))
+    const LEASE: Duration = Duration::from_secs(10);
+    const MOMENT: Duration = Duration::from_millis(100);
+    const STEP: Duration = Duration::from_millis(1);
+
+    type Backend = MemoryBackend;
+    type Clock = TokioClock;
+
+    fn backend(&self) -> MemoryBackend {
+        self.server.client().latency(Duration::from_millis(4))
     }
 
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::clone(&self.clock)
-    }
-
-    fn lease(&self) -> Duration {
-        Duration::from_secs(10)
-    }
-
-    fn moment(&self) -> Duration {
-        Duration::from_millis(100)
-    }
-
-    fn step(&self) -> Duration {
-        Duration::from_millis(1)
+    fn clock(&self) -> TokioClock {
+        self.clock.clone()
     }
 
     async fn left(&self) -> usize {
@@ -59,7 +52,7 @@ impl Faults for MemoryRig {
         self.server.expire(name);
     }
 
-    fn outsider(&self) -> Arc<dyn Backend> {
+    fn outsider(&self) -> MemoryBackend {
         self.backend()
     }
 

@@ -1,12 +1,10 @@
 //! A private Redis per test, behind a proxy, under real time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
-use stocklock_locks::backend::Backend;
-use stocklock_locks::clock::{BootClock, Clock};
+use stocklock_locks::clock::BootClock;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::proxy::{Mode, Proxy};
 use stocklock_testkit::servers::PrivateServer;
@@ -58,25 +56,20 @@ impl RedisRig {
 
 #[async_trait]
 impl Rig for RedisRig {
-    fn backend(&self) -> Arc<dyn Backend> {
+    const LEASE: Duration = Duration::from_secs(1);
+    const MOMENT: Duration = Duration::from_millis(500);
+    const STEP: Duration = Duration::from_micros(50);
+
+    type Backend = RedisBackend;
+    type Clock = BootClock;
+
+    fn backend(&self) -> RedisBackend {
         let backend = RedisBackend::builder(&self.url()).response_limit(Duration::from_millis(500));
-        Arc::new(backend.build().unwrap())
+        backend.build().unwrap()
     }
 
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(BootClock)
-    }
-
-    fn lease(&self) -> Duration {
-        Duration::from_secs(1)
-    }
-
-    fn moment(&self) -> Duration {
-        Duration::from_millis(500)
-    }
-
-    fn step(&self) -> Duration {
-        Duration::from_micros(50)
+    fn clock(&self) -> BootClock {
+        BootClock
     }
 
     async fn left(&self) -> usize {
@@ -95,9 +88,9 @@ impl Faults for RedisRig {
         assert_eq!(deleted, Ok(1));
     }
 
-    fn outsider(&self) -> Arc<dyn Backend> {
+    fn outsider(&self) -> RedisBackend {
         let url = format!("redis://{}/", self.server.address());
-        Arc::new(RedisBackend::new(&url).unwrap())
+        RedisBackend::new(&url).unwrap()
     }
 
     async fn block_renewals(&self) {

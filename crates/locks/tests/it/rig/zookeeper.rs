@@ -1,12 +1,10 @@
 //! A private root per test on a ZooKeeper server, behind a proxy, under real time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use stocklock_locks::backend::Backend;
-use stocklock_locks::clock::{BootClock, Clock};
+use stocklock_locks::clock::BootClock;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
 use stocklock_testkit::proxy::{Mode, Proxy};
 use stocklock_testkit::servers::{PrivateServer, TestZooKeeper, ask, fresh_zookeeper};
@@ -71,7 +69,7 @@ impl ZooKeeperRig {
     fn at(&self, cluster: &str) -> ZooKeeperBackend {
         ZooKeeperBackend::builder(cluster)
             .root(&self.root)
-            .session_timeout(self.lease())
+            .session_timeout(Self::LEASE)
             .response_limit(Duration::from_millis(500))
             .build()
             .unwrap()
@@ -115,24 +113,19 @@ impl ZooKeeperRig {
 
 #[async_trait]
 impl Rig for ZooKeeperRig {
-    fn backend(&self) -> Arc<dyn Backend> {
-        Arc::new(self.zookeeper())
+    const LEASE: Duration = Duration::from_millis(1_500);
+    const MOMENT: Duration = Duration::from_millis(800);
+    const STEP: Duration = Duration::from_micros(200);
+
+    type Backend = ZooKeeperBackend;
+    type Clock = BootClock;
+
+    fn backend(&self) -> ZooKeeperBackend {
+        self.zookeeper()
     }
 
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(BootClock)
-    }
-
-    fn lease(&self) -> Duration {
-        Duration::from_millis(1_500)
-    }
-
-    fn moment(&self) -> Duration {
-        Duration::from_millis(800)
-    }
-
-    fn step(&self) -> Duration {
-        Duration::from_micros(200)
+    fn clock(&self) -> BootClock {
+        BootClock
     }
 
     async fn left(&self) -> usize {
@@ -153,8 +146,8 @@ impl Faults for ZooKeeperRig {
             .unwrap();
     }
 
-    fn outsider(&self) -> Arc<dyn Backend> {
-        Arc::new(self.at(&self.address))
+    fn outsider(&self) -> ZooKeeperBackend {
+        self.at(&self.address)
     }
 
     async fn block_renewals(&self) {
