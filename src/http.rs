@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::OpenApi as _;
@@ -63,6 +64,13 @@ pub(crate) struct Api {
     pub(crate) metrics: Arc<Metrics>,
     /// Cancelled at shutdown; the replica is not ready then.
     pub(crate) shutdown: CancellationToken,
+}
+
+impl Api {
+    /// When a request that starts now is answered at the latest.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.config.limits.request_deadline_ms
+    }
 }
 
 /// The SKU of a deduction in the lab that names none, if the strategy works on this home.

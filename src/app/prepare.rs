@@ -1,7 +1,5 @@
 //! What a replica does before it serves: it warns about unsafe settings, and seeds the lab's stock.
 
-use tokio::time::Instant;
-
 use super::Replica;
 use crate::http::lab_sku;
 use stocklock_core::stock::{
@@ -54,7 +52,7 @@ impl Replica {
                 reason: Remark::parse("reason", "seeded by the lab").ok(),
                 precondition: Some(Precondition::Absent),
                 scope: Scope::Sku,
-                deadline: Instant::now() + api.config.limits.request_deadline_ms,
+                deadline: api.deadline(),
             };
             match api.levels.set_level(change).await {
                 Ok(_) | Err(StockError::PreconditionFailed) => {}

@@ -7,7 +7,6 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use serde::Deserialize;
-use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::headers::{idempotency, idempotent_replayed};
@@ -96,6 +95,6 @@ fn adjustment(
         delta,
         reason,
         reference,
-        deadline: Instant::now() + api.config.limits.request_deadline_ms,
+        deadline: api.deadline(),
     })
 }

@@ -7,7 +7,6 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use serde::Deserialize;
-use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 use super::headers::{idempotency, idempotent_replayed};
@@ -202,6 +201,6 @@ fn deduction(
             ..Remarks::default()
         },
         strategy: strategy.name(),
-        deadline: Instant::now() + api.config.limits.request_deadline_ms,
+        deadline: api.deadline(),
     })
 }

@@ -7,7 +7,6 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use serde::Deserialize;
-use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::headers::{idempotency, idempotent_replayed};
@@ -79,6 +78,6 @@ fn reversal(
         quantity,
         restock,
         reason,
-        deadline: Instant::now() + api.config.limits.request_deadline_ms,
+        deadline: api.deadline(),
     })
 }

@@ -9,7 +9,6 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use serde::Deserialize;
-use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::headers::{IDEMPOTENCY_KEY, Tags, bad_precondition, etag};
@@ -141,7 +140,7 @@ fn change(
         home: order.home,
         reason: remark("reason", order.reason)?,
         precondition: precondition(headers)?,
-        deadline: Instant::now() + api.config.limits.request_deadline_ms,
+        deadline: api.deadline(),
     })
 }
 

@@ -147,8 +147,7 @@ impl RedisStore {
         }
     }
 
-    /// Whether the server refuses attempts that expire then. Only the script `deduct.lua` checks it: the
-    /// other writes depend on a version, which a later change of the level increments.
+    /// Whether the server refuses attempts that expire then.
     pub(super) async fn has_passed(&self, expiry: Expiry) -> Result<bool, StoreError> {
         Ok(self.shared.millis().await? >= expiry.at)
     }
@@ -168,7 +167,7 @@ impl RedisStore {
                     let deadline = deduction.deadline;
                     self.batches.deduct(Arc::clone(&request), deadline).await?
                 }
-                RedisMethod::Watch => self.watch(&request).await?,
+                RedisMethod::Watch => self.watch(&request, deduction.deadline).await?,
             };
             match answer {
                 Answer::KeyMayBeLost if self.restore_from_sql(&request, key).await? => {

@@ -51,7 +51,7 @@ fn of_one_sku(units: impl IntoIterator<Item = u32>) -> Vec<Deduction> {
 }
 
 fn sold(remaining: i64) -> AttemptOutcome {
-    On::REDIS.done(remaining)
+    On::Redis.done(remaining)
 }
 
 /// The number of movements in each entry of the only journal.

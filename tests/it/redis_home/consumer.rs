@@ -38,7 +38,7 @@ async fn sql_agrees_with_redis_to_the_unit_on_every_database(
     for _ in 0..2 {
         // Both from the same read: a lost update, which the level does not notice.
         let sold = fixture.write_back(&read, Condition::None).await;
-        assert_eq!(sold.unwrap(), On::REDIS.done(8));
+        assert_eq!(sold.unwrap(), On::Redis.done(8));
     }
     let waiting = &fixture.store.audit(&name("货")).await.unwrap()[0];
     let sums = (waiting.received, waiting.sold, waiting.pending);
@@ -122,7 +122,7 @@ async fn entry_that_is_read_again_is_recorded_once(
 
 #[tokio::test]
 async fn unreadable_entry_stays_visible_and_blocks_no_other() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     sell(&fixture, "a", 1).await;
     let journal = fixture.key("journal:*").await;

@@ -15,7 +15,7 @@ const SELLERS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consumer_stops_although_sales_continue() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 1_000_000).await;
     sell(&fixture, "a", 1).await;
     let stop = CancellationToken::new();
@@ -42,7 +42,7 @@ async fn consumer_stops_although_sales_continue() {
 
 #[tokio::test]
 async fn consumer_creates_no_keys_for_empty_journals() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.settle().await;
     let keys = async |pattern| run::<Vec<String>>(&fixture, &["KEYS", pattern]).await;
     assert_eq!(keys("*").await, [""; 0]);

@@ -51,7 +51,7 @@ impl Way {
 /// the memory.
 #[tokio::test]
 async fn operation_is_remembered_once_with_or_without_a_key() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     let before = remembered(&fixture).await;
     let [scripted, watched, written] =
@@ -99,7 +99,7 @@ async fn key_is_found_in_sql_after_redis_has_lost_everything(
     }
     let first = deduction_with_key("a", 2, "k");
     let sold = way.deduct(&fixture, &first).await;
-    assert_eq!(sold, On::REDIS.done(8));
+    assert_eq!(sold, On::Redis.done(8));
     fixture.settle().await;
     flush(&fixture).await;
 
@@ -119,7 +119,7 @@ async fn key_is_found_in_sql_after_redis_has_lost_everything(
     // A new key counts as unused, and so does the same key on another SKU.
     for (sku, key, remaining) in [("a", "new", 7), ("b", "k", 9)] {
         let sold = way.deduct(&fixture, &deduction_with_key(sku, 1, key)).await;
-        assert_eq!(sold, On::REDIS.done(remaining));
+        assert_eq!(sold, On::Redis.done(remaining));
     }
     assert_exact(&fixture, "a", 3, 7).await;
     assert_exact(&fixture, "b", 1, 9).await;
@@ -127,7 +127,7 @@ async fn key_is_found_in_sql_after_redis_has_lost_everything(
 
 #[tokio::test]
 async fn adjustment_in_sql_is_not_repeated_after_a_loss_of_redis() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     let adjust = async || {
         let adjusted = fixture.store.adjust(&adjustment_with_key(5, "k")).await;
@@ -153,7 +153,7 @@ async fn sql_is_asked_for_keys_only_after_a_recent_loss(
     #[case] loaded_ago: Option<u64>,
     #[case] asked: bool,
 ) {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     let sell = async || {
         let sale = deduction_with_key("a", 1, "k");

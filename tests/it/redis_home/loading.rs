@@ -17,7 +17,7 @@ use crate::store_contract::fixture::{
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_level_is_loaded_once_by_concurrent_buyers() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     for round in 0..5_i64 {
         let sku = format!("sku-{round}");
         fixture.put(&sku, 50).await;
@@ -40,7 +40,7 @@ async fn lost_level_is_loaded_once_by_concurrent_buyers() {
 /// As when Redis evicts a key: the level in SQL is older than the journal.
 #[tokio::test]
 async fn evicted_level_is_loaded_with_the_sales_in_the_journal() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("other", 100).await;
     fixture.put("a", 10).await;
     sell(&fixture, "a", 2).await;
@@ -65,7 +65,7 @@ async fn evicted_level_is_loaded_with_the_sales_in_the_journal() {
 
 #[tokio::test]
 async fn sales_lost_before_sql_had_them_are_sold_again() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     sell(&fixture, "a", 4).await;
     fixture.settle().await;
@@ -79,7 +79,7 @@ async fn sales_lost_before_sql_had_them_are_sold_again() {
 /// A write with a version that was read before a loss must not match a later state.
 #[tokio::test]
 async fn versions_are_never_reused_after_repeated_losses() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     for _ in 0..5 {
         sell(&fixture, "a", 2).await;
@@ -96,7 +96,7 @@ async fn versions_are_never_reused_after_repeated_losses() {
 /// level in Redis does not know of.
 #[tokio::test]
 async fn sales_that_only_sql_has_show_as_drift() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     let earlier = sell_and_remember(&fixture, "a", 4).await;
     sell(&fixture, "a", 3).await;
@@ -117,7 +117,7 @@ async fn sales_that_only_sql_has_show_as_drift() {
 /// The repair that the README describes. An adjustment does not repair drift: it is a movement.
 #[tokio::test]
 async fn drift_is_repaired_in_the_level_itself() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     let level = fixture.key("stock:*:a:main").await;
     let add = async |field: &str, units: i64| {
@@ -148,7 +148,7 @@ async fn drift_is_repaired_in_the_level_itself() {
 /// that SQL has applied; otherwise they would be missing in SQL and in a level loaded again.
 #[tokio::test]
 async fn clock_that_is_behind_loses_no_sale_of_a_loaded_level() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     sell(&fixture, "a", 1).await;
     let journal = fixture.key("journal:*").await;
@@ -179,7 +179,7 @@ async fn clock_that_is_behind_loses_no_sale_of_a_loaded_level() {
 #[case::too_large(&["on_hand", "1", "held", "0", "backorder_limit", "0", "version", "99999999999999999999"])]
 #[tokio::test]
 async fn level_is_not_loaded_from_an_invalid_entry(#[case] counters: &[&str]) {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("a", 10).await;
     sell(&fixture, "a", 2).await;
     let journal = fixture.key("journal:*").await;
@@ -196,7 +196,7 @@ async fn level_is_not_loaded_from_an_invalid_entry(#[case] counters: &[&str]) {
 
 #[tokio::test]
 async fn each_home_refuses_stock_of_the_other() {
-    let fixture = Fixture::on(On::REDIS).await;
+    let fixture = Fixture::on(On::Redis).await;
     fixture.put("redis", 5).await;
     let mut in_sql = level_change("sql", 5);
     in_sql.home = Some(Home::Sql);

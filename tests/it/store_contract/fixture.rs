@@ -42,8 +42,6 @@ pub(crate) const POSTGRES: On = On::Sql(Backend::Postgres);
 pub(crate) const REDIS: On = On::Redis;
 
 impl On {
-    pub(crate) const REDIS: Self = Self::Redis;
-
     /// Its SQL database.
     pub(crate) fn backend(self) -> Backend {
         match self {

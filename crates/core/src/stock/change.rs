@@ -46,7 +46,7 @@ pub struct LevelChange {
     pub precondition: Option<Precondition>,
     /// The levels that the precondition is about.
     pub scope: Scope,
-    /// When the caller is answered at the latest. In SQL, no change is made later.
+    /// When the caller is answered at the latest. No change is made later.
     pub deadline: Instant,
 }
 
@@ -67,7 +67,7 @@ pub struct Adjustment {
     pub reference: Option<Remark>,
     /// The caller's key, if one was sent.
     pub idempotency: Option<Idempotency>,
-    /// When the caller is answered at the latest. In SQL, no adjustment is made later.
+    /// When the caller is answered at the latest. No adjustment is made later.
     pub deadline: Instant,
 }
 

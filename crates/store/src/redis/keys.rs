@@ -60,6 +60,11 @@ impl Keys {
         format!("stock:{}:{sku}:{warehouse}", self.tag(shard))
     }
 
+    /// A string that exists until an attempt with `WATCH` expires.
+    pub(super) fn attempt(&self, shard: Shard, operation: OperationId) -> String {
+        format!("attempt:{}:{operation}", self.tag(shard))
+    }
+
     /// A string: the dedup entry of an idempotency key, or of an operation without one.
     pub(super) fn dedup(
         &self,

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use redis::ScriptInvocation;
+use tokio::time::Instant;
 
-use super::errors::{Failed, bad_answer};
+use super::errors::bad_answer;
 use super::keys::{Keys, Shard};
 use super::scripts::{self, Answer};
 use super::{RedisStore, attempt};
@@ -38,6 +39,8 @@ pub(super) struct WriteRequest {
     pub(super) counters: String,
     /// The key of the dedup entry.
     pub(super) dedup_key: String,
+    /// The key that ends an attempt with `WATCH` when it expires.
+    pub(super) attempt: String,
     /// The movement as the journal stores it.
     pub(super) movement: String,
     /// How long Redis keeps the dedup entry.
@@ -56,6 +59,7 @@ impl WriteRequest {
             journal: keys.journal(shard),
             counters: keys.counters(shard),
             dedup_key: keys.dedup(shard, sku, operation, key),
+            attempt: keys.attempt(shard, operation),
             movement: row.to_journal_text(),
             dedup_millis: key.map_or(OPERATION_DEDUP_MILLIS, |_| KEY_DEDUP_MILLIS),
             key_checked: key.is_none(),
@@ -91,6 +95,8 @@ struct Wanted<'a> {
     fence: Option<&'a Fence>,
     /// The keys of levels, and the versions that they must have.
     expected_versions: Vec<(String, i64)>,
+    /// When the caller is answered at the latest.
+    deadline: Instant,
 }
 
 fn or_empty(value: Option<impl ToString>) -> String {
@@ -120,6 +126,7 @@ impl RedisStore {
             backorder_limit: None,
             fence,
             expected_versions,
+            deadline: deduction.deadline,
         };
         match self.write(request, key, &wanted).await? {
             // Redis lost the level since it was read: read it again.
@@ -141,7 +148,8 @@ impl RedisStore {
             Err(outcome) => return Ok(outcome),
         };
         let row = LedgerRow::from_level_change(change, &planned);
-        self.write_level(planned.level, &existing, row, None).await
+        let written = (planned.level, row, change.deadline);
+        self.write_level(written, &existing, None).await
     }
 
     /// Adds units to a level, or removes them.
@@ -159,15 +167,16 @@ impl RedisStore {
         };
         let row = LedgerRow::from_adjustment(adjustment, &level);
         let key = adjustment.idempotency.as_ref();
-        self.write_level(level, &[read], row, key).await
+        let written = (level, row, adjustment.deadline);
+        self.write_level(written, &[read], key).await
     }
 
-    /// Writes `level` and its movement if all levels in `read` still have their versions.
+    /// Writes a level and its movement before the deadline, if all levels in `read` still have their
+    /// versions.
     async fn write_level(
         &self,
-        level: StockLevel,
+        (level, row, deadline): (StockLevel, LedgerRow, Instant),
         read: &[StockLevel],
-        row: LedgerRow,
         key: Option<&Idempotency>,
     ) -> Result<ChangeOutcome, StoreError> {
         let keys = self.keys().await?;
@@ -181,6 +190,7 @@ impl RedisStore {
             backorder_limit: Some(level.backorder_limit),
             fence: None,
             expected_versions: read.iter().map(expected).collect(),
+            deadline,
         };
         let request = WriteRequest::new(keys, row, key);
         Ok(match self.write(request, key, &wanted).await? {
@@ -223,6 +233,7 @@ impl RedisStore {
         request: &WriteRequest,
         wanted: &Wanted<'_>,
     ) -> Result<Answer, StoreError> {
+        let expiry = self.shared.expiry(wanted.deadline).await?;
         let mut script = scripts::WRITE.arg(self.options.journal_limit);
         request.add_keys(&mut script);
         request.add_operation(&mut script);
@@ -230,12 +241,13 @@ impl RedisStore {
             .arg(wanted.on_hand)
             .arg(or_empty(wanted.backorder_limit))
             .arg(or_empty(wanted.fence.map(|fence| fence.token)))
-            .arg(or_empty(wanted.fence.map(|fence| &fence.source)));
+            .arg(or_empty(wanted.fence.map(|fence| &fence.source)))
+            .arg(expiry.at);
         for (level, version) in &wanted.expected_versions {
             script.key(level).arg(*version);
         }
         let answer = self.shared.run(&script).await;
-        let answer = answer.map_err(Failed::writing)?;
+        let answer = answer.map_err(|failed| failed.writing().expiring(expiry))?;
         Answer::parse(answer.first().map_or("", String::as_str))
     }
 }

@@ -6,7 +6,8 @@ use std::error::Error;
 use deadpool::managed::{Object, PoolError};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, Value};
-use stocklock_core::ports::Server;
+use stocklock_core::ports::{Expiry, Server};
+use tokio::time::Instant;
 
 use super::errors::{RedisFailure, connecting, is_connection_error, reading, writing};
 use super::levels::{Counters, level, read_level};
@@ -19,16 +20,22 @@ use crate::journal::{self, format_line};
 use stocklock_core::stock::StockLevel;
 
 impl RedisStore {
-    /// Makes one attempt. Returns [`Answer::Conflict`] if another client wrote in between.
-    pub(super) async fn watch(&self, request: &WriteRequest) -> Result<Answer, StoreError> {
+    /// Makes one attempt, for a caller who is answered by `deadline`. Returns [`Answer::Conflict`] if
+    /// another client wrote in between, or the attempt has expired.
+    pub(super) async fn watch(
+        &self,
+        request: &WriteRequest,
+        deadline: Instant,
+    ) -> Result<Answer, StoreError> {
+        let expiry = self.shared.expiry(deadline).await?;
         let limit = u64::from(self.options.journal_limit);
         if self.options.watch_on == WatchOn::Shared {
             let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
-            return watch_and_deduct(&mut connection, request, limit).await;
+            return watch_and_deduct(&mut connection, request, expiry, limit).await;
         }
         let mut taken = self.exclusive.get().await.map_err(no_connection)?;
         taken.in_use = true;
-        let answer = watch_and_deduct(&mut taken.connection, request, limit).await;
+        let answer = watch_and_deduct(&mut taken.connection, request, expiry, limit).await;
         match &answer {
             Ok(_) => taken.in_use = false,
             Err(error) => {
@@ -58,8 +65,16 @@ fn affects_all_connections(error: &StoreError) -> bool {
 }
 
 /// The replies: the level, when it was loaded, the journal's number of entries and its counter
-/// `waiting`, whether there is a dedup entry, and the time.
-type WatchReply = (Counters, Option<i64>, u64, Option<String>, bool, (i64, i64));
+/// `waiting`, whether there is a dedup entry, whether the attempt has not expired, and the time.
+type WatchReply = (
+    Counters,
+    Option<i64>,
+    u64,
+    Option<String>,
+    bool,
+    bool,
+    (i64, i64),
+);
 
 /// What was read under `WATCH`.
 struct Watched {
@@ -70,6 +85,8 @@ struct Watched {
     waiting: u64,
     /// Whether the operation has a dedup entry.
     remembered: bool,
+    /// Whether the attempt had not expired when the `WATCH` began.
+    in_time: bool,
     /// The server's clock, in milliseconds.
     millis: i64,
 }
@@ -78,9 +95,10 @@ struct Watched {
 async fn watch_and_deduct(
     connection: &mut MultiplexedConnection,
     request: &WriteRequest,
+    expiry: Expiry,
     journal_limit: u64,
 ) -> Result<Answer, StoreError> {
-    let watched = watch_and_read(connection, request).await?;
+    let watched = watch_and_read(connection, request, expiry).await?;
     let next = match decide(watched, request, journal_limit) {
         Ok(next) => next,
         Err(answer) => {
@@ -89,41 +107,53 @@ async fn watch_and_deduct(
             return Ok(answer);
         }
     };
-    // The reply is nil if another client wrote in between. Then `EXEC` executed nothing.
+    // The reply is nil if another client wrote in between, or if the key of the attempt has expired.
+    // Then `EXEC` executed nothing.
     let transaction = transaction(request, &next);
     let executed: RedisResult<Option<Value>> = transaction.query_async(connection).await;
-    Ok(match executed.map_err(writing)? {
-        Some(_) => Answer::Written {
-            available: next.available(),
-            version: next.version,
+    Ok(
+        match executed.map_err(|error| writing(error).expiring(expiry))? {
+            Some(_) => Answer::Written {
+                available: next.available(),
+                version: next.version,
+            },
+            None => Answer::Conflict,
         },
-        None => Answer::Conflict,
-    })
+    )
 }
 
 async fn watch_and_read(
     connection: &mut MultiplexedConnection,
     request: &WriteRequest,
+    expiry: Expiry,
 ) -> Result<Watched, StoreError> {
     let mut commands = redis::pipe();
     commands
+        .cmd("SET")
+        .arg(&request.attempt)
+        .arg("")
+        .arg("PXAT")
+        .arg(expiry.at)
+        .ignore()
         .cmd("WATCH")
-        .arg(&[&*request.level, &request.dedup_key])
+        .arg(&[&*request.level, &request.dedup_key, &request.attempt])
         .ignore()
         .add_command(read_level(&request.level))
         .hget(&*request.level, "loaded")
         .xlen(&request.journal)
         .hget(&request.counters, "waiting")
         .exists(&request.dedup_key)
+        .exists(&request.attempt)
         .cmd("TIME");
     let read: RedisResult<WatchReply> = commands.query_async(connection).await;
-    let (counters, loaded, entries, counted, remembered, (seconds, micros)) =
+    let (counters, loaded, entries, counted, remembered, in_time, (seconds, micros)) =
         read.map_err(reading)?;
     Ok(Watched {
         level: level(&request.row.sku, &request.row.warehouse, counters)?,
         loaded,
         waiting: waiting_movements(entries, counted.as_deref()),
         remembered,
+        in_time,
         millis: seconds * 1000 + micros / 1000,
     })
 }
@@ -137,6 +167,9 @@ fn decide(
 ) -> Result<StockLevel, Answer> {
     if watched.remembered {
         return Err(Answer::Duplicate);
+    }
+    if !watched.in_time {
+        return Err(Answer::Conflict);
     }
     let level = watched.level.ok_or(Answer::Absent)?;
     let may_be_lost = |loaded| watched.millis < loaded + request.dedup_millis;

@@ -6,8 +6,7 @@
 local some_remembered = redis.call('EXISTS', unpack(KEYS, 4)) > 0
 local now, waiting = read_level(), count_waiting()
 local movements, deducted = {}, {}
-local time = redis.call('TIME')
-local millis = time[1] * 1000 + math.floor(time[2] / 1000)
+local called_at = millis()
 
 local function is_remembered(dedup_key)
   return deducted[dedup_key] or some_remembered and redis.call('EXISTS', dedup_key) == 1
@@ -15,7 +14,7 @@ end
 
 local function deduct(dedup_key, movement, dedup_ttl, key_checked, units, expires_at)
   if is_remembered(dedup_key) then return 'duplicate' end
-  if millis >= expires_at then return 'conflict' end
+  if called_at >= expires_at then return 'conflict' end
   if not now then return 'absent' end
   if key_may_be_lost(now, key_checked, dedup_ttl) then return 'key_may_be_lost' end
   local remaining = available(now) - units

@@ -6,6 +6,12 @@ local level, journal, counters, journal_limit = KEYS[1], KEYS[2], KEYS[3], tonum
 -- Formats a whole number. By default, Lua writes large numbers with an exponent.
 local function text(number) return string.format('%d', number) end
 
+-- The server's clock, in milliseconds since 1970.
+local function millis()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
 -- Reads the level. Returns nil if Redis does not have it.
 local function read_level()
   local read = redis.call('HMGET', level, 'on_hand', 'held', 'backorder_limit', 'version', 'loaded')

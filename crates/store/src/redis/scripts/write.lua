@@ -2,10 +2,11 @@
 -- KEYS, after those of the prelude: the operation's dedup key, then levels whose versions must be those
 -- in ARGV.
 -- ARGV, after that of the prelude: the movement, the lifetime of the dedup entry in ms, 1 if SQL does
--- not have the key, on_hand, backorder_limit or '', a fencing token and its source or '' and '', then
--- the expected versions.
+-- not have the key, on_hand, backorder_limit or '', a fencing token and its source or '' and '', when
+-- the attempt expires, in ms since 1970, then the expected versions.
 local dedup_key, movement, dedup_ttl, key_checked = KEYS[4], ARGV[2], ARGV[3], ARGV[4]
 if redis.call('EXISTS', dedup_key) == 1 then return {'duplicate'} end
+if millis() >= tonumber(ARGV[9]) then return {'conflict'} end
 local now = read_level()
 if not now then return {'absent'} end
 if key_may_be_lost(now, key_checked, dedup_ttl) then return {'key_may_be_lost'} end
@@ -15,7 +16,7 @@ if token ~= '' then
   if last[2] == source and tonumber(last[1]) > tonumber(token) then return {'fenced'} end
 end
 for i = 5, #KEYS do
-  if redis.call('HGET', KEYS[i], 'version') ~= ARGV[4 + i] then return {'conflict'} end
+  if redis.call('HGET', KEYS[i], 'version') ~= ARGV[5 + i] then return {'conflict'} end
 end
 local before = available(now)
 now.on_hand, now.version = tonumber(ARGV[5]), now.version + 1
