@@ -27,6 +27,7 @@ mod consumer;
 mod consumer_names;
 mod consumer_stop;
 mod dedup;
+mod distant_ledger;
 mod exactly_once;
 mod first_requests;
 mod hot_shard;

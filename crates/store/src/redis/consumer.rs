@@ -37,8 +37,9 @@ const REFRESH_EVERY: Duration = Duration::from_millis(500);
 /// How often a consumer deletes the names of ended consumers.
 const RETIRE_EVERY: Duration = Duration::from_secs(5);
 
-/// A transaction takes no further entry once it has this many movements.
-const BATCH: usize = 500;
+/// A transaction takes no further entry once it has this many movements. It is fewer while SQL is too
+/// slow for this many.
+const MAX_BATCH: usize = 500;
 
 /// One consumer of all journals.
 #[derive(Debug)]
@@ -47,6 +48,8 @@ pub struct JournalConsumer {
     name: String,
     /// Entries that were read and are not known to be applied.
     backlog: Vec<StreamEntry>,
+    /// The number of movements in a transaction: half of the last one that took too long.
+    batch: usize,
     entry_errors: EntryErrorLog,
     backoff: Backoff,
 }
@@ -58,6 +61,7 @@ impl JournalConsumer {
             // Unique per process: a restarted replica claims the entries of its predecessor.
             name: format!("{replica}-{:08x}", fastrand::u32(..)),
             backlog: Vec::new(),
+            batch: MAX_BATCH,
             entry_errors: EntryErrorLog::new(),
             backoff: Backoff::default(),
         }
@@ -155,9 +159,15 @@ impl JournalConsumer {
     /// Applies the backlog to SQL in batches, and acknowledges each batch.
     async fn apply_backlog(&mut self) -> Result<(), StoreError> {
         while !self.backlog.is_empty() {
-            let size = batch_size(&self.backlog);
+            let size = batch_size(&self.backlog, self.batch);
             let batch: Vec<StreamEntry> = self.backlog.drain(..size).collect();
-            if let Err(error) = self.apply_batch(&batch).await {
+            let applied = self.apply_batch(&batch).await;
+            self.batch = match &applied {
+                Ok(()) => (2 * self.batch).min(MAX_BATCH),
+                Err(error) if took_too_long(error) => (self.batch / 2).max(1),
+                Err(_) => self.batch,
+            };
+            if let Err(error) = applied {
                 // Entries that SQL refused stay in the journal and are claimed again later.
                 if !matches!(error, StoreError::Bug(_)) {
                     self.backlog.splice(0..0, batch);
@@ -248,14 +258,23 @@ fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
     due
 }
 
-/// How many entries of the backlog the next transaction applies.
-fn batch_size(backlog: &[StreamEntry]) -> usize {
+/// Whether a smaller transaction may succeed.
+fn took_too_long(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::TooSlow(_) | StoreError::LockWait(_) | StoreError::OutcomeUnknown(..)
+    )
+}
+
+/// How many entries of the backlog the next transaction applies, which takes no further entry once it
+/// has this many movements.
+fn batch_size(backlog: &[StreamEntry], most: usize) -> usize {
     let mut movements = 0;
     let fits = |read: &&StreamEntry| {
         let before = movements;
         // An entry that could not be parsed counts as one movement.
         movements += read.movements().len().max(1);
-        before < BATCH
+        before < most
     };
     backlog.iter().take_while(fits).count()
 }
