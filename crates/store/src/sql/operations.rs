@@ -43,8 +43,6 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
             .await
     }
 
-    /// The last message of a request arrives by its deadline, or changes nothing. Its statement may
-    /// run for the statement limit. COMMIT may then arrive until the server ends the transaction.
     async fn final_operations(
         &self,
         of: &OperationFilter,
@@ -52,9 +50,6 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
     ) -> Result<Option<Vec<Movement>>> {
         let statement_limit = self.health.statement_limit().as_millis();
         let statement_limit = i64::try_from(statement_limit).unwrap_or(i64::MAX);
-        let ended_by = deadline
-            .saturating_add(CLOCK_MARGIN)
-            .saturating_add(statement_limit);
         // No server ends SQLite's transactions. This one begins when no other writes.
         let pool = if D::EMBEDDED {
             &self.writers
@@ -65,7 +60,10 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
             let mut tx = pool.begin(D::WORDS.begin).await?;
             let clock = tx.fetch(clock_and_idle_limit(&D::WORDS), &[]).await;
             let clock: Vec<(i64, i64)> = clock.map_err(before_commit)?;
-            let found = if clock.iter().all(|(now, idle)| now - idle > ended_by) {
+            let is_over = |&(now, idle_limit): &(i64, i64)| {
+                now > last_effect(deadline, statement_limit, idle_limit)
+            };
+            let found = if clock.iter().all(is_over) {
                 let (statement, values) = select::<D>(of);
                 let found = tx.fetch(statement, &values).await;
                 let found: Vec<LedgerRow> = found.map_err(before_commit)?;
@@ -85,6 +83,17 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
         let found: Vec<(String,)> = self.select(&self.ledger_readers, OF_HOME, &home).await?;
         Ok(!found.is_empty())
     }
+}
+
+/// When a request may have an effect at the latest. All times are in milliseconds.
+///
+/// Its last message arrives by its deadline, or changes nothing. Its statement may run for the statement
+/// limit. COMMIT may then arrive until the server ends the transaction.
+fn last_effect(deadline: i64, statement_limit: i64, idle_limit: i64) -> i64 {
+    deadline
+        .saturating_add(CLOCK_MARGIN)
+        .saturating_add(statement_limit)
+        .saturating_add(idle_limit)
 }
 
 /// Selects the movements of the operations.
@@ -130,4 +139,34 @@ fn clock_and_idle_limit(words: &Words) -> Statement {
     Statement::built(format!(
         "SELECT cast({now} AS {integer}), cast({idle_limit} AS {integer})"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sql::MySqlServer;
+
+    #[test]
+    fn request_has_no_effect_after_the_sum_of_its_limits() {
+        let (deadline, statement_limit) = (5_000, 2_500);
+        let idle_transaction = 10_000;
+        assert_eq!(
+            last_effect(deadline, statement_limit, idle_transaction),
+            5_000 + 10_000 + 2_500 + 10_000
+        );
+        let eight_hours = 28_800_000;
+        assert_eq!(
+            last_effect(deadline, statement_limit, eight_hours),
+            5_000 + 10_000 + 2_500 + eight_hours
+        );
+        assert_eq!(last_effect(i64::MAX, statement_limit, 0), i64::MAX);
+    }
+
+    /// MySQL ends no idle transaction before it ends the idle connection.
+    #[test]
+    fn idle_limit_of_mysql_is_that_of_a_connection() {
+        let Statement { text, .. } = clock_and_idle_limit(&MySqlServer::WORDS);
+        let text = text.as_str();
+        assert!(text.contains("/*!50708 @@wait_timeout */ * 1000"), "{text}");
+    }
 }
