@@ -85,8 +85,7 @@ async fn assert_cannot_restart(program: &str, url: &str) {
 /// Goal: no sale fails during the migrations, although a reader keeps a transaction open, and none while
 /// the two releases sell side by side.
 ///
-/// Method: a reader is open during a race, once while the migrations begin, and once more while they build
-/// indexes. This build as its own predecessor has only indexes to build.
+/// Method: a reader is open during a race, when the migrations begin and again when they build indexes. This build as its own predecessor has only indexes to build.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upgrade_under_load_fails_no_sale(#[values(Mysql, Postgres)] backend: Backend) {
