@@ -31,7 +31,6 @@ mod errors;
 mod idempotency;
 mod keys;
 mod levels;
-mod operations;
 mod scripts;
 mod server_check;
 mod streams;
@@ -44,6 +43,7 @@ pub use consumer::JournalConsumer;
 use errors::bad_answer;
 use keys::Keys;
 use scripts::Answer;
+pub use streams::{JournalReport, RejectedEntry};
 use update::WriteRequest;
 
 /// How many keys one `SCAN` looks at.

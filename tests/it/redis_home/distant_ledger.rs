@@ -6,10 +6,10 @@ use std::time::Duration;
 use rstest::rstest;
 use stocklock::ports::{DeductionStore as _, RedisMethod};
 use stocklock_testkit::eventually;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{assert_exact, fixture, journal_lengths, sell};
+use super::{assert_exact, consume, fixture, journal_lengths, sell};
 use crate::store_contract::fixture::{
     Fixture, Raw, assert_deducted, deduction_with_key, redis_options,
 };
@@ -24,14 +24,6 @@ const AT_ONCE: usize = 8;
 const DELAY: Duration = Duration::from_millis(20);
 /// The bound on applying one sale of each SKU.
 const APPLIED_WITHIN: Duration = Duration::from_secs(30);
-
-/// Runs a consumer of the store until the token is cancelled.
-fn consume(fixture: &Fixture) -> (JoinHandle<()>, CancellationToken) {
-    let stop = CancellationToken::new();
-    let consumer = fixture.consumer();
-    let running = tokio::spawn(consumer.run(stop.clone(), |_| ()));
-    (running, stop)
-}
 
 /// Creates the SKUs and sells one unit of each.
 async fn sell_each(fixture: &Fixture) -> Vec<String> {
@@ -66,14 +58,16 @@ async fn many_skus_are_applied_in_time_far_from_the_database(
     assert_eq!(journal_lengths(&redis).await.iter().sum::<i64>(), 500);
     proxy.set(Mode::Delay(DELAY)).await;
 
-    let (running, stop) = consume(&far);
+    let stop = CancellationToken::new();
+    let consumer = tokio::spawn(consume(far.consumer(), stop.clone()));
 
     eventually("the journals are empty", APPLIED_WITHIN, async || {
         journal_lengths(&redis).await.is_empty()
     })
     .await;
     stop.cancel();
-    running.await.expect("the consumer stops");
+    let repeated = consumer.await.expect("the consumer stops");
+    assert_eq!(repeated, 0, "entries were applied again");
     for sku in skus.iter().step_by(50) {
         assert_exact(&near, sku, 1, 4).await;
     }
@@ -95,13 +89,14 @@ async fn batch_is_made_smaller_until_a_slow_database_finishes() {
     ] {
         raw.run(slow).await.expect("the trigger can be created");
     }
-    let (running, stop) = consume(&fixture);
+    let stop = CancellationToken::new();
+    let consumer = tokio::spawn(consume(fixture.consumer(), stop.clone()));
     let redis = fixture.redis_url().expect("stock lives in Redis");
     eventually("the journal is empty", APPLIED_WITHIN, async || {
         journal_lengths(redis).await.is_empty()
     })
     .await;
     stop.cancel();
-    running.await.expect("the consumer stops");
+    consumer.await.expect("the consumer stops");
     assert_exact(&fixture, "a", SALES, 0).await;
 }

@@ -37,14 +37,17 @@ const UPDATED: [&str; 7] = [
 type Mirrors = HashMap<(Sku, Warehouse), MirrorRow>;
 
 /// Records the movements that the ledger does not have, and updates the levels to the last of their
-/// entries. The caller commits.
+/// entries. The caller commits. Returns how many of the entries the ledger had already.
 pub(super) async fn apply<D: Dialect>(
     tx: &mut Transaction<D>,
     entries: &[&JournalEntry],
-) -> Result<()> {
+) -> Result<usize> {
     let last = last_of_each_level(entries);
     let mut mirrors = lock_mirrors(tx, &last).await?;
-    let mut rows = new_movements(tx, entries).await?;
+    // After the levels are locked: no other consumer records these movements from now on.
+    let movements = entries.iter().flat_map(|entry| &entry.movements);
+    let recorded = recorded_among(tx, movements.map(|row| row.operation_id)).await?;
+    let mut rows = new_movements(entries, &recorded);
     drop_known_keys(tx, &mut rows).await?;
     for row in &mut rows {
         if let Some(mirror) = mirrors.get_mut(&place(row)) {
@@ -56,7 +59,11 @@ pub(super) async fn apply<D: Dialect>(
     let inserted = D::insert_entries(tx, &rows).await;
     // Another transaction has recorded a key since: the next attempt finds it.
     inserted.map_err(conflict_if_duplicate)?;
-    update_mirrors(tx, &mirrors, &last).await
+    update_mirrors(tx, &mirrors, &last).await?;
+    let is_recorded = |row: &LedgerRow| recorded.contains(&row.operation_id);
+    let repeated = entries.iter();
+    let repeated = repeated.filter(|entry| entry.movements.iter().any(is_recorded));
+    Ok(repeated.count())
 }
 
 /// Which of the operations are recorded.
@@ -99,17 +106,13 @@ async fn lock_mirrors<D: Dialect>(
 }
 
 /// The movements of the entries that are not recorded, in the order of the entries.
-async fn new_movements<D: Dialect>(
-    tx: &mut Transaction<D>,
-    entries: &[&JournalEntry],
-) -> Result<Vec<LedgerRow>> {
+fn new_movements(entries: &[&JournalEntry], recorded: &HashSet<Uuid>) -> Vec<LedgerRow> {
     let mut entries = entries.to_vec();
     entries.sort_by_key(|entry| entry.id);
+    let mut known = recorded.clone();
     let rows = entries.iter().flat_map(|entry| &entry.movements);
-    let mut rows: Vec<LedgerRow> = rows.cloned().collect();
-    let mut recorded = recorded_among(tx, rows.iter().map(|row| row.operation_id)).await?;
-    rows.retain(|row| recorded.insert(row.operation_id));
-    Ok(rows)
+    let rows = rows.filter(|row| known.insert(row.operation_id));
+    rows.cloned().collect()
 }
 
 /// Removes the keys that another movement has. In SQL a key is unique per caller, in Redis per caller

@@ -37,8 +37,8 @@ pub(crate) trait JournalSink: Send + Sync {
     ) -> Result<Option<(StockLevel, EntryId)>>;
 
     /// Records each movement of the entries once, even if it is applied repeatedly, and updates the
-    /// mirrors. All in one transaction.
-    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<()>;
+    /// mirrors. All in one transaction. Returns how many of the entries had been applied before.
+    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<usize>;
 
     /// Reads two things from one snapshot: the sums per warehouse over the SKU's movements up to the
     /// entry `last` and over those that did not come from the journal, and which of the operations
@@ -78,11 +78,12 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
         Ok(found.pop().map(|row| (row.level, row.entry)))
     }
 
-    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<()> {
+    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<usize> {
         self.write(async {
             let mut tx = self.writers.begin(D::WORDS.begin).await?;
-            apply(&mut tx, entries).await?;
-            tx.commit().await
+            let repeated = apply(&mut tx, entries).await?;
+            tx.commit().await?;
+            Ok(repeated)
         })
         .await
     }
