@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::pin::pin;
+use std::slice;
 use std::sync::Arc;
 use std::thread;
 
@@ -16,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::{runtime, spawn};
 
+use super::store_refusals::Private;
 use super::{assert_exact, deduct, fixture, fixture_with_journal_limit, flush, run, sell};
 use crate::store_contract::fixture::{
     Attempt, Fixture, On, deduction, deduction_with_key, redis_options,
@@ -310,4 +312,31 @@ async fn deduction_behind_aborted_calls_has_an_unknown_outcome() {
     other.join().unwrap();
     let outcome = third.await;
     assert_matches!(outcome, Err(StoreError::OutcomeUnknown(..)));
+}
+
+/// The others of the batch need no memory.
+#[tokio::test]
+async fn refused_sale_fails_no_other_of_its_batch() {
+    let redis = Private::start(&[]).await;
+    let fixture = &redis.fixture;
+    let known = deduction_with_key("a", 1, "known");
+    all(fixture, slice::from_ref(&known)).await;
+    redis.run("CONFIG SET maxmemory 1").await;
+    let orders = [
+        deduction("a", 8),
+        known,
+        deduction("a", 10),
+        deduction("a", 3),
+    ];
+    let attempts = try_all(fixture, &orders).await;
+    redis.run("CONFIG SET maxmemory 0").await;
+    let [sold, replay, short, other] = &attempts[..] else {
+        panic!("{attempts:?}")
+    };
+    for refused in [sold, other] {
+        assert_matches!(refused, Err(StoreError::Unavailable(..)));
+    }
+    assert_matches!(replay, Ok(AttemptOutcome::Duplicate));
+    assert_matches!(short, Ok(AttemptOutcome::Insufficient { available: 8 }));
+    assert_exact(fixture, "a", 2, 8).await;
 }

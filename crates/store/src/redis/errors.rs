@@ -99,6 +99,15 @@ fn answered_or(lost: impl Fn(DriverError) -> StoreError, error: RedisError) -> S
     }
 }
 
+/// Converts the text of a server's error within the answer of a script, which has changed nothing.
+pub(super) fn refused(text: &str) -> StoreError {
+    let error = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
+    match error.and_then(redis::Value::extract_error) {
+        Ok(_) => bad_answer(text),
+        Err(error) => reading(error),
+    }
+}
+
 /// An answer that no script gives.
 pub(super) fn bad_answer(answer: impl std::fmt::Debug) -> StoreError {
     StoreError::Bug(format!("redis answered {answer:?}").into())

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use redis::Script;
 
-use super::errors::bad_answer;
+use super::errors::{bad_answer, refused};
 use super::streams::PER_ENTRY;
 use crate::StoreError;
 use crate::journal::VERSION;
@@ -75,6 +75,9 @@ pub(super) enum Answer {
 
 impl Answer {
     pub(super) fn parse(answer: &str) -> Result<Self, StoreError> {
+        if let Some(error) = answer.strip_prefix("refused ") {
+            return Err(refused(error));
+        }
         let number = |text: &str| text.parse().map_err(|_| bad_answer(answer));
         let words: Vec<&str> = answer.split(' ').collect();
         Ok(match words[..] {
