@@ -39,6 +39,7 @@ mod late_messages;
 mod leases;
 mod loading;
 mod lost_answers;
+mod lost_keys;
 mod mixed_releases;
 mod readiness;
 mod refused_entries;

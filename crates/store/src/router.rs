@@ -347,6 +347,11 @@ impl DeductionStore for StoreRouter {
         }
         // Redis executes one script after the other, so no earlier one is still to come.
         let key = deduction.idempotency.as_ref();
-        Ok(self.recorded(sku, *operation, key).await?.into())
+        if let Some(movement) = self.recorded(sku, *operation, key).await? {
+            return Ok(Some(movement).into());
+        }
+        // Redis may have lost everything since the last attempt.
+        let recorded = self.sql.recorded(sku, *operation, key).await?;
+        Ok(recorded.filter(|movement| movement.sku == *sku).into())
     }
 }
