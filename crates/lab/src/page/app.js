@@ -131,7 +131,16 @@ function buildTabs(strategies, { limits, servers }) {
   byId("first-race").addEventListener("click", () => raceStrategy("no-lock"));
 }
 
+/** What the first visit shows before a race: the lost update as a picture. */
+function showExample() {
+  const picture = new Chart(drawEvidence);
+  byId("example-picture").replaceChildren(picture.node);
+  const deduction = (replica) => ({ replica, wrote: 9 });
+  picture.update({ read: 10, read_version: 17, first: deduction("replica-1"), second: deduction("replica-2") });
+}
+
 async function startPage() {
+  showExample();
   window.addEventListener("hashchange", showTab);
   showTab();
   try {

@@ -138,13 +138,13 @@ function drawSparkline({ name, series }, width) {
   return { height, label: `${name}, at most ${formatMs(highest)}`, parts };
 }
 
-/** Two deductions that read the same version, and what each wrote. */
+/** Two deductions that read the same version, and what each wrote. An example has no times. */
 function drawEvidence(evidence, width) {
   const { first, second, read, read_version: version } = evidence;
   const narrow = width < 600;
-  const [left, box, tall] = narrow ? [0, Math.min(104, width * 0.3), 42] : [86, 126, 42];
+  const [left, box, tall] = narrow ? [1, Math.min(104, width * 0.3), 42] : [86, 126, 42];
   const [laneA, laneB] = narrow ? [46, 130] : [32, 112];
-  const room = width - left;
+  const room = width - left - 1;
   const height = laneB + 32;
   const parts = [];
   const lane = (y, name) => {
@@ -160,19 +160,20 @@ function drawEvidence(evidence, width) {
   lane(laneA, same ? `${first.replica ?? "one"}, 1st` : first.replica);
   lane(laneB, same ? `${second.replica ?? "one"}, 2nd` : second.replica);
   const gap = new Date(second.at) - new Date(first.at);
+  const later = !second.at ? `${read} − 1` : gap >= 0 ? `${gap} ms later` : timeOfDay(second.at);
   const reads = [left, left + room * 0.05];
-  const writes = narrow ? [left + room * 0.38, width - box] : [left + room * 0.36, left + room * 0.56];
+  const writes = narrow ? [left + room * 0.38, width - box - 1] : [left + room * 0.36, left + room * 0.56];
   const [fromX, fromY, toX, toY] = [reads[0] + box / 2, laneA + tall / 2, reads[1] + box / 2, laneB - tall / 2];
   const bend = (fromY + toY) / 2;
   parts.push(drawing("path", { d: `M${fromX} ${fromY}C${fromX} ${bend} ${toX} ${bend} ${toX} ${toY}`, class: "same" }));
   parts.push(label(toX + 10, bend + 4, "the same version", { class: "limit-text" }));
   step(reads[0], laneA, `reads ${formatNumber(read)}`, `version ${formatNumber(version)}`, "read");
   step(reads[1], laneB, `reads ${formatNumber(read)}`, `version ${formatNumber(version)}`, "read");
-  step(writes[0], laneA, `writes ${formatNumber(first.wrote)}`, timeOfDay(first.at), "");
-  step(writes[1], laneB, `writes ${formatNumber(second.wrote)}`, gap >= 0 ? `${gap} ms later` : timeOfDay(second.at), "");
+  step(writes[0], laneA, `writes ${formatNumber(first.wrote)}`, first.at ? timeOfDay(first.at) : `${read} − 1`, "");
+  step(writes[1], laneB, `writes ${formatNumber(second.wrote)}`, later, "");
   const right = formatNumber(first.wrote + second.wrote - read);
   if (!narrow) {
-    const x = width - box;
+    const x = width - box - 1;
     const middle = (laneA + laneB) / 2;
     parts.push(drawing("path", { d: `M${writes[1] + box} ${laneB}L${x + box / 2} ${laneB}L${x + box / 2} ${middle + 26}`, class: "lane" }));
     parts.push(drawing("rect", { x, y: middle - 26, width: box, height: 52, rx: 8, class: "step wrong" }));

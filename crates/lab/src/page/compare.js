@@ -37,6 +37,7 @@ class CompareView {
     this.results = element("div", { class: "stack" },
       element("div", { class: "bars" }, this.bars.map(figure)),
       element("section", { class: "card", "aria-label": "Table" },
+        detail ? element("p", { class: "dim" }, "Choose a strategy to see its run below.") : null,
         element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Results of all strategies" },
           element("table", {}, element("thead", {}, element("tr", {}, this.heads)), this.body))));
     const head = element("section", { class: "card", "aria-label": "Progress" }, this.progress, this.said, this.skipped);
@@ -78,7 +79,8 @@ class CompareView {
     if (!this.detail) return;
     const current = race.end ? null : race.runs.at(-1);
     const chosen = race.runs.find((run) => run.start.strategy === this.chosen);
-    const shown = chosen ?? current ?? race.runs.at(-1);
+    const lost = race.runs.find((run) => run.row && (run.row.oversold > 0 || run.row.drift !== 0));
+    const shown = chosen ?? current ?? lost ?? race.runs.at(-1);
     this.detail.node.hidden = !shown;
     if (shown) this.detail.show(race, shown);
   }
@@ -100,11 +102,10 @@ class CompareView {
     this.skipped.replaceChildren(...skipped);
     const all = race.plan.strategies.length;
     const lost = rows.filter((row) => row.oversold > 0 || row.drift !== 0).map((row) => row.strategy);
-    const oversold = lost.length ? `Stock was lost by ${lost.join(" and ")}.` : "No strategy lost stock.";
-    const text = race.end
-      ? `${ENDED[race.end.state] ?? race.end.state} ${rows.length === 0 ? "" : oversold}`
-      : `${rows.length} of ${all} strategies have been raced.`;
-    setText(this.said, text);
+    const list = lost.join(", ").replace(/, ([^,]*)$/, " and $1");
+    const oversold = lost.length ? `${list} lost stock; the others did not.` : "No strategy lost stock.";
+    const progress = `${rows.length} of ${all} strategies have been raced.`;
+    setText(this.said, race.end && rows.length ? oversold : progress);
   }
 
   showTable(rows) {

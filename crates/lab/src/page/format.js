@@ -8,7 +8,7 @@ const wholeNumber = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const shortNumber = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
 
 function formatNumber(value) {
-  return value == null ? NONE : wholeNumber.format(value);
+  return value == null ? NONE : wholeNumber.format(value).replace("-", "−");
 }
 
 /** Milliseconds: two digits below 10, whole numbers above. */
@@ -149,7 +149,13 @@ function commandLine(name) {
   const button = element("button", { type: "button", class: "quiet small-button", onclick: copy, "aria-label": `Copy ${name}` }, "Copy");
   // Browsers have a clipboard only on loopback and on https.
   const node = element("div", { class: "command" }, code, navigator.clipboard ? [button, said] : null);
-  return { node, set: (text) => setText(code, text) };
+  const set = (text) => {
+    if (code.textContent === text) return;
+    // A line break between a flag and its value would be hard to read.
+    const words = text.split(/(?<= )(?=-)/).map((word) => element("span", { class: word.length < 40 ? "unbroken" : null }, word));
+    code.replaceChildren(...words);
+  };
+  return { node, set };
 }
 
 const toDraw = new Set();

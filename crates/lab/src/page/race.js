@@ -24,7 +24,7 @@ class Settings {
     this.prefix = prefix;
     this.line = commandLine("the command");
     this.inputs = {
-      stock: this.number("stock", "Stock", "units before the race"),
+      stock: this.number("stock", "Stock", "units at the start"),
       buyers: this.number("buyers", "Buyers", "at the same time"),
       orders: this.number("orders", "Orders each", "one after the other"),
       quantity: this.number("quantity", "Quantity", "units per order"),
@@ -268,7 +268,7 @@ class RaceTab {
   show(race) {
     if (this.race !== race) {
       this.race = race;
-      if (this.name === "race") byId("hero").hidden = true;
+      if (this.name === "race") byId("hero").hidden = byId("example").hidden = true;
       this.results.append(this.bar.node, this.view.node);
     }
     drawSoon(this.draw);

@@ -51,10 +51,11 @@ function bigNumber(name) {
   const value = element("dd", { class: "value" }, NONE);
   const note = element("dd", { class: "note" });
   const node = element("div", {}, element("dt", {}, name), value, note);
-  const set = (text, more, red) => {
+  const set = (text, more, { red = false, redNote = false } = {}) => {
     setText(value, text);
     setText(note, more);
     value.classList.toggle("red", red);
+    note.classList.toggle("red", redNote);
   };
   return { node, set };
 }
@@ -154,20 +155,21 @@ class RunView {
   showNumbers(plan, { start, row }, { sold, left, failed }) {
     const oversold = row ? row.oversold : Math.max(sold - plan.stock, 0);
     const { numbers } = this;
-    numbers.stock.set(formatNumber(plan.stock), "before the race", false);
+    numbers.stock.set(formatNumber(plan.stock), "before the race");
     const more = failed ? `, ${formatNumber(failed)} failed` : "";
-    numbers.sold.set(formatNumber(sold), `${plural(start.orders, "order")}${more}`, sold > plan.stock);
+    numbers.sold.set(formatNumber(sold), `${plural(start.orders, "order")}${more}`, { redNote: failed > 0 });
     const wrong = Boolean(row?.drift);
-    numbers.left.set(formatNumber(left), `stock − sold: ${formatNumber(plan.stock - sold)}`, wrong);
+    const note = wrong ? `off by ${formatNumber(Math.abs(row.drift))}` : `stock − sold: ${formatNumber(plan.stock - sold)}`;
+    numbers.left.set(formatNumber(left), note, { redNote: wrong });
     const never = oversold ? "units that never existed" : row ? "every unit sold existed" : "so far";
-    numbers.oversold.set(formatNumber(oversold), never, oversold > 0);
+    numbers.oversold.set(formatNumber(oversold), never, { red: oversold > 0 });
   }
 }
 
 /** The verdict in words, with everything that contradicts it. */
 function verdictCard(row, next) {
   const { text, tone } = verdictOf(row);
-  const list = (items) => items?.length && element("ul", {}, items.map((item) => element("li", {}, item)));
+  const list = (items) => items?.length > 0 && element("ul", {}, items.map((item) => element("li", {}, item)));
   const counts = (name, counts) => {
     if (!total(counts)) return null;
     const reasons = Object.entries(counts).map(([reason, count]) => `${formatNumber(count)} ${reason}`);

@@ -168,7 +168,7 @@ class StockTab {
   deductForm(sku) {
     const path = ({ strategy }) => `/stock/deduct${strategy ? `?strategy=${encodeURIComponent(strategy)}` : ""}`;
     const body = ({ quantity, warehouse }) => ({ sku, quantity: Number(quantity), ...(warehouse && warehouse !== "main" ? { warehouse } : {}) });
-    const options = [element("option", { value: "" }, "the configured one"),
+    const options = [element("option", { value: "" }, "configured"),
       ...this.strategies.map(({ name, available }) => element("option", { value: name, disabled: !available }, name))];
     return smallForm({
       name: "Deduct",
@@ -194,7 +194,7 @@ class StockTab {
       name: "Adjust",
       title: "Adjust",
       fields: [
-        ["delta", "Units, negative to take", { type: "number", value: 10, required: true }],
+        ["delta", "Units (+ or −)", { type: "number", value: 10, required: true }],
         ["warehouse", "Warehouse", { value: "main", required: true, maxlength: 64 }],
         ["reason", "Reason", { value: "delivery", required: true, maxlength: 200 }],
       ],
