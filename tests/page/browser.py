@@ -13,6 +13,7 @@ import unittest
 import urllib.error
 import urllib.request
 
+from axe_core_python.selenium import Axe
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.options import Options
@@ -26,6 +27,8 @@ PAUSE_SECONDS = 0.05
 DESKTOP = (1280, 900)
 PHONE = (360, 800)
 VIEWS = ("race", "compare", "strategies", "stock/1001")
+# What axe-core checks.
+WCAG_AA = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}}
 # Orders that every strategy settles in about a second.
 SMALL = {"home": "sql", "stock": 200, "buyers": 20, "orders": 15, "quantity": 1, "replicas": 2, "rtt_ms": 0, "guard": True}
 
@@ -207,6 +210,12 @@ class Browser(webdriver.Chrome):
         data = self.execute_cdp_cmd("Page.captureScreenshot", options)["data"]
         with open(path, "wb") as file:
             file.write(base64.b64decode(data))
+
+
+def violations(browser):
+    """The violations of the shown document, as texts."""
+    found = Axe().run(browser, options=WCAG_AA)["violations"]
+    return [f"{each['id']}: {node['html'][:200]} {node['failureSummary']}" for each in found for node in each["nodes"]]
 
 
 class PageTest(unittest.TestCase):

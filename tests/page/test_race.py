@@ -19,11 +19,11 @@ class Race(PageTest):
         return new[0]
 
     def verdict(self):
-        return until("there is a verdict", lambda: self.browser.shown("#race .verdict"))[0]
+        return until("there is a verdict", lambda: self.browser.shown("#view-race .verdict"))[0]
 
     def running(self):
         """The number of units sold, once some are."""
-        return until("units are sold", lambda: self.browser.shown("#race .state.live") and self.browser.number("Sold"))
+        return until("units are sold", lambda: self.browser.shown("#view-race .state.live") and self.browser.number("Sold"))
 
     def test_no_lock_red_number_is_that_of_the_audit(self):
         race = self.start("no-lock", stock=1000, buyers=50, orders=40)
@@ -34,8 +34,8 @@ class Race(PageTest):
         self.assertEqual(shown, row["oversold"])
         self.assertIn("bad", verdict.get_attribute("class"))
         self.assertIn(row["headline"], verdict.text)
-        self.assertIn("red", self.browser.shown("#race .big .value")[3].get_attribute("class"))
-        self.assertTrue(self.browser.shown("#race .oversold-area"))
+        self.assertIn("red", self.browser.shown("#view-race .big .value")[3].get_attribute("class"))
+        self.assertTrue(self.browser.shown("#view-race .oversold-area"))
         # The lab itself has the stock, unless the race has a database of its own.
         status, _ = self.lab.request("GET", f"/stock/{row['sku']}/audit")
         if status == 200:
@@ -44,8 +44,8 @@ class Race(PageTest):
         self.assertEqual(self.browser.number("Sold"), row["sold_units"])
         self.assertEqual(self.browser.number("Counter says left"), row["left"])
         if row["evidence"]["found"] == "lost-update":
-            until("the evidence is drawn", lambda: self.browser.shown("#race svg .step"))
-            self.assertIn(row["evidence"]["first"]["operation"], self.browser.text("#race .operations"))
+            until("the evidence is drawn", lambda: self.browser.shown("#view-race svg .step"))
+            self.assertIn(row["evidence"]["first"]["operation"], self.browser.text("#view-race .operations"))
 
     def test_single_sql_shows_zero(self):
         race = self.start("single-sql", stock=1000, buyers=50, orders=40)
@@ -77,9 +77,9 @@ class Race(PageTest):
         self.running()
         self.browser.button("Stop the race").click()
         self.assertEqual(self.lab.wait_for_end(race), "stopped")
-        until("the page says so", lambda: "stopped" in self.browser.text("#race .bar-text"))
+        until("the page says so", lambda: "stopped" in self.browser.text("#view-race .bar-text"))
         self.assertEqual(self.lab.rows(race), [])
-        self.assertEqual(self.browser.shown("#race .verdict"), [])
+        self.assertEqual(self.browser.shown("#view-race .verdict"), [])
         self.assertTrue(self.browser.button("Start the race"))
 
     def test_reload_shows_the_running_race(self):
@@ -108,10 +108,10 @@ class Compare(PageTest):
         self.visit("compare")
         self.browser.fill("#compare-form", stock=200, buyers=20, orders=15)
         self.browser.button("Race all").click()
-        until("it runs", lambda: self.browser.shown("#compare .progress-list .now"))
+        until("it runs", lambda: self.browser.shown("#view-compare .progress-list .now"))
         race = self.lab.races()[0]["id"]
         self.assertEqual(self.lab.wait_for_end(race), "finished")
-        until("it is over", lambda: "over" in self.browser.text("#compare .bar-text"))
+        until("it is over", lambda: "over" in self.browser.text("#view-compare .bar-text"))
         rows = self.lab.rows(race)
         available = [each["name"] for each in self.lab.get("/strategies")["strategies"]
                      if each["available"] and each["home"] in ("sql", "either")]
@@ -120,19 +120,19 @@ class Compare(PageTest):
         for row in rows:
             if row["tier"] != "unsafe":
                 self.assertEqual((row["oversold"], row["verdict"]), (0, "exact"), row)
-        self.assertEqual(len(self.browser.shown("#compare .bars svg")), 3)
+        self.assertEqual(len(self.browser.shown("#view-compare .bars svg")), 3)
         self.sort_by("Oversold", "oversold", rows)
         self.sort_by("p99 ms", "p99_ms", rows)
         self.browser.button("single-sql").click()
-        until("its run is shown", lambda: self.browser.text("#compare .run-title") == "single-sql")
+        until("its run is shown", lambda: self.browser.text("#view-compare .run-title") == "single-sql")
 
     def names(self):
-        return [button.text for button in self.browser.shown("#compare tbody [data-strategy]")]
+        return [button.text for button in self.browser.shown("#view-compare tbody [data-strategy]")]
 
     def sort_by(self, title, key, rows):
         """Sorts by a column; the order of equal values does not matter."""
         self.browser.button(title).click()
-        until(f"sorted by {title}", lambda: self.browser.text("#compare [aria-sort]").startswith(title))
+        until(f"sorted by {title}", lambda: self.browser.text("#view-compare [aria-sort]").startswith(title))
         value = {row["strategy"]: row[key] for row in rows}
         values = [value[name] for name in self.names()]
         self.assertEqual(values, sorted(values))
@@ -157,12 +157,12 @@ class Bare(PageTest):
     def test_2_first_visit_has_one_obvious_button(self):
         self.assertEqual(self.lab.races(), [], "it needs a lab that has not raced")
         self.visit()
-        primary = [button.text for button in self.browser.shown("#race .primary")]
+        primary = [button.text for button in self.browser.shown("#view-race .primary")]
         self.assertEqual(primary, ["Race no-lock"])
         self.browser.button("Race no-lock").click()
-        until("there is a verdict", lambda: self.browser.shown("#race .verdict"))
-        self.assertEqual(self.browser.text("#race .run-title"), "no-lock")
+        until("there is a verdict", lambda: self.browser.shown("#view-race .verdict"))
+        self.assertEqual(self.browser.text("#view-race .run-title"), "no-lock")
         self.assertGreater(self.browser.number("Oversold"), 0)
         self.browser.button("Race single-sql").click()
-        until("the next race is over", lambda: self.browser.text("#race .run-title") == "single-sql" and self.browser.shown("#race .verdict"))
+        until("the next race is over", lambda: self.browser.text("#view-race .run-title") == "single-sql" and self.browser.shown("#view-race .verdict"))
         self.assertEqual(self.browser.number("Oversold"), 0)

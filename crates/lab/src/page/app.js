@@ -107,11 +107,12 @@ function raceStrategy(name) {
 function showTab() {
   const [, name, sku] = /^#(\w+)(?:\/(.*))?$/.exec(location.hash) ?? [];
   const shown = name in TITLES ? name : "race";
-  for (const tab of Object.keys(TITLES)) byId(tab).hidden = tab !== shown;
+  for (const tab of Object.keys(TITLES)) byId(`view-${tab}`).hidden = tab !== shown;
   for (const link of document.querySelectorAll("nav a")) {
     if (link.hash === `#${shown}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  window.scrollTo(0, 0);
   document.title = `${TITLES[shown]} · Stocklock lab`;
   if (shown === "stock") lab.stock?.open(sku && decodeURIComponent(sku));
 }

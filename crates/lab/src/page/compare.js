@@ -33,7 +33,7 @@ class CompareView {
     this.chosen = null;
     this.detail = detail ? new RunView() : null;
     const figure = ({ title, scale, chart }) =>
-      element("figure", { class: "card" }, element("figcaption", {}, element("h3", {}, title), element("span", {}, scale)), chart.node);
+      element("figure", { class: "card" }, element("figcaption", {}, element("h2", {}, title), element("span", {}, scale)), chart.node);
     this.results = element("div", { class: "stack" },
       element("div", { class: "bars" }, this.bars.map(figure)),
       element("section", { class: "card", "aria-label": "Table" },

@@ -97,10 +97,10 @@ class RunView {
     this.evidence = element("div");
     const nodes = (group) => Object.values(group).map((each) => each.node);
     const head = element("header", { class: "run-head" }, this.title, this.state);
-    const live = element("section", { class: "card", "aria-label": "Run" }, head, this.detail, this.progress,
+    this.live = element("section", { class: "card" }, head, this.detail, this.progress,
       element("dl", { class: "big" }, nodes(this.numbers)), this.chart.node,
       element("div", { class: "small" }, nodes(this.figures)));
-    this.node = element("div", { class: "stack" }, live, this.verdict, this.evidence);
+    this.node = element("div", { class: "stack" }, this.live, this.verdict, this.evidence);
     this.draw = () => this.redraw();
   }
 
@@ -120,6 +120,7 @@ class RunView {
       this.shownRun = run;
       this.shownRow = undefined;
       this.title.replaceChildren(tierDot(start.tier), start.strategy);
+      this.live.setAttribute("aria-label", `Run of ${start.strategy}`);
       setText(this.detail, planText(race.plan));
     }
     const state = row ? "finished" : race.end ? race.end.state : "running";
@@ -176,7 +177,7 @@ function verdictCard(row, next) {
     return `${name}: ${reasons.join(", ")}`;
   };
   const locks = [counts("Lost locks", row.lost_locks), counts("Refused writes", row.refused_writes)];
-  return element("section", { class: `card verdict ${tone}`, "aria-label": "Verdict" },
+  return element("section", { class: `card verdict ${tone}`, "aria-label": `Verdict on ${row.strategy}` },
     element("span", { class: "badge" }, text),
     element("p", { class: "headline" }, row.headline),
     element("p", {}, row.sentence),
@@ -190,7 +191,7 @@ function evidenceCard(row) {
   const { evidence } = row;
   if (evidence.found !== "lost-update") {
     const text = `Units were lost, but no two of ${plural(evidence.sales, "sale")} read the same version.`;
-    return element("section", { class: "card" }, element("h2", {}, "Evidence"), element("p", {}, text),
+    return element("section", { class: "card", "aria-label": `Evidence of ${row.strategy}` }, element("h2", {}, "Evidence"), element("p", {}, text),
       element("p", { class: "dim" }, row.why));
   }
   const { first, second, lost_updates: lost } = evidence;
@@ -198,7 +199,7 @@ function evidenceCard(row) {
   picture.update(evidence);
   const both = `Both deductions read version ${formatNumber(evidence.read_version)} of the level. The second write replaced the first one, so two sales were made and the counter shows one.`;
   const count = lost > 1 ? ` The ledger has ${formatNumber(lost)} such lost updates; this is the first.` : "";
-  return element("section", { class: "card", "aria-label": "Evidence" },
+  return element("section", { class: "card", "aria-label": `Evidence of ${row.strategy}` },
     element("h2", {}, "Evidence: the first lost update"), picture.node,
     element("p", {}, both + count),
     element("p", { class: "dim" }, row.why),
