@@ -21,7 +21,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
 # The longest wait for anything. A race of the tests takes a few seconds.
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 60
 PAUSE_SECONDS = 0.05
 
 DESKTOP = (1280, 900)
