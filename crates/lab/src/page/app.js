@@ -1,6 +1,9 @@
 // The start of the page: tabs by the hash, the chips of the servers, and the races that exist.
 "use strict";
 
+/** Loaded after the first paint, in this order: the visitor sees the page before the scripts run. */
+const SCRIPTS = ["format", "charts", "run", "compare", "race", "strategies", "stock"];
+
 const TITLES = { race: "Race", compare: "Compare", strategies: "Strategies", stock: "Stock" };
 
 const lab = {
@@ -170,4 +173,15 @@ async function startPage() {
   });
 }
 
-startPage();
+function loadScripts() {
+  for (const name of SCRIPTS) {
+    const script = document.createElement("script");
+    script.src = `/lab/page/${name}.js`;
+    script.async = false;
+    if (name === SCRIPTS.at(-1)) script.addEventListener("load", startPage);
+    document.head.append(script);
+  }
+}
+
+// When the second frame starts, the first one is painted.
+requestAnimationFrame(() => requestAnimationFrame(loadScripts));

@@ -20,7 +20,7 @@ function curlLine(path, body) {
 /** A table: `columns` are `[title, class]`, each row a list of texts or elements. */
 function plainTable(name, columns, rows) {
   const cell = (content, index) => element("td", { class: columns[index][1] }, content);
-  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name },
+  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table: ${name}` },
     element("table", {},
       element("thead", {}, element("tr", {}, columns.map(([title, type]) => element("th", { scope: "col", class: type }, title)))),
       element("tbody", {}, rows.map((row) => element("tr", { class: row.type }, row.map(cell))))));
