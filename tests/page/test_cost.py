@@ -5,7 +5,6 @@ import collections
 from browser import PageTest, until
 
 FIRST_PAINT_MS = 100
-LOADS = 40
 PAGE_BYTES = 150_000
 EVENTS_PER_SECOND = 10
 BYTES_PER_SECOND = 20_000
@@ -22,17 +21,25 @@ return all.map((each) => [each.name, each.transferSize]);
 class Cost(PageTest):
     def test_first_paint_is_fast_and_the_page_is_small(self):
         paints = []
+        # Without the cache, but with a browser process that exists: its start is no cost of the page.
+        self.browser.execute_cdp_cmd("Network.enable", {})
+        self.browser.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": True})
+        self.visit()
         # Other processes use the same cores, so only the fastest load shows what the page itself costs.
-        while not paints or (min(paints) >= FIRST_PAINT_MS and len(paints) < LOADS):
-            self.visit()
-            paints.append(until("it is painted", lambda: self.browser.execute_script(PAINT)))
-        self.assertLess(min(paints), FIRST_PAINT_MS, paints)
+        until(f"a load is painted within {FIRST_PAINT_MS} ms", lambda: self.load(paints) < FIRST_PAINT_MS)
+        until("the race can be started", lambda: self.browser.shown("#race-form button"))
         sizes = dict(self.browser.execute_script(LOADED))
         own = {name: size for name, size in sizes.items() if "/lab/page/" in name or name.partition("#")[0] == self.lab.url + "/"}
         self.assertGreaterEqual(len(own), 10, own)
         self.assertLess(sum(own.values()), PAGE_BYTES, own)
         outside = [name for name in sizes if not name.startswith((self.lab.url, "data:"))]
         self.assertEqual(outside, [])
+
+    def load(self, paints):
+        """Loads the page again; returns the time to the first paint."""
+        self.browser.refresh()
+        paints.append(until("it is painted", lambda: self.browser.execute_script(PAINT)))
+        return paints[-1]
 
     def test_open_page_costs_few_events_and_bytes(self):
         self.visit()
