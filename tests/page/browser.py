@@ -20,8 +20,9 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
-# The longest wait for anything. A race of the tests takes a few seconds.
+# The longest wait for anything on a page, and for the end of a race of all strategies.
 LIMIT_SECONDS = 60
+RACE_SECONDS = 240
 PAUSE_SECONDS = 0.05
 
 DESKTOP = (1280, 900)
@@ -85,7 +86,7 @@ class Lab:
 
     def wait_for_end(self, race):
         """Waits until the race has ended; returns its state."""
-        until(f"the race {race} has ended", lambda: self.state(race) != "running")
+        until(f"the race {race} has ended", lambda: self.state(race) != "running", RACE_SECONDS)
         return self.state(race)
 
     def race(self, strategies, **values):

@@ -142,7 +142,7 @@ function drawSparkline({ name, series }, width) {
 function drawEvidence(evidence, width) {
   const { first, second, read, read_version: version } = evidence;
   const narrow = width < 600;
-  const [left, box, tall] = narrow ? [1, Math.min(104, width * 0.3), 42] : [86, 126, 42];
+  const [left, box, tall] = narrow ? [1, Math.min(104, width * 0.3), 42] : [104, 126, 42];
   const [laneA, laneB] = narrow ? [46, 130] : [32, 112];
   const room = width - left - 1;
   const height = laneB + 32;
@@ -190,15 +190,15 @@ function drawBars({ title, rows, log }, width) {
   const height = top + rows.length * line + 20;
   const room = Math.max(width - names - values, 20);
   const known = rows.map((row) => row.value).filter((value) => value > 0);
-  const highest = Math.max(...known, log ? 10 : 1);
-  const lowest = 10 ** Math.floor(Math.log10(Math.max(Math.min(...known, highest) * 0.999, 0.1)));
+  const highest = Math.max(...known, 1);
+  const lowest = 10 ** Math.floor(Math.log10(Math.max(Math.min(...known, highest) / 2, 0.1)));
   const decades = Math.log10(highest / lowest) || 1;
   const size = (value) => {
     if (!(value > 0)) return 0;
     return log ? Math.max((Math.log10(value / lowest) / decades) * room, 3) : Math.max((value / highest) * room, 3);
   };
   const marks = log
-    ? Array.from({ length: Math.floor(decades + 1e-9) + 1 }, (_, index) => lowest * 10 ** index)
+    ? Array.from({ length: Math.floor(decades + 1e-9) + 1 }, (_, index) => +(lowest * 10 ** index).toPrecision(3))
     : multiples(niceStep(highest, 3), highest);
   const parts = [];
   for (const mark of marks) {

@@ -93,7 +93,7 @@ class CompareView {
       const type = state?.tone ?? (run && !race.end ? "now" : "");
       return element("li", { class: type }, element("b", {}, strategy), element("span", {}, text));
     });
-    const key = items.map((item) => item.className + item.textContent).join();
+    const key = items.map((item) => item.className + item.textContent).join() + race.end?.state;
     if (this.shownItems === key) return;
     this.shownItems = key;
     this.progress.replaceChildren(...items);

@@ -159,15 +159,23 @@ function commandLine(name) {
 }
 
 const toDraw = new Set();
+let inFrame = false;
 
 /** Calls `draw` in the next animation frame, once, even if it is asked for many times. */
 function drawSoon(draw) {
-  if (toDraw.size === 0) {
-    requestAnimationFrame(() => {
-      const draws = [...toDraw];
-      toDraw.clear();
-      draws.forEach((each) => each());
-    });
-  }
+  // What a draw asks for belongs to the same frame.
+  if (inFrame) return draw();
+  if (toDraw.size === 0) requestAnimationFrame(drawFrame);
   toDraw.add(draw);
+}
+
+function drawFrame() {
+  const draws = [...toDraw];
+  toDraw.clear();
+  inFrame = true;
+  try {
+    draws.forEach((draw) => draw());
+  } finally {
+    inFrame = false;
+  }
 }

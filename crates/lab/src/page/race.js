@@ -26,7 +26,7 @@ class Settings {
     this.inputs = {
       stock: this.number("stock", "Stock", "units at the start"),
       buyers: this.number("buyers", "Buyers", "at the same time"),
-      orders: this.number("orders", "Orders each", "one after the other"),
+      orders: this.number("orders", "Orders each", "one by one"),
       quantity: this.number("quantity", "Quantity", "units per order"),
     };
     this.sum = element("p", { class: "dim sum" });
