@@ -10,6 +10,7 @@ import sys
 from browser import DESKTOP, PHONE, VIEWS, Browser, Lab, lab_url, until
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
+README = (1280, 960)
 RACE = {"stock": 5000, "buyers": 100, "orders": 60}
 SMALLER = {"stock": 2000, "buyers": 50, "orders": 50}
 CONTENT = {"race": "#view-race .verdict", "compare": "#view-compare tbody tr",
@@ -37,11 +38,14 @@ def main():
             pictures = [(view, scheme, size, directory / f"{view.split('/')[0]}-{scheme}-{size[0]}.png")
                         for view in VIEWS for scheme in ("light", "dark") for size in (DESKTOP, PHONE)]
         else:
-            pictures = [(view, scheme, DESKTOP, DOCS / f"page-{view}-{scheme}.png")
+            pictures = [(view, scheme, README, DOCS / f"page-{view}-{scheme}.png")
                         for view in ("race", "compare") for scheme in ("light", "dark")]
         for view, scheme, size, path in pictures:
             show(browser, lab, view, scheme, size)
-            browser.picture(path)
+            is_readme = len(sys.argv) == 1
+            if is_readme and view == "compare":
+                browser.execute_script("document.getElementById('compare-results').scrollIntoView()")
+            browser.picture(path, whole=not is_readme)
             print(path)
     finally:
         browser.quit()

@@ -142,13 +142,14 @@ function drawSparkline({ name, series }, width) {
 function drawEvidence(evidence, width) {
   const { first, second, read, read_version: version } = evidence;
   const narrow = width < 600;
-  const [left, box, tall] = narrow ? [1, Math.min(104, width * 0.3), 42] : [104, 126, 42];
+  const [left, box, tall] = narrow ? [1, Math.min(104, width * 0.32), 42] : [104, 126, 42];
   const [laneA, laneB] = narrow ? [46, 130] : [32, 112];
   const room = width - left - 1;
   const height = laneB + 32;
   const parts = [];
   const lane = (y, name) => {
-    parts.push(label(0, narrow ? y - 29 : y + 4, name, { class: "lane-name" }));
+    const place = narrow ? { x: width, y: y - 28, "text-anchor": "end" } : { x: 0, y: y + 4 };
+    parts.push(drawing("text", { ...place, class: "lane-name" }, name));
     parts.push(drawing("line", { x1: left, x2: width, y1: y, y2: y, class: "lane" }));
   };
   const step = (x, y, title, detail, type) => {

@@ -98,7 +98,7 @@ class CompareView {
     this.shownItems = key;
     this.progress.replaceChildren(...items);
     const skipped = race.plan.skipped.map(({ strategy, reason }) =>
-      element("li", {}, element("b", {}, strategy), ` was not raced: ${reason}`));
+      element("li", {}, element("b", {}, strategy), ` is not raced: ${reason}`));
     this.skipped.replaceChildren(...skipped);
     const all = race.plan.strategies.length;
     const lost = rows.filter((row) => row.oversold > 0 || row.drift !== 0).map((row) => row.strategy);

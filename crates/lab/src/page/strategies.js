@@ -115,7 +115,9 @@ function strategyCard(strategy, onRace) {
     ["Use when", strategy.use_when],
   ];
   const homes = { sql: "stock in SQL", redis: "stock in Redis", either: "stock in SQL or Redis" };
-  const needs = strategy.needs.length ? `needs ${strategy.needs.join(" and ")}` : "needs no other server";
+  const titles = { redis: "Redis", zookeeper: "ZooKeeper" };
+  const servers = strategy.needs.map((name) => titles[name] ?? name);
+  const needs = servers.length ? `needs ${servers.join(" and ")}` : "needs no other server";
   const race = element("button", { type: "button", class: "quiet", onclick: () => onRace(strategy.name) }, `Race ${strategy.name}`);
   const missing = element("p", { class: "missing" }, `Not available here: ${strategy.reason}`);
   return element("article", { class: `card strategy ${strategy.tier}`, "aria-label": strategy.name },
