@@ -162,7 +162,12 @@ class Bare(PageTest):
         self.assertIn("set ZOOKEEPER_CONNECT", self.browser.text("#chips"))
         self.browser.choose("#race-form", "strategy", "redis-lock")
         self.assertIn("set REDIS_URL", self.browser.text("#race-form .problem"))
+        self.browser.network()
         self.browser.button("Start the race").click()
+        self.browser.wait_for_frames()
+        sent = [event["params"]["request"]["method"] for event in self.browser.network()
+                if event["method"] == "Network.requestWillBeSent"]
+        self.assertEqual(sent, [])
         self.assertEqual(self.lab.races(), [])
         self.visit("strategies")
         self.assertIn("set REDIS_URL", self.browser.text("#strategy-cards .missing"))
