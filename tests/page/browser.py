@@ -133,6 +133,7 @@ class Browser(webdriver.Chrome):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         super().__init__(options=options, service=Service(shutil.which("chromedriver")))
+        self.set_script_timeout(LIMIT_SECONDS)
 
     def look(self, scheme="light", size=DESKTOP, motion="no-preference"):
         """Sets colour scheme, size and motion."""
@@ -188,6 +189,10 @@ class Browser(webdriver.Chrome):
             if group.find_element(By.TAG_NAME, "dt").text == title:
                 return int(group.find_element(By.CLASS_NAME, "value").text.replace(",", "").replace("−", "-"))
         raise AssertionError(f"no number {title}")
+
+    def wait_for_frames(self):
+        """Waits until everything that was asked for is drawn: two frames."""
+        self.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))")
 
     def overflow(self):
         """How many pixels wider than the window the document is."""

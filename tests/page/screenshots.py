@@ -21,15 +21,13 @@ def show(browser, lab, view, scheme, size):
     browser.look(scheme, size)
     browser.visit(lab.url, view)
     until(f"{view} has its content", lambda: browser.shown(CONTENT[view]))
-    # Two frames later, all charts are drawn.
-    browser.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))")
+    browser.wait_for_frames()
 
 
 def main():
     lab = Lab(lab_url())
     browser = Browser()
     try:
-        browser.set_script_timeout(30)
         lab.stop_all()
         lab.race("all", **SMALLER)
         lab.race(["no-lock"], **RACE)

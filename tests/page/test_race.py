@@ -59,10 +59,23 @@ class Race(PageTest):
     def test_command_follows_the_form(self):
         self.visit()
         self.browser.choose("#race-form", "strategy", "for-update")
+        self.browser.choose("#race-form", "race-replicas", 2)
         self.browser.fill("#race-form", stock=77, buyers=3, orders=9)
         line = self.browser.text("#race-form .command-text")
         wanted = "stocklock race --strategy for-update --stock 77 --buyers 3 --orders 9 --replicas 2"
         self.assertEqual(" ".join(line.split()), wanted)
+
+    def test_home_follows_the_strategy_and_the_other_way_round(self):
+        self.visit()
+        self.browser.choose("#race-form", "strategy", "redis-lua")
+        self.assertIn("--strategy redis-lua", self.browser.text("#race-form .command-text"))
+        self.assertIn("--home redis", self.browser.text("#race-form .command-text"))
+        self.browser.one("#race-form summary").click()
+        self.browser.choose("#race-form", "race-home", "sql")
+        line = self.browser.text("#race-form .command-text")
+        self.assertNotIn("redis", line)
+        self.browser.button("Flash sale").click()
+        self.assertIn("--stock 100 --buyers 500", " ".join(self.browser.text("#race-form .command-text").split()))
 
     def test_too_many_orders_are_refused_in_the_form(self):
         self.visit()
@@ -149,7 +162,12 @@ class Bare(PageTest):
         self.assertIn("set ZOOKEEPER_CONNECT", self.browser.text("#chips"))
         self.browser.choose("#race-form", "strategy", "redis-lock")
         self.assertIn("set REDIS_URL", self.browser.text("#race-form .problem"))
+        self.browser.network()
         self.browser.button("Start the race").click()
+        self.browser.wait_for_frames()
+        sent = [event["params"]["request"]["method"] for event in self.browser.network()
+                if event["method"] == "Network.requestWillBeSent"]
+        self.assertEqual(sent, [])
         self.assertEqual(self.lab.races(), [])
         self.visit("strategies")
         self.assertIn("set REDIS_URL", self.browser.text("#strategy-cards .missing"))

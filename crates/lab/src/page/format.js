@@ -60,6 +60,11 @@ function byId(id) {
   return document.getElementById(id);
 }
 
+/** A text of a strategy's file: what is between backquotes is code. */
+function withCode(text) {
+  return text.split("`").map((part, index) => (index % 2 ? element("code", {}, part) : part));
+}
+
 /** Writes only if the text is new, so that an unchanged live region stays silent. */
 function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;

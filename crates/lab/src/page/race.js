@@ -36,7 +36,10 @@ class Settings {
     this.replicas = this.choice("replicas", "Replicas", [1, 2, 3, 4].map((count) => [String(count), String(count)]));
     this.home = this.choice("home", "Home of the stock", [["sql", "SQL"], ["redis", "Redis"]]);
     const preset = ({ name, values }) => {
-      const set = () => this.set({ ...values, home: this.values().home });
+      const set = () => {
+        this.set({ ...values, home: this.values().home });
+        this.node.dispatchEvent(new Event("input", { bubbles: true }));
+      };
       return element("button", { type: "button", class: "quiet", onclick: set }, name);
     };
     const fields = Object.values(this.inputs);
@@ -214,7 +217,7 @@ class RaceTab {
       this.edited = true;
       this.changed();
     };
-    this.form = element("form", { onsubmit: submit, oninput: edited, onclick: () => this.changed() },
+    this.form = element("form", { onsubmit: submit, oninput: edited },
       choice?.node, settings.node, this.problem, this.button, settings.line.node);
     this.bar = new RaceBar(() => this.form.requestSubmit());
     this.draw = () => this.redraw();
@@ -301,7 +304,7 @@ class StrategyChoice {
       const node = element("label", { class: "option" }, radio, dot, element("span", {}, strategy.name, missing), tier);
       return { strategy, radio, dot, tier, node };
     });
-    this.node = element("fieldset", { class: "strategies", onchange: () => this.chosen() },
+    this.node = element("fieldset", { class: "strategies" },
       element("legend", {}, "Strategy"), this.rows.map((row) => row.node));
     this.select((strategies.find(({ name }) => name === "no-lock") ?? strategies[0])?.name);
   }
@@ -312,22 +315,20 @@ class StrategyChoice {
 
   select(name) {
     for (const { strategy, radio } of this.rows) radio.checked = strategy.name === name;
-    this.chosen();
+    this.adapt();
   }
 
-  /** A strategy was chosen: the home follows it. */
-  chosen() {
+  /** Of strategy and home, the one that was chosen last decides about the other. */
+  adapt() {
     const strategy = this.value();
     const values = this.settings.values();
-    if (strategy && !worksOn(strategy, values.home)) this.settings.set({ ...values, home: strategy.home });
-    this.showTiers();
-  }
-
-  /** The home was chosen: the strategy follows it. */
-  adapt() {
-    const { home } = this.settings.values();
-    const fits = ({ strategy }) => worksOn(strategy, home) && strategy.available;
-    if (this.value() && !worksOn(this.value(), home)) this.select(this.rows.find(fits)?.strategy.name ?? this.value().name);
+    if (strategy && !worksOn(strategy, values.home)) {
+      const fits = (row) => worksOn(row.strategy, values.home) && row.strategy.available;
+      const other = strategy === this.adapted && this.rows.find(fits);
+      if (other) other.radio.checked = true;
+      else this.settings.set({ ...values, home: strategy.home });
+    }
+    this.adapted = this.value();
     this.showTiers();
   }
 

@@ -183,7 +183,7 @@ function verdictCard(row, next) {
     element("p", {}, row.sentence),
     list(row.findings),
     list([...(row.remarks ?? []), ...locks.filter(Boolean)]),
-    row.evidence ? null : element("p", { class: "dim" }, row.why),
+    row.evidence ? null : element("p", { class: "dim" }, withCode(row.why ?? "")),
     next);
 }
 
@@ -192,7 +192,7 @@ function evidenceCard(row) {
   if (evidence.found !== "lost-update") {
     const text = `Units were lost, but no two of ${plural(evidence.sales, "sale")} read the same version.`;
     return element("section", { class: "card", "aria-label": `Evidence of ${row.strategy}` }, element("h2", {}, "Evidence"), element("p", {}, text),
-      element("p", { class: "dim" }, row.why));
+      element("p", { class: "dim" }, withCode(row.why ?? "")));
   }
   const { first, second, lost_updates: lost } = evidence;
   const picture = new Chart(drawEvidence);
@@ -202,7 +202,7 @@ function evidenceCard(row) {
   return element("section", { class: "card", "aria-label": `Evidence of ${row.strategy}` },
     element("h2", {}, "Evidence: the first lost update"), picture.node,
     element("p", {}, both + count),
-    element("p", { class: "dim" }, row.why),
+    element("p", { class: "dim" }, withCode(row.why ?? "")),
     element("p", { class: "dim operations" }, "Operations: ", element("code", {}, first.operation), " and ",
       element("code", {}, second.operation), ", SKU ", element("code", {}, row.sku), "."));
 }

@@ -127,11 +127,6 @@ function strategyCard(strategy, onRace) {
     strategy.available ? race : missing);
 }
 
-/** A text of a strategy's file: what is between backquotes is code. */
-function withCode(text) {
-  return text.split("`").map((part, index) => (index % 2 ? element("code", {}, part) : part));
-}
-
 function buildStrategies(strategies, onRace) {
   byId("chooser").replaceChildren(buildChooser(strategies, onRace));
   byId("strategy-cards").replaceChildren(...strategies.map((strategy) => strategyCard(strategy, onRace)));
