@@ -1,6 +1,7 @@
 //! The contract of every store: one list of tests that runs on SQLite, MariaDB, PostgreSQL and
 //! Redis. A test names a back end only if the back ends differ.
 
+mod batches;
 mod changes;
 mod checkpoints;
 mod contention;

@@ -16,6 +16,7 @@ use stocklock_core::stock::{
 };
 
 mod audit;
+mod batch;
 mod checkpoints;
 mod conditional_write;
 mod dialect;

@@ -208,7 +208,7 @@ async fn key_of_a_rolled_back_transaction_is_free(#[values(Mysql, Postgres)] bac
 }
 
 /// Returns when a session of the database waits for a lock.
-async fn until_waiting(fixture: &Fixture) {
+pub(super) async fn until_waiting(fixture: &Fixture) {
     let waiting = match fixture.backend {
         Sqlite => unreachable!("SQLite has no sessions"),
         // InnoDB's own table of waits is a copy, which is renewed only if it was not read for a

@@ -1,6 +1,9 @@
 //! Why a store could not carry an operation out, and what the caller is answered then.
 
 use std::error::Error;
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
 
 use super::Expiry;
 use crate::names::named;
@@ -78,6 +81,52 @@ impl StoreError {
             known => known,
         }
     }
+}
+
+impl StoreError {
+    /// The same error for another caller.
+    #[must_use]
+    pub fn share(&mut self) -> Self {
+        match self {
+            Self::Aborted(source) => Self::Aborted(share(source)),
+            Self::ConnectionLost(server, source) => Self::ConnectionLost(*server, share(source)),
+            Self::LockWait(source) => Self::LockWait(share(source)),
+            Self::TooSlow(source) => Self::TooSlow(share(source)),
+            Self::KeyInFlight(source) => Self::KeyInFlight(share(source)),
+            Self::Exhausted => Self::Exhausted,
+            Self::RedisExhausted => Self::RedisExhausted,
+            Self::JournalFull => Self::JournalFull,
+            Self::NoRedis => Self::NoRedis,
+            Self::Unavailable(server, source) => Self::Unavailable(*server, share(source)),
+            Self::OutcomeUnknown(source, expiry) => Self::OutcomeUnknown(share(source), *expiry),
+            Self::Bug(source) => Self::Bug(share(source)),
+        }
+    }
+}
+
+/// A driver's error that several callers get.
+#[derive(Debug, Clone)]
+struct Shared(Arc<dyn Error + Send + Sync>);
+
+impl fmt::Display for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for Shared {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+fn share(source: &mut DriverError) -> DriverError {
+    if let Some(shared) = source.downcast_ref::<Shared>() {
+        return Box::new(shared.clone());
+    }
+    let shared = Shared(mem::replace(source, "shared".into()).into());
+    *source = Box::new(shared.clone());
+    Box::new(shared)
 }
 
 impl From<StoreError> for StockError {

@@ -289,7 +289,7 @@ fn set_level_during_a_sale_keeps_level_and_movements_equal(#[values(0, 1)] stock
             World { state, tasks }
         },
         |store, answers| {
-            match answers[1] {
+            match &answers[1] {
                 AttemptOutcome::Deducted { .. } => {}
                 AttemptOutcome::Insufficient { available: 0 } if stock == 0 => sold_out += 1,
                 AttemptOutcome::Conflict if can_conflict => conflicts += 1,

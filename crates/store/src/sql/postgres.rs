@@ -6,6 +6,7 @@
 
 use sqlx::Postgres;
 
+use super::batch::{self, BatchWrite, Written};
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{Dialect, Statement, fetch, query, trusted};
 use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
@@ -13,7 +14,7 @@ use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
 use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
 use crate::{AttemptOutcome, Result, StoreError};
-use stocklock_core::stock::Remarks;
+use stocklock_core::stock::{Deduction, Remarks};
 
 mod connect;
 mod requirements;
@@ -44,6 +45,9 @@ impl Dialect for PostgresServer {
         no_table: "",
         use_index: "",
         begin_read_uncommitted: None,
+        wanted: "(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, (value ->> 0)::uuid AS bytes
+            FROM json_array_elements($1::json)) AS wanted",
+        plans_for_any_size: false,
         idle_limit: "extract(epoch FROM
             current_setting('idle_in_transaction_session_timeout')::interval) * 1000",
     };
@@ -96,6 +100,37 @@ impl Dialect for PostgresServer {
         tx.received(inserted).map(drop)
     }
 
+    async fn write_batch(
+        mut connection: PooledConnection<Self>,
+        write: &BatchWrite<'_>,
+    ) -> Result<Written> {
+        let text = format!(
+            "WITH locked AS (SELECT 1 FROM stock WHERE {LEVEL_OF_BATCH} FOR UPDATE),
+                written AS (
+                    UPDATE stock SET on_hand = $6, version = $7 FROM locked
+                    WHERE {LEVEL_OF_BATCH} AND {now} < $5
+                    RETURNING set_config('lock_timeout', '{KEY_WAIT_MILLIS}', true)
+                )
+            {insert}",
+            now = Self::WORDS.now,
+            insert = batch::insert(&format!("written, {}", sales_of_batch()), ""),
+        );
+        match execute_batch(&mut connection, text, write).await {
+            Ok(0) => Ok(Written::Refused),
+            Ok(_) => Ok(Written::Committed),
+            Err(error) if classify(&error) == Verdict::Duplicate => Ok(Written::Duplicate),
+            Err(error) if waited_for_the_ledger(&error) => {
+                Err(StoreError::KeyInFlight(Box::new(error)))
+            }
+            Err(error) => Err(in_autocommit(error)),
+        }
+    }
+
+    async fn insert_batch(tx: &mut Transaction<Self>, write: &BatchWrite<'_>) -> sqlx::Result<u64> {
+        let text = batch::insert(&sales_of_batch(), Self::WORDS.now);
+        execute_batch(tx, text, write).await
+    }
+
     async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
         let found: Vec<(String, String, String, String)> = connection.fetch(SETTINGS, &[]).await?;
         let found = found.iter();
@@ -103,6 +138,68 @@ impl Dialect for PostgresServer {
             .flat_map(|(commit, standbys, fsync, pages)| complaints(commit, standbys, fsync, pages))
             .collect())
     }
+}
+
+/// The level of a batch, if it still has the version that was read.
+const LEVEL_OF_BATCH: &str = "sku = $1 AND warehouse = $2 AND home = 'sql' AND version = $4";
+
+/// How long a batch waits for another transaction that is recording one of its keys. The level is
+/// locked then, and the other deductions can be made without that key.
+const KEY_WAIT_MILLIS: u32 = 100;
+
+/// The sales of a batch as a table.
+fn sales_of_batch() -> String {
+    let names = Remarks::NAMES;
+    let types = (0..names.len()).map(|number| format!("${}::text[]", number + 14));
+    let types = types.collect::<Vec<_>>().join(", ");
+    format!(
+        "unnest($8::uuid[], $9::bigint[], $10::bigint[], $11::text[], $12::text[], $13::bytea[],
+            {types}) WITH ORDINALITY
+            AS sale (operation_id, delta, available_after, caller, idempotency_key, request_hash,
+                {}, number)",
+        names.join(", ")
+    )
+}
+
+/// Executes a statement on the sales of a batch, one array parameter per column.
+async fn execute_batch(
+    connection: &mut PooledConnection<PostgresServer>,
+    text: String,
+    write: &BatchWrite<'_>,
+) -> sqlx::Result<u64> {
+    let sales = write.sales;
+    let deductions = || sales.iter().map(|sale| sale.deduction);
+    let keys = || deductions().map(|one| one.idempotency.as_ref());
+    let mut query = query::<Postgres>(Statement::built(text), &write.shared())?
+        .bind(deductions().map(|one| one.operation.0).collect::<Vec<_>>())
+        .bind(
+            deductions()
+                .map(|one| -one.quantity.units())
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            sales
+                .iter()
+                .map(|sale| sale.after.available)
+                .collect::<Vec<_>>(),
+        )
+        .bind(deductions().map(Deduction::caller).collect::<Vec<_>>())
+        .bind(
+            keys()
+                .map(|key| key.map(|one| one.key.as_str()))
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            keys()
+                .map(|key| key.map(|one| &one.hash.0[..]))
+                .collect::<Vec<_>>(),
+        );
+    for remark in 0..Remarks::NAMES.len() {
+        let texts = deductions().map(|one| one.remarks.texts()[remark]);
+        query = query.bind(texts.collect::<Vec<_>>());
+    }
+    let executed = query.execute(connection.send()).await;
+    Ok(connection.received(executed)?.rows_affected())
 }
 
 /// Inserts any number of rows with one array parameter per column. The text is therefore always the
