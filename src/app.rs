@@ -10,7 +10,8 @@ use crate::http::{Api, router};
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
 use crate::server::serve;
-use stocklock_core::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool};
+use stocklock_core::batching::TokioSpawn;
+use stocklock_core::deduct::{DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool};
 use stocklock_core::level_service::LevelService;
 use stocklock_store::{RedisOptions, StoreOptions, Stores, WatchOn};
 
@@ -48,7 +49,9 @@ impl Replica {
             limits.unknown_outcome_limit(),
         );
         let writes = WritePool::new(limits.max_in_flight as usize, limits.request_deadline_ms);
+        let groups = GroupQueue::new(Arc::clone(&store) as _, &policy, Arc::new(TokioSpawn));
         let context = DeductionContext {
+            groups,
             store: Arc::clone(&store) as _,
             mutexes: Arc::default(),
             locks: locks.locks.clone(),

@@ -118,7 +118,15 @@ async fn exhausted_pool_is_overloaded_not_unavailable(#[values(Mysql, Postgres)]
 #[tokio::test]
 async fn row_locked_past_the_wait_limit_is_contended(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-    #[values("no-lock", "local-mutex", "single-sql", "for-update", "optimistic")] strategy: &str,
+    #[values(
+        "no-lock",
+        "local-mutex",
+        "single-sql",
+        "for-update",
+        "optimistic",
+        "group-commit"
+    )]
+    strategy: &str,
 ) {
     let (app, rival) = with_locked_stock(backend, &["--wait-limit-ms=1000"]).await;
     let refused = send(take(&app, strategy)).await;

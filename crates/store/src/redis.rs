@@ -38,7 +38,7 @@ mod streams;
 mod update;
 mod watch;
 
-use batching::Batches;
+use batching::ScriptBatches;
 use connection::{Connector, SharedConnection};
 pub use consumer::JournalConsumer;
 use errors::bad_answer;
@@ -80,7 +80,7 @@ pub(super) struct RedisStore {
     connector: Connector,
     shared: SharedConnection,
     exclusive: Pool<Connector>,
-    batches: Batches,
+    batches: ScriptBatches,
     keys: OnceCell<Keys>,
     options: RedisOptions,
 }
@@ -104,7 +104,7 @@ impl RedisStore {
         Ok(Self {
             sql,
             connector,
-            batches: Batches::new(shared.clone(), options.journal_limit),
+            batches: ScriptBatches::new(shared.clone(), options.journal_limit),
             shared,
             exclusive,
             keys: OnceCell::new(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{DeductionRun, RetryPolicy, WritePool};
+use super::{DeductionRun, GroupQueue, RetryPolicy, WritePool};
 use crate::ports::{DeductionMetrics, DeductionStore, Locks};
 use crate::stock::{Deducted, Deduction, StockError};
 use crate::strategy::{Available, LocalMutexes, Safeguards, Strategy};
@@ -16,6 +16,8 @@ pub struct DeductionContext {
     pub store: Arc<dyn DeductionStore>,
     /// The mutexes of this process.
     pub mutexes: Arc<LocalMutexes>,
+    /// The queues of `group-commit`.
+    pub groups: GroupQueue,
     /// The distributed locks.
     pub locks: Locks,
     /// Which strategies can be used.

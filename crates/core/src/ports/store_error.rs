@@ -46,6 +46,9 @@ pub enum StoreError {
     /// All connections of the pool stayed busy for the wait limit.
     #[error("every database connection is busy")]
     Exhausted,
+    /// Waited until the limit for the batches of the level before it. Nothing was sent.
+    #[error("the deductions of the level wait too long for their batch")]
+    Queued,
     /// All connections for `WATCH` stayed busy for the wait limit.
     #[error("every redis connection for WATCH is busy")]
     RedisExhausted,
@@ -94,6 +97,7 @@ impl StoreError {
             Self::TooSlow(source) => Self::TooSlow(share(source)),
             Self::KeyInFlight(source) => Self::KeyInFlight(share(source)),
             Self::Exhausted => Self::Exhausted,
+            Self::Queued => Self::Queued,
             Self::RedisExhausted => Self::RedisExhausted,
             Self::JournalFull => Self::JournalFull,
             Self::NoRedis => Self::NoRedis,
@@ -150,6 +154,9 @@ impl From<StoreError> for StockError {
             StoreError::KeyInFlight(_) => Self::RequestInFlight,
             StoreError::Exhausted => Self::Overloaded {
                 what: "every database connection is busy",
+            },
+            StoreError::Queued => Self::Overloaded {
+                what: "the database does not commit the deductions of this SKU within WAIT_LIMIT_MS",
             },
             StoreError::RedisExhausted => Self::Overloaded {
                 what: "every connection to Redis that REDIS_POOL_SIZE allows is busy",
