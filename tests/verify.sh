@@ -23,6 +23,11 @@ upgrades | TEST_MOVEMENTS=2000000 TEST_OLD_BINARY='$target/verify/old' | upgrade
 schemathesis | TEST_EXAMPLES=1000 | schemathesis::
 late-messages | | late_messages:: attempt_that_waits
 failover | | failover::
+duplicates | | duplicates::
+creations | TEST_CREATIONS=1000 | creations::
+returns | TEST_PAIRS=10000 | reversals::concurrent::
+ledger-size | TEST_LEDGER_ROWS=10000000 | ledger_size::
+interleavings | EXPLORE=full | interleavings::
 '
 
 # The program of the previous release, with the dependencies that are already built.

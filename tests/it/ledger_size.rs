@@ -97,7 +97,7 @@ async fn audit_and_page_cost_the_same_in_any_ledger(
     };
     let (small, big) = (page_time("small").await, page_time("big").await);
     println!(
-        "{backend:?}, {rows} movements: audit {audit_time:?}, first page {small:?} (of the large \
+        "figure: {backend:?}, {rows} movements: audit {audit_time:?}, first page {small:?} (of the large \
          SKU {big:?}); all movements were summed in {full_time:?}, checkpoints written in \
          {checkpoints_time:?}"
     );

@@ -48,6 +48,11 @@ async fn generated_requests_are_answered_as_documented() {
 
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
+    let summary = text.lines().rfind(|line| line.contains("test cases"));
+    println!(
+        "figure: {examples} examples: {}",
+        summary.unwrap_or_default().trim()
+    );
     assert!(output.status.success(), "{text}\n{errors}");
     app.stop().await;
 }

@@ -94,7 +94,7 @@ async fn redis_with_tls_is_verified() {
             ("DATABASE_URL", &*database.url),
             ("REDIS_URL", &*url),
             ("SSL_CERT_FILE", &*authority),
-            ("STRATEGY", "redis-lua"),
+            ("STRATEGY_REDIS", "redis-lua"),
         ];
         let refusing = Process::start(&["serve"], &variables);
         let cause = "does not answer: redis: ping: invalid peer certificate: ";

@@ -96,6 +96,7 @@ async fn never_more_comes_back_than_was_sold(#[values(Sqlite, Mysql, Postgres)] 
     }
     let mut pairs = (0..pairs()).map(Pair::random);
     let mut running = JoinSet::new();
+    let mut returned = 0;
     loop {
         for pair in pairs.by_ref().take(AT_ONCE - running.len()) {
             let app = Arc::clone(&app);
@@ -106,8 +107,10 @@ async fn never_more_comes_back_than_was_sold(#[values(Sqlite, Mysql, Postgres)] 
         };
         let units = units.expect("the pair succeeds");
         assert!((1..=i64::from(SOLD)).contains(&units), "{units}");
+        returned += units;
     }
     let mut raw = Raw::connect(backend, &app.database_url).await;
+    println!("figure: {backend:?}: {returned} units came back");
     assert_eq!(raw.text(EXCEEDED).await, None);
     for sku in SKUS {
         let audit = app.audit(sku).await;

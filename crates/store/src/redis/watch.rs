@@ -5,7 +5,7 @@ use std::error::Error;
 
 use deadpool::managed::{Object, PoolError};
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, RedisError, RedisResult, Value};
+use redis::{Pipeline, RedisError, RedisResult, Value, from_redis_value};
 use stocklock_core::ports::{Expiry, Server};
 use tokio::time::Instant;
 
@@ -64,9 +64,10 @@ fn affects_all_connections(error: &StoreError) -> bool {
     failure.is_some_and(|RedisFailure(error)| is_connection_error(error))
 }
 
-/// The replies: the level, when it was loaded, the journal's number of entries and its counter
-/// `waiting`, whether there is a dedup entry, whether the attempt has not expired, and the time.
+/// The replies: to `WATCH`, the level, when it was loaded, the journal's number of entries and its
+/// counter `waiting`, whether there is a dedup entry, whether the attempt has not expired, and the time.
 type WatchReply = (
+    (),
     Counters,
     Option<i64>,
     u64,
@@ -87,6 +88,8 @@ struct Watched {
     remembered: bool,
     /// Whether the attempt had not expired when the `WATCH` began.
     in_time: bool,
+    /// Why the server refuses to write.
+    refused: Option<RedisError>,
     /// The server's clock, in milliseconds.
     millis: i64,
 }
@@ -98,10 +101,13 @@ async fn watch_and_deduct(
     expiry: Expiry,
     journal_limit: u64,
 ) -> Result<Answer, StoreError> {
-    let watched = watch_and_read(connection, request, expiry).await?;
-    let next = match decide(watched, request, journal_limit) {
-        Ok(next) => next,
-        Err(answer) => {
+    let mut watched = watch_and_read(connection, request, expiry).await?;
+    let refused = watched.refused.take();
+    let next = match (decide(watched, request, journal_limit), refused) {
+        (Ok(next), None) => next,
+        // The movement that the server remembers can be read while it refuses to write.
+        (Ok(_) | Err(Answer::Conflict), Some(refused)) => return Err(reading(refused)),
+        (Err(answer), _) => {
             let unwatched = redis::cmd("UNWATCH").exec_async(connection).await;
             unwatched.map_err(reading)?;
             return Ok(answer);
@@ -134,19 +140,22 @@ async fn watch_and_read(
         .arg("")
         .arg("PXAT")
         .arg(expiry.at)
-        .ignore()
         .cmd("WATCH")
         .arg(&[&*request.level, &request.dedup_key, &request.attempt])
-        .ignore()
         .add_command(read_level(&request.level))
         .hget(&*request.level, "loaded")
         .xlen(&request.journal)
         .hget(&request.counters, "waiting")
         .exists(&request.dedup_key)
         .exists(&request.attempt)
-        .cmd("TIME");
-    let read: RedisResult<WatchReply> = commands.query_async(connection).await;
-    let (counters, loaded, entries, counted, remembered, in_time, (seconds, micros)) =
+        .cmd("TIME")
+        .ignore_errors();
+    let replies: RedisResult<Vec<Value>> = commands.query_async(connection).await;
+    let mut replies = replies.map_err(reading)?.into_iter();
+    let refused = replies.next().and_then(|set| set.extract_error().err());
+    let read = Value::Array(replies.collect()).extract_error();
+    let read = read.and_then(|read| Ok(from_redis_value::<WatchReply>(read)?));
+    let ((), counters, loaded, entries, counted, remembered, in_time, (seconds, micros)) =
         read.map_err(reading)?;
     Ok(Watched {
         level: level(&request.row.sku, &request.row.warehouse, counters)?,
@@ -154,6 +163,7 @@ async fn watch_and_read(
         waiting: waiting_movements(entries, counted.as_deref()),
         remembered,
         in_time,
+        refused,
         millis: seconds * 1000 + micros / 1000,
     })
 }

@@ -44,6 +44,8 @@ impl Dialect for SqliteFile {
         plans_for_any_size: true,
         // No server ends a transaction.
         idle_limit: "0",
+        wait_for_movements: "",
+        oldest_write: "NULL",
     };
 
     fetch!(query::<Sqlite>);

@@ -1,8 +1,9 @@
-//! The procedures of the conditional writes, of one deduction and of a batch: level and movement are written and committed, or rolled
-//! back, in one round trip, and no lock is held across one.
+//! The procedures of the conditional writes, of one deduction and of a batch: level and movements are
+//! written and committed, or rolled back, in one round trip, and no lock is held across one.
 //!
-//! Their texts are in `migrations/mysql/0012_deduct_2.sql` and `0022_deduct_batch.sql`. Replicas of several releases use one database, so a
-//! release whose movements have more columns creates a procedure of another name.
+//! Their texts are in `migrations/mysql/0012_deduct.sql` and `0022_deduct_batch.sql`. Replicas of several
+//! releases use one database, so a release whose movements have more columns creates procedures of other
+//! names.
 
 use std::sync::LazyLock;
 
@@ -12,7 +13,7 @@ use crate::sql::dialect::{Statement, trusted};
 use crate::sql::ledger_row::LedgerRow;
 use crate::sql::statements::NEXT_PARAMETERS;
 
-const NAME: &str = "stocklock_deduct_2";
+const NAME: &str = "stocklock_deduct_1";
 
 const NAME_OF_BATCH: &str = "stocklock_deduct_batch_1";
 
