@@ -12,6 +12,7 @@ mod differential;
 mod duplicates;
 mod fenced;
 pub(crate) mod fixture;
+mod late_batches;
 mod ledger;
 mod ledger_order;
 mod level_versions;

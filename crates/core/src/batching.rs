@@ -48,8 +48,8 @@ pub trait BatchCall: Debug + Send + Sync + 'static {
     /// The maximum number of calls in flight per level.
     const CALLS: usize;
 
-    /// The maximum number of jobs in a batch.
-    const JOBS: usize;
+    /// How many of the jobs that wait go into the next batch: at least one.
+    fn batch_size(&self, waiting: usize) -> usize;
 
     /// Makes a call for a batch that is not empty. Answers each job, in order.
     fn call(&self, jobs: &[Self::Job]) -> impl Future<Output = Vec<Self::Answer>> + Send;
@@ -107,12 +107,6 @@ impl<C: BatchCall> Batches<C> {
             spawn,
             queues: Arc::default(),
         }
-    }
-
-    /// The call, with its settings.
-    #[must_use]
-    pub fn call(&self) -> &C {
-        &self.call
     }
 
     /// Does the job in the next batch of its level. `None` if the task of its call was aborted: the job
@@ -237,7 +231,7 @@ impl<C: BatchCall> Calls<C> {
             self.ended = true;
             return None;
         }
-        let size = waiting.len().min(C::JOBS);
+        let size = self.batches.call.batch_size(waiting.len());
         Some(waiting.drain(..size).collect())
     }
 }

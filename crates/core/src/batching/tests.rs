@@ -23,7 +23,10 @@ impl BatchCall for Echo {
     type Answer = Result<u32, &'static str>;
 
     const CALLS: usize = 2;
-    const JOBS: usize = 3;
+
+    fn batch_size(&self, waiting: usize) -> usize {
+        waiting.min(3)
+    }
 
     async fn call(&self, jobs: &[u32]) -> Vec<Self::Answer> {
         self.called.lock().expect("no panic").push(jobs.to_vec());

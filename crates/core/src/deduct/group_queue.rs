@@ -42,6 +42,12 @@ impl GroupQueue {
     }
 }
 
+/// A batch of up to this many takes all that wait.
+const FEW: usize = 32;
+
+/// The maximum number of deductions in a batch.
+const MOST: usize = 256;
+
 /// How a batch is made.
 #[derive(Debug)]
 struct GroupCommit {
@@ -58,7 +64,11 @@ impl BatchCall for GroupCommit {
     /// Two would conflict with each other.
     const CALLS: usize = 1;
 
-    const JOBS: usize = 256;
+    /// If more than a few wait, half of them: while the database executes one half, the service
+    /// answers the other half and receives its next requests.
+    fn batch_size(&self, waiting: usize) -> usize {
+        waiting.min((waiting / 2).clamp(FEW, MOST))
+    }
 
     async fn call(&self, batch: &[Deduction]) -> Vec<BatchAnswer> {
         self.store.deduct_all(batch).await

@@ -39,8 +39,6 @@ impl BatchWrite {
 }
 
 impl BatchStore for MemoryStore {
-    const ALWAYS_LOCKS: bool = false;
-
     async fn attempt(&self, batch: &[Deduction], lock: bool) -> Result<BatchAttempt, StoreError> {
         let (sku, warehouse) = (&batch[0].sku, &batch[0].warehouse);
         let mut tx = Transaction::begin(self);

@@ -31,9 +31,6 @@ const LAST_MOMENT: Duration = Duration::from_millis(100);
 
 /// How a store makes a batch.
 pub trait BatchStore: Sync {
-    /// Whether the store locks the row in every attempt.
-    const ALWAYS_LOCKS: bool;
-
     /// Reads, decides with [`BatchPlan`], and writes. `lock`: under the row's lock.
     fn attempt(
         &self,
@@ -62,7 +59,7 @@ pub enum BatchAttempt {
 pub async fn deduct_batch<S: BatchStore>(store: &S, batch: &[Deduction]) -> Vec<BatchAnswer> {
     let (mut conflicts, mut duplicates) = (0, 0);
     while batch.len() > 1 && duplicates < DUPLICATES {
-        let lock = S::ALWAYS_LOCKS || conflicts >= CONFLICTS;
+        let lock = conflicts >= CONFLICTS;
         match store.attempt(batch, lock).await {
             Ok(BatchAttempt::Answered(answers)) => return answers,
             Ok(BatchAttempt::Conflict) if lock => break,

@@ -71,7 +71,9 @@ impl BatchCall for ScriptCall {
     /// While Redis executes one, the other travels.
     const CALLS: usize = 2;
 
-    const JOBS: usize = PER_ENTRY as usize;
+    fn batch_size(&self, waiting: usize) -> usize {
+        waiting.min(PER_ENTRY.into())
+    }
 
     async fn call(&self, batch: &[Self::Job]) -> Vec<Self::Answer> {
         let mut script = scripts::DEDUCT.arg(self.journal_limit);

@@ -2,8 +2,7 @@
 //!
 //! Reads without a lock fetch the level, then what the ledger has of the batch. The core decides
 //! ([`BatchPlan`]). One message writes the level, on condition of its version and of the expiry, with
-//! all movements, and commits. Under a lock, all that is one transaction. SQLite always locks: it has
-//! one writer.
+//! all movements, and commits. Under a lock, all that is one transaction.
 
 use serde::{Serialize, Serializer};
 
@@ -154,8 +153,6 @@ pub(crate) enum Written {
 }
 
 impl<D: Dialect> BatchStore for SqlStore<D> {
-    const ALWAYS_LOCKS: bool = D::EMBEDDED;
-
     async fn attempt(&self, batch: &[Deduction], lock: bool) -> Result<BatchAttempt> {
         if lock {
             self.attempt_under_lock(batch).await
@@ -248,15 +245,18 @@ impl<D: Dialect> SqlStore<D> {
     }
 }
 
-/// Writes the level and the movements of a transaction that has locked the level, and commits.
-async fn write_and_commit<D: Dialect>(
+/// Writes the level, if it still has the version that was read, and the movements, and commits.
+pub(crate) async fn write_and_commit<D: Dialect>(
     mut tx: Transaction<D>,
     write: &BatchWrite<'_>,
 ) -> Result<Written> {
     let [sku, warehouse, _, version, _, on_hand, version_after] = write.shared();
     let level = [sku, warehouse, on_hand, version_after, version];
     let updated = tx.execute(UPDATE_LEVEL, &level).await;
-    updated.map_err(before_commit)?;
+    if updated.map_err(before_commit)? == 0 {
+        tx.roll_back().await;
+        return Ok(Written::Refused);
+    }
     let answer = D::insert_batch(&mut tx, write).await;
     // Each row compares the clock with the expiry.
     let is_late = matches!(answer, Ok(rows) if rows != write.sales.len() as u64);

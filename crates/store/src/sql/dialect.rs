@@ -55,7 +55,7 @@ pub(crate) trait Dialect: Server + Clone {
         rows: &[&LedgerRow],
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// Writes the level and the sales of a batch, and commits both, in one message. Only for servers.
+    /// Writes the level and the sales of a batch, and commits both, in as few messages as possible.
     fn write_batch(
         connection: PooledConnection<Self>,
         write: &BatchWrite<'_>,

@@ -84,9 +84,13 @@ impl Dialect for SqliteFile {
         Ok(())
     }
 
-    /// Never used: SQLite has one writer, so a batch always locks the row.
-    async fn write_batch(_: PooledConnection<Self>, _: &BatchWrite<'_>) -> Result<Written> {
-        Ok(Written::Refused)
+    /// One transaction with several statements, as for one deduction.
+    async fn write_batch(
+        connection: PooledConnection<Self>,
+        write: &BatchWrite<'_>,
+    ) -> Result<Written> {
+        let tx = connection.begin(Self::WORDS.begin).await?;
+        batch::write_and_commit(tx, write).await
     }
 
     async fn insert_batch(tx: &mut Transaction<Self>, write: &BatchWrite<'_>) -> sqlx::Result<u64> {
