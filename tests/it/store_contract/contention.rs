@@ -72,7 +72,7 @@ async fn of_64_buyers_of_50_units_exactly_50_get_one(
 ) {
     let fixture = Fixture::on(on).await;
     let tier = match on {
-        On::Sql(_) => Tier::Safe,
+        On::Sql(_) | On::Model => Tier::Safe,
         On::Redis => Tier::Volatile,
     };
     let of_tier = |strategy: &Strategy| strategy.tier() == tier;
