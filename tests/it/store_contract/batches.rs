@@ -11,8 +11,8 @@ use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{
-    Attempt, Fixture, Raw, SOON, committed, creation, deduction, deduction_with_key, idempotency,
-    level_change, name, open, redis_options,
+    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, committed, creation,
+    deduction, deduction_with_key, idempotency, level_change, name, open, redis_options,
 };
 use crate::support::proxy::Proxy;
 use crate::support::rival::Rival;
@@ -26,7 +26,7 @@ fn outcomes(answers: Vec<Attempt>) -> Vec<AttemptOutcome> {
 }
 
 async fn all(fixture: &Fixture, batch: &[Deduction]) -> Vec<AttemptOutcome> {
-    outcomes(fixture.store.deduct_all(batch).await)
+    outcomes(fixture.subject().deduct_all(batch).await)
 }
 
 fn short(available: i64) -> AttemptOutcome {
@@ -55,9 +55,9 @@ async fn assert_in_order(fixture: &Fixture) -> Vec<Movement> {
 #[rstest]
 #[tokio::test]
 async fn each_of_a_batch_is_recorded_with_all_its_fields(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     fixture.put("a", 10).await;
     let remark = |text| Some(Remark::parse("remark", text).unwrap());
     let batch = [
@@ -99,9 +99,9 @@ async fn each_of_a_batch_is_recorded_with_all_its_fields(
 #[rstest]
 #[tokio::test]
 async fn short_deduction_leaves_the_units_to_the_next(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     let with_limit = LevelChange {
         backorder_limit: Some(2),
         ..level_change("a", 4)
@@ -125,10 +125,8 @@ async fn short_deduction_leaves_the_units_to_the_next(
 
 #[rstest]
 #[tokio::test]
-async fn repeated_key_is_answered_from_the_first(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
-    let fixture = Fixture::new(backend).await;
+async fn repeated_key_is_answered_from_the_first(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
+    let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     let recorded = deduction_with_key("a", 1, "old");
     assert_eq!(
@@ -329,9 +327,9 @@ async fn key_recorded_during_the_batch_fails_no_other(#[values(Mysql, Postgres)]
 #[rstest]
 #[tokio::test]
 async fn deduction_without_time_left_fails_no_other(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
 ) {
-    let fixture = Fixture::new(backend).await;
+    let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     let late = Deduction {
         deadline: Instant::now(),
@@ -387,8 +385,8 @@ async fn batch_waits_for_a_locked_row_within_the_limit(
 /// One message, so that the row is not locked while messages travel.
 #[rstest]
 #[tokio::test]
-async fn lone_deduction_is_that_of_single_sql(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
+async fn lone_deduction_is_that_of_single_sql(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
+    let fixture = Fixture::on(on).await;
     fixture.put("a", 1).await;
     let key = deduction_with_key("a", 1, "K");
     let lone = std::slice::from_ref(&key);
