@@ -112,21 +112,23 @@ impl Dialect for PostgresServer {
         mut connection: PooledConnection<Self>,
         write: &BatchWrite<'_>,
     ) -> Result<Written> {
+        let in_time = format!("{} < $5", Self::WORDS.now);
         let text = format!(
-            "WITH locked AS (SELECT 1 FROM stock WHERE {LEVEL_OF_BATCH} FOR UPDATE),
-                written AS (
-                    UPDATE stock SET on_hand = $6, version = $7 FROM locked
-                    WHERE {LEVEL_OF_BATCH} AND {now} < $5
-                    RETURNING set_config('lock_timeout', '{KEY_WAIT_MILLIS}', true)
+            "WITH written AS (
+                    UPDATE stock SET on_hand = $6, version = $7
+                    WHERE sku = $1 AND warehouse = $2 AND home = 'sql' AND version = $4 AND {in_time}
+                    RETURNING {in_time_still},
+                        set_config('lock_timeout', '{KEY_WAIT_MILLIS}', true)
                 )
             {insert}",
-            now = Self::WORDS.now,
+            in_time_still = after_the_wait(&in_time),
             insert = batch::insert(&format!("written, {}", sales_of_batch()), ""),
         );
         match execute_batch(&mut connection, text, write).await {
             Ok(0) => Ok(Written::Refused),
             Ok(_) => Ok(Written::Committed),
             Err(error) if classify(&error) == Verdict::Duplicate => Ok(Written::Duplicate),
+            Err(error) if has_expired(&error) => Ok(Written::Refused),
             Err(error) if waited_for_the_ledger(&error) => {
                 Err(StoreError::KeyInFlight(Box::new(error)))
             }
@@ -147,9 +149,6 @@ impl Dialect for PostgresServer {
             .collect())
     }
 }
-
-/// The level of a batch, if it still has the version that was read.
-const LEVEL_OF_BATCH: &str = "sku = $1 AND warehouse = $2 AND home = 'sql' AND version = $4";
 
 /// How long a batch waits for another transaction that is recording one of its keys. The level is
 /// locked then, and the other deductions can be made without that key.
@@ -240,25 +239,30 @@ fn column<'a, T>(rows: &[&'a LedgerRow], value: impl Fn(&'a LedgerRow) -> T) -> 
 
 /// Updates the level and inserts the movement in one statement, which is a transaction by itself.
 /// It takes one round trip, and the row is not locked while messages travel.
-///
-/// The condition is evaluated before the wait for the row, and not again if the holder of its lock rolls
-/// back. So the clock is read again behind the wait: if the attempt has expired, a division by zero
-/// undoes it.
 fn update_and_insert(write: &ConditionalWrite<'_>) -> String {
     let now = PostgresServer::WORDS.now;
     format!(
-        "WITH written AS ({update}, 1 / ({in_time})::integer)
+        "WITH written AS ({update}, {in_time_still})
             INSERT INTO movement ({columns})
             SELECT {known}, available, version
             FROM written RETURNING available_after",
         update = write.update(now),
-        in_time = ConditionalWrite::in_time(now),
+        in_time_still = after_the_wait(&ConditionalWrite::in_time(now)),
         columns = *INSERT_COLUMNS,
         known = *INSERT_PARAMETERS,
     )
 }
 
-/// Whether an attempt of [`update_and_insert`] expired while it waited.
+/// A column that an `UPDATE` returns: a division by zero undoes the statement if the condition does not
+/// hold after the wait for the row.
+///
+/// The condition of the `UPDATE` is evaluated before that wait, and not again if the holder of the lock
+/// rolls back. A `SELECT … FOR UPDATE` before it would lock the row twice.
+fn after_the_wait(condition: &str) -> String {
+    format!("1 / ({condition})::integer")
+}
+
+/// Whether an attempt expired while it waited for the row, by [`after_the_wait`].
 fn has_expired(error: &sqlx::Error) -> bool {
     let error = error.as_database_error();
     error.is_some_and(|error| error.code().as_deref() == Some("22012"))

@@ -1,7 +1,7 @@
 //! The procedures of the conditional writes, of one deduction and of a batch: level and movements are
 //! written and committed, or rolled back, in one round trip, and no lock is held across one.
 //!
-//! Their texts are in `migrations/mysql/0012_deduct.sql` and `0022_deduct_batch.sql`. Replicas of several
+//! Their texts are in `migrations/mysql/0012_deduct.sql` and `0023_deduct_batch.sql`. Replicas of several
 //! releases use one database, so a release whose movements have more columns creates procedures of other
 //! names.
 
