@@ -2,7 +2,7 @@
 
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, yield_now};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 
@@ -137,7 +137,8 @@ async fn jobs_behind_a_stuck_call_are_given_up() {
     let early = scene.caller("hot", 3).await;
     sleep(LIMIT / 2 + LIMIT / 4).await;
     let late = scene.caller("hot", 4).await;
-    assert_eq!(early.await.unwrap(), Some(Err("given up")));
+    let early = timeout(LIMIT, early).await.expect("given up in time");
+    assert_eq!(early.unwrap(), Some(Err("given up")));
     scene.end_calls(3).await;
     assert_eq!(late.await.unwrap(), Some(Ok(4)));
     for caller in stuck {
