@@ -48,7 +48,7 @@ impl Replica {
             limits.wait_limit_ms,
             limits.unknown_outcome_limit(),
         );
-        let writes = WritePool::new(limits.max_in_flight as usize, limits.request_deadline_ms);
+        let writes = WritePool::new(limits.max_in_flight as usize);
         let groups = GroupQueue::new(Arc::clone(&store) as _, &policy, Arc::new(TokioSpawn));
         let context = DeductionContext {
             groups,

@@ -43,7 +43,7 @@ fn deductor(fixture: &Fixture) -> Arc<Deductor> {
         policy,
         metrics: Arc::new(Metrics::default()),
     };
-    let writes = WritePool::new(1000, Duration::from_mins(2));
+    let writes = WritePool::new(1000);
     Arc::new(Deductor::new(context, writes))
 }
 

@@ -42,7 +42,7 @@ impl Deductor {
         Self { context, writes }
     }
 
-    /// Deducts under `strategy`. Answers at the deadline at the latest.
+    /// Deducts under `strategy`. Answers at the deduction's deadline at the latest.
     ///
     /// # Errors
     /// As [`DeductionRun::run`]; [`StockError::Overloaded`] if too many writes run;
@@ -62,9 +62,10 @@ impl Deductor {
             let metrics = &self.context.metrics;
             metrics.deduction(strategy.name(), error.code(), started.elapsed());
         })?;
+        let deadline = deduction.deadline;
         // Boxed before it is spawned: the future is large, and spawning would copy it.
         let run = Box::pin(Arc::clone(self).run(strategy, deduction, safeguards));
-        self.writes.run(slot, run).await
+        self.writes.run(slot, deadline, run).await
     }
 
     async fn run(
