@@ -1,4 +1,4 @@
-//! The commands: `stocklock serve | lab | race | migrate | audit | openapi`.
+//! The commands: `stocklock serve | lab | race | migrate | audit | journal | openapi`.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -9,6 +9,7 @@ use tracing_subscriber::EnvFilter;
 
 mod audit;
 mod inherit;
+mod journal;
 mod race;
 mod replica;
 mod serve;
@@ -62,6 +63,9 @@ pub enum Command {
     },
     /// Compare levels with the ledger, and print one line of JSON for each SKU
     Audit(audit::AuditArgs),
+    /// Inspect the journals of the stock in Redis
+    #[command(subcommand)]
+    Journal(journal::JournalCommand),
     /// Print the OpenAPI document
     Openapi {
         /// Print the document of the lab instead of the production service
@@ -170,6 +174,7 @@ impl Cli {
                 Ok(())
             }
             Command::Audit(args) => audit::audit(args).await,
+            Command::Journal(command) => command.run().await,
             Command::Openapi { lab } => {
                 println!("{:#}", http::document(lab));
                 Ok(())

@@ -17,6 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use stocklock_core::ports::DeductionMetrics;
 use stocklock_core::stock::{Audit, Sku};
+use stocklock_store::JournalReport;
 
 mod audits;
 mod locks;
@@ -45,7 +46,9 @@ pub struct Metrics {
     deductions: Counters<Labels<2>>,
     deduct_seconds: Seconds<Labels<1>>,
     responses: Counters<[(&'static str, u16); 1]>,
-    journal_waiting: JournalWaiting,
+    journal_waiting: MaybeGauge,
+    journal_rejected: MaybeGauge,
+    journal_repeated: Counter,
     writes_refused: Counters<Labels<2>>,
     audits: AuditGauges,
     /// The metrics of the distributed locks.
@@ -55,12 +58,25 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::default();
-        let journal_waiting = JournalWaiting::default();
+        let (journal_waiting, journal_rejected) = Default::default();
+        let journal_repeated = Counter::default();
         registry.register(
             "journal_waiting_movements",
             "Movements in the Redis journals that are not yet in the SQL ledger. All replicas \
              report the same value: use max, not sum. Absent while Redis does not answer",
-            journal_waiting.clone(),
+            MaybeGauge::clone(&journal_waiting),
+        );
+        registry.register(
+            "journal_rejected_entries",
+            "Journal entries that the SQL ledger refuses; `stocklock journal rejected` lists them. \
+             All replicas report the same value: use max, not sum. Absent while Redis does not answer",
+            MaybeGauge::clone(&journal_rejected),
+        );
+        registry.register(
+            "journal_repeated_entries",
+            "Journal entries that this replica applied although the SQL ledger had them, because \
+             a lease or an answer was lost. Harmless: the ledger records a movement once",
+            journal_repeated.clone(),
         );
         Self {
             deductions: counters(
@@ -75,6 +91,8 @@ impl Default for Metrics {
             ),
             responses: counters(&mut registry, "http_responses", "HTTP responses by status"),
             journal_waiting,
+            journal_rejected,
+            journal_repeated,
             writes_refused: counters(
                 &mut registry,
                 "stock_writes_refused",
@@ -94,9 +112,11 @@ impl Metrics {
         self.responses.get_or_create(&[("status", status)]).inc();
     }
 
-    /// Sets the number of journal movements that wait for the SQL ledger; `None` if it is unknown.
-    pub fn journal_waiting(&self, movements: Option<u64>) {
-        *self.journal_waiting.lock() = movements;
+    /// Records what the journal consumer has found.
+    pub fn journal(&self, report: JournalReport) {
+        *self.journal_waiting.lock() = report.waiting;
+        *self.journal_rejected.lock() = report.rejected;
+        self.journal_repeated.inc_by(report.repeated);
     }
 
     /// Remembers what an audit of a SKU found.
@@ -147,21 +167,21 @@ fn observe<const N: usize>(histograms: &Seconds<Labels<N>>, labels: &Labels<N>, 
 
 /// A gauge that is absent while its value is unknown, because an old value would look current.
 #[derive(Debug, Clone, Default)]
-struct JournalWaiting(Arc<Mutex<Option<u64>>>);
+struct MaybeGauge(Arc<Mutex<Option<u64>>>);
 
-impl JournalWaiting {
+impl MaybeGauge {
     fn lock(&self) -> MutexGuard<'_, Option<u64>> {
         // No code panics while it holds this mutex.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl EncodeMetric for JournalWaiting {
+impl EncodeMetric for MaybeGauge {
     fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
-        let Some(movements) = *self.lock() else {
+        let Some(value) = *self.lock() else {
             return Ok(());
         };
-        ConstGauge::new(i64::try_from(movements).unwrap_or(i64::MAX)).encode(encoder)
+        ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(encoder)
     }
 
     fn metric_type(&self) -> MetricType {

@@ -31,7 +31,6 @@ mod errors;
 mod idempotency;
 mod keys;
 mod levels;
-mod operations;
 mod scripts;
 mod server_check;
 mod streams;
@@ -42,8 +41,10 @@ use batching::ScriptBatches;
 use connection::{Connector, SharedConnection};
 pub use consumer::JournalConsumer;
 use errors::bad_answer;
+use idempotency::UnknownOutcomes;
 use keys::Keys;
 use scripts::Answer;
+pub use streams::{JournalReport, RejectedEntry};
 use update::WriteRequest;
 
 /// How many keys one `SCAN` looks at.
@@ -81,6 +82,7 @@ pub(super) struct RedisStore {
     shared: SharedConnection,
     exclusive: Pool<Connector>,
     batches: ScriptBatches,
+    unknown: UnknownOutcomes,
     keys: OnceCell<Keys>,
     options: RedisOptions,
 }
@@ -107,6 +109,7 @@ impl RedisStore {
             batches: ScriptBatches::new(shared.clone(), options.journal_limit),
             shared,
             exclusive,
+            unknown: UnknownOutcomes::default(),
             keys: OnceCell::new(),
             options,
         })
@@ -158,9 +161,21 @@ impl RedisStore {
         deduction: &Deduction,
         how: RedisMethod,
     ) -> Result<AttemptOutcome, StoreError> {
+        let (operation, deadline) = (deduction.operation.0, deduction.deadline);
+        let attempt = self.try_deduct(deduction, how).await;
+        self.unknown.observe(operation, deadline, &attempt);
+        attempt
+    }
+
+    async fn try_deduct(
+        &self,
+        deduction: &Deduction,
+        how: RedisMethod,
+    ) -> Result<AttemptOutcome, StoreError> {
         let key = deduction.idempotency.as_ref();
         let row = LedgerRow::from_deduction(deduction, None);
         let mut request = Arc::new(WriteRequest::new(self.keys().await?, row, key));
+        Arc::make_mut(&mut request).uncheck(&self.unknown);
         for _ in 0..levels::MAX_LOADS {
             let answer = match how {
                 RedisMethod::Script => {
@@ -175,7 +190,7 @@ impl RedisStore {
                 }
                 Answer::KeyMayBeLost => Arc::make_mut(&mut request).key_checked = true,
                 Answer::Absent => {
-                    Arc::make_mut(&mut request).key_checked = key.is_none();
+                    Arc::make_mut(&mut request).uncheck(&self.unknown);
                     match self.load(&deduction.sku, &deduction.warehouse).await? {
                         Some(Home::Redis) => {}
                         Some(home) => return Ok(AttemptOutcome::WrongHome(home)),

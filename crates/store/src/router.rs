@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use crate::redis::RedisStore;
 use crate::sql::{self, LedgerQueries, SqlBackend};
 use crate::{
-    AttemptOutcome, JournalConsumer, RedisMethod, RedisOptions, Result, StoreError, StoreOptions,
+    AttemptOutcome, JournalConsumer, RedisMethod, RedisOptions, RejectedEntry, Result, StoreError,
+    StoreOptions,
 };
 use stocklock_core::ports::{
     BatchAnswer, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader, SqlMethod,
@@ -68,6 +69,17 @@ impl Stores {
     pub fn journal_consumer(&self, replica: &str) -> Option<JournalConsumer> {
         let redis = Arc::clone(self.store.redis.as_ref()?);
         Some(JournalConsumer::new(redis, replica))
+    }
+
+    /// The journal entries that SQL refuses. Empty if there is no Redis.
+    ///
+    /// # Errors
+    /// Redis or SQL does not answer.
+    pub async fn rejected_entries(&self) -> Result<Vec<RejectedEntry>> {
+        match &self.store.redis {
+            Some(redis) => redis.rejected_entries().await,
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Removes all stock and journals of this ledger from Redis, if there is one. For a ledger that
@@ -339,6 +351,11 @@ impl DeductionStore for StoreRouter {
         }
         // Redis executes one script after the other, so no earlier one is still to come.
         let key = deduction.idempotency.as_ref();
-        Ok(self.recorded(sku, *operation, key).await?.into())
+        if let Some(movement) = self.recorded(sku, *operation, key).await? {
+            return Ok(Some(movement).into());
+        }
+        // Redis may have lost everything since the last attempt.
+        let recorded = self.sql.recorded(sku, *operation, key).await?;
+        Ok(recorded.filter(|movement| movement.sku == *sku).into())
     }
 }

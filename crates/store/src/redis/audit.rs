@@ -7,20 +7,14 @@
 
 use std::collections::HashSet;
 
-use redis::Cmd;
-use redis::streams::StreamRangeReply;
 use uuid::Uuid;
 
 use super::RedisStore;
 use super::keys::Shard;
-use super::streams::StreamEntry;
+use super::streams::{Source, StreamEntry};
 use crate::StoreError;
 use crate::journal::EntryId;
 use stocklock_core::stock::{Audit, MovementKind, Sku, StockLevel, Warehouse};
-
-/// How many journal entries one command reads. A larger page would delay the deductions, which share
-/// the connection.
-const PAGE: u32 = 100;
 
 /// How often an audit is tried. Each time, a checkpoint would have to be written between the reads of
 /// Redis and of the ledger.
@@ -64,26 +58,28 @@ impl RedisStore {
         Ok(Some(audits.collect()))
     }
 
-    /// Reads the journal entries of these levels, up to `last`.
+    /// Reads the journal entries of these levels, up to `last`. Also those that SQL refuses.
     async fn waiting(
         &self,
         shard: Shard,
         levels: &[String],
         last: EntryId,
     ) -> Result<Vec<StreamEntry>, StoreError> {
-        let journal = self.keys().await?.journal(shard);
-        let mut found = Vec::new();
-        let mut from = "-".to_owned();
-        loop {
-            let command = Cmd::xrange_count(&journal, &from, last.to_string(), PAGE);
-            let page: StreamRangeReply = self.shared.read(&command).await?;
-            let Some(end) = page.ids.last() else {
-                return Ok(found);
-            };
-            from = format!("({}", end.id);
-            let entries = StreamEntry::parse_all(shard, page.ids);
-            found.extend(entries.filter(|entry| levels.contains(&entry.level)));
+        let is_of_levels = |entry: &StreamEntry| levels.contains(&entry.level);
+        let last_id = last.to_string();
+        let journal = self.read_stream(Source::Journal, shard, &last_id, is_of_levels);
+        let mut found = journal.await?;
+        // After the journal, so that no entry is missed that is set aside at this moment.
+        let is_earlier =
+            |entry: &StreamEntry| entry.entry.parse().is_ok_and(|id: EntryId| id <= last);
+        let is_waiting = |entry: &StreamEntry| is_of_levels(entry) && is_earlier(entry);
+        let refused = self.read_stream(Source::Rejected, shard, "+", is_waiting);
+        for refused in refused.await? {
+            if !found.iter().any(|entry| entry.entry == refused.entry) {
+                found.push(refused);
+            }
         }
+        Ok(found)
     }
 }
 

@@ -82,7 +82,7 @@ impl BatchCall for ScriptCall {
             request.add_operation(&mut script);
             script.arg(-request.row.delta).arg(expiry.at);
         }
-        match self.shared.run(&script).await {
+        match self.shared.run::<Vec<_>>(&script).await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
             Err(failed) => vec![Err(failed); batch.len()],
         }

@@ -94,7 +94,7 @@ impl RedisStore {
             script.key(keys.level(shard, sku, warehouse));
         }
         for _ in 0..MAX_LOADS {
-            let answer = self.shared.run(&script).await.map_err(Failed::reading)?;
+            let answer: Vec<String> = self.shared.run(&script).await.map_err(Failed::reading)?;
             let (last, counters) = answer.split_first().ok_or_else(|| bad_answer(&answer))?;
             let counters = counters.as_chunks::<4>().0;
             let mut levels = Vec::with_capacity(warehouses.len());
@@ -137,6 +137,7 @@ impl RedisStore {
             script
                 .key(keys.journal(shard))
                 .key(&counters)
+                .key(keys.rejected(shard))
                 .arg(since.unwrap_or_default())
                 .arg(acked.unwrap_or_default())
                 .arg(entry.to_string())
@@ -145,7 +146,7 @@ impl RedisStore {
                 .arg(level.backorder_limit)
                 .arg(level.version)
                 .arg(MIN_VERSION_JUMP);
-            let answer = self.shared.run(&script).await.map_err(Failed::writing)?;
+            let answer: Vec<String> = self.shared.run(&script).await.map_err(Failed::writing)?;
             let words: Vec<&str> = answer.iter().map(String::as_str).collect();
             match words[..] {
                 ["there" | "loaded"] => return Ok(Some(Home::Redis)),
