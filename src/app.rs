@@ -12,7 +12,8 @@ use crate::metrics::Metrics;
 use crate::race::RaceSettings;
 use crate::races::Races;
 use crate::server::serve;
-use stocklock_core::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool};
+use stocklock_core::batching::TokioSpawn;
+use stocklock_core::deduct::{DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool};
 use stocklock_core::level_service::LevelService;
 use stocklock_store::{RedisOptions, StoreOptions, Stores, WatchOn};
 
@@ -49,8 +50,10 @@ impl Replica {
             limits.wait_limit_ms,
             limits.unknown_outcome_limit(),
         );
-        let writes = WritePool::new(limits.max_in_flight as usize, limits.request_deadline_ms);
+        let writes = WritePool::new(limits.max_in_flight as usize);
+        let groups = GroupQueue::new(Arc::clone(&store) as _, &policy, Arc::new(TokioSpawn));
         let context = DeductionContext {
+            groups,
             store: Arc::clone(&store) as _,
             mutexes: Arc::default(),
             locks: locks.locks.clone(),

@@ -28,6 +28,7 @@ use stocklock_store::StoreRouter;
 mod adjust;
 mod audit;
 mod deduct;
+mod deduct_batch;
 mod error;
 mod extract;
 mod fields;
@@ -46,7 +47,7 @@ mod strategies;
 
 pub(crate) use audit::line as audit_line;
 use error::ApiError;
-use extract::{NoFields, StrictJson, StrictQuery, present, remark};
+use extract::{BatchJson, NoFields, StrictJson, StrictQuery, objects, present, remark};
 use openapi::Document;
 pub use openapi::document;
 
@@ -105,6 +106,7 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
 fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
     let routes = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(deduct::deduct))
+        .routes(routes!(deduct_batch::deduct_batch))
         .routes(routes!(levels::list))
         .routes(routes!(levels::of_sku, set_level::set_level))
         .routes(routes!(adjust::adjust))

@@ -15,7 +15,7 @@
 //! entry, which is applied to the ledger later). The service sends a 2xx only after that commit. The
 //! ledger records an operation, and an idempotency key, once.
 
-pub use stocklock_core::{deduct, ports, stock, strategy};
+pub use stocklock_core::{batching, deduct, ports, stock, strategy};
 pub use stocklock_lab as lab;
 pub use stocklock_store as store;
 

@@ -33,6 +33,11 @@ pub struct Limits {
           value_parser = clap::value_parser!(u32).range(256..=1_048_576))]
     pub max_body_bytes: u32,
 
+    /// Maximum size of the body of a batch, in bytes
+    #[arg(long, env, value_name = "BYTES", default_value_t = 1_048_576,
+          value_parser = clap::value_parser!(u32).range(256..=16_777_216))]
+    pub max_batch_body_bytes: u32,
+
     /// Maximum number of client connections; more wait to be accepted
     #[arg(long, env, value_name = "N", default_value_t = 2048,
           value_parser = clap::value_parser!(u32).range(1..=100_000))]

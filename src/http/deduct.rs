@@ -7,13 +7,15 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use serde::Deserialize;
+use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
-use super::headers::{idempotency, idempotent_replayed};
+use super::headers::{idempotency_key, idempotent_replayed};
 use super::{Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present, remark};
 use crate::config::Mode;
 use stocklock_core::stock::{
-    Deducted, Deduction, Home, OperationId, Quantity, Remark, Remarks, RequestHash, Sku, Warehouse,
+    Caller, Deducted, Deduction, Home, Idempotency, IdempotencyKey, OperationId, Quantity, Remark,
+    Remarks, RequestHash, Sku, Warehouse,
 };
 use stocklock_core::strategy::{Homes, Safeguards, Strategy, UnknownStrategy};
 
@@ -98,14 +100,11 @@ pub(super) async fn deduct(
     StrictQuery(query): StrictQuery<DeductQuery>,
     body: StrictJson<DeductBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let chosen = chosen_strategy(&api, &query)?;
-    let safeguards = Safeguards {
-        guard: query.guard != Some(Switch::Off),
-        check: query.check != Some(Switch::Off),
-    };
+    let chosen = chosen_strategy(&api, query.strategy.as_deref())?;
+    let safeguards = safeguards(&api, &query)?;
     let fields = fields(query, body)?;
     let strategy = strategy(&api, chosen, fields.sku.as_ref()).await?;
-    let deduction = deduction(&api, strategy, fields, &headers)?;
+    let deduction = order(&api, strategy, fields, &headers)?.deduction(strategy, api.deadline());
     let operation = deduction.operation;
     let deducting = api.deductor.deduct(strategy, deduction, safeguards);
     let deducted = deducting.await;
@@ -113,28 +112,35 @@ pub(super) async fn deduct(
     Ok((idempotent_replayed(deducted.replayed), Json(deducted)))
 }
 
-/// The strategy in the query, which only the lab accepts. Only the lab turns safeguards off.
-fn chosen_strategy(api: &Api, query: &DeductQuery) -> Result<Option<Strategy>, ApiError> {
-    if api.mode == Mode::Serve && query.strategy.is_some() {
+/// The strategy in the query, which only the lab accepts.
+pub(super) fn chosen_strategy(api: &Api, name: Option<&str>) -> Result<Option<Strategy>, ApiError> {
+    if api.mode == Mode::Serve && name.is_some() {
         return Err(ApiError::unprocessable(
             "strategy-fixed",
             "the service's configuration chooses the strategy; ?strategy= is for the lab",
         ));
     }
+    let unknown =
+        |error: UnknownStrategy| ApiError::unprocessable("unknown-strategy", error.to_string());
+    name.map(str::parse).transpose().map_err(unknown)
+}
+
+/// The safeguards, which only the lab turns off.
+fn safeguards(api: &Api, query: &DeductQuery) -> Result<Safeguards, ApiError> {
     if api.mode == Mode::Serve && (query.guard.is_some() || query.check.is_some()) {
         return Err(ApiError::unprocessable(
             "safeguards-fixed",
             "guard and check are always on in production; ?guard= and ?check= are for the lab",
         ));
     }
-    let unknown =
-        |error: UnknownStrategy| ApiError::unprocessable("unknown-strategy", error.to_string());
-    let name = query.strategy.as_deref();
-    name.map(str::parse).transpose().map_err(unknown)
+    Ok(Safeguards {
+        guard: query.guard != Some(Switch::Off),
+        check: query.check != Some(Switch::Off),
+    })
 }
 
 /// The chosen strategy, or the configured one for the SKU's home.
-async fn strategy(
+pub(super) async fn strategy(
     api: &Api,
     chosen: Option<Strategy>,
     sku: Option<&Sku>,
@@ -169,38 +175,65 @@ fn fields(query: DeductQuery, body: StrictJson<DeductBody>) -> Result<DeductBody
     body.parse()
 }
 
-fn deduction(
+fn order(
     api: &Api,
     strategy: Strategy,
     fields: DeductBody,
     headers: &HeaderMap,
-) -> Result<Deduction, ApiError> {
+) -> Result<Order, ApiError> {
     let sku = match (fields.sku, api.mode, strategy.card().homes) {
         (Some(sku), _, _) => sku,
         (None, Mode::Serve, _) => return Err(ApiError::invalid("sku: missing")),
         (None, Mode::Lab, Homes::Redis) => lab_sku(Home::Redis),
         (None, Mode::Lab, Homes::Sql | Homes::Either) => lab_sku(Home::Sql),
     };
-    let warehouse = fields.warehouse.unwrap_or_default();
-    let quantity = fields.quantity.unwrap_or(Quantity::ONE);
-    let reference = remark("reference", fields.reference)?;
-    let hash = RequestHash::of_deduction(
-        &sku,
-        &warehouse,
-        quantity,
-        reference.as_ref().map(Remark::as_str),
-    );
-    Ok(Deduction {
-        operation: OperationId::mint(),
-        idempotency: idempotency(headers, hash)?,
+    Ok(Order {
         sku,
-        warehouse,
-        quantity,
-        remarks: Remarks {
-            reference,
-            ..Remarks::default()
-        },
-        strategy: strategy.name(),
-        deadline: api.deadline(),
+        warehouse: fields.warehouse.unwrap_or_default(),
+        quantity: fields.quantity.unwrap_or(Quantity::ONE),
+        reference: remark("reference", fields.reference)?,
+        key: idempotency_key(headers)?,
     })
+}
+
+/// What a caller orders, with its key.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) sku: Sku,
+    pub(super) warehouse: Warehouse,
+    pub(super) quantity: Quantity,
+    pub(super) reference: Option<Remark>,
+    pub(super) key: Option<IdempotencyKey>,
+}
+
+impl Order {
+    /// A new deduction.
+    pub(super) fn deduction(self, strategy: Strategy, deadline: Instant) -> Deduction {
+        let Self {
+            sku,
+            warehouse,
+            quantity,
+            reference,
+            key,
+        } = self;
+        let text = reference.as_ref().map(Remark::as_str);
+        let hash = RequestHash::of_deduction(&sku, &warehouse, quantity, text);
+        Deduction {
+            operation: OperationId::mint(),
+            idempotency: key.map(|key| Idempotency {
+                caller: Caller::anonymous(),
+                key,
+                hash,
+            }),
+            sku,
+            warehouse,
+            quantity,
+            remarks: Remarks {
+                reference,
+                ..Remarks::default()
+            },
+            strategy: strategy.name(),
+            deadline,
+        }
+    }
 }

@@ -68,13 +68,19 @@ impl ApiError {
 
     /// The body of the response.
     pub(super) fn problem(&self, request_id: &str) -> Value {
+        let mut body = self.line();
+        body["type"] = format!("urn:stocklock:problem:{}", self.code).into();
+        body["title"] = self.status.canonical_reason().unwrap_or_default().into();
+        body["request_id"] = request_id.into();
+        body
+    }
+
+    /// The answer to a line of a batch.
+    pub(super) fn line(&self) -> Value {
         let mut body = json!({
-            "type": format!("urn:stocklock:problem:{}", self.code),
-            "title": self.status.canonical_reason().unwrap_or_default(),
             "status": self.status.as_u16(),
             "detail": self.detail,
             "code": self.code,
-            "request_id": request_id,
         });
         for (name, value) in self.fields.as_object().into_iter().flatten() {
             body[name] = value.clone();

@@ -1,20 +1,21 @@
-//! Strict extractors: [`StrictQuery`] and [`StrictJson`]. They refuse a field that is unknown,
+//! Strict extractors: [`StrictQuery`], [`StrictJson`] and [`BatchJson`]. They refuse a field that is unknown,
 //! duplicate, `null`, of the wrong type or out of range, and the refusal names the field.
 
-use std::fmt::Display;
+use std::fmt::{self, Display, Formatter};
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::Api;
 use super::error::ApiError;
-use crate::config::Limits;
 use stocklock_core::stock::Remark;
 
 /// The fields of the query.
@@ -51,16 +52,36 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for StrictJson<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
-        let is_json = is_json(request.headers());
-        Ok(Self {
-            bytes: read(request.into_body(), &api.config.limits).await?,
-            is_json,
-            fields: PhantomData,
-        })
+        let limits = &api.config.limits;
+        Self::read(request, limits.max_body_bytes, limits.body_timeout_ms).await
+    }
+}
+
+/// The same for a batch, whose body may be larger.
+#[derive(Debug)]
+pub(super) struct BatchJson<T>(pub(super) StrictJson<T>);
+
+impl<T: DeserializeOwned> FromRequest<Arc<Api>> for BatchJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
+        let limits = &api.config.limits;
+        let max_bytes = limits.max_batch_body_bytes;
+        let json = StrictJson::read(request, max_bytes, limits.body_timeout_ms).await?;
+        Ok(Self(json))
     }
 }
 
 impl<T: DeserializeOwned> StrictJson<T> {
+    async fn read(request: Request, max_bytes: u32, limit: Duration) -> Result<Self, ApiError> {
+        let is_json = is_json(request.headers());
+        Ok(Self {
+            bytes: read(request.into_body(), max_bytes, limit).await?,
+            is_json,
+            fields: PhantomData,
+        })
+    }
+
     /// Whether there is no body.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -96,14 +117,14 @@ impl<T: DeserializeOwned> StrictJson<T> {
     }
 }
 
-async fn read(body: Body, limits: &Limits) -> Result<Bytes, ApiError> {
-    let collecting = Limited::new(body, limits.max_body_bytes as usize).collect();
-    match tokio::time::timeout(limits.body_timeout_ms, collecting).await {
+async fn read(body: Body, max_bytes: u32, limit: Duration) -> Result<Bytes, ApiError> {
+    let collecting = Limited::new(body, max_bytes as usize).collect();
+    match tokio::time::timeout(limit, collecting).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "body-too-large",
-            format!("the body must have at most {} bytes", limits.max_body_bytes),
+            format!("the body must have at most {max_bytes} bytes"),
         )),
         Ok(Err(_)) => Err(ApiError::new(
             StatusCode::BAD_REQUEST,
@@ -154,4 +175,36 @@ where
     T: Deserialize<'de>,
 {
     T::deserialize(deserializer).map(Some)
+}
+
+/// For a list of JSON objects. serde would accept an array of the fields in their order as an object.
+pub(super) fn objects<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let list: Vec<Object<T>> = Vec::deserialize(deserializer)?;
+    Ok(list.into_iter().map(|Object(fields)| fields).collect())
+}
+
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Object<T>, M::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
 }

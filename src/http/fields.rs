@@ -4,6 +4,7 @@
 
 use serde_json::{Value, json};
 
+use super::deduct_batch::MAX_LINES;
 use super::paging::PageSize;
 use stocklock_core::stock::{
     Home, IdempotencyKey, MAX_NAME_CHARS, MAX_UNITS, NAME_PATTERN, Quantity, Remark,
@@ -11,7 +12,14 @@ use stocklock_core::stock::{
 use stocklock_core::strategy::Strategy;
 
 /// The bodies of requests.
-const BODIES: [&str; 4] = ["DeductBody", "LevelOrder", "AdjustBody", "ReverseBody"];
+const BODIES: [&str; 6] = [
+    "DeductBody",
+    "BatchBody",
+    "BatchLine",
+    "LevelOrder",
+    "AdjustBody",
+    "ReverseBody",
+];
 
 /// A list of entity tags.
 const TAGS: &str = r#"^(W/)?"[!#-~]*"([ \t]*,[ \t]*(W/)?"[!#-~]*")*$"#;
@@ -96,6 +104,10 @@ fn schema(place: &str, field: &str) -> Value {
         "format" => one_of(&["html", "json"]),
         "since" | "Last-Event-ID" => whole(0, i64::MAX),
         "restock" => json!({"type": "boolean"}),
+        "lines" => {
+            let line = json!({"$ref": "#/components/schemas/BatchLine"});
+            json!({"type": "array", "items": line, "minItems": 1, "maxItems": MAX_LINES})
+        }
         unknown => unreachable!("{unknown} in {place} has no schema"),
     }
 }

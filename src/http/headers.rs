@@ -13,6 +13,16 @@ pub(super) fn idempotency(
     headers: &HeaderMap,
     hash: RequestHash,
 ) -> Result<Option<Idempotency>, ApiError> {
+    let key = idempotency_key(headers)?;
+    Ok(key.map(|key| Idempotency {
+        caller: Caller::anonymous(),
+        key,
+        hash,
+    }))
+}
+
+/// The request's key, if there is one.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, ApiError> {
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(key) = keys.next() else {
         return Ok(None);
@@ -23,11 +33,7 @@ pub(super) fn idempotency(
     }
     let key = key.to_str();
     let key = key.map_err(|_| refused("Idempotency-Key must be visible ASCII"))?;
-    Ok(Some(Idempotency {
-        caller: Caller::anonymous(),
-        key: IdempotencyKey::parse(key).map_err(refused)?,
-        hash,
-    }))
+    IdempotencyKey::parse(key).map(Some).map_err(refused)
 }
 
 /// `Idempotent-Replayed: true`, for an answer that repeats the answer to an earlier request.

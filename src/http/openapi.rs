@@ -45,8 +45,11 @@ pub(super) fn finished(document: utoipa::openapi::OpenApi, mode: Mode) -> Value 
     if mode == Mode::Serve {
         // Only the lab has a choice of the strategy, and a default SKU.
         let lab_only = ["strategy", "guard", "check"].map(Value::from);
-        let parameters = deduct["parameters"].as_array_mut().expect("parameters");
-        parameters.retain(|parameter| !lab_only.contains(&parameter["name"]));
+        for path in ["/stock/deduct", "/stock/deduct/batch"] {
+            let parameters = &mut document["paths"][path]["post"]["parameters"];
+            let parameters = parameters.as_array_mut().expect("parameters");
+            parameters.retain(|parameter| !lab_only.contains(&parameter["name"]));
+        }
         document["components"]["schemas"]["DeductBody"]["required"] = json!(["sku"]);
     }
     document

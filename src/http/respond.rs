@@ -28,6 +28,10 @@ pub(super) async fn respond(
     let route = (request.method().clone(), request.uri().clone());
     let mut response = next.run(request).await;
     let status = response.status();
+    let of_lines = response.extensions_mut().remove::<LineErrors>();
+    for error in of_lines.into_iter().flat_map(|LineErrors(errors)| errors) {
+        log(&error, &id, &route, &outages);
+    }
     if let Some(error) = take_error(&mut response) {
         log(&error, &id, &route, &outages);
         write_problem(&mut response, &error, &id);
@@ -40,6 +44,10 @@ pub(super) async fn respond(
     }
     response
 }
+
+/// The errors to log of a successful answer to a batch.
+#[derive(Debug, Clone)]
+pub(super) struct LineErrors(pub(super) Vec<ApiError>);
 
 /// The id that the proxy or the caller sent, if it is safe to log, or a new one.
 fn request_id(request: &Request) -> String {

@@ -80,6 +80,7 @@ fn table() -> Vec<Bad> {
 /// Requests with a key, another content type, or a body that does not fit into [`REQUESTS`].
 fn others() -> Vec<Bad> {
     let real = r#"{"sku": "real"}"#;
+    let lines = |count| format!(r#"{{"lines": [{}]}}"#, vec![real; count].join(","));
     let parse = Bad::parse;
     let key = |key: &str| {
         let line = "POST /stock/deduct 422 invalid-idempotency-key";
@@ -99,6 +100,14 @@ fn others() -> Vec<Bad> {
         key("two words"),
         key(&"k".repeat(256)),
         key(&"k".repeat(300)),
+        parse("POST /stock/deduct/batch 422 invalid-idempotency-key")
+            .body(lines(1))
+            .key("k"),
+        parse("POST /stock/deduct/batch 422 invalid-request").body(lines(1_001)),
+        parse("POST /stock/deduct/batch 413 body-too-large").body(" ".repeat(1_048_577)),
+        parse("POST /stock/deduct/batch 415 unsupported-media-type")
+            .body(lines(1))
+            .content_type("text/plain"),
         parse("PUT /stock/new 422 invalid-request")
             .body(r#"{"on_hand": 1}"#)
             .key("k"),

@@ -129,6 +129,7 @@ pub(crate) fn assert_one_line_error(ended: &Ended, variable: &str) {
 #[case("LOG_FORMAT", "xml")]
 #[case("MAX_IN_FLIGHT", "0")]
 #[case("MAX_BODY_BYTES", "1")]
+#[case("MAX_BATCH_BODY_BYTES", "1")]
 #[case("REPLICA_ID", "two words")]
 #[case("REDIS_URL", "")]
 #[case("REDIS_URL", "c4n4ry-p4ssw0rd")]

@@ -236,9 +236,12 @@ fn nginx_agrees_with_the_limits_of_the_replicas() {
     assert!(idle < limits.idle_timeout_ms, "a replica closes first");
     let timeout = seconds(directive("proxy_read_timeout"));
     assert!(timeout > limits.request_deadline_ms, "nginx answers first");
-    let body = directive("client_max_body_size").strip_suffix('k');
-    let body = body.expect("KiB").parse::<u32>().map(|kib| kib * 1024);
-    assert_eq!(body, Ok(limits.max_body_bytes));
+    let bodies = NGINX.split("client_max_body_size ").skip(1).map(|after| {
+        let kib = after.split("k;").next().expect("KiB");
+        kib.parse::<u32>().expect("a number") * 1024
+    });
+    let bodies: Vec<_> = bodies.collect();
+    assert_eq!(bodies, [limits.max_body_bytes, limits.max_batch_body_bytes]);
     assert_eq!(directive("proxy_next_upstream"), "off");
 }
 

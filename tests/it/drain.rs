@@ -19,7 +19,7 @@ use crate::support::services::{TestDatabase, fresh_database};
 
 /// Concurrent buyers per strategy.
 const BUYERS: usize = 8;
-const STRATEGIES: [&str; 3] = ["single-sql", "for-update", "optimistic"];
+const STRATEGIES: [&str; 4] = ["single-sql", "for-update", "optimistic", "group-commit"];
 /// Minimum sales before the test stops the replicas.
 const SALES: usize = 100;
 /// The default drain limit of the service.

@@ -41,7 +41,7 @@ async fn sales(app: &TestApp, sku: &str) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundred_requests_with_one_key_take_once(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-    #[values("single-sql", "for-update", "optimistic")] strategy: &str,
+    #[values("single-sql", "for-update", "optimistic", "group-commit")] strategy: &str,
 ) {
     let app = TestApp::start(backend).await;
     app.set_level("hot", 50).await;
@@ -140,7 +140,15 @@ async fn keys_and_skus_are_case_sensitive(#[values(Sqlite, Mysql, Postgres)] bac
 #[tokio::test]
 async fn retry_gets_the_first_answer_after_the_stock_is_sold_out(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-    #[values("no-lock", "local-mutex", "single-sql", "for-update", "optimistic")] strategy: &str,
+    #[values(
+        "no-lock",
+        "local-mutex",
+        "single-sql",
+        "for-update",
+        "optimistic",
+        "group-commit"
+    )]
+    strategy: &str,
 ) {
     let app = TestApp::start(backend).await;
     app.set_level("last", 1).await;
@@ -233,6 +241,7 @@ async fn key_is_in_flight_while_its_request_runs(#[values(Mysql, Postgres)] back
         app.deduct(0, "single-sql", &sale),
         app.deduct(0, "for-update", &sale),
         app.deduct(0, "optimistic", &sale),
+        app.deduct(0, "group-commit", &sale),
         app.adjust(0, "real", &json!({"delta": 1, "reason": "x"})),
     ] {
         let refused = send_keyed(request, "K").await;

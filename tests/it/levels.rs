@@ -60,7 +60,7 @@ async fn backorders_are_sold_down_to_the_limit(
     let refused = send(app.put(0, "a", &below_limit)).await;
     assert_eq!(refused.status_and_code(), (409, "below-limit"));
     send(app.put(0, "a", &json!({"on_hand": 2, "backorder_limit": 3}))).await;
-    for strategy in ["single-sql", "for-update", "optimistic"] {
+    for strategy in ["single-sql", "for-update", "optimistic", "group-commit"] {
         let too_much = json!({"sku": "a", "quantity": 6});
         let refused = send(app.deduct(0, strategy, &too_much)).await;
         assert_eq!(refused.status, 409, "{refused:?}");

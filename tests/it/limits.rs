@@ -118,7 +118,15 @@ async fn exhausted_pool_is_overloaded_not_unavailable(#[values(Mysql, Postgres)]
 #[tokio::test]
 async fn row_locked_past_the_wait_limit_is_contended(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-    #[values("no-lock", "local-mutex", "single-sql", "for-update", "optimistic")] strategy: &str,
+    #[values(
+        "no-lock",
+        "local-mutex",
+        "single-sql",
+        "for-update",
+        "optimistic",
+        "group-commit"
+    )]
+    strategy: &str,
 ) {
     let (app, rival) = with_locked_stock(backend, &["--wait-limit-ms=1000"]).await;
     let refused = send(take(&app, strategy)).await;
@@ -143,6 +151,34 @@ async fn changes_keep_the_wait_limit(#[values(Sqlite, Mysql, Postgres)] backend:
     // A read does not wait for the lock.
     assert_eq!(app.audit("a").await["on_hand"], 10);
     rival.let_go().await;
+    app.stop().await;
+}
+
+/// The batch in flight gets no answer. Those that wait for the next one are refused before their
+/// deadline.
+#[rstest]
+#[tokio::test]
+async fn queue_behind_a_stuck_batch_is_overloaded(#[values(Mysql, Postgres)] backend: Backend) {
+    let database = fresh_database(backend).await;
+    let (proxy, url) = Proxy::before(&database.url).await;
+    let app = TestApp::on(&url, 1, &["--wait-limit-ms=1000"]).await;
+    app.set_level("a", 10).await;
+    let hold = proxy.hold_request(b"group-commit");
+    let stuck = tokio::spawn(send(take(&app, "group-commit")));
+    hold.held().await;
+    let waiting: JoinSet<_> = (0..5).map(|_| send(take(&app, "group-commit"))).collect();
+    // Another SKU does not wait for that batch.
+    let other = send(app.deduct(0, "group-commit", &json!({"sku": "b"}))).await;
+    assert_eq!(other.status_and_code(), (404, "unknown-sku"));
+    for refused in waiting.join_all().await {
+        assert_eq!(refusal(&refused), (503, "overloaded", true));
+        assert!(refused.after < WAITED, "{refused:?}");
+    }
+    hold.let_go();
+    let stuck = stuck.await.expect("no panic");
+    let sold = app.audit("a").await["sold"].as_i64();
+    assert_eq!(sold, Some(i64::from(stuck.status == 200)), "{stuck:?}");
+    send(take(&app, "group-commit")).await.ok();
     app.stop().await;
 }
 

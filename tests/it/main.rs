@@ -6,6 +6,7 @@ mod bad_input;
 mod commands;
 mod config;
 mod connections;
+mod deduct_batch;
 mod deploy;
 mod distant_race;
 mod drain;

@@ -64,7 +64,7 @@ async fn flash_sale_sells_exactly_the_stock(#[values(Sqlite, Mysql, Postgres)] b
         connections: 128,
         ..RacePlan::seckill()
     };
-    let plan = only("single-sql,for-update,optimistic", plan);
+    let plan = only("single-sql,for-update,optimistic,group-commit", plan);
     let report = race(backend, 2, &plan, &[]).await;
     assert!(!report.broken(), "{}", report.table(TableStyle::default()));
     for row in &report.rows {
@@ -88,7 +88,10 @@ async fn lost_updates_show_as_drift(#[values(Sqlite, Mysql, Postgres)] backend: 
         connections: 50,
         ..RacePlan::jmeter()
     };
-    let plan = only("no-lock,single-sql,for-update,optimistic", plan);
+    let plan = only(
+        "no-lock,single-sql,for-update,optimistic,group-commit",
+        plan,
+    );
     let report = race(backend, 2, &plan, &[]).await;
     let table = report.table(TableStyle::default());
     for row in &report.rows {

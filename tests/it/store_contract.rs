@@ -2,6 +2,7 @@
 //! Redis. The tests of single operations also run on the explorer's model database. A test names a back
 //! end only if the back ends differ.
 
+mod batches;
 mod changes;
 mod checkpoints;
 mod contention;
@@ -12,6 +13,7 @@ mod differential;
 mod duplicates;
 mod fenced;
 pub(crate) mod fixture;
+mod late_batches;
 mod ledger;
 mod ledger_order;
 mod level_versions;

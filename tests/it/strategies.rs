@@ -9,12 +9,13 @@ use crate::support::lock_services::LockServices;
 use crate::support::services::Backend::Sqlite;
 
 /// The strategies that need only the database.
-pub(crate) const WITHOUT_SERVICES: [&str; 5] = [
+pub(crate) const WITHOUT_SERVICES: [&str; 6] = [
     "no-lock",
     "local-mutex",
     "single-sql",
     "for-update",
     "optimistic",
+    "group-commit",
 ];
 
 /// The strategies that need another server, with the reason why they are unavailable without it.
@@ -41,6 +42,7 @@ async fn all_strategies_are_listed_with_tier_and_texts() {
         "single-sql safe",
         "for-update safe",
         "optimistic safe",
+        "group-commit safe",
         "redis-lock guarded",
         "zookeeper-lock guarded",
         "redis-watch volatile",

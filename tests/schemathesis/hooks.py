@@ -27,10 +27,19 @@ def before_load_schema(ctx, raw_schema):
     translate(raw_schema)
 
 
+def values(body):
+    """The values in a body, at any depth."""
+    if isinstance(body, (dict, list)):
+        for inner in body.values() if isinstance(body, dict) else body:
+            yield from values(inner)
+    else:
+        yield body
+
+
 @schemathesis.hook
 def filter_case(ctx, case):
     headers = {name.lower() for name in case.headers or {}}
-    fields = case.body.values() if isinstance(case.body, dict) else ()
+    fields = list(values(case.body))
     has_body = not isinstance(case.body, schemathesis.core.NotSet)
     query = case.query or {}
     return not (

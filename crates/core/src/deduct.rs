@@ -5,6 +5,7 @@
 
 mod deduction_lock;
 mod deductor;
+mod group_queue;
 mod outcome;
 mod retry;
 mod run;
@@ -12,6 +13,7 @@ mod write_pool;
 
 pub use deduction_lock::DeductionLock;
 pub use deductor::{DeductionContext, Deductor};
+pub use group_queue::GroupQueue;
 use outcome::wait_for;
 pub(crate) use outcome::{Outcome, run_to_outcome};
 pub use retry::{Retry, RetryPolicy, Sleep, TokioSleep};

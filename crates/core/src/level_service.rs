@@ -77,9 +77,10 @@ impl LevelService {
     /// Dropping the future does not stop the change.
     pub async fn set_level(&self, change: LevelChange) -> Result<LevelSet, StockError> {
         let slot = self.writes.admit(&change.sku)?;
+        let deadline = change.deadline;
         let Self { store, policy, .. } = self.clone();
         let write = async move { set_level(&*store, &policy, &change).await };
-        self.writes.run(slot, write).await
+        self.writes.run(slot, deadline, write).await
     }
 
     /// Adds units to a level or takes them from it.
@@ -91,9 +92,10 @@ impl LevelService {
     /// Dropping the future does not stop the adjustment.
     pub async fn adjust(&self, adjustment: Adjustment) -> Result<Adjusted, StockError> {
         let slot = self.writes.admit(&adjustment.sku)?;
+        let deadline = adjustment.deadline;
         let Self { store, policy, .. } = self.clone();
         let write = async move { adjust(&*store, &policy, &adjustment).await };
-        self.writes.run(slot, write).await
+        self.writes.run(slot, deadline, write).await
     }
 
     /// Takes units of a sale back.
@@ -110,6 +112,7 @@ impl LevelService {
             return Err(StockError::NotASale);
         }
         let slot = self.writes.admit(&sale.sku)?;
+        let deadline = reversal.deadline;
         let Self { store, policy, .. } = self.clone();
         let write = async move {
             run_to_outcome(&policy, |unknown| {
@@ -117,7 +120,7 @@ impl LevelService {
             })
             .await
         };
-        self.writes.run(slot, write).await
+        self.writes.run(slot, deadline, write).await
     }
 }
 

@@ -7,12 +7,14 @@
 //! 2. [`strategy`]: the ways to protect a deduction, one file each, and the one `match`.
 //! 3. [`deduct`]: one deduction from the first attempt to the answer: retries, unknown outcomes,
 //!    the lock, and the bound on concurrent writes.
+//!    [`batching`] gathers those of one level that wait at the same time.
 //! 4. [`level_service`]: setting and adjusting levels.
 //! 5. [`ports`]: what the core requires of stores, locks and metrics.
 //!
 //! What always holds: every attempt of a request carries the same operation id, and a request whose
 //! outcome may be unknown is never answered with a refusal.
 
+pub mod batching;
 pub mod deduct;
 pub mod level_service;
 #[cfg(feature = "model")]

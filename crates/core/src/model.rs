@@ -3,6 +3,7 @@
 //! Only for tests. The explorer runs the code of the strategies itself; the model decides what each
 //! statement sees.
 
+mod batch;
 mod explore;
 mod lock;
 mod mutex;

@@ -4,6 +4,7 @@
 //! statement, or a transaction from begin to commit. No connection and no transaction crosses a
 //! trait, so no strategy can hold one while it waits for something else.
 
+mod batch;
 mod expiry;
 mod level_change;
 mod lock;
@@ -13,6 +14,9 @@ mod reversal;
 mod store;
 mod store_error;
 
+pub use batch::{
+    BatchAnswer, BatchAttempt, BatchPlan, BatchSale, BatchStore, LevelAfter, deduct_batch,
+};
 pub use expiry::{Expiry, LateAttempt};
 pub use level_change::{PlannedLevel, adjusted, adjusted_in_sql};
 pub use lock::{HeldLock, Lock, LockError, Locks};

@@ -17,6 +17,7 @@ use crate::stock::Home;
 mod available;
 mod card;
 mod for_update;
+mod group_commit;
 mod local_mutex;
 mod locked;
 mod no_lock;
@@ -72,6 +73,8 @@ strategies! {
     ForUpdate => for_update,
     /// Read the version, write if the version is still the same, else retry.
     Optimistic => optimistic,
+    /// Many waiting deductions of one level in one transaction.
+    GroupCommit => group_commit,
     /// A Redis lock around read, check, write.
     RedisLock => redis_lock,
     /// A `ZooKeeper` lock around read, check, write.

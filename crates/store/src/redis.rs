@@ -37,7 +37,7 @@ mod streams;
 mod update;
 mod watch;
 
-use batching::Batches;
+use batching::ScriptBatches;
 use connection::{Connector, SharedConnection};
 pub use consumer::JournalConsumer;
 use errors::bad_answer;
@@ -81,7 +81,7 @@ pub(super) struct RedisStore {
     connector: Connector,
     shared: SharedConnection,
     exclusive: Pool<Connector>,
-    batches: Batches,
+    batches: ScriptBatches,
     unknown: UnknownOutcomes,
     keys: OnceCell<Keys>,
     options: RedisOptions,
@@ -106,7 +106,7 @@ impl RedisStore {
         Ok(Self {
             sql,
             connector,
-            batches: Batches::new(shared.clone(), options.journal_limit),
+            batches: ScriptBatches::new(shared.clone(), options.journal_limit),
             shared,
             exclusive,
             unknown: UnknownOutcomes::default(),

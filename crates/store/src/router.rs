@@ -15,7 +15,7 @@ use crate::{
     StoreOptions,
 };
 use stocklock_core::ports::{
-    Condition, DeductionStore, Expiry, LateAttempt, LedgerReader, SqlMethod,
+    BatchAnswer, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader, SqlMethod,
 };
 use stocklock_core::stock::{
     Audit, Deduction, Home, Idempotency, LedgerPage, LevelCursor, Movement, MovementFilter,
@@ -315,6 +315,10 @@ impl DeductionStore for StoreRouter {
         method: SqlMethod,
     ) -> Result<AttemptOutcome> {
         self.sql.deduct_in_sql(deduction, method).await
+    }
+
+    async fn deduct_all(&self, deductions: &[Deduction]) -> Vec<BatchAnswer> {
+        self.sql.deduct_all(deductions).await
     }
 
     async fn write_back(

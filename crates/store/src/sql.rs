@@ -18,6 +18,7 @@ use stocklock_core::stock::{
 
 mod apply;
 mod audit;
+mod batch;
 mod checkpoints;
 mod conditional_write;
 mod dialect;

@@ -26,7 +26,7 @@ const SALES: usize = 50;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connection_cut_during_deduction_leaves_no_half_of_it(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(Strategy::SingleSql, Strategy::ForUpdate)] strategy: Strategy,
+    #[values(Strategy::SingleSql, Strategy::ForUpdate, Strategy::GroupCommit)] strategy: Strategy,
 ) {
     let subject = Proxied::start(backend, 1, &["--database-pool-size", "16"]).await;
     subject.app.set_level("hot", PLENTY).await;

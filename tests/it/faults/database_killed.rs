@@ -17,7 +17,7 @@ use crate::support::services::{Backend, PrivateServer};
 
 /// How many buy at once, for each strategy.
 const BUYERS: usize = 12;
-const STRATEGIES: [&str; 3] = ["single-sql", "for-update", "optimistic"];
+const STRATEGIES: [&str; 4] = ["single-sql", "for-update", "optimistic", "group-commit"];
 /// What each strategy must sell before, between and after the kills.
 const SALES: usize = 20;
 const KILLS: usize = 2;

@@ -99,7 +99,7 @@ async fn same_key_several_times_in_a_batch_sells_once() {
     let orders: Vec<_> = (0..8).map(|_| deduction_with_key("a", 1, "k")).collect();
     let attempts = all(&fixture, &orders).await;
     assert_eq!(attempts[0], sold(9));
-    assert_eq!(attempts[1..], [AttemptOutcome::Duplicate; 7]);
+    assert_eq!(attempts[1..], [const { AttemptOutcome::Duplicate }; 7]);
     // In the next batch it is a duplicate among others.
     let mut orders = of_one_sku([1, 1]);
     orders.insert(1, deduction_with_key("a", 1, "k"));

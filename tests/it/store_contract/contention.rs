@@ -6,12 +6,13 @@ use std::time::Duration;
 use futures_util::future::join4;
 use rstest::rstest;
 use secrecy::SecretString;
+use stocklock::batching::TokioSpawn;
 use stocklock::config::ServicesConfig;
-use stocklock::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool};
+use stocklock::deduct::{DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool};
 use stocklock::locks::LockServers;
 use stocklock::metrics::Metrics;
 use stocklock::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, Locks, SqlMethod, StoreError,
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, Locks, SqlMethod, StoreError,
 };
 use stocklock::stock::{Deduction, Home, StockError};
 use stocklock::strategy::{Available, Dependency, Safeguards, Strategy, Tier};
@@ -31,15 +32,18 @@ const BOUNDED: Duration = Duration::from_secs(8);
 
 /// A deductor with so many attempts that every buyer gets a definite answer.
 fn deductor(fixture: &Fixture) -> Arc<Deductor> {
+    let policy = RetryPolicy::new(10_000, Duration::from_mins(1), Duration::from_mins(1));
+    let store = Arc::clone(&fixture.store) as Arc<dyn DeductionStore>;
     let context = DeductionContext {
-        store: Arc::clone(&fixture.store) as _,
+        groups: GroupQueue::new(Arc::clone(&store), &policy, Arc::new(TokioSpawn)),
+        store,
         mutexes: Arc::default(),
         locks: locks(fixture),
         available: available(fixture),
-        policy: RetryPolicy::new(10_000, Duration::from_mins(1), Duration::from_mins(1)),
+        policy,
         metrics: Arc::new(Metrics::default()),
     };
-    let writes = WritePool::new(1000, Duration::from_mins(2));
+    let writes = WritePool::new(1000);
     Arc::new(Deductor::new(context, writes))
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{DeductionRun, RetryPolicy, WritePool};
+use super::{DeductionRun, GroupQueue, RetryPolicy, WritePool};
 use crate::ports::{DeductionMetrics, DeductionStore, Locks};
 use crate::stock::{Deducted, Deduction, StockError};
 use crate::strategy::{Available, LocalMutexes, Safeguards, Strategy};
@@ -16,6 +16,8 @@ pub struct DeductionContext {
     pub store: Arc<dyn DeductionStore>,
     /// The mutexes of this process.
     pub mutexes: Arc<LocalMutexes>,
+    /// The queues of `group-commit`.
+    pub groups: GroupQueue,
     /// The distributed locks.
     pub locks: Locks,
     /// Which strategies can be used.
@@ -40,7 +42,7 @@ impl Deductor {
         Self { context, writes }
     }
 
-    /// Deducts under `strategy`. Answers at the deadline at the latest.
+    /// Deducts under `strategy`. Answers at the deduction's deadline at the latest.
     ///
     /// # Errors
     /// As [`DeductionRun::run`]; [`StockError::Overloaded`] if too many writes run;
@@ -60,9 +62,10 @@ impl Deductor {
             let metrics = &self.context.metrics;
             metrics.deduction(strategy.name(), error.code(), started.elapsed());
         })?;
+        let deadline = deduction.deadline;
         // Boxed before it is spawned: the future is large, and spawning would copy it.
         let run = Box::pin(Arc::clone(self).run(strategy, deduction, safeguards));
-        self.writes.run(slot, run).await
+        self.writes.run(slot, deadline, run).await
     }
 
     async fn run(

@@ -91,6 +91,7 @@ impl<'a> DeductionRun<'a> {
                 Some(movement) => self.replay(movement),
                 None => return Ok(Outcome::Retry),
             },
+            AttemptOutcome::Recorded(movement) => self.replay(*movement),
             AttemptOutcome::Insufficient { available } => {
                 // The retry of a request that took the last unit finds none left. So a refusal is
                 // definite only if the ledger does not have the operation.

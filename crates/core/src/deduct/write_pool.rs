@@ -9,8 +9,8 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
@@ -21,7 +21,6 @@ use crate::stock::{Sku, StockError};
 pub struct WritePool {
     tasks: TaskTracker,
     slots: Arc<Mutex<Slots>>,
-    deadline: Duration,
 }
 
 #[derive(Debug)]
@@ -39,16 +38,15 @@ pub(crate) struct WriteSlot {
 }
 
 impl WritePool {
-    /// At most `max_in_flight` writes at once. A caller waits for its write until `deadline`.
+    /// At most `max_in_flight` writes at once.
     #[must_use]
-    pub fn new(max_in_flight: usize, deadline: Duration) -> Self {
+    pub fn new(max_in_flight: usize) -> Self {
         Self {
             tasks: TaskTracker::new(),
             slots: Arc::new(Mutex::new(Slots {
                 free: max_in_flight,
                 taken: HashMap::new(),
             })),
-            deadline,
         }
     }
 
@@ -73,7 +71,7 @@ impl WritePool {
         })
     }
 
-    /// Runs `write` in its own task, and waits for it until the deadline.
+    /// Runs `write` in its own task, and waits for it until `deadline`.
     ///
     /// # Errors
     /// The errors of `write`, and [`StockError::OutcomeUnknown`] if the deadline passes first; the
@@ -84,6 +82,7 @@ impl WritePool {
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         slot: WriteSlot,
+        deadline: Instant,
         write: impl Future<Output = Result<T, StockError>> + Send + 'static,
     ) -> Result<T, StockError> {
         let caller = Arc::new(());
@@ -96,7 +95,7 @@ impl WritePool {
             }
             result
         };
-        let answer = tokio::time::timeout(self.deadline, self.tasks.spawn(task.in_current_span()));
+        let answer = tokio::time::timeout_at(deadline, self.tasks.spawn(task.in_current_span()));
         let result = match answer.await {
             Ok(Ok(result)) => result,
             Ok(Err(join_error)) => Err(StockError::Internal {
@@ -159,7 +158,7 @@ mod tests {
 
     #[tokio::test]
     async fn write_keeps_its_slot_after_its_caller_has_left() {
-        let pool = WritePool::new(1, Duration::from_mins(1));
+        let pool = WritePool::new(1);
         let sku = Sku::parse("a").expect("a valid SKU");
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
         let slot = pool.admit(&sku).expect("a free slot");
@@ -167,10 +166,8 @@ mod tests {
             ended.await.expect("the test ends the write");
             Ok(())
         };
-        let caller = pool.run(slot, write);
-        tokio::time::timeout(Duration::ZERO, caller)
-            .await
-            .expect_err("the write has not ended");
+        let answer = pool.run(slot, Instant::now(), write).await;
+        assert!(matches!(answer, Err(StockError::OutcomeUnknown { .. })));
         assert!(pool.admit(&sku).is_err());
         end.send(()).expect("the write runs");
         pool.drained().await;
@@ -179,7 +176,7 @@ mod tests {
 
     #[test]
     fn hot_skus_leave_slots_for_others() {
-        let pool = WritePool::new(12, Duration::from_secs(1));
+        let pool = WritePool::new(12);
         let fill = |name: &str| {
             let sku = Sku::parse(name).expect("a valid SKU");
             std::iter::from_fn(|| pool.admit(&sku).ok()).collect::<Vec<_>>()

@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use crate::batching::{Detached, Spawn};
+
 /// One of the futures of a world.
 pub type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -104,6 +106,12 @@ impl Decisions {
 
     fn run(&self) -> MutexGuard<'_, Run> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Spawn for Decisions {
+    fn spawn(&self, task: Detached) {
+        Self::spawn(self, task);
     }
 }
 

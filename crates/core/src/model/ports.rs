@@ -5,9 +5,9 @@ use async_trait::async_trait;
 use super::store::{Entry, MemoryStore, Row, WriteCondition, key};
 use super::transaction::Transaction;
 use crate::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader,
-    LevelStore, PlannedLevel, PlannedReturn, RedisMethod, ReversalOutcome, SqlMethod, StoreError,
-    adjusted_in_sql,
+    AttemptOutcome, BatchAnswer, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt,
+    LedgerReader, LevelStore, PlannedLevel, PlannedReturn, RedisMethod, ReversalOutcome, SqlMethod,
+    StoreError, adjusted_in_sql, deduct_batch,
 };
 use crate::stock::{
     Adjustment, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
@@ -15,11 +15,11 @@ use crate::stock::{
 };
 
 /// The expiry of a write that cannot be late.
-const NEVER: i64 = i64::MAX;
+pub(super) const NEVER: i64 = i64::MAX;
 
 impl MemoryStore {
     /// When an attempt expires that is sent now.
-    fn expiry(&self) -> Expiry {
+    pub(super) fn expiry(&self) -> Expiry {
         Expiry {
             at: self.tables().clock + 1,
             ..Expiry::passed()
@@ -52,12 +52,8 @@ impl MemoryStore {
         after: &StockLevel,
         read: Option<&StockLevel>,
     ) -> Result<AttemptOutcome, StoreError> {
-        let delta = -deduction.quantity.units();
-        let (kind, key) = (MovementKind::Deducted, deduction.idempotency.as_ref());
-        let mut sale = Entry::new(deduction.operation, kind, delta, after, key);
+        let mut sale = sale(deduction, after);
         sale.movement.read_version = read.map(|level| level.version);
-        sale.movement.strategy = Some(deduction.strategy.to_owned());
-        sale.movement.remarks = deduction.remarks.clone();
         if !tx.insert(sale).await? {
             return Ok(AttemptOutcome::Duplicate);
         }
@@ -100,8 +96,18 @@ impl MemoryStore {
     async fn refusal(&self, tx: Transaction, of: &Deduction) -> Result<AttemptOutcome, StoreError> {
         drop(tx);
         let level = self.level(&of.sku, &of.warehouse).await?;
-        Ok(AttemptOutcome::refused(level, of.quantity.units()))
+        Ok(AttemptOutcome::refused(level.as_ref(), of.quantity.units()))
     }
+}
+
+/// The movement of a deduction that leaves the level `after`.
+pub(super) fn sale(deduction: &Deduction, after: &StockLevel) -> Entry {
+    let delta = -deduction.quantity.units();
+    let (kind, key) = (MovementKind::Deducted, deduction.idempotency.as_ref());
+    let mut sale = Entry::new(deduction.operation, kind, delta, after, key);
+    sale.movement.strategy = Some(deduction.strategy.to_owned());
+    sale.movement.remarks = deduction.remarks.clone();
+    sale
 }
 
 #[async_trait]
@@ -154,12 +160,16 @@ impl DeductionStore for MemoryStore {
             }
             SqlMethod::RowLock => {
                 let level = tx.select_for_update(place).await?.map(|row| row.level);
-                if let Err(refused) = AttemptOutcome::decide(level, units) {
+                if let Err(refused) = AttemptOutcome::decide(level.as_ref(), units) {
                     return Ok(refused);
                 }
                 self.deduct_guarded(tx, deduction, NEVER).await
             }
         }
+    }
+
+    async fn deduct_all(&self, deductions: &[Deduction]) -> Vec<BatchAnswer> {
+        deduct_batch(self, deductions).await
     }
 
     async fn write_back(

@@ -1,9 +1,9 @@
 //! What a store answers to a deduction or to a change of a level.
 
-use crate::stock::{Durability, Fence, Home, StockLevel};
+use crate::stock::{Durability, Fence, Home, Movement, StockLevel};
 
 /// What one attempt to deduct did. Every variant but [`AttemptOutcome::Deducted`] changed nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptOutcome {
     /// Level and movement are written together.
     Deducted {
@@ -27,6 +27,8 @@ pub enum AttemptOutcome {
     LockLost,
     /// The ledger already has this operation, or this idempotency key.
     Duplicate,
+    /// The same, and this is the movement.
+    Recorded(Box<Movement>),
 }
 
 impl AttemptOutcome {
@@ -35,7 +37,7 @@ impl AttemptOutcome {
     ///
     /// # Errors
     /// The refusal.
-    pub fn decide(level: Option<StockLevel>, units: i64) -> Result<i64, Self> {
+    pub fn decide(level: Option<&StockLevel>, units: i64) -> Result<i64, Self> {
         match level {
             None => Err(Self::UnknownSku),
             Some(level) if level.home != Home::Sql => Err(Self::WrongHome(level.home)),
@@ -49,7 +51,7 @@ impl AttemptOutcome {
     /// Why SQL refused to take `units`, given the level that was read after the refusal. If enough
     /// units are available by now, stock was added in between, so the attempt is repeated.
     #[must_use]
-    pub fn refused(level: Option<StockLevel>, units: i64) -> Self {
+    pub fn refused(level: Option<&StockLevel>, units: i64) -> Self {
         Self::decide(level, units)
             .err()
             .unwrap_or(AttemptOutcome::Conflict)

@@ -9,7 +9,9 @@ use std::fmt;
 
 use async_trait::async_trait;
 
-use super::{AttemptOutcome, ChangeOutcome, Expiry, LateAttempt, ReversalOutcome, StoreError};
+use super::{
+    AttemptOutcome, BatchAnswer, ChangeOutcome, Expiry, LateAttempt, ReversalOutcome, StoreError,
+};
 use crate::stock::{
     Adjustment, Deduction, Fence, Idempotency, LevelChange, Movement, OperationId, Reversal, Sku,
     StockLevel, Warehouse,
@@ -44,6 +46,11 @@ pub trait DeductionStore: LedgerReader {
         deduction: &Deduction,
         method: SqlMethod,
     ) -> Result<AttemptOutcome, StoreError>;
+
+    /// Takes the units of each deduction in SQL, as if they came one after the other, and answers each
+    /// by itself. All are of one level, and carry the name of one strategy. One deduction is made like
+    /// [`SqlMethod::Guarded`]. More are decided on one reading, and their sales share a commit.
+    async fn deduct_all(&self, deductions: &[Deduction]) -> Vec<BatchAnswer>;
 
     /// Writes the level that follows from `read`, if `condition` holds.
     async fn write_back(

@@ -1,6 +1,9 @@
 //! Why a store could not carry an operation out, and what the caller is answered then.
 
 use std::error::Error;
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
 
 use super::Expiry;
 use crate::names::named;
@@ -43,6 +46,9 @@ pub enum StoreError {
     /// All connections of the pool stayed busy for the wait limit.
     #[error("every database connection is busy")]
     Exhausted,
+    /// Waited until the limit for the batches of the level before it. Nothing was sent.
+    #[error("the deductions of the level wait too long for their batch")]
+    Queued,
     /// All connections for `WATCH` stayed busy for the wait limit.
     #[error("every redis connection for WATCH is busy")]
     RedisExhausted,
@@ -80,6 +86,53 @@ impl StoreError {
     }
 }
 
+impl StoreError {
+    /// The same error for another caller.
+    #[must_use]
+    pub fn share(&mut self) -> Self {
+        match self {
+            Self::Aborted(source) => Self::Aborted(share(source)),
+            Self::ConnectionLost(server, source) => Self::ConnectionLost(*server, share(source)),
+            Self::LockWait(source) => Self::LockWait(share(source)),
+            Self::TooSlow(source) => Self::TooSlow(share(source)),
+            Self::KeyInFlight(source) => Self::KeyInFlight(share(source)),
+            Self::Exhausted => Self::Exhausted,
+            Self::Queued => Self::Queued,
+            Self::RedisExhausted => Self::RedisExhausted,
+            Self::JournalFull => Self::JournalFull,
+            Self::NoRedis => Self::NoRedis,
+            Self::Unavailable(server, source) => Self::Unavailable(*server, share(source)),
+            Self::OutcomeUnknown(source, expiry) => Self::OutcomeUnknown(share(source), *expiry),
+            Self::Bug(source) => Self::Bug(share(source)),
+        }
+    }
+}
+
+/// A driver's error that several callers get.
+#[derive(Debug, Clone)]
+struct Shared(Arc<dyn Error + Send + Sync>);
+
+impl fmt::Display for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for Shared {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+fn share(source: &mut DriverError) -> DriverError {
+    if let Some(shared) = source.downcast_ref::<Shared>() {
+        return Box::new(shared.clone());
+    }
+    let shared = Shared(mem::replace(source, "shared".into()).into());
+    *source = Box::new(shared.clone());
+    Box::new(shared)
+}
+
 impl From<StoreError> for StockError {
     /// The answer when no further attempt is made.
     fn from(error: StoreError) -> Self {
@@ -101,6 +154,9 @@ impl From<StoreError> for StockError {
             StoreError::KeyInFlight(_) => Self::RequestInFlight,
             StoreError::Exhausted => Self::Overloaded {
                 what: "every database connection is busy",
+            },
+            StoreError::Queued => Self::Overloaded {
+                what: "the database does not commit the deductions of this SKU within WAIT_LIMIT_MS",
             },
             StoreError::RedisExhausted => Self::Overloaded {
                 what: "every connection to Redis that REDIS_POOL_SIZE allows is busy",

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Idempotency, Quantity, Remarks, Sku, Warehouse};
+use super::{Caller, Idempotency, Quantity, Remarks, Sku, Warehouse};
 use crate::names::named;
 
 /// The identity of one operation, created once per request. Every attempt carries it, so the
@@ -58,6 +58,15 @@ pub struct Deduction {
     pub strategy: &'static str,
     /// When the caller is answered at the latest. No attempt is made later.
     pub deadline: Instant,
+}
+
+impl Deduction {
+    /// Who sent the request.
+    #[must_use]
+    pub fn caller(&self) -> &str {
+        let idempotency = self.idempotency.as_ref();
+        idempotency.map_or(Caller::ANONYMOUS, |one| one.caller.as_str())
+    }
 }
 
 named! {

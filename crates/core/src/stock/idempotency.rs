@@ -11,10 +11,13 @@ use super::{OperationId, Quantity, Sku, Warehouse};
 pub struct Caller(Cow<'static, str>);
 
 impl Caller {
+    /// The name of a caller without an API key.
+    pub const ANONYMOUS: &str = "anonymous";
+
     /// A caller without an API key.
     #[must_use]
     pub fn anonymous() -> Self {
-        Self(Cow::Borrowed("anonymous"))
+        Self(Cow::Borrowed(Self::ANONYMOUS))
     }
 
     /// The caller as text.

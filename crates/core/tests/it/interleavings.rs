@@ -19,6 +19,7 @@ use level_changes::level_change;
 use scenario::{SKU, Scenario, Tally, deduction, sku};
 
 mod answers;
+mod batches;
 mod level_changes;
 pub(crate) mod scenario;
 
@@ -40,6 +41,10 @@ pub(crate) mod scenario;
 #[case::optimistic_two_units(Scenario::new(Optimistic, 2, 3), 47_544)]
 #[case::optimistic_fault(Scenario::new(Optimistic, 1, 2).with_fault(), 1_872)]
 #[case::optimistic_two_units_fault(Scenario::new(Optimistic, 2, 2).with_fault(), 17_644)]
+#[case::group_commit(Scenario::new(GroupCommit, 1, 3), 4_344)]
+#[case::group_commit_two_units(Scenario::new(GroupCommit, 2, 3), 5_964)]
+#[case::group_commit_fault(Scenario::new(GroupCommit, 1, 2).with_fault(), 3_306)]
+#[case::group_commit_two_units_fault(Scenario::new(GroupCommit, 2, 2).with_fault(), 4_424)]
 #[case::local_mutex(Scenario::new(LocalMutex, 1, 3), 144)]
 #[case::local_mutex_two_units(Scenario::new(LocalMutex, 2, 3), 234)]
 #[case::lock(Scenario::new(RedisLock, 1, 2), 10)]
@@ -136,7 +141,7 @@ fn late_message_sells_nothing_after_a_refusal(
 
 #[rstest]
 fn one_key_sells_once_and_answers_both_requests(
-    #[values(SingleSql, ForUpdate, Optimistic)] strategy: Strategy,
+    #[values(SingleSql, ForUpdate, Optimistic, GroupCommit)] strategy: Strategy,
     #[values(1, 2)] stock: i64,
     #[values(0, 1)] faults: u32,
 ) {
@@ -169,7 +174,7 @@ fn one_key_sells_once_and_answers_both_requests(
 /// index and is then refused; the level of its SKU does not change.
 #[rstest]
 fn one_key_for_two_skus_serves_one_and_refuses_the_other(
-    #[values(SingleSql, ForUpdate, Optimistic)] strategy: Strategy,
+    #[values(SingleSql, ForUpdate, Optimistic, GroupCommit)] strategy: Strategy,
 ) {
     let scenario = Scenario {
         key: Some("order-1"),
@@ -232,6 +237,7 @@ fn lost_lease_oversells_unless_version_and_fence_are_checked(
 #[case::single_sql(Scenario::new(SingleSql, 1, 2))]
 #[case::for_update(Scenario::new(ForUpdate, 1, 2))]
 #[case::optimistic(Scenario::new(Optimistic, 1, 1))]
+#[case::group_commit(Scenario::new(GroupCommit, 1, 1))]
 #[case::lock(with_lost_lease())]
 fn faults_at_every_step_make_no_answer_wrong(#[case] scenario: Scenario) {
     let tally = scenario
@@ -254,7 +260,7 @@ fn with_lost_lease() -> Scenario {
 /// gets the unit unless it was sold.
 #[rstest]
 fn dead_process_neither_blocks_nor_doubles_a_sale(
-    #[values(SingleSql, ForUpdate, Optimistic, RedisLock)] strategy: Strategy,
+    #[values(SingleSql, ForUpdate, Optimistic, GroupCommit, RedisLock)] strategy: Strategy,
     #[values(None, Some("order-1"))] key: Option<&'static str>,
 ) {
     let scenario = Scenario {
@@ -289,7 +295,7 @@ fn set_level_during_a_sale_keeps_level_and_movements_equal(#[values(0, 1)] stock
             World { state, tasks }
         },
         |store, answers| {
-            match answers[1] {
+            match &answers[1] {
                 AttemptOutcome::Deducted { .. } => {}
                 AttemptOutcome::Insufficient { available: 0 } if stock == 0 => sold_out += 1,
                 AttemptOutcome::Conflict if can_conflict => conflicts += 1,

@@ -13,6 +13,7 @@ use sqlx::types::Type;
 use sqlx::{Arguments, AssertSqlSafe, Database, FromRow, IntoArguments, SqlSafeStr, SqlStr};
 use uuid::Uuid;
 
+use super::batch::{BatchWrite, Written};
 use super::conditional_write::ConditionalWrite;
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Server, Transaction};
@@ -61,6 +62,19 @@ pub(crate) trait Dialect: Server + Clone {
         tx: &mut Transaction<Self>,
         rows: &[LedgerRow],
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
+
+    /// Writes the level and the sales of a batch, and commits both, in as few messages as possible.
+    fn write_batch(
+        connection: PooledConnection<Self>,
+        write: &BatchWrite<'_>,
+    ) -> impl Future<Output = Result<Written>> + Send;
+
+    /// Inserts the sales of a batch for which the clock is before the expiry: all or, if it is late, not
+    /// all. Returns how many.
+    fn insert_batch(
+        tx: &mut Transaction<Self>,
+        write: &BatchWrite<'_>,
+    ) -> impl Future<Output = sqlx::Result<u64>> + Send;
 
     /// Settings of the server under which an acknowledged sale can be lost: one sentence each.
     fn unsafe_settings(

@@ -16,8 +16,9 @@ use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS
 use super::{SqlStore, WRITE};
 use crate::{Result, StoreError};
 use stocklock_core::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader,
-    LevelStore, PlannedLevel, RedisMethod, ReversalOutcome, SqlMethod, adjusted_in_sql,
+    AttemptOutcome, BatchAnswer, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt,
+    LedgerReader, LevelStore, PlannedLevel, RedisMethod, ReversalOutcome, SqlMethod,
+    adjusted_in_sql, deduct_batch,
 };
 use stocklock_core::stock::{
     Adjustment, Deduction, Fence, Home, LevelChange, Movement, OperationId, Reversal, Sku,
@@ -61,8 +62,9 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
             }
             SqlMethod::RowLock => {
                 let place = (&deduction.sku, &deduction.warehouse);
-                let decide = |level| {
-                    let remaining = AttemptOutcome::decide(level, deduction.quantity.units())?;
+                let decide = |level: Option<StockLevel>| {
+                    let remaining =
+                        AttemptOutcome::decide(level.as_ref(), deduction.quantity.units())?;
                     let mut row = LedgerRow::from_deduction(deduction, None);
                     row.available_after = remaining;
                     Ok((row, deducted(remaining)))
@@ -73,6 +75,10 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
                     .await
             }
         }
+    }
+
+    async fn deduct_all(&self, deductions: &[Deduction]) -> Vec<BatchAnswer> {
+        deduct_batch(self, deductions).await
     }
 
     async fn write_back(
@@ -298,7 +304,10 @@ impl<D: Dialect> SqlStore<D> {
     /// Why SQL refused to take the units, by the level as it is now.
     async fn refusal(&self, deduction: &Deduction) -> Result<AttemptOutcome> {
         let level = self.level(&deduction.sku, &deduction.warehouse).await?;
-        Ok(AttemptOutcome::refused(level, deduction.quantity.units()))
+        Ok(AttemptOutcome::refused(
+            level.as_ref(),
+            deduction.quantity.units(),
+        ))
     }
 
     /// Why a write on condition of `fence` was refused, by the fence that the row has now.

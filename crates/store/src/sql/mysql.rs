@@ -7,13 +7,15 @@
 use sqlx::query::Query;
 use sqlx::{MySql, MySqlConnection};
 
+use super::batch::{self, BatchWrite, Written};
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{self, AnyRow, Dialect, Statement, Value, fetch, trusted};
+use super::dialect::{self, AnyRow, Dialect, Statement, Value, fetch, trusted, values};
 use super::errors::{Verdict, classify, in_autocommit};
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
 use super::statements::Words;
 use crate::{AttemptOutcome, Result};
+use stocklock_core::stock::Remarks;
 
 mod bulk;
 mod connect;
@@ -46,6 +48,13 @@ impl Dialect for MySqlServer {
         // MariaDB 10.11 would scan a level from its newest movement to where the page starts.
         use_index: " FORCE INDEX ($index)",
         begin_read_uncommitted: Some("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; BEGIN"),
+        wanted: "(SELECT convert(text_1 USING utf8mb4) COLLATE utf8mb4_bin AS text_1,
+                convert(text_2 USING utf8mb4) COLLATE utf8mb4_bin AS text_2,
+                unhex(text_1) AS bytes
+            FROM json_table($1, '$[*]' COLUMNS (
+                text_1 varchar(64) CHARACTER SET utf8mb4 PATH '$[0]',
+                text_2 varchar(255) CHARACTER SET utf8mb4 PATH '$[1]')) AS list) AS wanted",
+        plans_for_any_size: true,
         // MariaDB reads the first comment only, MySQL the second.
         idle_limit: "/*M! @@idle_transaction_timeout */ /*!50708 @@wait_timeout */ * 1000",
         wait_for_movements: " LOCK IN SHARE MODE",
@@ -92,6 +101,46 @@ impl Dialect for MySqlServer {
     async fn insert_entries(tx: &mut Transaction<Self>, rows: &[LedgerRow]) -> sqlx::Result<()> {
         let inserted = bulk::insert(tx.send(), rows).await;
         tx.received(inserted)
+    }
+
+    async fn write_batch(
+        connection: PooledConnection<Self>,
+        write: &BatchWrite<'_>,
+    ) -> Result<Written> {
+        let mut tx = Transaction::begun(connection);
+        let json = write.json();
+        let values = [&write.shared()[..], &values![&*json]].concat();
+        let called = tx.fetch(procedure::call_batch(), &values).await;
+        let written = match called.map(|rows: Vec<(i64,)>| rows.len()) {
+            Ok(0) => Written::Refused,
+            Ok(_) => Written::Committed,
+            Err(error) if classify(&error) == Verdict::Duplicate => Written::Duplicate,
+            Err(error) => return Err(in_autocommit(error)),
+        };
+        tx.ended();
+        Ok(written)
+    }
+
+    async fn insert_batch(tx: &mut Transaction<Self>, write: &BatchWrite<'_>) -> sqlx::Result<u64> {
+        let remarks = Remarks::NAMES.iter().enumerate().map(|(number, name)| {
+            format!("{name} varchar(200) CHARACTER SET utf8mb4 PATH '$[6][{number}]'")
+        });
+        let sales = format!(
+            "(SELECT unhex(operation) AS operation_id, delta, available_after, caller,
+                idempotency_key, unhex(hash) AS request_hash, {names}, number
+            FROM json_table($6, '$[*]' COLUMNS (
+                number FOR ORDINALITY,
+                operation varchar(32) PATH '$[0]',
+                delta bigint PATH '$[1]',
+                available_after bigint PATH '$[2]',
+                caller varchar(64) CHARACTER SET utf8mb4 PATH '$[3]',
+                idempotency_key varchar(255) CHARACTER SET utf8mb4 PATH '$[4]',
+                hash varchar(64) PATH '$[5]',
+                {remarks})) AS list) AS sale",
+            names = Remarks::NAMES.join(", "),
+            remarks = remarks.collect::<Vec<_>>().join(", "),
+        );
+        batch::insert_json(tx, &sales, write).await
     }
 
     async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {

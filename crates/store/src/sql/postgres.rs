@@ -6,6 +6,7 @@
 
 use sqlx::{PgConnection, Postgres};
 
+use super::batch::{self, BatchWrite, Written};
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{AnyRow, Dialect, Statement, Value, fetch, query, trusted};
 use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
@@ -13,7 +14,7 @@ use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
 use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
 use crate::{AttemptOutcome, Result, StoreError};
-use stocklock_core::stock::Remarks;
+use stocklock_core::stock::{Deduction, Remarks};
 
 mod connect;
 mod requirements;
@@ -46,6 +47,9 @@ impl Dialect for PostgresServer {
         no_table: "",
         use_index: "",
         begin_read_uncommitted: None,
+        wanted: "(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, (value ->> 0)::uuid AS bytes
+            FROM json_array_elements($1::json)) AS wanted",
+        plans_for_any_size: false,
         idle_limit: "extract(epoch FROM
             current_setting('idle_in_transaction_session_timeout')::interval) * 1000",
         wait_for_movements: "",
@@ -137,6 +141,39 @@ impl Dialect for PostgresServer {
         tx.received(inserted).map(drop)
     }
 
+    async fn write_batch(
+        mut connection: PooledConnection<Self>,
+        write: &BatchWrite<'_>,
+    ) -> Result<Written> {
+        let in_time = format!("{} < $5", Self::WORDS.now);
+        let text = format!(
+            "WITH written AS (
+                    UPDATE stock SET on_hand = $6, version = $7
+                    WHERE sku = $1 AND warehouse = $2 AND home = 'sql' AND version = $4 AND {in_time}
+                    RETURNING {in_time_still},
+                        set_config('lock_timeout', '{KEY_WAIT_MILLIS}', true)
+                )
+            {insert}",
+            in_time_still = after_the_wait(&in_time),
+            insert = batch::insert(&format!("written, {}", sales_of_batch()), ""),
+        );
+        match execute_batch(&mut connection, text, write).await {
+            Ok(0) => Ok(Written::Refused),
+            Ok(_) => Ok(Written::Committed),
+            Err(error) if classify(&error) == Verdict::Duplicate => Ok(Written::Duplicate),
+            Err(error) if has_expired(&error) => Ok(Written::Refused),
+            Err(error) if waited_for_the_ledger(&error) => {
+                Err(StoreError::KeyInFlight(Box::new(error)))
+            }
+            Err(error) => Err(in_autocommit(error)),
+        }
+    }
+
+    async fn insert_batch(tx: &mut Transaction<Self>, write: &BatchWrite<'_>) -> sqlx::Result<u64> {
+        let text = batch::insert(&sales_of_batch(), Self::WORDS.now);
+        execute_batch(tx, text, write).await
+    }
+
     async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
         let found: Vec<(String, String, String, String)> = connection.fetch(SETTINGS, &[]).await?;
         let found = found.iter();
@@ -144,6 +181,65 @@ impl Dialect for PostgresServer {
             .flat_map(|(commit, standbys, fsync, pages)| complaints(commit, standbys, fsync, pages))
             .collect())
     }
+}
+
+/// How long a batch waits for another transaction that is recording one of its keys. The level is
+/// locked then, and the other deductions can be made without that key.
+const KEY_WAIT_MILLIS: u32 = 100;
+
+/// The sales of a batch as a table.
+fn sales_of_batch() -> String {
+    let names = Remarks::NAMES;
+    let types = (0..names.len()).map(|number| format!("${}::text[]", number + 14));
+    let types = types.collect::<Vec<_>>().join(", ");
+    format!(
+        "unnest($8::uuid[], $9::bigint[], $10::bigint[], $11::text[], $12::text[], $13::bytea[],
+            {types}) WITH ORDINALITY
+            AS sale (operation_id, delta, available_after, caller, idempotency_key, request_hash,
+                {}, number)",
+        names.join(", ")
+    )
+}
+
+/// Executes a statement on the sales of a batch, one array parameter per column.
+async fn execute_batch(
+    connection: &mut PooledConnection<PostgresServer>,
+    text: String,
+    write: &BatchWrite<'_>,
+) -> sqlx::Result<u64> {
+    let sales = write.sales;
+    let deductions = || sales.iter().map(|sale| sale.deduction);
+    let keys = || deductions().map(|one| one.idempotency.as_ref());
+    let mut query = query::<Postgres>(Statement::built(text), &write.shared())?
+        .bind(deductions().map(|one| one.operation.0).collect::<Vec<_>>())
+        .bind(
+            deductions()
+                .map(|one| -one.quantity.units())
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            sales
+                .iter()
+                .map(|sale| sale.after.available)
+                .collect::<Vec<_>>(),
+        )
+        .bind(deductions().map(Deduction::caller).collect::<Vec<_>>())
+        .bind(
+            keys()
+                .map(|key| key.map(|one| one.key.as_str()))
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            keys()
+                .map(|key| key.map(|one| &one.hash.0[..]))
+                .collect::<Vec<_>>(),
+        );
+    for remark in 0..Remarks::NAMES.len() {
+        let texts = deductions().map(|one| one.remarks.texts()[remark]);
+        query = query.bind(texts.collect::<Vec<_>>());
+    }
+    let executed = query.execute(connection.send()).await;
+    Ok(connection.received(executed)?.rows_affected())
 }
 
 /// Inserts any number of rows with one array parameter per column. The text is therefore always the
@@ -185,25 +281,30 @@ fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
 
 /// Updates the level and inserts the movement in one statement, which is a transaction by itself.
 /// It takes one round trip, and the row is not locked while messages travel.
-///
-/// The condition is evaluated before the wait for the row, and not again if the holder of its lock rolls
-/// back. So the clock is read again behind the wait: if the attempt has expired, a division by zero
-/// undoes it.
 fn update_and_insert(write: &ConditionalWrite<'_>) -> String {
     let now = PostgresServer::WORDS.now;
     format!(
-        "WITH written AS ({update}, 1 / ({in_time})::integer)
+        "WITH written AS ({update}, {in_time_still})
             INSERT INTO movement ({columns})
             SELECT {known}, available, version
             FROM written RETURNING available_after",
         update = write.update(now),
-        in_time = ConditionalWrite::in_time(now),
+        in_time_still = after_the_wait(&ConditionalWrite::in_time(now)),
         columns = *INSERT_COLUMNS,
         known = *INSERT_PARAMETERS,
     )
 }
 
-/// Whether an attempt of [`update_and_insert`] expired while it waited.
+/// A column that an `UPDATE` returns: a division by zero undoes the statement if the condition does not
+/// hold after the wait for the row.
+///
+/// The condition of the `UPDATE` is evaluated before that wait, and not again if the holder of the lock
+/// rolls back. A `SELECT … FOR UPDATE` before it would lock the row twice.
+fn after_the_wait(condition: &str) -> String {
+    format!("1 / ({condition})::integer")
+}
+
+/// Whether an attempt expired while it waited for the row, by [`after_the_wait`].
 fn has_expired(error: &sqlx::Error) -> bool {
     let error = error.as_database_error();
     error.is_some_and(|error| error.code().as_deref() == Some("22012"))

@@ -11,6 +11,7 @@ use sqlx::migrate::{MigrateError, Migration, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 
+use super::batch::{self, BatchWrite, Written};
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{AnyRow, Dialect, Statement, Value, fetch, query};
 use super::errors::{Inserted, before_commit};
@@ -19,6 +20,7 @@ use super::migration::{self, MigrationServer};
 use super::pool::{Pool, PooledConnection, Server, Transaction};
 use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
 use crate::{AttemptOutcome, Result};
+use stocklock_core::stock::Remarks;
 
 impl Dialect for SqliteFile {
     const NAME: &'static str = "sqlite";
@@ -38,6 +40,9 @@ impl Dialect for SqliteFile {
         no_table: "",
         use_index: "",
         begin_read_uncommitted: None,
+        wanted: "(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, unhex(value ->> 0) AS bytes
+            FROM json_each($1)) AS wanted",
+        plans_for_any_size: true,
         // No server ends a transaction.
         idle_limit: "0",
         wait_for_movements: "",
@@ -100,6 +105,29 @@ impl Dialect for SqliteFile {
             tx.execute(statement, &row.values()).await?;
         }
         Ok(())
+    }
+
+    /// One transaction with several statements, as for one deduction.
+    async fn write_batch(
+        connection: PooledConnection<Self>,
+        write: &BatchWrite<'_>,
+    ) -> Result<Written> {
+        let tx = connection.begin(Self::WORDS.begin).await?;
+        batch::write_and_commit(tx, write).await
+    }
+
+    async fn insert_batch(tx: &mut Transaction<Self>, write: &BatchWrite<'_>) -> sqlx::Result<u64> {
+        let remarks = (0..Remarks::NAMES.len())
+            .map(|number| format!("value ->> '$[6][{number}]' AS {}", Remarks::NAMES[number]));
+        let remarks = remarks.collect::<Vec<_>>().join(", ");
+        let sales = format!(
+            "(SELECT unhex(value ->> 0) AS operation_id, value ->> 1 AS delta,
+                value ->> 2 AS available_after, value ->> 3 AS caller,
+                value ->> 4 AS idempotency_key, unhex(value ->> 5) AS request_hash,
+                {remarks}, key + 1 AS number
+            FROM json_each($6)) AS sale"
+        );
+        batch::insert_json(tx, &sales, write).await
     }
 
     /// Always empty, because this process sets the relevant settings when it opens a connection.

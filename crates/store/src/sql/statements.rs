@@ -42,6 +42,11 @@ pub(crate) struct Words {
     /// Begins a transaction that also reads what others have not committed, if an insert into the
     /// ledger may wait for more than the same key.
     pub(crate) begin_read_uncommitted: Option<&'static str>,
+    /// A table of the arrays in the JSON array `$1`: a text, another text, and the bytes of which the
+    /// first text has the hexadecimal digits.
+    pub(crate) wanted: &'static str,
+    /// Whether a prepared statement still has the right plan when the ledger has grown.
+    pub(crate) plans_for_any_size: bool,
     /// How long a transaction of this session may be idle until the server ends it, in milliseconds.
     pub(crate) idle_limit: &'static str,
     /// Follows a query on movements that waits for those that are not committed yet.

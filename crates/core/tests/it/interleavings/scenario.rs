@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use async_trait::async_trait;
-use stocklock_core::deduct::{DeductionContext, DeductionRun, RetryPolicy, Sleep};
+use stocklock_core::deduct::{DeductionContext, DeductionRun, GroupQueue, RetryPolicy, Sleep};
 use stocklock_core::model::{
     Decisions, Failure, Faults, MemoryStore, ModelLock, Task, World, WriteCondition, mortal,
     yield_once,
@@ -199,13 +199,25 @@ impl Scenario {
         let locks = (self.strategy.tier() == Tier::Guarded).then_some((self.strategy, lock));
         let locks = Locks::new(locks);
         let needs = self.strategy.card().needs;
+        let pause_is_step = self.strategy == Strategy::LocalMutex;
         let contexts: Vec<_> = (0..self.processes)
-            .map(|_| DeductionContext {
-                store: Arc::new(state.clone()),
+            .map(|_| {
+                (
+                    Arc::new(state.clone()),
+                    policy(self.max_attempts, pause_is_step),
+                )
+            })
+            .map(|(store, policy)| DeductionContext {
+                groups: GroupQueue::new(
+                    Arc::clone(&store) as _,
+                    &policy,
+                    Arc::new(decisions.clone()),
+                ),
+                store,
                 mutexes: self.mutexes(),
                 locks: locks.clone(),
                 available: Available::new(needs.iter().copied()),
-                policy: policy(self.max_attempts, self.arrival_is_step()),
+                policy,
                 metrics: Arc::new(NoMetrics),
             })
             .map(Arc::new)
@@ -238,11 +250,11 @@ impl Scenario {
         }
     }
 
-    /// Whether the arrival of a buyer is a step of the schedule. It must be one for the mutex,
-    /// whose queue keeps the order of arrival. A store needs no such step: each of its statements
+    /// Whether the arrival of a buyer is a step of the schedule. It must be one for the mutex and for
+    /// the batches, whose queues keep the order of arrival. A store needs no such step: each of its statements
     /// is a step.
     fn arrival_is_step(&self) -> bool {
-        self.strategy == Strategy::LocalMutex
+        matches!(self.strategy, Strategy::LocalMutex | Strategy::GroupCommit)
     }
 
     /// The task of one buyer. It runs the same code as the `Deductor` does for a request.

@@ -41,7 +41,11 @@ fn replace(numbered: &str, mut push: impl FnMut(&mut String, usize)) -> String {
     text.push_str(parts.next().unwrap_or_default());
     for part in parts {
         let digits = part.bytes().take_while(u8::is_ascii_digit).count();
-        push(&mut text, part[..digits].parse().unwrap_or_default());
+        match part[..digits].parse() {
+            Ok(number) => push(&mut text, number),
+            // A path in JSON.
+            Err(_) => text.push('$'),
+        }
         text.push_str(&part[digits..]);
     }
     text
@@ -89,8 +93,9 @@ mod tests {
     #[test]
     fn numbered_parameters_become_positional() {
         let values: Vec<Value<'_>> = (1..=10_i64).map(Value::from).collect();
-        let (text, values) = positional("SELECT $2, $1 WHERE a = $2 AND b = $10", &values);
-        assert_eq!(text, "SELECT ?, ? WHERE a = ? AND b = ?");
+        let numbered = "SELECT $2, '$[0]', $1 WHERE a = $2 AND b = $10";
+        let (text, values) = positional(numbered, &values);
+        assert_eq!(text, "SELECT ?, '$[0]', ? WHERE a = ? AND b = ?");
         let numbers = values.iter().map(|value| match value {
             Value::Int(Some(number)) => *number,
             other => panic!("{other:?}"),

@@ -1,8 +1,9 @@
-//! The procedure of the conditional writes: level and movement are written and committed, or rolled
-//! back, in one round trip, and no lock is held across one.
+//! The procedures of the conditional writes, of one deduction and of a batch: level and movements are
+//! written and committed, or rolled back, in one round trip, and no lock is held across one.
 //!
-//! Its text is in `migrations/mysql/0012_deduct.sql`. Replicas of several releases use one database, so a
-//! release whose movements have more columns creates a procedure of another name.
+//! Their texts are in `migrations/mysql/0012_deduct.sql` and `0023_deduct_batch.sql`. Replicas of several
+//! releases use one database, so a release whose movements have more columns creates procedures of other
+//! names.
 
 use std::sync::LazyLock;
 
@@ -14,24 +15,38 @@ use crate::sql::statements::NEXT_PARAMETERS;
 
 const NAME: &str = "stocklock_deduct_1";
 
+const NAME_OF_BATCH: &str = "stocklock_deduct_batch_1";
+
+/// How many arguments that one takes: the shared values of the batch, and its sales.
+const ARGUMENTS_OF_BATCH: usize = 8;
+
 /// How many arguments it takes: the values of the movement, the expiry, and those of the level.
 static ARGUMENTS: LazyLock<usize> = LazyLock::new(|| LedgerRow::KNOWN + NEXT_PARAMETERS.len());
 
 /// A call with the values of a conditional write. Returns the units that are available then, or no row.
 pub(super) fn call() -> Statement {
     let parameters = (1..=*ARGUMENTS).map(|number| format!("${number}"));
-    Statement::built(text(&parameters.collect::<Vec<_>>()))
+    Statement::built(text(NAME, &parameters.collect::<Vec<_>>()))
 }
 
-/// Fails if the session cannot call the procedure. Names no level, so it changes nothing.
+/// A call with the values of a batch. Returns one row if the batch is committed, or no row.
+pub(super) fn call_batch() -> Statement {
+    let parameters = (1..=ARGUMENTS_OF_BATCH).map(|number| format!("${number}"));
+    Statement::built(text(NAME_OF_BATCH, &parameters.collect::<Vec<_>>()))
+}
+
+/// Fails if the session cannot call the procedures. Names no level, so it changes nothing.
 pub(super) async fn check(connection: &mut MySqlConnection) -> sqlx::Result<()> {
-    let nothing = text(&vec!["NULL".to_owned(); *ARGUMENTS]);
-    let called = connection.execute(sqlx::raw_sql(trusted(nothing))).await;
-    called.map(drop)
+    for (name, arguments) in [(NAME, *ARGUMENTS), (NAME_OF_BATCH, ARGUMENTS_OF_BATCH)] {
+        let nothing = text(name, &vec!["NULL".to_owned(); arguments]);
+        let call = sqlx::raw_sql(trusted(nothing));
+        connection.execute(call).await?;
+    }
+    Ok(())
 }
 
-fn text(arguments: &[String]) -> String {
-    format!("CALL {NAME}({})", arguments.join(", "))
+fn text(name: &str, arguments: &[String]) -> String {
+    format!("CALL {name}({})", arguments.join(", "))
 }
 
 #[cfg(test)]

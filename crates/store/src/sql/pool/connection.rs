@@ -8,17 +8,20 @@ use deadpool::managed::Object;
 use sqlx::Connection;
 use stocklock_core::ports::Expiry;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::ServerHealth;
 use super::queue::Permit;
 use super::server::{Opener, Server, Timed};
 use crate::Result;
 use crate::sql::dialect::{AnyRow, Dialect, ROWS_PER_LIST, Statement, Value};
-use crate::sql::errors::{Verdict, classify, in_commit};
+use crate::sql::errors::{Verdict, before_commit, classify, in_commit};
 
 /// How long the orderly close of a connection may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
+/// The longest pause before SQLite's write lock is asked for again: another process may hold it.
+const WRITER_PAUSE: Duration = Duration::from_millis(5);
 
 /// A connection in use. Its drop decides what becomes of it: see [`super`].
 #[derive(Debug)]
@@ -75,6 +78,29 @@ impl<S: Server> PooledConnection<S> {
             _ => {}
         }
         answer
+    }
+
+    /// Begins a transaction.
+    pub(crate) async fn begin(self, statement: &'static str) -> Result<Transaction<S>> {
+        let (started, wait_limit) = (Instant::now(), self.health.wait_limit);
+        let mut tx = Transaction::begun(self);
+        loop {
+            match tx.run(statement).await {
+                Ok(()) => return Ok(tx),
+                // Only SQLite waits for a lock here.
+                Err(error)
+                    if classify(&error) == Verdict::RollBackThenRetry
+                        && started.elapsed() < wait_limit =>
+                {
+                    sleep(WRITER_PAUSE.mul_f64(fastrand::f64())).await;
+                }
+                Err(error) => {
+                    // No transaction is open. An unanswered request still closes the connection.
+                    tx.ended();
+                    return Err(before_commit(error));
+                }
+            }
+        }
     }
 
     /// Runs a statement that has neither parameters nor rows.

@@ -25,9 +25,6 @@ const PING_LIMIT: Duration = Duration::from_millis(250);
 /// The first pause before a server that refuses connections is tried again. Each is twice the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest pause before SQLite's write lock is asked for again: another process may hold it.
-const WRITER_PAUSE: Duration = Duration::from_millis(5);
-
 /// A database: how to connect to it.
 pub(crate) trait Server: fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether the database is a library in this process: it cannot fall silent.
@@ -193,25 +190,7 @@ impl<S: Server> Pool<S> {
 
     /// Begins a transaction.
     pub(crate) async fn begin(&self, statement: &'static str) -> Result<Transaction<S>> {
-        let mut tx = Transaction::begun(self.acquire().await?);
-        let started = Instant::now();
-        loop {
-            match tx.run(statement).await {
-                Ok(()) => return Ok(tx),
-                // Only SQLite waits for a lock here.
-                Err(error)
-                    if classify(&error) == Verdict::RollBackThenRetry
-                        && started.elapsed() < self.health.wait_limit =>
-                {
-                    sleep(WRITER_PAUSE.mul_f64(fastrand::f64())).await;
-                }
-                Err(error) => {
-                    // No transaction is open. An unanswered request still closes the connection.
-                    tx.ended();
-                    return Err(before_commit(error));
-                }
-            }
-        }
+        self.acquire().await?.begin(statement).await
     }
 
     /// Asks the database whether it accepts writes.

@@ -1,0 +1,232 @@
+//! `POST /stock/deduct/batch`: many independent deductions in one request.
+//!
+//! A body that is not valid is refused as a whole, and nothing is deducted. Otherwise each line is a
+//! deduction like that of `POST /stock/deduct`, and is answered by itself.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::time::Instant;
+use utoipa::{IntoParams, ToSchema};
+
+use super::deduct::{Order, chosen_strategy, strategy};
+use super::headers::IDEMPOTENCY_KEY;
+use super::respond::LineErrors;
+use super::{Api, ApiError, BatchJson, StrictQuery, objects, openapi, present, remark};
+use stocklock_core::stock::{Deducted, IdempotencyKey, Quantity, Sku, StockError, Warehouse};
+use stocklock_core::strategy::{Safeguards, Strategy};
+
+/// The maximum number of lines of a request.
+pub(super) const MAX_LINES: usize = 1_000;
+
+/// How many lines of a request are in progress at the same time. They fill a batch of `group-commit`,
+/// and leave slots of `MAX_IN_FLIGHT` for other requests.
+const IN_PROGRESS: usize = 256;
+
+/// Independent deductions.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BatchBody {
+    /// The deductions, 1 to 1,000.
+    #[serde(deserialize_with = "objects")]
+    lines: Vec<BatchLine>,
+}
+
+/// The units that a line takes.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BatchLine {
+    /// The SKU.
+    #[schema(value_type = String, example = "1001")]
+    sku: Sku,
+    /// The warehouse; default `main`.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<String>, example = "main")]
+    warehouse: Option<Warehouse>,
+    /// Number of units; default 1.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
+    quantity: Option<Quantity>,
+    /// An external reference, such as an order number.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(example = "order-4711")]
+    reference: Option<String>,
+    /// The line's Idempotency-Key. Send a key with each line, so that the line can be retried, alone
+    /// or in another batch.
+    #[serde(default, deserialize_with = "present")]
+    key: Option<String>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct BatchQuery {
+    /// The strategy for these deductions. Lab only.
+    strategy: Option<String>,
+}
+
+/// One answer for each line, in their order.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct BatchAnswer {
+    #[schema(value_type = Vec<LineAnswer>)]
+    results: Vec<LineResult>,
+}
+
+/// The answer to a line.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "only describes LineResult")]
+struct LineAnswer {
+    /// The status of the same deduction in a request of its own.
+    status: u16,
+    /// `deducted`; `replayed`, if this is the answer to an earlier line or request with this key; or
+    /// the code of the error.
+    #[schema(example = "deducted")]
+    code: String,
+    /// The id of the operation in the ledger. Of the errors only `outcome-unknown` has it.
+    id: Option<String>,
+    /// The SKU (200).
+    sku: Option<String>,
+    /// The warehouse (200).
+    warehouse: Option<String>,
+    /// Units taken (200).
+    quantity: Option<i64>,
+    /// Units available after the deduction (200).
+    remaining: Option<i64>,
+    /// The strategy that protected it (200).
+    strategy: Option<String>,
+    /// How durable it was when it was answered (200): `committed` or `redis`.
+    durability: Option<String>,
+    /// What happened, and what to do (errors).
+    detail: Option<String>,
+    /// Units requested (`insufficient-stock`).
+    requested: Option<i64>,
+    /// Units available (`insufficient-stock`).
+    available: Option<i64>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum LineResult {
+    Deducted {
+        status: u16,
+        code: &'static str,
+        #[serde(flatten)]
+        deducted: Deducted,
+    },
+    Refused(Value),
+}
+
+impl From<&Result<Deducted, ApiError>> for LineResult {
+    fn from(result: &Result<Deducted, ApiError>) -> Self {
+        match result {
+            Ok(deducted) => Self::Deducted {
+                status: StatusCode::OK.as_u16(),
+                code: if deducted.replayed {
+                    "replayed"
+                } else {
+                    "deducted"
+                },
+                deducted: deducted.clone(),
+            },
+            Err(error) => Self::Refused(error.line()),
+        }
+    }
+}
+
+/// Take units in up to 1,000 independent deductions
+///
+/// Each line is made or refused by itself, and has its own key: the header Idempotency-Key is refused.
+/// If the body is invalid, nothing is deducted. Lines that have not started after half of the time of the
+/// request are answered `overloaded`. Retry lines with status 503 or 504, or code `request-in-flight`,
+/// with the same keys.
+#[utoipa::path(
+    post,
+    path = "/stock/deduct/batch",
+    tag = "stock",
+    params(BatchQuery),
+    request_body(content = BatchBody),
+    responses(
+        (status = 200, description = "Each line has its answer", body = BatchAnswer),
+        openapi::ReadErrors, openapi::WriteErrors,
+    )
+)]
+pub(super) async fn deduct_batch(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    StrictQuery(query): StrictQuery<BatchQuery>,
+    BatchJson(body): BatchJson<BatchBody>,
+) -> Result<Response, ApiError> {
+    let chosen = chosen_strategy(&api, query.strategy.as_deref())?;
+    if headers.contains_key(IDEMPOTENCY_KEY) {
+        return Err(invalid_key("send a key with each line, not in the header"));
+    }
+    let orders = orders(body.parse()?)?;
+    let deadline = api.deadline();
+    let line = |order| deduct_line(Arc::clone(&api), chosen, order, deadline);
+    let results = stream::iter(orders.into_iter().map(line));
+    let results: Vec<_> = results.buffered(IN_PROGRESS).collect().await;
+    Ok(answer(&results))
+}
+
+/// The orders of the lines, if all are valid.
+fn orders(body: BatchBody) -> Result<Vec<Order>, ApiError> {
+    if !(1..=MAX_LINES).contains(&body.lines.len()) {
+        let detail = format!("lines: must have 1 to {MAX_LINES} elements");
+        return Err(ApiError::invalid(detail));
+    }
+    let lines = body.lines.into_iter().enumerate();
+    let order = |(number, line): (usize, BatchLine)| {
+        let key = line.key.as_deref().map(IdempotencyKey::parse).transpose();
+        Ok(Order {
+            sku: line.sku,
+            warehouse: line.warehouse.unwrap_or_default(),
+            quantity: line.quantity.unwrap_or(Quantity::ONE),
+            reference: remark(&format!("lines[{number}].reference"), line.reference)?,
+            key: key.map_err(|error| invalid_key(format!("lines[{number}].key: {error}")))?,
+        })
+    };
+    lines.map(order).collect()
+}
+
+fn invalid_key(detail: impl Into<String>) -> ApiError {
+    ApiError::unprocessable("invalid-idempotency-key", detail)
+}
+
+async fn deduct_line(
+    api: Arc<Api>,
+    chosen: Option<Strategy>,
+    order: Order,
+    deadline: Instant,
+) -> Result<Deducted, ApiError> {
+    // Most deductions that start later could not end before the deadline, if the others took that long.
+    if deadline - Instant::now() < api.config.limits.request_deadline_ms / 2 {
+        let what = "the lines before this one took too long, and it was not started";
+        return Err(StockError::Overloaded { what }.into());
+    }
+    let strategy = strategy(&api, chosen, Some(&order.sku)).await?;
+    let deduction = order.deduction(strategy, deadline);
+    let operation = deduction.operation;
+    let deducting = api
+        .deductor
+        .deduct(strategy, deduction, Safeguards::default());
+    let deducted = deducting.await;
+    deducted.map_err(|error| ApiError::of_operation(operation, error))
+}
+
+/// The answer, with the first error of each code for the log.
+fn answer(results: &[Result<Deducted, ApiError>]) -> Response {
+    let mut codes = HashSet::new();
+    let errors = results.iter().filter_map(|result| result.as_ref().err());
+    let errors = errors.filter(|error| error.status.is_server_error() && codes.insert(error.code));
+    let errors = LineErrors(errors.cloned().collect());
+    let results = results.iter().map(LineResult::from).collect();
+    (Extension(errors), Json(BatchAnswer { results })).into_response()
+}

@@ -1,0 +1,397 @@
+//! Batches of deductions: each is answered as if they came one after the other.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use stocklock::ports::{AttemptOutcome, DeductionStore as _, LedgerReader as _, StoreError};
+use stocklock::stock::{
+    Deduction, Home, LevelChange, Movement, Remark, Remarks, RequestHash, Warehouse,
+};
+use stocklock_testkit::assert_matches;
+use tokio::time::{Instant, timeout};
+
+use super::fixture::{
+    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, committed, creation,
+    deduction, deduction_with_key, idempotency, level_change, name, open, redis_options,
+};
+use crate::support::proxy::Proxy;
+use crate::support::rival::Rival;
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::fresh_redis;
+
+/// The outcomes, none of which may be an error.
+fn outcomes(answers: Vec<Attempt>) -> Vec<AttemptOutcome> {
+    let answers = answers.into_iter();
+    answers.map(|answer| answer.expect("no error")).collect()
+}
+
+async fn all(fixture: &Fixture, batch: &[Deduction]) -> Vec<AttemptOutcome> {
+    outcomes(fixture.subject().deduct_all(batch).await)
+}
+
+fn short(available: i64) -> AttemptOutcome {
+    AttemptOutcome::Insufficient { available }
+}
+
+#[track_caller]
+fn assert_recorded(outcome: &AttemptOutcome, first: &Deduction) {
+    let AttemptOutcome::Recorded(movement) = outcome else {
+        panic!("not found in the ledger: {outcome:?}");
+    };
+    assert_eq!(movement.operation, first.operation);
+}
+
+/// The ledger of `a` agrees with its level, and has every version from 1 on.
+async fn assert_in_order(fixture: &Fixture) -> Vec<Movement> {
+    let movements = fixture.movements("a").await;
+    let versions: Vec<_> = movements.iter().map(|one| one.level_version).collect();
+    let last = fixture.level("a").await.version;
+    let expected: Vec<_> = (1..=last).rev().map(Some).collect();
+    assert_eq!(versions, expected);
+    assert!(fixture.audit("a").await.consistent());
+    movements
+}
+
+#[rstest]
+#[tokio::test]
+async fn each_of_a_batch_is_recorded_with_all_its_fields(
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
+) {
+    let fixture = Fixture::on(on).await;
+    fixture.put("a", 10).await;
+    let remark = |text| Some(Remark::parse("remark", text).unwrap());
+    let batch = [
+        deduction_with_key("a", 3, "it's\"K\\1\""),
+        Deduction {
+            remarks: Remarks {
+                reference: remark("订单 😀 \\ \" '"),
+                reason: remark("é"),
+            },
+            ..deduction("a", 2)
+        },
+        deduction_with_key("a", 4, "k-3"),
+    ];
+    let sold = all(&fixture, &batch).await;
+    assert_eq!(sold, [committed(7), committed(5), committed(1)]);
+    let movements = assert_in_order(&fixture).await;
+    let sales = movements.iter().rev().skip(1);
+    for ((sale, order), available) in sales.zip(&batch).zip([7, 5, 1]) {
+        assert_eq!(sale.operation, order.operation);
+        assert_eq!(sale.delta, -order.quantity.units());
+        assert_eq!(sale.available_after, available);
+        assert_eq!(sale.remarks, order.remarks);
+        assert_eq!(sale.strategy.as_deref(), Some(order.strategy));
+        assert_eq!((sale.read_version, &*sale.caller), (None, "anonymous"));
+        let key = order.idempotency.as_ref();
+        assert_eq!(sale.request_hash, key.map(|key| key.hash));
+        let key = key.map(|key| key.key.as_str());
+        assert_eq!(sale.idempotency_key.as_deref(), key);
+        assert!(sale.created_at >= movements[3].created_at, "{sale:?}");
+    }
+    // Everything is found again, by key or by operation.
+    let again = all(&fixture, &batch).await;
+    for (outcome, order) in again.iter().zip(&batch) {
+        assert_recorded(outcome, order);
+    }
+    assert_eq!(fixture.level("a").await.on_hand, 1);
+}
+
+#[rstest]
+#[tokio::test]
+async fn short_deduction_leaves_the_units_to_the_next(
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
+) {
+    let fixture = Fixture::on(on).await;
+    let with_limit = LevelChange {
+        backorder_limit: Some(2),
+        ..level_change("a", 4)
+    };
+    fixture.set(with_limit).await;
+    let batch = [7, 3, 4, 2, 1, 1].map(|units| deduction("a", units));
+    let expected = [
+        short(6),
+        committed(3),
+        short(3),
+        committed(1),
+        committed(0),
+        short(0),
+    ];
+    assert_eq!(all(&fixture, &batch).await, expected);
+    assert_eq!(fixture.level("a").await.on_hand, -2);
+    assert_eq!(assert_in_order(&fixture).await.len(), 4);
+    let sold_out = [1, 2].map(|units| deduction("a", units));
+    assert_eq!(all(&fixture, &sold_out).await, [short(0), short(0)]);
+}
+
+#[rstest]
+#[tokio::test]
+async fn repeated_key_is_answered_from_the_first(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
+    let fixture = Fixture::on(on).await;
+    fixture.put("a", 5).await;
+    let recorded = deduction_with_key("a", 1, "old");
+    assert_eq!(
+        all(&fixture, std::slice::from_ref(&recorded)).await,
+        [committed(4)]
+    );
+    let first = deduction_with_key("a", 1, "new");
+    let other_lines = Deduction {
+        idempotency: Some(idempotency("new", RequestHash([7; 32]))),
+        ..deduction("a", 1)
+    };
+    let batch = [
+        deduction_with_key("a", 1, "old"),
+        first.clone(),
+        deduction_with_key("a", 1, "new"),
+        other_lines,
+        first.clone(),
+        // The first request with this key is refused, so the second one is not its repeat.
+        deduction_with_key("a", 9, "later"),
+        deduction_with_key("a", 2, "later"),
+    ];
+    let outcomes = all(&fixture, &batch).await;
+    assert_recorded(&outcomes[0], &recorded);
+    assert_eq!(outcomes[1], committed(3));
+    for repeat in &outcomes[2..5] {
+        assert_eq!(*repeat, AttemptOutcome::Duplicate);
+    }
+    assert_eq!(outcomes[5..], [short(3), committed(1)]);
+    assert_eq!(assert_in_order(&fixture).await.len(), 4);
+}
+
+#[rstest]
+#[tokio::test]
+async fn batch_of_a_missing_or_foreign_level_is_refused(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    let batch = [(); 2].map(|()| deduction("a", 1));
+    let unknown = [AttemptOutcome::UnknownSku, AttemptOutcome::UnknownSku];
+    assert_eq!(all(&fixture, &batch).await, unknown);
+    let redis = fresh_redis().await;
+    let fixture = fixture.with(redis_options(&redis.url));
+    fixture.set(creation("a", "main", Home::Redis)).await;
+    let [first, second] = &all(&fixture, &batch).await[..] else {
+        panic!("not two answers");
+    };
+    assert_eq!(*first, AttemptOutcome::WrongHome(Home::Redis));
+    assert_eq!(second, first);
+}
+
+#[rstest]
+#[tokio::test]
+async fn many_rows_of_any_length_fit_into_a_batch(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 255).await;
+    let long = "😀".repeat(Remark::MAX_CHARS);
+    let orders = (0..256).map(|number| {
+        let key = format!("{number:0>255}");
+        let reference = Some(Remark::parse("reference", &*long).unwrap());
+        Deduction {
+            remarks: Remarks {
+                reference,
+                ..Remarks::default()
+            },
+            ..deduction_with_key("a", 1, &key)
+        }
+    });
+    let orders: Vec<_> = orders.collect();
+    let outcomes = all(&fixture, &orders).await;
+    let expected: Vec<_> = (0..255).rev().map(committed).collect();
+    assert_eq!(outcomes[..255], expected);
+    assert_eq!(outcomes[255], short(0));
+    assert_in_order(&fixture).await;
+}
+
+/// Other replicas change the level after it was read. The batch reads it again, and in the end locks
+/// the row.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_of_two_replicas_sell_every_unit_once(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 150).await;
+    let stores = [(); 4].map(|()| open(&fixture.url, 4));
+    let buyers = stores.map(|store| {
+        tokio::spawn(async move {
+            let mut sold = Vec::new();
+            for _ in 0..10 {
+                let mut batch = [(); 5].map(|()| deduction("a", 1)).to_vec();
+                while !batch.is_empty() {
+                    let answers = store.deduct_all(&batch).await;
+                    let mut left = Vec::new();
+                    for (answer, order) in answers.into_iter().zip(batch) {
+                        match answer {
+                            Ok(AttemptOutcome::Deducted { remaining, .. }) => sold.push(remaining),
+                            Ok(AttemptOutcome::Insufficient { available: 0 }) => {}
+                            Ok(AttemptOutcome::Conflict)
+                            | Err(StoreError::LockWait(_) | StoreError::Aborted(_)) => {
+                                left.push(order);
+                            }
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                    batch = left;
+                }
+            }
+            sold
+        })
+    });
+    let mut remaining = Vec::new();
+    for buyer in buyers {
+        remaining.extend(timeout(SOON, buyer).await.expect("soon").unwrap());
+    }
+    remaining.sort_unstable();
+    assert_eq!(remaining, (0..150).collect::<Vec<i64>>());
+    assert_in_order(&fixture).await;
+}
+
+/// The level is changed between the read and the write: the batch is decided again, on the new level.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn level_that_changes_after_the_read_is_read_again(
+    #[values(Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 3).await;
+    let (proxy, url) = Proxy::before(&fixture.url).await;
+    let far = open(&url, 1);
+    let (sku, main) = (name("a"), Warehouse::default());
+    far.level(&sku, &main).await.unwrap();
+    let hold = proxy.hold_request(b"batch-held");
+    let batch = [deduction("a", 2), deduction("a", 1)].map(|order| Deduction {
+        strategy: "batch-held",
+        ..order
+    });
+    let batch = tokio::spawn(async move { far.deduct_all(&batch).await });
+    hold.held().await;
+    let rival = all(&fixture, &[deduction("a", 1), deduction("a", 1)]).await;
+    assert_eq!(rival, [committed(2), committed(1)]);
+    hold.let_go();
+    let answers = outcomes(timeout(SOON, batch).await.expect("soon").unwrap());
+    assert_eq!(answers, [short(1), committed(0)]);
+    assert_in_order(&fixture).await;
+}
+
+/// Another transaction has recorded the key of one member and is still open. The others are sold.
+#[rstest]
+#[tokio::test]
+async fn key_in_flight_holds_up_no_other_of_its_batch(#[values(Mysql, Postgres)] backend: Backend) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 5).await;
+    let mut first = Raw::connect(backend, &fixture.url).await;
+    first.begin().await;
+    first.record_key().await;
+    let batch = [
+        deduction_with_key("a", 1, "J"),
+        deduction_with_key("a", 1, "K"),
+        deduction("a", 1),
+    ];
+    let answers = timeout(SOON, fixture.store.deduct_all(&batch)).await;
+    let answers = answers.expect("bounded");
+    assert_eq!(*answers[0].as_ref().unwrap(), committed(4));
+    assert_matches!(answers[1], Err(StoreError::KeyInFlight(_)));
+    assert_eq!(*answers[2].as_ref().unwrap(), committed(3));
+    first.run("ROLLBACK").await.unwrap();
+    assert_in_order(&fixture).await;
+}
+
+/// The open transaction commits while the batch waits for it.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_recorded_during_the_batch_fails_no_other(#[values(Mysql, Postgres)] backend: Backend) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 5).await;
+    fixture.put("raw", 5).await;
+    let mut first = Raw::connect(backend, &fixture.url).await;
+    first.begin().await;
+    first.record_key().await;
+    let batch = [deduction_with_key("a", 1, "K"), deduction("a", 1)];
+    let store = fixture.store.clone();
+    let batch = tokio::spawn(async move { store.deduct_all(&batch).await });
+    super::contention::until_waiting(&fixture).await;
+    first.run("COMMIT").await.unwrap();
+    let outcomes = outcomes(timeout(SOON, batch).await.expect("soon").unwrap());
+    let repeated = matches!(
+        outcomes[0],
+        AttemptOutcome::Recorded(_) | AttemptOutcome::Duplicate
+    );
+    assert!(repeated, "{outcomes:?}");
+    assert_eq!(outcomes[1], committed(4));
+    assert_in_order(&fixture).await;
+}
+
+/// One caller is answered at once. The others are not held up, and do not expire with it.
+#[rstest]
+#[tokio::test]
+async fn deduction_without_time_left_fails_no_other(
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
+) {
+    let fixture = Fixture::on(on).await;
+    fixture.put("a", 5).await;
+    let late = Deduction {
+        deadline: Instant::now(),
+        ..deduction("a", 1)
+    };
+    let batch = [deduction("a", 1), late, deduction("a", 1)];
+    let expected = [committed(4), AttemptOutcome::Conflict, committed(3)];
+    assert_eq!(all(&fixture, &batch).await, expected);
+    assert_in_order(&fixture).await;
+}
+
+/// The holder rolls back, so the level is as it was when the batch was sent.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batch_that_waits_past_its_expiry_takes_nothing(
+    #[values(Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 5).await;
+    let rival = Rival::holding_stock(backend, &fixture.url).await;
+    let deadline = Instant::now() + Duration::from_millis(400);
+    let batch = [deduction("a", 1), deduction("a", 1)].map(|order| Deduction { deadline, ..order });
+    let store = fixture.store.clone();
+    let waiting = tokio::spawn(async move { store.deduct_all(&batch).await });
+    tokio::time::sleep_until(deadline).await;
+    rival.let_go().await;
+    let answers = outcomes(timeout(SOON, waiting).await.expect("soon").unwrap());
+    let conflict = AttemptOutcome::Conflict;
+    assert_eq!(answers, [conflict.clone(), conflict]);
+    assert_eq!(fixture.level("a").await.on_hand, 5);
+    assert_in_order(&fixture).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn batch_waits_for_a_locked_row_within_the_limit(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 5).await;
+    let rival = Rival::holding_stock(backend, &fixture.url).await;
+    let batch = [(); 5].map(|()| deduction("a", 1));
+    let answers = timeout(SOON, fixture.store.deduct_all(&batch)).await;
+    for answer in answers.expect("bounded") {
+        assert_matches!(answer, Err(StoreError::LockWait(_)));
+    }
+    rival.let_go().await;
+    let batch = [deduction("a", 4), deduction("a", 1)];
+    assert_eq!(all(&fixture, &batch).await, [committed(1), committed(0)]);
+    assert_in_order(&fixture).await;
+}
+
+/// One message, so that the row is not locked while messages travel.
+#[rstest]
+#[tokio::test]
+async fn lone_deduction_is_that_of_single_sql(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
+    let fixture = Fixture::on(on).await;
+    fixture.put("a", 1).await;
+    let key = deduction_with_key("a", 1, "K");
+    let lone = std::slice::from_ref(&key);
+    assert_eq!(all(&fixture, lone).await, [committed(0)]);
+    assert!(all(&fixture, &[]).await.is_empty());
+    let refused = all(&fixture, &[deduction("a", 1)]).await;
+    assert_eq!(refused, [short(0)]);
+}

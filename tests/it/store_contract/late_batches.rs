@@ -1,0 +1,74 @@
+//! Batches whose message reaches the database late: the store has lost the connection on which it
+//! sent the message.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use stocklock::ports::{AttemptOutcome, DeductionStore as _, LedgerReader as _, StoreError};
+use stocklock::stock::{Deduction, Warehouse};
+use stocklock::store::{StoreOptions, Stores};
+use tokio::time::sleep_until;
+
+use super::fixture::{Fixture, committed, deduction, deduction_with_key, name};
+use crate::support::proxy::Proxy;
+use crate::support::services::Backend::{self, Mysql, Postgres};
+
+/// A parameter of the message.
+const STRATEGY: &str = "late-batch";
+
+/// A message that arrives in time sells, and the same batch is then found in the ledger. A message
+/// after its expiry sells nothing, although the level still has the version that was read.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_batch_sells_before_its_expiry_only(
+    #[values(Mysql, Postgres)] backend: Backend,
+    #[values(false, true)] in_time: bool,
+) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 5).await;
+    let (proxy, url) = Proxy::before(&fixture.url).await;
+    let options = StoreOptions {
+        pool_size: 1,
+        wait_limit: Duration::from_secs(if in_time { 10 } else { 1 }),
+    };
+    let far = Stores::open(&url, &options, None)
+        .expect("a valid URL")
+        .store;
+    let (sku, main) = (name("a"), Warehouse::default());
+    far.level(&sku, &main).await.unwrap();
+    let batch = [deduction_with_key("a", 1, "K"), deduction("a", 2)];
+    let batch = batch.map(|order| Deduction {
+        strategy: STRATEGY,
+        ..order
+    });
+    let hold = proxy.hold_and_cut(STRATEGY.as_bytes());
+    let mut expired_at = None;
+    for answer in far.deduct_all(&batch).await {
+        match answer {
+            Err(StoreError::OutcomeUnknown(_, expiry)) => expired_at = Some(expiry.here),
+            known => panic!("{known:?}"),
+        }
+    }
+    if !in_time {
+        let expired_at = expired_at.expect("two answers");
+        sleep_until(expired_at + Duration::from_millis(100)).await;
+    }
+    hold.deliver().await;
+    let sold = fixture.movements("a").await.len() - 1;
+    assert_eq!(sold, if in_time { 2 } else { 0 });
+
+    let again = far.deduct_all(&batch).await;
+    for ((answer, order), remaining) in again.into_iter().zip(&batch).zip([4, 2]) {
+        match answer.expect("no error") {
+            AttemptOutcome::Recorded(movement) if in_time => {
+                assert_eq!(movement.operation, order.operation);
+                assert_eq!(movement.available_after, remaining);
+            }
+            sold => assert_eq!(sold, committed(remaining)),
+        }
+    }
+    let movements = fixture.movements("a").await;
+    let versions: Vec<_> = movements.iter().map(|one| one.level_version).collect();
+    assert_eq!(versions, [Some(3), Some(2), Some(1)]);
+    assert!(fixture.audit("a").await.consistent());
+}
