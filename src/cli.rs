@@ -1,4 +1,4 @@
-//! The commands: `stocklock serve | lab | race | migrate | audit | openapi`.
+//! The commands: `stocklock serve | lab | race | migrate | audit | adopt | openapi`.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -7,6 +7,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+mod adopt;
 mod audit;
 mod inherit;
 mod race;
@@ -62,6 +63,8 @@ pub enum Command {
     },
     /// Compare levels with the ledger, and print one line of JSON for each SKU
     Audit(audit::AuditArgs),
+    /// Make the configured Redis the one that has the stock, after a loss or a move
+    Adopt(adopt::AdoptArgs),
     /// Print the OpenAPI document
     Openapi {
         /// Print the document of the lab instead of the production service
@@ -163,6 +166,7 @@ impl Cli {
                 Ok(())
             }
             Command::Audit(args) => audit::audit(args).await,
+            Command::Adopt(args) => adopt::adopt(args).await,
             Command::Openapi { lab } => {
                 println!("{:#}", http::document(lab));
                 Ok(())

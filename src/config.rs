@@ -17,7 +17,7 @@ mod limits;
 mod servers;
 
 pub use limits::Limits;
-pub use servers::{DatabaseConfig, ServicesConfig};
+pub use servers::{DatabaseConfig, RedisLoss, ServicesConfig};
 
 /// How the service is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -56,6 +56,9 @@ impl Replica {
             };
             match api.levels.set_level(change).await {
                 Ok(_) | Err(StockError::PreconditionFailed) => {}
+                Err(StockError::HomeUnavailable { reason }) => {
+                    tracing::warn!("the lab's stock in Redis cannot be used: {reason}");
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::milliseconds;
@@ -63,6 +63,11 @@ pub struct ServicesConfig {
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub journal_limit: u32,
 
+    /// What to do if Redis has lost its data, or is another one than before: sell nothing from it
+    /// until `stocklock adopt`, or load the stock from SQL. Sales that SQL does not have are then lost
+    #[arg(long, env, value_name = "ACTION", value_enum, default_value_t = RedisLoss::Refuse)]
+    pub on_redis_loss: RedisLoss,
+
     /// The `ZooKeeper` ensemble for zookeeper-lock: `host:port[,host:port…][/chroot]`
     #[arg(long, env, value_name = "HOSTS")]
     pub zookeeper_connect: Option<String>,
@@ -71,6 +76,15 @@ pub struct ServicesConfig {
     /// each third of this time. `ZooKeeper` may grant its sessions another timeout
     #[arg(long, env, value_name = "MS", default_value = "10000", value_parser = lease)]
     pub lock_lease_ms: Duration,
+}
+
+/// What to do if Redis has lost its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RedisLoss {
+    /// Sell nothing from Redis until an operator runs `stocklock adopt`
+    Refuse,
+    /// Load the stock from SQL
+    Reload,
 }
 
 fn lease(text: &str) -> Result<Duration, String> {

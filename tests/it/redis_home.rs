@@ -23,6 +23,7 @@ use crate::support::services::Backend;
 mod audited;
 mod batches;
 mod both_homes;
+mod bound;
 mod consumer;
 mod consumer_names;
 mod consumer_stop;

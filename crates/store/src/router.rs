@@ -129,6 +129,25 @@ impl StoreRouter {
         self.redis()?.ping().await
     }
 
+    /// Checks that Redis is still the one that has the stock of this ledger, and shows other replicas
+    /// that it is used: increases a beat in the database if it is still `seen`. Returns the beat.
+    ///
+    /// # Errors
+    /// A server does not answer. [`StoreError::NotBound`] if the stock is not in this Redis.
+    pub async fn confirm_redis(&self, seen: i64) -> Result<i64> {
+        self.redis()?.beat(seen).await
+    }
+
+    /// Makes the configured Redis the one that has the stock of this ledger, because an operator says
+    /// so. Its levels are loaded again, from its journals or from SQL, whichever is later. Returns
+    /// whether that changed anything.
+    ///
+    /// # Errors
+    /// A server does not answer. It can be repeated.
+    pub async fn adopt_redis(&self) -> Result<bool> {
+        self.redis()?.adopt().await
+    }
+
     /// Settings of the servers under which a promise does not hold. Each sentence says what to set.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join4;
 use rstest::rstest;
 use secrecy::SecretString;
-use stocklock::config::ServicesConfig;
+use stocklock::config::{RedisLoss, ServicesConfig};
 use stocklock::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool};
 use stocklock::locks::LockServers;
 use stocklock::metrics::Metrics;
@@ -49,6 +49,7 @@ fn locks(fixture: &Fixture) -> Locks {
         redis_url: fixture.redis_url().map(SecretString::from),
         redis_pool_size: 16,
         journal_limit: 10_000,
+        on_redis_loss: RedisLoss::Refuse,
         zookeeper_connect: None,
         lock_lease_ms: Duration::from_secs(10),
     };

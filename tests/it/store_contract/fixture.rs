@@ -10,7 +10,9 @@ use stocklock::ports::{
 use stocklock::stock::{
     Audit, Deduction, Durability, Home, LevelChange, Movement, Precondition, StockLevel, Warehouse,
 };
-use stocklock::store::{LedgerQueries, RedisOptions, StoreOptions, StoreRouter, Stores, WatchOn};
+use stocklock::store::{
+    LedgerQueries, OnRedisLoss, RedisOptions, StoreOptions, StoreRouter, Stores, WatchOn,
+};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -260,6 +262,7 @@ pub(crate) fn redis_options(url: &str) -> RedisOptions {
         watch_connections: 8,
         watch_on: WatchOn::Exclusive,
         journal_limit: 10_000,
+        on_loss: OnRedisLoss::Refuse,
     }
 }
 

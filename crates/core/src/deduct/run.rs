@@ -73,7 +73,17 @@ impl<'a> DeductionRun<'a> {
         {
             return self.without_lock(lock, error, unknown.is_some());
         }
-        let answer = match self.strategy.attempt(self).await? {
+        let attempt = match self.strategy.attempt(self).await {
+            Err(StoreError::NotBound(reason)) if unknown.is_none() => {
+                return Ok(Outcome::Done(Err(StockError::StrategyUnavailable {
+                    strategy: self.strategy.name(),
+                    reason,
+                    source: None,
+                })));
+            }
+            attempt => attempt?,
+        };
+        let answer = match attempt {
             AttemptOutcome::Deducted {
                 remaining,
                 durability,

@@ -52,6 +52,9 @@ pub enum StoreError {
     /// The SKU's home is Redis, and no Redis is configured.
     #[error("no redis is configured")]
     NoRedis,
+    /// The stock of this ledger is not in this Redis. Says why, and what to do.
+    #[error("{0}")]
+    NotBound(String),
     /// The server does not answer, or refuses to work.
     #[error("{0} is not available")]
     Unavailable(Server, #[source] DriverError),
@@ -93,7 +96,10 @@ impl From<StoreError> for StockError {
                 what: Server::Database.as_str(),
                 source: Some(error.into()),
             },
-            StoreError::NoRedis => Self::HomeUnavailable,
+            StoreError::NoRedis => Self::HomeUnavailable {
+                reason: "stock that lives in Redis needs a Redis: set REDIS_URL".to_owned(),
+            },
+            StoreError::NotBound(reason) => Self::HomeUnavailable { reason },
             StoreError::JournalFull => Self::Overloaded {
                 what: "as many movements wait for the SQL ledger as JOURNAL_LIMIT allows",
             },

@@ -227,7 +227,12 @@ mod tests {
     fn batches() -> Batches {
         let client = Client::open("redis://127.0.0.1:1/").expect("a URL");
         let limit = Duration::from_secs(1);
-        Batches::new(SharedConnection::new(Connector { client, limit }), 10)
+        let connector = Connector {
+            client,
+            limit,
+            binding: None,
+        };
+        Batches::new(SharedConnection::new(connector), 10)
     }
 
     fn waiting() -> (Waiting, Answered) {

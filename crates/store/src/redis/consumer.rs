@@ -169,6 +169,7 @@ impl JournalConsumer {
     }
 
     async fn apply_batch(&mut self, batch: &[StreamEntry]) -> Result<(), StoreError> {
+        self.store.confirm().await?;
         let mut valid = Vec::with_capacity(batch.len());
         for read in batch {
             match &read.parsed {

@@ -35,6 +35,10 @@ pub(super) static RETIRE: LazyLock<Script> =
 pub(super) static SNAPSHOT: LazyLock<Script> =
     LazyLock::new(|| script("", include_str!("scripts/snapshot.lua")));
 
+/// Writes the id of the binding. Its first line must stay the first.
+pub(super) static BIND: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/bind.lua")));
+
 /// A script with the constants that Lua and Rust share.
 fn script(prelude: &str, code: &str) -> Script {
     Script::new(&format!(

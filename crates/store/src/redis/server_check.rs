@@ -1,7 +1,11 @@
 //! Checks the server's version, mode and settings.
 
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+
 use super::RedisStore;
-use super::errors::bad_answer;
+use super::errors::{bad_answer, connecting, reading};
 use crate::StoreError;
 
 /// The oldest major version with all commands that the scripts use.
@@ -10,10 +14,14 @@ const OLDEST: u32 = 7;
 impl RedisStore {
     /// Returns one sentence for each setting that breaks a guarantee or risks data loss.
     pub(crate) async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
-        let info: String = self.shared.read(&redis::cmd("INFO")).await?;
-        let appendonly = self.setting("appendonly").await?;
-        let appendfsync = self.setting("appendfsync").await?;
-        let policy = self.setting("maxmemory-policy").await?;
+        // Any server, whether or not the ledger is bound to it.
+        let connection = self.connector.connect_unchecked(Duration::ZERO).await;
+        let mut connection = connection.map_err(connecting)?;
+        let info = redis::cmd("INFO").query_async(&mut connection).await;
+        let info: String = info.map_err(reading)?;
+        let appendonly = setting(&mut connection, "appendonly").await?;
+        let appendfsync = setting(&mut connection, "appendfsync").await?;
+        let policy = setting(&mut connection, "maxmemory-policy").await?;
         let problems = [
             version_problem(&info),
             persistence_problem(&appendonly, &appendfsync).map(str::to_owned),
@@ -22,14 +30,15 @@ impl RedisStore {
         ];
         Ok(problems.into_iter().flatten().collect())
     }
+}
 
-    async fn setting(&self, name: &str) -> Result<String, StoreError> {
-        let mut command = redis::cmd("CONFIG");
-        let answer: Vec<String> = self.shared.read(command.arg("GET").arg(name)).await?;
-        match &answer[..] {
-            [_, value] => Ok(value.clone()),
-            _ => Err(bad_answer(answer)),
-        }
+async fn setting(connection: &mut MultiplexedConnection, name: &str) -> Result<String, StoreError> {
+    let mut command = redis::cmd("CONFIG");
+    let answer = command.arg("GET").arg(name).query_async(connection).await;
+    let answer: Vec<String> = answer.map_err(reading)?;
+    match &answer[..] {
+        [_, value] => Ok(value.clone()),
+        _ => Err(bad_answer(answer)),
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) struct ConsumerConnection<'a> {
 
 impl<'a> ConsumerConnection<'a> {
     pub(super) async fn open(store: &'a RedisStore, name: &'a str) -> Result<Self, StoreError> {
-        let keys = store.keys().await?;
+        let keys = store.keys_to_read().await?;
         let wait = Duration::from_millis(WAIT_MILLIS);
         let connection = store.connector.connect(wait).await.map_err(connecting)?;
         Ok(Self {

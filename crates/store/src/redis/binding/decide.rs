@@ -1,0 +1,255 @@
+//! Finds out whether this Redis has the stock of the ledger, and writes what is missing.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tokio::time::{Instant, timeout};
+use uuid::Uuid;
+
+use super::rules::{Refusal, Step, next_step};
+use super::{Binding, Now, server};
+use crate::StoreError;
+use crate::redis::OnRedisLoss;
+use crate::redis::errors::connecting;
+use crate::sql::BoundRedis;
+use stocklock_core::ports::Server;
+use stocklock_core::stock::Home;
+
+/// If the beat does not change for this long, no replica uses the Redis. Replicas increase it every
+/// [`super::super::BEAT_EVERY`].
+const ABANDONED_AFTER: Duration = Duration::from_secs(5);
+
+/// How long a refusal is repeated without asking the servers again.
+const REFUSED_FOR: Duration = Duration::from_millis(250);
+
+/// How many steps a decision may take. Each writes something, or another replica was faster.
+const MAX_STEPS: usize = 20;
+
+impl Binding {
+    /// Asks both servers, unless another caller has done so since this call began. `bind`: stock is
+    /// about to be used.
+    pub(super) async fn decide(self: &Arc<Self>, bind: bool) -> Result<Now, StoreError> {
+        let (this, asked) = (Arc::clone(self), Instant::now());
+        // A separate task, because the caller may be cancelled between two writes.
+        let task = tokio::spawn(async move {
+            let _one = this.deciding.lock().await;
+            let known = this.known(asked, bind);
+            match known {
+                Some(known) => Ok(known),
+                None => this.decide_now(bind).await,
+            }
+        });
+        let decided = timeout(2 * self.connector.limit, task).await;
+        let Ok(Ok(decided)) = decided else {
+            let why = "it takes longer than usual to check which Redis has the stock";
+            return Err(StoreError::Unavailable(Server::Redis, why.into()));
+        };
+        decided
+    }
+
+    /// What another caller has decided, if it is still valid for a caller of that time.
+    fn known(&self, asked: Instant, bind: bool) -> Option<Now> {
+        let state = self.state();
+        let decided = state.decided?;
+        let is_valid = match state.now {
+            Now::Unknown => false,
+            Now::Nothing => !bind,
+            Now::Bound(_) => true,
+            Now::Refused(_) => decided + REFUSED_FOR >= asked,
+        };
+        is_valid.then(|| state.now.clone())
+    }
+
+    async fn decide_now(&self, bind: bool) -> Result<Now, StoreError> {
+        let connection = self.connector.connect_unchecked(Duration::ZERO).await;
+        let mut connection = connection.map_err(connecting)?;
+        for _ in 0..MAX_STEPS {
+            if let Some(now) = self.step(&mut connection, bind).await? {
+                self.set(now.clone());
+                return Ok(now);
+            }
+        }
+        let why = "other replicas bind the ledger at the same time";
+        Err(StoreError::Aborted(why.into()))
+    }
+
+    /// Takes the next step. Returns the decision once there is nothing left to write.
+    async fn step(
+        &self,
+        connection: &mut MultiplexedConnection,
+        bind: bool,
+    ) -> Result<Option<Now>, StoreError> {
+        let keys = self.keys().await?;
+        let found = self.find(connection).await?;
+        if !found.is_primary {
+            let why = "REDIS_URL leads to a replica, not to a primary";
+            return Err(StoreError::Unavailable(Server::Redis, why.into()));
+        }
+        // After Redis, because the beat in the row is increased first.
+        let row = self.sql.bound_redis().await?;
+        let has_stock = bind || row.is_some() || self.sql.has_home(Home::Redis).await?;
+        let new = || BoundRedis {
+            id: Uuid::now_v7().simple().to_string(),
+            run_id: found.run_id.clone(),
+            beat: 0,
+        };
+        let next = next_step(&found, row.as_ref(), has_stock);
+        let Some(row) = row else {
+            return Ok(match next {
+                Step::Refuse(why) => Some(Now::Refused(why)),
+                Step::Nothing => Some(Now::Nothing),
+                _ => {
+                    self.sql.bind_redis(None, &new()).await?;
+                    None
+                }
+            });
+        };
+        let used = |row: &BoundRedis| BoundRedis {
+            run_id: found.run_id.clone(),
+            beat: row.beat + 1,
+            ..row.clone()
+        };
+        match next {
+            Step::Use => return Ok(Some(Now::Bound(row))),
+            Step::Refuse(why) => return self.recover(connection, why, &row, new()).await,
+            Step::FollowRun => {
+                if let Err(why) = self.is_abandoned(&row) {
+                    return Ok(Some(Now::Refused(why)));
+                }
+                self.sql.bind_redis(Some(&row), &used(&row)).await?;
+            }
+            Step::Begin => _ = self.sql.bind_redis(Some(&row), &used(&row)).await?,
+            Step::WriteKey => server::write(connection, keys, &row, false).await?,
+            Step::Replace | Step::Insert | Step::Nothing => {
+                self.sql.bind_redis(Some(&row), &new()).await?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Refuses, or adopts the Redis if the configuration says so and no replica uses another one.
+    async fn recover(
+        &self,
+        connection: &mut MultiplexedConnection,
+        why: Refusal,
+        row: &BoundRedis,
+        new: BoundRedis,
+    ) -> Result<Option<Now>, StoreError> {
+        let is_lost = matches!(why, Refusal::LostData | Refusal::OtherRedis);
+        if self.on_loss == OnRedisLoss::Refuse || !is_lost {
+            return Ok(Some(Now::Refused(why)));
+        }
+        if let Err(in_use) = self.is_abandoned(row) {
+            return Ok(Some(Now::Refused(in_use)));
+        }
+        if self.take(connection, Some(row), new).await? {
+            tracing::warn!("{why}; ON_REDIS_LOSS=reload: the stock is loaded from SQL");
+        }
+        Ok(None)
+    }
+
+    /// Binds the ledger to the Redis of the connection, unless the row has changed. Levels that are in
+    /// it are loaded again, from the journal or from SQL, whichever is later.
+    async fn take(
+        &self,
+        connection: &mut MultiplexedConnection,
+        row: Option<&BoundRedis>,
+        new: BoundRedis,
+    ) -> Result<bool, StoreError> {
+        let keys = self.keys().await?;
+        // First, so that replicas with another Redis stop to sell.
+        if !self.sql.bind_redis(row, &new).await? {
+            return Ok(false);
+        }
+        server::delete_all(connection, &keys.levels_pattern()).await?;
+        server::write(connection, keys, &new, true).await?;
+        Ok(true)
+    }
+
+    /// Binds the ledger to this Redis because an operator says so. Returns whether it was bound to
+    /// another one.
+    pub(in crate::redis) async fn adopt(self: &Arc<Self>) -> Result<bool, StoreError> {
+        let connection = self.connector.connect_unchecked(Duration::ZERO).await;
+        let mut connection = connection.map_err(connecting)?;
+        for _ in 0..MAX_STEPS {
+            let found = self.find(&mut connection).await?;
+            let row = self.sql.bound_redis().await?;
+            if next_step(&found, row.as_ref(), true) == Step::Use {
+                return Ok(false);
+            }
+            let new = BoundRedis {
+                id: Uuid::now_v7().simple().to_string(),
+                run_id: found.run_id,
+                beat: 0,
+            };
+            if self.take(&mut connection, row.as_ref(), new).await? {
+                self.check().await?;
+                return Ok(true);
+            }
+        }
+        let why = "other replicas bind the ledger at the same time";
+        Err(StoreError::Aborted(why.into()))
+    }
+
+    /// Whether no replica uses the Redis in the row any more.
+    fn is_abandoned(&self, row: &BoundRedis) -> Result<(), Refusal> {
+        let mut state = self.state();
+        if state.last.as_ref().is_some_and(|last| is_same(last, row)) {
+            return Ok(());
+        }
+        let unchanged_since = match &state.watched {
+            Some((watched, since)) if watched == row => Some(*since),
+            Some(_) => {
+                state.in_use = true;
+                None
+            }
+            None => None,
+        };
+        match unchanged_since {
+            Some(since) if since.elapsed() >= ABANDONED_AFTER => return Ok(()),
+            Some(_) => {}
+            None => state.watched = Some((row.clone(), Instant::now())),
+        }
+        Err(if state.in_use {
+            Refusal::InUse
+        } else {
+            Refusal::NotYetKnown
+        })
+    }
+
+    fn set(&self, now: Now) {
+        let mut state = self.state();
+        let current = match &now {
+            Now::Bound(bound) => {
+                let is_last = |last: &BoundRedis| is_same(last, bound);
+                if !state.last.as_ref().is_some_and(is_last) {
+                    state.bindings += 1;
+                }
+                state.last = Some(bound.clone());
+                state.watched = None;
+                state.in_use = false;
+                if matches!(state.now, Now::Refused(_)) {
+                    tracing::info!("Redis has the stock of this ledger; it is sold again");
+                }
+                state.bindings
+            }
+            Now::Refused(why) => {
+                if state.now != now {
+                    tracing::error!("stock in Redis is not sold: {why}");
+                }
+                0
+            }
+            Now::Unknown | Now::Nothing => 0,
+        };
+        self.current.store(current, Ordering::Release);
+        state.decided = Some(Instant::now());
+        state.now = now;
+    }
+}
+
+/// Whether both are the same run of the same Redis.
+fn is_same(a: &BoundRedis, b: &BoundRedis) -> bool {
+    (&a.id, &a.run_id) == (&b.id, &b.run_id)
+}
