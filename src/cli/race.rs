@@ -115,6 +115,8 @@ async fn race_with_servers(args: &RaceArgs, servers: &ServerUrls) -> Result<Repo
             .env("LISTEN", "127.0.0.1:0")
             .env("REPLICA_ID", format!("replica-{number}"))
             .env("DATABASE_URL", servers.database.expose_secret());
+        // Its locks are in the Redis that the race delays.
+        command.env_remove("LOCK_REDIS_URL");
         if let Some(redis) = &servers.redis {
             command.env("REDIS_URL", redis.expose_secret());
         }

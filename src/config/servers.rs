@@ -47,10 +47,15 @@ impl DatabaseConfig {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Services")]
 pub struct ServicesConfig {
-    /// The Redis for redis-lock and for SKUs whose home is Redis:
+    /// The Redis for SKUs whose home is Redis, and for redis-lock:
     /// `redis://[[user]:password@]host[:port][/database]`, with TLS `rediss://…`
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub redis_url: Option<SecretString>,
+
+    /// Another Redis for redis-lock, so that it works while the Redis with stock is full or away; it
+    /// needs no disk [default: `REDIS_URL`]
+    #[arg(long, env, hide_env_values = true, value_name = "URL")]
+    pub lock_redis_url: Option<SecretString>,
 
     /// Maximum number of Redis connections for redis-watch; each deduction uses one
     #[arg(long, env, value_name = "N", default_value_t = 16,

@@ -47,6 +47,7 @@ fn deductor(fixture: &Fixture) -> Arc<Deductor> {
 fn locks(fixture: &Fixture) -> Locks {
     let services = ServicesConfig {
         redis_url: fixture.redis_url().map(SecretString::from),
+        lock_redis_url: None,
         redis_pool_size: 16,
         journal_limit: 10_000,
         on_redis_loss: RedisLoss::Refuse,

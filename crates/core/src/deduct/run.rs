@@ -178,8 +178,8 @@ impl<'a> DeductionRun<'a> {
             LockError::Refused(_) => "refuses; see the log",
             LockError::Unavailable(_) => "does not answer",
         };
-        let dependency = lock.lock().dependency();
-        let (title, variable) = (dependency.title(), dependency.variable());
+        let server = lock.lock();
+        let (title, variable) = (server.dependency().title(), server.variable());
         Ok(Outcome::Done(Err(StockError::StrategyUnavailable {
             strategy: self.strategy.name(),
             reason: format!("{title}, which {variable} names, {problem}"),
