@@ -40,6 +40,7 @@ mod lost_answers;
 mod readiness;
 mod refused_entries;
 mod requests;
+mod rolled_back;
 mod shared_journal;
 mod store_refusals;
 mod unresponsive;

@@ -158,7 +158,7 @@ impl RedisStore {
         self.shared.read(&Cmd::ping()).await
     }
 
-    /// Checks that this is still the Redis of the ledger, before entries are applied and deleted.
+    /// Checks that this is still the Redis of the ledger, before entries are deleted.
     pub(super) async fn confirm(&self) -> Result<(), StoreError> {
         let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
         self.binding.confirm(&mut connection).await

@@ -28,6 +28,7 @@ use crate::sql::{BoundRedis, SqlBackend};
 use stocklock_core::ports::Server;
 
 mod decide;
+mod rollback;
 mod rules;
 mod server;
 
@@ -158,7 +159,7 @@ impl Binding {
     }
 
     /// Checks that row and key still have the id that this process uses. The consumer asks before it
-    /// applies entries and deletes them.
+    /// deletes entries.
     pub(super) async fn confirm(
         self: &Arc<Self>,
         connection: &mut MultiplexedConnection,

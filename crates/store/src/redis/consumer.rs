@@ -169,7 +169,6 @@ impl JournalConsumer {
     }
 
     async fn apply_batch(&mut self, batch: &[StreamEntry]) -> Result<(), StoreError> {
-        self.store.confirm().await?;
         let mut valid = Vec::with_capacity(batch.len());
         for read in batch {
             match &read.parsed {
@@ -214,8 +213,10 @@ impl JournalConsumer {
         Err(refused)
     }
 
-    /// Acknowledges and deletes entries that SQL has committed.
+    /// Acknowledges and deletes entries that SQL has committed. They stay if the ledger is no longer
+    /// bound to this Redis.
     async fn ack(&self, applied: impl IntoIterator<Item = &StreamEntry>) -> Result<(), StoreError> {
+        self.store.confirm().await?;
         let keys = self.store.keys().await?;
         let mut by_shard: BTreeMap<Shard, _> = BTreeMap::new();
         for read in applied {

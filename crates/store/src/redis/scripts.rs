@@ -35,6 +35,10 @@ pub(super) static RETIRE: LazyLock<Script> =
 pub(super) static SNAPSHOT: LazyLock<Script> =
     LazyLock::new(|| script("", include_str!("scripts/snapshot.lua")));
 
+/// Deletes a level that is older than its mirror.
+pub(super) static DROP_OLDER: LazyLock<Script> =
+    LazyLock::new(|| script("", include_str!("scripts/drop_older.lua")));
+
 /// Writes the id of the binding. Its first line must stay the first.
 pub(super) static BIND: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/bind.lua")));

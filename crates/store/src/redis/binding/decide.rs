@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::rules::{Refusal, Step, next_step};
-use super::{Binding, Now, server};
+use super::{Binding, Now, rollback, server};
 use crate::StoreError;
 use crate::redis::OnRedisLoss;
 use crate::redis::errors::connecting;
@@ -118,6 +118,9 @@ impl Binding {
                 if let Err(why) = self.is_abandoned(&row) {
                     return Ok(Some(Now::Refused(why)));
                 }
+                // Before the row is written, so that every replica that finds the new run in it also
+                // finds levels that are not older than SQL.
+                rollback::drop_older(&*self.sql, connection, keys).await?;
                 self.sql.bind_redis(Some(&row), &used(&row)).await?;
             }
             Step::Begin => _ = self.sql.bind_redis(Some(&row), &used(&row)).await?,
