@@ -1,4 +1,5 @@
-//! The commands: `stocklock serve | lab | race | migrate | audit | adopt | openapi`.
+//! The commands: `stocklock serve | lab | race | migrate | audit | repair | adopt |
+//! openapi`.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -11,6 +12,7 @@ mod adopt;
 mod audit;
 mod inherit;
 mod race;
+mod repair;
 mod replica;
 mod serve;
 
@@ -63,6 +65,8 @@ pub enum Command {
     },
     /// Compare levels with the ledger, and print one line of JSON for each SKU
     Audit(audit::AuditArgs),
+    /// Correct stock in Redis that is too high because Redis has lost sales that SQL has
+    Repair(repair::RepairArgs),
     /// Make the configured Redis the one that has the stock, after a loss or a move
     Adopt(adopt::AdoptArgs),
     /// Print the OpenAPI document
@@ -166,6 +170,7 @@ impl Cli {
                 Ok(())
             }
             Command::Audit(args) => audit::audit(args).await,
+            Command::Repair(args) => repair::repair(args).await,
             Command::Adopt(args) => adopt::adopt(args).await,
             Command::Openapi { lab } => {
                 println!("{:#}", http::document(lab));

@@ -39,6 +39,7 @@ mod loading;
 mod lost_answers;
 mod readiness;
 mod refused_entries;
+mod repair;
 mod requests;
 mod rolled_back;
 mod shared_journal;

@@ -17,7 +17,9 @@ mod redis;
 mod router;
 mod sql;
 
-pub use self::redis::{BEAT_EVERY, JournalConsumer, OnRedisLoss, RedisOptions, WatchOn};
+pub use self::redis::{
+    BEAT_EVERY, JournalConsumer, OnRedisLoss, RedisOptions, Repair, Repaired, WatchOn,
+};
 pub use all_audits::AllAudits;
 pub use router::{StoreRouter, Stores, connect};
 pub use sql::{LedgerQueries, OTHER_CONNECTIONS, finish_migration, migrate};

@@ -21,7 +21,7 @@ use super::sql::SqlBackend;
 use super::sql::ledger_row::LedgerRow;
 use super::{AttemptOutcome, RedisMethod, StoreError};
 use stocklock_core::ports::Expiry;
-use stocklock_core::stock::{Deduction, Durability, Home};
+use stocklock_core::stock::{Deduction, Durability, Home, Warehouse};
 
 mod audit;
 mod batching;
@@ -33,6 +33,7 @@ mod idempotency;
 mod keys;
 mod levels;
 mod operations;
+mod repair;
 mod scripts;
 mod server_check;
 mod streams;
@@ -72,6 +73,33 @@ pub enum OnRedisLoss {
     Refuse,
     /// Loads the stock from SQL, once no replica uses another Redis.
     Reload,
+}
+
+/// What a repair of one level found, and did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repair {
+    /// The warehouse.
+    pub warehouse: Warehouse,
+    /// By how many units the level was too high.
+    pub drift: i64,
+    /// Units on hand after that.
+    pub on_hand: i64,
+    /// What was done.
+    pub result: Repaired,
+}
+
+/// What a repair did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repaired {
+    /// Level and ledger agree.
+    NotNeeded,
+    /// The level was too high, and is right now.
+    Corrected,
+    /// The level is too low: SQL has lost sales, or does not have them yet. Nothing was changed.
+    TooLow,
+    /// The journal has entries of this level that cannot be read, so the drift may be wrong. Nothing was
+    /// changed.
+    UnreadableEntries,
 }
 
 /// How often a replica calls [`crate::StoreRouter::confirm_redis`].

@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use crate::redis::RedisStore;
 use crate::sql::{self, LedgerQueries, SqlBackend};
 use crate::{
-    AttemptOutcome, JournalConsumer, RedisMethod, RedisOptions, Result, StoreError, StoreOptions,
+    AttemptOutcome, JournalConsumer, RedisMethod, RedisOptions, Repair, Result, StoreError,
+    StoreOptions,
 };
 use stocklock_core::ports::{
     Condition, DeductionStore, Expiry, LateAttempt, LedgerReader, SqlMethod,
@@ -146,6 +147,19 @@ impl StoreRouter {
     /// A server does not answer. It can be repeated.
     pub async fn adopt_redis(&self) -> Result<bool> {
         self.redis()?.adopt().await
+    }
+
+    /// Corrects levels in Redis that are too high because Redis has lost sales that SQL has. Returns
+    /// what it did in each warehouse; nothing if there is no such SKU. `None` if its home is SQL.
+    ///
+    /// # Errors
+    /// A store does not answer. It can be repeated.
+    pub async fn repair(&self, sku: &Sku) -> Result<Option<Vec<Repair>>> {
+        match self.home_of(sku).await? {
+            None => Ok(Some(Vec::new())),
+            Some(Home::Sql) => Ok(None),
+            Some(Home::Redis) => self.redis()?.repair(sku).await.map(Some),
+        }
     }
 
     /// Settings of the servers under which a promise does not hold. Each sentence says what to set.

@@ -63,6 +63,19 @@ impl RedisStore {
         Ok(Some(audits.collect()))
     }
 
+    /// Whether the journal has entries of this level that this build cannot read. The audit does not
+    /// know their units.
+    pub(super) async fn has_unreadable_entries(
+        &self,
+        sku: &Sku,
+        level: &str,
+    ) -> Result<bool, StoreError> {
+        let last = self.snapshot(sku, &[]).await?.1;
+        let levels = [level.to_owned()];
+        let waiting = self.waiting(Shard::for_sku(sku), &levels, last).await?;
+        Ok(waiting.iter().any(|entry| entry.parsed.is_err()))
+    }
+
     /// Reads the journal entries of these levels, up to `last`.
     async fn waiting(
         &self,

@@ -39,6 +39,10 @@ pub(super) static SNAPSHOT: LazyLock<Script> =
 pub(super) static DROP_OLDER: LazyLock<Script> =
     LazyLock::new(|| script("", include_str!("scripts/drop_older.lua")));
 
+/// Takes units from a level that are sold in SQL.
+pub(super) static REPAIR: LazyLock<Script> =
+    LazyLock::new(|| script("", include_str!("scripts/repair.lua")));
+
 /// Writes the id of the binding. Its first line must stay the first.
 pub(super) static BIND: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/bind.lua")));
