@@ -75,7 +75,9 @@ def measure(plan: Namespace, state: Path, builds: Sequence[tuple[Path, dict[str,
                     title = site.database.title
                     if name in SERVERS:
                         counts = [*CLIENTS, *CONNECTIONS[-1:]] if alone else CLIENTS
-                        this = experiments.direct_round(site, seconds, number, counts)
+                        # The load tool would send the statement of this build to both databases.
+                        clients = CLIENTS if alone else []
+                        this = experiments.direct_round(site, seconds, number, counts, clients)
                         results["against_direct"].setdefault(title, []).append(this)
                     if name == ledger:
                         counts = CONNECTIONS if alone and number == 0 else [REDIS_CONNECTIONS]

@@ -29,7 +29,7 @@ examples:
   make bench                                   everything, about 15 minutes, into docs/
   make bench BENCH='--quick'                   a first look, about 4 minutes, into target/bench
   make bench BENCH_BINARY=/path/stocklock      measures another build, compiles only testkit
-  make bench BENCH='--against /path/stocklock --rounds 9'    compares the claims of two builds
+  make bench BENCH='--against /path/stocklock --rounds 9'    compares the speed of two builds
   python3 -m bench --render                    writes the page and charts from performance.json
 
 exit codes: 0 all claims hold; 1 a claim does not hold, or a run failed; 2 wrong command line
@@ -48,7 +48,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(option, default=default, help=text, **kind)
 
     add("--binary", "the service [target/release/stocklock]", BUILT_HERE, **file)
-    add("--against", "compare the claims with this other build; write no files", **file)
+    add("--against", "compare the speed with that of another build; write no files", **file)
     add("--testkit", "starts the servers [target/release/testkit]", RELEASE / "testkit", **file)
     add("--only", "measure only this database; may be repeated", action="append", choices=DATABASES)
     add("--quick", "two rounds and runs of 1 s: not precise", False, action="store_true")
@@ -66,7 +66,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     all_databases = SERVERS if plan.against else DATABASES
     plan.databases = [name for name in all_databases if name in (plan.only or all_databases)]
     if not plan.databases:
-        parser.error("--against compares claims, and no claim is about SQLite")
+        parser.error("--against compares what claims are about, and none is about SQLite")
     rounds, seconds, of_table = (2, 1, 1) if plan.quick else (5, 3, 2)
     plan.pace = {"rounds": plan.rounds or rounds, "seconds": seconds, "table_seconds": of_table}
     plan.settings = {"DATABASE_POOL_SIZE": "16"}
@@ -102,15 +102,13 @@ def _bench(plan: argparse.Namespace) -> int:
         binaries = [plan.binary, plan.against] if plan.against else [plan.binary]
         builds = [(binary, _empty_results(plan, binary, state)) for binary in binaries]
         measure(plan, state, builds)
-    for _, results in builds:
-        results["minutes"] = (time.monotonic() - start) / 60
-        results["claims"] = claims.of(results)
     if plan.against:
-        pairs = zip(*(results["claims"] for _, results in builds), strict=True)
-        lines = [claims.compare(new, old) for new, old in pairs]
+        lines = list(claims.compare(*(results for _, results in builds)))
         print("\n".join(line for line, _ in lines))
         return 0 if all(reached for _, reached in lines) else 1
     ((_, results),) = builds
+    results["minutes"] = (time.monotonic() - start) / 60
+    results["claims"] = claims.of(results)
     output = plan.output or ROOT / ("target/bench" if plan.limits else "docs")
     output.mkdir(parents=True, exist_ok=True)
     (output / "performance.json").write_text(json.dumps(results, indent=1) + "\n")

@@ -80,6 +80,9 @@ pub enum Command {
 /// The exit code for a wrong configuration.
 const EXIT_CONFIGURATION: u8 = 2;
 
+/// The exit code if a SKU could not be audited.
+const EXIT_NOT_AUDITED: u8 = 3;
+
 /// Parses the command line. Exits after `--help` and if the command line itself is wrong.
 ///
 /// # Errors
@@ -126,17 +129,21 @@ pub enum Failure {
     /// The audit ran and found this; the report is already printed.
     #[error("{0} levels differ from their ledgers, or more was sold than was there")]
     Drift(usize),
+    /// Something could not be audited.
+    #[error("cannot audit: {0}")]
+    NotAudited(String),
     /// The race ran, but a strategy broke its promise; the report is already printed.
     #[error("a promise was broken, or is not proven")]
     PromiseBroken,
 }
 
 impl Failure {
-    /// 2 for wrong configuration, 1 for everything else.
+    /// 2 for wrong configuration, 3 for an audit that could not be made, 1 for everything else.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Setting(_) => ExitCode::from(EXIT_CONFIGURATION),
+            Self::NotAudited(_) => ExitCode::from(EXIT_NOT_AUDITED),
             Self::Other(_) | Self::Drift(_) | Self::PromiseBroken => ExitCode::FAILURE,
         }
     }

@@ -8,6 +8,7 @@ use super::{Failure, start_logging};
 use crate::app::open_stores;
 use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
 use crate::http::audit_line;
+use stocklock_core::ports::StoreError;
 use stocklock_core::stock::{Audit, Sku};
 use stocklock_store::{AllAudits, Stores};
 
@@ -22,7 +23,8 @@ pub struct AuditArgs {
     #[arg(long, conflicts_with = "skus")]
     all: bool,
 
-    /// Exit with code 1 if a level differs from its ledger, or more was sold than was there
+    /// Exit with code 1 if a level differs from its ledger, or more was sold than was there.
+    /// Without it, too, the code is 3 if a SKU cannot be audited
     #[arg(long)]
     fail_on_drift: bool,
 
@@ -54,38 +56,51 @@ pub(super) async fn audit(args: AuditArgs) -> Result<(), Failure> {
     let stores = stores.map_err(Failure::Setting)?;
     let wrong = print_audits(&args, &stores).await;
     stores.store.close().await;
-    match wrong? {
-        0 => Ok(()),
-        levels if args.fail_on_drift => Err(Failure::Drift(levels)),
+    let found = wrong?;
+    match (found.wrong_levels, found.not_audited) {
+        (levels @ 1.., _) if args.fail_on_drift => Err(Failure::Drift(levels)),
+        (_, skus @ 1..) => Err(Failure::NotAudited(format!("{skus} SKUs have an `error`"))),
         _ => Ok(()),
     }
 }
 
-/// Returns how many levels have drift or are oversold.
-async fn print_audits(args: &AuditArgs, stores: &Stores) -> Result<usize, Failure> {
-    let failed = |error| Failure::Other(format!("cannot audit: {error}"));
-    let mut wrong = 0;
+/// What the audits found.
+#[derive(Debug, Default)]
+struct Found {
+    /// How many levels have drift or are oversold.
+    wrong_levels: usize,
+    /// How many SKUs could not be audited.
+    not_audited: usize,
+}
+
+async fn print_audits(args: &AuditArgs, stores: &Stores) -> Result<Found, Failure> {
+    let failed = |error: StoreError| Failure::NotAudited(error.to_string());
+    let mut found = Found::default();
     if args.all {
         let mut all = AllAudits::of(&stores.store);
         while let Some((sku, audits)) = all.next().await.map_err(failed)? {
-            wrong += print(sku, audits)?;
+            found.print(sku, audits)?;
         }
     }
     for sku in &args.skus {
         let audits = stores.store.audit(sku).await.map_err(failed)?;
         if audits.is_empty() {
-            return Err(Failure::Other(format!("there is no SKU {sku}")));
+            return Err(Failure::NotAudited(format!("there is no SKU {sku}")));
         }
-        wrong += print(sku.clone(), audits)?;
+        found.print(sku.clone(), Ok(audits))?;
     }
-    Ok(wrong)
+    Ok(found)
 }
 
-/// Prints the audits of a SKU. Returns how many of its levels have drift or are oversold.
-fn print(sku: Sku, audits: Vec<Audit>) -> Result<usize, Failure> {
-    let is_wrong = |audit: &&Audit| audit.drift() != 0 || audit.oversold() != 0;
-    let wrong = audits.iter().filter(is_wrong).count();
-    let written = io::stdout().write_all(audit_line(sku, audits).as_bytes());
-    written.map_err(|error| Failure::Other(format!("cannot write: {error}")))?;
-    Ok(wrong)
+impl Found {
+    /// Prints the audits of a SKU, and counts what they show.
+    fn print(&mut self, sku: Sku, audits: Result<Vec<Audit>, StoreError>) -> Result<(), Failure> {
+        let is_wrong = |audit: &&Audit| audit.drift() != 0 || audit.oversold() != 0;
+        match &audits {
+            Ok(audits) => self.wrong_levels += audits.iter().filter(is_wrong).count(),
+            Err(_) => self.not_audited += 1,
+        }
+        let written = io::stdout().write_all(audit_line(sku, audits).as_bytes());
+        written.map_err(|error| Failure::Other(format!("cannot write: {error}")))
+    }
 }

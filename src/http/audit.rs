@@ -63,13 +63,21 @@ pub(super) struct SkuAudit {
     sku: String,
     /// In warehouse order.
     warehouses: Vec<WarehouseAudit>,
+    /// Why this SKU could not be audited, if it could not. Only in the audit of all SKUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 impl SkuAudit {
-    fn new(sku: Sku, audits: Vec<Audit>) -> Self {
+    fn new(sku: Sku, audits: Result<Vec<Audit>, StoreError>) -> Self {
+        let (audits, error) = match audits {
+            Ok(audits) => (audits, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
         Self {
             sku: sku.into(),
             warehouses: audits.into_iter().map(WarehouseAudit::from).collect(),
+            error,
         }
     }
 }
@@ -93,13 +101,14 @@ pub(super) async fn audit(
         return Err(StockError::UnknownSku.into());
     }
     api.metrics.audited(&sku, &audits);
-    Ok(Json(SkuAudit::new(sku, audits)))
+    Ok(Json(SkuAudit::new(sku, Ok(audits))))
 }
 
 /// Compare all levels with the ledger
 ///
-/// One line of JSON for each SKU, in the order of their names. Each line is of one snapshot. If a
-/// server fails on the way, the connection is closed before the end of the answer.
+/// One line of JSON for each SKU, in the order of their names. Each line is of one snapshot. A SKU that
+/// cannot be audited has an `error`. If a server fails on the way, the connection is closed before the
+/// end of the answer.
 #[utoipa::path(
     get, path = "/audit", tag = "stock",
     responses(
@@ -128,12 +137,14 @@ async fn next_line(api: &Api, audits: &mut AllAudits) -> Result<Option<String>, 
     let Some((sku, audits)) = audits.next().await? else {
         return Ok(None);
     };
-    api.metrics.audited(&sku, &audits);
+    if let Ok(audits) = &audits {
+        api.metrics.audited(&sku, audits);
+    }
     Ok(Some(line(sku, audits)))
 }
 
-/// The audits of a SKU as one line of JSON.
-pub(crate) fn line(sku: Sku, audits: Vec<Audit>) -> String {
+/// The audits of a SKU, or why there are none, as one line of JSON.
+pub(crate) fn line(sku: Sku, audits: Result<Vec<Audit>, StoreError>) -> String {
     let line = serde_json::to_string(&SkuAudit::new(sku, audits));
     line.expect("texts and numbers make JSON") + "\n"
 }

@@ -126,13 +126,28 @@ async fn audit_command_fails_on_drift(#[values(Sqlite, Mysql, Postgres)] backend
         (&["audit", "--all"][..], 0, 2),
         (&["audit", "a", "--fail-on-drift"][..], 0, 1),
         (&["audit", "a", "b", "--fail-on-drift"][..], 1, 2),
-        (&["audit", "nothing"][..], 1, 0),
+        (&["audit", "nothing"][..], 3, 0),
         (&["audit"][..], 2, 0),
         (&["audit", "--all", "a"][..], 2, 0),
     ] {
         let ended = Process::run(arguments, &variables).await;
         assert_eq!(ended.code, Some(code), "{arguments:?}: {}", ended.stderr);
         assert_eq!(lines(&ended.stdout).len(), printed, "{arguments:?}");
+    }
+
+    // Without its Redis, a SKU cannot be audited, but the others can.
+    raw.run("UPDATE stock SET home = 'redis' WHERE sku = 'a'")
+        .await
+        .unwrap();
+    for (arguments, code) in [(&all[..], 1), (&["audit", "--all"][..], 3)] {
+        let ended = Process::run(arguments, &variables).await;
+        assert_eq!(ended.code, Some(code), "{arguments:?}: {}", ended.stderr);
+        let printed = lines(&ended.stdout);
+        let errors = ["a", "b"].map(|sku| {
+            let line = printed.iter().find(|line| line["sku"] == sku);
+            line.expect("each SKU has a line")["error"].is_string()
+        });
+        assert_eq!(errors, [true, false], "{printed:?}");
     }
     app.stop().await;
 }

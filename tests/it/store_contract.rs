@@ -15,6 +15,7 @@ mod ledger;
 mod ledger_order;
 mod level_versions;
 mod migrations;
+mod open_operations;
 mod requirements;
 mod servers;
 mod upgrades;

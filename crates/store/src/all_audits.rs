@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::{Result, StoreRouter};
+use crate::{Result, StoreError, StoreRouter};
 use stocklock_core::stock::{Audit, LevelCursor, Sku};
 
 /// How many levels are read at once.
@@ -30,18 +30,22 @@ impl AllAudits {
         }
     }
 
-    /// The next SKU and the audits of its warehouses; `None` after the last one.
+    /// The next SKU, and the audits of its warehouses or why only this SKU cannot be audited. `None`
+    /// after the last SKU.
     ///
     /// # Errors
-    /// A store does not answer. The next call continues with the SKU after that.
-    pub async fn next(&mut self) -> Result<Option<(Sku, Vec<Audit>)>> {
+    /// A store does not answer.
+    pub async fn next(&mut self) -> Result<Option<(Sku, Result<Vec<Audit>>)>> {
         if self.unread.is_empty() {
             self.read_page().await?;
         }
         let Some(sku) = self.unread.pop_front() else {
             return Ok(None);
         };
-        let audits = self.store.audit(&sku).await?;
+        let audits = match self.store.audit(&sku).await {
+            audits @ (Ok(_) | Err(StoreError::TooSlow(_) | StoreError::NoRedis)) => audits,
+            Err(error) => return Err(error),
+        };
         Ok(Some((sku, audits)))
     }
 

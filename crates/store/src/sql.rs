@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tokio::sync::Mutex;
 
 use crate::{Result, StoreError, StoreOptions};
 use stocklock_core::ports::{DeductionStore, LevelStore};
@@ -36,10 +37,11 @@ pub(crate) mod rows;
 mod sqlite;
 mod statements;
 
-use checkpoints::Checkpoints;
+use checkpoints::{Checkpoints, Rounds};
 use dialect::Dialect;
 use errors::unavailable;
 pub(crate) use journal_sink::JournalSink;
+use migration::MigrationServer;
 use mysql::MySqlServer;
 pub(crate) use operations::{CLOCK_MARGIN, OperationQueries};
 use pool::{Pool, ServerHealth};
@@ -111,6 +113,7 @@ pub(crate) struct SqlStore<D: Dialect> {
     ledger_readers: Pool<D>,
     /// One connection for readiness: its question must not queue behind sales.
     probe: Pool<D>,
+    rounds: Mutex<Rounds>,
     health: Arc<ServerHealth>,
 }
 
@@ -155,6 +158,7 @@ fn store<D: Dialect>(
         readers: Pool::new(reader.clone(), readers, &health),
         ledger_readers: Pool::new(reader.clone(), LEDGER_READERS, &health),
         probe: Pool::new(reader, 1, &health),
+        rounds: Mutex::default(),
         health,
     })
 }
@@ -191,11 +195,20 @@ pub(crate) fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn SqlBacke
 /// URL's password.
 pub async fn migrate(url: &str) -> Result<(), String> {
     match scheme(url) {
-        "sqlite" => migration::run(&SqliteFile::for_migration(url)?).await,
-        "mysql" | "mariadb" => migration::run(&MySqlServer::for_migration(url)?).await,
-        "postgres" | "postgresql" => migration::run(&PostgresServer::for_migration(url)?).await,
+        "sqlite" => update_schema(&SqliteFile::for_migration(url)?).await,
+        "mysql" | "mariadb" => update_schema(&MySqlServer::for_migration(url)?).await,
+        "postgres" | "postgresql" => update_schema(&PostgresServer::for_migration(url)?).await,
         other => Err(unknown_scheme(other)),
     }
+}
+
+async fn update_schema<D: Dialect + MigrationServer>(server: &D) -> Result<(), String> {
+    if migration::run(server).await? {
+        // A new schema has no older replicas: they refuse it.
+        let numbered = checkpoints::set_numbered(server).await;
+        numbered.map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 /// Writes the first checkpoint of each level of the database at `url`, for a ledger that has

@@ -94,9 +94,9 @@ async fn missing_privilege_or_procedure_is_refused() {
     let fixture = Fixture::at(Mysql, as_user("till")).await;
     assert_eq!(fixture.level("货").await.on_hand, 7);
 
-    let lost = "DROP PROCEDURE stocklock_deduct_2";
+    let lost = "DROP PROCEDURE stocklock_deduct_1";
     root.run(lost).await.unwrap();
-    refused("owner", "stocklock_deduct_2 does not exist", "--routines").await;
+    refused("owner", "stocklock_deduct_1 does not exist", "--routines").await;
 }
 
 #[tokio::test]

@@ -34,7 +34,8 @@ impl RedisStore {
                 return Ok(audits);
             }
         }
-        Err(StoreError::Exhausted)
+        let changed = "the ledger has changed during each attempt";
+        Err(StoreError::TooSlow(changed.into()))
     }
 
     /// `None` if a checkpoint has movements from after the snapshot in Redis.

@@ -9,17 +9,19 @@
 
 use async_trait::async_trait;
 use sqlx::FromRow;
-use tokio::time::{Duration, Instant};
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::SqlStore;
 use super::dialect::{Dialect, Statement, values};
-use super::errors::{before_commit, conflict_if_duplicate};
-use super::migration::MigrationServer;
-use super::pool::{Pool, ServerHealth, Transaction};
+use super::errors::conflict_if_duplicate;
+use super::pool::Pool;
 use super::statements::{IN_ORDER, sums};
 use crate::{Result, StoreError};
 use stocklock_core::stock::{Home, Sku, Warehouse};
+
+mod first;
+
+pub(super) use first::{set_numbered, write_first};
 
 /// How many movements may follow a checkpoint. An audit reads that many in a few milliseconds.
 const DUE_AFTER: i64 = 1_000;
@@ -28,23 +30,36 @@ const DUE_AFTER: i64 = 1_000;
 const STEP: i64 = 10_000;
 
 /// How many levels are read at once.
-const LEVELS: i64 = 100;
+const LEVELS: usize = 500;
+
+/// How many levels one round looks at. The next round goes on behind them.
+const LEVELS_PER_ROUND: usize = 20_000;
 
 /// The last `level_version` that a level has given.
 const LAST_VERSION: &str =
     "CASE s.home WHEN 'sql' THEN s.version ELSE coalesce(s.ledger_version, 0) END";
 
-/// SKU and warehouse of a position, versions, limit. Nothing is due while older replicas may write.
-fn due_levels() -> Statement {
+fn select_levels(rest: &str) -> Statement {
     Statement::built(format!(
-        "SELECT s.sku, s.warehouse, s.home, c.level_version, coalesce(c.received, 0) AS received,
-            coalesce(c.sold, 0) AS sold, coalesce(c.held, 0) AS held
+        "SELECT s.sku, s.warehouse, s.home, {LAST_VERSION} AS last_version, c.level_version,
+            coalesce(c.received, 0) AS received, coalesce(c.sold, 0) AS sold,
+            coalesce(c.held, 0) AS held
         FROM stock s LEFT JOIN checkpoint c ON c.sku = s.sku AND c.warehouse = s.warehouse
-        WHERE s.sku >= $1 AND (s.sku > $1 OR s.warehouse > $2)
-            AND {LAST_VERSION} - coalesce(c.level_version, 0) >= $3
-            AND EXISTS (SELECT 1 FROM numbering)
-        ORDER BY s.sku, s.warehouse LIMIT $4"
+        WHERE {rest}"
     ))
+}
+
+/// The next [`LEVELS`] after SKU and warehouse of a position.
+fn levels() -> Statement {
+    select_levels(&format!(
+        "s.sku >= $1 AND (s.sku > $1 OR s.warehouse > $2)
+        ORDER BY s.sku, s.warehouse LIMIT {LEVELS}"
+    ))
+}
+
+/// SKU and warehouse.
+fn level() -> Statement {
+    select_levels("s.sku = $1 AND s.warehouse = $2")
 }
 
 /// The journal entry of the mirror is at least as late as those of the movements: SKU, warehouse, and
@@ -60,24 +75,30 @@ fn level_sums<D: Dialect>(movements: &str, rest: &str) -> Statement {
     ))
 }
 
+/// Zero while older replicas may write.
+const NUMBERED: &str = "SELECT count(*) FROM numbering";
+
 /// SKU, warehouse, version, sums, journal entry.
 const INSERT: &str = "INSERT INTO checkpoint
     (sku, warehouse, level_version, received, sold, held, journal_millis, journal_number)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
 
+/// The same, then the version and the sums that it must still have.
 const UPDATE: &str =
     "UPDATE checkpoint SET level_version = $3, received = $4, sold = $5, held = $6,
         journal_millis = $7, journal_number = $8
-    WHERE sku = $1 AND warehouse = $2 AND level_version <= $3";
+    WHERE sku = $1 AND warehouse = $2
+        AND level_version = $9 AND received = $10 AND sold = $11 AND held = $12";
 
 /// A level, and its checkpoint, or zeros.
 #[derive(Debug, Clone, FromRow)]
-struct DueRow {
+struct LevelRow {
     #[sqlx(try_from = "String")]
     sku: Sku,
     #[sqlx(try_from = "String")]
     warehouse: Warehouse,
     home: String,
+    last_version: i64,
     level_version: Option<i64>,
     received: i64,
     sold: i64,
@@ -97,40 +118,84 @@ struct LevelSums {
     newest: Option<i64>,
 }
 
+/// Where the next round of a replica starts, and whether it has warned of older releases.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    after: (String, String),
+    warned: bool,
+}
+
 /// Writes the checkpoints of a database.
 #[async_trait]
 pub(crate) trait Checkpoints: Send + Sync {
-    /// Writes those that are due.
+    /// Writes those that are due among the next levels.
     async fn write_due(&self) -> Result<()>;
 }
 
 #[async_trait]
 impl<D: Dialect> Checkpoints for SqlStore<D> {
     async fn write_due(&self) -> Result<()> {
-        let mut after = (String::new(), String::new());
+        let mut rounds = self.rounds.lock().await;
+        // While older replicas may write, nothing is due.
+        let numbered: Vec<(i64,)> = self.select(&self.ledger_readers, NUMBERED, &[]).await?;
+        if numbered == [(0,)] {
+            return Ok(());
+        }
         let mut failed = Ok(());
-        loop {
-            let page = values![&*after.0, &*after.1, DUE_AFTER, LEVELS];
-            let due = self.select(&self.ledger_readers, due_levels(), &page).await;
-            let due: Vec<DueRow> = due?;
-            let Some(last) = due.last() else {
-                return failed;
+        for _ in 0..LEVELS_PER_ROUND / LEVELS {
+            let page: Vec<LevelRow> = {
+                let (sku, warehouse) = &rounds.after;
+                let page = values![&**sku, &**warehouse];
+                self.select(&self.ledger_readers, levels(), &page).await?
             };
-            after = (last.sku.to_string(), last.warehouse.to_string());
-            for level in due {
+            let is_last = page.len() < LEVELS;
+            rounds.after = page.last().map_or_else(Default::default, |last| {
+                (last.sku.to_string(), last.warehouse.to_string())
+            });
+            for level in page.into_iter().filter(LevelRow::is_due) {
+                let (sku, warehouse) = (level.sku.clone(), level.warehouse.clone());
                 match self.catch_up(level).await {
+                    Ok(CaughtUp::Yes) => {}
+                    Ok(CaughtUp::NotNumbered) if rounds.warned => {}
+                    Ok(CaughtUp::NotNumbered) => {
+                        rounds.warned = true;
+                        warn!(
+                            %sku, %warehouse,
+                            "an older release has written movements, so audits sum all of them: run \
+                             `stocklock migrate --finish` when no replica of it is left"
+                        );
+                    }
                     // The other levels come first.
-                    slow @ Err(StoreError::TooSlow(_)) => failed = slow,
-                    written => written?,
+                    Err(error) => failed = Err(error),
                 }
             }
+            if is_last {
+                rounds.after = Default::default();
+                break;
+            }
         }
+        failed
+    }
+}
+
+/// What [`SqlStore::catch_up`] found.
+#[derive(Debug, Clone, Copy)]
+enum CaughtUp {
+    Yes,
+    /// Not every movement has a `level_version`.
+    NotNumbered,
+}
+
+impl LevelRow {
+    fn is_due(&self) -> bool {
+        self.last_version - self.level_version.unwrap_or(0) >= DUE_AFTER
     }
 }
 
 impl<D: Dialect> SqlStore<D> {
-    /// Moves the checkpoint of a level forward, until fewer than [`DUE_AFTER`] movements follow.
-    async fn catch_up(&self, mut level: DueRow) -> Result<()> {
+    /// Moves the checkpoint of a level forward, until fewer than [`DUE_AFTER`] movements follow, or
+    /// another replica does.
+    async fn catch_up(&self, mut level: LevelRow) -> Result<CaughtUp> {
         let movements = D::WORDS.movements_by(IN_ORDER);
         let statement = || {
             level_sums::<D>(
@@ -143,52 +208,42 @@ impl<D: Dialect> SqlStore<D> {
             let (sku, warehouse) = (level.sku.clone(), level.warehouse.clone());
             let step = values![sku.as_str(), warehouse.as_str(), from, from + STEP];
             let pool = self.ledger_readers.for_sku(&sku);
-            let found = self.select(&pool, statement(), &step).await?;
-            let Some(LevelSums {
-                newest: Some(newest),
-                ..
-            }) = found.first()
-            else {
-                return Ok(());
+            let mut found = self.select(&pool, statement(), &step).await?;
+            let Some::<LevelSums>(found) = found.pop() else {
+                return Ok(CaughtUp::Yes);
             };
-            let (newest, found) = (*newest, &found[0]);
+            let newest = found.newest.unwrap_or(from);
             let is_in_sql = level.home == Home::Sql.as_str();
-            if is_in_sql && newest - from != found.movements {
-                warn!(
-                    %sku, %warehouse,
-                    "an older release has written movements, so audits sum all of them: run \
-                     `stocklock migrate --finish` when no replica of it is left"
-                );
-                return Ok(());
+            // A gap of a whole step has no newest movement.
+            let is_gap = newest == from && found.last_version > from;
+            if is_in_sql && (is_gap || newest - from != found.movements) {
+                return Ok(CaughtUp::NotNumbered);
             }
+            if newest == from {
+                return Ok(CaughtUp::Yes);
+            }
+            let before = level.clone();
+            level.level_version = Some(newest);
             level.received += found.received;
             level.sold += found.sold;
             level.held += found.held;
-            let is_first = level.level_version.replace(newest).is_none();
-            let written = self.write(async {
-                let mut tx = self.writers.for_sku(&sku).begin(D::WORDS.begin).await?;
-                write(&mut tx, &level, found, is_first).await?;
-                tx.commit().await
-            });
-            match written.await {
-                // Another replica has written it.
-                Err(StoreError::Aborted(_)) if is_first => return Ok(()),
-                written => written?,
-            }
-            if found.last_version - newest < DUE_AFTER {
-                return Ok(());
+            let pool = self.writers.for_sku(&sku);
+            let written = self.write(write(&pool, &before, &level, &found));
+            if !written.await? || found.last_version - newest < DUE_AFTER {
+                return Ok(CaughtUp::Yes);
             }
         }
     }
 }
 
-/// Writes a checkpoint, unless there is a later one.
+/// Writes a checkpoint. Returns false if it is no longer what `before` says: then another process has
+/// written it.
 async fn write<D: Dialect>(
-    tx: &mut Transaction<D>,
-    level: &DueRow,
+    pool: &Pool<D>,
+    before: &LevelRow,
+    level: &LevelRow,
     found: &LevelSums,
-    is_first: bool,
-) -> Result<()> {
+) -> Result<bool> {
     let columns = values![
         level.sku.as_str(),
         level.warehouse.as_str(),
@@ -199,94 +254,24 @@ async fn write<D: Dialect>(
         found.journal_millis,
         found.journal_number,
     ];
-    let statement = if is_first { INSERT } else { UPDATE };
-    let written = tx.execute(statement, &columns).await;
-    written.map(drop).map_err(conflict_if_duplicate)
-}
-
-/// How long [`write_first`] waits for a connection.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-
-/// How often [`write_first`] logs its progress.
-const PROGRESS: Duration = Duration::from_secs(10);
-
-/// SKU and warehouse of a position, limit.
-const ALL_LEVELS: &str = "SELECT s.sku, s.warehouse, s.home, c.level_version
-    FROM stock s LEFT JOIN checkpoint c ON c.sku = s.sku AND c.warehouse = s.warehouse
-    WHERE s.sku >= $1 AND (s.sku > $1 OR s.warehouse > $2)
-    ORDER BY s.sku, s.warehouse LIMIT $3";
-
-/// Says that no older replica is left.
-fn numbered<D: Dialect>() -> Statement {
-    Statement::built(format!(
-        "INSERT INTO numbering SELECT current_timestamp{}
-        WHERE NOT EXISTS (SELECT 1 FROM numbering)",
-        D::WORDS.no_table
-    ))
-}
-
-#[derive(Debug, FromRow)]
-struct AnyLevelRow {
-    #[sqlx(try_from = "String")]
-    sku: Sku,
-    #[sqlx(try_from = "String")]
-    warehouse: Warehouse,
-    home: String,
-    level_version: Option<i64>,
-}
-
-/// Writes a checkpoint of every level from the sum of all its movements. May take any time. From then
-/// on, replicas write the next ones. If it fails, it can be repeated.
-pub(super) async fn write_first<D: Dialect + MigrationServer>(server: &D) -> Result<u64> {
-    let health = ServerHealth::new(CONNECT_LIMIT, D::EMBEDDED);
-    let pool = Pool::new(server.clone(), 1, &health);
-    let (mut written, mut logged) = (0, Instant::now());
-    let mut after = (String::new(), String::new());
-    loop {
-        let mut tx = pool.begin(D::WORDS.begin).await?;
-        let page = tx
-            .fetch(ALL_LEVELS, &values![&*after.0, &*after.1, LEVELS])
-            .await;
-        let page: Vec<AnyLevelRow> = page.map_err(before_commit)?;
-        tx.roll_back().await;
-        let Some(last) = page.last() else { break };
-        after = (last.sku.to_string(), last.warehouse.to_string());
-        for level in page {
-            write_full(&pool, level).await?;
-            written += 1;
-            if logged.elapsed() > PROGRESS {
-                info!("{written} levels have a checkpoint");
-                logged = Instant::now();
-            }
+    let mut tx = pool.begin(D::WORDS.begin).await?;
+    let written = match before.level_version {
+        None => tx.execute(INSERT, &columns).await,
+        Some(version) => {
+            let unchanged = values![version, before.received, before.sold, before.held];
+            tx.execute(UPDATE, &[&columns[..], &unchanged].concat())
+                .await
         }
+    };
+    let is_written = match written.map_err(conflict_if_duplicate) {
+        Ok(rows) => rows > 0,
+        Err(StoreError::Aborted(_)) => false,
+        Err(error) => return Err(error),
+    };
+    if is_written {
+        tx.commit().await?;
+    } else {
+        tx.roll_back().await;
     }
-    let mut tx = pool.begin(D::WORDS.begin).await?;
-    let numbered = tx.execute(numbered::<D>(), &[]).await;
-    numbered.map_err(before_commit)?;
-    tx.commit().await?;
-    pool.close().await;
-    Ok(written)
-}
-
-async fn write_full<D: Dialect>(pool: &Pool<D>, level: AnyLevelRow) -> Result<()> {
-    let mut tx = pool.begin("BEGIN").await?;
-    let place = values![level.sku.as_str(), level.warehouse.as_str()];
-    let found = tx.fetch(level_sums::<D>("movement", ""), &place).await;
-    let found: Vec<LevelSums> = found.map_err(before_commit)?;
-    tx.roll_back().await;
-    let Some(found) = found.first() else {
-        return Ok(());
-    };
-    let checkpoint = DueRow {
-        level_version: Some(found.last_version),
-        received: found.received,
-        sold: found.sold,
-        held: found.held,
-        sku: level.sku.clone(),
-        warehouse: level.warehouse.clone(),
-        home: level.home.clone(),
-    };
-    let mut tx = pool.begin(D::WORDS.begin).await?;
-    write(&mut tx, &checkpoint, found, level.level_version.is_none()).await?;
-    tx.commit().await
+    Ok(is_written)
 }

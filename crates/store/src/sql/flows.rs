@@ -209,7 +209,7 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
 
     async fn operation(&self, operation: OperationId) -> Result<Option<Movement>> {
         let (statement, identity) = recorded::<D>(operation, None);
-        let found = self.select_movements(self.lookups(), statement, &identity);
+        let found = self.select_movements(&self.readers, statement, &identity);
         Ok(found.await?.pop())
     }
 

@@ -82,17 +82,19 @@ pub(super) trait MigrationServer: Server<Connection: Migrate> {
     fn explain(&self, error: &MigrateError) -> String;
 }
 
-/// Brings the schema up to date. Several processes may do so at once.
+/// Brings the schema up to date. Several processes may do so at once. Returns whether there was no
+/// schema, and this process has created it.
 ///
 /// # Errors
 /// A sentence that says what failed, or which settings of the server must be changed.
-pub(super) async fn run<S: MigrationServer>(server: &S) -> Result<(), String> {
+pub(super) async fn run<S: MigrationServer>(server: &S) -> Result<bool, String> {
+    let mut is_new = false;
     let mut failing_since = None;
     let mut pause = PAUSE / 100;
     loop {
         let started = Instant::now();
-        let error = match attempt(server).await {
-            Ok(refusals) if refusals.is_empty() => return Ok(()),
+        let error = match attempt(server, &mut is_new).await {
+            Ok(refusals) if refusals.is_empty() => return Ok(is_new),
             Ok(refusals) => return Err(refusals.join("; ")),
             Err(error) => error,
         };
@@ -111,20 +113,26 @@ pub(super) async fn run<S: MigrationServer>(server: &S) -> Result<(), String> {
     }
 }
 
-/// Returns the settings that must be changed first.
-async fn attempt<S: MigrationServer>(server: &S) -> Result<Vec<String>, MigrateError> {
+/// Returns the settings that must be changed first. Sets `is_new` if there is no schema.
+async fn attempt<S: MigrationServer>(
+    server: &S,
+    is_new: &mut bool,
+) -> Result<Vec<String>, MigrateError> {
     let opened = timeout(CONNECT_LIMIT, server.open()).await;
     let mut connection = opened.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
     let refusals = server.refusals(&mut connection).await?;
     if refusals.is_empty() {
-        update::<S>(&mut connection).await?;
+        update::<S>(&mut connection, is_new).await?;
         S::check_schema(&mut connection).await?;
     }
     connection.close().await?;
     Ok(refusals)
 }
 
-async fn update<S: MigrationServer>(connection: &mut S::Connection) -> Result<(), MigrateError> {
+async fn update<S: MigrationServer>(
+    connection: &mut S::Connection,
+    is_new: &mut bool,
+) -> Result<(), MigrateError> {
     let migrations = S::migrations();
     // Without the lock: a replica that restarts does not wait for the migrations of a newer release.
     if next(connection, &migrations).await?.is_none() {
@@ -133,6 +141,7 @@ async fn update<S: MigrationServer>(connection: &mut S::Connection) -> Result<()
     let locked = lock::<S>(connection);
     with_progress("another process is updating the schema", locked).await?;
     connection.ensure_migrations_table(TABLE).await?;
+    *is_new |= connection.list_applied_migrations(TABLE).await?.is_empty();
     while let Some(migration) = next(connection, &migrations).await? {
         let Migration {
             version,

@@ -46,6 +46,8 @@ impl Dialect for MySqlServer {
         begin_read_uncommitted: Some("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; BEGIN"),
         // MariaDB reads the first comment only, MySQL the second.
         idle_limit: "/*M! @@idle_transaction_timeout */ /*!50708 @@wait_timeout */ * 1000",
+        wait_for_movements: " LOCK IN SHARE MODE",
+        oldest_write: "NULL",
     };
 
     fetch!(query);

@@ -1,6 +1,7 @@
 //! Looking up what operations did, and whether they can still be made.
 
 use async_trait::async_trait;
+use sqlx::FromRow;
 
 use super::dialect::{Dialect, Statement, Value, values};
 use super::errors::before_commit;
@@ -8,7 +9,7 @@ use super::ledger_row::LedgerRow;
 use super::reads::movements;
 use super::statements::Words;
 use super::{SqlStore, WRITE};
-use crate::Result;
+use crate::{Result, StoreError};
 use stocklock_core::stock::{Home, Movement, OperationFilter};
 
 /// How far the clocks of the replicas and of the servers may be apart, in milliseconds.
@@ -38,13 +39,14 @@ pub(crate) trait OperationQueries: Send + Sync {
 #[async_trait]
 impl<D: Dialect> OperationQueries for SqlStore<D> {
     async fn operations(&self, of: &OperationFilter) -> Result<Vec<Movement>> {
-        let (statement, values) = select::<D>(of);
+        let (statement, values) = select::<D>(of, "");
         self.select_movements(&self.ledger_readers, statement, &values)
             .await
     }
 
     /// The last message of a request arrives by its deadline, or changes nothing. Its statement may
-    /// run for the statement limit. COMMIT may then arrive until the server ends the transaction.
+    /// run for the statement limit. COMMIT may then arrive until the server ends the transaction, and
+    /// may take any time, for example until a standby answers.
     async fn final_operations(
         &self,
         of: &OperationFilter,
@@ -61,12 +63,12 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
         } else {
             &self.ledger_readers
         };
-        self.read(WRITE, async {
+        let found = self.read(WRITE, async {
             let mut tx = pool.begin(D::WORDS.begin).await?;
-            let clock = tx.fetch(clock_and_idle_limit(&D::WORDS), &[]).await;
-            let clock: Vec<(i64, i64)> = clock.map_err(before_commit)?;
-            let found = if clock.iter().all(|(now, idle)| now - idle > ended_by) {
-                let (statement, values) = select::<D>(of);
+            let times = tx.fetch(times(&D::WORDS), &[]).await;
+            let times: Vec<TimesRow> = times.map_err(before_commit)?;
+            let found = if times.iter().all(|times| times.are_past(ended_by)) {
+                let (statement, values) = select::<D>(of, D::WORDS.wait_for_movements);
                 let found = tx.fetch(statement, &values).await;
                 let found: Vec<LedgerRow> = found.map_err(before_commit)?;
                 let found: Result<Vec<_>> = found.into_iter().map(LedgerRow::movement).collect();
@@ -76,8 +78,11 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
             };
             tx.roll_back().await;
             Ok(found)
-        })
-        .await
+        });
+        match found.await {
+            Err(StoreError::LockWait(_)) => Ok(None),
+            found => found,
+        }
     }
 
     async fn has_home(&self, home: Home) -> Result<bool> {
@@ -87,15 +92,15 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
     }
 }
 
-/// Selects the movements of the operations.
-fn select<D: Dialect>(of: &OperationFilter) -> (Statement, Vec<Value<'_>>) {
-    match of {
+/// Selects the movements of the operations. `end` ends the statement.
+fn select<'a, D: Dialect>(of: &'a OperationFilter, end: &str) -> (Statement, Vec<Value<'a>>) {
+    let (rest, values) = match of {
         OperationFilter::Id(operation) => (
-            movements::<D>("movement WHERE operation_id = $1 ORDER BY line"),
+            "operation_id = $1 ORDER BY line",
             values![operation.0].to_vec(),
         ),
         OperationFilter::Key(caller, key) => (
-            movements::<D>("movement WHERE caller = $1 AND idempotency_key = $2"),
+            "caller = $1 AND idempotency_key = $2",
             values![caller.as_str(), key.as_str()].to_vec(),
         ),
         OperationFilter::Reference {
@@ -104,10 +109,8 @@ fn select<D: Dialect>(of: &OperationFilter) -> (Statement, Vec<Value<'_>>) {
             before,
             limit,
         } => (
-            movements::<D>(
-                "movement WHERE caller = $1 AND reference = $2 AND ($3 IS NULL OR operation_id < $3)
+            "caller = $1 AND reference = $2 AND ($3 IS NULL OR operation_id < $3)
                 ORDER BY operation_id DESC, line DESC LIMIT $4",
-            ),
             values![
                 caller.as_str(),
                 reference.as_str(),
@@ -116,18 +119,36 @@ fn select<D: Dialect>(of: &OperationFilter) -> (Statement, Vec<Value<'_>>) {
             ]
             .to_vec(),
         ),
+    };
+    let statement = movements::<D>(&format!("movement WHERE {rest}{end}"));
+    (statement, values)
+}
+
+/// The server's clock, how long it lets a transaction idle, and [`Words::oldest_write`].
+#[derive(Debug, FromRow)]
+struct TimesRow {
+    now: i64,
+    idle_limit: i64,
+    oldest_write: Option<i64>,
+}
+
+impl TimesRow {
+    /// Whether every transaction has ended whose last statement was executed by this time.
+    fn are_past(&self, time: i64) -> bool {
+        self.now - self.idle_limit > time && self.oldest_write.is_none_or(|began| began > time)
     }
 }
 
-/// Reads the server's clock, and how long it lets a transaction idle.
-fn clock_and_idle_limit(words: &Words) -> Statement {
+fn times(words: &Words) -> Statement {
     let Words {
         now,
         idle_limit,
+        oldest_write,
         integer,
         ..
     } = words;
     Statement::built(format!(
-        "SELECT cast({now} AS {integer}), cast({idle_limit} AS {integer})"
+        "SELECT cast({now} AS {integer}) AS now, cast({idle_limit} AS {integer}) AS idle_limit,
+            cast({oldest_write} AS {integer}) AS oldest_write"
     ))
 }

@@ -39,6 +39,8 @@ impl Dialect for SqliteFile {
         begin_read_uncommitted: None,
         // No server ends a transaction.
         idle_limit: "0",
+        wait_for_movements: "",
+        oldest_write: "NULL",
     };
 
     fetch!(query::<Sqlite>);

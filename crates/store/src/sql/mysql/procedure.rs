@@ -1,7 +1,7 @@
 //! The procedure of the conditional writes: level and movement are written and committed, or rolled
 //! back, in one round trip, and no lock is held across one.
 //!
-//! Its text is in `migrations/mysql/0012_deduct_2.sql`. Replicas of several releases use one database, so a
+//! Its text is in `migrations/mysql/0012_deduct.sql`. Replicas of several releases use one database, so a
 //! release whose movements have more columns creates a procedure of another name.
 
 use std::sync::LazyLock;
@@ -12,7 +12,7 @@ use crate::sql::dialect::{Statement, trusted};
 use crate::sql::ledger_row::LedgerRow;
 use crate::sql::statements::NEXT_PARAMETERS;
 
-const NAME: &str = "stocklock_deduct_2";
+const NAME: &str = "stocklock_deduct_1";
 
 /// How many arguments it takes: the values of the movement, the expiry, and those of the level.
 static ARGUMENTS: LazyLock<usize> = LazyLock::new(|| LedgerRow::KNOWN + NEXT_PARAMETERS.len());

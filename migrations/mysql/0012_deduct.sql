@@ -1,9 +1,13 @@
--- A conditional write, which also numbers the movement: `stocklock_deduct_1`, whose comments hold here
--- too, with `level_version`.
+-- A conditional write: takes units from a level and records the sale, or does nothing.
+--
+-- The server ends the transaction in every case, so no lock is held while a message travels. The result
+-- is one row with the units that are available then, or no row if the condition does not hold or the
+-- attempt has expired. An error undoes everything, except for 1180: COMMIT failed and may have happened.
+-- No handler runs after 1317 and 1969, with which the server interrupts a call at any point.
 --
 -- Never change this procedure: older replicas call it. A release that needs another one creates
--- `stocklock_deduct_3`. MariaDB reads the first comment in the next statement, MySQL 8.0.29 the second.
-CREATE PROCEDURE /*M! IF NOT EXISTS */ /*!80029 IF NOT EXISTS */ stocklock_deduct_2 (
+-- `stocklock_deduct_2`. MariaDB reads the first comment in the next statement, MySQL 8.0.29 the second.
+CREATE PROCEDURE /*M! IF NOT EXISTS */ /*!80029 IF NOT EXISTS */ stocklock_deduct_1 (
     -- The movement, in the order of the columns of the INSERT below.
     p_operation_id    binary(16),
     p_sku             varchar(64)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
