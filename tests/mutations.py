@@ -36,7 +36,7 @@ def copy_sources():
 
 
 def run(target, tests):
-    """Whether the tests pass in time; `None` if they could not be compiled or did not run."""
+    """How the tests end: "passed", "failed", "timed out", or "not run" if they cannot be compiled."""
     command = ["cargo", "test", "--workspace", "--locked", "--no-fail-fast", *TARGETS[target]]
     env = os.environ | {"CARGO_TARGET_DIR": str(ROOT / "target"), "CARGO_INCREMENTAL": "0"}
     process = subprocess.Popen(
@@ -48,13 +48,13 @@ def run(target, tests):
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return False
+        return "timed out"
     results = [line for line in output.splitlines() if line.startswith("test result: ")]
     ran = any(" 0 passed; 0 failed" not in line for line in results)
     if not ran or (process.returncode != 0 and not any("FAILED" in line for line in results)):
         print(output[-3000:])
-        return None
-    return process.returncode == 0
+        return "not run"
+    return "failed" if process.returncode else "passed"
 
 
 def main():
@@ -64,19 +64,21 @@ def main():
     copy_sources()
     for target in TARGETS:
         tests = sorted({m["test"] for m in chosen if m["target"] == target})
-        if tests and run(target, tests) is not True:
-            sys.exit(f"the tests fail without a mutation: {', '.join(tests)}")
+        if tests and (ended := run(target, tests)) != "passed":
+            sys.exit(f"without a mutation: {ended}: {', '.join(tests)}")
     missed = 0
     for mutation in chosen:
         file = COPY / mutation["file"]
         original = file.read_text()
         file.write_text(original.replace(mutation["find"], mutation["replace"]))
         try:
-            noticed = run(mutation["target"], [mutation["test"]]) is False
+            ended = run(mutation["target"], [mutation["test"]])
         finally:
             file.write_text(original)
-        missed += not noticed
-        print("noticed    " if noticed else "NOT NOTICED", mutation["promise"], flush=True)
+        missed += ended != "failed"
+        # A test that hangs says nothing about what is wrong.
+        result = {"failed": "noticed", "timed out": "TIMED OUT"}.get(ended, "NOT NOTICED")
+        print(f"{result:11}", mutation["promise"], flush=True)
     sys.exit(1 if missed else 0)
 
 

@@ -15,18 +15,19 @@ ends=$((SECONDS + 3600))
 mkdir -p "$logs"
 export TEST_SEED=$SEED TEST_BINARY=$target/release/stocklock
 
-# One check a line: name | variables | filters of the tests in the targets `it` of all packages.
-# Add a check here; its figures are the lines `figure: …` that its tests print.
+# One check a line: name | variables | filters of the tests in the targets `it` of all packages, after
+# options of the test harness. Tests that measure time run one after the other. Add a check here; its
+# figures are the lines `figure: …` that its tests print.
 checks='
-fairness | TEST_LOAD=full | audits_delay hot_skus_delay
+fairness | TEST_LOAD=full | --test-threads=1 audits_delay hot_skus_delay
 upgrades | TEST_MOVEMENTS=2000000 TEST_OLD_BINARY='$target/verify/old' | upgrade_under_load::
 schemathesis | TEST_EXAMPLES=1000 | schemathesis::
-late-messages | | late_messages:: attempt_that_waits
+late-messages | | late_messages:: late_transactions:: attempt_that_waits
 failover | | failover::
 duplicates | | duplicates::
 creations | TEST_CREATIONS=1000 | creations::
 returns | TEST_PAIRS=10000 | reversals::concurrent::
-ledger-size | TEST_LEDGER_ROWS=10000000 | ledger_size::
+ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size::
 interleavings | EXPLORE=full | interleavings::
 '
 
@@ -51,13 +52,13 @@ if grep -qE "$CHECKS" <<<upgrades && ! build_old; then
 fi
 echo "seed $SEED"
 failed=0 run=0
-while IFS='|' read -r name variables filters; do
+while IFS='|' read -r name variables arguments; do
     read -r name <<<"$name"
     [[ -n $name && $name =~ $CHECKS ]] || continue
     run=$((run + 1)) begin=$SECONDS log=$logs/$name.log
     # shellcheck disable=SC2086 # words of the list
     env $variables timeout $((ends > SECONDS ? ends - SECONDS : 1)) "$CARGO" test --locked --workspace \
-        --no-fail-fast --test it -- --show-output $filters >"$log" 2>&1 </dev/null
+        --no-fail-fast --test it -- --show-output $arguments >"$log" 2>&1 </dev/null
     result=$?
     passed=$(sed -n 's/^test result: .* \([0-9]*\) passed.*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
     verdict=PASS

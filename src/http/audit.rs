@@ -106,9 +106,9 @@ pub(super) async fn audit(
 
 /// Compare all levels with the ledger
 ///
-/// One line of JSON for each SKU, in the order of their names. Each line is of one snapshot. A SKU that
-/// cannot be audited has an `error`. If a server fails on the way, the connection is closed before the
-/// end of the answer.
+/// One line of JSON for each SKU, in the order of their names. Each line is of one snapshot. The line of a
+/// SKU that cannot be audited says why. If a server fails on the way, the connection is closed before
+/// the end of the answer.
 #[utoipa::path(
     get, path = "/audit", tag = "stock",
     responses(

@@ -20,7 +20,8 @@ const TAGS: &str = r#"^(W/)?"[!#-~]*"([ \t]*,[ \t]*(W/)?"[!#-~]*")*$"#;
 pub(super) fn complete(document: &mut Value) {
     let paths = document["paths"].as_object_mut().expect("paths");
     for (path, operations) in paths {
-        for operation in operations.as_object_mut().expect("operations").values_mut() {
+        for (method, operation) in operations.as_object_mut().expect("operations") {
+            let place = format!("{method} {path}");
             let parameters = operation
                 .get_mut("parameters")
                 .and_then(Value::as_array_mut);
@@ -31,7 +32,7 @@ pub(super) fn complete(document: &mut Value) {
             });
             for parameter in parameters {
                 let name = parameter["name"].as_str().expect("a name").to_owned();
-                parameter["schema"] = schema(path, &name);
+                parameter["schema"] = schema(&place, &name);
             }
         }
     }
@@ -49,7 +50,8 @@ pub(super) fn complete(document: &mut Value) {
     }
 }
 
-/// What is accepted in a field. `place` is the path of the request or the name of its body.
+/// What is accepted in a field. `place` is the method and the path of the request, or the name of
+/// its body.
 fn schema(place: &str, field: &str) -> Value {
     match field {
         "sku" => {
@@ -62,6 +64,8 @@ fn schema(place: &str, field: &str) -> Value {
         "reason" | "reference" => text(Remark::MAX_CHARS, Remark::PATTERN),
         "Idempotency-Key" | "key" => text(IdempotencyKey::MAX_CHARS, IdempotencyKey::PATTERN),
         "If-Match" => json!({"type": "string", "anyOf": [{"const": "*"}, {"pattern": TAGS}]}),
+        // Malformed tags are ignored.
+        "If-None-Match" if place == "get /stock/{sku}" => json!({"type": "string"}),
         "If-None-Match" => one_of(&["*"]),
         "quantity" => whole(1, Quantity::MAX.units()),
         "limit" => whole(1, PageSize::MAX.into()),
@@ -76,10 +80,10 @@ fn schema(place: &str, field: &str) -> Value {
         "kind" => one_of(&["received", "deducted", "adjusted", "returned"]),
         "strategy" => one_of(&Strategy::names()),
         "guard" | "check" => one_of(&["on", "off"]),
-        "cursor" if place == "/operations" => json!({"type": "string", "format": "uuid"}),
+        "cursor" if place == "get /operations" => json!({"type": "string", "format": "uuid"}),
         "cursor" => {
             let name = r"[\p{Alphabetic}\p{N}._-]{1,64}";
-            let pattern = if place == "/stock" {
+            let pattern = if place == "get /stock" {
                 format!(r"^(?!\.+/){name}/(?!\.+$){name}$")
             } else {
                 let uuid = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";

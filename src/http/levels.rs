@@ -118,7 +118,7 @@ pub(super) struct SkuLevels {
 ///
 /// The ETag covers the levels in the answer; send it back as If-Match with a PUT.
 #[utoipa::path(
-    get, path = "/stock/{sku}", tag = "stock", params(openapi::SkuPath, WarehouseQuery),
+    get, path = "/stock/{sku}", tag = "stock", params(openapi::SkuPath, WarehouseQuery, openapi::IfNoneMatchHeader),
     responses(
         (status = 200, description = "Its levels", body = SkuLevels, headers(("ETag" = String))),
         (status = 304, description = "Not modified (If-None-Match)"),

@@ -29,7 +29,7 @@ pub(super) struct MovementBody {
     delta: i64,
     /// Units available after the movement.
     available_after: i64,
-    /// Where the movement stands in the order of its level's commits, counted without gaps. For stock
+    /// The place of the movement in the order of its level's commits, counted without gaps. For stock
     /// in SQL, this is the version of the level after it. `null` if an older release recorded it.
     level_version: Option<i64>,
     /// The version that a read-check-write strategy or a PUT had read. Two movements with the same

@@ -10,7 +10,9 @@ const DESCRIPTION: &str = "\
 An inventory service that never oversells, and shows why.
 
 Every error has a problem (RFC 9457) as its body, with two exceptions: a request that is not valid
-HTTP is answered 400, and one whose header is too large 431, both without a body.";
+HTTP is answered 400, and one whose header is too large 431, both without a body.
+
+Numbers are integers without a fraction: 2, not 2.0.";
 
 /// Title, version, licence and shared components. The routes add themselves.
 #[derive(OpenApi)]
@@ -159,6 +161,16 @@ pub(super) struct IdempotencyKeyHeader {
     /// `idempotency-key-reused`.
     #[param(rename = "Idempotency-Key")]
     idempotency_key: Option<String>,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "only describes")]
+pub(super) struct IfNoneMatchHeader {
+    /// Values of `ETag` that the caller has, strong or weak, or `*`. If one of them is still the ETag,
+    /// the answer is 304. A malformed value is ignored.
+    #[param(rename = "If-None-Match")]
+    if_none_match: Option<String>,
 }
 
 #[derive(IntoParams)]

@@ -30,6 +30,7 @@ mod half_open;
 mod holder_killed;
 mod holder_stopped;
 mod late_messages;
+mod late_transactions;
 mod level_changes;
 mod lock_holder;
 mod lock_server_killed;
@@ -93,7 +94,7 @@ pub(crate) fn new_key() -> String {
 }
 
 /// Adds a new key if `with_key`.
-fn add_key_if(with_key: bool, request: RequestBuilder) -> RequestBuilder {
+pub(crate) fn add_key_if(with_key: bool, request: RequestBuilder) -> RequestBuilder {
     if with_key {
         request.header(KEY, new_key())
     } else {

@@ -5,7 +5,7 @@
 
 use rstest::rstest;
 use stocklock::stock::MovementFilter;
-use stocklock_testkit::run::rng;
+use stocklock_testkit::run::{rng, variable};
 use tokio::time::{Duration, Instant};
 
 use crate::store_contract::fixture::{Fixture, Raw, all_of, deduction, guarded, name};
@@ -37,8 +37,7 @@ async fn median(mut work: impl AsyncFnMut()) -> Duration {
 async fn audit_and_page_cost_the_same_in_any_ledger(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    #[expect(clippy::disallowed_methods, reason = "only tests read it")]
-    let rows = std::env::var("TEST_LEDGER_ROWS");
+    let rows = variable("TEST_LEDGER_ROWS");
     let rows = rows.map_or(DEFAULT_ROWS, |rows| rows.parse().expect("a number"));
     let fixture = Fixture::new(backend).await;
     let mut raw = Raw::connect(backend, &fixture.url).await;

@@ -1,8 +1,11 @@
 //! Looking up what an operation did, by its id, its key and its reference.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
+use uuid::{Builder, Uuid};
 
 use crate::faults::until;
 use crate::redis_home::command;
@@ -111,29 +114,71 @@ async fn operation_is_not_recorded_when_it_is_too_late(
     app.stop().await;
 }
 
-/// The transaction that records the operation is still open, so its COMMIT may come.
+/// Limits of a request of the next tests.
+const LIMITS: [&str; 2] = ["--request-deadline-ms=5000", "--wait-limit-ms=4000"];
+
+/// How long a request of that service may have an effect, in milliseconds: until its deadline, on clocks
+/// that differ, with a statement that takes as long as the server allows, in a transaction that then idles
+/// as long as the server allows.
+fn effective(backend: Backend) -> i64 {
+    let idle = match backend {
+        Sqlite => 0,
+        Mysql | Postgres => 10_000,
+    };
+    5_000 + 10_000 + 4_500 + idle
+}
+
+/// Shorter than each of these limits, and longer than a look-up takes.
+const SLACK: i64 = 3_000;
+
+/// Milliseconds since 1970.
+fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("it is later than 1970").as_millis();
+    i64::try_from(now).expect("it is not that late")
+}
+
 #[rstest]
 #[tokio::test]
-async fn operation_of_an_open_transaction_gets_no_final_answer(
+async fn not_recorded_is_final_after_all_limits(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let app = TestApp::with_flags(backend, 1, &["--wait-limit-ms=1000"]).await;
-    app.set_level("a", 10).await;
-    let sold = sell(&app, "k1", "R-1").await;
-    let mut recent = sold.as_str().expect("an id").to_owned();
-    recent.replace_range(24.., "000000000000");
+    let app = TestApp::with_flags(backend, 1, &LIMITS).await;
+    for (sent_before, expected) in [
+        (10_000, "pending"),
+        (effective(backend) - SLACK, "pending"),
+        (effective(backend) + 1, "not-recorded"),
+    ] {
+        let sent = now() - sent_before;
+        let path = format!("/operations?key=k9&since={sent}");
+        assert_eq!(status(&app, &path).await, expected, "{sent_before} ms");
+    }
+    app.stop().await;
+}
+
+/// The id of an operation that was sent this long ago.
+fn sent_before(millis: i64) -> Uuid {
+    let sent = u64::try_from(now() - millis).expect("after 1970");
+    Builder::from_unix_timestamp_millis(sent, &[7; 10]).into_uuid()
+}
+
+/// The transaction that records the operation is still open, so its COMMIT may come. No server ends the
+/// transactions of SQLite, however old they are.
+#[rstest]
+#[case(Sqlite, 60_000)]
+#[case(Mysql, effective(Mysql) - SLACK)]
+#[case(Postgres, effective(Postgres) - SLACK)]
+#[tokio::test]
+async fn operation_of_an_open_transaction_is_pending(#[case] backend: Backend, #[case] age: i64) {
+    let app = TestApp::with_flags(backend, 1, &LIMITS).await;
+    let operation = sent_before(age);
     let mut open = Raw::connect(backend, &app.database_url).await;
     open.begin().await;
-    open.record_key().await;
-    let path = format!("/operations/{recent}");
+    open.record(operation).await;
+    let path = format!("/operations/{operation}");
     assert_eq!(status(&app, &path).await, "pending");
-    // The test's own transaction has an id without a time. PostgreSQL compares when it began.
-    if backend != Postgres {
-        let open_id = "/operations/00000000-0000-0000-0000-000000000001";
-        assert_eq!(status(&app, open_id).await, "pending");
-        open.run("COMMIT").await.expect("it can be committed");
-        assert_eq!(get(&app, open_id).await.ok()["status"], "committed");
-    }
+    open.run("COMMIT").await.expect("it can be committed");
+    assert_eq!(get(&app, &path).await.ok()["status"], "committed");
     app.stop().await;
 }
 

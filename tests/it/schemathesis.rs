@@ -2,19 +2,25 @@
 //! and invalid ones, and checks the answers.
 //!
 //! `tests/schemathesis/` has its versions, its settings, and what the document cannot say.
-//! `TEST_EXAMPLES` is the number of examples for each operation.
+//! `TEST_EXAMPLES` is the number of examples for each operation. `TEST_SEED` replaces their fixed seed.
 
 use std::path::Path;
+use std::time::Duration;
 
+use serde_json::json;
 use stocklock_testkit::run::variable;
 use tempfile::TempDir;
 use tokio::process::Command;
+use tokio::time::timeout;
 
-use crate::support::app::TestApp;
+use crate::support::app::{TestApp, send};
 use crate::support::lock_services::LockServices;
 use crate::support::services::Backend::Sqlite;
 
 const DEFAULT_EXAMPLES: &str = "25";
+
+/// More time than 1,000 examples need.
+const LIMIT: Duration = Duration::from_mins(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn generated_requests_are_answered_as_documented() {
@@ -30,7 +36,12 @@ async fn generated_requests_are_answered_as_documented() {
     let services = LockServices::fresh().await;
     let flags = services.flags();
     let app = TestApp::with_flags(Sqlite, 1, &flags.each_ref().map(String::as_str)).await;
-    app.set_level("a", 10).await;
+    // Two levels, and two movements of each kind of list: the first page has a cursor.
+    for sku in ["a", "b"] {
+        app.set_level(sku, 10).await;
+        let sale = json!({"sku": "a", "reference": "two"});
+        send(app.deduct(0, "single-sql", &sale)).await.ok();
+    }
     let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/schemathesis");
     let examples = variable("TEST_EXAMPLES");
     let examples = examples.as_deref().unwrap_or(DEFAULT_EXAMPLES);
@@ -39,16 +50,19 @@ async fn generated_requests_are_answered_as_documented() {
     let mut run = Command::new(program);
     run.args(["--config-file", &format!("{settings}/schemathesis.toml")])
         .args(["run", "--max-examples", examples])
+        .args(variable("TEST_SEED").map(|seed| format!("--seed={seed}")))
         .arg(format!("{}/openapi.json", app.base(0)))
         .env("PYTHONPATH", settings)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .current_dir(directory.path())
         .kill_on_drop(true);
-    let output = run.output().await.expect("schemathesis can be run");
+    let output = timeout(LIMIT, run.output()).await;
+    let output = output.expect("schemathesis ends in time");
+    let output = output.expect("schemathesis can be run");
 
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    let summary = text.lines().rfind(|line| line.contains("test cases"));
+    let summary = text.lines().rfind(|line| line.contains(" generated, "));
     println!(
         "figure: {examples} examples: {}",
         summary.unwrap_or_default().trim()

@@ -1,5 +1,6 @@
 //! The contract of every store: one list of tests that runs on SQLite, MariaDB, PostgreSQL and
-//! Redis. A test names a back end only if the back ends differ.
+//! Redis. The tests of single operations also run on the explorer's model database. A test names a back
+//! end only if the back ends differ.
 
 mod changes;
 mod checkpoints;

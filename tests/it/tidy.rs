@@ -47,9 +47,10 @@ const WHERE_IF: &str =
 /// How many of these words there may be in 1,000 words of prose.
 const AVOIDED_PER_THOUSAND: f64 = 0.25;
 
-struct File {
-    path: String,
-    text: String,
+/// A file of the repository.
+pub(crate) struct File {
+    pub(crate) path: String,
+    pub(crate) text: String,
 }
 
 impl File {
@@ -85,7 +86,7 @@ fn has_extension(path: &Path, wanted: &str) -> bool {
 }
 
 /// All files below these directories with this extension.
-fn files(directories: &[&str], extension: &str) -> Vec<File> {
+pub(crate) fn files(directories: &[&str], extension: &str) -> Vec<File> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut directories: Vec<PathBuf> = directories.iter().map(|it| root.join(it)).collect();
     let mut files = Vec::new();

@@ -19,7 +19,7 @@ const BEFORE_DEADLINE: f64 = 0.95;
 /// What a server's clock showed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerClock {
-    /// Milliseconds since 1970.
+    /// Milliseconds since 1970, rounded down.
     showed: i64,
     /// When the answer had arrived. The reading was earlier, so the server's clock shows no less than
     /// the difference to this time suggests.
@@ -27,10 +27,11 @@ pub(crate) struct ServerClock {
 }
 
 impl ServerClock {
-    /// A clock that has just been read.
+    /// A clock that has just been read. A server may have rounded up: an attempt that is sent at its
+    /// deadline would have half a millisecond to be made after it.
     pub(crate) fn shows(millis: i64) -> Self {
         Self {
-            showed: millis,
+            showed: millis - 1,
             at: Instant::now(),
         }
     }
@@ -56,6 +57,14 @@ impl ServerClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn request_sent_after_the_deadline_has_expired() {
+        let rounded_up = 1_000;
+        let clock = ServerClock::shows(rounded_up);
+        let expiry = clock.expiry(Instant::now(), Duration::from_secs(1));
+        assert!(expiry.at < rounded_up, "{expiry:?}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn request_expires_at_the_wait_limit_or_before_the_deadline() {

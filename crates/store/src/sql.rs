@@ -113,6 +113,7 @@ pub(crate) struct SqlStore<D: Dialect> {
     ledger_readers: Pool<D>,
     /// One connection for readiness: its question must not queue behind sales.
     probe: Pool<D>,
+    /// For the background task that writes checkpoints.
     rounds: Mutex<Rounds>,
     health: Arc<ServerHealth>,
 }

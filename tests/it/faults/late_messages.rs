@@ -3,15 +3,13 @@
 
 use std::time::Duration;
 
-use reqwest::Method;
-use reqwest::header::IF_MATCH;
 use rstest::rstest;
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::session::{Session, lock_is_waited_for};
-use super::{Answer, Proxied, add_key_if, send, send_until_final, until};
+use super::{Answer, Proxied, add_key_if, send, until};
 use crate::support::app::TestApp;
 use crate::support::proxy::Hold;
 use crate::support::services::Backend;
@@ -137,53 +135,4 @@ async fn message_that_waits_past_its_expiry_sells_nothing(
     };
     tokio::join!(waiting, unlock_after_expiry);
     late.assert_refused().await;
-}
-
-/// A write that is a transaction of several messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Write {
-    ForUpdate,
-    Adjustment,
-    Put,
-}
-
-/// The last write of a transaction arrives after the request was answered. No COMMIT follows it.
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_write_without_its_commit_changes_nothing(
-    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(Write::ForUpdate, Write::Adjustment, Write::Put)] write: Write,
-    #[values(false, true)] with_key: bool,
-) {
-    let flags = ["--wait-limit-ms=1000"];
-    let subject = Proxied::start(backend, 1, &flags).await;
-    let app = &subject.app;
-    app.set_level("hot", 5).await;
-    let order = json!({ "sku": "hot" });
-    // The message is a prepared statement whose parameters include this text.
-    let (request, parameter) = match write {
-        Write::ForUpdate => (app.deduct(0, "for-update", &order), "for-update"),
-        Write::Adjustment => {
-            let adjust = json!({"delta": 5, "reason": "late-count"});
-            (app.adjust(0, "hot", &adjust), "late-count")
-        }
-        Write::Put => {
-            let put = app.request(0, Method::PUT, "/stock/hot");
-            let level = json!({"on_hand": 9, "reason": "late-count"});
-            (put.json(&level).header(IF_MATCH, "*"), "late-count")
-        }
-    };
-    // A PUT has no key.
-    let request = add_key_if(with_key && write != Write::Put, request);
-    let hold = subject.proxy.hold_and_cut(parameter.as_bytes());
-    let answer = send(request).await;
-    // The open transaction holds the row.
-    let expected = (503, "contended");
-    assert_eq!(answer.status_and_code(), expected, "{answer:?}");
-    hold.deliver().await;
-
-    let next = app.deduct(0, "single-sql", &order);
-    assert_eq!(send_until_final(next).await.status, 200);
-    let audit = subject.ledger.assert_consistent("hot").await;
-    assert_eq!((audit.received, audit.sold), (5, 1), "{audit:?}");
 }

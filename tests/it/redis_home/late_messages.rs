@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use reqwest::Method;
+use reqwest::RequestBuilder;
 use reqwest::header::IF_MATCH;
 use rstest::rstest;
 use serde_json::json;
 
 use super::{applied_audit, assert_sold, create, order};
-use crate::faults::{KEY, send, until};
+use crate::faults::{add_key_if, send, until};
 use crate::support::app::TestApp;
 use crate::support::proxy::Proxy;
 use crate::support::services::Backend::Sqlite;
@@ -40,12 +40,7 @@ async fn late_script_sells_nothing_after_a_refusal(
     assert_eq!(send(order(&app, "redis-lua", "a")).await.status, 200);
 
     let hold = proxy.hold_and_cut(b"\"redis-lua\"");
-    let request = order(&app, "redis-lua", "a");
-    let request = if with_key {
-        request.header(KEY, "k")
-    } else {
-        request
-    };
+    let request = add_key_if(with_key, order(&app, "redis-lua", "a"));
     let look_up = proxy.hold_request(b"$3\r\nGET\r\n");
     let answer = tokio::spawn(send(request));
     hold.held().await;
@@ -75,35 +70,79 @@ async fn late_script_sells_nothing_after_a_refusal(
     app.stop().await;
 }
 
-/// A write that follows from an earlier read.
+/// A write that follows from an earlier read, of `a`, which has eight units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Write {
     Watch,
+    KeyedWatch,
     UnderLock,
+    KeyedUnderLock,
     Adjustment,
+    KeyedAdjustment,
+    /// It takes no key.
     Put,
 }
 
+use Write::{Adjustment, KeyedAdjustment, KeyedUnderLock, KeyedWatch, Put, UnderLock, Watch};
+
+impl Write {
+    /// The request, and what only its message has.
+    fn request(self, app: &TestApp) -> (RequestBuilder, &'static [u8]) {
+        let (request, message): (_, &[u8]) = match self {
+            Watch | KeyedWatch => (order(app, "redis-watch", "a"), b"EXEC\r\n"),
+            UnderLock | KeyedUnderLock => (order(app, "redis-lock", "a"), b"\"redis-lock\""),
+            Adjustment | KeyedAdjustment => {
+                let delivery = json!({"delta": 5, "reason": "delivery"});
+                (app.adjust(0, "a", &delivery), b"\"received\"")
+            }
+            Put => {
+                let put = app.put(0, "a", &json!({"on_hand": 20}));
+                (put.header(IF_MATCH, "*"), b"\"received\"")
+            }
+        };
+        let is_keyed = matches!(self, KeyedWatch | KeyedUnderLock | KeyedAdjustment);
+        (add_key_if(is_keyed, request), message)
+    }
+
+    /// The level after it.
+    fn level_after(self) -> i64 {
+        match self {
+            Watch | KeyedWatch | UnderLock | KeyedUnderLock => 7,
+            Adjustment | KeyedAdjustment => 13,
+            Put => 20,
+        }
+    }
+}
+
 /// Goal: a write that is released after its expiry changes nothing, although the level is still the one
-/// that it follows from.
+/// that it follows from. Released before, it counts once, and was not refused.
 ///
-/// Method: the proxy refuses new connections until the replica has answered, so that no other attempt
+/// Method: the proxy refuses new connections until the write may be released, so that no other attempt
 /// changes the level.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_write_changes_nothing_after_the_answer(
-    #[values(Write::Watch, Write::UnderLock, Write::Adjustment, Write::Put)] write: Write,
-    #[values(false, true)] with_key: bool,
+    #[values(
+        Watch,
+        KeyedWatch,
+        UnderLock,
+        KeyedUnderLock,
+        Adjustment,
+        KeyedAdjustment,
+        Put
+    )]
+    write: Write,
+    #[values(false, true)] in_time: bool,
 ) {
     let redis = fresh_redis().await;
     let (proxy, url) = Proxy::before(&redis.url).await;
-    let flags = [
-        "--redis-url",
-        &url,
-        "--redis-pool-size=1",
-        "--wait-limit-ms=1000",
-        "--request-deadline-ms=4000",
-    ];
+    let [wait_limit, deadline] = if in_time {
+        ["--wait-limit-ms=6000", "--request-deadline-ms=20000"]
+    } else {
+        ["--wait-limit-ms=1000", "--request-deadline-ms=4000"]
+    };
+    let pool = "--redis-pool-size=1";
+    let flags = ["--redis-url", &url, pool, wait_limit, deadline];
     let app = TestApp::with_flags(Sqlite, 1, &flags).await;
     create(&app, "a", 10).await;
     // From now on Redis knows the scripts, and the connections are open.
@@ -111,37 +150,35 @@ async fn late_write_changes_nothing_after_the_answer(
         assert_eq!(send(order(&app, strategy, "a")).await.status, 200);
     }
 
-    let (request, message): (_, &[u8]) = match write {
-        Write::Watch => (order(&app, "redis-watch", "a"), b"EXEC\r\n"),
-        Write::UnderLock => (order(&app, "redis-lock", "a"), b"\"redis-lock\""),
-        Write::Adjustment => {
-            let delivery = json!({"delta": 5, "reason": "delivery"});
-            (app.adjust(0, "a", &delivery), b"\"received\"")
-        }
-        Write::Put => {
-            let put = app.request(0, Method::PUT, "/stock/a");
-            let put = put.json(&json!({"on_hand": 20})).header(IF_MATCH, "*");
-            (put, b"\"received\"")
-        }
-    };
-    // A PUT has no key.
-    let request = if with_key && write != Write::Put {
-        request.header(KEY, "k")
-    } else {
-        request
-    };
+    let (request, message) = write.request(&app);
     let hold = proxy.hold_and_cut(message);
     let refused = proxy.cut_before(b"SETINFO", u32::MAX);
-    let answer = send(request).await;
-    let unknown = (504, "outcome-unknown");
-    assert_eq!(answer.status_and_code(), unknown, "{answer:?}");
-    assert!(answer.after >= Duration::from_secs(1), "{answer:?}");
-    assert!(refused.fired() > 0, "another attempt was made");
-    refused.disarm();
-    hold.deliver().await;
-
+    let answer = tokio::spawn(send(request));
+    let (mut on_hand, mut sold) = (8, 2);
+    if in_time {
+        hold.held().await;
+        until("it makes another attempt", async || refused.fired() > 0).await;
+        hold.deliver().await;
+        assert!(
+            !answer.is_finished(),
+            "answered before the outcome is known"
+        );
+        refused.disarm();
+        let answer = answer.await.unwrap();
+        assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
+        on_hand = write.level_after();
+        sold += i64::from(on_hand == 7);
+    } else {
+        let answer = answer.await.unwrap();
+        let unknown = (504, "outcome-unknown");
+        assert_eq!(answer.status_and_code(), unknown, "{answer:?}");
+        assert!(answer.after >= Duration::from_secs(1), "{answer:?}");
+        assert!(refused.fired() > 0, "another attempt was made");
+        refused.disarm();
+        hold.deliver().await;
+    }
     let audit = applied_audit(&app, "a").await;
-    assert_sold(&audit, 2);
-    assert_eq!(audit["on_hand"], 8, "{audit}");
+    assert_sold(&audit, sold);
+    assert_eq!(audit["on_hand"], on_hand, "{audit}");
     app.stop().await;
 }

@@ -2,15 +2,14 @@
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition};
-use stocklock::ports::{LedgerReader as _, LevelStore as _};
 use stocklock::stock::{
     Adjustment, Home, LevelChange, Precondition, Remark, RequestHash, Revision, Scope, StockLevel,
 };
 
 use super::deductions::Way;
 use super::fixture::{
-    Fixture, MYSQL, On, POSTGRES, REDIS, SQLITE, adjustment, creation, deduction, idempotency,
-    level_change, name, place,
+    Fixture, MODEL, MYSQL, On, POSTGRES, REDIS, SQLITE, adjustment, creation, deduction,
+    idempotency, level_change, name, place,
 };
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -33,14 +32,16 @@ fn set_existing(sku: &str, on_hand: i64) -> LevelChange {
 
 #[rstest]
 #[tokio::test]
-async fn set_level_creates_once_and_then_changes(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn set_level_creates_once_and_then_changes(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let fixture = Fixture::on(on).await;
     let first = LevelChange {
         reason: Some(Remark::parse("reason", "opening stock 开业").unwrap()),
         home: Some(on.home()),
         ..level_change("a", 10)
     };
-    let (level, created) = done(fixture.store.set_level(&first).await.unwrap());
+    let (level, created) = done(fixture.subject().set_level(&first).await.unwrap());
     assert!(created);
     assert_eq!((level.on_hand, level.home), (10, on.home()));
     assert_eq!(level, fixture.level("a").await);
@@ -50,7 +51,7 @@ async fn set_level_creates_once_and_then_changes(#[values(SQLITE, MYSQL, POSTGRE
         ..set_existing("a", 4)
     };
     let next_version = level.version + 1;
-    let (level, created) = done(fixture.store.set_level(&second).await.unwrap());
+    let (level, created) = done(fixture.subject().set_level(&second).await.unwrap());
     assert!(!created);
     assert_eq!((level.on_hand, level.version), (4, next_version));
     assert_eq!(level.backorder_limit, 3);
@@ -65,14 +66,16 @@ async fn set_level_creates_once_and_then_changes(#[values(SQLITE, MYSQL, POSTGRE
     assert_eq!(movements[2].remarks.texts()[0], Some("opening stock 开业"));
     assert!(fixture.audit("a").await.consistent());
 
-    let repeat = fixture.store.set_level(&second).await.unwrap();
+    let repeat = fixture.subject().set_level(&second).await.unwrap();
     assert_eq!(repeat, ChangeOutcome::Duplicate);
     assert_eq!(fixture.level("a").await.on_hand, 5);
 }
 
 #[rstest]
 #[tokio::test]
-async fn failed_precondition_changes_nothing(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn failed_precondition_changes_nothing(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let fixture = Fixture::on(on).await;
     let set = async |precondition: Precondition| {
         let change = LevelChange {
@@ -80,9 +83,9 @@ async fn failed_precondition_changes_nothing(#[values(SQLITE, MYSQL, POSTGRES, R
             home: Some(on.home()),
             ..level_change("a", 7)
         };
-        fixture.store.set_level(&change).await.unwrap()
+        fixture.subject().set_level(&change).await.unwrap()
     };
-    let revision = async || Revision::of(&fixture.store.levels_of(&name("a")).await.unwrap());
+    let revision = async || Revision::of(&fixture.levels_of("a").await);
     let failed = ChangeOutcome::PreconditionFailed;
     assert_eq!(set(Precondition::Exists).await, failed);
     done(set(Precondition::Absent).await);
@@ -105,10 +108,10 @@ async fn failed_precondition_changes_nothing(#[values(SQLITE, MYSQL, POSTGRES, R
 #[rstest]
 #[tokio::test]
 async fn units_of_changed_level_need_precondition(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On,
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
 ) {
     let fixture = Fixture::on(on).await;
-    let store = &fixture.store;
+    let store = fixture.subject();
     let limit_only = LevelChange {
         on_hand: None,
         backorder_limit: Some(2),
@@ -141,7 +144,7 @@ async fn units_of_changed_level_need_precondition(
 #[rstest]
 #[tokio::test]
 async fn change_that_changes_nothing_writes_nothing(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On,
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
 ) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 10).await;
@@ -149,7 +152,7 @@ async fn change_that_changes_nothing_writes_nothing(
         backorder_limit: Some(3),
         ..set_existing("a", 10)
     };
-    let (before, _) = done(fixture.store.set_level(&with_limit).await.unwrap());
+    let (before, _) = done(fixture.subject().set_level(&with_limit).await.unwrap());
     let same = || LevelChange {
         operation: level_change("a", 0).operation,
         ..with_limit.clone()
@@ -159,7 +162,7 @@ async fn change_that_changes_nothing_writes_nothing(
         ..level_change("a", 0)
     };
     for change in [same(), set_existing("a", 10), empty] {
-        let (level, created) = done(fixture.store.set_level(&change).await.unwrap());
+        let (level, created) = done(fixture.subject().set_level(&change).await.unwrap());
         assert_eq!((&level, created), (&before, false));
     }
     assert_eq!(fixture.level("a").await, before);
@@ -168,7 +171,7 @@ async fn change_that_changes_nothing_writes_nothing(
 
 #[rstest]
 #[tokio::test]
-async fn precondition_can_cover_one_level(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn precondition_can_cover_one_level(#[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
     let set = async |warehouse, on_hand, precondition| {
         let change = LevelChange {
@@ -178,7 +181,7 @@ async fn precondition_can_cover_one_level(#[values(SQLITE, MYSQL, POSTGRES, REDI
             scope: Scope::Level,
             ..level_change("a", on_hand)
         };
-        fixture.store.set_level(&change).await.unwrap()
+        fixture.subject().set_level(&change).await.unwrap()
     };
     let (failed, absent) = (ChangeOutcome::PreconditionFailed, Precondition::Absent);
     let (main, _) = done(set("main", 1, absent.clone()).await);
@@ -187,15 +190,15 @@ async fn precondition_can_cover_one_level(#[values(SQLITE, MYSQL, POSTGRES, REDI
     assert!(created);
     assert_eq!(set("east", 2, absent).await, failed);
 
-    let main = fixture.store.level(&main.sku, &main.warehouse).await;
+    let main = fixture.subject().level(&main.sku, &main.warehouse).await;
     let of_main = Revision::of(&[main.unwrap().expect("a level")]);
     done(set("east", 2, Precondition::Exists).await);
     // The other warehouse was changed in between.
-    let of_sku = Revision::of(&fixture.store.levels_of(&name("a")).await.unwrap());
+    let of_sku = Revision::of(&fixture.levels_of("a").await);
     done(set("main", 2, Precondition::OneOf(vec![of_main.clone()])).await);
     let stale = Precondition::OneOf(vec![of_main, of_sku]);
     assert_eq!(set("main", 3, stale).await, failed);
-    let of_sku = Revision::of(&fixture.store.levels_of(&name("a")).await.unwrap());
+    let of_sku = Revision::of(&fixture.levels_of("a").await);
     done(set("main", 3, Precondition::OneOf(vec![of_sku])).await);
 }
 
@@ -228,20 +231,22 @@ async fn sku_has_one_home_in_all_warehouses(#[values(Sqlite, Mysql, Postgres)] b
 
 #[rstest]
 #[tokio::test]
-async fn level_outside_its_limits_is_refused(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn level_outside_its_limits_is_refused(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 1).await;
     let below = LevelChange {
         backorder_limit: Some(2),
         ..set_existing("a", -3)
     };
-    let refused = fixture.store.set_level(&below).await.unwrap();
+    let refused = fixture.subject().set_level(&below).await.unwrap();
     assert_eq!(refused, ChangeOutcome::BelowLimit { available: 1 });
     let too_large = set_existing("a", 1_000_000_000_001);
-    let refused = fixture.store.set_level(&too_large).await.unwrap();
+    let refused = fixture.subject().set_level(&too_large).await.unwrap();
     assert_eq!(refused, ChangeOutcome::TooLarge);
     let largest = fixture.put("a", 1_000_000_000_000).await;
-    let more = fixture.store.adjust(&adjustment("a", 1)).await.unwrap();
+    let more = fixture.subject().adjust(&adjustment("a", 1)).await.unwrap();
     assert_eq!(more, ChangeOutcome::TooLarge);
     assert_eq!(fixture.level("a").await, largest);
     assert_eq!(fixture.movements("a").await.len(), 2);
@@ -249,9 +254,11 @@ async fn level_outside_its_limits_is_refused(#[values(SQLITE, MYSQL, POSTGRES, R
 
 #[rstest]
 #[tokio::test]
-async fn adjustment_takes_down_to_the_limit(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn adjustment_takes_down_to_the_limit(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let fixture = Fixture::on(on).await;
-    let unknown = fixture.store.adjust(&adjustment("a", 1)).await.unwrap();
+    let unknown = fixture.subject().adjust(&adjustment("a", 1)).await.unwrap();
     assert_eq!(unknown, ChangeOutcome::UnknownSku);
     fixture.put("a", 2).await;
     let with_reference = Adjustment {
@@ -259,11 +266,15 @@ async fn adjustment_takes_down_to_the_limit(#[values(SQLITE, MYSQL, POSTGRES, RE
         ..adjustment("a", 5)
     };
     for (adjustment, on_hand) in [(with_reference, 7), (adjustment("a", -7), 0)] {
-        let (level, created) = done(fixture.store.adjust(&adjustment).await.unwrap());
+        let (level, created) = done(fixture.subject().adjust(&adjustment).await.unwrap());
         assert_eq!((level.on_hand, created), (on_hand, false));
         assert_eq!(level, fixture.level("a").await);
     }
-    let refused = fixture.store.adjust(&adjustment("a", -1)).await.unwrap();
+    let refused = fixture
+        .subject()
+        .adjust(&adjustment("a", -1))
+        .await
+        .unwrap();
     assert_eq!(refused, ChangeOutcome::BelowLimit { available: 0 });
     assert_eq!(fixture.level("a").await.on_hand, 0);
 
@@ -284,9 +295,11 @@ async fn adjustment_takes_down_to_the_limit(#[values(SQLITE, MYSQL, POSTGRES, RE
 
 #[rstest]
 #[tokio::test]
-async fn adjustment_with_a_key_is_made_once(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn adjustment_with_a_key_is_made_once(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let fixture = Fixture::on(on).await;
-    let store = &fixture.store;
+    let store = fixture.subject();
     fixture.put("a", 2).await;
     let hash = RequestHash::of_adjustment(&name("a"), &place("main"), 5, "count", None);
     let with_key = || Adjustment {

@@ -70,7 +70,7 @@ async fn of_64_buyers_of_50_units_exactly_50_get_one(
 ) {
     let fixture = Fixture::on(on).await;
     let tier = match on {
-        On::Sql(_) => Tier::Safe,
+        On::Sql(_) | On::Model => Tier::Safe,
         On::Redis => Tier::Volatile,
     };
     let of_tier = |strategy: &Strategy| strategy.tier() == tier;
@@ -210,7 +210,7 @@ async fn key_of_a_rolled_back_transaction_is_free(#[values(Mysql, Postgres)] bac
 }
 
 /// Returns when a session of the database waits for a lock.
-async fn until_waiting(fixture: &Fixture) {
+pub(super) async fn until_waiting(fixture: &Fixture) {
     let waiting = match fixture.backend {
         Sqlite => unreachable!("SQLite has no sessions"),
         // InnoDB's own table of waits is a copy, which is renewed only if it was not read for a

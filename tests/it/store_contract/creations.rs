@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use stocklock::ports::{ChangeOutcome, LevelStore as _};
 use stocklock::stock::Home;
+use stocklock_testkit::run::variable;
 use tokio::task::JoinSet;
 
 use super::fixture::{Fixture, Raw, creation, open};
@@ -19,8 +20,7 @@ const CLIENTS: u32 = 32;
 /// The server has no other clients, because it counts deadlocks for all together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn skus_are_created_in_parallel_without_deadlocks() {
-    #[expect(clippy::disallowed_methods, reason = "only tests read it")]
-    let creations = std::env::var("TEST_CREATIONS");
+    let creations = variable("TEST_CREATIONS");
     let creations = creations.map_or(DEFAULT_CREATIONS, |number| number.parse().unwrap());
     let server = PrivateServer::launch(Program::MariaDb, &Settings::Test, &[]).await;
     let server = server.expect("MariaDB starts");

@@ -1,14 +1,12 @@
 //! The ways to deduct: what they change, what they refuse, and what they record.
 
 use rstest::rstest;
-use stocklock::ports::{
-    AttemptOutcome, Condition, DeductionStore as _, LedgerReader as _, RedisMethod, SqlMethod,
-};
+use stocklock::ports::{AttemptOutcome, Condition, RedisMethod, SqlMethod};
 use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
 
 use super::fixture::{
-    Attempt, Fixture, MYSQL, On, POSTGRES, REDIS, SQLITE, deduction, deduction_with_key, fence,
-    guarded, level_change, name, place,
+    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, REDIS, SQLITE, deduction, deduction_with_key,
+    fence, level_change, place,
 };
 
 /// A way to deduct, as a strategy uses it.
@@ -32,17 +30,17 @@ impl Way {
     /// The ways whose check and write are one operation of the store.
     pub(super) fn atomic(on: On) -> [Self; 2] {
         match on {
-            On::Sql(_) => [Self::Guarded, Self::RowLock],
+            On::Sql(_) | On::Model => [Self::Guarded, Self::RowLock],
             On::Redis => [Self::Script, Self::Watch],
         }
     }
 
     /// Deducts once. A way that needs a level reads it first.
     pub(super) async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Attempt {
-        let store = &fixture.store;
+        let store = fixture.subject();
         let fence = fence(1, "test");
         let condition = match self {
-            Self::Guarded => return guarded(store, deduction).await,
+            Self::Guarded => return store.deduct_in_sql(deduction, SqlMethod::Guarded).await,
             Self::RowLock => return store.deduct_in_sql(deduction, SqlMethod::RowLock).await,
             Self::Script => return store.deduct_in_redis(deduction, RedisMethod::Script).await,
             Self::Watch => return store.deduct_in_redis(deduction, RedisMethod::Watch).await,
@@ -58,7 +56,9 @@ impl Way {
 
 #[rstest]
 #[tokio::test]
-async fn every_way_takes_and_records_the_units(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn every_way_takes_and_records_the_units(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let fixture = Fixture::on(on).await;
     for way in Way::all(on) {
         let sku = format!("{way:?}");
@@ -99,7 +99,7 @@ async fn assert_deducts(way: Way, fixture: &Fixture, attempts: &[(u32, AttemptOu
 #[rstest]
 #[tokio::test]
 async fn stock_is_sold_to_zero_and_no_further(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On,
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
     #[values(0, 1)] way: usize,
 ) {
     let way = Way::atomic(on)[way];
@@ -120,7 +120,7 @@ async fn stock_is_sold_to_zero_and_no_further(
 #[rstest]
 #[tokio::test]
 async fn backorders_are_sold_down_to_the_limit(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On,
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
     #[values(0, 1)] way: usize,
 ) {
     let way = Way::atomic(on)[way];
@@ -143,7 +143,7 @@ async fn backorders_are_sold_down_to_the_limit(
 
 #[rstest]
 #[tokio::test]
-async fn held_units_are_not_sold(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn held_units_are_not_sold(#[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     fixture.hold_three("a").await;
@@ -160,7 +160,9 @@ async fn held_units_are_not_sold(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: O
 
 #[rstest]
 #[tokio::test]
-async fn missing_sku_or_warehouse_is_unknown(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn missing_sku_or_warehouse_is_unknown(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     let elsewhere = Deduction {
@@ -172,7 +174,10 @@ async fn missing_sku_or_warehouse_is_unknown(#[values(SQLITE, MYSQL, POSTGRES, R
             let refused = way.deduct(&fixture, &unknown).await.unwrap();
             assert_eq!(refused, AttemptOutcome::UnknownSku, "{way:?}");
         }
-        let level = fixture.store.level(&unknown.sku, &unknown.warehouse).await;
+        let level = fixture
+            .subject()
+            .level(&unknown.sku, &unknown.warehouse)
+            .await;
         assert_eq!(level.unwrap(), None);
     }
     assert!(fixture.movements("b").await.is_empty());
@@ -180,7 +185,9 @@ async fn missing_sku_or_warehouse_is_unknown(#[values(SQLITE, MYSQL, POSTGRES, R
 
 #[rstest]
 #[tokio::test]
-async fn write_with_an_old_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn write_with_an_old_version_is_a_conflict(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
     // The same quantity again, with a new version.
@@ -196,7 +203,9 @@ async fn write_with_an_old_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRE
 
 #[rstest]
 #[tokio::test]
-async fn overwrite_loses_an_update_and_drifts(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn overwrite_loses_an_update_and_drifts(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
     for _ in 0..2 {
@@ -213,7 +222,9 @@ async fn overwrite_loses_an_update_and_drifts(#[values(SQLITE, MYSQL, POSTGRES, 
 
 #[rstest]
 #[tokio::test]
-async fn overwrite_below_the_limit_is_refused(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn overwrite_below_the_limit_is_refused(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let fixture = Fixture::on(on).await;
     let with_limit = |backorder_limit, on_hand| LevelChange {
         backorder_limit: Some(backorder_limit),
@@ -231,7 +242,9 @@ async fn overwrite_below_the_limit_is_refused(#[values(SQLITE, MYSQL, POSTGRES, 
 
 #[rstest]
 #[tokio::test]
-async fn ledger_has_each_operation_and_key_once(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn ledger_has_each_operation_and_key_once(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let fixture = Fixture::on(on).await;
     for way in Way::all(on) {
         let sku = format!("{way:?}");
@@ -252,11 +265,17 @@ async fn ledger_has_each_operation_and_key_once(#[values(SQLITE, MYSQL, POSTGRES
         let after = fixture.level(&sku).await;
         assert_eq!(after.on_hand, 7, "{way:?}: duplicates change nothing");
         assert!(fixture.audit(&sku).await.consistent());
-        let recorded = |deduction: &Deduction| {
-            let store = fixture.store.clone();
-            let key = deduction.idempotency.clone();
-            let (sku, operation) = (deduction.sku.clone(), deduction.operation);
-            async move { store.recorded(&sku, operation, key.as_ref()).await.unwrap() }
+        let recorded = async |deduction: &Deduction| {
+            let Deduction {
+                sku,
+                operation,
+                idempotency,
+                ..
+            } = deduction;
+            let recorded = fixture
+                .subject()
+                .recorded(sku, *operation, idempotency.as_ref());
+            recorded.await.unwrap()
         };
         for (repeat, first) in [(&plain, &plain), (&keyed, &keyed), (&same_key, &keyed)] {
             let movement = recorded(repeat).await.expect("a movement");
@@ -268,7 +287,9 @@ async fn ledger_has_each_operation_and_key_once(#[values(SQLITE, MYSQL, POSTGRES
 
 #[rstest]
 #[tokio::test]
-async fn names_and_keys_keep_case_and_script(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn names_and_keys_keep_case_and_script(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let fixture = Fixture::on(on).await;
     let [first, second] = Way::atomic(on);
     for (sku, on_hand) in [("abc", 1), ("ABC", 2), ("äbc", 3)] {
@@ -297,7 +318,7 @@ async fn names_and_keys_keep_case_and_script(#[values(SQLITE, MYSQL, POSTGRES, R
     for (sku, on_hand) in [("abc", 0), ("ABC", 1), ("äbc", 3)] {
         assert_eq!(fixture.level(sku).await.on_hand, on_hand, "{sku}");
     }
-    let levels = fixture.store.levels_of(&name("abc")).await.unwrap();
+    let levels = fixture.levels_of("abc").await;
     let places: Vec<&Warehouse> = levels.iter().map(|level| &level.warehouse).collect();
     assert_eq!(places, [&Warehouse::default(), &place("上海仓")]);
 }

@@ -6,21 +6,25 @@ use std::sync::Arc;
 
 use rstest::rstest;
 use stocklock::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LevelStore, SqlMethod,
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LevelStore, ReversalOutcome,
+    SqlMethod,
 };
 use stocklock::stock::{
-    Adjustment, Deduction, Fence, Home, Idempotency, LevelChange, MAX_UNITS, Movement,
-    Precondition, Remark, RequestHash, Revision, Scope, StockLevel, Warehouse,
+    Adjustment, Deduction, Fence, Home, Idempotency, LevelChange, MAX_UNITS, Movement, OperationId,
+    Precondition, Remark, RequestHash, Reversal, Revision, Scope, Sku, StockLevel, Warehouse,
 };
 use stocklock_core::model::{Decisions, MemoryStore};
 use stocklock_testkit::run::rng;
 
 use super::fixture::{
-    Fixture, adjustment, all_of, deduction, fence, idempotency, level_change, name, place, units,
+    Fixture, adjustment, all_of, deduction, fence, idempotency, later, level_change, name, place,
+    units,
 };
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
-const OPERATIONS: usize = 300;
+const OPERATIONS: usize = 900;
+/// Least movements of each SKU. Most operations are refused.
+const MOVEMENTS: usize = 30;
 const SKUS: [&str; 2] = ["a", "b"];
 
 /// How a deduction is made.
@@ -38,12 +42,16 @@ enum Operation {
     Deduct(How, Deduction),
     Set(LevelChange),
     Adjust(Adjustment),
+    /// Of a deduction with this SKU, which may have been refused.
+    Reverse(Sku, Reversal),
 }
 
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Attempt(AttemptOutcome),
     Change(ChangeOutcome),
+    /// `None`: there is no such sale.
+    Reversal(Option<ReversalOutcome>),
 }
 
 impl Operation {
@@ -54,6 +62,14 @@ impl Operation {
             }
             Self::Adjust(adjustment) => {
                 return Outcome::Change(store.adjust(adjustment).await.expect("no error"));
+            }
+            Self::Reverse(_, reversal) => {
+                let sale = store.operation(reversal.sale).await.expect("no error");
+                let Some(sale) = sale else {
+                    return Outcome::Reversal(None);
+                };
+                let outcome = store.reverse(reversal, &sale).await.expect("no error");
+                return Outcome::Reversal(Some(outcome));
             }
             Self::Deduct(How::InSql(method), sale) => store.deduct_in_sql(sale, *method).await,
             Self::Deduct(How::Overwrite(read), sale) => {
@@ -75,6 +91,9 @@ impl Operation {
             Self::Deduct(_, sale) => (&sale.sku, sale.operation, sale.idempotency.as_ref()),
             Self::Set(change) => (&change.sku, change.operation, None),
             Self::Adjust(change) => (&change.sku, change.operation, change.idempotency.as_ref()),
+            Self::Reverse(sku, reversal) => {
+                (sku, reversal.operation, reversal.idempotency.as_ref())
+            }
         };
         let recorded = store.recorded(sku, operation, idempotency).await;
         recorded.expect("no error").map(timeless)
@@ -104,8 +123,18 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
     }
 
     fn next_operation(&mut self) -> Operation {
-        let operation = match (self.pick)(10) {
+        let sales = self.made.iter().filter_map(|made| match made {
+            Operation::Deduct(_, sale) => Some(sale.clone()),
+            _ => None,
+        });
+        let sales: Vec<_> = sales.collect();
+        let operation = match (self.pick)(12) {
             0 if !self.made.is_empty() => self.one_of(&self.made.clone()),
+            10.. if !sales.is_empty() => {
+                let recent = sales.len().saturating_sub(12);
+                let sale = self.one_of(&sales[recent..]);
+                self.reversal(sale)
+            }
             0..6 => self.deduct(),
             6..8 => Operation::Adjust(self.adjustment()),
             _ => Operation::Set(self.level_change()),
@@ -153,9 +182,32 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
                 }
             }
         };
-        let hash = RequestHash::of_deduction(&sale.sku, &sale.warehouse, units(quantity), None);
+        sale.remarks.reference = self.reference();
+        let [_, reference] = sale.remarks.texts();
+        let (sku, warehouse) = (&sale.sku, &sale.warehouse);
+        let hash = RequestHash::of_deduction(sku, warehouse, units(quantity), reference);
         sale.idempotency = self.idempotency(hash);
         Operation::Deduct(how, sale)
+    }
+
+    fn reference(&mut self) -> Option<Remark> {
+        self.one_of(&[None, Remark::parse("reference", "R-1").ok()])
+    }
+
+    fn reversal(&mut self, sale: Deduction) -> Operation {
+        let quantity = self.one_of(&[None, Some(1), Some(2), Some(9)]).map(units);
+        let restock = self.one_of(&[true, false]);
+        let hash = RequestHash::of_reversal(sale.operation, quantity, restock, "damaged");
+        let reversal = Reversal {
+            operation: OperationId::mint(),
+            sale: sale.operation,
+            quantity,
+            restock,
+            reason: Remark::parse("reason", "damaged").expect("a reason"),
+            idempotency: self.idempotency(hash),
+            deadline: later(),
+        };
+        Operation::Reverse(sale.sku, reversal)
     }
 
     fn adjustment(&mut self) -> Adjustment {
@@ -164,7 +216,7 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
         let hash = RequestHash::of_deduction(&name(sku), &warehouse, units(9), None);
         Adjustment {
             warehouse,
-            reference: self.one_of(&[None, Remark::parse("reference", "R-1").ok()]),
+            reference: self.reference(),
             idempotency: self.idempotency(hash),
             ..adjustment(sku, delta)
         }
@@ -206,7 +258,10 @@ async fn model_and_database_agree(#[values(Sqlite, Mysql, Postgres)] backend: Ba
         made: Vec::new(),
     };
     for number in 0..OPERATIONS {
-        let operation = generator.next_operation();
+        let operation = match SKUS.get(number) {
+            Some(sku) => Operation::Set(level_change(sku, 20)),
+            None => generator.next_operation(),
+        };
         let outcome = operation.run(&*store).await;
         assert_eq!(
             outcome,
@@ -242,7 +297,7 @@ async fn model_and_database_agree(#[values(Sqlite, Mysql, Postgres)] backend: Ba
             ledger.sort_by_key(|movement| movement.operation);
             ledger.into_iter().map(timeless).collect::<Vec<_>>()
         });
-        assert!(found.len() > OPERATIONS / 10, "{}", found.len());
+        assert!(found.len() > MOVEMENTS, "{}", found.len());
         assert_eq!(found, expected);
     }
 }

@@ -1,16 +1,13 @@
 //! Writes under a lock: which ones the fence of the level refuses, and which ones change the fence.
 
 use rstest::rstest;
-use stocklock::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, LevelStore as _, RedisMethod,
-    SqlMethod,
-};
+use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition, RedisMethod, SqlMethod};
 use stocklock::stock::{LevelChange, StockLevel};
 use stocklock_testkit::assert_matches;
 
 use super::fixture::{
-    Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, deduction, deduction_with_key,
-    fence, level_change,
+    Fixture, MODEL, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, deduction,
+    deduction_with_key, fence, level_change, name,
 };
 
 /// The SKU of these tests.
@@ -50,6 +47,12 @@ impl Row {
     }
 
     async fn fence(&self) -> (i64, String) {
+        if let Some(model) = self.fixture.model() {
+            let fence = model.fence_now(&name(SKU));
+            return fence.map_or_else(Default::default, |fence| {
+                (fence.token, fence.source.to_string())
+            });
+        }
         if self.on == On::Redis {
             let key = self.fixture.key("stock:*").await;
             let mut read = redis::cmd("HMGET");
@@ -75,7 +78,9 @@ impl Row {
 
 #[rstest]
 #[tokio::test]
-async fn each_holder_writes_and_stores_its_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn each_holder_writes_and_stores_its_fence(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let row = Row::new(on).await;
     row.assert(0, "", 0).await;
     // Two attempts under one lock, then later holders, up to the greatest possible token.
@@ -88,7 +93,9 @@ async fn each_holder_writes_and_stores_its_fence(#[values(SQLITE, MYSQL, POSTGRE
 
 #[rstest]
 #[tokio::test]
-async fn write_with_older_token_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn write_with_older_token_lost_its_lock(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let row = Row::new(on).await;
     row.read_and_write(7, HERE).await;
     for token in [6, 0, -1] {
@@ -100,7 +107,9 @@ async fn write_with_older_token_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES, 
 
 #[rstest]
 #[tokio::test]
-async fn write_after_next_holder_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn write_after_next_holder_lost_its_lock(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let row = Row::new(on).await;
     let read = row.read().await;
     row.read_and_write(8, HERE).await;
@@ -110,7 +119,9 @@ async fn write_after_next_holder_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES,
 
 #[rstest]
 #[tokio::test]
-async fn write_with_older_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn write_with_older_version_is_a_conflict(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let row = Row::new(on).await;
     let read = row.read().await;
     // The same quantity again, with a new version.
@@ -131,7 +142,9 @@ async fn write_with_older_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES
 
 #[rstest]
 #[tokio::test]
-async fn tokens_of_two_sources_are_not_compared(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn tokens_of_two_sources_are_not_compared(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let row = Row::new(on).await;
     row.read_and_write(1_000, HERE).await;
     let attempt = row.read_and_write(3, THERE).await;
@@ -145,14 +158,16 @@ async fn tokens_of_two_sources_are_not_compared(#[values(SQLITE, MYSQL, POSTGRES
 
 #[rstest]
 #[tokio::test]
-async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn writes_without_a_lock_keep_the_fence(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let row = Row::new(on).await;
     row.read_and_write(7, HERE).await;
     let before = row.read().await;
-    let store = row.fixture.store.clone();
+    let store = row.fixture.subject();
     let sale = || deduction(SKU, 1);
     let atomic = match on {
-        On::Sql(_) => [
+        On::Sql(_) | On::Model => [
             store.deduct_in_sql(&sale(), SqlMethod::Guarded).await,
             store.deduct_in_sql(&sale(), SqlMethod::RowLock).await,
         ],
@@ -184,7 +199,9 @@ async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, 
 /// Each change of the limit changes the version, so a write never reaches the constraint.
 #[rstest]
 #[tokio::test]
-async fn write_after_lower_limit_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn write_after_lower_limit_is_a_conflict(
+    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+) {
     let row = Row::new(on).await;
     let with_limit = |backorder_limit| LevelChange {
         backorder_limit: Some(backorder_limit),
@@ -200,9 +217,9 @@ async fn write_after_lower_limit_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES,
 
 #[rstest]
 #[tokio::test]
-async fn duplicate_keeps_units_and_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On) {
+async fn duplicate_keeps_units_and_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On) {
     let row = Row::new(on).await;
-    let store = row.fixture.store.clone();
+    let store = row.fixture.subject();
     let sale = deduction_with_key(SKU, 1, "key");
     for (token, expected) in [(7, on.done(9)), (8, AttemptOutcome::Duplicate)] {
         let (read, fence) = (row.read().await, fence(token, HERE));

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stocklock::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, LedgerReader as _,
-    LevelStore as _, SqlMethod, StoreError,
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LevelStore, SqlMethod, StoreError,
 };
 use stocklock::stock::{
     Audit, Deduction, Durability, Home, LevelChange, Movement, Precondition, StockLevel, Warehouse,
@@ -13,6 +12,7 @@ use stocklock::stock::{
 use stocklock::store::{
     LedgerQueries, OnRedisLoss, RedisOptions, StoreOptions, StoreRouter, Stores, WatchOn,
 };
+use stocklock_core::model::{Decisions, MemoryStore};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -36,12 +36,20 @@ pub(crate) enum On {
     Sql(Backend),
     /// Stock in Redis, with the ledger in `SQLite`.
     Redis,
+    /// The database of the explorer.
+    Model,
 }
+
+/// What every back end does.
+pub(crate) trait Contract: DeductionStore + LevelStore {}
+
+impl<T: DeductionStore + LevelStore> Contract for T {}
 
 pub(crate) const SQLITE: On = On::Sql(Backend::Sqlite);
 pub(crate) const MYSQL: On = On::Sql(Backend::Mysql);
 pub(crate) const POSTGRES: On = On::Sql(Backend::Postgres);
 pub(crate) const REDIS: On = On::Redis;
+pub(crate) const MODEL: On = On::Model;
 
 impl On {
     /// Its SQL database.
@@ -49,12 +57,13 @@ impl On {
         match self {
             Self::Sql(backend) => backend,
             Self::Redis => Backend::Sqlite,
+            Self::Model => panic!("the model has no SQL database"),
         }
     }
 
     pub(crate) fn home(self) -> Home {
         match self {
-            Self::Sql(_) => Home::Sql,
+            Self::Sql(_) | Self::Model => Home::Sql,
             Self::Redis => Home::Redis,
         }
     }
@@ -62,7 +71,7 @@ impl On {
     /// The result of a successful deduction.
     pub(crate) fn done(self, remaining: i64) -> AttemptOutcome {
         let durability = match self {
-            Self::Sql(_) => Durability::Committed,
+            Self::Sql(_) | Self::Model => Durability::Committed,
             Self::Redis => Durability::Redis,
         };
         AttemptOutcome::Deducted {
@@ -85,6 +94,7 @@ pub(crate) struct Fixture {
     on: On,
     stores: Option<Stores>,
     redis: Option<TestRedis>,
+    model: Option<MemoryStore>,
     _database: Option<TestDatabase>,
 }
 
@@ -118,7 +128,28 @@ impl Fixture {
         match on {
             On::Sql(backend) => Self::new(backend).await,
             On::Redis => Self::in_redis(on.backend(), |options| options).await,
+            On::Model => Self {
+                model: Some(MemoryStore::new(&Decisions::default())),
+                ..Self::of(
+                    on,
+                    Backend::Sqlite,
+                    "sqlite:///no/such/directory/stock.db".into(),
+                )
+            },
         }
+    }
+
+    /// The back end under test.
+    pub(crate) fn subject(&self) -> &dyn Contract {
+        match &self.model {
+            Some(model) => model,
+            None => &*self.store,
+        }
+    }
+
+    /// The model, if it is the back end under test.
+    pub(crate) fn model(&self) -> Option<&MemoryStore> {
+        self.model.as_ref()
     }
 
     /// The same database, with the stock in Redis.
@@ -181,12 +212,18 @@ impl Fixture {
     pub(crate) async fn at(backend: Backend, url: String) -> Self {
         let migrated = stocklock::store::migrate(&url).await;
         migrated.expect("the database can be migrated");
+        Self::of(On::Sql(backend), backend, url)
+    }
+
+    /// Nothing is opened before it is used.
+    fn of(on: On, backend: Backend, url: String) -> Self {
         Self {
             backend,
             store: open(&url, 8),
-            on: On::Sql(backend),
+            on,
             stores: None,
             redis: None,
+            model: None,
             url,
             _database: None,
         }
@@ -202,7 +239,7 @@ impl Fixture {
     pub(crate) async fn set(&self, mut change: LevelChange) -> StockLevel {
         change.home.get_or_insert(self.on.home());
         loop {
-            match self.store.set_level(&change).await.expect("no error") {
+            match self.subject().set_level(&change).await.expect("no error") {
                 ChangeOutcome::Done { level, .. } => return level,
                 ChangeOutcome::PreconditionRequired => {
                     change.precondition = Some(Precondition::Exists);
@@ -215,7 +252,9 @@ impl Fixture {
     /// Sets the held units of a SKU with one warehouse to three. In SQL this changes every level.
     /// Stores have no operation for this yet.
     pub(crate) async fn hold_three(&self, sku: &str) {
-        if self.redis.is_some() {
+        if let Some(model) = &self.model {
+            model.hold(&name(sku), 3);
+        } else if self.redis.is_some() {
             let key = self.key(&format!("stock:*:{sku}:*")).await;
             let mut hold = redis::cmd("HSET");
             self.redis::<()>(hold.arg(key).arg("held").arg(3)).await;
@@ -229,17 +268,32 @@ impl Fixture {
     /// Deducts one unit from a level that was read before.
     pub(crate) async fn write_back(&self, read: &StockLevel, condition: Condition<'_>) -> Attempt {
         let sale = deduction(read.sku.as_str(), 1);
-        self.store.write_back(&sale, read, condition).await
+        self.subject().write_back(&sale, read, condition).await
     }
 
     /// The level of a SKU in the default warehouse. It must exist.
     pub(crate) async fn level(&self, sku: &str) -> StockLevel {
-        let level = self.store.level(&name(sku), &Warehouse::default()).await;
+        let (sku, warehouse) = (name(sku), Warehouse::default());
+        let level = self.subject().level(&sku, &warehouse).await;
         level.expect("no error").expect("the level exists")
+    }
+
+    /// All levels of a SKU, in warehouse order.
+    pub(crate) async fn levels_of(&self, sku: &str) -> Vec<StockLevel> {
+        match &self.model {
+            Some(model) => model.levels_now(&name(sku)),
+            None => self.store.levels_of(&name(sku)).await.expect("no error"),
+        }
     }
 
     /// All movements of a SKU, newest first.
     pub(crate) async fn movements(&self, sku: &str) -> Vec<Movement> {
+        if let Some(model) = &self.model {
+            let mut movements = model.movements_now();
+            movements.retain(|movement| movement.sku == name(sku));
+            movements.reverse();
+            return movements;
+        }
         self.settle().await;
         let page = self.store.movements(&all_of(sku)).await;
         page.expect("no error").movements
@@ -247,6 +301,9 @@ impl Fixture {
 
     /// The audit of a SKU with one warehouse.
     pub(crate) async fn audit(&self, sku: &str) -> Audit {
+        if let Some(model) = &self.model {
+            return model.audit_now(&name(sku));
+        }
         self.settle().await;
         let mut audits = self.store.audit(&name(sku)).await.expect("no error");
         assert_eq!(audits.len(), 1, "{audits:?}");

@@ -1,9 +1,13 @@
 //! The order of a level's movements: each has the number of its commit, without gaps.
 
+use std::sync::Arc;
+
 use rstest::rstest;
 use stocklock::ports::{ChangeOutcome, DeductionStore as _, LevelStore as _, SqlMethod};
-use stocklock::stock::{LevelChange, Movement};
+use stocklock::stock::{LevelChange, Movement, Precondition};
+use stocklock_testkit::assert_matches;
 
+use super::contention::until_waiting;
 use super::deductions::Way;
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, deduction, deduction_with_key,
@@ -76,7 +80,13 @@ async fn numbers_have_no_gaps_under_contention(#[values(SQLITE, MYSQL, POSTGRES,
     assert_eq!(level_versions(&movements), numbered(31));
 }
 
-/// A replica of the previous release writes movements without a number.
+/// Sells a unit of `raw` like a replica of the previous release: the movement has no number.
+async fn sell_unnumbered(raw: &mut Raw) {
+    raw.record_key().await;
+    let sold = "UPDATE stock SET on_hand = on_hand - 1, version = version + 1 WHERE sku = 'raw'";
+    raw.run(sold).await.unwrap();
+}
+
 #[rstest]
 #[tokio::test]
 async fn sale_of_an_older_release_has_no_number(
@@ -85,13 +95,35 @@ async fn sale_of_an_older_release_has_no_number(
     let fixture = Fixture::new(backend).await;
     fixture.put("raw", 20).await;
     let mut raw = Raw::connect(backend, &fixture.url).await;
-    raw.record_key().await;
-    let sold = "UPDATE stock SET on_hand = on_hand - 1, version = version + 1 WHERE sku = 'raw'";
-    raw.run(sold).await.unwrap();
+    sell_unnumbered(&mut raw).await;
     let sale = deduction("raw", 1);
     let sale = fixture.store.deduct_in_sql(&sale, SqlMethod::Guarded).await;
     sale.unwrap();
     let movements = fixture.movements("raw").await;
     assert_eq!(level_versions(&movements), [Some(3), Some(1), None]);
     assert!(fixture.audit("raw").await.consistent());
+}
+
+/// The unique index of the numbers cannot notice that this level was changed since it was read.
+#[rstest]
+#[tokio::test]
+async fn level_change_counts_a_sale_that_it_waits_for(#[values(Mysql, Postgres)] backend: Backend) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("raw", 5).await;
+    let mut older = Raw::connect(backend, &fixture.url).await;
+    older.begin().await;
+    sell_unnumbered(&mut older).await;
+    let store = Arc::clone(&fixture.store);
+    let change = LevelChange {
+        precondition: Some(Precondition::Exists),
+        ..level_change("raw", 9)
+    };
+    let waiting = tokio::spawn(async move { store.set_level(&change).await });
+    until_waiting(&fixture).await;
+    older.run("COMMIT").await.unwrap();
+    let outcome = waiting.await.unwrap();
+    assert_matches!(outcome, Ok(ChangeOutcome::Done { created: false, .. }));
+    let audit = fixture.audit("raw").await;
+    assert!(audit.consistent(), "{audit:?}");
+    assert_eq!(audit.on_hand, 9);
 }

@@ -27,7 +27,7 @@ async fn clock(raw: &mut Raw) -> i64 {
 /// Such a transaction may have sent its COMMIT, which waits for a standby or for the disk.
 #[rstest]
 #[tokio::test]
-async fn operation_of_an_open_transaction_is_pending(#[values(Mysql, Postgres)] backend: Backend) {
+async fn operation_is_pending_until_its_write_ends(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     let mut open = Raw::connect(backend, &fixture.url).await;
     open.begin().await;

@@ -41,7 +41,12 @@ impl Process {
         Self::start_program(&this_build(), arguments, variables)
     }
 
-    fn start_program(program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+    /// Starts another build.
+    pub(crate) fn start_program(
+        program: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
         let mut environment = vec![("LISTEN", listen.as_str())];

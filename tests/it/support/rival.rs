@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlx::{Connection, MySqlConnection, PgConnection, SqliteConnection};
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use super::services::Backend;
 
@@ -57,21 +58,21 @@ impl Raw {
 
     /// Inserts a movement with the key `K` of an anonymous caller.
     pub(crate) async fn record_key(&mut self) {
-        let statement = match self {
-            Self::Sqlite(_) | Self::Mysql(_) => {
-                "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
-                    available_after, durability, caller, idempotency_key)
-                 VALUES (x'00000000000000000000000000000001', 0, 'raw', 'main', 'deducted', -1, 0,
-                    'committed', 'anonymous', 'K')"
-            }
-            Self::Postgres(_) => {
-                "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
-                    available_after, durability, caller, idempotency_key)
-                 VALUES ('00000000-0000-0000-0000-000000000001', 0, 'raw', 'main', 'deducted', -1,
-                    0, 'committed', 'anonymous', 'K')"
-            }
+        self.record(Uuid::from_u128(1)).await;
+    }
+
+    /// The same, of this operation.
+    pub(crate) async fn record(&mut self, operation: Uuid) {
+        let operation = match self {
+            Self::Sqlite(_) | Self::Mysql(_) => format!("x'{}'", operation.simple()),
+            Self::Postgres(_) => format!("'{operation}'"),
         };
-        let inserted = self.run(statement).await;
+        let statement = format!(
+            "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta, available_after,
+                durability, caller, idempotency_key)
+             VALUES ({operation}, 0, 'raw', 'main', 'deducted', -1, 0, 'committed', 'anonymous', 'K')"
+        );
+        let inserted = self.run(statement.leak()).await;
         inserted.expect("a movement can be inserted");
     }
 }

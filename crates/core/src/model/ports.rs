@@ -300,6 +300,7 @@ impl LevelStore for MemoryStore {
         let mut entry = Entry::new(reversal.operation, kind, delta, &level, key);
         entry.movement.reverses = Some(sale.operation);
         entry.movement.returned = Some(planned.quantity);
+        entry.movement.remarks.reason = Some(reversal.reason.clone());
         let fence = fence.flatten();
         tx.overwrite(Row { level, fence });
         if !tx.insert(entry).await? {

@@ -253,6 +253,24 @@ impl MemoryStore {
         }
     }
 
+    /// The fence of the last write under a lock in the SKU's default warehouse, without a step.
+    #[must_use]
+    pub fn fence_now(&self, sku: &Sku) -> Option<Fence> {
+        let tables = self.tables();
+        let row = tables.row((sku, &Warehouse::default()));
+        row.and_then(|row| row.fence.clone())
+    }
+
+    /// Sets the held units of the SKU in its default warehouse, without a step.
+    pub fn hold(&self, sku: &Sku, units: i64) {
+        let mut tables = self.tables();
+        let row = tables.row((sku, &Warehouse::default())).cloned();
+        if let Some(mut row) = row {
+            row.level.held = units;
+            tables.put(row);
+        }
+    }
+
     /// The ledger, oldest movement first, without a step.
     #[must_use]
     pub fn movements_now(&self) -> Vec<Movement> {

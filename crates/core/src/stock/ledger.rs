@@ -14,7 +14,7 @@ use super::{Movement, MovementKind, OperationId, Sku, Warehouse};
 /// The version of [`LedgerCursor`] as text. Release 0.1.0 wrote an operation id alone.
 const VERSION: &str = "v2";
 
-/// Where the rest of one warehouse's ledger starts. The movements that have a `level_version` come
+/// The start of the rest of one warehouse's ledger. The movements that have a `level_version` come
 /// first, then those of older releases in the order of their operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LedgerPosition {
@@ -62,7 +62,7 @@ impl fmt::Display for LedgerPosition {
     }
 }
 
-/// Where the next page starts: a position in each warehouse that has more movements.
+/// The start of the next page: a position in each warehouse that has more movements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerCursor(pub BTreeMap<Warehouse, LedgerPosition>);
 
@@ -102,7 +102,7 @@ pub struct MovementFilter {
     pub kind: Option<MovementKind>,
     /// Only this reference.
     pub reference: Option<String>,
-    /// Where the page starts; `None` is the newest movement.
+    /// The start of the page; `None` is the newest movement.
     pub from: Option<LedgerCursor>,
     /// The maximum number of movements.
     pub limit: u32,
@@ -113,7 +113,7 @@ pub struct MovementFilter {
 pub struct LedgerPage {
     /// Newest first.
     pub movements: Vec<Movement>,
-    /// Where the next page starts; `None` on the last page.
+    /// The start of the next page; `None` on the last page.
     pub next: Option<LedgerCursor>,
 }
 

@@ -8,6 +8,7 @@ use stocklock_locks::local::LocalBackend;
 use stocklock_locks::memory::{MemoryServer, Question};
 use stocklock_locks::{LockError, LockManager, LockState, LostReason, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
+use stocklock_testkit::run::rng;
 use tokio::time::{Instant, sleep};
 
 use crate::rig::{Counts, eventually, lost_reason};
@@ -268,7 +269,8 @@ async fn futures_dropped_on_completion_leave_nothing() {
         if let Poll::Ready(guard) = futures_util::poll!(&mut acquisition) {
             guard.unwrap().release().await;
         }
-        for _ in 0..fastrand::u32(0..2_000) {
+        let pause = rng().u32(0..2_000);
+        for _ in 0..pause {
             std::hint::spin_loop();
         }
     }

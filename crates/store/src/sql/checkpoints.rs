@@ -118,10 +118,12 @@ struct LevelSums {
     newest: Option<i64>,
 }
 
-/// Where the next round of a replica starts, and whether it has warned of older releases.
+/// What a replica remembers between its rounds.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
+    /// SKU and warehouse of the last level that was looked at; empty at the start.
     after: (String, String),
+    /// Whether it has warned of movements of older releases.
     warned: bool,
 }
 
@@ -149,9 +151,10 @@ impl<D: Dialect> Checkpoints for SqlStore<D> {
                 self.select(&self.ledger_readers, levels(), &page).await?
             };
             let is_last = page.len() < LEVELS;
-            rounds.after = page.last().map_or_else(Default::default, |last| {
-                (last.sku.to_string(), last.warehouse.to_string())
-            });
+            rounds.after = match page.last() {
+                Some(last) if !is_last => (last.sku.to_string(), last.warehouse.to_string()),
+                _ => Default::default(),
+            };
             for level in page.into_iter().filter(LevelRow::is_due) {
                 let (sku, warehouse) = (level.sku.clone(), level.warehouse.clone());
                 match self.catch_up(level).await {
@@ -165,12 +168,16 @@ impl<D: Dialect> Checkpoints for SqlStore<D> {
                              `stocklock migrate --finish` when no replica of it is left"
                         );
                     }
-                    // The other levels come first.
-                    Err(error) => failed = Err(error),
+                    // Only this level: the others come first.
+                    Err(
+                        error @ (StoreError::TooSlow(_)
+                        | StoreError::LockWait(_)
+                        | StoreError::Aborted(_)),
+                    ) => failed = Err(error),
+                    Err(error) => return Err(error),
                 }
             }
             if is_last {
-                rounds.after = Default::default();
                 break;
             }
         }

@@ -117,12 +117,6 @@ impl<'a> ConditionalWrite<'a> {
         self.row.idempotency_key.is_some()
     }
 
-    /// The level, if the condition holds.
-    pub(crate) fn level(&self) -> String {
-        let condition = &self.condition;
-        format!("sku = $2 AND warehouse = $3 AND home = 'sql' AND {condition}")
-    }
-
     /// Whether the attempt has not expired. `now` is the clock of [`Words`](super::statements::Words).
     pub(crate) fn in_time(now: &str) -> String {
         let [expiry, ..] = &*NEXT_PARAMETERS;
@@ -130,14 +124,18 @@ impl<'a> ConditionalWrite<'a> {
     }
 
     /// The `UPDATE`. It returns the units that are available and the new version, or no row if the
-    /// condition does not hold or the attempt has expired. `from` is its `FROM` clause.
-    pub(crate) fn update(&self, from: &str, now: &str) -> String {
-        let Self { on_hand, also, .. } = self;
+    /// condition does not hold or the attempt has expired.
+    pub(crate) fn update(&self, now: &str) -> String {
+        let Self {
+            on_hand,
+            also,
+            condition,
+            ..
+        } = self;
         format!(
-            "UPDATE stock SET version = version + 1, on_hand = {on_hand}{also}{from} \
-             WHERE {level} AND {in_time} \
+            "UPDATE stock SET version = version + 1, on_hand = {on_hand}{also} \
+             WHERE sku = $2 AND warehouse = $3 AND home = 'sql' AND {condition} AND {in_time} \
              RETURNING on_hand - held + backorder_limit AS available, version",
-            level = self.level(),
             in_time = Self::in_time(now),
         )
     }

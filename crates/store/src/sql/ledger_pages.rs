@@ -46,7 +46,7 @@ impl<D: Dialect> SqlStore<D> {
     }
 }
 
-/// Where the page starts in each warehouse.
+/// The start of the page in each warehouse.
 async fn positions<D: Dialect>(
     connection: &mut PooledConnection<D>,
     filter: &MovementFilter,

@@ -27,7 +27,7 @@ pub(crate) struct LedgerRow {
     pub(crate) delta: i64,
     /// Units available right after the movement. Zero until the write has computed it.
     pub(crate) available_after: i64,
-    /// Where the movement stands in the order of its level's commits. `None` until the write has
+    /// The place of the movement in the order of its level's commits. `None` until the write has
     /// computed it, and in rows of older releases.
     pub(crate) level_version: Option<i64>,
     /// The version of the level that the movement was computed from, if the level was read first.

@@ -44,9 +44,6 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
             .await
     }
 
-    /// The last message of a request arrives by its deadline, or changes nothing. Its statement may
-    /// run for the statement limit. COMMIT may then arrive until the server ends the transaction, and
-    /// may take any time, for example until a standby answers.
     async fn final_operations(
         &self,
         of: &OperationFilter,
@@ -54,9 +51,6 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
     ) -> Result<Option<Vec<Movement>>> {
         let statement_limit = self.health.statement_limit().as_millis();
         let statement_limit = i64::try_from(statement_limit).unwrap_or(i64::MAX);
-        let ended_by = deadline
-            .saturating_add(CLOCK_MARGIN)
-            .saturating_add(statement_limit);
         // No server ends SQLite's transactions. This one begins when no other writes.
         let pool = if D::EMBEDDED {
             &self.writers
@@ -67,7 +61,10 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
             let mut tx = pool.begin(D::WORDS.begin).await?;
             let times = tx.fetch(times(&D::WORDS), &[]).await;
             let times: Vec<TimesRow> = times.map_err(before_commit)?;
-            let found = if times.iter().all(|times| times.are_past(ended_by)) {
+            let found = if times
+                .iter()
+                .all(|times| times.are_past(deadline, statement_limit))
+            {
                 let (statement, values) = select::<D>(of, D::WORDS.wait_for_movements);
                 let found = tx.fetch(statement, &values).await;
                 let found: Vec<LedgerRow> = found.map_err(before_commit)?;
@@ -133,9 +130,18 @@ struct TimesRow {
 }
 
 impl TimesRow {
-    /// Whether every transaction has ended whose last statement was executed by this time.
-    fn are_past(&self, time: i64) -> bool {
-        self.now - self.idle_limit > time && self.oldest_write.is_none_or(|began| began > time)
+    /// Whether no request can have an effect now whose caller was answered by `deadline`. All times are
+    /// in milliseconds.
+    ///
+    /// Its last message arrives by its deadline, or changes nothing. Its statement may run for the
+    /// statement limit. COMMIT may then arrive until the server ends the transaction, and may take any
+    /// time, for example until a standby answers.
+    fn are_past(&self, deadline: i64, statement_limit: i64) -> bool {
+        let last_statement = deadline
+            .saturating_add(CLOCK_MARGIN)
+            .saturating_add(statement_limit);
+        self.now > last_statement.saturating_add(self.idle_limit)
+            && self.oldest_write.is_none_or(|began| began > last_statement)
     }
 }
 
@@ -151,4 +157,45 @@ fn times(words: &Words) -> Statement {
         "SELECT cast({now} AS {integer}) AS now, cast({idle_limit} AS {integer}) AS idle_limit,
             cast({oldest_write} AS {integer}) AS oldest_write"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sql::MySqlServer;
+
+    #[test]
+    fn request_has_no_effect_after_the_sum_of_its_limits() {
+        let (deadline, statement_limit) = (5_000, 2_500);
+        let last_statement = 5_000 + 10_000 + 2_500;
+        let eight_hours = 28_800_000;
+        for idle_limit in [0, 10_000, eight_hours] {
+            let at = |now, oldest_write| {
+                let times = TimesRow {
+                    now,
+                    idle_limit,
+                    oldest_write,
+                };
+                times.are_past(deadline, statement_limit)
+            };
+            let end = last_statement + idle_limit;
+            assert!(!at(end, None) && at(end + 1, None), "{idle_limit}");
+            assert!(!at(end + 1, Some(last_statement)), "{idle_limit}");
+            assert!(at(end + 1, Some(last_statement + 1)), "{idle_limit}");
+        }
+        let forever = TimesRow {
+            now: i64::MAX,
+            idle_limit: 0,
+            oldest_write: None,
+        };
+        assert!(!forever.are_past(i64::MAX, statement_limit));
+    }
+
+    /// MySQL ends no idle transaction before it ends the idle connection.
+    #[test]
+    fn idle_limit_of_mysql_is_that_of_a_connection() {
+        let Statement { text, .. } = times(&MySqlServer::WORDS);
+        let text = text.as_str();
+        assert!(text.contains("/*!50708 @@wait_timeout */ * 1000"), "{text}");
+    }
 }

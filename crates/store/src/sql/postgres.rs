@@ -71,6 +71,7 @@ impl Dialect for PostgresServer {
             Err(error) if classify(&error) == Verdict::Duplicate => {
                 Ok(Some(AttemptOutcome::Duplicate))
             }
+            Err(error) if has_expired(&error) => Ok(None),
             Err(error) if write.has_key() && waited_for_the_ledger(&error) => {
                 Err(StoreError::KeyInFlight(Box::new(error)))
             }
@@ -143,20 +144,27 @@ fn column<'a, T>(rows: &[&'a LedgerRow], value: impl Fn(&'a LedgerRow) -> T) -> 
 /// Updates the level and inserts the movement in one statement, which is a transaction by itself.
 /// It takes one round trip, and the row is not locked while messages travel.
 ///
-/// `locked` waits for the row. Without it, the clock would be read before the wait, and not again if
-/// the previous holder of the lock rolls back.
+/// The condition is evaluated before the wait for the row, and not again if the holder of its lock rolls
+/// back. So the clock is read again behind the wait: if the attempt has expired, a division by zero
+/// undoes it.
 fn update_and_insert(write: &ConditionalWrite<'_>) -> String {
+    let now = PostgresServer::WORDS.now;
     format!(
-        "WITH locked AS (SELECT 1 FROM stock WHERE {level} FOR UPDATE),
-            written AS ({update})
+        "WITH written AS ({update}, 1 / ({in_time})::integer)
             INSERT INTO movement ({columns})
             SELECT {known}, available, version
             FROM written RETURNING available_after",
-        level = write.level(),
-        update = write.update(" FROM locked", PostgresServer::WORDS.now),
+        update = write.update(now),
+        in_time = ConditionalWrite::in_time(now),
         columns = *INSERT_COLUMNS,
         known = *INSERT_PARAMETERS,
     )
+}
+
+/// Whether an attempt of [`update_and_insert`] expired while it waited.
+fn has_expired(error: &sqlx::Error) -> bool {
+    let error = error.as_database_error();
+    error.is_some_and(|error| error.code().as_deref() == Some("22012"))
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ impl Dialect for SqliteFile {
     ) -> Result<Option<AttemptOutcome>> {
         let mut tx = pool.begin(Self::WORDS.begin).await?;
         write.send_on(&tx);
-        let update = Statement::built(write.update("", Self::WORDS.now));
+        let update = Statement::built(write.update(Self::WORDS.now));
         let updated = tx.fetch(update, &write.values()).await;
         let updated: Vec<(i64, i64)> = updated.map_err(before_commit)?;
         let Some(&(available, level_version)) = updated.first() else {
