@@ -27,6 +27,7 @@ mod bound;
 mod consumer;
 mod consumer_names;
 mod consumer_stop;
+mod copied;
 mod dedup;
 mod exactly_once;
 mod first_requests;

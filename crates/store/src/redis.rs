@@ -166,23 +166,28 @@ impl RedisStore {
     /// so none starts in another Redis.
     async fn keys(&self) -> Result<&Keys, StoreError> {
         let binding = self.binding.check().await?;
-        if self.bound.swap(binding, Ordering::AcqRel) != binding {
-            // They were opened before, perhaps to another server.
-            self.exclusive.retain(|_, _| false);
-            self.shared.close();
-        }
+        self.follow(binding);
         self.binding.keys().await
     }
 
     /// The names of the keys, for what does not need stock in Redis. Does not bind the ledger.
     async fn keys_to_read(&self) -> Result<&Keys, StoreError> {
-        self.binding.refusal().await?;
+        let binding = self.binding.check_to_read().await?;
+        self.follow(binding);
         self.binding.keys().await
+    }
+
+    /// Closes the connections of an earlier binding, which may lead to another server.
+    fn follow(&self, binding: u64) {
+        if self.bound.swap(binding, Ordering::AcqRel) != binding {
+            self.exclusive.retain(|_, _| false);
+            self.shared.close();
+        }
     }
 
     /// Checks that stock may be used here, and sends one `PING`.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
-        self.binding.refusal().await?;
+        self.keys_to_read().await?;
         self.shared.read(&Cmd::ping()).await
     }
 
@@ -196,7 +201,7 @@ impl RedisStore {
     /// it is still `seen`. Returns the beat.
     pub(super) async fn beat(&self, seen: i64) -> Result<i64, StoreError> {
         // If the binding is unknown or refused, this asks the servers.
-        self.binding.refusal().await?;
+        self.keys_to_read().await?;
         let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
         self.binding.beat(&mut connection, seen).await
     }

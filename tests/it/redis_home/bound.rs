@@ -1,21 +1,15 @@
 //! The ledger is bound to one Redis: no replica sells its stock in another one.
 
-use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
-use stocklock::ports::{RedisMethod, StoreError};
 use stocklock::store::Stores;
-use stocklock_testkit::assert_matches;
 use tokio::time::Instant;
 
-use super::{
-    applied_audit, assert_exact, assert_sold, command, create, deduct, flush, journal_lengths,
-    order, run, sell,
-};
+use super::{applied_audit, assert_exact, assert_sold, command, create, flush, order, run, sell};
 use crate::faults::{send, until};
 use crate::store_contract::fixture::{Fixture, On, Raw, options, redis_options};
 use crate::support::app::{Answer, TestApp};
@@ -24,24 +18,24 @@ use crate::support::services::{Backend, PrivateServer, fresh_database, fresh_red
 
 const SKU: &str = "a";
 /// Flags of a Redis that keeps its data.
-const PERSISTENT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+pub(super) const PERSISTENT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
-async fn replica(database: &str, redis: &str, flags: &[&str]) -> TestApp {
+pub(super) async fn replica(database: &str, redis: &str, flags: &[&str]) -> TestApp {
     let flags = [&["--redis-url", redis], flags].concat();
     TestApp::on(database, 1, &flags).await
 }
 
 /// Orders one unit.
-async fn buy(app: &TestApp) -> Answer {
+pub(super) async fn buy(app: &TestApp) -> Answer {
     send(order(app, "redis-lua", SKU)).await
 }
 
-async fn sold(app: &TestApp) {
+pub(super) async fn sold(app: &TestApp) {
     buy(app).await.ok();
 }
 
 /// Waits until an order is answered with this.
-async fn is_answered(app: &TestApp, status: u16, detail: &str) -> Answer {
+pub(super) async fn is_answered(app: &TestApp, status: u16, detail: &str) -> Answer {
     let mut last = None;
     until(&format!("{status} {detail}"), async || {
         let answer = last.insert(buy(app).await);
@@ -52,13 +46,13 @@ async fn is_answered(app: &TestApp, status: u16, detail: &str) -> Answer {
 }
 
 /// Runs a statement on the fixture's database, without the store.
-async fn write(fixture: &Fixture, statement: &'static str) {
+pub(super) async fn write(fixture: &Fixture, statement: &'static str) {
     let mut raw = Raw::connect(fixture.backend, &fixture.url).await;
     raw.run(statement).await.expect("the statement succeeds");
 }
 
 /// The id in the key of the binding.
-async fn bound_id(url: &str) -> Option<String> {
+pub(super) async fn bound_id(url: &str) -> Option<String> {
     let keys: Vec<String> = command(url, &["KEYS", "binding:*"]).await;
     let key = keys.first()?;
     let value: String = command(url, &["GET", key]).await;
@@ -101,73 +95,6 @@ async fn second_redis_of_a_ledger_sells_nothing(
     let audit = applied_audit(&seller, SKU).await;
     assert_eq!(audit["consistent"], true, "{audit}");
     seller.stop().await;
-}
-
-/// As on a machine where production's dump was restored: the copy has the same id.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn copy_of_a_redis_sells_nothing_and_deletes_nothing() {
-    let database = fresh_database(Backend::Sqlite).await;
-    let (first, second) = (
-        PrivateServer::redis(&PERSISTENT).await,
-        PrivateServer::redis(&[]).await,
-    );
-    let seller = replica(&database.url, first.url(), &[]).await;
-    create(&seller, SKU, 10).await;
-    sold(&seller).await;
-    copy(&first, &second).await;
-    assert_eq!(bound_id(second.url()).await, bound_id(first.url()).await);
-
-    let other = replica(&database.url, second.url(), &[]).await;
-    let refused = buy(&other).await;
-    assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
-    is_answered(&other, 503, "other replicas sell this stock").await;
-    sold(&seller).await;
-    assert_sold(&applied_audit(&seller, SKU).await, 2);
-
-    seller.stop().await;
-    is_answered(&other, 200, "").await;
-    other.stop().await;
-}
-
-/// Copies the data of a Redis to another one.
-async fn copy(from: &PrivateServer, to: &PrivateServer) {
-    command::<()>(from.url(), &["SAVE"]).await;
-    to.kill9();
-    let copied = fs::copy(
-        from.directory().join("dump.rdb"),
-        to.directory().join("dump.rdb"),
-    );
-    copied.expect("the dump can be copied");
-    to.restart().await;
-}
-
-/// As when production's database is restored elsewhere, and `REDIS_URL` still leads to production.
-#[tokio::test]
-async fn copy_of_a_database_deletes_no_entries() {
-    let fixture = Fixture::on(On::Redis).await;
-    fixture.put(SKU, 10).await;
-    sell(&fixture, SKU, 1).await;
-    let directory = tempfile::tempdir().expect("a directory");
-    let file = directory.path().join("copy.db");
-    write(&fixture, "PRAGMA wal_checkpoint(TRUNCATE)").await;
-    let original = fixture.url.strip_prefix("sqlite://").expect("a file");
-    fs::copy(original, &file).expect("the database can be copied");
-    let mut seen = 0;
-    for _ in 0..12 {
-        seen = fixture.store.confirm_redis(seen).await.unwrap();
-    }
-    sell(&fixture, SKU, 2).await;
-
-    let redis = redis_options(fixture.redis_url().unwrap());
-    let url = format!("sqlite://{}", file.display());
-    let copy = Fixture::at(Backend::Sqlite, url).await.with(redis);
-    copy.settle().await;
-    let refused = deduct(&copy, SKU, RedisMethod::Script).await;
-    assert_matches!(refused, Err(StoreError::NotBound(why)) if why.contains("older"));
-
-    let waiting = journal_lengths(fixture.redis_url().unwrap()).await;
-    assert_eq!(waiting, [3]);
-    assert_exact(&fixture, SKU, 3, 7).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

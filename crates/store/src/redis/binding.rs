@@ -7,9 +7,10 @@
 //! - A restart or a failover that keeps the id needs no operator. Replicas that used the Redis before
 //!   follow it at once. Others wait until no replica uses another Redis with the same data.
 //!
-//! Replicas that use the Redis increase a beat in the row and in the key. A beat that does not change
-//! shows that no replica uses the Redis in the row. A beat in the row that is far behind the one in
-//! the key shows that the database is a copy.
+//! Replicas that use the Redis increase a beat, first in the row, then in the key, if the key still has
+//! the beat that they found. A beat that does not change shows that no replica uses the Redis. Another
+//! beat in the key shows that the database is a copy, or has lost its last writes. Of a database and its
+//! copy, one at most increases the beat of the key, so the other one is refused.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,9 +60,9 @@ struct State {
     bindings: u64,
     /// The Redis that this process used last.
     last: Option<BoundRedis>,
-    /// A row that names another run, and since when it has not changed.
-    watched: Option<(BoundRedis, Instant)>,
-    /// Whether other replicas have changed the row while it was watched.
+    /// A row that does not match the key, the beat of the key, and since when both have not changed.
+    watched: Option<((BoundRedis, i64), Instant)>,
+    /// Whether other replicas have changed row or key while they were watched.
     in_use: bool,
 }
 
@@ -107,23 +108,25 @@ impl Binding {
             }
             match self.decide(true).await? {
                 Now::Bound(_) => {}
-                Now::Refused(why) => return Err(StoreError::NotBound(why.to_string())),
-                Now::Unknown | Now::Nothing => {
-                    let why = "the binding of Redis changed while it was checked";
-                    return Err(StoreError::Unavailable(Server::Redis, why.into()));
-                }
+                Now::Refused(why) => return Err(refused(why)),
+                Now::Unknown | Now::Nothing => return Err(changed()),
             }
         }
     }
 
-    /// The reason why stock may not be used in this Redis. Does not bind the ledger.
-    pub(super) async fn refusal(self: &Arc<Self>) -> Result<(), StoreError> {
-        if self.current.load(Ordering::Acquire) != 0 {
-            return Ok(());
-        }
-        match self.decide(false).await? {
-            Now::Refused(why) => Err(StoreError::NotBound(why.to_string())),
-            Now::Bound(_) | Now::Nothing | Now::Unknown => Ok(()),
+    /// The same, or 0 if no stock was ever in a Redis: then this does not bind the ledger.
+    pub(super) async fn check_to_read(self: &Arc<Self>) -> Result<u64, StoreError> {
+        loop {
+            let number = self.current.load(Ordering::Acquire);
+            if number != 0 {
+                return Ok(number);
+            }
+            match self.decide(false).await? {
+                Now::Bound(_) => {}
+                Now::Nothing => return Ok(0),
+                Now::Refused(why) => return Err(refused(why)),
+                Now::Unknown => return Err(changed()),
+            }
         }
     }
 
@@ -167,27 +170,31 @@ impl Binding {
         self.confirmed(connection).await.map(drop)
     }
 
-    /// The same. Returns the row, or `None` if no stock was ever in a Redis.
+    /// The same. Returns what both servers say, or `None` if no stock was ever in a Redis.
     async fn confirmed(
         self: &Arc<Self>,
         connection: &mut MultiplexedConnection,
-    ) -> Result<Option<BoundRedis>, StoreError> {
-        let found = self.find(connection).await?;
-        let row = self.sql.bound_redis().await?;
-        match next_step(&found, row.as_ref(), false) {
-            Step::Use if self.is_used(&found) => return Ok(row),
-            Step::Nothing => return Ok(None),
-            _ => self.forget(),
-        }
-        match self.decide(false).await? {
-            Now::Bound(bound) if bound.run_id == found.run_id => Ok(Some(bound)),
-            Now::Nothing => Ok(None),
-            Now::Refused(why) => Err(StoreError::NotBound(why.to_string())),
-            Now::Bound(_) | Now::Unknown => {
-                let why = "this connection leads to a Redis that is no longer used";
-                Err(StoreError::Unavailable(Server::Redis, why.into()))
+    ) -> Result<Option<(Found, BoundRedis)>, StoreError> {
+        for _ in 0..2 {
+            let found = self.find(connection).await?;
+            let row = self.sql.bound_redis().await?;
+            match (next_step(&found, row.as_ref(), false), row) {
+                (Step::Use, Some(row)) if self.is_used(&found) => {
+                    self.saw(&row);
+                    return Ok(Some((found, row)));
+                }
+                (Step::Nothing, _) => return Ok(None),
+                _ => self.forget(),
+            }
+            match self.decide(false).await? {
+                Now::Bound(bound) if bound.run_id == found.run_id => {}
+                Now::Nothing => return Ok(None),
+                Now::Refused(why) => return Err(refused(why)),
+                Now::Bound(_) | Now::Unknown => break,
             }
         }
+        let why = "this connection leads to a Redis that is no longer used";
+        Err(StoreError::Unavailable(Server::Redis, why.into()))
     }
 
     /// Checks the same, and increases the beat if it is still `seen`. Returns the beat.
@@ -196,20 +203,29 @@ impl Binding {
         connection: &mut MultiplexedConnection,
         seen: i64,
     ) -> Result<i64, StoreError> {
-        let Some(row) = self.confirmed(connection).await? else {
+        let Some((found, row)) = self.confirmed(connection).await? else {
             return Ok(seen);
         };
+        let keys = self.keys().await?;
+        if found.beat != row.beat {
+            // Another replica has not written the key yet, or has ended before it did.
+            server::write(connection, keys, &row, Some(&found)).await?;
+            return Ok(row.beat);
+        }
         if row.beat != seen {
             return Ok(row.beat);
         }
-        let next = BoundRedis {
-            beat: row.beat + 1,
-            ..row.clone()
-        };
+        let next = found.next_row(&row);
         if self.sql.bind_redis(Some(&row), &next).await? {
-            server::write(connection, self.keys().await?, &next, false).await?;
+            self.saw(&next);
+            server::write(connection, keys, &next, Some(&found)).await?;
         }
         Ok(next.beat)
+    }
+
+    /// Remembers a row that this process has used.
+    fn saw(&self, row: &BoundRedis) {
+        self.state().last = Some(row.clone());
     }
 
     async fn find(&self, connection: &mut MultiplexedConnection) -> Result<Found, StoreError> {
@@ -230,6 +246,19 @@ impl Binding {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds this mutex.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn changed() -> StoreError {
+    let why = "the binding of Redis changed while it was checked";
+    StoreError::Unavailable(Server::Redis, why.into())
+}
+
+/// The error of a request. In a few seconds, it may succeed or be refused for another reason.
+fn refused(why: Refusal) -> StoreError {
+    match why {
+        Refusal::NotYetKnown => StoreError::Unavailable(Server::Redis, why.into()),
+        why => StoreError::NotBound(why.to_string()),
     }
 }
 

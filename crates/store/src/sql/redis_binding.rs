@@ -8,25 +8,29 @@ use super::dialect::{Dialect, values};
 use super::errors::{Inserted, inserted};
 use crate::Result;
 
-const SELECT: &str = "SELECT id, run_id, beat FROM redis_binding";
+const SELECT: &str = "SELECT id, run_id, beat, beat_before FROM redis_binding";
 
 /// The values, and the ledger's own id as the primary key: so there is at most one row.
-const INSERT: &str = "INSERT INTO redis_binding (ledger, id, run_id, beat)
-    SELECT id, $1, $2, $3 FROM ledger";
+const INSERT: &str = "INSERT INTO redis_binding (ledger, id, run_id, beat, beat_before)
+    SELECT id, $1, $2, $3, $4 FROM ledger";
 
 /// The new values, then the expected ones.
-const UPDATE: &str = "UPDATE redis_binding SET id = $1, run_id = $2, beat = $3
-    WHERE id = $4 AND run_id = $5 AND beat = $6";
+const UPDATE: &str = "UPDATE redis_binding
+    SET id = $1, run_id = $2, beat = $3, beat_before = $4
+    WHERE id = $5 AND run_id = $6 AND beat = $7";
 
 /// The Redis that has the stock of a ledger.
 #[derive(Debug, Clone, PartialEq, Eq, FromRow)]
 pub(crate) struct BoundRedis {
     /// The id that its key must contain.
     pub(crate) id: String,
-    /// The run of the server and the number of the database in it. The run changes when it restarts or another one takes over.
+    /// The run of the server and the number of the database in it. The run changes when the server
+    /// restarts or another one takes over.
     pub(crate) run_id: String,
     /// Increases while replicas use it. 0: no replica has used it yet.
     pub(crate) beat: i64,
+    /// The beat that its key had when `beat` was written here.
+    pub(crate) beat_before: i64,
 }
 
 /// Reads and replaces the binding of this ledger.
@@ -47,10 +51,10 @@ impl<D: Dialect> RedisBindings for SqlStore<D> {
     }
 
     async fn bind_redis(&self, expected: Option<&BoundRedis>, new: &BoundRedis) -> Result<bool> {
-        let BoundRedis { id, run_id, beat } = new;
-        let mut columns = values![&**id, &**run_id, *beat].to_vec();
-        if let Some(BoundRedis { id, run_id, beat }) = expected {
-            columns.extend(values![&**id, &**run_id, *beat]);
+        let (id, run_id) = (&*new.id, &*new.run_id);
+        let mut columns = values![id, run_id, new.beat, new.beat_before].to_vec();
+        if let Some(row) = expected {
+            columns.extend(values![&*row.id, &*row.run_id, row.beat]);
         }
         let statement = expected.map_or(INSERT, |_| UPDATE);
         self.write(async {

@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use super::rules::{Refusal, Step, next_step};
+use super::rules::{Found, Refusal, Step, next_step};
 use super::{Binding, Now, rollback, server};
 use crate::StoreError;
 use crate::redis::OnRedisLoss;
@@ -87,14 +87,10 @@ impl Binding {
             let why = "REDIS_URL leads to a replica, not to a primary";
             return Err(StoreError::Unavailable(Server::Redis, why.into()));
         }
-        // After Redis, because the beat in the row is increased first.
+        // After Redis: the row is written before the key, so it is never older than the key.
         let row = self.sql.bound_redis().await?;
         let has_stock = bind || row.is_some() || self.sql.has_home(Home::Redis).await?;
-        let new = || BoundRedis {
-            id: Uuid::now_v7().simple().to_string(),
-            run_id: found.run_id.clone(),
-            beat: 0,
-        };
+        let new = || new_binding(&found);
         let next = next_step(&found, row.as_ref(), has_stock);
         let Some(row) = row else {
             return Ok(match next {
@@ -106,25 +102,28 @@ impl Binding {
                 }
             });
         };
-        let used = |row: &BoundRedis| BoundRedis {
-            run_id: found.run_id.clone(),
-            beat: row.beat + 1,
-            ..row.clone()
-        };
         match next {
             Step::Use => return Ok(Some(Now::Bound(row))),
-            Step::Refuse(why) => return self.recover(connection, why, &row, new()).await,
-            Step::FollowRun => {
-                if let Err(why) = self.is_abandoned(&row) {
+            Step::Refuse(why) => return self.recover(connection, why, &row, &found).await,
+            Step::Follow => {
+                if let Err(why) = self.is_abandoned(&row, &found) {
                     return Ok(Some(Now::Refused(why)));
                 }
-                // Before the row is written, so that every replica that finds the new run in it also
-                // finds levels that are not older than SQL.
-                rollback::drop_older(&*self.sql, connection, keys).await?;
-                self.sql.bind_redis(Some(&row), &used(&row)).await?;
+                if found.run_id != row.run_id {
+                    // Before the row is written, so that every replica that finds the new run in it
+                    // also finds levels that are not older than SQL.
+                    rollback::drop_older(&*self.sql, connection, keys).await?;
+                }
+                let next = found.next_row(&row);
+                if self.sql.bind_redis(Some(&row), &next).await? {
+                    server::write(connection, keys, &next, Some(&found)).await?;
+                }
             }
-            Step::Begin => _ = self.sql.bind_redis(Some(&row), &used(&row)).await?,
-            Step::WriteKey => server::write(connection, keys, &row, false).await?,
+            Step::Begin => {
+                let next = found.next_row(&row);
+                self.sql.bind_redis(Some(&row), &next).await?;
+            }
+            Step::WriteKey => server::write(connection, keys, &row, Some(&found)).await?,
             Step::Replace | Step::Insert | Step::Nothing => {
                 self.sql.bind_redis(Some(&row), &new()).await?;
             }
@@ -138,15 +137,16 @@ impl Binding {
         connection: &mut MultiplexedConnection,
         why: Refusal,
         row: &BoundRedis,
-        new: BoundRedis,
+        found: &Found,
     ) -> Result<Option<Now>, StoreError> {
         let is_lost = matches!(why, Refusal::LostData | Refusal::OtherRedis);
         if self.on_loss == OnRedisLoss::Refuse || !is_lost {
             return Ok(Some(Now::Refused(why)));
         }
-        if let Err(in_use) = self.is_abandoned(row) {
+        if let Err(in_use) = self.is_abandoned(row, found) {
             return Ok(Some(Now::Refused(in_use)));
         }
+        let new = new_binding(found);
         if self.take(connection, Some(row), new).await? {
             tracing::warn!("{why}; ON_REDIS_LOSS=reload: the stock is loaded from SQL");
         }
@@ -167,7 +167,7 @@ impl Binding {
             return Ok(false);
         }
         server::delete_all(connection, &keys.levels_pattern()).await?;
-        server::write(connection, keys, &new, true).await?;
+        server::write(connection, keys, &new, None).await?;
         Ok(true)
     }
 
@@ -182,11 +182,7 @@ impl Binding {
             if next_step(&found, row.as_ref(), true) == Step::Use {
                 return Ok(false);
             }
-            let new = BoundRedis {
-                id: Uuid::now_v7().simple().to_string(),
-                run_id: found.run_id,
-                beat: 0,
-            };
+            let new = new_binding(&found);
             if self.take(&mut connection, row.as_ref(), new).await? {
                 self.check().await?;
                 return Ok(true);
@@ -196,14 +192,19 @@ impl Binding {
         Err(StoreError::Aborted(why.into()))
     }
 
-    /// Whether no replica uses the Redis in the row any more.
-    fn is_abandoned(&self, row: &BoundRedis) -> Result<(), Refusal> {
+    /// Whether no other replica uses the Redis in the row, or the one that was found, with another
+    /// database. At once if this process has used the same, and has seen the latest beat.
+    fn is_abandoned(&self, row: &BoundRedis, found: &Found) -> Result<(), Refusal> {
         let mut state = self.state();
-        if state.last.as_ref().is_some_and(|last| is_same(last, row)) {
+        let is_older = found.run_id != row.run_id && found.beat <= row.beat;
+        let has_seen =
+            |last: &BoundRedis| is_same(last, row) && (last.beat >= found.beat || is_older);
+        if state.last.as_ref().is_some_and(has_seen) {
             return Ok(());
         }
+        let seen = (row.clone(), found.beat);
         let unchanged_since = match &state.watched {
-            Some((watched, since)) if watched == row => Some(*since),
+            Some((watched, since)) if *watched == seen => Some(*since),
             Some(_) => {
                 state.in_use = true;
                 None
@@ -213,12 +214,14 @@ impl Binding {
         match unchanged_since {
             Some(since) if since.elapsed() >= ABANDONED_AFTER => return Ok(()),
             Some(_) => {}
-            None => state.watched = Some((row.clone(), Instant::now())),
+            None => state.watched = Some((seen, Instant::now())),
         }
-        Err(if state.in_use {
-            Refusal::InUse
-        } else {
+        Err(if !state.in_use {
             Refusal::NotYetKnown
+        } else if found.id.as_ref() == Some(&row.id) && found.beat > row.beat {
+            Refusal::DatabaseIsOlder
+        } else {
+            Refusal::InUse
         })
     }
 
@@ -249,6 +252,16 @@ impl Binding {
         self.current.store(current, Ordering::Release);
         state.decided = Some(Instant::now());
         state.now = now;
+    }
+}
+
+/// The row that binds the ledger to this Redis under a new id.
+fn new_binding(found: &Found) -> BoundRedis {
+    BoundRedis {
+        id: Uuid::now_v7().simple().to_string(),
+        run_id: found.run_id.clone(),
+        beat: 0,
+        beat_before: 0,
     }
 }
 

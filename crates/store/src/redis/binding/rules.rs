@@ -2,9 +2,9 @@
 
 use crate::sql::BoundRedis;
 
-/// By how many beats the database may be behind Redis: a failover of the database may lose the last
-/// ones. A database that is further behind was restored, or is a copy.
-const LOST_BEATS: i64 = 10;
+/// How far row and key may be apart, in microseconds: a failover of the database may lose the last
+/// beats. Further apart, the database was restored, or is a copy.
+const LOST_BEATS: u64 = 10_000_000;
 
 /// What a Redis says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +17,20 @@ pub(super) struct Found {
     pub(super) id: Option<String>,
     /// The beat in its key.
     pub(super) beat: i64,
+    /// Its clock, in microseconds since 1970.
+    pub(super) micros: i64,
+}
+
+impl Found {
+    /// The row of the next beat. Its value is the time, so that two databases never have the same.
+    pub(super) fn next_row(&self, row: &BoundRedis) -> BoundRedis {
+        BoundRedis {
+            run_id: self.run_id.clone(),
+            beat: self.micros.max(row.beat + 1).max(self.beat + 1),
+            beat_before: self.beat,
+            ..row.clone()
+        }
+    }
 }
 
 /// Why stock in a Redis is not sold.
@@ -64,8 +78,9 @@ pub(super) enum Step {
     WriteKey,
     /// The key and the row are written: start to use this Redis.
     Begin,
-    /// The same data in another run: a restart, a failover, or a copy.
-    FollowRun,
+    /// The same id, but not the expected run or beat: a restart, a failover, or a copy, of Redis or of
+    /// the database. Use it if no other replica does.
+    Follow,
     Refuse(Refusal),
 }
 
@@ -79,12 +94,15 @@ pub(super) fn next_step(found: &Found, row: Option<&BoundRedis>, has_stock: bool
         };
     };
     let is_same_run = found.run_id == row.run_id;
+    let is_same_beat = [row.beat, row.beat_before].contains(&found.beat);
+    let has_lost_beats = !is_same_run && found.beat < row.beat;
     match &found.id {
         Some(id) if *id != row.id => Step::Refuse(Refusal::OtherRedis),
-        Some(_) if found.beat > row.beat + LOST_BEATS => Step::Refuse(Refusal::DatabaseIsOlder),
-        Some(_) if !is_same_run => Step::FollowRun,
-        Some(_) if row.beat == 0 => Step::Begin,
-        Some(_) => Step::Use,
+        Some(_) if is_same_run && is_same_beat && row.beat == 0 => Step::Begin,
+        Some(_) if is_same_run && is_same_beat => Step::Use,
+        Some(_) if is_same_beat || has_lost_beats => Step::Follow,
+        Some(_) if found.beat.abs_diff(row.beat) <= LOST_BEATS => Step::Follow,
+        Some(_) => Step::Refuse(Refusal::DatabaseIsOlder),
         None if is_same_run => Step::WriteKey,
         None if row.beat == 0 => Step::Replace,
         None => Step::Refuse(Refusal::LostData),
@@ -101,45 +119,51 @@ mod tests {
             is_primary: true,
             id: id.map(str::to_owned),
             beat,
+            micros: 0,
         }
     }
 
-    fn row(beat: i64) -> BoundRedis {
+    fn row(beat: i64, beat_before: i64) -> BoundRedis {
         BoundRedis {
             id: "a".to_owned(),
             run_id: "run-1".to_owned(),
             beat,
+            beat_before,
         }
     }
 
     #[test]
     fn redis_is_used_only_if_it_belongs_to_the_ledger() {
-        for (found, row, step) in [
-            (found("run-1", Some("a"), 7), row(7), Step::Use),
-            (found("run-1", Some("a"), 17), row(7), Step::Use),
+        const BEAT: i64 = 1_000_000;
+        let older = Step::Refuse(Refusal::DatabaseIsOlder);
+        let lost = i64::try_from(LOST_BEATS).unwrap();
+        for (run_id, id, beat, step) in [
+            ("run-1", Some("a"), 50 * BEAT, Step::Use),
+            ("run-1", Some("a"), 49 * BEAT, Step::Use),
+            ("run-1", Some("a"), 48 * BEAT, Step::Follow),
+            ("run-1", Some("a"), 50 * BEAT + lost, Step::Follow),
+            ("run-1", Some("a"), 50 * BEAT + lost + 1, older),
+            ("run-1", Some("a"), 50 * BEAT - lost - 1, older),
+            ("run-2", Some("a"), 50 * BEAT, Step::Follow),
+            ("run-2", Some("a"), 49 * BEAT, Step::Follow),
+            ("run-2", Some("a"), BEAT, Step::Follow),
+            ("run-2", Some("a"), 50 * BEAT + lost + 1, older),
             (
-                found("run-1", Some("a"), 18),
-                row(7),
-                Step::Refuse(Refusal::DatabaseIsOlder),
-            ),
-            (found("run-2", Some("a"), 7), row(7), Step::FollowRun),
-            (
-                found("run-1", Some("b"), 7),
-                row(7),
+                "run-1",
+                Some("b"),
+                50 * BEAT,
                 Step::Refuse(Refusal::OtherRedis),
             ),
             (
-                found("run-2", Some("b"), 7),
-                row(0),
+                "run-2",
+                Some("b"),
+                50 * BEAT,
                 Step::Refuse(Refusal::OtherRedis),
             ),
-            (found("run-1", None, 0), row(7), Step::WriteKey),
-            (
-                found("run-2", None, 0),
-                row(7),
-                Step::Refuse(Refusal::LostData),
-            ),
+            ("run-1", None, 0, Step::WriteKey),
+            ("run-2", None, 0, Step::Refuse(Refusal::LostData)),
         ] {
+            let (found, row) = (found(run_id, id, beat), row(50 * BEAT, 49 * BEAT));
             assert_eq!(next_step(&found, Some(&row), true), step, "{found:?}");
         }
     }
@@ -150,11 +174,11 @@ mod tests {
         let steps = [
             (found("run-1", None, 0), Step::WriteKey),
             (found("run-1", Some("a"), 0), Step::Begin),
-            (found("run-2", Some("a"), 0), Step::FollowRun),
+            (found("run-2", Some("a"), 0), Step::Follow),
             (found("run-2", None, 0), Step::Replace),
         ];
         for (found, step) in steps {
-            assert_eq!(next_step(&found, Some(&row(0)), true), step, "{found:?}");
+            assert_eq!(next_step(&found, Some(&row(0, 0)), true), step, "{found:?}");
         }
     }
 
@@ -166,5 +190,15 @@ mod tests {
         let used = found("run-1", Some("a"), 3);
         let older = Step::Refuse(Refusal::DatabaseIsOlder);
         assert_eq!(next_step(&used, None, true), older);
+    }
+
+    /// Otherwise a database and its copy could both have the beat of the key.
+    #[test]
+    fn next_beat_is_a_time_that_was_never_used() {
+        let mut now = found("run-1", Some("a"), 7);
+        for (micros, next) in [(100, 100), (8, 8), (3, 8)] {
+            now.micros = micros;
+            assert_eq!(now.next_row(&row(7, 6)), row(next, 7));
+        }
     }
 }

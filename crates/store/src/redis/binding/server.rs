@@ -13,6 +13,9 @@ use crate::sql::BoundRedis;
 /// How many keys one `SCAN` looks at.
 const KEYS_PER_SCAN: u32 = 1_000;
 
+/// Two sections of `INFO`, the key, and the time in seconds and microseconds.
+type Read = (String, String, Option<String>, (i64, i64));
+
 /// Reads the run of the server and the key. `database`: the number of the database in this Redis.
 pub(super) async fn find(
     connection: &mut MultiplexedConnection,
@@ -22,10 +25,9 @@ pub(super) async fn find(
     let mut commands = redis::pipe();
     commands.cmd("INFO").arg("server");
     commands.cmd("INFO").arg("replication");
-    commands.get(keys.binding());
-    let read: RedisResult<(String, String, Option<String>)> =
-        commands.query_async(connection).await;
-    let (server, replication, key) = read.map_err(reading)?;
+    commands.get(keys.binding()).cmd("TIME");
+    let read: RedisResult<Read> = commands.query_async(connection).await;
+    let (server, replication, key, (seconds, micros)) = read.map_err(reading)?;
     let run_id = field(&server, "run_id").ok_or_else(|| bad_answer(&server))?;
     let id_and_beat = key.map(|key| parse(&key)).transpose()?;
     let (id, beat) = id_and_beat.map_or((None, 0), |(id, beat)| (Some(id), beat));
@@ -34,6 +36,7 @@ pub(super) async fn find(
         is_primary: field(&replication, "role") == Some("master"),
         id,
         beat,
+        micros: seconds * 1_000_000 + micros,
     })
 }
 
@@ -49,18 +52,29 @@ fn parse(key: &str) -> Result<(String, i64), StoreError> {
     Ok((id.to_owned(), beat))
 }
 
-/// Writes the key, unless Redis has another id and `replace` is false.
+/// Writes the key, unless it has changed since it was `found`. `None` replaces any value.
 pub(super) async fn write(
     connection: &mut MultiplexedConnection,
     keys: &Keys,
     bound: &BoundRedis,
-    replace: bool,
+    found: Option<&Found>,
 ) -> Result<(), StoreError> {
+    let expected = match found {
+        None => "*".to_owned(),
+        Some(Found { id: None, .. }) => String::new(),
+        Some(Found {
+            id: Some(id), beat, ..
+        }) => format_key(id, *beat),
+    };
     let mut script = scripts::BIND.key(keys.binding());
-    script.arg(&bound.id).arg(bound.beat).arg(u8::from(replace));
+    script.arg(format_key(&bound.id, bound.beat)).arg(expected);
     // `reading` is correct here because the script is safe to repeat.
-    let written: RedisResult<Vec<String>> = script.invoke_async(connection).await;
+    let written: RedisResult<bool> = script.invoke_async(connection).await;
     written.map(drop).map_err(reading)
+}
+
+fn format_key(id: &str, beat: i64) -> String {
+    format!("{id} {beat}")
 }
 
 /// Deletes the keys that match the pattern.
