@@ -56,8 +56,8 @@ impl Replica {
             };
             match api.levels.set_level(change).await {
                 Ok(_) | Err(StockError::PreconditionFailed) => {}
-                Err(StockError::HomeUnavailable { reason }) => {
-                    tracing::warn!("the lab's stock in Redis cannot be used: {reason}");
+                Err(error) if home == Home::Redis => {
+                    tracing::warn!(%error, "the lab's stock in Redis cannot be used");
                 }
                 Err(error) => return Err(error),
             }

@@ -39,6 +39,7 @@ mod late_messages;
 mod loading;
 mod lost_answers;
 mod readiness;
+mod reads;
 mod refused_entries;
 mod repair;
 mod requests;

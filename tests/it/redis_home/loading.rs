@@ -179,7 +179,7 @@ async fn each_home_refuses_stock_of_the_other() {
     ] {
         assert_eq!(refused.unwrap(), AttemptOutcome::WrongHome(Home::Redis));
     }
-    let levels = store.levels(None, 10).await.unwrap();
+    let (levels, _) = store.levels(None, 10).await.unwrap();
     let homes = levels.iter().map(|level| (level.sku.as_str(), level.home));
     let expected = [("redis", Home::Redis), ("sql", Home::Sql)];
     assert_eq!(homes.collect::<Vec<_>>(), expected);

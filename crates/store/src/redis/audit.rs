@@ -4,6 +4,9 @@
 //! the audit reads the ledger only up to the journal's last entry in the snapshot. If the ledger was
 //! already past that entry before the snapshot, Redis has lost entries that SQL has. Then the audit
 //! reads the ledger up to its own last entry.
+//!
+//! A level that Redis does not have is not loaded: it is as the last of its waiting entries left it, or
+//! else as SQL has it.
 
 use std::collections::HashSet;
 
@@ -16,6 +19,7 @@ use super::keys::Shard;
 use super::streams::StreamEntry;
 use crate::StoreError;
 use crate::journal::EntryId;
+use crate::sql::ledger_row::LedgerRow;
 use stocklock_core::stock::{Audit, MovementKind, Sku, StockLevel, Warehouse};
 
 /// How many journal entries one command reads. A larger page would delay the deductions, which share
@@ -38,7 +42,8 @@ impl RedisStore {
         Err(StoreError::TooSlow(changed.into()))
     }
 
-    /// `None` if a checkpoint has movements from after the snapshot in Redis.
+    /// `None` if SQL may have changes from after the snapshot in Redis: in a checkpoint, or in a level
+    /// that was loaded since.
     async fn try_audit(&self, sku: &Sku) -> Result<Option<Vec<Audit>>, StoreError> {
         let mirrors = self.sql.levels_of(sku).await?;
         let warehouses: Vec<Warehouse> =
@@ -46,7 +51,7 @@ impl RedisStore {
         // Read before the snapshot: the journal then had every entry that the ledger has now.
         let recorded = self.sql.last_recorded(sku).await?;
         let (levels, last) = self.snapshot(sku, &warehouses).await?;
-        let (keys, shard) = (self.keys().await?, Shard::for_sku(sku));
+        let (keys, shard) = (self.keys_to_read().await?, Shard::for_sku(sku));
         let key = |warehouse| keys.level(shard, sku, warehouse);
         let level_keys: Vec<String> = warehouses.iter().map(key).collect();
         let waiting = self.waiting(shard, &level_keys, last).await?;
@@ -56,12 +61,21 @@ impl RedisStore {
         let Some((sums, recorded)) = ledger.await? else {
             return Ok(None);
         };
-        let audits = levels.iter().zip(&level_keys).map(|(level, key)| {
+        if levels.contains(&None) {
+            let (now, _) = self.snapshot(sku, &warehouses).await?;
+            let is_loaded = |(then, now): (&Option<_>, &Option<_>)| then.is_none() && now.is_some();
+            if levels.iter().zip(&now).any(is_loaded) {
+                return Ok(None);
+            }
+        }
+        let mut audits = Vec::with_capacity(warehouses.len());
+        for ((warehouse, level), key) in warehouses.iter().zip(levels).zip(&level_keys) {
             let waiting = waiting.iter().filter(|entry| entry.level == *key);
-            let of_level = |sums: &&Audit| sums.warehouse == level.warehouse;
-            audit(level, sums.iter().find(of_level), waiting, &recorded)
-        });
-        Ok(Some(audits.collect()))
+            if let Some(sums) = sums.iter().find(|sums| sums.warehouse == *warehouse) {
+                audits.push(audit(sums, level, waiting, &recorded));
+            }
+        }
+        Ok(Some(audits))
     }
 
     /// Whether the journal has entries of this level that this build cannot read. The audit does not
@@ -84,7 +98,7 @@ impl RedisStore {
         levels: &[String],
         last: EntryId,
     ) -> Result<Vec<StreamEntry>, StoreError> {
-        let journal = self.keys().await?.journal(shard);
+        let journal = self.keys_to_read().await?.journal(shard);
         let mut found = Vec::new();
         let mut from = "-".to_owned();
         loop {
@@ -100,29 +114,21 @@ impl RedisStore {
     }
 }
 
-/// Adds the movements that wait in the journal to the ledger's sums.
+/// Adds the movements that wait in the journal to the ledger's sums. `level`: the level in Redis, if it
+/// is there. If not, the sums have the level that SQL has.
 fn audit<'a>(
-    level: &StockLevel,
-    sums: Option<&Audit>,
+    sums: &Audit,
+    level: Option<StockLevel>,
     waiting: impl Iterator<Item = &'a StreamEntry>,
     recorded: &HashSet<Uuid>,
 ) -> Audit {
-    let mut audit = Audit {
-        warehouse: level.warehouse.clone(),
-        received: sums.map_or(0, |sums| sums.received),
-        sold: sums.map_or(0, |sums| sums.sold),
-        on_hand: level.on_hand,
-        held: level.held,
-        backorder_limit: level.backorder_limit,
-        pending: 0,
-    };
+    let mut audit = sums.clone();
+    audit.pending = 0;
     for entry in waiting {
         // An entry that cannot be parsed counts as pending.
         audit.pending += i64::from(entry.parsed.is_err());
-        for row in entry.movements() {
-            if recorded.contains(&row.operation_id) {
-                continue;
-            }
+        let is_recorded = |row: &&LedgerRow| recorded.contains(&row.operation_id);
+        for row in entry.movements().iter().filter(|row| !is_recorded(row)) {
             if row.kind == MovementKind::Deducted.as_str() {
                 audit.sold -= row.delta;
             } else {
@@ -130,6 +136,16 @@ fn audit<'a>(
             }
             audit.pending += 1;
         }
+        if let Ok(entry) = &entry.parsed
+            && !entry.movements.iter().all(|row| is_recorded(&row))
+        {
+            (audit.on_hand, audit.held) = (entry.on_hand, entry.held);
+            audit.backorder_limit = entry.backorder_limit;
+        }
+    }
+    if let Some(level) = level {
+        (audit.on_hand, audit.held) = (level.on_hand, level.held);
+        audit.backorder_limit = level.backorder_limit;
     }
     audit
 }

@@ -29,6 +29,8 @@ impl RedisStore {
         let level = keys.level(shard, sku, warehouse);
         let state = Cmd::hmget(&level, &["repairs", "loaded"]);
         for _ in 0..TRIES {
+            // The audit does not load the level.
+            self.level(sku, warehouse).await?;
             // Before the audit: it is about this state or a later one.
             let (repairs, loaded): (Option<String>, Option<String>) =
                 self.shared.read(&state).await?;
