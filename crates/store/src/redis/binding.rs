@@ -34,7 +34,7 @@ mod rules;
 mod server;
 
 use rules::{Found, Refusal, Step, next_step};
-pub(super) use server::delete_all;
+pub(super) use server::{delete_all, field};
 
 /// The binding of one ledger, as this process knows it.
 #[derive(Debug)]

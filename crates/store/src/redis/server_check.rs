@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 
 use super::RedisStore;
+use super::binding::field;
 use super::errors::{bad_answer, connecting, reading};
 use crate::StoreError;
 
@@ -22,10 +23,13 @@ impl RedisStore {
         let appendonly = setting(&mut connection, "appendonly").await?;
         let appendfsync = setting(&mut connection, "appendfsync").await?;
         let policy = setting(&mut connection, "maxmemory-policy").await?;
+        let min_replicas = setting(&mut connection, "min-replicas-to-write").await?;
+        let max_lag = setting(&mut connection, "min-replicas-max-lag").await?;
         let problems = [
             version_problem(&info),
             persistence_problem(&appendonly, &appendfsync).map(str::to_owned),
             eviction_problem(&policy),
+            replicas_problem(&info, &min_replicas, &max_lag),
             cluster_problem(&info).map(str::to_owned),
         ];
         Ok(problems.into_iter().flatten().collect())
@@ -43,9 +47,7 @@ async fn setting(connection: &mut MultiplexedConnection, name: &str) -> Result<S
 }
 
 fn version_problem(info: &str) -> Option<String> {
-    let version = info
-        .lines()
-        .find_map(|line| line.strip_prefix("redis_version:"))?;
+    let version = field(info, "redis_version")?;
     let major: u32 = version.split('.').next()?.parse().ok()?;
     (major < OLDEST).then(|| {
         format!("Redis has version {version}; Redis-home stock needs Redis {OLDEST} or later")
@@ -77,6 +79,27 @@ fn eviction_problem(policy: &str) -> Option<String> {
     Some(format!(
         "Redis evicts ({policy}) when its memory is full: {lost}; set maxmemory-policy noeviction"
     ))
+}
+
+/// A primary that is cut off from its replicas goes on selling, and loses these sales when a replica
+/// takes over. A server without replicas has no failover.
+fn replicas_problem(info: &str, min_replicas: &str, max_lag: &str) -> Option<String> {
+    let number = |text: &str| text.parse::<u32>().unwrap_or(0);
+    let replicas = number(field(info, "connected_slaves")?);
+    // Redis treats 0 in one of them as 0 in both.
+    let needed = number(min_replicas) * number(max_lag).min(1);
+    if replicas > 0 && needed == 0 {
+        return Some(format!(
+            "Redis has {replicas} replicas, but sells on if it loses them, and a failover then loses these \
+             sales; set min-replicas-to-write 1 and min-replicas-max-lag 10"
+        ));
+    }
+    (needed > replicas).then(|| {
+        format!(
+            "Redis refuses every sale, because min-replicas-to-write is {needed} and {replicas} replicas \
+             are connected; start the replicas"
+        )
+    })
 }
 
 /// A cluster spreads the shards over several nodes, but the journal consumer reads all shards with

@@ -41,7 +41,7 @@ pub(super) async fn find(
 }
 
 /// A field of the answer to `INFO`.
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+pub(in crate::redis) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = info.lines();
     lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
