@@ -18,6 +18,7 @@ mod checkpoints;
 mod consumer;
 mod prepare;
 mod redis_binding;
+mod redis_memory;
 
 /// One replica of the service, without its socket.
 #[derive(Debug)]
@@ -99,7 +100,9 @@ impl Replica {
         let consumer = tokio::spawn(consumer);
         let store = Arc::clone(&stores.store);
         let confirming = redis_binding::run(Arc::clone(&store), stop_consumer.clone());
-        let confirming = stores.have_redis().then(|| tokio::spawn(confirming));
+        let measuring = redis_memory::run(Arc::clone(&api), stop_consumer.clone());
+        let checks = async { tokio::join!(confirming, measuring) };
+        let checks = stores.have_redis().then(|| tokio::spawn(checks));
         let checkpoints = tokio::spawn(checkpoints::run(store, stop_consumer.clone()));
         let serve_and_drain = async {
             let router = router(Arc::clone(&api));
@@ -112,10 +115,10 @@ impl Replica {
             if let Err(error) = checkpoints.await {
                 tracing::warn!(%error, "the writer of checkpoints failed");
             }
-            if let Some(confirming) = confirming
-                && let Err(error) = confirming.await
+            if let Some(checks) = checks
+                && let Err(error) = checks.await
             {
-                tracing::warn!(%error, "the check of Redis's binding failed");
+                tracing::warn!(%error, "the checks of Redis failed");
             }
             tokio::join!(api.locks.close(), stores.store.close());
         };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{EncodeGaugeValue, EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -45,7 +45,8 @@ pub struct Metrics {
     deductions: Counters<Labels<2>>,
     deduct_seconds: Seconds<Labels<1>>,
     responses: Counters<[(&'static str, u16); 1]>,
-    journal_waiting: JournalWaiting,
+    journal_waiting: IfKnown<i64>,
+    redis_memory_used: IfKnown<f64>,
     writes_refused: Counters<Labels<2>>,
     audits: AuditGauges,
     /// The metrics of the distributed locks.
@@ -55,12 +56,19 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::default();
-        let journal_waiting = JournalWaiting::default();
+        let journal_waiting = IfKnown::default();
         registry.register(
             "journal_waiting_movements",
             "Movements in the Redis journals that are not yet in the SQL ledger. All replicas \
              report the same value: use max, not sum. Absent while Redis does not answer",
             journal_waiting.clone(),
+        );
+        let redis_memory_used = IfKnown::default();
+        registry.register(
+            "redis_memory_used_ratio",
+            "Used share of maxmemory of the Redis that holds stock; changes are refused from 0.9 on. \
+             Absent without maxmemory, and while Redis does not answer",
+            redis_memory_used.clone(),
         );
         Self {
             deductions: counters(
@@ -75,6 +83,7 @@ impl Default for Metrics {
             ),
             responses: counters(&mut registry, "http_responses", "HTTP responses by status"),
             journal_waiting,
+            redis_memory_used,
             writes_refused: counters(
                 &mut registry,
                 "stock_writes_refused",
@@ -96,7 +105,13 @@ impl Metrics {
 
     /// Sets the number of journal movements that wait for the SQL ledger; `None` if it is unknown.
     pub fn journal_waiting(&self, movements: Option<u64>) {
+        let movements = movements.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
         *self.journal_waiting.lock() = movements;
+    }
+
+    /// Sets the used share of `maxmemory` of the Redis that holds stock; `None` if it is unknown.
+    pub fn redis_memory_used(&self, share: Option<f64>) {
+        *self.redis_memory_used.lock() = share;
     }
 
     /// Remembers what an audit of a SKU found.
@@ -147,21 +162,21 @@ fn observe<const N: usize>(histograms: &Seconds<Labels<N>>, labels: &Labels<N>, 
 
 /// A gauge that is absent while its value is unknown, because an old value would look current.
 #[derive(Debug, Clone, Default)]
-struct JournalWaiting(Arc<Mutex<Option<u64>>>);
+struct IfKnown<N>(Arc<Mutex<Option<N>>>);
 
-impl JournalWaiting {
-    fn lock(&self) -> MutexGuard<'_, Option<u64>> {
+impl<N> IfKnown<N> {
+    fn lock(&self) -> MutexGuard<'_, Option<N>> {
         // No code panics while it holds this mutex.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl EncodeMetric for JournalWaiting {
+impl<N: EncodeGaugeValue + Copy> EncodeMetric for IfKnown<N> {
     fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
-        let Some(movements) = *self.lock() else {
+        let Some(value) = *self.lock() else {
             return Ok(());
         };
-        ConstGauge::new(i64::try_from(movements).unwrap_or(i64::MAX)).encode(encoder)
+        ConstGauge::new(value).encode(encoder)
     }
 
     fn metric_type(&self) -> MetricType {

@@ -38,6 +38,7 @@ mod killed;
 mod late_messages;
 mod loading;
 mod lost_answers;
+mod memory;
 mod readiness;
 mod reads;
 mod refused_entries;

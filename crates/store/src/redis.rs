@@ -26,6 +26,7 @@ use stocklock_core::stock::{Deduction, Durability, Home, Warehouse};
 mod audit;
 mod batching;
 mod binding;
+mod capacity;
 mod connection;
 mod consumer;
 mod errors;
@@ -42,6 +43,7 @@ mod watch;
 
 use batching::Batches;
 use binding::Binding;
+use capacity::Capacity;
 use connection::{Connector, SharedConnection};
 pub use consumer::JournalConsumer;
 use errors::{bad_answer, connecting};
@@ -125,6 +127,7 @@ pub(super) struct RedisStore {
     shared: SharedConnection,
     exclusive: Pool<Connector>,
     batches: Batches,
+    capacity: Arc<Capacity>,
     options: RedisOptions,
 }
 
@@ -150,12 +153,14 @@ impl RedisStore {
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| error.to_string())?;
+        let capacity = Arc::new(Capacity::new(options.journal_limit));
         Ok(Self {
             sql,
             binding,
             bound: AtomicU64::new(0),
             connector,
-            batches: Batches::new(shared.clone(), options.journal_limit),
+            batches: Batches::new(shared.clone(), Arc::clone(&capacity)),
+            capacity,
             shared,
             exclusive,
             options,
@@ -258,6 +263,7 @@ impl RedisStore {
                         None => return Ok(AttemptOutcome::UnknownSku),
                     }
                 }
+                Answer::Full => return Err(self.capacity.exceeded()),
                 settled => return attempt(settled, deduction.quantity.units()),
             }
         }
@@ -278,7 +284,6 @@ fn attempt(answer: Answer, units: i64) -> Result<AttemptOutcome, StoreError> {
         Answer::Insufficient { available } => AttemptOutcome::Insufficient { available },
         Answer::Conflict => AttemptOutcome::Conflict,
         Answer::Fenced => AttemptOutcome::LockLost,
-        Answer::Absent | Answer::KeyMayBeLost => return Err(bad_answer(answer)),
-        Answer::Full => return Err(StoreError::JournalFull),
+        Answer::Absent | Answer::KeyMayBeLost | Answer::Full => return Err(bad_answer(answer)),
     })
 }

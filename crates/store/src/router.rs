@@ -139,6 +139,15 @@ impl StoreRouter {
         self.redis()?.beat(seen).await
     }
 
+    /// Asks Redis for its memory. From then on, changes are refused if it is almost full. Returns the
+    /// used share of `maxmemory`, or `None` if there is no maximum.
+    ///
+    /// # Errors
+    /// Redis does not answer, or has not the stock of this ledger.
+    pub async fn check_redis_memory(&self) -> Result<Option<f64>> {
+        self.redis()?.check_memory().await
+    }
+
     /// Makes the configured Redis the one that has the stock of this ledger, because an operator says
     /// so. Its levels are loaded again, from its journals or from SQL, whichever is later. Returns
     /// whether that changed anything.

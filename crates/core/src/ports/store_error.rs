@@ -49,6 +49,9 @@ pub enum StoreError {
     /// The journal holds as many movements as `JOURNAL_LIMIT` allows.
     #[error("the journal is full")]
     JournalFull,
+    /// Redis has almost no memory left.
+    #[error("redis has almost used up its maxmemory")]
+    MemoryFull,
     /// The SKU's home is Redis, and no Redis is configured.
     #[error("no redis is configured")]
     NoRedis,
@@ -102,6 +105,9 @@ impl From<StoreError> for StockError {
             StoreError::NotBound(reason) => Self::HomeUnavailable { reason },
             StoreError::JournalFull => Self::Overloaded {
                 what: "as many movements wait for the SQL ledger as JOURNAL_LIMIT allows",
+            },
+            StoreError::MemoryFull => Self::Overloaded {
+                what: "Redis has used up 90 percent of its memory (maxmemory)",
             },
             StoreError::LockWait(_) => Self::Contended { attempts: 1 },
             StoreError::KeyInFlight(_) => Self::RequestInFlight,

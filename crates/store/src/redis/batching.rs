@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::capacity::Capacity;
 use super::connection::SharedConnection;
 use super::errors::{Failed, is_connection_error};
 use super::scripts::{self, Answer};
@@ -26,7 +27,7 @@ const CALLS: usize = 2;
 #[derive(Debug, Clone)]
 pub(super) struct Batches {
     shared: SharedConnection,
-    journal_limit: u32,
+    capacity: Arc<Capacity>,
     queues: Arc<Mutex<Queues>>,
 }
 
@@ -51,10 +52,10 @@ struct Waiting {
 }
 
 impl Batches {
-    pub(super) fn new(shared: SharedConnection, journal_limit: u32) -> Self {
+    pub(super) fn new(shared: SharedConnection, capacity: Arc<Capacity>) -> Self {
         Self {
             shared,
-            journal_limit,
+            capacity,
             queues: Arc::default(),
         }
     }
@@ -176,7 +177,7 @@ impl Calls {
     }
 
     async fn call(&self, batch: &[Waiting]) -> Result<Vec<String>, Failed> {
-        let mut script = scripts::DEDUCT.arg(self.batches.journal_limit);
+        let mut script = scripts::DEDUCT.arg(self.batches.capacity.movements());
         batch[0].request.add_keys(&mut script);
         for Waiting {
             request, expiry, ..
@@ -232,7 +233,7 @@ mod tests {
             limit,
             binding: None,
         };
-        Batches::new(SharedConnection::new(connector), 10)
+        Batches::new(SharedConnection::new(connector), Capacity::new(10).into())
     }
 
     fn waiting() -> (Waiting, Answered) {
