@@ -1,4 +1,4 @@
-//! The commands: `stocklock serve | lab | race | migrate | audit | repair | adopt |
+//! The commands: `stocklock serve | lab | race | migrate | audit | journal | repair | adopt |
 //! openapi`.
 
 use std::io::IsTerminal as _;
@@ -11,6 +11,7 @@ use tracing_subscriber::EnvFilter;
 mod adopt;
 mod audit;
 mod inherit;
+mod journal;
 mod race;
 mod repair;
 mod replica;
@@ -65,6 +66,9 @@ pub enum Command {
     },
     /// Compare levels with the ledger, and print one line of JSON for each SKU
     Audit(audit::AuditArgs),
+    /// Inspect the journals of the stock in Redis
+    #[command(subcommand)]
+    Journal(journal::JournalCommand),
     /// Correct stock in Redis that is too high because Redis has lost sales that SQL has
     Repair(repair::RepairArgs),
     /// Make the configured Redis the one that has the stock, after a loss or a move
@@ -177,6 +181,7 @@ impl Cli {
                 Ok(())
             }
             Command::Audit(args) => audit::audit(args).await,
+            Command::Journal(command) => command.run().await,
             Command::Repair(args) => repair::repair(args).await,
             Command::Adopt(args) => adopt::adopt(args).await,
             Command::Openapi { lab } => {

@@ -17,6 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use stocklock_core::ports::DeductionMetrics;
 use stocklock_core::stock::{Audit, Sku};
+use stocklock_store::JournalReport;
 
 mod audits;
 mod locks;
@@ -46,6 +47,8 @@ pub struct Metrics {
     deduct_seconds: Seconds<Labels<1>>,
     responses: Counters<[(&'static str, u16); 1]>,
     journal_waiting: IfKnown<i64>,
+    journal_rejected: IfKnown<i64>,
+    journal_repeated: Counter,
     redis_memory_used: IfKnown<f64>,
     writes_refused: Counters<Labels<2>>,
     audits: AuditGauges,
@@ -56,12 +59,25 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::default();
-        let journal_waiting = IfKnown::default();
+        let (journal_waiting, journal_rejected) = Default::default();
+        let journal_repeated = Counter::default();
         registry.register(
             "journal_waiting_movements",
             "Movements in the Redis journals that are not yet in the SQL ledger. All replicas \
              report the same value: use max, not sum. Absent while Redis does not answer",
-            journal_waiting.clone(),
+            IfKnown::clone(&journal_waiting),
+        );
+        registry.register(
+            "journal_rejected_entries",
+            "Journal entries that the SQL ledger refuses; `stocklock journal rejected` lists them. \
+             All replicas report the same value: use max, not sum. Absent while Redis does not answer",
+            IfKnown::clone(&journal_rejected),
+        );
+        registry.register(
+            "journal_repeated_entries",
+            "Journal entries that this replica applied although the SQL ledger had them, because \
+             a lease or an answer was lost. Harmless: the ledger records a movement once",
+            journal_repeated.clone(),
         );
         let redis_memory_used = IfKnown::default();
         registry.register(
@@ -83,6 +99,8 @@ impl Default for Metrics {
             ),
             responses: counters(&mut registry, "http_responses", "HTTP responses by status"),
             journal_waiting,
+            journal_rejected,
+            journal_repeated,
             redis_memory_used,
             writes_refused: counters(
                 &mut registry,
@@ -103,10 +121,12 @@ impl Metrics {
         self.responses.get_or_create(&[("status", status)]).inc();
     }
 
-    /// Sets the number of journal movements that wait for the SQL ledger; `None` if it is unknown.
-    pub fn journal_waiting(&self, movements: Option<u64>) {
-        let movements = movements.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
-        *self.journal_waiting.lock() = movements;
+    /// Records what the journal consumer has found.
+    pub fn journal(&self, report: JournalReport) {
+        let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        *self.journal_waiting.lock() = report.waiting.map(gauge);
+        *self.journal_rejected.lock() = report.rejected.map(gauge);
+        self.journal_repeated.inc_by(report.repeated);
     }
 
     /// Sets the used share of `maxmemory` of the Redis that holds stock; `None` if it is unknown.

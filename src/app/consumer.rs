@@ -18,7 +18,7 @@ pub(super) async fn run(stores: Stores, api: Arc<Api>, stop: CancellationToken) 
         let consumer = stores.journal_consumer(&api.replica);
         let consumer = consumer.expect("there is a Redis");
         let (api, stop) = (Arc::clone(&api), stop.clone());
-        let report = move |movements| api.metrics.journal_waiting(movements);
+        let report = move |found| api.metrics.journal(found);
         async move { consumer.run(stop, report).await }
     };
     supervise("the journal consumer", &stop, start).await;

@@ -5,14 +5,16 @@
 //! on a fixture.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use stocklock::ports::{AttemptOutcome, DeductionStore as _, RedisMethod};
-use stocklock::store::StoreRouter;
+use stocklock::store::{JournalConsumer, StoreRouter};
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 use crate::faults::{SOON, send, until};
 use crate::store_contract::fixture::{Attempt, Fixture, assert_deducted, deduction};
@@ -25,10 +27,10 @@ mod batches;
 mod both_homes;
 mod bound;
 mod consumer;
-mod consumer_names;
 mod consumer_stop;
 mod copied;
 mod dedup;
+mod distant_ledger;
 mod exactly_once;
 mod first_requests;
 mod hot_shard;
@@ -36,17 +38,22 @@ mod http_refusals;
 mod journal_limit;
 mod killed;
 mod late_messages;
+mod leases;
 mod loading;
 mod lost_answers;
+mod lost_keys;
 mod memory;
+mod mixed_releases;
 mod readiness;
 mod reads;
 mod refused_entries;
 mod repair;
 mod requests;
 mod rolled_back;
+mod set_aside;
 mod shared_journal;
 mod store_refusals;
+mod two_consumers;
 mod unresponsive;
 mod watch;
 
@@ -239,4 +246,12 @@ async fn sell(fixture: &Fixture, sku: &str, units: i64) {
     for _ in 0..units {
         assert_deducted(&deduct(fixture, sku, RedisMethod::Script).await);
     }
+}
+
+/// Runs a consumer until `stop` is cancelled. Returns how many entries it applied although SQL had them.
+async fn consume(consumer: JournalConsumer, stop: CancellationToken) -> u64 {
+    let repeated = AtomicU64::new(0);
+    let count = |again| _ = repeated.fetch_add(again, Ordering::SeqCst);
+    consumer.run(stop, |report| count(report.repeated)).await;
+    repeated.into_inner()
 }

@@ -32,6 +32,11 @@ pub(super) fn check_version(text: &str) -> Result<(), String> {
     }
 }
 
+/// Whether the field `v` of an entry has a version that only later releases read.
+pub(super) fn is_newer(text: &str) -> bool {
+    text.parse().is_ok_and(|version: u32| version > VERSION)
+}
+
 /// The id of a stream entry: milliseconds, and a number within the millisecond. Ids compare by value,
 /// not as text: `9-0` comes before `10-0`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, FromRow)]

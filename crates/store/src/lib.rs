@@ -18,7 +18,8 @@ mod router;
 mod sql;
 
 pub use self::redis::{
-    BEAT_EVERY, JournalConsumer, OnRedisLoss, RedisOptions, Repair, Repaired, WatchOn,
+    BEAT_EVERY, JournalConsumer, JournalReport, OnRedisLoss, RedisOptions, RejectedEntry, Repair,
+    Repaired, WatchOn,
 };
 pub use all_audits::AllAudits;
 pub use router::{StoreRouter, Stores, connect};

@@ -33,7 +33,6 @@ mod errors;
 mod idempotency;
 mod keys;
 mod levels;
-mod operations;
 mod repair;
 mod scripts;
 mod server_check;
@@ -47,8 +46,10 @@ use capacity::Capacity;
 use connection::{Connector, SharedConnection};
 pub use consumer::JournalConsumer;
 use errors::{bad_answer, connecting};
+use idempotency::UnknownOutcomes;
 use keys::Keys;
 use scripts::Answer;
+pub use streams::{JournalReport, RejectedEntry};
 use update::WriteRequest;
 
 /// How to connect to Redis, and the limits of its use.
@@ -128,6 +129,7 @@ pub(super) struct RedisStore {
     exclusive: Pool<Connector>,
     batches: Batches,
     capacity: Arc<Capacity>,
+    unknown: UnknownOutcomes,
     options: RedisOptions,
 }
 
@@ -163,6 +165,7 @@ impl RedisStore {
             capacity,
             shared,
             exclusive,
+            unknown: UnknownOutcomes::default(),
             options,
         })
     }
@@ -196,10 +199,15 @@ impl RedisStore {
         self.shared.read(&Cmd::ping()).await
     }
 
-    /// Checks that this is still the Redis of the ledger, before entries are deleted.
-    pub(super) async fn confirm(&self) -> Result<(), StoreError> {
-        let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
-        self.binding.confirm(&mut connection).await
+    /// Checks that this connection leads to the Redis of the ledger, before entries are deleted. If not,
+    /// closes it.
+    async fn confirm(&self, shared: &SharedConnection) -> Result<(), StoreError> {
+        let (mut connection, _) = shared.get().await.map_err(connecting)?;
+        let confirmed = self.binding.confirm(&mut connection).await;
+        if confirmed.is_err() {
+            shared.close();
+        }
+        confirmed
     }
 
     /// Checks the same, and shows the other replicas that this Redis is used: increases the beat if
@@ -239,9 +247,21 @@ impl RedisStore {
         deduction: &Deduction,
         how: RedisMethod,
     ) -> Result<AttemptOutcome, StoreError> {
+        let (operation, deadline) = (deduction.operation.0, deduction.deadline);
+        let attempt = self.try_deduct(deduction, how).await;
+        self.unknown.observe(operation, deadline, &attempt);
+        attempt
+    }
+
+    async fn try_deduct(
+        &self,
+        deduction: &Deduction,
+        how: RedisMethod,
+    ) -> Result<AttemptOutcome, StoreError> {
         let key = deduction.idempotency.as_ref();
         let row = LedgerRow::from_deduction(deduction, None);
         let mut request = Arc::new(WriteRequest::new(self.keys().await?, row, key));
+        Arc::make_mut(&mut request).uncheck(&self.unknown);
         for _ in 0..levels::MAX_LOADS {
             let answer = match how {
                 RedisMethod::Script => {
@@ -256,7 +276,7 @@ impl RedisStore {
                 }
                 Answer::KeyMayBeLost => Arc::make_mut(&mut request).key_checked = true,
                 Answer::Absent => {
-                    Arc::make_mut(&mut request).key_checked = key.is_none();
+                    Arc::make_mut(&mut request).uncheck(&self.unknown);
                     match self.load(&deduction.sku, &deduction.warehouse).await? {
                         Some(Home::Redis) => {}
                         Some(home) => return Ok(AttemptOutcome::WrongHome(home)),

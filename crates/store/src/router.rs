@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use crate::redis::RedisStore;
 use crate::sql::{self, LedgerQueries, SqlBackend};
 use crate::{
-    AttemptOutcome, JournalConsumer, RedisMethod, RedisOptions, Repair, Result, StoreError,
+    AttemptOutcome, JournalConsumer, RedisMethod, RedisOptions, RejectedEntry, Result, StoreError,
     StoreOptions,
 };
 use stocklock_core::ports::{
@@ -24,6 +24,7 @@ use stocklock_core::stock::{
 
 mod level_changes;
 mod operations;
+mod redis_home;
 
 /// How many SKUs' homes are cached.
 const CACHED_HOMES: usize = 100_000;
@@ -69,6 +70,17 @@ impl Stores {
     pub fn journal_consumer(&self, replica: &str) -> Option<JournalConsumer> {
         let redis = Arc::clone(self.store.redis.as_ref()?);
         Some(JournalConsumer::new(redis, replica))
+    }
+
+    /// The journal entries that SQL refuses. Empty if there is no Redis.
+    ///
+    /// # Errors
+    /// Redis or SQL does not answer.
+    pub async fn rejected_entries(&self) -> Result<Vec<RejectedEntry>> {
+        match &self.store.redis {
+            Some(redis) => redis.rejected_entries().await,
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Removes all stock and journals of this ledger from Redis, if there is one. For a ledger that
@@ -120,55 +132,6 @@ impl StoreRouter {
     /// The database does not answer, or refuses writes.
     pub async fn check_writable(&self) -> Result<()> {
         self.sql.check_writable().await
-    }
-
-    /// Makes one cheap round trip to the Redis that holds stock.
-    ///
-    /// # Errors
-    /// Redis does not answer, or is not configured.
-    pub async fn ping_redis(&self) -> Result<()> {
-        self.redis()?.ping().await
-    }
-
-    /// Checks that Redis is still the one that has the stock of this ledger, and shows other replicas
-    /// that it is used: increases a beat in the database if it is still `seen`. Returns the beat.
-    ///
-    /// # Errors
-    /// A server does not answer. [`StoreError::NotBound`] if the stock is not in this Redis.
-    pub async fn confirm_redis(&self, seen: i64) -> Result<i64> {
-        self.redis()?.beat(seen).await
-    }
-
-    /// Asks Redis for its memory. From then on, changes are refused if it is almost full. Returns the
-    /// used share of `maxmemory`, or `None` if there is no maximum.
-    ///
-    /// # Errors
-    /// Redis does not answer, or has not the stock of this ledger.
-    pub async fn check_redis_memory(&self) -> Result<Option<f64>> {
-        self.redis()?.check_memory().await
-    }
-
-    /// Makes the configured Redis the one that has the stock of this ledger, because an operator says
-    /// so. Its levels are loaded again, from its journals or from SQL, whichever is later. Returns
-    /// whether that changed anything.
-    ///
-    /// # Errors
-    /// A server does not answer. It can be repeated.
-    pub async fn adopt_redis(&self) -> Result<bool> {
-        self.redis()?.adopt().await
-    }
-
-    /// Corrects levels in Redis that are too high because Redis has lost sales that SQL has. Returns
-    /// what it did in each warehouse; nothing if there is no such SKU. `None` if its home is SQL.
-    ///
-    /// # Errors
-    /// A store does not answer. It can be repeated.
-    pub async fn repair(&self, sku: &Sku) -> Result<Option<Vec<Repair>>> {
-        match self.home_of(sku).await? {
-            None => Ok(Some(Vec::new())),
-            Some(Home::Sql) => Ok(None),
-            Some(Home::Redis) => self.redis()?.repair(sku).await.map(Some),
-        }
     }
 
     /// Settings of the servers under which a promise does not hold. Each sentence says what to set.
@@ -386,6 +349,11 @@ impl DeductionStore for StoreRouter {
         }
         // Redis executes one script after the other, so no earlier one is still to come.
         let key = deduction.idempotency.as_ref();
-        Ok(self.recorded(sku, *operation, key).await?.into())
+        if let Some(movement) = self.recorded(sku, *operation, key).await? {
+            return Ok(Some(movement).into());
+        }
+        // Redis may have lost everything since the last attempt.
+        let recorded = self.sql.recorded(sku, *operation, key).await?;
+        Ok(recorded.filter(|movement| movement.sku == *sku).into())
     }
 }

@@ -1,9 +1,9 @@
 //! The SQL stores: SQLite, MariaDB/MySQL and PostgreSQL.
 //!
-//! Each transaction is written once, in `flows`, `reads` and `journal_sink`. A [`Dialect`] supplies
-//! the statements and the few operations that differ. READ COMMITTED everywhere, set explicitly, so
-//! that no decision is based on a snapshot that is older than the row locks. Retries of whole
-//! operations are the caller's ([`stocklock_core::deduct`]).
+//! Each transaction is written once, in `flows`, `reads`, `apply` and `journal_sink`. A [`Dialect`]
+//! supplies the statements and the few operations that differ. READ COMMITTED everywhere, set
+//! explicitly, so that no decision is based on a snapshot that is older than the row locks. Retries
+//! of whole operations are the caller's ([`stocklock_core::deduct`]).
 
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use stocklock_core::stock::{
     Audit, Home, LedgerPage, LevelCursor, MovementFilter, Sku, StockLevel,
 };
 
+mod apply;
 mod audit;
 mod checkpoints;
 mod conditional_write;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::pin::pin;
+use std::slice;
 use std::sync::Arc;
 use std::thread;
 
@@ -16,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::{runtime, spawn};
 
+use super::store_refusals::Private;
 use super::{assert_exact, deduct, fixture, fixture_with_journal_limit, flush, run, sell};
 use crate::store_contract::fixture::{
     Attempt, Fixture, On, deduction, deduction_with_key, redis_options,
@@ -203,7 +205,7 @@ async fn batch_that_fills_the_journal_is_accepted_in_part() {
 }
 
 #[tokio::test]
-async fn applied_movements_free_the_journal_unreadable_ones_do_not() {
+async fn applied_and_unreadable_entries_free_the_journal() {
     let fixture = fixture_with_journal_limit(9).await;
     fixture.put("a", 100).await;
     all(&fixture, &of_one_sku([1; 5])).await;
@@ -213,9 +215,9 @@ async fn applied_movements_free_the_journal_unreadable_ones_do_not() {
     all(&fixture, &of_one_sku([1; 4])).await;
     assert_eq!(refused_as_full(&fixture, 1).await, 1);
     fixture.settle().await;
-    assert_eq!(entries(&fixture).await, [1]);
-    // The unreadable entry counts as one movement.
-    assert_eq!(refused_as_full(&fixture, 12).await, 4);
+    assert_eq!(entries(&fixture).await, [0; 0]);
+    // The unreadable entry is set aside.
+    assert_eq!(refused_as_full(&fixture, 12).await, 3);
 }
 
 /// The counter of waiting movements is not trusted beyond the number of entries.
@@ -310,4 +312,31 @@ async fn deduction_behind_aborted_calls_has_an_unknown_outcome() {
     other.join().unwrap();
     let outcome = third.await;
     assert_matches!(outcome, Err(StoreError::OutcomeUnknown(..)));
+}
+
+/// The others of the batch need no memory.
+#[tokio::test]
+async fn refused_sale_fails_no_other_of_its_batch() {
+    let redis = Private::start(&[]).await;
+    let fixture = &redis.fixture;
+    let known = deduction_with_key("a", 1, "known");
+    all(fixture, slice::from_ref(&known)).await;
+    redis.run("CONFIG SET maxmemory 1").await;
+    let orders = [
+        deduction("a", 8),
+        known,
+        deduction("a", 10),
+        deduction("a", 3),
+    ];
+    let attempts = try_all(fixture, &orders).await;
+    redis.run("CONFIG SET maxmemory 0").await;
+    let [sold, replay, short, other] = &attempts[..] else {
+        panic!("{attempts:?}")
+    };
+    for refused in [sold, other] {
+        assert_matches!(refused, Err(StoreError::Unavailable(..)));
+    }
+    assert_matches!(replay, Ok(AttemptOutcome::Duplicate));
+    assert_matches!(short, Ok(AttemptOutcome::Insufficient { available: 8 }));
+    assert_exact(fixture, "a", 2, 8).await;
 }

@@ -134,8 +134,24 @@ async fn unreadable_entry_stays_visible_and_blocks_no_other() {
         let audit = fixture.audit("a").await;
         assert_eq!((audit.sold, audit.on_hand, audit.drift()), (3, 7, 0));
         assert_eq!((audit.pending, audit.consistent()), (1, false));
-        assert_eq!(length(&fixture, &journal).await, 1);
+        assert_eq!(length(&fixture, &journal).await, 0);
+        let rejected = fixture.key("rejected:*").await;
+        assert_eq!(length(&fixture, &rejected).await, 1);
     }
+}
+
+/// A replica of a newer release applies it.
+#[tokio::test]
+async fn entry_of_a_newer_format_stays_in_its_journal() {
+    let fixture = Fixture::on(On::Redis).await;
+    fixture.put("a", 10).await;
+    sell(&fixture, "a", 1).await;
+    let journal = fixture.key("journal:*").await;
+    let newer = ["XADD", &journal, "*", "v", "2", "level", "b"];
+    run::<String>(&fixture, &newer).await;
+    sell(&fixture, "a", 2).await;
+    assert_exact(&fixture, "a", 3, 7).await;
+    assert_eq!(length(&fixture, &journal).await, 1);
 }
 
 #[tokio::test]

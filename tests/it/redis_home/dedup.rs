@@ -3,13 +3,18 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition, RedisMethod};
+use stocklock::ports::{
+    AttemptOutcome, ChangeOutcome, Condition, Expiry, LateAttempt, RedisMethod, StoreError,
+};
 use stocklock::ports::{DeductionStore as _, LedgerReader as _, LevelStore as _};
 use stocklock::stock::{Adjustment, Deduction};
 use stocklock_testkit::assert_matches;
 
 use super::{assert_exact, deduct, fixture, flush, run};
-use crate::store_contract::fixture::{Fixture, On, adjustment, deduction_with_key};
+use crate::store_contract::fixture::{
+    Attempt, Fixture, On, adjustment, deduction, deduction_with_key, redis_options,
+};
+use crate::support::proxy::Proxy;
 use crate::support::services::Backend;
 
 /// How many operations Redis remembers.
@@ -34,16 +39,20 @@ enum Way {
 
 impl Way {
     async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> AttemptOutcome {
+        let attempt = self.try_deduct(fixture, deduction).await;
+        attempt.expect("no error")
+    }
+
+    async fn try_deduct(self, fixture: &Fixture, deduction: &Deduction) -> Attempt {
         let store = &fixture.store;
-        let attempt = match self {
+        match self {
             Self::Script => store.deduct_in_redis(deduction, RedisMethod::Script).await,
             Self::Watch => store.deduct_in_redis(deduction, RedisMethod::Watch).await,
             Self::Write => {
                 let read = fixture.level(deduction.sku.as_str()).await;
                 store.write_back(deduction, &read, Condition::Version).await
             }
-        };
-        attempt.expect("no error")
+        }
     }
 }
 
@@ -125,6 +134,27 @@ async fn key_is_found_in_sql_after_redis_has_lost_everything(
     assert_exact(&fixture, "b", 1, 9).await;
 }
 
+/// Goal: a sale whose answer was lost is not refused because Redis has lost it since.
+#[tokio::test]
+async fn late_attempt_finds_in_sql_what_redis_has_lost() {
+    let fixture = Fixture::on(On::Redis).await;
+    fixture.put("a", 1).await;
+    let late = async |sale: &Deduction| {
+        let late = fixture.store.late_attempt(sale, Expiry::passed()).await;
+        late.expect("no error")
+    };
+    let sale = deduction_with_key("a", 1, "k");
+    Way::Script.deduct(&fixture, &sale).await;
+    fixture.settle().await;
+    flush(&fixture).await;
+    let LateAttempt::Recorded(found) = late(&sale).await else {
+        panic!("the sale is in SQL");
+    };
+    assert_eq!(found.operation, sale.operation);
+    let other = late(&deduction_with_key("a", 1, "other")).await;
+    assert_matches!(other, LateAttempt::Dead);
+}
+
 #[tokio::test]
 async fn adjustment_in_sql_is_not_repeated_after_a_loss_of_redis() {
     let fixture = Fixture::on(On::Redis).await;
@@ -174,4 +204,37 @@ async fn sql_is_asked_for_keys_only_after_a_recent_loss(
     }
     let duplicate = sell().await == AttemptOutcome::Duplicate;
     assert_eq!(duplicate, asked);
+}
+
+/// Goal: a sale without a key whose answer was lost is not made again, although Redis has lost it since:
+/// SQL has it.
+#[rstest]
+#[case(Way::Script, b"\"single-sql\"")]
+#[case(Way::Watch, b"EXEC\r\n")]
+#[case(Way::Write, b"\"single-sql\"")]
+#[tokio::test]
+async fn lost_sale_without_a_key_is_found_in_sql(#[case] way: Way, #[case] sent: &[u8]) {
+    let near = Fixture::on(On::Redis).await;
+    let redis = near.redis_url().expect("stock lives in Redis");
+    let (proxy, url) = Proxy::before(redis).await;
+    let far = Fixture::at(Backend::Sqlite, near.url.clone()).await;
+    let far = far.with(redis_options(&url));
+    near.put("a", 10).await;
+    // From now on Redis knows the scripts.
+    way.deduct(&far, &deduction("a", 1)).await;
+    let sale = deduction("a", 1);
+    let cut = proxy.cut_after(sent, 1);
+    let attempt = way.try_deduct(&far, &sale).await;
+    assert_matches!(attempt, Err(StoreError::OutcomeUnknown(..)));
+    assert_eq!(cut.fired(), 1);
+    near.settle().await;
+    flush(&near).await;
+
+    assert_eq!(way.deduct(&far, &sale).await, AttemptOutcome::Duplicate);
+
+    let recorded = far.store.recorded(&sale.sku, sale.operation, None).await;
+    assert_eq!(recorded.unwrap().expect("it is in SQL").delta, -1);
+    let other = way.deduct(&far, &deduction("a", 1)).await;
+    assert_matches!(other, AttemptOutcome::Deducted { .. });
+    assert_exact(&near, "a", 3, 7).await;
 }

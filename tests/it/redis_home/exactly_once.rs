@@ -27,11 +27,8 @@ const CYCLES: usize = 3;
 const TRIES: usize = 4;
 /// How many units are sold at once.
 const AT_ONCE: usize = 8;
-/// A consumer takes over what another one has read after two seconds; the rest is slack.
+/// A consumer takes over what another one has read after three seconds; the rest is slack.
 const APPLIED_WITHIN: Duration = Duration::from_secs(10);
-
-/// Part of the request that acknowledges entries: the second of its keys, and the group.
-const ACK: &[u8] = b":journal\r\n$6\r\nledger\r\n";
 
 /// What dies, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +62,7 @@ impl Scene {
         let to_redis = Proxy::before(&redis.url).await;
         let survivor = Process::lab(server.url(), &[("REDIS_URL", &redis.url)]).await;
         create(&survivor, SKU, STOCK).await;
-        Self {
+        let mut scene = Self {
             backend,
             server,
             redis,
@@ -73,7 +70,10 @@ impl Scene {
             to_redis,
             survivor,
             sold: Vec::new(),
-        }
+        };
+        // Creates the journal.
+        scene.sell().await;
+        scene
     }
 
     /// Sells some units, all at once.
@@ -104,7 +104,7 @@ impl Scene {
         let mut victim = Process::lab(&self.to_database.1, &variables).await;
         let commit = self.backend.commit_message();
         let held = match death {
-            Death::BeforeAck => self.to_redis.0.hold_request(ACK),
+            Death::BeforeAck => self.to_redis.0.hold_request(&ack(&self.redis.url).await),
             Death::BeforeCommit | Death::OfDatabase => self.to_database.0.hold_request(commit),
         };
         self.sell_until(&held).await;
@@ -201,6 +201,14 @@ async fn every_entry_is_recorded_once_although_processes_die(
         scene.assert_all_applied().await;
         scene.die_in_the_middle(Death::OfDatabase).await;
     }
+}
+
+/// Part of the request that acknowledges entries: the end of its second key, and its third key. There
+/// must be one journal.
+pub(super) async fn ack(redis: &str) -> Vec<u8> {
+    let journal = &journals(redis).await[0];
+    let lease = journal.replace("journal", "consumer");
+    format!(":journal\r\n${}\r\n{lease}", lease.len()).into_bytes()
 }
 
 /// The operation in a line of an entry: the units left, and a movement that begins with its id.

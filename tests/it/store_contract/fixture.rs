@@ -10,7 +10,8 @@ use stocklock::stock::{
     Audit, Deduction, Durability, Home, LevelChange, Movement, Precondition, StockLevel, Warehouse,
 };
 use stocklock::store::{
-    LedgerQueries, OnRedisLoss, RedisOptions, StoreOptions, StoreRouter, Stores, WatchOn,
+    JournalConsumer, LedgerQueries, OnRedisLoss, RedisOptions, StoreOptions, StoreRouter, Stores,
+    WatchOn,
 };
 use stocklock_core::model::{Decisions, MemoryStore};
 use stocklock_testkit::assert_matches;
@@ -200,12 +201,18 @@ impl Fixture {
 
     /// Applies all journal entries in Redis to the ledger.
     pub(crate) async fn settle(&self) {
-        let stores = self.stores.as_ref();
-        if let Some(consumer) = stores.and_then(|stores| stores.journal_consumer("test")) {
+        if self.stores.is_some() {
             let stop = CancellationToken::new();
             stop.cancel();
-            consumer.run(stop, |_| ()).await;
+            self.consumer().run(stop, |_| ()).await;
         }
+    }
+
+    /// A consumer of the journals. The stock must be in Redis.
+    pub(crate) fn consumer(&self) -> JournalConsumer {
+        let stores = self.stores.as_ref();
+        let consumer = stores.and_then(|stores| stores.journal_consumer("test"));
+        consumer.expect("the stock is in Redis")
     }
 
     /// A store on the database at `url`, which is migrated first.

@@ -5,26 +5,19 @@
 //! already past that entry before the snapshot, Redis has lost entries that SQL has. Then the audit
 //! reads the ledger up to its own last entry.
 //!
-//! A level that Redis does not have is not loaded: it is as the last of its waiting entries left it, or
-//! else as SQL has it.
+//! A level that Redis does not have is not loaded: it is as its latest entry left it, which waits, or is
+//! in SQL.
 
 use std::collections::HashSet;
 
-use redis::Cmd;
-use redis::streams::StreamRangeReply;
 use uuid::Uuid;
 
 use super::RedisStore;
 use super::keys::Shard;
-use super::streams::StreamEntry;
+use super::streams::{Source, StreamEntry};
 use crate::StoreError;
 use crate::journal::EntryId;
-use crate::sql::ledger_row::LedgerRow;
 use stocklock_core::stock::{Audit, MovementKind, Sku, StockLevel, Warehouse};
-
-/// How many journal entries one command reads. A larger page would delay the deductions, which share
-/// the connection.
-const PAGE: u32 = 100;
 
 /// How often an audit is tried. Each time, a checkpoint would have to be written between the reads of
 /// Redis and of the ledger.
@@ -61,7 +54,16 @@ impl RedisStore {
         let Some((sums, recorded)) = ledger.await? else {
             return Ok(None);
         };
+        let mut latest = Vec::with_capacity(levels.len());
+        for ((warehouse, level), key) in warehouses.iter().zip(&levels).zip(&level_keys) {
+            let waiting = waiting.iter().filter(|entry| entry.level == *key);
+            latest.push(match level {
+                Some(level) => Some(level.clone()),
+                None => self.latest(sku, warehouse, waiting).await?,
+            });
+        }
         if levels.contains(&None) {
+            // After all reads of SQL: a level that is not loaded did not change.
             let (now, _) = self.snapshot(sku, &warehouses).await?;
             let is_loaded = |(then, now): (&Option<_>, &Option<_>)| then.is_none() && now.is_some();
             if levels.iter().zip(&now).any(is_loaded) {
@@ -69,13 +71,33 @@ impl RedisStore {
             }
         }
         let mut audits = Vec::with_capacity(warehouses.len());
-        for ((warehouse, level), key) in warehouses.iter().zip(levels).zip(&level_keys) {
+        for (level, key) in latest.iter().zip(&level_keys) {
             let waiting = waiting.iter().filter(|entry| entry.level == *key);
-            if let Some(sums) = sums.iter().find(|sums| sums.warehouse == *warehouse) {
-                audits.push(audit(sums, level, waiting, &recorded));
+            if let Some(level) = level {
+                let sums = sums.iter().find(|sums| sums.warehouse == level.warehouse);
+                audits.push(audit(level, sums, waiting, &recorded));
             }
         }
         Ok(Some(audits))
+    }
+
+    /// The level as its latest entry left it: the last of those that wait, or the last one in SQL.
+    async fn latest<'a>(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+        waiting: impl Iterator<Item = &'a StreamEntry>,
+    ) -> Result<Option<StockLevel>, StoreError> {
+        let Some((mut level, mirrored)) = self.sql.mirrored(sku, warehouse).await? else {
+            return Ok(None);
+        };
+        let parsed = waiting.filter_map(|entry| entry.parsed.as_ref().ok());
+        let later = parsed.filter(|entry| entry.id > mirrored);
+        if let Some(entry) = later.max_by_key(|entry| entry.id) {
+            (level.on_hand, level.held) = (entry.on_hand, entry.held);
+            level.backorder_limit = entry.backorder_limit;
+        }
+        Ok(Some(level))
     }
 
     /// Whether the journal has entries of this level that this build cannot read. The audit does not
@@ -91,44 +113,54 @@ impl RedisStore {
         Ok(waiting.iter().any(|entry| entry.parsed.is_err()))
     }
 
-    /// Reads the journal entries of these levels, up to `last`.
+    /// Reads the journal entries of these levels, up to `last`. Also those that SQL refuses.
     async fn waiting(
         &self,
         shard: Shard,
         levels: &[String],
         last: EntryId,
     ) -> Result<Vec<StreamEntry>, StoreError> {
-        let journal = self.keys_to_read().await?.journal(shard);
-        let mut found = Vec::new();
-        let mut from = "-".to_owned();
-        loop {
-            let command = Cmd::xrange_count(&journal, &from, last.to_string(), PAGE);
-            let page: StreamRangeReply = self.shared.read(&command).await?;
-            let Some(end) = page.ids.last() else {
-                return Ok(found);
-            };
-            from = format!("({}", end.id);
-            let entries = StreamEntry::parse_all(shard, page.ids);
-            found.extend(entries.filter(|entry| levels.contains(&entry.level)));
+        let is_of_levels = |entry: &StreamEntry| levels.contains(&entry.level);
+        let last_id = last.to_string();
+        let journal = self.read_stream(Source::Journal, shard, &last_id, is_of_levels);
+        let mut found = journal.await?;
+        // After the journal, so that no entry is missed that is set aside at this moment.
+        let is_earlier =
+            |entry: &StreamEntry| entry.entry.parse().is_ok_and(|id: EntryId| id <= last);
+        let is_waiting = |entry: &StreamEntry| is_of_levels(entry) && is_earlier(entry);
+        let refused = self.read_stream(Source::Rejected, shard, "+", is_waiting);
+        for refused in refused.await? {
+            if !found.iter().any(|entry| entry.entry == refused.entry) {
+                found.push(refused);
+            }
         }
+        Ok(found)
     }
 }
 
-/// Adds the movements that wait in the journal to the ledger's sums. `level`: the level in Redis, if it
-/// is there. If not, the sums have the level that SQL has.
+/// Adds the movements that wait in the journal to the ledger's sums.
 fn audit<'a>(
-    sums: &Audit,
-    level: Option<StockLevel>,
+    level: &StockLevel,
+    sums: Option<&Audit>,
     waiting: impl Iterator<Item = &'a StreamEntry>,
     recorded: &HashSet<Uuid>,
 ) -> Audit {
-    let mut audit = sums.clone();
-    audit.pending = 0;
+    let mut audit = Audit {
+        warehouse: level.warehouse.clone(),
+        received: sums.map_or(0, |sums| sums.received),
+        sold: sums.map_or(0, |sums| sums.sold),
+        on_hand: level.on_hand,
+        held: level.held,
+        backorder_limit: level.backorder_limit,
+        pending: 0,
+    };
     for entry in waiting {
         // An entry that cannot be parsed counts as pending.
         audit.pending += i64::from(entry.parsed.is_err());
-        let is_recorded = |row: &&LedgerRow| recorded.contains(&row.operation_id);
-        for row in entry.movements().iter().filter(|row| !is_recorded(row)) {
+        for row in entry.movements() {
+            if recorded.contains(&row.operation_id) {
+                continue;
+            }
             if row.kind == MovementKind::Deducted.as_str() {
                 audit.sold -= row.delta;
             } else {
@@ -136,16 +168,6 @@ fn audit<'a>(
             }
             audit.pending += 1;
         }
-        if let Ok(entry) = &entry.parsed
-            && !entry.movements.iter().all(|row| is_recorded(&row))
-        {
-            (audit.on_hand, audit.held) = (entry.on_hand, entry.held);
-            audit.backorder_limit = entry.backorder_limit;
-        }
-    }
-    if let Some(level) = level {
-        (audit.on_hand, audit.held) = (level.on_hand, level.held);
-        audit.backorder_limit = level.backorder_limit;
     }
     audit
 }

@@ -37,10 +37,9 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Opens a connection to the Redis of the ledger, whose commands may block on the server for up to
-    /// `blocking`.
-    pub(super) async fn connect(&self, blocking: Duration) -> RedisResult<MultiplexedConnection> {
-        let mut connection = self.connect_unchecked(blocking).await?;
+    /// Opens a connection to the Redis of the ledger.
+    pub(super) async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+        let mut connection = self.connect_unchecked().await?;
         if let Some(binding) = &self.binding {
             binding.admit(&mut connection).await?;
         }
@@ -48,14 +47,11 @@ impl Connector {
     }
 
     /// The same to any Redis.
-    pub(super) async fn connect_unchecked(
-        &self,
-        blocking: Duration,
-    ) -> RedisResult<MultiplexedConnection> {
+    pub(super) async fn connect_unchecked(&self) -> RedisResult<MultiplexedConnection> {
         // Set both limits, because the driver's default response timeout is 500 ms.
         let limits = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.limit))
-            .set_response_timeout(Some(self.limit + blocking));
+            .set_response_timeout(Some(self.limit));
         self.client
             .get_multiplexed_async_connection_with_config(&limits)
             .await
@@ -79,7 +75,7 @@ impl Manager for Connector {
 
     async fn create(&self) -> RedisResult<ExclusiveConnection> {
         Ok(ExclusiveConnection {
-            connection: self.connect(Duration::ZERO).await?,
+            connection: self.connect().await?,
             in_use: false,
         })
     }
@@ -151,7 +147,10 @@ impl SharedConnection {
     }
 
     /// Runs a script. The driver loads it if the server does not know it.
-    pub(super) async fn run(&self, script: &ScriptInvocation<'_>) -> Result<Vec<String>, Failed> {
+    pub(super) async fn run<T: FromRedisValue>(
+        &self,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T, Failed> {
         let (mut connection, attempt) = self.get().await.map_err(Failed::NotSent)?;
         let answer = script.invoke_async(&mut connection).await;
         self.drop_if_broken(answer, &attempt)
@@ -230,7 +229,7 @@ impl SharedConnection {
 
 /// Starts to connect in a separate task, because the caller may be cancelled before the end.
 fn start_connecting(connector: Connector) -> Attempt {
-    let task = tokio::spawn(async move { connector.connect(Duration::ZERO).await });
+    let task = tokio::spawn(async move { connector.connect().await });
     let connected = task.map(|ended| {
         ended.unwrap_or_else(|_| {
             let why = "the attempt to connect was aborted";

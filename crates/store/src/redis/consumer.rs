@@ -1,52 +1,74 @@
 //! The journal consumer: applies the entries of the journals to the SQL ledger.
 //!
-//! Every replica runs one consumer, and they share the work: Redis gives each entry to one consumer,
-//! and another consumer claims the entries of one that died. Guarantees:
-//! - An entry is acknowledged and deleted only after the SQL commit.
+//! Every replica runs one consumer, and they share the work: each takes leases of some journals, applies
+//! a batch of their entries, and gives the leases back. Guarantees:
+//! - An entry is removed only after the SQL commit, and only from the Redis of the ledger.
 //! - An entry that is applied twice is recorded once.
-//! - An entry that cannot be parsed or that SQL refuses stays in the journal, and the audit
-//!   counts it. It does not block other entries.
+//! - An entry that SQL refuses, although it takes others, is set aside and tried again every minute.
+//!   The audit counts it as pending. It does not block other entries.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::errors::{Failed, reading};
+use super::RedisStore;
+use super::connection::SharedConnection;
 use super::keys::Shard;
-use super::streams::StreamEntry;
-use super::{RedisStore, scripts};
+use super::streams::{JournalReport, Size, Source, StreamEntry};
 use crate::StoreError;
 use crate::journal::JournalEntry;
 
-mod groups;
+mod leases;
 mod warnings;
 
-use groups::{AT_ONCE, ConsumerConnection, GROUP};
+use leases::{Done, Leases, Portion};
 use warnings::{Backoff, EntryErrorLog};
 
-/// How long a consumer lets entries gather if it read only a few. A transaction for every few entries
+/// The pause before a consumer that found no entries looks again.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// How long a consumer lets entries gather if it found only a few. A transaction for every few entries
 /// would cost the database several times as much.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// How often a consumer claims entries and reports how many movements wait.
-const REFRESH_EVERY: Duration = Duration::from_millis(500);
+/// Fewer entries than this are few.
+const FEW: usize = 32;
 
-/// How often a consumer deletes the names of ended consumers.
-const RETIRE_EVERY: Duration = Duration::from_secs(5);
+/// A transaction takes no further entry once it has this many movements. It is fewer while SQL is too
+/// slow for this many.
+const MAX_BATCH: usize = 500;
 
-/// A transaction takes no further entry once it has this many movements.
-const BATCH: usize = 500;
+/// How often a consumer tries the entries again that were set aside.
+const RETRY_EVERY: Duration = Duration::from_mins(1);
+
+/// How many of them it tries in each shard.
+const RETRIED: usize = 100;
+
+/// An entry that can be applied: as read, and parsed.
+type Valid<'a, 'b> = (&'a StreamEntry, &'b JournalEntry);
 
 /// One consumer of all journals.
 #[derive(Debug)]
 pub struct JournalConsumer {
     store: Arc<RedisStore>,
+    /// Not the one that sales use: replies with many entries would delay them.
+    connection: SharedConnection,
     name: String,
-    /// Entries that were read and are not known to be applied.
-    backlog: Vec<StreamEntry>,
+    /// The number of batches so far.
+    batches: u64,
+    /// The shard with which the next batch begins.
+    next: usize,
+    /// Where to start in streams whose first entries stay.
+    starts: HashMap<(Source, Shard), String>,
+    /// The number of movements in a transaction: half of the last one that took too long.
+    size: usize,
+    /// When entries that were set aside were last tried.
+    retried: Option<Instant>,
+    /// How many entries were applied again since the last report.
+    repeated: u64,
     entry_errors: EntryErrorLog,
     backoff: Backoff,
 }
@@ -54,190 +76,297 @@ pub struct JournalConsumer {
 impl JournalConsumer {
     pub(crate) fn new(store: Arc<RedisStore>, replica: &str) -> Self {
         Self {
+            connection: SharedConnection::new(store.connector.clone()),
             store,
-            // Unique per process: a restarted replica claims the entries of its predecessor.
+            // Unique per process: a restarted replica must not have the leases of its predecessor.
             name: format!("{replica}-{:08x}", fastrand::u32(..)),
-            backlog: Vec::new(),
+            batches: 0,
+            // So that consumers begin with different shards.
+            next: fastrand::usize(..),
+            starts: HashMap::new(),
+            size: MAX_BATCH,
+            retried: None,
+            repeated: 0,
             entry_errors: EntryErrorLog::new(),
             backoff: Backoff::default(),
         }
     }
 
     /// Applies entries until `stop` is cancelled. Then it applies those added before and returns.
-    /// Calls `report` with the number of waiting movements, or `None` if it is unknown.
     ///
     /// # Cancel safety
-    /// After the future is dropped, other consumers claim the entries that it had read.
+    /// After the future is dropped, its leases end within seconds.
     pub async fn run(
         mut self,
         stop: CancellationToken,
-        report: impl Fn(Option<u64>) + Send + Sync,
+        report: impl Fn(JournalReport) + Send + Sync,
     ) {
-        while let Err(error) = self.consume(&stop, &report).await {
-            report(None);
-            self.backoff.warn_once(&error);
-            if stop.is_cancelled() {
-                return;
-            }
-            self.backoff.pause(&stop).await;
+        while !stop.is_cancelled() {
+            let pause = match self.batch(&report).await {
+                Ok(done) => {
+                    self.backoff.reset();
+                    match done {
+                        0 => IDLE,
+                        1..FEW => GATHER,
+                        _ => continue,
+                    }
+                }
+                Err(error) => self.failed(&error, &report),
+            };
+            // An error means that the pause is over.
+            let _ = timeout(pause, stop.cancelled()).await;
+        }
+        if let Err(error) = self.finish(&report).await {
+            self.failed(&error, &report);
         }
     }
 
-    /// Applies entries on one connection until `stop` is cancelled, or Redis or SQL fails.
-    async fn consume(
-        &mut self,
-        stop: &CancellationToken,
-        report: &(impl Fn(Option<u64>) + Sync),
-    ) -> Result<(), StoreError> {
-        let store = Arc::clone(&self.store);
-        let name = self.name.clone();
-        let mut connection = ConsumerConnection::open(&store, &name).await?;
-        let (mut refreshed, mut retired) = (None, None);
-        while !stop.is_cancelled() {
-            if is_due(&mut refreshed, REFRESH_EVERY) {
-                report(Some(connection.refresh().await.map_err(reading)?));
-                self.claim(&mut connection).await?;
-            }
-            if is_due(&mut retired, RETIRE_EVERY) {
-                connection.retire().await.map_err(reading)?;
-            }
-            if self.backlog.is_empty() {
-                self.backlog = connection.read_new(true).await.map_err(reading)?;
-            }
-            let few = (1..AT_ONCE).contains(&self.backlog.len());
-            match self.apply_backlog().await {
-                Ok(()) => {
-                    self.backoff.reset();
-                    if few {
-                        let _ = timeout(GATHER, stop.cancelled()).await;
-                    }
-                }
-                Err(error) => {
-                    self.backoff.warn_once(&error);
-                    self.backoff.pause(stop).await;
-                }
-            }
-        }
-        self.finish(&mut connection, report).await
+    /// Returns how long to pause.
+    fn failed(&mut self, error: &StoreError, report: impl Fn(JournalReport)) -> Duration {
+        report(self.report(None));
+        self.backoff.warn_once(error);
+        self.backoff.pause()
     }
 
     /// Applies the entries that are in the journals now. Entries that arrive later are left to other
     /// consumers, because they may never end.
-    async fn finish(
-        &mut self,
-        connection: &mut ConsumerConnection<'_>,
-        report: &(impl Fn(Option<u64>) + Sync),
-    ) -> Result<(), StoreError> {
-        connection.refresh().await.map_err(reading)?;
-        let mut left: u64 = connection.entries.values().sum();
-        self.claim(connection).await?;
-        self.apply_backlog().await?;
-        while left > 0 {
-            self.backlog = connection.read_new(false).await.map_err(reading)?;
-            if self.backlog.is_empty() {
+    async fn finish(&mut self, report: &impl Fn(JournalReport)) -> Result<(), StoreError> {
+        let mut left: u64 = self.sizes().await?.iter().map(|size| size.entries).sum();
+        // Other consumers have the leases of the first journals, perhaps not of the others.
+        let mut tries = Shard::all().count();
+        loop {
+            match self.batch(report).await? {
+                0 => tries -= 1,
+                done => left = left.saturating_sub(done as u64),
+            }
+            if left == 0 || tries == 0 {
                 break;
             }
-            left = left.saturating_sub(self.backlog.len() as u64);
-            self.apply_backlog().await?;
         }
-        report(Some(connection.refresh().await.map_err(reading)?));
+        let sizes = self.sizes().await?;
+        report(self.report(Some(&sizes)));
         Ok(())
     }
 
-    /// Claims entries of other consumers if the backlog is empty.
-    async fn claim(&mut self, connection: &mut ConsumerConnection<'_>) -> Result<(), StoreError> {
-        if self.backlog.is_empty() {
-            self.backlog = connection.claim().await.map_err(reading)?;
-        }
-        Ok(())
-    }
-
-    /// Applies the backlog to SQL in batches, and acknowledges each batch.
-    async fn apply_backlog(&mut self) -> Result<(), StoreError> {
-        while !self.backlog.is_empty() {
-            let size = batch_size(&self.backlog);
-            let batch: Vec<StreamEntry> = self.backlog.drain(..size).collect();
-            if let Err(error) = self.apply_batch(&batch).await {
-                // Entries that SQL refused stay in the journal and are claimed again later.
-                if !matches!(error, StoreError::Bug(_)) {
-                    self.backlog.splice(0..0, batch);
-                }
-                return Err(error);
+    /// Applies one batch. Returns how many entries have left their journals.
+    async fn batch(&mut self, report: &impl Fn(JournalReport)) -> Result<usize, StoreError> {
+        let sizes = self.sizes().await?;
+        report(self.report(Some(&sizes)));
+        if is_due(&mut self.retried, RETRY_EVERY) {
+            let refused =
+                |(shard, size): (_, &Size)| (size.rejected > 0).then_some((shard, RETRIED));
+            let portions = Shard::all().zip(&sizes).filter_map(refused);
+            let portions = self.portions(Source::Rejected, portions);
+            if self.apply(Source::Rejected, portions).await? > 0 {
+                // The cause has ended, at least for some.
+                self.retried = None;
             }
         }
-        Ok(())
+        let portions = self.choose(&sizes);
+        let portions = self.portions(Source::Journal, portions);
+        self.apply(Source::Journal, portions).await
     }
 
-    async fn apply_batch(&mut self, batch: &[StreamEntry]) -> Result<(), StoreError> {
-        let mut valid = Vec::with_capacity(batch.len());
-        for read in batch {
+    async fn sizes(&self) -> Result<Vec<Size>, StoreError> {
+        Size::of_all(&self.connection, self.store.keys_to_read().await?).await
+    }
+
+    fn report(&mut self, sizes: Option<&[Size]>) -> JournalReport {
+        let sum = |number: fn(&Size) -> u64| sizes.map(|sizes| sizes.iter().map(number).sum());
+        JournalReport {
+            waiting: sum(|size| size.movements),
+            rejected: sum(|size| size.rejected),
+            repeated: std::mem::take(&mut self.repeated),
+        }
+    }
+
+    /// The shards whose journals fill a batch, each with its number of entries. The shards take turns.
+    fn choose(&mut self, sizes: &[Size]) -> Vec<(Shard, usize)> {
+        let mut left = self.size as u64;
+        let mut chosen = Vec::new();
+        let shards: Vec<_> = Shard::all().zip(sizes).collect();
+        self.next %= shards.len();
+        for &(shard, size) in shards.iter().cycle().skip(self.next).take(shards.len()) {
+            if left == 0 {
+                break;
+            }
+            if size.entries > 0 {
+                // As many entries as have `left` movements, if all have equally many.
+                let count = (left * size.entries).div_ceil(size.movements);
+                chosen.push((shard, usize::try_from(count).unwrap_or(usize::MAX)));
+                left = left.saturating_sub(size.movements);
+            }
+            self.next += 1;
+        }
+        chosen
+    }
+
+    fn portions(
+        &self,
+        source: Source,
+        chosen: impl IntoIterator<Item = (Shard, usize)>,
+    ) -> Vec<Portion> {
+        let portion = |(shard, count)| Portion {
+            shard,
+            start: match self.starts.get(&(source, shard)) {
+                Some(last) => format!("({last}"),
+                None => "-".to_owned(),
+            },
+            count,
+        };
+        chosen.into_iter().map(portion).collect()
+    }
+
+    /// Applies entries under their leases. Returns how many have left their stream.
+    async fn apply(&mut self, source: Source, portions: Vec<Portion>) -> Result<usize, StoreError> {
+        if portions.is_empty() {
+            return Ok(0);
+        }
+        self.batches += 1;
+        let token = format!("{}.{}", self.name, self.batches);
+        let (store, connection) = (Arc::clone(&self.store), self.connection.clone());
+        let mut leases = Leases::new(&connection, store.keys_to_read().await?, source, token);
+        let read = leases.take(&portions).await?;
+        let entries: Vec<&StreamEntry> = read.iter().flatten().flatten().collect();
+        let mut done = Done::default();
+        let applied = leases.during(self.apply_all(&entries, &mut done)).await;
+        if matches!(applied, Ok(()) | Err(StoreError::Bug(_))) {
+            for (portion, entries) in portions.iter().zip(&read) {
+                self.skip_staying(source, portion, entries.as_deref(), &done);
+            }
+        }
+        // A Redis that is no longer the ledger's keeps its entries. The leases end by themselves.
+        let ended = match store.confirm(&connection).await {
+            Ok(()) => leases.end(&done).await,
+            Err(error) => Err(error),
+        };
+        applied?;
+        ended?;
+        Ok(done.len())
+    }
+
+    /// If entries stay in their stream, the next batch starts after those that this one has read.
+    fn skip_staying(
+        &mut self,
+        source: Source,
+        portion: &Portion,
+        read: Option<&[StreamEntry]>,
+        done: &Done<'_>,
+    ) {
+        let Some(read) = read else { return };
+        let place = (source, portion.shard);
+        let any_stays = done.len_of(portion.shard) < read.len();
+        match read.last() {
+            Some(last) if any_stays && read.len() >= portion.count => {
+                self.starts.insert(place, last.id.clone());
+            }
+            _ => _ = self.starts.remove(&place),
+        }
+    }
+
+    /// Applies the entries to SQL in transactions of `self.size` movements.
+    async fn apply_all<'a>(
+        &mut self,
+        entries: &[&'a StreamEntry],
+        done: &mut Done<'a>,
+    ) -> Result<(), StoreError> {
+        let mut valid = Vec::with_capacity(entries.len());
+        for read in entries.iter().copied() {
             match &read.parsed {
                 Ok(entry) => valid.push((read, entry)),
-                Err(why) => _ = self.entry_errors.warn_once(read, why),
+                Err(why) => {
+                    self.entry_errors.warn_once(read, why);
+                    // A replica of a newer release applies what it has written.
+                    if !read.is_newer && read.source == Source::Journal {
+                        done.refused.push((read, why.clone()));
+                    }
+                }
             }
         }
-        let entries: Vec<&JournalEntry> = valid.iter().map(|(_, entry)| *entry).collect();
+        let mut rest = &valid[..];
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(batch_size(rest, self.size));
+            let applied = self.apply_batch(batch, done).await;
+            self.size = match &applied {
+                Ok(()) => (2 * self.size).min(MAX_BATCH),
+                Err(error) if took_too_long(error) => (self.size / 2).max(1),
+                Err(_) => self.size,
+            };
+            applied?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    async fn apply_batch<'a>(
+        &mut self,
+        batch: &[Valid<'a, '_>],
+        done: &mut Done<'a>,
+    ) -> Result<(), StoreError> {
+        let entries: Vec<&JournalEntry> = batch.iter().map(|(_, entry)| *entry).collect();
         match self.store.sql.apply_entries(&entries).await {
-            Ok(()) => self.ack(valid.into_iter().map(|(read, _)| read)).await,
+            Ok(repeated) => {
+                self.repeated += repeated as u64;
+                done.applied.extend(batch.iter().map(|(read, _)| *read));
+                Ok(())
+            }
             // SQL refuses at least one entry: find out which.
-            Err(error @ StoreError::Bug(_)) => self.apply_each(&valid, error).await,
+            Err(error @ StoreError::Bug(_)) => self.apply_each(batch, done, error).await,
             Err(error) => Err(error),
         }
     }
 
-    /// Applies each entry in its own transaction. An entry that SQL refuses stays in the journal. If
-    /// SQL refuses all of several entries, the cause is probably not in the entries: then this
-    /// returns `refused`, so that the consumer pauses.
-    async fn apply_each(
+    /// Finds the entries that SQL refuses. They are set aside if it takes another one. If it refuses
+    /// all, the cause is probably not in the entries: then they stay, and this returns `error`, so that
+    /// the consumer pauses.
+    async fn apply_each<'a>(
         &mut self,
-        batch: &[(&StreamEntry, &JournalEntry)],
-        refused: StoreError,
+        batch: &[Valid<'a, '_>],
+        done: &mut Done<'a>,
+        error: StoreError,
     ) -> Result<(), StoreError> {
-        let (mut any_applied, mut any_logged) = (false, false);
-        for (read, entry) in batch {
+        let refused = self.find_refused(batch, done).await?;
+        if batch
+            .first()
+            .is_some_and(|(read, _)| read.source == Source::Rejected)
+        {
+            return Ok(());
+        }
+        if refused.len() == batch.len() {
+            return Err(error);
+        }
+        // The cause may have ended during the first try.
+        let refused: Vec<_> = refused.into_iter().map(|(entry, _)| entry).collect();
+        let refused = self.find_refused(&refused, done).await?;
+        let to_set_aside = refused.into_iter().map(|((read, _), why)| (read, why));
+        done.refused.extend(to_set_aside);
+        Ok(())
+    }
+
+    /// Applies each entry in its own transaction. Returns those that SQL refuses, with the reasons.
+    async fn find_refused<'a, 'b>(
+        &mut self,
+        batch: &[Valid<'a, 'b>],
+        done: &mut Done<'a>,
+    ) -> Result<Vec<(Valid<'a, 'b>, String)>, StoreError> {
+        let (mut refused, mut any_logged) = (Vec::new(), false);
+        for &(read, entry) in batch {
             match self.store.sql.apply_entries(&[entry]).await {
-                Ok(()) => {
-                    self.ack([*read]).await?;
-                    any_applied = true;
+                Ok(repeated) => {
+                    self.repeated += repeated as u64;
+                    done.applied.push(read);
                 }
-                Err(StoreError::Bug(why)) => any_logged |= self.entry_errors.warn_once(read, &why),
+                Err(StoreError::Bug(why)) => {
+                    any_logged |= self.entry_errors.warn_once(read, &why);
+                    refused.push(((read, entry), why.to_string()));
+                }
                 Err(error) => return Err(error),
             }
         }
-        if any_applied || batch.len() == 1 {
-            return Ok(());
-        }
-        if !any_logged {
+        if !refused.is_empty() && !any_logged {
             self.backoff.suppress();
         }
-        Err(refused)
-    }
-
-    /// Acknowledges and deletes entries that SQL has committed. They stay if the ledger is no longer
-    /// bound to this Redis.
-    async fn ack(&self, applied: impl IntoIterator<Item = &StreamEntry>) -> Result<(), StoreError> {
-        self.store.confirm().await?;
-        let keys = self.store.keys().await?;
-        let mut by_shard: BTreeMap<Shard, _> = BTreeMap::new();
-        for read in applied {
-            let script = by_shard.entry(read.shard).or_insert_with(|| {
-                let mut script = scripts::ACK.key(keys.journal(read.shard));
-                script.key(keys.counters(read.shard)).arg(GROUP);
-                script
-            });
-            script
-                .arg(&read.id)
-                .arg(&read.level)
-                .arg(read.movements().len());
-        }
-        for script in by_shard.values() {
-            self.store
-                .shared
-                .run(script)
-                .await
-                .map_err(Failed::writing)?;
-        }
-        Ok(())
+        Ok(refused)
     }
 }
 
@@ -250,14 +379,22 @@ fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
     due
 }
 
-/// How many entries of the backlog the next transaction applies.
-fn batch_size(backlog: &[StreamEntry]) -> usize {
+/// Whether a smaller transaction may succeed.
+fn took_too_long(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::TooSlow(_) | StoreError::LockWait(_) | StoreError::OutcomeUnknown(..)
+    )
+}
+
+/// How many entries the next transaction applies, which takes no further entry once it has this many
+/// movements.
+fn batch_size(entries: &[Valid<'_, '_>], most: usize) -> usize {
     let mut movements = 0;
-    let fits = |read: &&StreamEntry| {
+    let fits = |(_, entry): &&(_, &JournalEntry)| {
         let before = movements;
-        // An entry that could not be parsed counts as one movement.
-        movements += read.movements().len().max(1);
-        before < BATCH
+        movements += entry.movements.len();
+        before < most
     };
-    backlog.iter().take_while(fits).count()
+    entries.iter().take_while(fits).count()
 }

@@ -20,10 +20,10 @@ fn is_refused(error: &RedisError) -> bool {
         // In order: a replica after a failover; the server loads its data; a cluster that is down or
         // has moved the key; a MULTI with a refused command; out of memory; the disk is full; too few
         // replicas; another program's script runs too long; no permission; the password is missing or
-        // wrong; a script, a stream or a consumer group was lost.
+        // wrong; a script was lost.
         "READONLY" | "MASTERDOWN" | "LOADING" | "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK"
         | "EXECABORT" | "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "NOPERM" | "NOAUTH"
-        | "WRONGPASS" | "NOSCRIPT" | "UNBLOCKED" | "NOGROUP" => true,
+        | "WRONGPASS" | "NOSCRIPT" => true,
         // Redis 7.0 has no code for a script that lacks a permission.
         "ERR" => error
             .detail()
@@ -99,6 +99,15 @@ fn answered_or(lost: impl Fn(DriverError) -> StoreError, error: RedisError) -> S
     }
 }
 
+/// Converts the text of a server's error within the answer of a script, which has changed nothing.
+pub(super) fn refused(text: &str) -> StoreError {
+    let error = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
+    match error.and_then(redis::Value::extract_error) {
+        Ok(_) => bad_answer(text),
+        Err(error) => reading(error),
+    }
+}
+
 /// An answer that no script gives.
 pub(super) fn bad_answer(answer: impl std::fmt::Debug) -> StoreError {
     StoreError::Bug(format!("redis answered {answer:?}").into())
@@ -137,8 +146,6 @@ mod tests {
             "NOAUTH Authentication required.",
             "WRONGPASS invalid username-password pair",
             "ERR The user executing the script can't run this command or subcommand",
-            "NOGROUP No such key",
-            "UNBLOCKED the stream key no longer exists",
         ] {
             let error = writing(server_error(line));
             assert!(matches!(error, StoreError::Unavailable(..)), "{line}");

@@ -1,6 +1,12 @@
-//! Dedup entries: the executed operations that Redis remembers, each with its movement.
+//! Dedup entries: the executed operations that Redis remembers, each with its movement. And what must be
+//! looked up in SQL because Redis may have lost its dedup entry.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use redis::Cmd;
+use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::RedisStore;
 use super::keys::Shard;
@@ -10,6 +16,40 @@ use crate::journal::{EntryId, format_line, parse_line};
 use crate::sql::ledger_row::LedgerRow;
 use stocklock_core::ports::Server;
 use stocklock_core::stock::{Idempotency, Movement, OperationId, Sku};
+
+/// The operations without a key that have an attempt whose outcome is unknown, each with the time at
+/// which its caller is answered at the latest. Other operations without a key cannot be in SQL.
+#[derive(Debug, Default)]
+pub(super) struct UnknownOutcomes(Mutex<HashMap<Uuid, Instant>>);
+
+impl UnknownOutcomes {
+    pub(super) fn have(&self, operation: Uuid) -> bool {
+        self.lock().contains_key(&operation)
+    }
+
+    /// Remembers what an attempt has told about the operation.
+    pub(super) fn observe<T>(
+        &self,
+        operation: Uuid,
+        deadline: Instant,
+        attempt: &Result<T, StoreError>,
+    ) {
+        match attempt {
+            Ok(_) => _ = self.lock().remove(&operation),
+            Err(StoreError::OutcomeUnknown(..)) => {
+                let (mut operations, now) = (self.lock(), Instant::now());
+                operations.retain(|_, answered| *answered > now);
+                operations.insert(operation, deadline);
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Uuid, Instant>> {
+        // No code panics while it holds this mutex.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl RedisStore {
     /// Reads the movement in the dedup entry of this key, or of this operation if it has no key.
@@ -33,8 +73,8 @@ impl RedisStore {
         row.movement().map(Some)
     }
 
-    /// Looks up the key in SQL, because Redis may have lost its dedup entry, and creates the entry
-    /// again. Returns whether SQL has the key.
+    /// Looks up the operation in SQL, because Redis may have lost its dedup entry. Creates the entry of a
+    /// key again. Returns whether SQL has the operation.
     ///
     /// A movement in the journal still has its dedup entry. One case is missed: a consumer read the
     /// movement, Redis lost it, and the consumer has not applied it yet.
@@ -46,9 +86,10 @@ impl RedisStore {
         let (sku, operation) = (&request.row.sku, OperationId(request.row.operation_id));
         let recorded = self.sql.recorded(sku, operation, key).await?;
         // In SQL a key is unique per caller, in Redis per caller and SKU.
-        let (Some(key), Some(movement)) = (key, recorded.filter(|found| found.sku == *sku)) else {
+        let Some(movement) = recorded.filter(|found| found.sku == *sku) else {
             return Ok(false);
         };
+        let Some(key) = key else { return Ok(true) };
         let row = LedgerRow::from_movement(movement, key);
         let entry = format_line(row.available_after, &row.to_journal_text());
         let mut set = redis::cmd("SET");

@@ -15,7 +15,7 @@ use stocklock_core::stock::{Idempotency, OperationId, Sku, Warehouse};
 const SHARDS: u8 = 64;
 
 /// One of the [`SHARDS`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Shard(u8);
 
 impl Shard {
@@ -57,6 +57,17 @@ impl Keys {
     /// A stream: the movements that are not yet applied to SQL.
     pub(super) fn journal(&self, shard: Shard) -> String {
         format!("journal:{}", self.tag(shard))
+    }
+
+    /// A stream: the entries of the journal that SQL refuses. Each has its id in the journal as the
+    /// field `entry`, and why it was refused as the field `reason`.
+    pub(super) fn rejected(&self, shard: Shard) -> String {
+        format!("rejected:{}", self.tag(shard))
+    }
+
+    /// A string: the token of the consumer that applies the journal's entries.
+    pub(super) fn lease(&self, shard: Shard) -> String {
+        format!("consumer:{}", self.tag(shard))
     }
 
     /// A hash: `waiting` is the number of movements in the journal. For each level, the number of its

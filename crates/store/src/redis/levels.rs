@@ -166,7 +166,7 @@ impl RedisStore {
         warehouses: &[Warehouse],
     ) -> Result<Snapshot, StoreError> {
         let script = snapshot_of(self.keys_to_read().await?, sku, warehouses);
-        let answer = self.shared.run(&script).await.map_err(Failed::reading)?;
+        let answer: Vec<String> = self.shared.run(&script).await.map_err(Failed::reading)?;
         parse_snapshot(&answer, sku, warehouses)
     }
 
@@ -195,6 +195,7 @@ impl RedisStore {
             script
                 .key(keys.journal(shard))
                 .key(&counters)
+                .key(keys.rejected(shard))
                 .arg(since.unwrap_or_default())
                 .arg(acked.unwrap_or_default())
                 .arg(entry.to_string())
@@ -203,7 +204,7 @@ impl RedisStore {
                 .arg(level.backorder_limit)
                 .arg(level.version)
                 .arg(MIN_VERSION_JUMP);
-            let answer = self.shared.run(&script).await.map_err(Failed::writing)?;
+            let answer: Vec<String> = self.shared.run(&script).await.map_err(Failed::writing)?;
             let words: Vec<&str> = answer.iter().map(String::as_str).collect();
             match words[..] {
                 ["there" | "loaded"] => return Ok(Some(Home::Redis)),

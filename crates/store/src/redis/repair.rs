@@ -57,7 +57,7 @@ impl RedisStore {
             script.arg(audit.drift());
             script.arg(repairs.unwrap_or_default());
             script.arg(loaded.unwrap_or_default());
-            let answer = self.shared.run(&script).await.map_err(Failed::writing)?;
+            let answer: Vec<String> = self.shared.run(&script).await.map_err(Failed::writing)?;
             match &answer[..] {
                 [] => {}
                 [on_hand] => {

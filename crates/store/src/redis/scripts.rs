@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use redis::Script;
 
-use super::errors::bad_answer;
+use super::errors::{bad_answer, refused};
 use super::streams::PER_ENTRY;
 use crate::StoreError;
 use crate::journal::VERSION;
@@ -23,13 +23,22 @@ pub(super) static WRITE: LazyLock<Script> =
 pub(super) static LOAD: LazyLock<Script> =
     LazyLock::new(|| script("", include_str!("scripts/load.lua")));
 
-/// Acknowledges and deletes entries that are in SQL.
-pub(super) static ACK: LazyLock<Script> =
-    LazyLock::new(|| script("", include_str!("scripts/ack.lua")));
+/// Takes the lease of a journal, and reads entries.
+pub(super) static TAKE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/take.lua")));
 
-/// Deletes consumers that have ended.
-pub(super) static RETIRE: LazyLock<Script> =
-    LazyLock::new(|| script("", include_str!("scripts/retire.lua")));
+/// Renews a lease. KEYS: the lease. ARGV: its token, its length in milliseconds.
+pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "if redis.call('GET', KEYS[1]) == ARGV[1] then
+            redis.call('PEXPIRE', KEYS[1], ARGV[2])
+        end",
+    )
+});
+
+/// Removes entries that are in SQL, sets aside those that SQL refuses, and ends the lease.
+pub(super) static ACK: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/ack.lua")));
 
 /// Reads levels and the id of their journal's last entry in one snapshot.
 pub(super) static SNAPSHOT: LazyLock<Script> =
@@ -78,6 +87,9 @@ pub(super) enum Answer {
 
 impl Answer {
     pub(super) fn parse(answer: &str) -> Result<Self, StoreError> {
+        if let Some(error) = answer.strip_prefix("refused ") {
+            return Err(refused(error));
+        }
         let number = |text: &str| text.parse().map_err(|_| bad_answer(answer));
         let words: Vec<&str> = answer.split(' ').collect();
         Ok(match words[..] {

@@ -1,7 +1,5 @@
 //! Checks the server's version, mode and settings.
 
-use std::time::Duration;
-
 use redis::aio::MultiplexedConnection;
 
 use super::RedisStore;
@@ -16,7 +14,7 @@ impl RedisStore {
     /// Returns one sentence for each setting that breaks a guarantee or risks data loss.
     pub(crate) async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
         // Any server, whether or not the ledger is bound to it.
-        let connection = self.connector.connect_unchecked(Duration::ZERO).await;
+        let connection = self.connector.connect_unchecked().await;
         let mut connection = connection.map_err(connecting)?;
         let info = redis::cmd("INFO").query_async(&mut connection).await;
         let info: String = info.map_err(reading)?;

@@ -1,11 +1,20 @@
-//! Journal entries as Redis's streams have them.
+//! Journal entries as Redis's streams have them: in the journals, and among the entries that SQL
+//! refuses.
 
-use redis::from_redis_value;
-use redis::streams::StreamId;
+use redis::streams::{StreamId, StreamRangeReply};
+use redis::{Cmd, from_redis_value};
 
-use super::keys::Shard;
-use crate::journal::{self, JournalEntry, parse_movements};
+use super::RedisStore;
+use super::connection::SharedConnection;
+use super::keys::{Keys, Shard};
+use crate::StoreError;
+use crate::journal::{self, EntryId, JournalEntry, parse_movements};
 use crate::sql::ledger_row::LedgerRow;
+use stocklock_core::stock::Movement;
+
+/// How many entries one command reads. A larger page would delay the deductions, which share the
+/// connection.
+const PAGE: u32 = 100;
 
 /// The maximum number of movements in an entry. Redis needs less than a millisecond for this many.
 pub(super) const PER_ENTRY: u8 = 64;
@@ -18,23 +27,97 @@ pub(super) fn waiting_movements(entries: u64, counted: Option<&str>) -> u64 {
     counted.unwrap_or(0).min(most).max(entries)
 }
 
-/// An entry of a journal. Other programs can write to the stream, so parsing may fail.
+/// How much is in a journal.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    pub(super) entries: u64,
+    /// At least as many as entries.
+    pub(super) movements: u64,
+    /// How many of its entries SQL refuses. They are not in the journal any more.
+    pub(super) rejected: u64,
+}
+
+impl Size {
+    /// The sizes of all journals, in the order of the shards.
+    pub(super) async fn of_all(
+        connection: &SharedConnection,
+        keys: &Keys,
+    ) -> Result<Vec<Self>, StoreError> {
+        let mut commands = redis::pipe();
+        for shard in Shard::all() {
+            commands
+                .xlen(keys.journal(shard))
+                .hget(keys.counters(shard), "waiting")
+                .xlen(keys.rejected(shard));
+        }
+        let found: Vec<(u64, Option<String>, u64)> = connection.read_all(&commands).await?;
+        let sizes = found.into_iter().map(|(entries, counted, rejected)| Self {
+            entries,
+            movements: waiting_movements(entries, counted.as_deref()),
+            rejected,
+        });
+        Ok(sizes.collect())
+    }
+}
+
+/// A stream of a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    /// The journal.
+    Journal,
+    /// The entries of the journal that SQL refuses.
+    Rejected,
+}
+
+impl Keys {
+    pub(super) fn stream(&self, source: Source, shard: Shard) -> String {
+        match source {
+            Source::Journal => self.journal(shard),
+            Source::Rejected => self.rejected(shard),
+        }
+    }
+}
+
+/// An entry of a stream. Other programs can write to the stream, so parsing may fail.
 #[derive(Debug)]
 pub(super) struct StreamEntry {
+    pub(super) source: Source,
     pub(super) shard: Shard,
+    /// Its id in the stream.
     pub(super) id: String,
+    /// The id that it has, or had, in the journal.
+    pub(super) entry: String,
     /// The key of the level that the entry changed.
     pub(super) level: String,
+    /// Why SQL refused it, if that is known.
+    pub(super) reason: Option<String>,
+    /// Whether a later release wrote it in a format that this one cannot read.
+    pub(super) is_newer: bool,
     pub(super) parsed: Result<JournalEntry, String>,
 }
 
 impl StreamEntry {
-    pub(super) fn parse_all(shard: Shard, stream: Vec<StreamId>) -> impl Iterator<Item = Self> {
-        stream.into_iter().map(move |entry| Self {
-            shard,
-            level: field(&entry, "level").unwrap_or_default(),
-            parsed: parse(&entry),
-            id: entry.id,
+    pub(super) fn parse_all(
+        shard: Shard,
+        source: Source,
+        stream: Vec<StreamId>,
+    ) -> impl Iterator<Item = Self> {
+        stream.into_iter().map(move |read| {
+            let set_aside = |name| match source {
+                Source::Journal => None,
+                Source::Rejected => field(&read, name).ok(),
+            };
+            let entry = set_aside("entry").unwrap_or_else(|| read.id.clone());
+            Self {
+                source,
+                shard,
+                level: field(&read, "level").unwrap_or_default(),
+                reason: set_aside("reason"),
+                is_newer: field(&read, "v").is_ok_and(|version| journal::is_newer(&version)),
+                parsed: parse(&read, &entry),
+                entry,
+                id: read.id,
+            }
         })
     }
 
@@ -42,6 +125,116 @@ impl StreamEntry {
     pub(super) fn movements(&self) -> &[LedgerRow] {
         let parsed = self.parsed.as_ref();
         parsed.map_or(&[], |entry| &entry.movements)
+    }
+
+    /// How many movements the journal's counter has for the entry.
+    pub(super) fn counted(&self) -> usize {
+        match self.source {
+            Source::Journal => self.movements().len(),
+            Source::Rejected => 0,
+        }
+    }
+}
+
+/// What a journal consumer has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JournalReport {
+    /// How many movements wait in all journals. `None` if that is unknown.
+    pub waiting: Option<u64>,
+    /// How many entries SQL refuses. `None` if that is unknown.
+    pub rejected: Option<u64>,
+    /// How many entries it has applied since its last report although the ledger had them.
+    pub repeated: u64,
+}
+
+/// A journal entry that SQL refuses.
+#[derive(Debug)]
+pub struct RejectedEntry {
+    /// The id that it had in the journal.
+    pub id: String,
+    /// The key of its level in Redis.
+    pub level: String,
+    /// Why it was refused.
+    pub reason: String,
+    /// Its movements. None if they cannot be read.
+    pub movements: Vec<Movement>,
+}
+
+impl RejectedEntry {
+    fn of(read: StreamEntry) -> Result<Self, StoreError> {
+        let movements = read.movements().iter().cloned().map(LedgerRow::movement);
+        Ok(Self {
+            movements: movements.collect::<Result<_, _>>()?,
+            id: read.entry,
+            level: read.level,
+            reason: read.reason.unwrap_or_default(),
+        })
+    }
+}
+
+impl RedisStore {
+    /// The journal entries that SQL refuses.
+    pub(crate) async fn rejected_entries(&self) -> Result<Vec<RejectedEntry>, StoreError> {
+        let mut found = Vec::new();
+        for shard in Shard::all() {
+            let read = self.read_stream(Source::Rejected, shard, "+", |_| true);
+            let read = read.await?.into_iter().map(RejectedEntry::of);
+            found.extend(read.collect::<Result<Vec<_>, _>>()?);
+        }
+        Ok(found)
+    }
+
+    /// Reads a stream in pages, up to the entry `last`, and keeps the entries that `keep` selects.
+    pub(super) async fn read_stream(
+        &self,
+        source: Source,
+        shard: Shard,
+        last: &str,
+        keep: impl Fn(&StreamEntry) -> bool,
+    ) -> Result<Vec<StreamEntry>, StoreError> {
+        let stream = self.keys_to_read().await?.stream(source, shard);
+        let (mut found, mut from) = (Vec::new(), "-".to_owned());
+        loop {
+            let command = Cmd::xrange_count(&stream, &from, last, PAGE);
+            let page: StreamRangeReply = self.shared.read(&command).await?;
+            let Some(end) = page.ids.last() else {
+                return Ok(found);
+            };
+            from = format!("({}", end.id);
+            found.extend(StreamEntry::parse_all(shard, source, page.ids).filter(&keep));
+        }
+    }
+
+    /// Whether SQL has every movement that was written to a journal up to this time, in milliseconds
+    /// since 1970, and no script that expired by then can still write one.
+    pub(crate) async fn is_applied_past(&self, millis: i64) -> Result<bool, StoreError> {
+        let keys = self.keys_to_read().await?;
+        // Before the journals: ids of entries never go back.
+        let now = self.shared.millis().await?;
+        let mut commands = redis::pipe();
+        for shard in Shard::all() {
+            // An entry is deleted when SQL has it.
+            commands.xrange_count(keys.journal(shard), "-", "+", 1);
+        }
+        let oldest: Vec<StreamRangeReply> = self.shared.read_all(&commands).await?;
+        let is_later = |id: &str| id.parse().is_ok_and(|id: EntryId| id.millis > millis);
+        let mut oldest = oldest.iter().flat_map(|page| &page.ids);
+        if now <= millis || !oldest.all(|entry| is_later(&entry.id)) {
+            return Ok(false);
+        }
+        // After the journals: an entry may have been set aside since.
+        let sizes = Size::of_all(&self.shared, keys).await?;
+        for (shard, _) in Shard::all()
+            .zip(sizes)
+            .filter(|(_, size)| size.rejected > 0)
+        {
+            let is_earlier = |entry: &StreamEntry| !is_later(&entry.entry);
+            let earlier = self.read_stream(Source::Rejected, shard, "+", is_earlier);
+            if !earlier.await?.is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -53,7 +246,8 @@ fn field(entry: &StreamId, name: &str) -> Result<String, String> {
     from_redis_value(value.clone()).map_err(|error| error.to_string())
 }
 
-fn parse(entry: &StreamId) -> Result<JournalEntry, String> {
+/// Parses an entry that has, or had, this id in the journal.
+fn parse(entry: &StreamId, id: &str) -> Result<JournalEntry, String> {
     let number = |name| -> Result<i64, String> {
         let text = field(entry, name)?;
         text.parse()
@@ -63,7 +257,7 @@ fn parse(entry: &StreamId) -> Result<JournalEntry, String> {
     if entry.map.contains_key("v") {
         journal::check_version(&field(entry, "v")?)?;
     }
-    let id = entry.id.parse()?;
+    let id = id.parse()?;
     Ok(JournalEntry {
         id,
         movements: parse_movements(&field(entry, "movements")?, id)?,
@@ -121,12 +315,12 @@ mod tests {
             ("held", "x", "the field `held` is not a number: `x`"),
             ("movements", "", "is not a line of a journal entry"),
         ] {
-            let error = parse(&entry_with(name, text)).unwrap_err();
+            let error = parse(&entry_with(name, text), "12-3").unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
         let mut incomplete = entry_with("v", "1");
         incomplete.map.remove("held");
-        let error = parse(&incomplete).unwrap_err();
+        let error = parse(&incomplete, "12-3").unwrap_err();
         assert_eq!(error, "the field `held` is missing");
     }
 }

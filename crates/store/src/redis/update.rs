@@ -7,6 +7,7 @@ use redis::ScriptInvocation;
 use tokio::time::Instant;
 
 use super::errors::bad_answer;
+use super::idempotency::UnknownOutcomes;
 use super::keys::{Keys, Shard};
 use super::scripts::{self, Answer};
 use super::{RedisStore, attempt};
@@ -45,8 +46,8 @@ pub(super) struct WriteRequest {
     pub(super) movement: String,
     /// How long Redis keeps the dedup entry.
     pub(super) dedup_millis: i64,
-    /// Whether SQL does not have the idempotency key, or there is none. If false, and Redis may have
-    /// lost the key, SQL must be asked before the write.
+    /// Whether SQL does not have the operation or its key. If false, and Redis may have lost the dedup
+    /// entry, SQL must be asked before the write.
     pub(super) key_checked: bool,
 }
 
@@ -65,6 +66,12 @@ impl WriteRequest {
             key_checked: key.is_none(),
             row,
         }
+    }
+
+    /// Lets SQL be asked if there is a key, or `unknown` has the operation.
+    pub(super) fn uncheck(&mut self, unknown: &UnknownOutcomes) {
+        let has_key = self.row.idempotency_key.is_some();
+        self.key_checked = !has_key && !unknown.have(self.row.operation_id);
     }
 
     /// Adds the keys that `scripts/prelude.lua` reads.
@@ -162,12 +169,22 @@ impl RedisStore {
         let Some(read) = self.level(sku, warehouse).await? else {
             return Ok(ChangeOutcome::UnknownSku);
         };
+        let key = adjustment.idempotency.as_ref();
         let level = match adjusted(adjustment, &read) {
             Ok(level) => level,
-            Err(refused) => return Ok(refused),
+            Err(refused) => {
+                // Redis may have lost the key of the adjustment that took the last units.
+                let row = LedgerRow::from_adjustment(adjustment, &read);
+                let request = WriteRequest::new(self.keys().await?, row, key);
+                let is_recorded = key.is_some() && self.restore_from_sql(&request, key).await?;
+                return Ok(if is_recorded {
+                    ChangeOutcome::Duplicate
+                } else {
+                    refused
+                });
+            }
         };
         let row = LedgerRow::from_adjustment(adjustment, &level);
-        let key = adjustment.idempotency.as_ref();
         let written = (level, row, adjustment.deadline);
         self.write_level(written, &[read], key).await
     }
@@ -214,10 +231,23 @@ impl RedisStore {
     /// SQL for it.
     async fn write(
         &self,
+        request: WriteRequest,
+        key: Option<&Idempotency>,
+        wanted: &Wanted<'_>,
+    ) -> Result<Answer, StoreError> {
+        let operation = request.row.operation_id;
+        let answer = self.write_checked(request, key, wanted).await;
+        self.unknown.observe(operation, wanted.deadline, &answer);
+        answer
+    }
+
+    async fn write_checked(
+        &self,
         mut request: WriteRequest,
         key: Option<&Idempotency>,
         wanted: &Wanted<'_>,
     ) -> Result<Answer, StoreError> {
+        request.uncheck(&self.unknown);
         let answer = self.try_write(&request, wanted).await?;
         if answer != Answer::KeyMayBeLost {
             return Ok(answer);
@@ -247,7 +277,7 @@ impl RedisStore {
         for (level, version) in &wanted.expected_versions {
             script.key(level).arg(*version);
         }
-        let answer = self.shared.run(&script).await;
+        let answer = self.shared.run::<Vec<String>>(&script).await;
         let answer = answer.map_err(|failed| failed.writing().expiring(expiry))?;
         Answer::parse(answer.first().map_or("", String::as_str))
     }

@@ -41,6 +41,14 @@ pub(crate) trait Dialect: Server + Clone {
         values: &[Value<'_>],
     ) -> impl Future<Output = sqlx::Result<u64>> + Send;
 
+    /// Executes a statement on a list of at most [`ROWS_PER_LIST`] rows, and returns its rows. `$list`
+    /// in the text stands for the list. All rows have values of the same types.
+    fn fetch_list<T: AnyRow>(
+        connection: &mut Self::Connection,
+        text: &str,
+        list: &[Vec<Value<'_>>],
+    ) -> impl Future<Output = sqlx::Result<Vec<T>>> + Send;
+
     /// Writes a level and its movement, and commits both, in as few messages as possible. `None` if
     /// the condition does not hold.
     fn conditional_write(
@@ -51,7 +59,7 @@ pub(crate) trait Dialect: Server + Clone {
     /// Inserts movements from the journal, in as few messages as possible. A duplicate is an error.
     fn insert_entries(
         tx: &mut Transaction<Self>,
-        rows: &[&LedgerRow],
+        rows: &[LedgerRow],
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
     /// Settings of the server under which an acknowledged sale can be lost: one sentence each.
@@ -78,6 +86,10 @@ impl<T> AnyRow for T where
         + 'static
 {
 }
+
+/// How many rows one statement on a list takes. With the longest values they fit into one megabyte, the
+/// smallest `max_allowed_packet` in use.
+pub(crate) const ROWS_PER_LIST: usize = 500;
 
 /// For how many levels the servers keep a statement.
 const KEPT_LEVELS: usize = 4;

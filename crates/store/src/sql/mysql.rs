@@ -4,11 +4,11 @@
 //! times out undoes the statement only, so every error path rolls back. A lock on a key may cover the
 //! gap before it, so a wait for the ledger does not prove that the same key is in flight.
 
-use sqlx::MySql;
 use sqlx::query::Query;
+use sqlx::{MySql, MySqlConnection};
 
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{self, Dialect, Statement, Value, fetch, trusted};
+use super::dialect::{self, AnyRow, Dialect, Statement, Value, fetch, trusted};
 use super::errors::{Verdict, classify, in_autocommit};
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
@@ -40,6 +40,8 @@ impl Dialect for MySqlServer {
         created_at: "date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')",
         integer: "signed",
         entry_time: "from_unixtime($millis / 1000)",
+        upsert_levels: "VALUES $list ON DUPLICATE KEY UPDATE",
+        upserted: "VALUES($column)",
         no_table: " FROM dual",
         // MariaDB 10.11 would scan a level from its newest movement to where the page starts.
         use_index: " FORCE INDEX ($index)",
@@ -51,6 +53,19 @@ impl Dialect for MySqlServer {
     };
 
     fetch!(query);
+
+    /// As text: to prepare a statement for a list takes longer than to parse it, and would leave a
+    /// prepared statement for each length.
+    async fn fetch_list<T: AnyRow>(
+        connection: &mut MySqlConnection,
+        text: &str,
+        list: &[Vec<Value<'_>>],
+    ) -> sqlx::Result<Vec<T>> {
+        let list: Vec<String> = list.iter().map(|row| parameters::literals(row)).collect();
+        let text = trusted(text.replace("$list", &list.join(", ")));
+        let rows = sqlx::raw_sql(text).fetch_all(connection).await?;
+        rows.iter().map(T::from_row).collect()
+    }
 
     /// One call of a procedure, which is a whole transaction.
     async fn conditional_write(
@@ -74,7 +89,7 @@ impl Dialect for MySqlServer {
         }
     }
 
-    async fn insert_entries(tx: &mut Transaction<Self>, rows: &[&LedgerRow]) -> sqlx::Result<()> {
+    async fn insert_entries(tx: &mut Transaction<Self>, rows: &[LedgerRow]) -> sqlx::Result<()> {
         let inserted = bulk::insert(tx.send(), rows).await;
         tx.received(inserted)
     }

@@ -4,10 +4,10 @@
 //! The server limits how long a session waits for locks, runs a statement, or idles in a
 //! transaction.
 
-use sqlx::Postgres;
+use sqlx::{PgConnection, Postgres};
 
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{Dialect, Statement, fetch, query, trusted};
+use super::dialect::{AnyRow, Dialect, Statement, Value, fetch, query, trusted};
 use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
@@ -41,6 +41,8 @@ impl Dialect for PostgresServer {
         created_at: r#"to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#,
         integer: "bigint",
         entry_time: "to_timestamp($millis / 1000.0)",
+        upsert_levels: "$list ON CONFLICT (sku, warehouse) DO UPDATE SET",
+        upserted: "excluded.$column",
         no_table: "",
         use_index: "",
         begin_read_uncommitted: None,
@@ -56,6 +58,37 @@ impl Dialect for PostgresServer {
     };
 
     fetch!(query::<Postgres>);
+
+    /// With one array parameter per column, so that the text is always the same.
+    async fn fetch_list<T: AnyRow>(
+        connection: &mut PgConnection,
+        text: &str,
+        list: &[Vec<Value<'_>>],
+    ) -> sqlx::Result<Vec<T>> {
+        let types = list[0].iter().map(type_name).zip(1..);
+        let arrays = types.map(|(name, number)| format!("${number}::{name}[]"));
+        let arrays = arrays.collect::<Vec<_>>().join(", ");
+        let text = text.replace("$list", &format!("SELECT * FROM unnest({arrays})"));
+        let mut query = sqlx::query(trusted(text));
+        for (number, first) in list[0].iter().enumerate() {
+            macro_rules! bind_column {
+                ($variant:ident) => {
+                    query.bind(column(list, |row| match row[number] {
+                        Value::$variant(value) => value,
+                        other => unreachable!("{other:?} is not of the type of {first:?}"),
+                    }))
+                };
+            }
+            query = match first {
+                Value::Int(_) => bind_column!(Int),
+                Value::Text(_) => bind_column!(Text),
+                Value::Bytes(_) => bind_column!(Bytes),
+                Value::Uuid(_) => bind_column!(Uuid),
+            };
+        }
+        let rows = query.fetch_all(connection).await?;
+        rows.iter().map(T::from_row).collect()
+    }
 
     async fn conditional_write(
         pool: &Pool<Self>,
@@ -79,7 +112,7 @@ impl Dialect for PostgresServer {
         }
     }
 
-    async fn insert_entries(tx: &mut Transaction<Self>, rows: &[&LedgerRow]) -> sqlx::Result<()> {
+    async fn insert_entries(tx: &mut Transaction<Self>, rows: &[LedgerRow]) -> sqlx::Result<()> {
         let mut query = sqlx::query(trusted(insert_entries()))
             .bind(column(rows, |row| row.operation_id))
             .bind(column(rows, |row| row.sku.as_str()))
@@ -136,9 +169,18 @@ fn insert_entries() -> String {
     )
 }
 
+fn type_name(value: &Value<'_>) -> &'static str {
+    match value {
+        Value::Int(_) => "bigint",
+        Value::Text(_) => "text",
+        Value::Bytes(_) => "bytea",
+        Value::Uuid(_) => "uuid",
+    }
+}
+
 /// The values of one column, in the order of the rows.
-fn column<'a, T>(rows: &[&'a LedgerRow], value: impl Fn(&'a LedgerRow) -> T) -> Vec<T> {
-    rows.iter().copied().map(value).collect()
+fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
+    rows.iter().map(value).collect()
 }
 
 /// Updates the level and inserts the movement in one statement, which is a transaction by itself.

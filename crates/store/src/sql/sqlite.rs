@@ -12,13 +12,12 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{Dialect, Statement, fetch, query};
+use super::dialect::{AnyRow, Dialect, Statement, Value, fetch, query};
 use super::errors::{Inserted, before_commit};
-use super::journal_sink::insert_entry;
 use super::ledger_row::LedgerRow;
 use super::migration::{self, MigrationServer};
 use super::pool::{Pool, PooledConnection, Server, Transaction};
-use super::statements::{self, Words};
+use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
 use crate::{AttemptOutcome, Result};
 
 impl Dialect for SqliteFile {
@@ -34,6 +33,8 @@ impl Dialect for SqliteFile {
         created_at: "created_at",
         integer: "integer",
         entry_time: "strftime('%Y-%m-%dT%H:%M:%fZ', $millis / 1000.0, 'unixepoch')",
+        upsert_levels: "$list ON CONFLICT (sku, warehouse) DO UPDATE SET",
+        upserted: "excluded.$column",
         no_table: "",
         use_index: "",
         begin_read_uncommitted: None,
@@ -44,6 +45,21 @@ impl Dialect for SqliteFile {
     };
 
     fetch!(query::<Sqlite>);
+
+    async fn fetch_list<T: AnyRow>(
+        connection: &mut SqliteConnection,
+        text: &str,
+        list: &[Vec<Value<'_>>],
+    ) -> sqlx::Result<Vec<T>> {
+        let row = format!("({})", vec!["?"; list[0].len()].join(", "));
+        let rows = format!("VALUES {}", vec![row; list.len()].join(", "));
+        let statement = Statement {
+            // The text depends on the number of rows.
+            persistent: false,
+            ..Statement::built(text.replace("$list", &rows))
+        };
+        Self::fetch(connection, statement, &list.concat()).await
+    }
 
     /// One transaction with several statements. SQLite runs in this process, so one combined
     /// statement would save no round trip.
@@ -71,10 +87,17 @@ impl Dialect for SqliteFile {
         ))
     }
 
-    /// Inserts the rows one by one, and skips duplicates.
-    async fn insert_entries(tx: &mut Transaction<Self>, rows: &[&LedgerRow]) -> sqlx::Result<()> {
+    /// Inserts the rows one by one. SQLite runs in this process, so that costs no round trips.
+    async fn insert_entries(tx: &mut Transaction<Self>, rows: &[LedgerRow]) -> sqlx::Result<()> {
+        let [available, level_version, millis, number, ..] = &*NEXT_PARAMETERS;
+        let entry_time = Self::WORDS.entry_time.replace("$millis", millis);
         for row in rows {
-            insert_entry(tx, row).await?;
+            let statement = Statement::built(format!(
+                "INSERT INTO movement ({}, created_at, journal_millis, journal_number)
+                VALUES ({}, {available}, {level_version}, {entry_time}, {millis}, {number})",
+                *INSERT_COLUMNS, *INSERT_PARAMETERS,
+            ));
+            tx.execute(statement, &row.values()).await?;
         }
         Ok(())
     }

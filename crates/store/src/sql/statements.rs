@@ -31,6 +31,10 @@ pub(crate) struct Words {
     pub(crate) integer: &'static str,
     /// The time of the journal entry of the millisecond `$millis`.
     pub(crate) entry_time: &'static str,
+    /// Inserts the levels of a list, or updates those that exist: followed by assignments.
+    pub(crate) upsert_levels: &'static str,
+    /// The value of `$column` in the list of such a statement.
+    pub(crate) upserted: &'static str,
     /// Follows the columns of a query that reads no table.
     pub(crate) no_table: &'static str,
     /// Follows the table of a query that must use `$index`, if the optimizer would read more rows.

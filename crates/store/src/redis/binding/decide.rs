@@ -63,7 +63,7 @@ impl Binding {
     }
 
     async fn decide_now(&self, bind: bool) -> Result<Now, StoreError> {
-        let connection = self.connector.connect_unchecked(Duration::ZERO).await;
+        let connection = self.connector.connect_unchecked().await;
         let mut connection = connection.map_err(connecting)?;
         for _ in 0..MAX_STEPS {
             if let Some(now) = self.step(&mut connection, bind).await? {
@@ -174,7 +174,7 @@ impl Binding {
     /// Binds the ledger to this Redis because an operator says so. Returns whether it was bound to
     /// another one.
     pub(in crate::redis) async fn adopt(self: &Arc<Self>) -> Result<bool, StoreError> {
-        let connection = self.connector.connect_unchecked(Duration::ZERO).await;
+        let connection = self.connector.connect_unchecked().await;
         let mut connection = connection.map_err(connecting)?;
         for _ in 0..MAX_STEPS {
             let found = self.find(&mut connection).await?;

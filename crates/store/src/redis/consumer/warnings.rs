@@ -5,7 +5,6 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::StoreError;
 use crate::redis::streams::StreamEntry;
@@ -51,9 +50,9 @@ impl Backoff {
         *self = Self::default();
     }
 
-    pub(super) async fn pause(&self, stop: &CancellationToken) {
-        let pause = MAX_PAUSE / 2_u32.pow(4_u32.saturating_sub(self.failures));
-        let _ = tokio::time::timeout(pause, stop.cancelled()).await;
+    /// How long to pause after the last failure.
+    pub(super) fn pause(&self) -> Duration {
+        MAX_PAUSE / 2_u32.pow(4_u32.saturating_sub(self.failures))
     }
 }
 
@@ -77,7 +76,7 @@ impl EntryErrorLog {
         if self.since.elapsed() >= REPEAT_AFTER {
             *self = Self::new();
         }
-        if self.logged.len() > MAX_LOGGED || !self.logged.insert(entry.id.clone()) {
+        if self.logged.len() > MAX_LOGGED || !self.logged.insert(entry.entry.clone()) {
             return false;
         }
         if self.logged.len() > MAX_LOGGED {
@@ -87,7 +86,7 @@ impl EntryErrorLog {
                  audit to count them"
             );
         } else {
-            let (id, level) = (&entry.id, &entry.level);
+            let (id, level) = (&entry.entry, &entry.level);
             tracing::error!(id, level, %why, "a journal entry cannot be recorded");
         }
         true

@@ -1,10 +1,10 @@
 -- Creates a level from its mirror in SQL, unless Redis has the level.
--- KEYS: the level, its journal, the journal's counters.
+-- KEYS: the level, its journal, the journal's counters, the journal's entries that SQL refuses.
 -- ARGV: `since` and the number of acknowledged entries of this level, both as the counters had them
 -- before the mirror was read; the mirror's last entry, on_hand, held, backorder_limit, version; the
 -- minimum increase of the version.
 -- `scripts.rs` defines JOURNAL_VERSION, the highest version of journal entries that this script reads.
-local level, journal, counters = KEYS[1], KEYS[2], KEYS[3]
+local level, journal, counters, rejected = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
 if redis.call('EXISTS', level) == 1 then return {'there'} end
 local time = redis.call('TIME')
@@ -33,26 +33,49 @@ local function read(fields)
   return found
 end
 
--- The latest level in the journal, which is later than the mirror if Redis lost only the level.
--- The second result is the version of an entry that this script cannot read.
+local function fields_of(entry)
+  local fields = {}
+  for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
+  return fields
+end
+
+local function parts(id)
+  local millis, number = id:match('^(%d+)-(%d+)$')
+  return tonumber(millis), tonumber(number)
+end
+
+local function is_later(id, other)
+  local millis, number = parts(id)
+  local other_millis, other_number = parts(other)
+  return millis > other_millis or millis == other_millis and number > other_number
+end
+
+-- The latest level in the journal, which is later than the mirror if Redis lost only the level, and the
+-- id of its entry. The third result is the version of an entry that this script cannot read.
 local function last_entry()
   local upper = '+'
   while true do
     local page = redis.call('XREVRANGE', journal, upper, '(' .. mirrored, 'COUNT', 100)
-    if #page == 0 then return nil end
+    if #page == 0 then return nil, mirrored end
     for _, entry in ipairs(page) do
-      local fields = {}
-      for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
+      local fields = fields_of(entry)
       local version = fields.level == level and entry_version(fields)
-      if version and version > JOURNAL_VERSION then return nil, fields.v end
+      if version and version > JOURNAL_VERSION then return nil, nil, fields.v end
       local found = version and read(fields)
-      if found then return found end
+      if found then return found, entry[1] end
       upper = '(' .. entry[1]
     end
   end
 end
-local found, unsupported = last_entry()
+local found, id, unsupported = last_entry()
 if unsupported then return {'unsupported', unsupported} end
+for _, entry in ipairs(redis.call('XRANGE', rejected, '-', '+')) do
+  local fields = fields_of(entry)
+  local was = fields.level == level and fields.entry
+  if was and was:find('^%d+%-%d+$') and is_later(was, id) and read(fields) then
+    found, id = read(fields), was
+  end
+end
 values = found or values
 -- Higher than the version of any earlier load, even of the same mirror, because no level changes a
 -- million times per second.
@@ -67,18 +90,12 @@ redis.call('HSET', level, unpack(fields))
 
 -- The id of the next entry must be higher than the mirror's, or the entry would not update the mirror.
 -- Redis's clock may be behind, so raise the journal's last id: add an entry and delete it at once.
-local function parts(id)
-  local millis, number = id:match('^(%d+)-(%d+)$')
-  return tonumber(millis), tonumber(number)
-end
 local last = '0-0'
 local stream = redis.pcall('XINFO', 'STREAM', journal)
 for i = 1, #stream, 2 do
   if stream[i] == 'last-generated-id' then last = stream[i + 1] end
 end
-local millis, number = parts(last)
-local mirrored_millis, mirrored_number = parts(mirrored)
-if millis < mirrored_millis or millis == mirrored_millis and number < mirrored_number then
+if is_later(mirrored, last) then
   redis.call('XDEL', journal, redis.call('XADD', journal, mirrored, 'level', ''))
 end
 return {'loaded'}

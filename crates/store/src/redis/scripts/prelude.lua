@@ -46,11 +46,13 @@ local function new_movement(now, dedup_key, movement, dedup_ttl)
 end
 
 -- Writes the level after the movements, their dedup entries and the journal entry. HSET comes first,
--- because a server that is out of memory or cannot save refuses it. If it is accepted, the other
--- commands are accepted too, so the script writes everything or nothing.
+-- because a server that is out of memory or cannot save refuses it: then this writes nothing and returns
+-- the error. If it is accepted, the other commands are accepted too.
 local function commit(now, movements, waiting)
   local on_hand, limit, version = text(now.on_hand), text(now.backorder_limit), text(now.version)
-  redis.call('HSET', level, 'on_hand', on_hand, 'backorder_limit', limit, 'version', version)
+  local written = redis.pcall('HSET', level, 'on_hand', on_hand, 'backorder_limit', limit,
+    'version', version)
+  if type(written) == 'table' then return written end
   local lines = {}
   for i, movement in ipairs(movements) do
     redis.call('SET', movement.dedup_key, movement.line, 'PX', movement.dedup_ttl)

@@ -24,6 +24,7 @@ now.backorder_limit = tonumber(ARGV[6]) or now.backorder_limit
 if available(now) < 0 then return {'insufficient ' .. text(before)} end
 local waiting = count_waiting()
 if waiting >= journal_limit then return {'full'} end
-commit(now, {new_movement(now, dedup_key, movement, dedup_ttl)}, waiting)
+local refused = commit(now, {new_movement(now, dedup_key, movement, dedup_ttl)}, waiting)
+if refused then return refused end
 if token ~= '' then redis.call('HSET', level, 'fence', token, 'fence_source', source) end
 return {'written ' .. text(available(now)) .. ' ' .. text(now.version)}

@@ -18,7 +18,7 @@ const PREPARED_ROWS: usize = 64;
 /// Inserts movements. After an error the transaction can only be rolled back.
 pub(super) async fn insert(
     connection: &mut MySqlConnection,
-    rows: &[&LedgerRow],
+    rows: &[LedgerRow],
 ) -> sqlx::Result<()> {
     let [available, level_version, millis, number, ..] = &*NEXT_PARAMETERS;
     let row = format!(

@@ -23,6 +23,18 @@ pub(super) fn with_literals(numbered: &str, values: &[Value<'_>]) -> String {
     replace(numbered, |text, number| push(text, values[number - 1]))
 }
 
+/// The literals of a row, in parentheses.
+pub(super) fn literals(row: &[Value<'_>]) -> String {
+    let mut text = String::from("(");
+    for (number, value) in row.iter().enumerate() {
+        if number > 0 {
+            text.push_str(", ");
+        }
+        push(&mut text, *value);
+    }
+    text + ")"
+}
+
 fn replace(numbered: &str, mut push: impl FnMut(&mut String, usize)) -> String {
     let mut parts = numbered.split('$');
     let mut text = String::with_capacity(2 * numbered.len());
@@ -108,5 +120,6 @@ mod tests {
         let values = values!["A-1_b.c:9", "", &[0, 0x27, 0xff][..], None::<i64>, -3];
         let text = with_literals("$1 $2 $3 $4 $5", &values);
         assert_eq!(text, "'A-1_b.c:9' '' x'0027ff' NULL -3");
+        assert_eq!(literals(&values[3..]), "(NULL, -3)");
     }
 }

@@ -1,0 +1,194 @@
+//! Applies a batch of journal entries to SQL in one transaction.
+//!
+//! The number of statements does not depend on how many levels, movements or keys the batch has, up to
+//! [`ROWS_PER_LIST`](super::dialect::ROWS_PER_LIST) of each. The levels are locked first, so that no
+//! other transaction records the same movements or numbers, and written last.
+
+use std::collections::{HashMap, HashSet};
+
+use uuid::Uuid;
+
+use super::dialect::{Dialect, Value, values};
+use super::errors::{before_commit, conflict_if_duplicate};
+use super::ledger_row::LedgerRow;
+use super::pool::Transaction;
+use super::rows::{MIRROR_COLUMNS, MirrorRow};
+use crate::Result;
+use crate::journal::{JournalEntry, last_of_each_level};
+use stocklock_core::stock::{Home, Sku, StockLevel, Warehouse};
+
+const RECORDED: &str =
+    "SELECT operation_id FROM movement WHERE line = 0 AND operation_id IN ($list)";
+
+const KNOWN_KEYS: &str = "SELECT caller, idempotency_key FROM movement
+    WHERE (caller, idempotency_key) IN ($list)";
+
+/// The columns of a level that an entry changes, in the order of [`updated`].
+const UPDATED: [&str; 7] = [
+    "on_hand",
+    "held",
+    "backorder_limit",
+    "version",
+    "journal_millis",
+    "journal_number",
+    "ledger_version",
+];
+
+type Mirrors = HashMap<(Sku, Warehouse), MirrorRow>;
+
+/// Records the movements that the ledger does not have, and updates the levels to the last of their
+/// entries. The caller commits. Returns how many of the entries the ledger had already.
+pub(super) async fn apply<D: Dialect>(
+    tx: &mut Transaction<D>,
+    entries: &[&JournalEntry],
+) -> Result<usize> {
+    let last = last_of_each_level(entries);
+    let mut mirrors = lock_mirrors(tx, &last).await?;
+    // After the levels are locked: no other consumer records these movements from now on.
+    let movements = entries.iter().flat_map(|entry| &entry.movements);
+    let recorded = recorded_among(tx, movements.map(|row| row.operation_id)).await?;
+    let mut rows = new_movements(entries, &recorded);
+    drop_known_keys(tx, &mut rows).await?;
+    for row in &mut rows {
+        if let Some(mirror) = mirrors.get_mut(&place(row)) {
+            let number = mirror.ledger_version.unwrap_or(0) + 1;
+            mirror.ledger_version = Some(number);
+            row.level_version = Some(number);
+        }
+    }
+    let inserted = D::insert_entries(tx, &rows).await;
+    // Another transaction has recorded a key since: the next attempt finds it.
+    inserted.map_err(conflict_if_duplicate)?;
+    update_mirrors(tx, &mirrors, &last).await?;
+    let is_recorded = |row: &LedgerRow| recorded.contains(&row.operation_id);
+    let repeated = entries.iter();
+    let repeated = repeated.filter(|entry| entry.movements.iter().any(is_recorded));
+    Ok(repeated.count())
+}
+
+/// Which of the operations are recorded.
+pub(super) async fn recorded_among<D: Dialect>(
+    tx: &mut Transaction<D>,
+    operations: impl Iterator<Item = Uuid>,
+) -> Result<HashSet<Uuid>> {
+    let operations: Vec<_> = operations.map(|id| vec![id.into()]).collect();
+    let found = tx.fetch_list(RECORDED, &operations).await;
+    let found: Vec<(Uuid,)> = found.map_err(before_commit)?;
+    Ok(found.into_iter().map(|(id,)| id).collect())
+}
+
+fn place(row: &LedgerRow) -> (Sku, Warehouse) {
+    (row.sku.clone(), row.warehouse.clone())
+}
+
+/// Locks the levels of the entries in (SKU, warehouse) order. `last` has one entry for each level, in
+/// that order.
+async fn lock_mirrors<D: Dialect>(
+    tx: &mut Transaction<D>,
+    last: &[&JournalEntry],
+) -> Result<Mirrors> {
+    let statement = format!(
+        "SELECT {MIRROR_COLUMNS} FROM stock WHERE home = 'redis' AND (sku, warehouse) IN ($list)
+        ORDER BY sku, warehouse{}",
+        D::WORDS.lock_rows
+    );
+    let places = last.iter().map(|entry| {
+        let (sku, warehouse) = entry.place();
+        values![sku, warehouse].to_vec()
+    });
+    let found = tx.fetch_list(&statement, &places.collect::<Vec<_>>()).await;
+    let found: Vec<MirrorRow> = found.map_err(before_commit)?;
+    let with_place = |mirror: MirrorRow| {
+        let StockLevel { sku, warehouse, .. } = mirror.level.clone();
+        ((sku, warehouse), mirror)
+    };
+    Ok(found.into_iter().map(with_place).collect())
+}
+
+/// The movements of the entries that are not recorded, in the order of the entries.
+fn new_movements(entries: &[&JournalEntry], recorded: &HashSet<Uuid>) -> Vec<LedgerRow> {
+    let mut entries = entries.to_vec();
+    entries.sort_by_key(|entry| entry.id);
+    let mut known = recorded.clone();
+    let rows = entries.iter().flat_map(|entry| &entry.movements);
+    let rows = rows.filter(|row| known.insert(row.operation_id));
+    rows.cloned().collect()
+}
+
+/// Removes the keys that another movement has. In SQL a key is unique per caller, in Redis per caller
+/// and SKU.
+async fn drop_known_keys<D: Dialect>(
+    tx: &mut Transaction<D>,
+    rows: &mut [LedgerRow],
+) -> Result<()> {
+    let keys = rows.iter().filter_map(|row| {
+        let key = row.idempotency_key.as_deref()?;
+        Some(values![row.caller.as_str(), key].to_vec())
+    });
+    let found = tx.fetch_list(KNOWN_KEYS, &keys.collect::<Vec<_>>()).await;
+    let found: Vec<(String, String)> = found.map_err(before_commit)?;
+    let mut known: HashSet<_> = found.into_iter().collect();
+    for row in rows {
+        let mut is_known = |key: &String| !known.insert((row.caller.clone(), key.clone()));
+        row.idempotency_key.take_if(|key| is_known(key));
+    }
+    Ok(())
+}
+
+/// Updates each level to its entry in `last`, unless the level is from a later one, and to its
+/// `ledger_version`.
+async fn update_mirrors<D: Dialect>(
+    tx: &mut Transaction<D>,
+    mirrors: &Mirrors,
+    last: &[&JournalEntry],
+) -> Result<()> {
+    let assignments = UPDATED.map(|column| {
+        let value = D::WORDS.upserted.replace("$column", column);
+        format!("{column} = {value}")
+    });
+    let statement = format!(
+        "INSERT INTO stock (sku, warehouse, home, {}) {} {}",
+        UPDATED.join(", "),
+        D::WORDS.upsert_levels,
+        assignments.join(", "),
+    );
+    let levels = last.iter().filter_map(|entry| {
+        let mirror = mirrors.get(&place(&entry.movements[0]))?;
+        let (sku, warehouse) = entry.place();
+        let place = values![sku, warehouse, Home::Redis.as_str()];
+        Some([&place[..], &updated(mirror, entry)].concat())
+    });
+    let levels: Vec<_> = levels.collect();
+    let updated: Vec<(i64,)> = tx
+        .fetch_list(&statement, &levels)
+        .await
+        .map_err(before_commit)?;
+    debug_assert!(updated.is_empty(), "the statement returns no rows");
+    Ok(())
+}
+
+/// The values of [`UPDATED`].
+fn updated(mirror: &MirrorRow, entry: &JournalEntry) -> [Value<'static>; 7] {
+    let level = &mirror.level;
+    if entry.id > mirror.entry {
+        values![
+            entry.on_hand,
+            entry.held,
+            entry.backorder_limit,
+            entry.version,
+            entry.id.millis,
+            entry.id.number,
+            mirror.ledger_version,
+        ]
+    } else {
+        values![
+            level.on_hand,
+            level.held,
+            level.backorder_limit,
+            level.version,
+            mirror.entry.millis,
+            mirror.entry.number,
+            mirror.ledger_version,
+        ]
+    }
+}
