@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, DatabaseConfig, Limits, Mode, ServicesConfig};
+use crate::config::{Config, DatabaseConfig, Limits, Mode, RedisLoss, ServicesConfig};
 use crate::http::{Api, router};
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
@@ -15,11 +15,13 @@ use crate::server::serve;
 use stocklock_core::batching::TokioSpawn;
 use stocklock_core::deduct::{DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool};
 use stocklock_core::level_service::LevelService;
-use stocklock_store::{RedisOptions, StoreOptions, Stores, WatchOn};
+use stocklock_store::{OnRedisLoss, RedisOptions, StoreOptions, Stores, WatchOn};
 
 mod checkpoints;
 mod consumer;
 mod prepare;
+mod redis_binding;
+mod redis_memory;
 
 /// One replica of the service, without its socket.
 #[derive(Debug)]
@@ -113,6 +115,10 @@ impl Replica {
         let consumer = consumer::run(stores.clone(), Arc::clone(&api), stop_consumer.clone());
         let consumer = tokio::spawn(consumer);
         let store = Arc::clone(&stores.store);
+        let confirming = redis_binding::run(Arc::clone(&store), stop_consumer.clone());
+        let measuring = redis_memory::run(Arc::clone(&api), stop_consumer.clone());
+        let checks = async { tokio::join!(confirming, measuring) };
+        let checks = stores.have_redis().then(|| tokio::spawn(checks));
         let checkpoints = tokio::spawn(checkpoints::run(store, stop_consumer.clone()));
         let serve_and_drain = async {
             let router = router(Arc::clone(&api));
@@ -127,6 +133,11 @@ impl Replica {
             }
             if let Err(error) = checkpoints.await {
                 tracing::warn!(%error, "the writer of checkpoints failed");
+            }
+            if let Some(checks) = checks
+                && let Err(error) = checks.await
+            {
+                tracing::warn!(%error, "the checks of Redis failed");
             }
             tokio::join!(api.locks.close(), stores.store.close());
         };
@@ -163,6 +174,10 @@ pub(crate) fn open_stores(
         watch_connections: services.redis_pool_size,
         watch_on: WatchOn::Exclusive,
         journal_limit: services.journal_limit,
+        on_loss: match services.on_redis_loss {
+            RedisLoss::Refuse => OnRedisLoss::Refuse,
+            RedisLoss::Reload => OnRedisLoss::Reload,
+        },
     });
     Stores::open(database.url(), &options, redis)
 }

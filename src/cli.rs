@@ -1,4 +1,5 @@
-//! The commands: `stocklock serve | lab | race | migrate | audit | journal | openapi`.
+//! The commands: `stocklock serve | lab | race | migrate | audit | journal | repair | adopt |
+//! openapi`.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -7,10 +8,12 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+mod adopt;
 mod audit;
 mod inherit;
 mod journal;
 mod race;
+mod repair;
 mod replica;
 mod serve;
 
@@ -67,6 +70,10 @@ pub enum Command {
     /// Inspect the journals of the stock in Redis
     #[command(subcommand)]
     Journal(journal::JournalCommand),
+    /// Correct stock in Redis that is too high because Redis has lost sales that SQL has
+    Repair(repair::RepairArgs),
+    /// Make the configured Redis the one that has the stock, after a loss or a move
+    Adopt(adopt::AdoptArgs),
     /// Print the OpenAPI document
     Openapi {
         /// Print the document of the lab instead of the production service
@@ -176,6 +183,8 @@ impl Cli {
             }
             Command::Audit(args) => audit::audit(args).await,
             Command::Journal(command) => command.run().await,
+            Command::Repair(args) => repair::repair(args).await,
+            Command::Adopt(args) => adopt::adopt(args).await,
             Command::Openapi { lab } => {
                 println!("{:#}", http::document(lab));
                 Ok(())

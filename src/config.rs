@@ -17,7 +17,7 @@ mod limits;
 mod servers;
 
 pub use limits::Limits;
-pub use servers::{DatabaseConfig, ServicesConfig};
+pub use servers::{DatabaseConfig, RedisLoss, ServicesConfig};
 
 /// How the service is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,6 +153,11 @@ impl Config {
     /// # Errors
     /// One line that names the variable to change.
     pub fn validate(&self, mode: Mode) -> Result<(), String> {
+        if self.services.lock_redis_url.is_some() && self.services.redis_url.is_none() {
+            let problem = "LOCK_REDIS_URL: it is only for locks that are not in the Redis of \
+                           REDIS_URL; set REDIS_URL instead";
+            return Err(problem.to_owned());
+        }
         self.validate_strategy("STRATEGY", Home::Sql, mode)?;
         // Without Redis there is no SKU that needs the default.
         if self.service.strategy_redis.is_some() || self.services.redis_url.is_some() {

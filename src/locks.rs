@@ -37,22 +37,26 @@ impl LockServers {
     ) -> Result<Self, String> {
         let lease = services.lock_lease_ms;
         let mut locks = Vec::new();
-        let mut add = |strategy, dependency, builder: ManagerBuilder| {
+        let mut add = |strategy, dependency, variable, builder: ManagerBuilder| {
             let builder = builder.lease(lease).max_hold(max_hold);
             let lock = ManagedLock {
                 strategy,
                 dependency,
+                variable,
                 manager: builder.hooks(metrics.clone()).build(),
             };
             locks.push((strategy, Arc::new(lock) as _));
         };
         let mut redis = None;
-        if let Some(url) = &services.redis_url {
+        let of_stock = services.redis_url.as_ref();
+        let of_stock = of_stock.map(|url| (url, Dependency::Redis.variable()));
+        let own = services.lock_redis_url.as_ref();
+        if let Some((url, variable)) = own.map(|url| (url, "LOCK_REDIS_URL")).or(of_stock) {
             let builder = RedisBackend::builder(url.expose_secret()).prefix("stocklock:lock");
-            let backend = builder.build().map_err(|e| format!("REDIS_URL: {e}"))?;
+            let backend = builder.build().map_err(|e| format!("{variable}: {e}"))?;
             redis = Some(backend.clone());
             let manager = LockManager::builder(backend);
-            add(Strategy::RedisLock, Dependency::Redis, manager);
+            add(Strategy::RedisLock, Dependency::Redis, variable, manager);
         }
         if let Some(cluster) = &services.zookeeper_connect {
             let builder = ZooKeeperBackend::builder(cluster)
@@ -61,7 +65,8 @@ impl LockServers {
             let backend = builder.build();
             let backend = backend.map_err(|e| format!("ZOOKEEPER_CONNECT: {e}"))?;
             let manager = LockManager::builder(backend);
-            add(Strategy::ZookeeperLock, Dependency::Zookeeper, manager);
+            let server = Dependency::Zookeeper;
+            add(Strategy::ZookeeperLock, server, server.variable(), manager);
         }
         let locks = Locks::new(locks);
         Ok(Self { locks, redis })
@@ -78,7 +83,7 @@ impl LockServers {
     async fn warning(&self, lock: &dyn Lock) -> Option<String> {
         let dependency = lock.dependency();
         if let Err(problem) = lock.ping().await {
-            let (title, variable) = (dependency.title(), dependency.variable());
+            let (title, variable) = (dependency.title(), lock.variable());
             return Some(format!(
                 "{title}, which {variable} names, does not answer: {problem}"
             ));
@@ -105,6 +110,7 @@ struct ManagedLock {
     /// Its name labels the metrics of the locks.
     strategy: Strategy,
     dependency: Dependency,
+    variable: &'static str,
     manager: LockManager,
 }
 
@@ -112,6 +118,10 @@ struct ManagedLock {
 impl Lock for ManagedLock {
     fn dependency(&self) -> Dependency {
         self.dependency
+    }
+
+    fn variable(&self) -> &'static str {
+        self.variable
     }
 
     async fn acquire(&self, name: &str, wait: Duration) -> Result<Box<dyn HeldLock>, LockError> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{EncodeGaugeValue, EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -46,9 +46,10 @@ pub struct Metrics {
     deductions: Counters<Labels<2>>,
     deduct_seconds: Seconds<Labels<1>>,
     responses: Counters<[(&'static str, u16); 1]>,
-    journal_waiting: MaybeGauge,
-    journal_rejected: MaybeGauge,
+    journal_waiting: IfKnown<i64>,
+    journal_rejected: IfKnown<i64>,
     journal_repeated: Counter,
+    redis_memory_used: IfKnown<f64>,
     writes_refused: Counters<Labels<2>>,
     audits: AuditGauges,
     /// The metrics of the distributed locks.
@@ -64,19 +65,26 @@ impl Default for Metrics {
             "journal_waiting_movements",
             "Movements in the Redis journals that are not yet in the SQL ledger. All replicas \
              report the same value: use max, not sum. Absent while Redis does not answer",
-            MaybeGauge::clone(&journal_waiting),
+            IfKnown::clone(&journal_waiting),
         );
         registry.register(
             "journal_rejected_entries",
             "Journal entries that the SQL ledger refuses; `stocklock journal rejected` lists them. \
              All replicas report the same value: use max, not sum. Absent while Redis does not answer",
-            MaybeGauge::clone(&journal_rejected),
+            IfKnown::clone(&journal_rejected),
         );
         registry.register(
             "journal_repeated_entries",
             "Journal entries that this replica applied although the SQL ledger had them, because \
              a lease or an answer was lost. Harmless: the ledger records a movement once",
             journal_repeated.clone(),
+        );
+        let redis_memory_used = IfKnown::default();
+        registry.register(
+            "redis_memory_used_ratio",
+            "Used share of maxmemory of the Redis that holds stock; changes are refused from 0.9 on. \
+             Absent without maxmemory, and while Redis does not answer",
+            redis_memory_used.clone(),
         );
         Self {
             deductions: counters(
@@ -93,6 +101,7 @@ impl Default for Metrics {
             journal_waiting,
             journal_rejected,
             journal_repeated,
+            redis_memory_used,
             writes_refused: counters(
                 &mut registry,
                 "stock_writes_refused",
@@ -114,9 +123,15 @@ impl Metrics {
 
     /// Records what the journal consumer has found.
     pub fn journal(&self, report: JournalReport) {
-        *self.journal_waiting.lock() = report.waiting;
-        *self.journal_rejected.lock() = report.rejected;
+        let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        *self.journal_waiting.lock() = report.waiting.map(gauge);
+        *self.journal_rejected.lock() = report.rejected.map(gauge);
         self.journal_repeated.inc_by(report.repeated);
+    }
+
+    /// Sets the used share of `maxmemory` of the Redis that holds stock; `None` if it is unknown.
+    pub fn redis_memory_used(&self, share: Option<f64>) {
+        *self.redis_memory_used.lock() = share;
     }
 
     /// Remembers what an audit of a SKU found.
@@ -167,21 +182,21 @@ fn observe<const N: usize>(histograms: &Seconds<Labels<N>>, labels: &Labels<N>, 
 
 /// A gauge that is absent while its value is unknown, because an old value would look current.
 #[derive(Debug, Clone, Default)]
-struct MaybeGauge(Arc<Mutex<Option<u64>>>);
+struct IfKnown<N>(Arc<Mutex<Option<N>>>);
 
-impl MaybeGauge {
-    fn lock(&self) -> MutexGuard<'_, Option<u64>> {
+impl<N> IfKnown<N> {
+    fn lock(&self) -> MutexGuard<'_, Option<N>> {
         // No code panics while it holds this mutex.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl EncodeMetric for MaybeGauge {
+impl<N: EncodeGaugeValue + Copy> EncodeMetric for IfKnown<N> {
     fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
         let Some(value) = *self.lock() else {
             return Ok(());
         };
-        ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(encoder)
+        ConstGauge::new(value).encode(encoder)
     }
 
     fn metric_type(&self) -> MetricType {

@@ -94,6 +94,8 @@ impl Race {
             command
                 .env("STRATEGY", "single-sql")
                 .env_remove("STRATEGY_REDIS")
+                // Its locks are in the Redis that the race delays.
+                .env_remove("LOCK_REDIS_URL")
                 .env("ALLOW_UNSAFE", "false")
                 .env("LISTEN", "127.0.0.1:0")
                 .env("REPLICA_ID", format!("replica-{number}"))

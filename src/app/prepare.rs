@@ -56,6 +56,9 @@ impl Replica {
             };
             match api.levels.set_level(change).await {
                 Ok(_) | Err(StockError::PreconditionFailed) => {}
+                Err(error) if home == Home::Redis => {
+                    tracing::warn!(%error, "the lab's stock in Redis cannot be used");
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -45,7 +45,7 @@ pub struct AuditArgs {
     log: LogConfig,
 }
 
-fn sku(text: &str) -> Result<Sku, String> {
+pub(super) fn sku(text: &str) -> Result<Sku, String> {
     Sku::parse(text).map_err(|error| error.to_string())
 }
 

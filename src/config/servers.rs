@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::milliseconds;
@@ -47,10 +47,15 @@ impl DatabaseConfig {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Services")]
 pub struct ServicesConfig {
-    /// The Redis for redis-lock and for SKUs whose home is Redis:
+    /// The Redis for SKUs whose home is Redis, and for redis-lock:
     /// `redis://[[user]:password@]host[:port][/database]`, with TLS `rediss://…`
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub redis_url: Option<SecretString>,
+
+    /// Another Redis for redis-lock, so that it works while the Redis with stock is full or away; it
+    /// needs no disk [default: `REDIS_URL`]
+    #[arg(long, env, hide_env_values = true, value_name = "URL")]
+    pub lock_redis_url: Option<SecretString>,
 
     /// Maximum number of Redis connections for redis-watch; each deduction uses one
     #[arg(long, env, value_name = "N", default_value_t = 16,
@@ -63,6 +68,11 @@ pub struct ServicesConfig {
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub journal_limit: u32,
 
+    /// What to do if Redis has lost its data, or is another one than before: sell nothing from it
+    /// until `stocklock adopt`, or load the stock from SQL. Sales that SQL does not have are then lost
+    #[arg(long, env, value_name = "ACTION", value_enum, default_value_t = RedisLoss::Refuse)]
+    pub on_redis_loss: RedisLoss,
+
     /// The `ZooKeeper` ensemble for zookeeper-lock: `host:port[,host:port…][/chroot]`
     #[arg(long, env, value_name = "HOSTS")]
     pub zookeeper_connect: Option<String>,
@@ -71,6 +81,15 @@ pub struct ServicesConfig {
     /// each third of this time. `ZooKeeper` may grant its sessions another timeout
     #[arg(long, env, value_name = "MS", default_value = "10000", value_parser = lease)]
     pub lock_lease_ms: Duration,
+}
+
+/// What to do if Redis has lost its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RedisLoss {
+    /// Sell nothing from Redis until an operator runs `stocklock adopt`
+    Refuse,
+    /// Load the stock from SQL
+    Reload,
 }
 
 fn lease(text: &str) -> Result<Duration, String> {

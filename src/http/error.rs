@@ -120,7 +120,7 @@ impl From<StockError> for ApiError {
             StockError::Contended { .. }
             | StockError::Overloaded { .. }
             | StockError::StrategyUnavailable { .. }
-            | StockError::HomeUnavailable
+            | StockError::HomeUnavailable { .. }
             | StockError::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             StockError::OutcomeUnknown { .. } => StatusCode::GATEWAY_TIMEOUT,
             StockError::Internal { .. } => return Self::internal(with_sources(&error)),

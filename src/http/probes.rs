@@ -11,6 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Api, ApiError, openapi};
+use stocklock_core::ports::StoreError;
 use stocklock_core::strategy::Dependency;
 
 /// Maximum time for the readiness check.
@@ -44,7 +45,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<ProbeBody
     match tokio::time::timeout(READY_LIMIT, checks).await {
         Ok((Ok(()), Ok(()))) => Ok(Json(ProbeBody { status: "ready" })),
         Ok((Err(_), _)) => Err(not_ready("the database does not accept writes")),
-        Ok((_, Err(server))) => Err(not_ready(format!("{} refuses", server.title()))),
+        Ok((_, Err(problem))) => Err(not_ready(problem)),
         Err(_elapsed) => Err(not_ready("a server does not answer within 500 ms")),
     }
 }
@@ -55,16 +56,20 @@ fn not_ready(detail: impl Into<String>) -> ApiError {
 
 /// Pings the servers of the configured strategies besides the database. The default for stock in
 /// Redis does not count: such stock may not exist.
-async fn ping_servers(api: &Api) -> Result<(), Dependency> {
+async fn ping_servers(api: &Api) -> Result<(), String> {
+    let refuses = |server: Dependency| format!("{} refuses", server.title());
     let service = &api.config.service;
     for strategy in std::iter::once(service.strategy).chain(service.strategy_redis) {
         if let Some(lock) = api.locks.locks.get(strategy) {
-            lock.ping().await.map_err(|_| lock.dependency())?;
+            lock.ping().await.map_err(|_| refuses(lock.dependency()))?;
         }
     }
     if service.strategy_redis.is_some() {
         let ping = api.store.ping_redis().await;
-        ping.map_err(|_| Dependency::Redis)?;
+        ping.map_err(|error| match error {
+            StoreError::NotBound(reason) => reason,
+            _ => refuses(Dependency::Redis),
+        })?;
     }
     Ok(())
 }

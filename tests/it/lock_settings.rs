@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::commands::{PASSWORD, assert_one_line_error, deduct};
+use crate::redis_home::command;
 use crate::support::app::send;
 use crate::support::process::Process;
 use crate::support::services::{PrivateServer, fresh_redis};
@@ -28,6 +29,55 @@ async fn lock_strategy_without_its_server_is_refused(
     let refused = Process::run(&[command], &[("STRATEGY", strategy)]).await;
     assert_one_line_error(&refused, "STRATEGY");
     assert_one_line_error(&refused, variable);
+}
+
+#[tokio::test]
+async fn locks_work_while_the_redis_with_stock_is_full() {
+    let (stock, locks) = (PrivateServer::redis(&[]).await, fresh_redis().await);
+    let variables = [
+        ("REDIS_URL", stock.url()),
+        ("LOCK_REDIS_URL", &locks.url),
+        ("STRATEGY", "redis-lock"),
+    ];
+    let lab = Process::serving(&["lab"], &variables).await;
+    command::<()>(stock.url(), &["CONFIG", "SET", "maxmemory", "1"]).await;
+    let refused = deduct(&lab, "?sku=1001-redis").await;
+    assert_eq!(refused.status, 503, "{refused:?}");
+    for _ in 0..3 {
+        assert_eq!(deduct(&lab, "").await.ok()["strategy"], "redis-lock");
+    }
+    let pattern = ["KEYS", "stocklock:lock*"];
+    assert!(
+        !command::<Vec<String>>(&locks.url, &pattern)
+            .await
+            .is_empty()
+    );
+    assert!(
+        command::<Vec<String>>(stock.url(), &pattern)
+            .await
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn messages_name_the_variable_of_the_locks() {
+    let stock = fresh_redis().await;
+    let (redis, strategy) = (("REDIS_URL", &*stock.url), ("STRATEGY", "redis-lock"));
+    let away = ("LOCK_REDIS_URL", "redis://127.0.0.1:1");
+    let mut lab = Process::start(&["lab"], &[redis, away, strategy]);
+    is_alive(&mut lab).await;
+    let refused = deduct(&lab, "").await;
+    assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
+    assert!(refused.detail.contains("LOCK_REDIS_URL"), "{refused:?}");
+    let log = lab.stderr();
+    assert!(
+        has_warning(&log, &["Redis, which LOCK_REDIS_URL names"]),
+        "{log}"
+    );
+    for variables in [&[away][..], &[redis, ("LOCK_REDIS_URL", "http://a")]] {
+        let refused = Process::run(&["lab"], variables).await;
+        assert_one_line_error(&refused, "LOCK_REDIS_URL");
+    }
 }
 
 /// Redis is down, so that errors about it are logged at start and for each request.

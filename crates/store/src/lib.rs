@@ -17,7 +17,10 @@ mod redis;
 mod router;
 mod sql;
 
-pub use self::redis::{JournalConsumer, JournalReport, RedisOptions, RejectedEntry, WatchOn};
+pub use self::redis::{
+    BEAT_EVERY, JournalConsumer, JournalReport, OnRedisLoss, RedisOptions, RejectedEntry, Repair,
+    Repaired, WatchOn,
+};
 pub use all_audits::AllAudits;
 pub use router::{StoreRouter, Stores, connect};
 pub use sql::{LedgerQueries, OTHER_CONNECTIONS, finish_migration, migrate};

@@ -9,28 +9,31 @@
 //! Units of lost journal entries can then be sold again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use deadpool::Runtime;
 use deadpool::managed::{Pool, QueueMode};
 use redis::{Client, Cmd};
 use secrecy::ExposeSecret;
-use tokio::sync::OnceCell;
 
 use super::sql::SqlBackend;
 use super::sql::ledger_row::LedgerRow;
 use super::{AttemptOutcome, RedisMethod, StoreError};
 use stocklock_core::ports::Expiry;
-use stocklock_core::stock::{Deduction, Durability, Home};
+use stocklock_core::stock::{Deduction, Durability, Home, Warehouse};
 
 mod audit;
 mod batching;
+mod binding;
+mod capacity;
 mod connection;
 mod consumer;
 mod errors;
 mod idempotency;
 mod keys;
 mod levels;
+mod repair;
 mod scripts;
 mod server_check;
 mod streams;
@@ -38,17 +41,16 @@ mod update;
 mod watch;
 
 use batching::ScriptBatches;
+use binding::Binding;
+use capacity::Capacity;
 use connection::{Connector, SharedConnection};
 pub use consumer::JournalConsumer;
-use errors::bad_answer;
+use errors::{bad_answer, connecting};
 use idempotency::UnknownOutcomes;
 use keys::Keys;
 use scripts::Answer;
 pub use streams::{JournalReport, RejectedEntry};
 use update::WriteRequest;
-
-/// How many keys one `SCAN` looks at.
-const KEYS_PER_SCAN: u32 = 1_000;
 
 /// How to connect to Redis, and the limits of its use.
 #[derive(Debug, Clone)]
@@ -63,7 +65,48 @@ pub struct RedisOptions {
     pub watch_on: WatchOn,
     /// The maximum number of movements that may wait in one journal.
     pub journal_limit: u32,
+    /// What to do if Redis has lost its data.
+    pub on_loss: OnRedisLoss,
 }
+
+/// What a replica does if Redis has lost its data, or is another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnRedisLoss {
+    /// Sells nothing from Redis until an operator says which Redis has the stock.
+    Refuse,
+    /// Loads the stock from SQL, once no replica uses another Redis.
+    Reload,
+}
+
+/// What a repair of one level found, and did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repair {
+    /// The warehouse.
+    pub warehouse: Warehouse,
+    /// By how many units the level was too high.
+    pub drift: i64,
+    /// Units on hand after that.
+    pub on_hand: i64,
+    /// What was done.
+    pub result: Repaired,
+}
+
+/// What a repair did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repaired {
+    /// Level and ledger agree.
+    NotNeeded,
+    /// The level was too high, and is right now.
+    Corrected,
+    /// The level is too low: SQL has lost sales, or does not have them yet. Nothing was changed.
+    TooLow,
+    /// The journal has entries of this level that cannot be read, so the drift may be wrong. Nothing was
+    /// changed.
+    UnreadableEntries,
+}
+
+/// How often a replica calls [`crate::StoreRouter::confirm_redis`].
+pub const BEAT_EVERY: Duration = Duration::from_secs(1);
 
 /// Which connections `WATCH` uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,12 +121,15 @@ pub enum WatchOn {
 #[derive(Debug)]
 pub(super) struct RedisStore {
     sql: Arc<dyn SqlBackend>,
+    binding: Arc<Binding>,
+    /// The number of the binding that the open connections belong to.
+    bound: AtomicU64,
     connector: Connector,
     shared: SharedConnection,
     exclusive: Pool<Connector>,
     batches: ScriptBatches,
+    capacity: Arc<Capacity>,
     unknown: UnknownOutcomes,
-    keys: OnceCell<Keys>,
     options: RedisOptions,
 }
 
@@ -94,7 +140,13 @@ impl RedisStore {
             "expected redis[s]://[user[:password]@]host[:port][/database]".to_owned()
         })?;
         let limit = options.wait_limit;
-        let connector = Connector { client, limit };
+        let mut connector = Connector {
+            client,
+            limit,
+            binding: None,
+        };
+        let binding = Binding::new(Arc::clone(&sql), connector.clone(), &options);
+        connector.binding = Some(Arc::clone(&binding));
         let shared = SharedConnection::new(connector.clone());
         let exclusive = Pool::builder(connector.clone())
             .max_size(options.watch_connections as usize)
@@ -103,26 +155,73 @@ impl RedisStore {
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| error.to_string())?;
+        let capacity = Arc::new(Capacity::new(options.journal_limit));
         Ok(Self {
             sql,
+            binding,
+            bound: AtomicU64::new(0),
             connector,
-            batches: ScriptBatches::new(shared.clone(), options.journal_limit),
+            batches: ScriptBatches::new(shared.clone(), Arc::clone(&capacity)),
+            capacity,
             shared,
             exclusive,
             unknown: UnknownOutcomes::default(),
-            keys: OnceCell::new(),
             options,
         })
     }
 
+    /// The names of the keys, if the stock of the ledger is in this Redis. Every operation needs them,
+    /// so none starts in another Redis.
     async fn keys(&self) -> Result<&Keys, StoreError> {
-        let ledger = || async { self.sql.ledger_id().await.map(Keys) };
-        self.keys.get_or_try_init(ledger).await
+        let binding = self.binding.check().await?;
+        self.follow(binding);
+        self.binding.keys().await
     }
 
-    /// Sends one `PING`.
+    /// The names of the keys, for what does not need stock in Redis. Does not bind the ledger.
+    async fn keys_to_read(&self) -> Result<&Keys, StoreError> {
+        let binding = self.binding.check_to_read().await?;
+        self.follow(binding);
+        self.binding.keys().await
+    }
+
+    /// Closes the connections of an earlier binding, which may lead to another server.
+    fn follow(&self, binding: u64) {
+        if self.bound.swap(binding, Ordering::AcqRel) != binding {
+            self.exclusive.retain(|_, _| false);
+            self.shared.close();
+        }
+    }
+
+    /// Checks that stock may be used here, and sends one `PING`.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
+        self.keys_to_read().await?;
         self.shared.read(&Cmd::ping()).await
+    }
+
+    /// Checks that this connection leads to the Redis of the ledger, before entries are deleted. If not,
+    /// closes it.
+    async fn confirm(&self, shared: &SharedConnection) -> Result<(), StoreError> {
+        let (mut connection, _) = shared.get().await.map_err(connecting)?;
+        let confirmed = self.binding.confirm(&mut connection).await;
+        if confirmed.is_err() {
+            shared.close();
+        }
+        confirmed
+    }
+
+    /// Checks the same, and shows the other replicas that this Redis is used: increases the beat if
+    /// it is still `seen`. Returns the beat.
+    pub(super) async fn beat(&self, seen: i64) -> Result<i64, StoreError> {
+        // If the binding is unknown or refused, this asks the servers.
+        self.keys_to_read().await?;
+        let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
+        self.binding.beat(&mut connection, seen).await
+    }
+
+    /// Binds the ledger to this Redis. Returns whether it was bound to another one, or to none.
+    pub(super) async fn adopt(&self) -> Result<bool, StoreError> {
+        self.binding.adopt().await
     }
 
     pub(super) fn close(&self) {
@@ -132,22 +231,9 @@ impl RedisStore {
 
     /// Deletes every key of this ledger. The caller ensures that no replica uses the ledger.
     pub(super) async fn purge(&self) -> Result<(), StoreError> {
-        let pattern = self.keys().await?.pattern();
-        let mut cursor = 0_u64;
-        loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&pattern);
-            let scan = scan.arg("COUNT").arg(KEYS_PER_SCAN);
-            let (next, keys): (u64, Vec<String>) = self.shared.read(scan).await?;
-            if !keys.is_empty() {
-                // `read` is correct here because UNLINK is safe to repeat.
-                self.shared.read::<u64>(&Cmd::unlink(keys)).await?;
-            }
-            if next == 0 {
-                return Ok(());
-            }
-            cursor = next;
-        }
+        let pattern = self.binding.keys().await?.pattern();
+        let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
+        binding::delete_all(&mut connection, &pattern).await
     }
 
     /// Whether the server refuses attempts that expire then.
@@ -197,6 +283,7 @@ impl RedisStore {
                         None => return Ok(AttemptOutcome::UnknownSku),
                     }
                 }
+                Answer::Full => return Err(self.capacity.exceeded()),
                 settled => return attempt(settled, deduction.quantity.units()),
             }
         }
@@ -217,7 +304,6 @@ fn attempt(answer: Answer, units: i64) -> Result<AttemptOutcome, StoreError> {
         Answer::Insufficient { available } => AttemptOutcome::Insufficient { available },
         Answer::Conflict => AttemptOutcome::Conflict,
         Answer::Fenced => AttemptOutcome::LockLost,
-        Answer::Absent | Answer::KeyMayBeLost => return Err(bad_answer(answer)),
-        Answer::Full => return Err(StoreError::JournalFull),
+        Answer::Absent | Answer::KeyMayBeLost | Answer::Full => return Err(bad_answer(answer)),
     })
 }

@@ -24,6 +24,7 @@ use stocklock_core::stock::{
 
 mod level_changes;
 mod operations;
+mod redis_home;
 
 /// How many SKUs' homes are cached.
 const CACHED_HOMES: usize = 100_000;
@@ -133,14 +134,6 @@ impl StoreRouter {
         self.sql.check_writable().await
     }
 
-    /// Makes one cheap round trip to the Redis that holds stock.
-    ///
-    /// # Errors
-    /// Redis does not answer, or is not configured.
-    pub async fn ping_redis(&self) -> Result<()> {
-        self.redis()?.ping().await
-    }
-
     /// Settings of the servers under which a promise does not hold. Each sentence says what to set.
     ///
     /// # Errors
@@ -167,21 +160,33 @@ impl StoreRouter {
         Ok(self.home_of(sku).await?.unwrap_or_default())
     }
 
-    /// All levels of one SKU, in warehouse order.
+    /// All levels of one SKU, in warehouse order. A level whose home is Redis, and that Redis does not
+    /// have, is as SQL has it: movements that wait in a journal are missing.
     ///
     /// # Errors
     /// A store does not answer.
     pub async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>> {
-        self.with_redis_levels(self.sql.levels_of(sku).await?).await
+        let mut levels = self.sql.levels_of(sku).await?;
+        self.show_redis(&mut levels).await?;
+        Ok(levels)
     }
 
-    /// At most `limit` levels of all SKUs in (SKU, warehouse) order, starting after `after`.
+    /// The same of at most `limit` levels of all SKUs in (SKU, warehouse) order, starting after `after`.
+    /// If Redis does not answer, the second value says why. Then all levels are as SQL has them.
     ///
     /// # Errors
-    /// A store does not answer.
-    pub async fn levels(&self, after: Option<&LevelCursor>, limit: u32) -> Result<Vec<StockLevel>> {
+    /// The database does not answer.
+    pub async fn levels(
+        &self,
+        after: Option<&LevelCursor>,
+        limit: u32,
+    ) -> Result<(Vec<StockLevel>, Option<StoreError>)> {
         let levels = self.sql.levels(after, limit).await?;
-        self.with_redis_levels(levels).await
+        let mut shown = levels.clone();
+        Ok(match self.show_redis(&mut shown).await {
+            Ok(()) => (shown, None),
+            Err(error) => (levels, Some(error)),
+        })
     }
 
     /// The same as [`levels`](Self::levels), as SQL has them: stock in Redis may be later.
@@ -264,16 +269,13 @@ impl StoreRouter {
     }
 
     /// Replaces the mirrors of Redis-home levels by the levels in Redis.
-    async fn with_redis_levels(&self, mut levels: Vec<StockLevel>) -> Result<Vec<StockLevel>> {
-        for same_sku in levels.chunk_by_mut(|a, b| a.sku == b.sku) {
-            if same_sku[0].home == Home::Redis {
-                let sku = same_sku[0].sku.clone();
-                let warehouses: Vec<_> = same_sku.iter().map(|l| l.warehouse.clone()).collect();
-                let in_redis = self.redis()?.levels_in(&sku, &warehouses).await?;
-                same_sku.clone_from_slice(&in_redis);
-            }
+    async fn show_redis(&self, levels: &mut [StockLevel]) -> Result<()> {
+        let levels = levels.iter_mut();
+        let in_redis: Vec<_> = levels.filter(|level| level.home == Home::Redis).collect();
+        if in_redis.is_empty() {
+            return Ok(());
         }
-        Ok(levels)
+        self.redis()?.show(in_redis).await
     }
 }
 

@@ -33,6 +33,7 @@ mod operations;
 mod pool;
 mod postgres;
 mod reads;
+mod redis_binding;
 mod reversal;
 pub(crate) mod rows;
 mod sqlite;
@@ -47,6 +48,7 @@ use mysql::MySqlServer;
 pub(crate) use operations::{CLOCK_MARGIN, OperationQueries};
 use pool::{Pool, ServerHealth};
 use postgres::PostgresServer;
+pub(crate) use redis_binding::{BoundRedis, RedisBindings};
 use sqlite::SqliteFile;
 
 /// How many statements of a read may each take as long as the server allows.
@@ -96,7 +98,7 @@ pub trait LedgerQueries: LevelStore {
 /// All that a SQL store does. Any [`SqlStore`].
 #[async_trait]
 pub(crate) trait SqlBackend:
-    DeductionStore + LedgerQueries + OperationQueries + JournalSink + Checkpoints
+    DeductionStore + LedgerQueries + OperationQueries + JournalSink + Checkpoints + RedisBindings
 {
     /// The home of a SKU, if there is such a SKU. For writes: reads use the levels.
     async fn home(&self, sku: &Sku) -> Result<Option<Home>>;

@@ -23,7 +23,7 @@ async fn replica_that_sells_in_redis_is_not_ready_without_it(
     #[values("redis-lua", "redis-watch", "redis-lock")] strategy: &str,
 ) {
     let database = fresh_database(Backend::Sqlite).await;
-    let redis = PrivateServer::redis(&[]).await;
+    let redis = PrivateServer::redis(&["--appendonly", "yes"]).await;
     let in_redis = start(&database.url, &redis, ("STRATEGY_REDIS", strategy)).await;
     let in_sql = start(&database.url, &redis, ("STRATEGY", "single-sql")).await;
     redis.kill9();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use reqwest::Url;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, DeductionStore as _, RedisMethod, StoreError};
 use stocklock_testkit::assert_matches;
@@ -152,6 +153,56 @@ async fn settings_that_can_lose_sales_are_warned_of() {
         for word in [policy, lost, "set maxmemory-policy noeviction"] {
             assert!(warning.contains(word), "{warning}");
         }
+    }
+}
+
+/// Goal: a failover loses no more sales than the operator has accepted.
+#[tokio::test]
+async fn primary_that_would_sell_without_its_replica_is_warned_of() {
+    let persistent = ["--appendonly", "yes", "--appendfsync", "always"];
+    let flags = [&persistent[..], &["--repl-diskless-sync-delay", "0"]].concat();
+    let redis = Private::start(&flags).await;
+    let replica = PrivateServer::redis(&[]).await;
+    let port = Url::parse(redis.server.url())
+        .expect("a URL")
+        .port()
+        .expect("a port");
+    line(replica.url(), &format!("REPLICAOF 127.0.0.1 {port}")).await;
+    let is_warned_of = async |advice: &str| {
+        let warnings = redis.warnings().await;
+        warnings.iter().any(|warning| warning.contains(advice))
+    };
+    until("the replica is connected", async || {
+        is_warned_of("set min-replicas-to-write 1").await
+    })
+    .await;
+    redis.run("CONFIG SET min-replicas-to-write 1").await;
+    assert_eq!(redis.warnings().await, [""; 0]);
+    until("the replica is up to date", async || {
+        deduct(&redis.fixture, "a", RedisMethod::Script)
+            .await
+            .is_ok()
+    })
+    .await;
+
+    replica.kill9();
+
+    until("the replica is missed", async || {
+        is_warned_of("start the replicas").await
+    })
+    .await;
+    until("sales are refused", async || {
+        deduct(&redis.fixture, "a", RedisMethod::Script)
+            .await
+            .is_err()
+    })
+    .await;
+    for how in [RedisMethod::Script, RedisMethod::Watch] {
+        let reason = reason(deduct(&redis.fixture, "a", how).await);
+        assert!(
+            reason.contains("NOREPLICAS") || reason.contains(ABORTED),
+            "{reason}"
+        );
     }
 }
 

@@ -7,7 +7,7 @@ use futures_util::future::join4;
 use rstest::rstest;
 use secrecy::SecretString;
 use stocklock::batching::TokioSpawn;
-use stocklock::config::ServicesConfig;
+use stocklock::config::{RedisLoss, ServicesConfig};
 use stocklock::deduct::{DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool};
 use stocklock::locks::LockServers;
 use stocklock::metrics::Metrics;
@@ -51,8 +51,10 @@ fn deductor(fixture: &Fixture) -> Arc<Deductor> {
 fn locks(fixture: &Fixture) -> Locks {
     let services = ServicesConfig {
         redis_url: fixture.redis_url().map(SecretString::from),
+        lock_redis_url: None,
         redis_pool_size: 16,
         journal_limit: 10_000,
+        on_redis_loss: RedisLoss::Refuse,
         zookeeper_connect: None,
         lock_lease_ms: Duration::from_secs(10),
     };

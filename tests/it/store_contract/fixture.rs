@@ -10,7 +10,8 @@ use stocklock::stock::{
     Audit, Deduction, Durability, Home, LevelChange, Movement, Precondition, StockLevel, Warehouse,
 };
 use stocklock::store::{
-    JournalConsumer, LedgerQueries, RedisOptions, StoreOptions, StoreRouter, Stores, WatchOn,
+    JournalConsumer, LedgerQueries, OnRedisLoss, RedisOptions, StoreOptions, StoreRouter, Stores,
+    WatchOn,
 };
 use stocklock_core::model::{Decisions, MemoryStore};
 use stocklock_testkit::assert_matches;
@@ -325,6 +326,7 @@ pub(crate) fn redis_options(url: &str) -> RedisOptions {
         watch_connections: 8,
         watch_on: WatchOn::Exclusive,
         journal_limit: 10_000,
+        on_loss: OnRedisLoss::Refuse,
     }
 }
 

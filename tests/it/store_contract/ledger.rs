@@ -40,7 +40,7 @@ async fn pages_of_levels_have_no_gap_or_overlap(#[values(SQLITE, MYSQL, POSTGRES
         let mut found = Vec::new();
         let mut after = None;
         loop {
-            let page = fixture.store.levels(after.as_ref(), limit).await.unwrap();
+            let (page, _) = fixture.store.levels(after.as_ref(), limit).await.unwrap();
             assert!(page.len() <= limit as usize);
             let Some(last) = page.last() else { break };
             after = Some(LevelCursor {

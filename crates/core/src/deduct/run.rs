@@ -73,7 +73,17 @@ impl<'a> DeductionRun<'a> {
         {
             return self.without_lock(lock, error, unknown.is_some());
         }
-        let answer = match self.strategy.attempt(self).await? {
+        let attempt = match self.strategy.attempt(self).await {
+            Err(StoreError::NotBound(reason)) if unknown.is_none() => {
+                return Ok(Outcome::Done(Err(StockError::StrategyUnavailable {
+                    strategy: self.strategy.name(),
+                    reason,
+                    source: None,
+                })));
+            }
+            attempt => attempt?,
+        };
+        let answer = match attempt {
             AttemptOutcome::Deducted {
                 remaining,
                 durability,
@@ -169,8 +179,8 @@ impl<'a> DeductionRun<'a> {
             LockError::Refused(_) => "refuses; see the log",
             LockError::Unavailable(_) => "does not answer",
         };
-        let dependency = lock.lock().dependency();
-        let (title, variable) = (dependency.title(), dependency.variable());
+        let server = lock.lock();
+        let (title, variable) = (server.dependency().title(), server.variable());
         Ok(Outcome::Done(Err(StockError::StrategyUnavailable {
             strategy: self.strategy.name(),
             reason: format!("{title}, which {variable} names, {problem}"),

@@ -111,6 +111,10 @@ impl Lock for ModelLock {
         Dependency::Redis
     }
 
+    fn variable(&self) -> &'static str {
+        self.dependency().variable()
+    }
+
     async fn acquire(&self, _name: &str, _wait: Duration) -> Result<Box<dyn HeldLock>, LockError> {
         yield_once().await;
         self.decisions.note("request the lock");

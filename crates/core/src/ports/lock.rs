@@ -16,6 +16,9 @@ pub trait Lock: Send + Sync + fmt::Debug {
     /// The server that holds the locks.
     fn dependency(&self) -> Dependency;
 
+    /// The variable that names the server.
+    fn variable(&self) -> &'static str;
+
     /// Waits for the lock with this name, at most for `wait`.
     ///
     /// # Errors

@@ -55,9 +55,15 @@ pub enum StoreError {
     /// The journal holds as many movements as `JOURNAL_LIMIT` allows.
     #[error("the journal is full")]
     JournalFull,
+    /// Redis has almost no memory left.
+    #[error("redis has almost used up its maxmemory")]
+    MemoryFull,
     /// The SKU's home is Redis, and no Redis is configured.
     #[error("no redis is configured")]
     NoRedis,
+    /// The stock of this ledger is not in this Redis. Says why, and what to do.
+    #[error("{0}")]
+    NotBound(String),
     /// The server does not answer, or refuses to work.
     #[error("{0} is not available")]
     Unavailable(Server, #[source] DriverError),
@@ -100,6 +106,8 @@ impl StoreError {
             Self::Queued => Self::Queued,
             Self::RedisExhausted => Self::RedisExhausted,
             Self::JournalFull => Self::JournalFull,
+            Self::MemoryFull => Self::MemoryFull,
+            Self::NotBound(problem) => Self::NotBound(problem.clone()),
             Self::NoRedis => Self::NoRedis,
             Self::Unavailable(server, source) => Self::Unavailable(*server, share(source)),
             Self::OutcomeUnknown(source, expiry) => Self::OutcomeUnknown(share(source), *expiry),
@@ -146,9 +154,15 @@ impl From<StoreError> for StockError {
                 what: Server::Database.as_str(),
                 source: Some(error.into()),
             },
-            StoreError::NoRedis => Self::HomeUnavailable,
+            StoreError::NoRedis => Self::HomeUnavailable {
+                reason: "stock that lives in Redis needs a Redis: set REDIS_URL".to_owned(),
+            },
+            StoreError::NotBound(reason) => Self::HomeUnavailable { reason },
             StoreError::JournalFull => Self::Overloaded {
                 what: "as many movements wait for the SQL ledger as JOURNAL_LIMIT allows",
+            },
+            StoreError::MemoryFull => Self::Overloaded {
+                what: "Redis has used up 90 percent of its memory (maxmemory)",
             },
             StoreError::LockWait(_) => Self::Contended { attempts: 1 },
             StoreError::KeyInFlight(_) => Self::RequestInFlight,

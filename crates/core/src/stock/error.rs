@@ -86,9 +86,12 @@ pub enum StockError {
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// The SKU's home is Redis, and no Redis is configured.
-    #[error("stock that lives in Redis needs a Redis: set REDIS_URL")]
-    HomeUnavailable,
+    /// The SKU's home is Redis, and no Redis is configured, or it does not have the stock.
+    #[error("{reason}")]
+    HomeUnavailable {
+        /// What is wrong, and what to do.
+        reason: String,
+    },
     /// A server does not answer.
     #[error("{what} is unavailable; nothing was changed")]
     Unavailable {
@@ -136,7 +139,7 @@ impl StockError {
             Self::Contended { .. } => "contended",
             Self::Overloaded { .. } => "overloaded",
             Self::StrategyUnavailable { .. } => "strategy-unavailable",
-            Self::HomeUnavailable => "home-unavailable",
+            Self::HomeUnavailable { .. } => "home-unavailable",
             Self::Unavailable { .. } => "unavailable",
             Self::OutcomeUnknown { .. } => "outcome-unknown",
             Self::Internal { .. } => "internal",

@@ -4,6 +4,9 @@
 //! the audit reads the ledger only up to the journal's last entry in the snapshot. If the ledger was
 //! already past that entry before the snapshot, Redis has lost entries that SQL has. Then the audit
 //! reads the ledger up to its own last entry.
+//!
+//! A level that Redis does not have is not loaded: it is as its latest entry left it, which waits, or is
+//! in SQL.
 
 use std::collections::HashSet;
 
@@ -32,7 +35,8 @@ impl RedisStore {
         Err(StoreError::TooSlow(changed.into()))
     }
 
-    /// `None` if a checkpoint has movements from after the snapshot in Redis.
+    /// `None` if SQL may have changes from after the snapshot in Redis: in a checkpoint, or in a level
+    /// that was loaded since.
     async fn try_audit(&self, sku: &Sku) -> Result<Option<Vec<Audit>>, StoreError> {
         let mirrors = self.sql.levels_of(sku).await?;
         let warehouses: Vec<Warehouse> =
@@ -40,7 +44,7 @@ impl RedisStore {
         // Read before the snapshot: the journal then had every entry that the ledger has now.
         let recorded = self.sql.last_recorded(sku).await?;
         let (levels, last) = self.snapshot(sku, &warehouses).await?;
-        let (keys, shard) = (self.keys().await?, Shard::for_sku(sku));
+        let (keys, shard) = (self.keys_to_read().await?, Shard::for_sku(sku));
         let key = |warehouse| keys.level(shard, sku, warehouse);
         let level_keys: Vec<String> = warehouses.iter().map(key).collect();
         let waiting = self.waiting(shard, &level_keys, last).await?;
@@ -50,12 +54,63 @@ impl RedisStore {
         let Some((sums, recorded)) = ledger.await? else {
             return Ok(None);
         };
-        let audits = levels.iter().zip(&level_keys).map(|(level, key)| {
+        let mut latest = Vec::with_capacity(levels.len());
+        for ((warehouse, level), key) in warehouses.iter().zip(&levels).zip(&level_keys) {
             let waiting = waiting.iter().filter(|entry| entry.level == *key);
-            let of_level = |sums: &&Audit| sums.warehouse == level.warehouse;
-            audit(level, sums.iter().find(of_level), waiting, &recorded)
-        });
-        Ok(Some(audits.collect()))
+            latest.push(match level {
+                Some(level) => Some(level.clone()),
+                None => self.latest(sku, warehouse, waiting).await?,
+            });
+        }
+        if levels.contains(&None) {
+            // After all reads of SQL: a level that is not loaded did not change.
+            let (now, _) = self.snapshot(sku, &warehouses).await?;
+            let is_loaded = |(then, now): (&Option<_>, &Option<_>)| then.is_none() && now.is_some();
+            if levels.iter().zip(&now).any(is_loaded) {
+                return Ok(None);
+            }
+        }
+        let mut audits = Vec::with_capacity(warehouses.len());
+        for (level, key) in latest.iter().zip(&level_keys) {
+            let waiting = waiting.iter().filter(|entry| entry.level == *key);
+            if let Some(level) = level {
+                let sums = sums.iter().find(|sums| sums.warehouse == level.warehouse);
+                audits.push(audit(level, sums, waiting, &recorded));
+            }
+        }
+        Ok(Some(audits))
+    }
+
+    /// The level as its latest entry left it: the last of those that wait, or the last one in SQL.
+    async fn latest<'a>(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+        waiting: impl Iterator<Item = &'a StreamEntry>,
+    ) -> Result<Option<StockLevel>, StoreError> {
+        let Some((mut level, mirrored)) = self.sql.mirrored(sku, warehouse).await? else {
+            return Ok(None);
+        };
+        let parsed = waiting.filter_map(|entry| entry.parsed.as_ref().ok());
+        let later = parsed.filter(|entry| entry.id > mirrored);
+        if let Some(entry) = later.max_by_key(|entry| entry.id) {
+            (level.on_hand, level.held) = (entry.on_hand, entry.held);
+            level.backorder_limit = entry.backorder_limit;
+        }
+        Ok(Some(level))
+    }
+
+    /// Whether the journal has entries of this level that this build cannot read. The audit does not
+    /// know their units.
+    pub(super) async fn has_unreadable_entries(
+        &self,
+        sku: &Sku,
+        level: &str,
+    ) -> Result<bool, StoreError> {
+        let last = self.snapshot(sku, &[]).await?.1;
+        let levels = [level.to_owned()];
+        let waiting = self.waiting(Shard::for_sku(sku), &levels, last).await?;
+        Ok(waiting.iter().any(|entry| entry.parsed.is_err()))
     }
 
     /// Reads the journal entries of these levels, up to `last`. Also those that SQL refuses.

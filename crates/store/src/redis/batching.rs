@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::capacity::Capacity;
 use super::connection::SharedConnection;
 use super::errors::{Failed, is_connection_error};
 use super::scripts::{self, Answer};
@@ -28,14 +29,14 @@ pub(super) struct ScriptBatches {
 #[derive(Debug)]
 struct ScriptCall {
     shared: SharedConnection,
-    journal_limit: u32,
+    capacity: Arc<Capacity>,
 }
 
 impl ScriptBatches {
-    pub(super) fn new(shared: SharedConnection, journal_limit: u32) -> Self {
+    pub(super) fn new(shared: SharedConnection, capacity: Arc<Capacity>) -> Self {
         let call = ScriptCall {
             shared: shared.clone(),
-            journal_limit,
+            capacity,
         };
         Self {
             shared,
@@ -76,7 +77,7 @@ impl BatchCall for ScriptCall {
     }
 
     async fn call(&self, batch: &[Self::Job]) -> Vec<Self::Answer> {
-        let mut script = scripts::DEDUCT.arg(self.journal_limit);
+        let mut script = scripts::DEDUCT.arg(self.capacity.movements());
         batch[0].0.add_keys(&mut script);
         for (request, expiry) in batch {
             request.add_operation(&mut script);

@@ -20,6 +20,7 @@ use redis::{
 };
 use tokio::time::{Instant, timeout};
 
+use super::binding::Binding;
 use super::errors::{Failed, connecting, is_connection_error, reading};
 use crate::StoreError;
 use crate::clock::ServerClock;
@@ -31,10 +32,22 @@ pub(super) struct Connector {
     pub(super) client: Client,
     /// How long to wait for a connection, and for a reply.
     pub(super) limit: Duration,
+    /// Checks that a connection leads to the Redis of the ledger. `None` checks nothing.
+    pub(super) binding: Option<Arc<Binding>>,
 }
 
 impl Connector {
+    /// Opens a connection to the Redis of the ledger.
     pub(super) async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+        let mut connection = self.connect_unchecked().await?;
+        if let Some(binding) = &self.binding {
+            binding.admit(&mut connection).await?;
+        }
+        Ok(connection)
+    }
+
+    /// The same to any Redis.
+    pub(super) async fn connect_unchecked(&self) -> RedisResult<MultiplexedConnection> {
         // Set both limits, because the driver's default response timeout is 500 ms.
         let limits = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.limit))

@@ -2,7 +2,7 @@
 //!
 //! Every replica runs one consumer, and they share the work: each takes leases of some journals, applies
 //! a batch of their entries, and gives the leases back. Guarantees:
-//! - An entry is removed only after the SQL commit.
+//! - An entry is removed only after the SQL commit, and only from the Redis of the ledger.
 //! - An entry that is applied twice is recorded once.
 //! - An entry that SQL refuses, although it takes others, is set aside and tried again every minute.
 //!   The audit counts it as pending. It does not block other entries.
@@ -168,7 +168,7 @@ impl JournalConsumer {
     }
 
     async fn sizes(&self) -> Result<Vec<Size>, StoreError> {
-        Size::of_all(&self.connection, self.store.keys().await?).await
+        Size::of_all(&self.connection, self.store.keys_to_read().await?).await
     }
 
     fn report(&mut self, sizes: Option<&[Size]>) -> JournalReport {
@@ -225,7 +225,7 @@ impl JournalConsumer {
         self.batches += 1;
         let token = format!("{}.{}", self.name, self.batches);
         let (store, connection) = (Arc::clone(&self.store), self.connection.clone());
-        let mut leases = Leases::new(&connection, store.keys().await?, source, token);
+        let mut leases = Leases::new(&connection, store.keys_to_read().await?, source, token);
         let read = leases.take(&portions).await?;
         let entries: Vec<&StreamEntry> = read.iter().flatten().flatten().collect();
         let mut done = Done::default();
@@ -235,7 +235,11 @@ impl JournalConsumer {
                 self.skip_staying(source, portion, entries.as_deref(), &done);
             }
         }
-        let ended = leases.end(&done).await;
+        // A Redis that is no longer the ledger's keeps its entries. The leases end by themselves.
+        let ended = match store.confirm(&connection).await {
+            Ok(()) => leases.end(&done).await,
+            Err(error) => Err(error),
+        };
         applied?;
         ended?;
         Ok(done.len())

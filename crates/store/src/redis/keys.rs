@@ -44,6 +44,16 @@ impl Keys {
         format!("*{{{}.*}}*", self.0)
     }
 
+    /// A glob pattern that matches the levels of this ledger.
+    pub(super) fn levels_pattern(&self) -> String {
+        format!("stock:{{{}.*}}:*", self.0)
+    }
+
+    /// A string: the id of the binding of this ledger, and its beat.
+    pub(super) fn binding(&self) -> String {
+        format!("binding:{{{}.redis}}", self.0)
+    }
+
     /// A stream: the movements that are not yet applied to SQL.
     pub(super) fn journal(&self, shard: Shard) -> String {
         format!("journal:{}", self.tag(shard))

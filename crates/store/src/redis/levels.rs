@@ -1,10 +1,13 @@
 //! Reads levels, and loads levels that Redis does not have from their mirrors in SQL.
+//!
+//! Guarantee: only writers load levels. What clients read never writes, so a crawler does not copy the
+//! catalogue into Redis.
 
-use redis::Cmd;
+use redis::{Cmd, ScriptInvocation};
 use stocklock_core::ports::Server;
 
 use super::errors::{Failed, bad_answer};
-use super::keys::Shard;
+use super::keys::{Keys, Shard};
 use super::{RedisStore, scripts};
 use crate::StoreError;
 use crate::journal::{EntryId, check_version};
@@ -19,6 +22,9 @@ const MIN_VERSION_JUMP: i64 = 10_000_000;
 /// How often a load is repeated because a consumer acknowledged entries of the level during it, and
 /// how often a level is loaded that is missing again when it is read.
 pub(super) const MAX_LOADS: u32 = 20;
+
+/// How many SKUs one message reads. Deductions share the connection, so more would delay them.
+const SKUS_AT_ONCE: usize = 100;
 
 /// `on_hand`, `held`, `backorder_limit`, `version`. All are `None` if Redis does not have the level.
 pub(super) type Counters = [Option<i64>; 4];
@@ -50,7 +56,65 @@ pub(super) fn level(
     }))
 }
 
+/// The script that reads the levels of one SKU.
+fn snapshot_of<'a>(
+    keys: &Keys,
+    sku: &Sku,
+    warehouses: impl IntoIterator<Item = &'a Warehouse>,
+) -> ScriptInvocation<'static> {
+    let shard = Shard::for_sku(sku);
+    let mut script = scripts::SNAPSHOT.key(keys.journal(shard));
+    for warehouse in warehouses {
+        script.key(keys.level(shard, sku, warehouse));
+    }
+    script
+}
+
+/// Converts the answer of that script: the levels that Redis has, and the journal's last entry.
+fn parse_snapshot<'a>(
+    answer: &[String],
+    sku: &Sku,
+    warehouses: impl IntoIterator<Item = &'a Warehouse>,
+) -> Result<Snapshot, StoreError> {
+    let (last, counters) = answer.split_first().ok_or_else(|| bad_answer(answer))?;
+    let levels = warehouses.into_iter().zip(counters.as_chunks::<4>().0);
+    let levels = levels.map(|(warehouse, counters)| {
+        level(sku, warehouse, counters.each_ref().map(|n| n.parse().ok()))
+    });
+    let levels = levels.collect::<Result<_, _>>()?;
+    Ok((levels, last.parse().map_err(bad_answer)?))
+}
+
+/// Levels, each `None` if Redis does not have it, and the id of their journal's last entry.
+pub(super) type Snapshot = (Vec<Option<StockLevel>>, EntryId);
+
 impl RedisStore {
+    /// Replaces levels from SQL by those in Redis, those of one SKU from one snapshot. A level that
+    /// Redis does not have stays as SQL has it: movements that wait in its journal are missing.
+    pub(crate) async fn show(&self, mut levels: Vec<&mut StockLevel>) -> Result<(), StoreError> {
+        let keys = self.keys_to_read().await?;
+        let mut skus: Vec<_> = levels.chunk_by_mut(|a, b| a.sku == b.sku).collect();
+        for some in skus.chunks_mut(SKUS_AT_ONCE) {
+            let mut commands = redis::pipe();
+            commands.load_script(&scripts::SNAPSHOT).ignore();
+            for of_sku in &*some {
+                let warehouses = of_sku.iter().map(|level| &level.warehouse);
+                commands.invoke_script(&snapshot_of(keys, &of_sku[0].sku, warehouses));
+            }
+            let answers: Vec<Vec<String>> = self.shared.read_all(&commands).await?;
+            for (of_sku, answer) in some.iter_mut().zip(answers) {
+                let warehouses = of_sku.iter().map(|level| &level.warehouse);
+                let (found, _) = parse_snapshot(&answer, &of_sku[0].sku, warehouses)?;
+                for (level, found) in of_sku.iter_mut().zip(found) {
+                    if let Some(found) = found {
+                        **level = found;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Reads one level, and loads it first if Redis does not have it.
     pub(crate) async fn level(
         &self,
@@ -71,45 +135,39 @@ impl RedisStore {
         Err(evicted_again())
     }
 
-    /// Reads the levels of one SKU in these warehouses from one snapshot.
+    /// Reads the levels of one SKU in these warehouses from one snapshot. Loads levels that Redis does
+    /// not have, and then reads all levels again.
     pub(crate) async fn levels_in(
         &self,
         sku: &Sku,
         warehouses: &[Warehouse],
     ) -> Result<Vec<StockLevel>, StoreError> {
-        Ok(self.snapshot(sku, warehouses).await?.0)
-    }
-
-    /// Reads the levels of one SKU in these warehouses, and the id of their journal's last entry, in
-    /// one snapshot. Loads levels that Redis does not have, and then reads all levels again.
-    pub(super) async fn snapshot(
-        &self,
-        sku: &Sku,
-        warehouses: &[Warehouse],
-    ) -> Result<(Vec<StockLevel>, EntryId), StoreError> {
-        let keys = self.keys().await?;
-        let shard = Shard::for_sku(sku);
-        let mut script = scripts::SNAPSHOT.key(keys.journal(shard));
-        for warehouse in warehouses {
-            script.key(keys.level(shard, sku, warehouse));
-        }
+        self.keys().await?;
         for _ in 0..MAX_LOADS {
-            let answer: Vec<String> = self.shared.run(&script).await.map_err(Failed::reading)?;
-            let (last, counters) = answer.split_first().ok_or_else(|| bad_answer(&answer))?;
-            let counters = counters.as_chunks::<4>().0;
+            let (found, _) = self.snapshot(sku, warehouses).await?;
             let mut levels = Vec::with_capacity(warehouses.len());
-            for (warehouse, counters) in warehouses.iter().zip(counters) {
-                let counters = counters.each_ref().map(|number| number.parse().ok());
-                match level(sku, warehouse, counters)? {
+            for (warehouse, found) in warehouses.iter().zip(found) {
+                match found {
                     Some(level) => levels.push(level),
                     None => _ = self.load(sku, warehouse).await?,
                 }
             }
             if levels.len() == warehouses.len() {
-                return Ok((levels, last.parse().map_err(bad_answer)?));
+                return Ok(levels);
             }
         }
         Err(evicted_again())
+    }
+
+    /// Reads the levels of one SKU in these warehouses, and the id of their journal's last entry.
+    pub(super) async fn snapshot(
+        &self,
+        sku: &Sku,
+        warehouses: &[Warehouse],
+    ) -> Result<Snapshot, StoreError> {
+        let script = snapshot_of(self.keys_to_read().await?, sku, warehouses);
+        let answer: Vec<String> = self.shared.run(&script).await.map_err(Failed::reading)?;
+        parse_snapshot(&answer, sku, warehouses)
     }
 
     /// Loads a level from its mirror, unless Redis has it. Returns the SKU's home, or `None` if the

@@ -44,6 +44,18 @@ pub(super) static ACK: LazyLock<Script> =
 pub(super) static SNAPSHOT: LazyLock<Script> =
     LazyLock::new(|| script("", include_str!("scripts/snapshot.lua")));
 
+/// Deletes a level that is older than its mirror.
+pub(super) static DROP_OLDER: LazyLock<Script> =
+    LazyLock::new(|| script("", include_str!("scripts/drop_older.lua")));
+
+/// Takes units from a level that are sold in SQL.
+pub(super) static REPAIR: LazyLock<Script> =
+    LazyLock::new(|| script("", include_str!("scripts/repair.lua")));
+
+/// Writes the id of the binding. Its first line must stay the first.
+pub(super) static BIND: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/bind.lua")));
+
 /// A script with the constants that Lua and Rust share.
 fn script(prelude: &str, code: &str) -> Script {
     Script::new(&format!(

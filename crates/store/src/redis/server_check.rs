@@ -1,7 +1,10 @@
 //! Checks the server's version, mode and settings.
 
+use redis::aio::MultiplexedConnection;
+
 use super::RedisStore;
-use super::errors::bad_answer;
+use super::binding::field;
+use super::errors::{bad_answer, connecting, reading};
 use crate::StoreError;
 
 /// The oldest major version with all commands that the scripts use.
@@ -10,33 +13,39 @@ const OLDEST: u32 = 7;
 impl RedisStore {
     /// Returns one sentence for each setting that breaks a guarantee or risks data loss.
     pub(crate) async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
-        let info: String = self.shared.read(&redis::cmd("INFO")).await?;
-        let appendonly = self.setting("appendonly").await?;
-        let appendfsync = self.setting("appendfsync").await?;
-        let policy = self.setting("maxmemory-policy").await?;
+        // Any server, whether or not the ledger is bound to it.
+        let connection = self.connector.connect_unchecked().await;
+        let mut connection = connection.map_err(connecting)?;
+        let info = redis::cmd("INFO").query_async(&mut connection).await;
+        let info: String = info.map_err(reading)?;
+        let appendonly = setting(&mut connection, "appendonly").await?;
+        let appendfsync = setting(&mut connection, "appendfsync").await?;
+        let policy = setting(&mut connection, "maxmemory-policy").await?;
+        let min_replicas = setting(&mut connection, "min-replicas-to-write").await?;
+        let max_lag = setting(&mut connection, "min-replicas-max-lag").await?;
         let problems = [
             version_problem(&info),
             persistence_problem(&appendonly, &appendfsync).map(str::to_owned),
             eviction_problem(&policy),
+            replicas_problem(&info, &min_replicas, &max_lag),
             cluster_problem(&info).map(str::to_owned),
         ];
         Ok(problems.into_iter().flatten().collect())
     }
+}
 
-    async fn setting(&self, name: &str) -> Result<String, StoreError> {
-        let mut command = redis::cmd("CONFIG");
-        let answer: Vec<String> = self.shared.read(command.arg("GET").arg(name)).await?;
-        match &answer[..] {
-            [_, value] => Ok(value.clone()),
-            _ => Err(bad_answer(answer)),
-        }
+async fn setting(connection: &mut MultiplexedConnection, name: &str) -> Result<String, StoreError> {
+    let mut command = redis::cmd("CONFIG");
+    let answer = command.arg("GET").arg(name).query_async(connection).await;
+    let answer: Vec<String> = answer.map_err(reading)?;
+    match &answer[..] {
+        [_, value] => Ok(value.clone()),
+        _ => Err(bad_answer(answer)),
     }
 }
 
 fn version_problem(info: &str) -> Option<String> {
-    let version = info
-        .lines()
-        .find_map(|line| line.strip_prefix("redis_version:"))?;
+    let version = field(info, "redis_version")?;
     let major: u32 = version.split('.').next()?.parse().ok()?;
     (major < OLDEST).then(|| {
         format!("Redis has version {version}; Redis-home stock needs Redis {OLDEST} or later")
@@ -68,6 +77,27 @@ fn eviction_problem(policy: &str) -> Option<String> {
     Some(format!(
         "Redis evicts ({policy}) when its memory is full: {lost}; set maxmemory-policy noeviction"
     ))
+}
+
+/// A primary that is cut off from its replicas goes on selling, and loses these sales when a replica
+/// takes over. A server without replicas has no failover.
+fn replicas_problem(info: &str, min_replicas: &str, max_lag: &str) -> Option<String> {
+    let number = |text: &str| text.parse::<u32>().unwrap_or(0);
+    let replicas = number(field(info, "connected_slaves")?);
+    // Redis treats 0 in one of them as 0 in both.
+    let needed = number(min_replicas) * number(max_lag).min(1);
+    if replicas > 0 && needed == 0 {
+        return Some(format!(
+            "Redis has {replicas} replicas, but sells on if it loses them, and a failover then loses these \
+             sales; set min-replicas-to-write 1 and min-replicas-max-lag 10"
+        ));
+    }
+    (needed > replicas).then(|| {
+        format!(
+            "Redis refuses every sale, because min-replicas-to-write is {needed} and {replicas} replicas \
+             are connected; start the replicas"
+        )
+    })
 }
 
 /// A cluster spreads the shards over several nodes, but the journal consumer reads all shards with

@@ -192,7 +192,7 @@ impl RedisStore {
         last: &str,
         keep: impl Fn(&StreamEntry) -> bool,
     ) -> Result<Vec<StreamEntry>, StoreError> {
-        let stream = self.keys().await?.stream(source, shard);
+        let stream = self.keys_to_read().await?.stream(source, shard);
         let (mut found, mut from) = (Vec::new(), "-".to_owned());
         loop {
             let command = Cmd::xrange_count(&stream, &from, last, PAGE);
@@ -208,7 +208,7 @@ impl RedisStore {
     /// Whether SQL has every movement that was written to a journal up to this time, in milliseconds
     /// since 1970, and no script that expired by then can still write one.
     pub(crate) async fn is_applied_past(&self, millis: i64) -> Result<bool, StoreError> {
-        let keys = self.keys().await?;
+        let keys = self.keys_to_read().await?;
         // Before the journals: ids of entries never go back.
         let now = self.shared.millis().await?;
         let mut commands = redis::pipe();

@@ -138,6 +138,7 @@ impl RedisStore {
         match self.write(request, key, &wanted).await? {
             // Redis lost the level since it was read: read it again.
             Answer::Absent => Ok(AttemptOutcome::Conflict),
+            Answer::Full => Err(self.capacity.exceeded()),
             answer => attempt(answer, units),
         }
     }
@@ -222,7 +223,7 @@ impl RedisStore {
             answer @ (Answer::Insufficient { .. } | Answer::KeyMayBeLost) => {
                 return Err(bad_answer(answer));
             }
-            Answer::Full => return Err(StoreError::JournalFull),
+            Answer::Full => return Err(self.capacity.exceeded()),
         })
     }
 
@@ -264,7 +265,7 @@ impl RedisStore {
         wanted: &Wanted<'_>,
     ) -> Result<Answer, StoreError> {
         let expiry = self.shared.expiry(wanted.deadline).await?;
-        let mut script = scripts::WRITE.arg(self.options.journal_limit);
+        let mut script = scripts::WRITE.arg(self.capacity.movements());
         request.add_keys(&mut script);
         request.add_operation(&mut script);
         script

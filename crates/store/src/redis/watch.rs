@@ -28,7 +28,7 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
         let expiry = self.shared.expiry(deadline).await?;
-        let limit = u64::from(self.options.journal_limit);
+        let limit = u64::from(self.capacity.movements());
         if self.options.watch_on == WatchOn::Shared {
             let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
             return watch_and_deduct(&mut connection, request, expiry, limit).await;

@@ -1,0 +1,279 @@
+//! Binds the ledger to one Redis: a row in SQL and a key in Redis contain the same id.
+//!
+//! Guarantees:
+//! - Stock is sold in one Redis, and entries are deleted from one Redis: the one in the row.
+//! - A connection is used only if its server was that Redis when the connection was opened. A server
+//!   that loses its data by a restart closes its connections, so the loss is noticed before a sale.
+//! - A restart or a failover that keeps the id needs no operator. Replicas that used the Redis before
+//!   follow it at once. Others wait until no replica uses another Redis with the same data.
+//!
+//! Replicas that use the Redis increase a beat, first in the row, then in the key, if the key still has
+//! the beat that they found. A beat that does not change shows that no replica uses the Redis. Another
+//! beat in the key shows that the database is a copy, or has lost its last writes. Of a database and its
+//! copy, one at most increases the beat of the key, so the other one is refused.
+
+use std::fmt::Display;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, RedisError, RedisResult};
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+use super::connection::Connector;
+use super::keys::Keys;
+use super::{OnRedisLoss, RedisOptions};
+use crate::StoreError;
+use crate::sql::{BoundRedis, SqlBackend};
+use stocklock_core::ports::Server;
+
+mod decide;
+mod rollback;
+mod rules;
+mod server;
+
+use rules::{Found, Refusal, Step, next_step};
+pub(super) use server::{delete_all, field};
+
+/// The binding of one ledger, as this process knows it.
+#[derive(Debug)]
+pub(super) struct Binding {
+    sql: Arc<dyn SqlBackend>,
+    /// Opens connections to the server that `REDIS_URL` leads to.
+    connector: Connector,
+    on_loss: OnRedisLoss,
+    keys: OnceCell<Keys>,
+    state: Mutex<State>,
+    /// The number of the current binding, or 0 if the Redis may not be used.
+    current: AtomicU64,
+    /// One decision at a time.
+    deciding: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    now: Now,
+    /// When that was decided.
+    decided: Option<Instant>,
+    /// How many bindings there were.
+    bindings: u64,
+    /// The Redis that this process used last.
+    last: Option<BoundRedis>,
+    /// A row that does not match the key, the beat of the key, and since when both have not changed.
+    watched: Option<((BoundRedis, i64), Instant)>,
+    /// Whether other replicas have changed row or key while they were watched.
+    in_use: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+enum Now {
+    #[default]
+    Unknown,
+    /// No stock was ever in a Redis.
+    Nothing,
+    Bound(BoundRedis),
+    Refused(Refusal),
+}
+
+impl Binding {
+    pub(super) fn new(
+        sql: Arc<dyn SqlBackend>,
+        connector: Connector,
+        options: &RedisOptions,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            sql,
+            connector,
+            on_loss: options.on_loss,
+            keys: OnceCell::new(),
+            state: Mutex::default(),
+            current: AtomicU64::new(0),
+            deciding: tokio::sync::Mutex::default(),
+        })
+    }
+
+    pub(super) async fn keys(&self) -> Result<&Keys, StoreError> {
+        let ledger = || async { self.sql.ledger_id().await.map(Keys) };
+        self.keys.get_or_try_init(ledger).await
+    }
+
+    /// Returns the number of the binding if stock may be used in this Redis. Binds the ledger if no
+    /// stock was in a Redis before. No request reaches Redis before this.
+    pub(super) async fn check(self: &Arc<Self>) -> Result<u64, StoreError> {
+        loop {
+            let number = self.current.load(Ordering::Acquire);
+            if number != 0 {
+                return Ok(number);
+            }
+            match self.decide(true).await? {
+                Now::Bound(_) => {}
+                Now::Refused(why) => return Err(refused(why)),
+                Now::Unknown | Now::Nothing => return Err(changed()),
+            }
+        }
+    }
+
+    /// The same, or 0 if no stock was ever in a Redis: then this does not bind the ledger.
+    pub(super) async fn check_to_read(self: &Arc<Self>) -> Result<u64, StoreError> {
+        loop {
+            let number = self.current.load(Ordering::Acquire);
+            if number != 0 {
+                return Ok(number);
+            }
+            match self.decide(false).await? {
+                Now::Bound(_) => {}
+                Now::Nothing => return Ok(0),
+                Now::Refused(why) => return Err(refused(why)),
+                Now::Unknown => return Err(changed()),
+            }
+        }
+    }
+
+    /// Refuses a new connection unless its server is the Redis of this ledger.
+    pub(super) async fn admit(
+        self: &Arc<Self>,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<()> {
+        let found = self.find(connection).await.map_err(unknown)?;
+        if self.is_used(&found) {
+            return Ok(());
+        }
+        self.forget();
+        match self.decide(false).await.map_err(unknown)? {
+            Now::Nothing => Ok(()),
+            Now::Bound(bound) if bound.run_id == found.run_id => Ok(()),
+            Now::Refused(why) => Err(not_admitted(why)),
+            Now::Bound(_) | Now::Unknown => {
+                Err(not_admitted("Redis was replaced while it was checked"))
+            }
+        }
+    }
+
+    /// Whether the server is the one that is in use.
+    fn is_used(&self, found: &Found) -> bool {
+        match &self.state().now {
+            // A key that was deleted is written again later.
+            Now::Bound(bound) => {
+                bound.run_id == found.run_id && found.id.as_ref().is_none_or(|id| *id == bound.id)
+            }
+            _ => false,
+        }
+    }
+
+    /// Checks that row and key still have the id that this process uses. The consumer asks before it
+    /// deletes entries.
+    pub(super) async fn confirm(
+        self: &Arc<Self>,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(), StoreError> {
+        self.confirmed(connection).await.map(drop)
+    }
+
+    /// The same. Returns what both servers say, or `None` if no stock was ever in a Redis.
+    async fn confirmed(
+        self: &Arc<Self>,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<Option<(Found, BoundRedis)>, StoreError> {
+        for _ in 0..2 {
+            let found = self.find(connection).await?;
+            let row = self.sql.bound_redis().await?;
+            match (next_step(&found, row.as_ref(), false), row) {
+                (Step::Use, Some(row)) if self.is_used(&found) => {
+                    self.saw(&row);
+                    return Ok(Some((found, row)));
+                }
+                (Step::Nothing, _) => return Ok(None),
+                _ => self.forget(),
+            }
+            match self.decide(false).await? {
+                Now::Bound(bound) if bound.run_id == found.run_id => {}
+                Now::Nothing => return Ok(None),
+                Now::Refused(why) => return Err(refused(why)),
+                Now::Bound(_) | Now::Unknown => break,
+            }
+        }
+        let why = "this connection leads to a Redis that is no longer used";
+        Err(StoreError::Unavailable(Server::Redis, why.into()))
+    }
+
+    /// Checks the same, and increases the beat if it is still `seen`. Returns the beat.
+    pub(super) async fn beat(
+        self: &Arc<Self>,
+        connection: &mut MultiplexedConnection,
+        seen: i64,
+    ) -> Result<i64, StoreError> {
+        let Some((found, row)) = self.confirmed(connection).await? else {
+            return Ok(seen);
+        };
+        let keys = self.keys().await?;
+        if found.beat != row.beat {
+            // Another replica has not written the key yet, or has ended before it did.
+            server::write(connection, keys, &row, Some(&found)).await?;
+            return Ok(row.beat);
+        }
+        if row.beat != seen {
+            return Ok(row.beat);
+        }
+        let next = found.next_row(&row);
+        if self.sql.bind_redis(Some(&row), &next).await? {
+            self.saw(&next);
+            server::write(connection, keys, &next, Some(&found)).await?;
+        }
+        Ok(next.beat)
+    }
+
+    /// Remembers a row that this process has used.
+    fn saw(&self, row: &BoundRedis) {
+        self.state().last = Some(row.clone());
+    }
+
+    async fn find(&self, connection: &mut MultiplexedConnection) -> Result<Found, StoreError> {
+        let settings = self.connector.client.get_connection_info().redis_settings();
+        server::find(connection, self.keys().await?, settings.db()).await
+    }
+
+    /// Makes the next user ask the servers again.
+    fn forget(&self) {
+        let mut state = self.state();
+        if matches!(state.now, Now::Bound(_) | Now::Nothing) {
+            self.current.store(0, Ordering::Release);
+            state.now = Now::Unknown;
+            state.decided = None;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds this mutex.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn changed() -> StoreError {
+    let why = "the binding of Redis changed while it was checked";
+    StoreError::Unavailable(Server::Redis, why.into())
+}
+
+/// The error of a request. In a few seconds, it may succeed or be refused for another reason.
+fn refused(why: Refusal) -> StoreError {
+    match why {
+        Refusal::NotYetKnown => StoreError::Unavailable(Server::Redis, why.into()),
+        why => StoreError::NotBound(why.to_string()),
+    }
+}
+
+/// The error of a connection whose server could not be checked.
+fn unknown(error: StoreError) -> RedisError {
+    match error {
+        StoreError::Unavailable(_, source) | StoreError::ConnectionLost(_, source) => {
+            not_admitted(source)
+        }
+        error => not_admitted(error),
+    }
+}
+
+/// The error of a connection to a server that may not be used.
+fn not_admitted(why: impl Display) -> RedisError {
+    let what = "the stock in this Redis is not used";
+    RedisError::from((ErrorKind::Client, what, why.to_string()))
+}

@@ -1,0 +1,271 @@
+//! Finds out whether this Redis has the stock of the ledger, and writes what is missing.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tokio::time::{Instant, timeout};
+use uuid::Uuid;
+
+use super::rules::{Found, Refusal, Step, next_step};
+use super::{Binding, Now, rollback, server};
+use crate::StoreError;
+use crate::redis::OnRedisLoss;
+use crate::redis::errors::connecting;
+use crate::sql::BoundRedis;
+use stocklock_core::ports::Server;
+use stocklock_core::stock::Home;
+
+/// If the beat does not change for this long, no replica uses the Redis. Replicas increase it every
+/// [`super::super::BEAT_EVERY`].
+const ABANDONED_AFTER: Duration = Duration::from_secs(5);
+
+/// How long a refusal is repeated without asking the servers again.
+const REFUSED_FOR: Duration = Duration::from_millis(250);
+
+/// How many steps a decision may take. Each writes something, or another replica was faster.
+const MAX_STEPS: usize = 20;
+
+impl Binding {
+    /// Asks both servers, unless another caller has done so since this call began. `bind`: stock is
+    /// about to be used.
+    pub(super) async fn decide(self: &Arc<Self>, bind: bool) -> Result<Now, StoreError> {
+        let (this, asked) = (Arc::clone(self), Instant::now());
+        // A separate task, because the caller may be cancelled between two writes.
+        let task = tokio::spawn(async move {
+            let _one = this.deciding.lock().await;
+            let known = this.known(asked, bind);
+            match known {
+                Some(known) => Ok(known),
+                None => this.decide_now(bind).await,
+            }
+        });
+        let decided = timeout(2 * self.connector.limit, task).await;
+        let Ok(Ok(decided)) = decided else {
+            let why = "it takes longer than usual to check which Redis has the stock";
+            return Err(StoreError::Unavailable(Server::Redis, why.into()));
+        };
+        decided
+    }
+
+    /// What another caller has decided, if it is still valid for a caller of that time.
+    fn known(&self, asked: Instant, bind: bool) -> Option<Now> {
+        let state = self.state();
+        let decided = state.decided?;
+        let is_valid = match state.now {
+            Now::Unknown => false,
+            Now::Nothing => !bind,
+            Now::Bound(_) => true,
+            Now::Refused(_) => decided + REFUSED_FOR >= asked,
+        };
+        is_valid.then(|| state.now.clone())
+    }
+
+    async fn decide_now(&self, bind: bool) -> Result<Now, StoreError> {
+        let connection = self.connector.connect_unchecked().await;
+        let mut connection = connection.map_err(connecting)?;
+        for _ in 0..MAX_STEPS {
+            if let Some(now) = self.step(&mut connection, bind).await? {
+                self.set(now.clone());
+                return Ok(now);
+            }
+        }
+        let why = "other replicas bind the ledger at the same time";
+        Err(StoreError::Aborted(why.into()))
+    }
+
+    /// Takes the next step. Returns the decision once there is nothing left to write.
+    async fn step(
+        &self,
+        connection: &mut MultiplexedConnection,
+        bind: bool,
+    ) -> Result<Option<Now>, StoreError> {
+        let keys = self.keys().await?;
+        let found = self.find(connection).await?;
+        if !found.is_primary {
+            let why = "REDIS_URL leads to a replica, not to a primary";
+            return Err(StoreError::Unavailable(Server::Redis, why.into()));
+        }
+        // After Redis: the row is written before the key, so it is never older than the key.
+        let row = self.sql.bound_redis().await?;
+        let has_stock = bind || row.is_some() || self.sql.has_home(Home::Redis).await?;
+        let new = || new_binding(&found);
+        let next = next_step(&found, row.as_ref(), has_stock);
+        let Some(row) = row else {
+            return Ok(match next {
+                Step::Refuse(why) => Some(Now::Refused(why)),
+                Step::Nothing => Some(Now::Nothing),
+                _ => {
+                    self.sql.bind_redis(None, &new()).await?;
+                    None
+                }
+            });
+        };
+        match next {
+            Step::Use => return Ok(Some(Now::Bound(row))),
+            Step::Refuse(why) => return self.recover(connection, why, &row, &found).await,
+            Step::Follow => {
+                if let Err(why) = self.is_abandoned(&row, &found) {
+                    return Ok(Some(Now::Refused(why)));
+                }
+                if found.run_id != row.run_id {
+                    // Before the row is written, so that every replica that finds the new run in it
+                    // also finds levels that are not older than SQL.
+                    rollback::drop_older(&*self.sql, connection, keys).await?;
+                }
+                let next = found.next_row(&row);
+                if self.sql.bind_redis(Some(&row), &next).await? {
+                    server::write(connection, keys, &next, Some(&found)).await?;
+                }
+            }
+            Step::Begin => {
+                let next = found.next_row(&row);
+                self.sql.bind_redis(Some(&row), &next).await?;
+            }
+            Step::WriteKey => server::write(connection, keys, &row, Some(&found)).await?,
+            Step::Replace | Step::Insert | Step::Nothing => {
+                self.sql.bind_redis(Some(&row), &new()).await?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Refuses, or adopts the Redis if the configuration says so and no replica uses another one.
+    async fn recover(
+        &self,
+        connection: &mut MultiplexedConnection,
+        why: Refusal,
+        row: &BoundRedis,
+        found: &Found,
+    ) -> Result<Option<Now>, StoreError> {
+        let is_lost = matches!(why, Refusal::LostData | Refusal::OtherRedis);
+        if self.on_loss == OnRedisLoss::Refuse || !is_lost {
+            return Ok(Some(Now::Refused(why)));
+        }
+        if let Err(in_use) = self.is_abandoned(row, found) {
+            return Ok(Some(Now::Refused(in_use)));
+        }
+        let new = new_binding(found);
+        if self.take(connection, Some(row), new).await? {
+            tracing::warn!("{why}; ON_REDIS_LOSS=reload: the stock is loaded from SQL");
+        }
+        Ok(None)
+    }
+
+    /// Binds the ledger to the Redis of the connection, unless the row has changed. Levels that are in
+    /// it are loaded again, from the journal or from SQL, whichever is later.
+    async fn take(
+        &self,
+        connection: &mut MultiplexedConnection,
+        row: Option<&BoundRedis>,
+        new: BoundRedis,
+    ) -> Result<bool, StoreError> {
+        let keys = self.keys().await?;
+        // First, so that replicas with another Redis stop to sell.
+        if !self.sql.bind_redis(row, &new).await? {
+            return Ok(false);
+        }
+        server::delete_all(connection, &keys.levels_pattern()).await?;
+        server::write(connection, keys, &new, None).await?;
+        Ok(true)
+    }
+
+    /// Binds the ledger to this Redis because an operator says so. Returns whether it was bound to
+    /// another one.
+    pub(in crate::redis) async fn adopt(self: &Arc<Self>) -> Result<bool, StoreError> {
+        let connection = self.connector.connect_unchecked().await;
+        let mut connection = connection.map_err(connecting)?;
+        for _ in 0..MAX_STEPS {
+            let found = self.find(&mut connection).await?;
+            let row = self.sql.bound_redis().await?;
+            if next_step(&found, row.as_ref(), true) == Step::Use {
+                return Ok(false);
+            }
+            let new = new_binding(&found);
+            if self.take(&mut connection, row.as_ref(), new).await? {
+                self.check().await?;
+                return Ok(true);
+            }
+        }
+        let why = "other replicas bind the ledger at the same time";
+        Err(StoreError::Aborted(why.into()))
+    }
+
+    /// Whether no other replica uses the Redis in the row, or the one that was found, with another
+    /// database. At once if this process has used the same, and has seen the latest beat.
+    fn is_abandoned(&self, row: &BoundRedis, found: &Found) -> Result<(), Refusal> {
+        let mut state = self.state();
+        let is_older = found.run_id != row.run_id && found.beat <= row.beat;
+        let has_seen =
+            |last: &BoundRedis| is_same(last, row) && (last.beat >= found.beat || is_older);
+        if state.last.as_ref().is_some_and(has_seen) {
+            return Ok(());
+        }
+        let seen = (row.clone(), found.beat);
+        let unchanged_since = match &state.watched {
+            Some((watched, since)) if *watched == seen => Some(*since),
+            Some(_) => {
+                state.in_use = true;
+                None
+            }
+            None => None,
+        };
+        match unchanged_since {
+            Some(since) if since.elapsed() >= ABANDONED_AFTER => return Ok(()),
+            Some(_) => {}
+            None => state.watched = Some((seen, Instant::now())),
+        }
+        Err(if !state.in_use {
+            Refusal::NotYetKnown
+        } else if found.id.as_ref() == Some(&row.id) && found.beat > row.beat {
+            Refusal::DatabaseIsOlder
+        } else {
+            Refusal::InUse
+        })
+    }
+
+    fn set(&self, now: Now) {
+        let mut state = self.state();
+        let current = match &now {
+            Now::Bound(bound) => {
+                let is_last = |last: &BoundRedis| is_same(last, bound);
+                if !state.last.as_ref().is_some_and(is_last) {
+                    state.bindings += 1;
+                }
+                state.last = Some(bound.clone());
+                state.watched = None;
+                state.in_use = false;
+                if matches!(state.now, Now::Refused(_)) {
+                    tracing::info!("Redis has the stock of this ledger; it is sold again");
+                }
+                state.bindings
+            }
+            Now::Refused(why) => {
+                if state.now != now {
+                    tracing::error!("stock in Redis is not sold: {why}");
+                }
+                0
+            }
+            Now::Unknown | Now::Nothing => 0,
+        };
+        self.current.store(current, Ordering::Release);
+        state.decided = Some(Instant::now());
+        state.now = now;
+    }
+}
+
+/// The row that binds the ledger to this Redis under a new id.
+fn new_binding(found: &Found) -> BoundRedis {
+    BoundRedis {
+        id: Uuid::now_v7().simple().to_string(),
+        run_id: found.run_id.clone(),
+        beat: 0,
+        beat_before: 0,
+    }
+}
+
+/// Whether both are the same run of the same Redis.
+fn is_same(a: &BoundRedis, b: &BoundRedis) -> bool {
+    (&a.id, &a.run_id) == (&b.id, &b.run_id)
+}

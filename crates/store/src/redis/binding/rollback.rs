@@ -1,0 +1,65 @@
+//! After a restart or a failover, Redis may have lost the last writes, while SQL has some of them.
+//! Levels that are older than their mirrors are deleted, so that their next use loads them from SQL,
+//! with a version that was never used.
+//!
+//! This is done before the stock is used in the new run, so no lost sale that SQL has is sold again.
+
+use redis::aio::MultiplexedConnection;
+
+use crate::StoreError;
+use crate::redis::errors::reading;
+use crate::redis::keys::{Keys, Shard};
+use crate::redis::scripts;
+use crate::sql::SqlBackend;
+use stocklock_core::stock::{Home, LevelCursor};
+
+/// How many levels are compared at once.
+const PAGE: u32 = 1_000;
+
+/// Deletes the levels that are older than their mirrors, and logs each.
+pub(super) async fn drop_older(
+    sql: &dyn SqlBackend,
+    connection: &mut MultiplexedConnection,
+    keys: &Keys,
+) -> Result<(), StoreError> {
+    let mut after: Option<LevelCursor> = None;
+    loop {
+        let mut page = sql.levels(after.as_ref(), PAGE).await?;
+        let Some(last) = page.last() else {
+            return Ok(());
+        };
+        after = Some(LevelCursor {
+            sku: last.sku.clone(),
+            warehouse: last.warehouse.clone(),
+        });
+        page.retain(|level| level.home == Home::Redis);
+        if page.is_empty() {
+            continue;
+        }
+        let mut commands = redis::pipe();
+        commands.load_script(&scripts::DROP_OLDER).ignore();
+        for mirror in &page {
+            let shard = Shard::for_sku(&mirror.sku);
+            let key = keys.level(shard, &mirror.sku, &mirror.warehouse);
+            let mut script = scripts::DROP_OLDER.key(key);
+            commands.invoke_script(script.arg(mirror.version));
+        }
+        // `reading` is correct here because the script is safe to repeat.
+        let dropped = commands.query_async(connection).await;
+        let dropped: Vec<Vec<i64>> = dropped.map_err(reading)?;
+        for (mirror, dropped) in page.iter().zip(dropped) {
+            if let [on_hand, version] = dropped[..] {
+                let (sku, warehouse) = (mirror.sku.as_str(), mirror.warehouse.as_str());
+                tracing::warn!(
+                    sku,
+                    warehouse,
+                    on_hand_in_redis = on_hand,
+                    version_in_redis = version,
+                    on_hand_in_sql = mirror.on_hand,
+                    version_in_sql = mirror.version,
+                    "Redis had lost writes of a level; it is loaded from SQL"
+                );
+            }
+        }
+    }
+}

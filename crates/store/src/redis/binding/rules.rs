@@ -1,0 +1,204 @@
+//! Decides whether a Redis is the one that has the stock of a ledger, from what both servers say.
+
+use crate::sql::BoundRedis;
+
+/// How far row and key may be apart, in microseconds: a failover of the database may lose the last
+/// beats. Further apart, the database was restored, or is a copy.
+const LOST_BEATS: u64 = 10_000_000;
+
+/// What a Redis says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The run of the server, and the number of the database in it.
+    pub(super) run_id: String,
+    /// Whether it accepts writes.
+    pub(super) is_primary: bool,
+    /// The id in its key. `None` if there is no such key.
+    pub(super) id: Option<String>,
+    /// The beat in its key.
+    pub(super) beat: i64,
+    /// Its clock, in microseconds since 1970.
+    pub(super) micros: i64,
+}
+
+impl Found {
+    /// The row of the next beat. Its value is the time, so that two databases never have the same.
+    pub(super) fn next_row(&self, row: &BoundRedis) -> BoundRedis {
+        BoundRedis {
+            run_id: self.run_id.clone(),
+            beat: self.micros.max(row.beat + 1).max(self.beat + 1),
+            beat_before: self.beat,
+            ..row.clone()
+        }
+    }
+}
+
+/// Why stock in a Redis is not sold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error(
+        "the stock of this ledger is in another Redis: set REDIS_URL to that one, or run \
+         `stocklock adopt` to use this one"
+    )]
+    OtherRedis,
+    #[error(
+        "Redis does not have the stock any more: set REDIS_URL to the Redis that has it, or restore \
+         its data, or run `stocklock adopt` to load the stock from SQL"
+    )]
+    LostData,
+    #[error(
+        "the database is older than the stock in Redis, so it is a copy or was restored: set \
+         DATABASE_URL and REDIS_URL to servers that belong together, or run `stocklock adopt`"
+    )]
+    DatabaseIsOlder,
+    #[error(
+        "other replicas sell this stock in another Redis: set REDIS_URL to that one, or run `stocklock \
+         adopt` to use this one"
+    )]
+    InUse,
+    #[error(
+        "Redis was restarted or replaced; in a few seconds it is clear whether other replicas still \
+         use the stock in another Redis"
+    )]
+    NotYetKnown,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// This is the Redis. Use it.
+    Use,
+    /// No stock was ever in a Redis, so there is nothing to bind.
+    Nothing,
+    /// Write the row: this is the first Redis of the ledger.
+    Insert,
+    /// Write the row again: no replica has used the Redis in it.
+    Replace,
+    /// Write the key: it was deleted, or not written yet.
+    WriteKey,
+    /// The key and the row are written: start to use this Redis.
+    Begin,
+    /// The same id, but not the expected run or beat: a restart, a failover, or a copy, of Redis or of
+    /// the database. Use it if no other replica does.
+    Follow,
+    Refuse(Refusal),
+}
+
+/// `has_stock`: whether stock of the ledger is in Redis, or is about to be.
+pub(super) fn next_step(found: &Found, row: Option<&BoundRedis>, has_stock: bool) -> Step {
+    let Some(row) = row else {
+        return match &found.id {
+            Some(_) => Step::Refuse(Refusal::DatabaseIsOlder),
+            None if has_stock => Step::Insert,
+            None => Step::Nothing,
+        };
+    };
+    let is_same_run = found.run_id == row.run_id;
+    let is_same_beat = [row.beat, row.beat_before].contains(&found.beat);
+    let has_lost_beats = !is_same_run && found.beat < row.beat;
+    match &found.id {
+        Some(id) if *id != row.id => Step::Refuse(Refusal::OtherRedis),
+        Some(_) if is_same_run && is_same_beat && row.beat == 0 => Step::Begin,
+        Some(_) if is_same_run && is_same_beat => Step::Use,
+        Some(_) if is_same_beat || has_lost_beats => Step::Follow,
+        Some(_) if found.beat.abs_diff(row.beat) <= LOST_BEATS => Step::Follow,
+        Some(_) => Step::Refuse(Refusal::DatabaseIsOlder),
+        None if is_same_run => Step::WriteKey,
+        None if row.beat == 0 => Step::Replace,
+        None => Step::Refuse(Refusal::LostData),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(run_id: &str, id: Option<&str>, beat: i64) -> Found {
+        Found {
+            run_id: run_id.to_owned(),
+            is_primary: true,
+            id: id.map(str::to_owned),
+            beat,
+            micros: 0,
+        }
+    }
+
+    fn row(beat: i64, beat_before: i64) -> BoundRedis {
+        BoundRedis {
+            id: "a".to_owned(),
+            run_id: "run-1".to_owned(),
+            beat,
+            beat_before,
+        }
+    }
+
+    #[test]
+    fn redis_is_used_only_if_it_belongs_to_the_ledger() {
+        const BEAT: i64 = 1_000_000;
+        let older = Step::Refuse(Refusal::DatabaseIsOlder);
+        let lost = i64::try_from(LOST_BEATS).unwrap();
+        for (run_id, id, beat, step) in [
+            ("run-1", Some("a"), 50 * BEAT, Step::Use),
+            ("run-1", Some("a"), 49 * BEAT, Step::Use),
+            ("run-1", Some("a"), 48 * BEAT, Step::Follow),
+            ("run-1", Some("a"), 50 * BEAT + lost, Step::Follow),
+            ("run-1", Some("a"), 50 * BEAT + lost + 1, older),
+            ("run-1", Some("a"), 50 * BEAT - lost - 1, older),
+            ("run-2", Some("a"), 50 * BEAT, Step::Follow),
+            ("run-2", Some("a"), 49 * BEAT, Step::Follow),
+            ("run-2", Some("a"), BEAT, Step::Follow),
+            ("run-2", Some("a"), 50 * BEAT + lost + 1, older),
+            (
+                "run-1",
+                Some("b"),
+                50 * BEAT,
+                Step::Refuse(Refusal::OtherRedis),
+            ),
+            (
+                "run-2",
+                Some("b"),
+                50 * BEAT,
+                Step::Refuse(Refusal::OtherRedis),
+            ),
+            ("run-1", None, 0, Step::WriteKey),
+            ("run-2", None, 0, Step::Refuse(Refusal::LostData)),
+        ] {
+            let (found, row) = (found(run_id, id, beat), row(50 * BEAT, 49 * BEAT));
+            assert_eq!(next_step(&found, Some(&row), true), step, "{found:?}");
+        }
+    }
+
+    /// The process ended between two writes.
+    #[test]
+    fn binding_that_was_interrupted_is_completed() {
+        let steps = [
+            (found("run-1", None, 0), Step::WriteKey),
+            (found("run-1", Some("a"), 0), Step::Begin),
+            (found("run-2", Some("a"), 0), Step::Follow),
+            (found("run-2", None, 0), Step::Replace),
+        ];
+        for (found, step) in steps {
+            assert_eq!(next_step(&found, Some(&row(0, 0)), true), step, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn ledger_without_stock_in_redis_is_bound_to_none() {
+        let empty = found("run-1", None, 0);
+        assert_eq!(next_step(&empty, None, false), Step::Nothing);
+        assert_eq!(next_step(&empty, None, true), Step::Insert);
+        let used = found("run-1", Some("a"), 3);
+        let older = Step::Refuse(Refusal::DatabaseIsOlder);
+        assert_eq!(next_step(&used, None, true), older);
+    }
+
+    /// Otherwise a database and its copy could both have the beat of the key.
+    #[test]
+    fn next_beat_is_a_time_that_was_never_used() {
+        let mut now = found("run-1", Some("a"), 7);
+        for (micros, next) in [(100, 100), (8, 8), (3, 8)] {
+            now.micros = micros;
+            assert_eq!(now.next_row(&row(7, 6)), row(next, 7));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The key of the binding in Redis: its id and its beat.
+
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, RedisResult};
+
+use super::rules::Found;
+use crate::StoreError;
+use crate::redis::errors::{bad_answer, reading};
+use crate::redis::keys::Keys;
+use crate::redis::scripts;
+use crate::sql::BoundRedis;
+
+/// How many keys one `SCAN` looks at.
+const KEYS_PER_SCAN: u32 = 1_000;
+
+/// Two sections of `INFO`, the key, and the time in seconds and microseconds.
+type Read = (String, String, Option<String>, (i64, i64));
+
+/// Reads the run of the server and the key. `database`: the number of the database in this Redis.
+pub(super) async fn find(
+    connection: &mut MultiplexedConnection,
+    keys: &Keys,
+    database: i64,
+) -> Result<Found, StoreError> {
+    let mut commands = redis::pipe();
+    commands.cmd("INFO").arg("server");
+    commands.cmd("INFO").arg("replication");
+    commands.get(keys.binding()).cmd("TIME");
+    let read: RedisResult<Read> = commands.query_async(connection).await;
+    let (server, replication, key, (seconds, micros)) = read.map_err(reading)?;
+    let run_id = field(&server, "run_id").ok_or_else(|| bad_answer(&server))?;
+    let id_and_beat = key.map(|key| parse(&key)).transpose()?;
+    let (id, beat) = id_and_beat.map_or((None, 0), |(id, beat)| (Some(id), beat));
+    Ok(Found {
+        run_id: format!("{run_id}/{database}"),
+        is_primary: field(&replication, "role") == Some("master"),
+        id,
+        beat,
+        micros: seconds * 1_000_000 + micros,
+    })
+}
+
+/// A field of the answer to `INFO`.
+pub(in crate::redis) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = info.lines();
+    lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+}
+
+fn parse(key: &str) -> Result<(String, i64), StoreError> {
+    let (id, beat) = key.split_once(' ').ok_or_else(|| bad_answer(key))?;
+    let beat = beat.parse().map_err(|_| bad_answer(key))?;
+    Ok((id.to_owned(), beat))
+}
+
+/// Writes the key, unless it has changed since it was `found`. `None` replaces any value.
+pub(super) async fn write(
+    connection: &mut MultiplexedConnection,
+    keys: &Keys,
+    bound: &BoundRedis,
+    found: Option<&Found>,
+) -> Result<(), StoreError> {
+    let expected = match found {
+        None => "*".to_owned(),
+        Some(Found { id: None, .. }) => String::new(),
+        Some(Found {
+            id: Some(id), beat, ..
+        }) => format_key(id, *beat),
+    };
+    let mut script = scripts::BIND.key(keys.binding());
+    script.arg(format_key(&bound.id, bound.beat)).arg(expected);
+    // `reading` is correct here because the script is safe to repeat.
+    let written: RedisResult<bool> = script.invoke_async(connection).await;
+    written.map(drop).map_err(reading)
+}
+
+fn format_key(id: &str, beat: i64) -> String {
+    format!("{id} {beat}")
+}
+
+/// Deletes the keys that match the pattern.
+pub(in crate::redis) async fn delete_all(
+    connection: &mut MultiplexedConnection,
+    pattern: &str,
+) -> Result<(), StoreError> {
+    let mut cursor = 0_u64;
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(pattern);
+        scan.arg("COUNT").arg(KEYS_PER_SCAN);
+        let (next, keys): (u64, Vec<String>) = query(connection, &scan).await?;
+        if !keys.is_empty() {
+            query::<u64>(connection, &redis::Cmd::unlink(keys)).await?;
+        }
+        if next == 0 {
+            return Ok(());
+        }
+        cursor = next;
+    }
+}
+
+/// Sends a command that is safe to repeat.
+async fn query<T: FromRedisValue>(
+    connection: &mut MultiplexedConnection,
+    command: &redis::Cmd,
+) -> Result<T, StoreError> {
+    command.query_async(connection).await.map_err(reading)
+}

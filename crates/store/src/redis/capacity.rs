@@ -1,0 +1,144 @@
+//! How much Redis can still take: the limit of the journals, and the memory of the server.
+//!
+//! Guarantee: changes are refused while Redis still has memory, if it is asked often enough. So the answer
+//! names the cause, what was done before is still found, and locks and the consumer can write.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::RedisStore;
+use super::binding::field;
+use super::errors::bad_answer;
+use crate::StoreError;
+
+/// From this share of `maxmemory` on, a warning is logged.
+const HIGH: f64 = 0.75;
+
+/// From this share of `maxmemory` on, changes are refused.
+const FULL: f64 = 0.9;
+
+/// The limits of changes.
+#[derive(Debug)]
+pub(super) struct Capacity {
+    journal_limit: u32,
+    memory_is_high: AtomicBool,
+    memory_is_full: AtomicBool,
+}
+
+impl Capacity {
+    pub(super) fn new(journal_limit: u32) -> Self {
+        Self {
+            journal_limit,
+            memory_is_high: AtomicBool::new(false),
+            memory_is_full: AtomicBool::new(false),
+        }
+    }
+
+    /// The maximum number of movements in a journal; 0 if Redis has too little memory for any change.
+    pub(super) fn movements(&self) -> u32 {
+        if self.memory_is_full.load(Ordering::Relaxed) {
+            0
+        } else {
+            self.journal_limit
+        }
+    }
+
+    /// The error of a change that the limit refuses.
+    pub(super) fn exceeded(&self) -> StoreError {
+        if self.memory_is_full.load(Ordering::Relaxed) {
+            StoreError::MemoryFull
+        } else {
+            StoreError::JournalFull
+        }
+    }
+
+    /// Applies what the server says. `used`: the used share of `maxmemory`, if that is known.
+    fn update(&self, used: Option<f64>) {
+        let reaches = |share| used.is_some_and(|used| used >= share);
+        let share = used.unwrap_or_default();
+        let (is_high, is_full) = (reaches(HIGH), reaches(FULL));
+        let was_high = self.memory_is_high.swap(is_high, Ordering::Relaxed);
+        let was_full = self.memory_is_full.swap(is_full, Ordering::Relaxed);
+        if is_full && !was_full {
+            tracing::error!(
+                share,
+                "Redis has used so much of its maxmemory that changes of stock in it are refused; \
+                 increase maxmemory"
+            );
+        } else if is_high && !was_high {
+            tracing::warn!(
+                share,
+                "Redis has used much of its maxmemory; from 90 percent on, changes of stock in it are \
+                 refused; increase maxmemory"
+            );
+        } else if was_full && !is_full {
+            tracing::info!("changes of stock in Redis are no longer refused for lack of memory");
+        }
+    }
+}
+
+impl RedisStore {
+    /// Asks the server for its memory, and applies the limit from then on. Returns the used share of
+    /// `maxmemory`, or `None` if there is no maximum.
+    pub(crate) async fn check_memory(&self) -> Result<Option<f64>, StoreError> {
+        let used = self.used_memory().await;
+        self.capacity.update(used.as_ref().ok().copied().flatten());
+        used
+    }
+
+    async fn used_memory(&self) -> Result<Option<f64>, StoreError> {
+        self.keys_to_read().await?;
+        let info: String = self.shared.read(redis::cmd("INFO").arg("memory")).await?;
+        parse_memory(&info)
+    }
+}
+
+/// The used share of `maxmemory`, from the answer to `INFO memory`. `None`: there is no maximum.
+fn parse_memory(info: &str) -> Result<Option<f64>, StoreError> {
+    let number = |name| -> Result<f64, StoreError> {
+        let number = field(info, name).and_then(|text| text.trim().parse().ok());
+        number.ok_or_else(|| bad_answer(info))
+    };
+    let limit = number("maxmemory")?;
+    // What `maxmemory` does not limit: buffers of replicas and of the append-only file.
+    let used = number("used_memory")? - number("mem_not_counted_for_evict")?;
+    Ok((limit > 0.0).then(|| used / limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn share_of_the_memory_is_parsed() {
+        let info = |limit, not_counted| {
+            format!(
+                "# Memory\r\nused_memory:600\r\nused_memory_human:600B\r\nmaxmemory:{limit}\r\n\
+                 mem_not_counted_for_evict:{not_counted}\r\n"
+            )
+        };
+        for (limit, not_counted, share) in
+            [(1000, 0, Some(0.6)), (1000, 100, Some(0.5)), (0, 0, None)]
+        {
+            assert_eq!(parse_memory(&info(limit, not_counted)).unwrap(), share);
+        }
+        assert!(parse_memory("# Memory\r\n").is_err());
+    }
+
+    #[test]
+    fn full_memory_takes_the_place_of_the_journal_limit() {
+        let capacity = Capacity::new(7);
+        for (used, movements, is_memory) in [
+            (None, 7, false),
+            (Some(0.89), 7, false),
+            (Some(0.9), 0, true),
+            (Some(0.5), 7, false),
+            (Some(1.2), 0, true),
+            (None, 7, false),
+        ] {
+            capacity.update(used);
+            assert_eq!(capacity.movements(), movements, "{used:?}");
+            let is_full = matches!(capacity.exceeded(), StoreError::MemoryFull);
+            assert_eq!(is_full, is_memory, "{used:?}");
+        }
+    }
+}

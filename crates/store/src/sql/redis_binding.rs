@@ -1,0 +1,80 @@
+//! The row that says which Redis has the stock of this ledger.
+
+use async_trait::async_trait;
+use sqlx::FromRow;
+
+use super::SqlStore;
+use super::dialect::{Dialect, values};
+use super::errors::{Inserted, inserted};
+use crate::Result;
+
+const SELECT: &str = "SELECT id, run_id, beat, beat_before FROM redis_binding";
+
+/// The values, and the ledger's own id as the primary key: so there is at most one row.
+const INSERT: &str = "INSERT INTO redis_binding (ledger, id, run_id, beat, beat_before)
+    SELECT id, $1, $2, $3, $4 FROM ledger";
+
+/// The new values, then the expected ones.
+const UPDATE: &str = "UPDATE redis_binding
+    SET id = $1, run_id = $2, beat = $3, beat_before = $4
+    WHERE id = $5 AND run_id = $6 AND beat = $7";
+
+/// The Redis that has the stock of a ledger.
+#[derive(Debug, Clone, PartialEq, Eq, FromRow)]
+pub(crate) struct BoundRedis {
+    /// The id that its key must contain.
+    pub(crate) id: String,
+    /// The run of the server and the number of the database in it. The run changes when the server
+    /// restarts or another one takes over.
+    pub(crate) run_id: String,
+    /// Increases while replicas use it. 0: no replica has used it yet.
+    pub(crate) beat: i64,
+    /// The beat that its key had when `beat` was written here.
+    pub(crate) beat_before: i64,
+}
+
+/// Reads and replaces the binding of this ledger.
+#[async_trait]
+pub(crate) trait RedisBindings: Send + Sync {
+    /// The Redis that has the stock. `None` if no stock was ever in one.
+    async fn bound_redis(&self) -> Result<Option<BoundRedis>>;
+
+    /// Writes `new` if the row is still `expected`. Returns whether it was.
+    async fn bind_redis(&self, expected: Option<&BoundRedis>, new: &BoundRedis) -> Result<bool>;
+}
+
+#[async_trait]
+impl<D: Dialect> RedisBindings for SqlStore<D> {
+    async fn bound_redis(&self) -> Result<Option<BoundRedis>> {
+        let found = self.select(self.lookups(), SELECT, &[]).await;
+        Ok(found?.pop())
+    }
+
+    async fn bind_redis(&self, expected: Option<&BoundRedis>, new: &BoundRedis) -> Result<bool> {
+        let (id, run_id) = (&*new.id, &*new.run_id);
+        let mut columns = values![id, run_id, new.beat, new.beat_before].to_vec();
+        if let Some(row) = expected {
+            columns.extend(values![&*row.id, &*row.run_id, row.beat]);
+        }
+        let statement = expected.map_or(INSERT, |_| UPDATE);
+        self.write(async {
+            if !D::EMBEDDED {
+                let mut connection = self.writers.acquire().await?;
+                return is_written(connection.execute(statement, &columns).await);
+            }
+            // SQLite waits for another writer only when a transaction begins.
+            let mut tx = self.writers.begin(D::WORDS.begin).await?;
+            let written = is_written(tx.execute(statement, &columns).await)?;
+            tx.commit().await?;
+            Ok(written)
+        })
+        .await
+    }
+}
+
+/// Whether the statement has written a row. If not, another replica was faster.
+fn is_written(answer: sqlx::Result<u64>) -> Result<bool> {
+    let mut rows = 0;
+    let answer = answer.map(|written| rows = written);
+    Ok(inserted(answer, false)? == Inserted::New && rows == 1)
+}

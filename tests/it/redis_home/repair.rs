@@ -1,0 +1,118 @@
+//! `stocklock repair` corrects levels that are too high. An adjustment cannot: it is a movement.
+
+use futures_util::future::join_all;
+use rstest::rstest;
+use stocklock::ports::{AttemptOutcome, Condition, LevelStore as _, RedisMethod};
+use stocklock::store::{Repair, Repaired};
+
+use super::{assert_exact, command, deduct, fixture, fixture_with_journal_limit, line, run, sell};
+use crate::store_contract::fixture::{Fixture, adjustment, name};
+use crate::support::process::Process;
+use crate::support::services::Backend;
+
+const SKU: &str = "a";
+
+/// Adds units to the level as a loss of sales does.
+async fn lose_sales(fixture: &Fixture, units: i64) {
+    let level = fixture.key("stock:*:a:main").await;
+    let add = ["HINCRBY", &level, "on_hand", &units.to_string()];
+    run::<()>(fixture, &add).await;
+}
+
+async fn repair(fixture: &Fixture) -> Repair {
+    let repairs = fixture.store.repair(&name(SKU)).await.unwrap();
+    let mut repairs = repairs.expect("the stock is in Redis");
+    assert_eq!(repairs.len(), 1, "{repairs:?}");
+    repairs.remove(0)
+}
+
+#[rstest]
+#[tokio::test]
+async fn drift_is_repaired_in_the_level_itself(
+    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let fixture = fixture(backend).await;
+    fixture.put(SKU, 10).await;
+    sell(&fixture, SKU, 4).await;
+    fixture.settle().await;
+    assert_eq!(repair(&fixture).await.result, Repaired::NotNeeded);
+    lose_sales(&fixture, 3).await;
+    let store = &fixture.store;
+    for units in [-3, 3] {
+        store.adjust(&adjustment(SKU, units)).await.unwrap();
+        assert_eq!(fixture.audit(SKU).await.drift(), 3);
+    }
+    // Movements that SQL does not have yet make no difference.
+    sell(&fixture, SKU, 1).await;
+    let read = fixture.level(SKU).await;
+
+    let repaired = repair(&fixture).await;
+
+    let found = (repaired.drift, repaired.on_hand, repaired.result);
+    assert_eq!(found, (3, 5, Repaired::Corrected));
+    let late = fixture.write_back(&read, Condition::Version).await;
+    assert_eq!(late.unwrap(), AttemptOutcome::Conflict);
+    assert_eq!(repair(&fixture).await.result, Repaired::NotNeeded);
+    sell(&fixture, SKU, 5).await;
+    assert_exact(&fixture, SKU, 10, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_repairs_take_the_units_once() {
+    let fixture = fixture(Backend::Sqlite).await;
+    fixture.put(SKU, 100).await;
+    for _ in 0..5 {
+        lose_sales(&fixture, 7).await;
+        let repairs = (0..8).map(|_| repair(&fixture));
+        let sales = (0..8).map(|_| deduct(&fixture, SKU, RedisMethod::Script));
+        let (repairs, sales) = tokio::join!(join_all(repairs), join_all(sales));
+        let corrected = |one: &&Repair| one.result == Repaired::Corrected;
+        assert_eq!(repairs.iter().filter(corrected).count(), 1, "{repairs:?}");
+        assert!(sales.iter().all(Result::is_ok), "{sales:?}");
+    }
+    assert_exact(&fixture, SKU, 40, 60).await;
+}
+
+/// The audit does not know what such an entry has changed.
+#[tokio::test]
+async fn level_with_unreadable_entries_is_not_repaired() {
+    let fixture = fixture_with_journal_limit(10).await;
+    fixture.put(SKU, 10).await;
+    sell(&fixture, SKU, 1).await;
+    let (journal, level) = (
+        fixture.key("journal:*").await,
+        fixture.key("stock:*:a:main").await,
+    );
+    let url = fixture.redis_url().unwrap();
+    line(
+        url,
+        &format!("XADD {journal} * level {level} movements odd"),
+    )
+    .await;
+    lose_sales(&fixture, 3).await;
+    assert_eq!(repair(&fixture).await.result, Repaired::UnreadableEntries);
+    lose_sales(&fixture, -5).await;
+    assert_eq!(repair(&fixture).await.result, Repaired::TooLow);
+    assert_eq!(fixture.level(SKU).await.on_hand, 7);
+}
+
+#[tokio::test]
+async fn command_repairs_and_says_what_it_did() {
+    let fixture = fixture(Backend::Sqlite).await;
+    fixture.put(SKU, 10).await;
+    lose_sales(&fixture, 3).await;
+    let redis = fixture.redis_url().unwrap();
+    let variables = [("DATABASE_URL", &*fixture.url), ("REDIS_URL", redis)];
+    for (sku, code, said) in [
+        (SKU, 0, "a main: 3 units too high; corrected to 10 on hand"),
+        (SKU, 0, "a main: nothing to do, 10 on hand"),
+        ("b", 1, "there is no SKU b"),
+    ] {
+        let ended = Process::run(&["repair", "--sku", sku], &variables).await;
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        let output = [ended.stdout, ended.stderr].concat();
+        assert!(output.contains(said), "{output}");
+    }
+    let levels: Vec<String> = command(redis, &["KEYS", "stock:*"]).await;
+    assert_eq!(levels.len(), 1);
+}

@@ -1,0 +1,77 @@
+//! Redis restarts with older data, as after a failover to a replica that was behind: what SQL has is
+//! not sold again.
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{applied_audit, assert_sold, command, create, order};
+use crate::faults::{new_key, send, until};
+use crate::support::app::{Answer, TestApp};
+use crate::support::services::{Backend, PrivateServer};
+
+/// Changes after the snapshot of Redis, and its neighbour does not.
+const SKU: &str = "a";
+const NEIGHBOUR: &str = "b";
+
+async fn buy(app: &TestApp, sku: &str, key: &str) -> Answer {
+    send(order(app, "redis-lua", sku).header("Idempotency-Key", key)).await
+}
+
+async fn level(app: &TestApp, sku: &str) -> Value {
+    let answer = send(app.request(0, Method::GET, &format!("/stock/{sku}"))).await;
+    answer.ok()["warehouses"][0].clone()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sales_that_sql_has_are_not_sold_again(
+    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let redis = PrivateServer::redis(&[]).await;
+    let app = TestApp::with_flags(backend, 2, &["--redis-url", redis.url()]).await;
+    for sku in [SKU, NEIGHBOUR] {
+        create(&app, sku, 10).await;
+        for _ in 0..2 {
+            buy(&app, sku, &new_key()).await.ok();
+        }
+        assert_sold(&applied_audit(&app, sku).await, 2);
+    }
+    let neighbour = level(&app, NEIGHBOUR).await;
+    // Redis starts with this file after it is killed.
+    command::<()>(redis.url(), &["SAVE"]).await;
+    let key = new_key();
+    let lost = buy(&app, SKU, &key).await;
+    for _ in 0..2 {
+        buy(&app, SKU, &new_key()).await.ok();
+    }
+    assert_sold(&applied_audit(&app, SKU).await, 5);
+    let before = level(&app, SKU).await;
+    redis.kill9();
+    redis.restart().await;
+
+    let mut sold = Vec::new();
+    until("stock in Redis is sold again", async || {
+        sold.push(buy(&app, SKU, &new_key()).await);
+        sold.last().is_some_and(|answer| answer.status == 200)
+    })
+    .await;
+    let first = sold.pop().expect("an order was sold");
+    assert_eq!(first.body["remaining"], 4, "{first:?}");
+    let retried = buy(&app, SKU, &key).await;
+    assert_eq!((&retried.id, retried.replayed), (&lost.id, true));
+    let after = level(&app, SKU).await;
+    assert!(
+        after["version"].as_i64() > before["version"].as_i64(),
+        "{after}"
+    );
+    assert_eq!(level(&app, NEIGHBOUR).await, neighbour);
+    for replica in 0..4 {
+        let body = json!({ "sku": SKU });
+        send(app.deduct(replica, "redis-watch", &body)).await.ok();
+    }
+    let refused = buy(&app, SKU, &new_key()).await;
+    assert_eq!(refused.status_and_code(), (409, "insufficient-stock"));
+    assert_sold(&applied_audit(&app, SKU).await, 10);
+    app.stop().await;
+}
