@@ -31,6 +31,8 @@ mod errors;
 mod idempotency;
 mod keys;
 mod levels;
+#[cfg(test)]
+mod model;
 mod scripts;
 mod server_check;
 mod streams;
