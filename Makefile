@@ -3,7 +3,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run release testkit up down status test services schemathesis verify mutations check audit loadtest bench bench-test
+.PHONY: help run release testkit up down status test services schemathesis page verify mutations check audit loadtest bench bench-test
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -30,17 +30,20 @@ down: ## stop the processes of `make up`
 
 # If a server that a test has killed crashes during its recovery, the test restarts it. It records
 # each such restart as a line of a file.
-test: services schemathesis ## run all tests, against real servers that the tests start
+test: services schemathesis page ## run all tests, against real servers that the tests start
 	@crashes=$$(mktemp) && export TEST_CRASHES_FILE=$$crashes && \
 	{ $(CARGO) test --workspace --locked; result=$$?; } && \
 	echo "servers restarted after a crash: $$(wc -l <$$crashes)" && rm $$crashes && exit $$result
 
 # SEED=… is the seed of all random choices; OLD=… is the commit of the previous release.
-verify: services schemathesis release ## run the counted promises at full size, at most an hour: SEED=…
+verify: services schemathesis page release ## run the counted promises at full size, at most an hour: SEED=…
 	@SEED=$(SEED) tests/verify.sh
 
 schemathesis: ## install what checks the OpenAPI document, in a virtual environment in target/
 	@tests/schemathesis/install.sh
+
+page: ## install what drives the browser of the page's tests, in a virtual environment in target/
+	@tests/page/install.sh
 
 services: ## check that the servers' programs are installed; install them if allowed
 	@scripts/services.sh

@@ -18,6 +18,7 @@ needed=(
     "nginx, and curl, which checks that it answers|nginx curl|nginx curl"
     "docker-compose, which checks docker-compose.yml|docker-compose|docker-compose"
     "Python|python3|python3 python3-venv"
+    "Chromium|chromium chromedriver|chromium chromium-driver"
 )
 if [[ ${1:-} == bench ]]; then
     needed+=(

@@ -9,6 +9,8 @@ use crate::config::{Config, DatabaseConfig, Limits, Mode, ServicesConfig};
 use crate::http::{Api, router};
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
+use crate::race::RaceSettings;
+use crate::races::Races;
 use crate::server::serve;
 use stocklock_core::deduct::{DeductionContext, Deductor, RetryPolicy, WritePool};
 use stocklock_core::level_service::LevelService;
@@ -66,6 +68,7 @@ impl Replica {
             locks,
             available,
             metrics,
+            races: None,
             shutdown: CancellationToken::new(),
         });
         Ok(Self {
@@ -73,6 +76,16 @@ impl Replica {
             stores,
             writes,
         })
+    }
+
+    /// Lets the page of the lab start races.
+    #[must_use]
+    pub(crate) fn with_races(mut self, settings: RaceSettings) -> Self {
+        let api = Arc::get_mut(&mut self.api).expect("the replica does not run yet");
+        let place = api.config.database.place();
+        let races = Races::new(settings, place, api.shutdown.clone());
+        api.races = Some(Arc::new(races));
+        self
     }
 
     /// Cancel this token to end [`Replica::run`].
@@ -101,6 +114,9 @@ impl Replica {
         let serve_and_drain = async {
             let router = router(Arc::clone(&api));
             serve(listener, router, limits, api.shutdown.clone()).await;
+            if let Some(races) = &api.races {
+                races.ended().await;
+            }
             writes.drained().await;
             stop_consumer.cancel();
             if let Err(error) = consumer.await {

@@ -14,7 +14,8 @@ mod race;
 mod replica;
 mod serve;
 
-use crate::config::{Config, DatabaseConfig, LogConfig, LogFormat, Mode};
+use self::inherit::Inherited;
+use crate::config::{Config, DatabaseConfig, LogConfig, LogFormat};
 use crate::{http, store};
 
 /// An inventory service that never oversells, and shows why.
@@ -41,7 +42,7 @@ pub enum Command {
     Lab {
         /// All settings.
         #[command(flatten)]
-        config: Config,
+        config: Inherited<Config>,
         /// Run as this replica of a race, see `replica.rs`.
         #[arg(long, hide = true, value_name = "N")]
         replica: Option<u32>,
@@ -75,7 +76,7 @@ pub enum Command {
 }
 
 /// The exit code for a wrong configuration.
-const EXIT_CONFIGURATION: u8 = 2;
+pub(crate) const EXIT_CONFIGURATION: u8 = 2;
 
 /// The exit code if a SKU could not be audited.
 const EXIT_NOT_AUDITED: u8 = 3;
@@ -153,12 +154,12 @@ impl Cli {
     /// The reason why it failed.
     pub async fn run(self) -> Result<(), Failure> {
         match self.command {
-            Command::Serve(config) => serve::serve(&config, Mode::Serve).await,
+            Command::Serve(config) => serve::serve(&config).await,
             Command::Lab { config, replica } => match replica {
-                Some(number) => replica::run(&config, number).await,
-                None => serve::serve(&config, Mode::Lab).await,
+                Some(number) => replica::run(&config.parsed, number).await,
+                None => serve::lab(config).await,
             },
-            Command::Race(args) => race::race(args).await,
+            Command::Race(args) => Box::pin(race::race(args)).await,
             Command::Migrate {
                 finish,
                 database,

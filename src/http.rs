@@ -18,6 +18,7 @@ use utoipa_swagger_ui::SwaggerUi;
 use crate::config::{Config, Mode};
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
+use crate::races::Races;
 use stocklock_core::deduct::Deductor;
 use stocklock_core::level_service::LevelService;
 use stocklock_core::stock::{Home, Sku};
@@ -31,6 +32,7 @@ mod error;
 mod extract;
 mod fields;
 mod headers;
+mod lab;
 mod levels;
 mod movements;
 mod openapi;
@@ -62,6 +64,8 @@ pub(crate) struct Api {
     pub(crate) locks: LockServers,
     pub(crate) available: Available,
     pub(crate) metrics: Arc<Metrics>,
+    /// The races of the lab's page; only `stocklock lab` has them.
+    pub(crate) races: Option<Arc<Races>>,
     /// Cancelled at shutdown; the replica is not ready then.
     pub(crate) shutdown: CancellationToken,
 }
@@ -115,7 +119,13 @@ fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(probes::readyz))
         .routes(routes!(probes::metrics));
     match mode {
-        Mode::Lab => routes.routes(routes!(probes::start_page)),
+        Mode::Lab => routes
+            .routes(routes!(lab::start_page))
+            .routes(routes!(lab::file))
+            .routes(routes!(lab::races::list, lab::races::start))
+            .routes(routes!(lab::races::state, lab::races::stop))
+            .routes(routes!(lab::races::report))
+            .routes(routes!(lab::events::events)),
         Mode::Serve => routes,
     }
 }

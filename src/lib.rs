@@ -28,5 +28,7 @@ mod server;
 pub mod app;
 pub mod config;
 mod descriptors;
+mod race;
+mod races;
 
 pub mod cli;

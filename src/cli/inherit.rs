@@ -7,12 +7,12 @@ use secrecy::SecretString;
 
 /// Parsed settings, and environment variables from which a child process parses the same settings.
 #[derive(Debug)]
-pub(super) struct Inherited<T> {
+pub struct Inherited<T> {
     /// The settings.
-    pub(super) parsed: T,
+    pub parsed: T,
     /// Name and value of each variable. Secrets are passed this way because other users of the
     /// machine can read a command line.
-    pub(super) variables: Vec<(OsString, SecretString)>,
+    pub(crate) variables: Vec<(OsString, SecretString)>,
 }
 
 impl<T: Args> Args for Inherited<T> {

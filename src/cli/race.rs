@@ -1,45 +1,92 @@
 //! `stocklock race`: starts replicas, runs the race on them, prints the report.
 
 mod args;
+mod progress;
 
-use std::env;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use secrecy::ExposeSecret;
-use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
 
 pub(super) use self::args::RaceArgs;
 use self::args::StockHome;
-use super::{EXIT_CONFIGURATION, Failure, migrate, start_logging};
+use self::progress::Progress;
+use super::{Failure, migrate, start_logging};
 use crate::app::open_stores;
 use crate::config::{DatabaseConfig, UNCOUNTED_CONNECTIONS};
 use crate::descriptors::allow_connections;
+use crate::race::{RaceFailure, RaceSettings, race_on};
 use stocklock_lab::TempDir;
-use stocklock_lab::delay::{DelayedServers, ServerUrls};
-use stocklock_lab::processes::ReplicaProcesses;
-use stocklock_lab::race::{Progress, Report, Target, run};
+use stocklock_lab::delay::ServerUrls;
+use stocklock_lab::race::{Event, Observer, Report};
+use stocklock_lab::recording::Recording;
 
-/// Time that a replica gets to exit, in addition to its drain limit.
-const EXIT_MARGIN: Duration = Duration::from_secs(5);
+impl From<RaceFailure> for Failure {
+    fn from(failure: RaceFailure) -> Self {
+        match failure {
+            RaceFailure::Setting(problem) => Self::Setting(problem),
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
 
 /// Runs the race and prints the report.
 pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
     start_logging(&args.settings.parsed.log)?;
     allow_connections(connections(&args));
-    let report = if args.target.is_empty() {
-        race_on_new_replicas(&args).await?
-    } else {
-        race_on(&args, &args.target).await?
+    let progress = Progress::new(args.quiet);
+    let recording = Mutex::new(None);
+    let observer = |event: Event| {
+        progress.show(&event);
+        if args.html.is_some() {
+            record(&recording, &args, &event);
+        }
     };
-    print!("{}", report.table());
+    let stop = CancellationToken::new();
+    let racing = async {
+        if args.target.is_empty() {
+            race_on_new_replicas(&args, &observer, &stop).await
+        } else {
+            Ok(race_on(&args.plan(), &args.target, &observer, &stop).await?)
+        }
+    };
+    tokio::pin!(racing);
+    let report = tokio::select! {
+        report = &mut racing => report?,
+        _ = tokio::signal::ctrl_c() => {
+            stop.cancel();
+            racing.await?
+        }
+    };
+    print!("{}", report.table(args.table()));
     if let Some(file) = &args.json {
-        write_json(&report, &args.place(), file)?;
+        write(file, "--json", &json(&report, &args.place()))?;
+    }
+    let recording = lock(&recording).take();
+    if let (Some(file), Some(mut recording)) = (&args.html, recording) {
+        recording.end("finished", report.stopped.as_deref());
+        write(file, "--html", &recording.html())?;
     }
     if report.broken() {
         return Err(Failure::PromiseBroken);
     }
     Ok(())
+}
+
+/// Keeps the event for the report. The line-up begins the recording.
+fn record(recording: &Mutex<Option<Recording>>, args: &RaceArgs, event: &Event) {
+    let mut recording = lock(recording);
+    if let Event::Lineup(lineup) = event {
+        let plan = args.race().describe("", &args.place(), lineup);
+        *recording = Some(Recording::new(plan));
+    }
+    if let Some(recording) = &mut *recording {
+        recording.observe(event);
+    }
+}
+
+fn lock(recording: &Mutex<Option<Recording>>) -> MutexGuard<'_, Option<Recording>> {
+    recording.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The number of connections of this process: one per buyer, and two for each connection of a
@@ -52,7 +99,11 @@ fn connections(args: &RaceArgs) -> u64 {
     args.plan().connections as u64 + u64::from(delayed)
 }
 
-async fn race_on_new_replicas(args: &RaceArgs) -> Result<Report, Failure> {
+async fn race_on_new_replicas(
+    args: &RaceArgs,
+    observer: Observer<'_>,
+    stop: &CancellationToken,
+) -> Result<Report, Failure> {
     let settings = &args.settings.parsed;
     if args.home == StockHome::Redis && settings.services.redis_url.is_none() {
         let problem = "REDIS_URL is not set; --home redis needs it";
@@ -69,81 +120,31 @@ async fn race_on_new_replicas(args: &RaceArgs) -> Result<Report, Failure> {
         let url = format!("sqlite://{}", directory.path().join("race.db").display());
         database.database_url = Some(url.into());
     }
-    let servers = ServerUrls {
-        database: database.url().into(),
-        redis: settings.services.redis_url.clone(),
-        zookeeper: settings.services.zookeeper_connect.clone(),
+    let race_settings = RaceSettings {
+        variables: args.settings.variables.clone(),
+        servers: ServerUrls {
+            database: database.url().into(),
+            redis: settings.services.redis_url.clone(),
+            zookeeper: settings.services.zookeeper_connect.clone(),
+        },
+        drain_limit: settings.limits.drain_limit_ms,
     };
-    let report = match args.rtt() {
-        None => {
-            migrate(&database).await?;
-            eprintln!("racing on {}", args.place());
-            race_with_servers(args, &servers).await
+    let race = args.race();
+    let delayed = race.delay(&race_settings.servers).await?;
+    migrate(&database).await?;
+    if !args.quiet {
+        match &delayed {
+            None => eprintln!("racing on {}", args.place()),
+            Some(delayed) => eprintln!("racing on {}; {}", args.place(), delayed.distance),
         }
-        Some(rtt) => {
-            let delayed = DelayedServers::start(rtt, servers).await;
-            let DelayedServers { urls, distance, .. } = &delayed.map_err(Failure::Setting)?;
-            migrate(&database).await?;
-            eprintln!("racing on {}; {distance}", args.place());
-            let mut report = race_with_servers(args, urls).await;
-            if let Ok(report) = &mut report {
-                report.distance = Some(distance.clone());
-            }
-            report
-        }
-    };
+    }
+    let report = race
+        .run(&race_settings, delayed.as_ref(), observer, stop)
+        .await;
     if temporary.is_some() {
         erase_redis(args, &database).await;
     }
-    report
-}
-
-/// Starts replicas that use these servers, runs the race, and stops the replicas.
-async fn race_with_servers(args: &RaceArgs, servers: &ServerUrls) -> Result<Report, Failure> {
-    let program = env::current_exe()
-        .map_err(|error| Failure::Other(format!("cannot find this program's file: {error}")))?;
-    let command = |number: u32| {
-        let mut command = Command::new(&program);
-        command.args(["lab", "--replica", &number.to_string()]);
-        for (name, value) in &args.settings.variables {
-            command.env(name, value.expose_secret());
-        }
-        command
-            .env("STRATEGY", "single-sql")
-            .env_remove("STRATEGY_REDIS")
-            .env("ALLOW_UNSAFE", "false")
-            .env("LISTEN", "127.0.0.1:0")
-            .env("REPLICA_ID", format!("replica-{number}"))
-            .env("DATABASE_URL", servers.database.expose_secret());
-        if let Some(redis) = &servers.redis {
-            command.env("REDIS_URL", redis.expose_secret());
-        }
-        if let Some(zookeeper) = &servers.zookeeper {
-            command.env("ZOOKEEPER_CONNECT", zookeeper);
-        }
-        command
-    };
-    let replicas = ReplicaProcesses::start(args.replicas, command).await;
-    let replicas = replicas.map_err(|error| match error.exit_code {
-        Some(code) if code == i32::from(EXIT_CONFIGURATION) => Failure::Setting(error.to_string()),
-        _ => Failure::Other(error.to_string()),
-    })?;
-    let report = race_on(args, replicas.targets()).await;
-    let limit = args.settings.parsed.limits.drain_limit_ms + EXIT_MARGIN;
-    for problem in replicas.stop(limit).await {
-        tracing::warn!("{problem}");
-    }
-    report
-}
-
-async fn race_on(args: &RaceArgs, targets: &[Target]) -> Result<Report, Failure> {
-    let plan = args.plan();
-    tokio::select! {
-        report = run(&plan, targets, Progress::Shown) => {
-            report.map_err(|error| Failure::Other(error.to_string()))
-        }
-        _ = tokio::signal::ctrl_c() => Err(Failure::Other("stopped".to_owned())),
-    }
+    Ok(report?)
 }
 
 /// Deletes the race's stock from Redis, because its ledger was temporary. A failure is only a
@@ -161,10 +162,14 @@ async fn erase_redis(args: &RaceArgs, database: &DatabaseConfig) {
     }
 }
 
-fn write_json(report: &Report, place: &str, file: &Path) -> Result<(), Failure> {
+fn json(report: &Report, place: &str) -> String {
     let mut json = report.json();
     json["place"] = place.into();
-    std::fs::write(file, format!("{json:#}\n")).map_err(|error| {
-        Failure::Other(format!("--json: cannot write {}: {error}", file.display()))
+    format!("{json:#}\n")
+}
+
+fn write(file: &Path, flag: &str, text: &str) -> Result<(), Failure> {
+    std::fs::write(file, text).map_err(|error| {
+        Failure::Other(format!("{flag}: cannot write {}: {error}", file.display()))
     })
 }

@@ -5,17 +5,45 @@ use std::net::SocketAddr;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::inherit::Inherited;
 use super::{Failure, migrate, start_logging};
 use crate::app::Replica;
 use crate::config::{Config, Mode};
 use crate::descriptors::allow_connections;
+use crate::race::RaceSettings;
 use stocklock_core::stock::Home;
+use stocklock_lab::delay::ServerUrls;
+
+/// Connections of the buyers of a race that the page starts.
+const MAX_BUYERS: u64 = 1_000;
 
 /// Runs a replica until SIGTERM or SIGINT.
-pub(super) async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
+pub(super) async fn serve(config: &Config) -> Result<(), Failure> {
     start_logging(&config.log)?;
     allow_connections(config.connections());
-    let replica = Replica::build(config, mode).map_err(Failure::Setting)?;
+    let replica = Replica::build(config, Mode::Serve).map_err(Failure::Setting)?;
+    run(config, Mode::Serve, replica).await
+}
+
+/// Runs the laboratory until SIGTERM or SIGINT.
+pub(super) async fn lab(settings: Inherited<Config>) -> Result<(), Failure> {
+    let config = &settings.parsed;
+    start_logging(&config.log)?;
+    allow_connections(config.connections() + MAX_BUYERS);
+    let replica = Replica::build(config, Mode::Lab).map_err(Failure::Setting)?;
+    let replica = replica.with_races(RaceSettings {
+        servers: ServerUrls {
+            database: config.database.url().into(),
+            redis: config.services.redis_url.clone(),
+            zookeeper: config.services.zookeeper_connect.clone(),
+        },
+        drain_limit: config.limits.drain_limit_ms,
+        variables: settings.variables,
+    });
+    run(config, Mode::Lab, replica).await
+}
+
+async fn run(config: &Config, mode: Mode, replica: Replica) -> Result<(), Failure> {
     migrate(&config.database).await?;
     let (listener, address) = listen(config, mode).await?;
     stop_on_signal(&replica)?;
@@ -34,7 +62,9 @@ pub(super) async fn serve(config: &Config, mode: Mode) -> Result<(), Failure> {
     let strategy_redis = redis.then(|| config.strategy(Home::Redis).name());
     tracing::info!(%address, strategy, strategy_redis, ?mode, "listening");
     if mode == Mode::Lab {
-        tracing::info!("try: curl -X POST http://{address}/stock/deduct");
+        tracing::info!(
+            "open http://{address}/, or try: curl -X POST http://{address}/stock/deduct"
+        );
     }
     replica.run(listener).await;
     tracing::info!("stopped");

@@ -60,6 +60,12 @@ impl ApiError {
         error
     }
 
+    /// The error with the id of what it is about.
+    pub(super) fn with_id(mut self, id: uuid::Uuid) -> Self {
+        self.fields = json!({"id": id});
+        self
+    }
+
     /// The body of the response.
     pub(super) fn problem(&self, request_id: &str) -> Value {
         let mut body = json!({

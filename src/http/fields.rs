@@ -92,7 +92,9 @@ fn schema(place: &str, field: &str) -> Value {
             json!({"type": "string", "pattern": pattern})
         }
         "id" => json!({"type": "string", "format": "uuid"}),
-        "since" => whole(0, i64::MAX),
+        "file" => json!({"type": "string"}),
+        "format" => one_of(&["html", "json"]),
+        "since" | "Last-Event-ID" => whole(0, i64::MAX),
         "restock" => json!({"type": "boolean"}),
         unknown => unreachable!("{unknown} in {place} has no schema"),
     }

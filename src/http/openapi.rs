@@ -20,7 +20,17 @@ Numbers are integers without a fraction: 2, not 2.0.";
     info(title = "Stocklock", description = DESCRIPTION),
     components(
         schemas(Problem),
-        responses(NotFound, Conflict, PreconditionFailed, PreconditionRequired, Unavailable)
+        responses(
+            NotFound,
+            Conflict,
+            PreconditionFailed,
+            PreconditionRequired,
+            Unavailable,
+            Foreign,
+            NotInLab,
+            RaceRunning,
+            RaceUnavailable
+        )
     )
 )]
 pub(super) struct Document;
@@ -98,6 +108,16 @@ problem_response!(
     "`precondition-required`: `on_hand` needs If-Match"
 );
 problem_response!(Unavailable, "`not-ready`");
+problem_response!(
+    Foreign,
+    "`foreign-host`, `foreign-origin`: the request comes from another site's page"
+);
+problem_response!(NotInLab, "`unknown-race`, `unknown-file`");
+problem_response!(RaceRunning, "`race-running`: its id is in `id`");
+problem_response!(
+    RaceUnavailable,
+    "`strategy-unavailable`, `home-unavailable`: the detail says what to set"
+);
 
 /// Errors of every route that parses fields or reads the database.
 #[derive(IntoResponses)]
@@ -134,6 +154,21 @@ pub(super) enum WriteErrors {
     /// the level again
     #[response(status = 504, content_type = "application/problem+json")]
     Unknown(Problem),
+}
+
+/// Errors of a race that the page starts.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only describes")]
+pub(super) enum LabErrors {
+    /// `not-json`, `body-incomplete`, `bad-request`
+    #[response(status = 400, content_type = "application/problem+json")]
+    NotParseable(Problem),
+    /// `unsupported-media-type`
+    #[response(status = 415, content_type = "application/problem+json")]
+    NotJson(Problem),
+    /// `invalid-request`: a field is invalid
+    #[response(status = 422, content_type = "application/problem+json")]
+    Invalid(Problem),
 }
 
 #[derive(IntoParams)]

@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz` and `/metrics`, for load balancers and monitoring, and the page of the lab.
+//! `/healthz`, `/readyz` and `/metrics`, for load balancers and monitoring.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
-use axum::response::{Html, IntoResponse};
+use axum::response::IntoResponse;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -75,11 +75,4 @@ async fn ping_servers(api: &Api) -> Result<(), Dependency> {
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
     const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], api.metrics.render())
-}
-
-/// Get the start page of the lab
-#[utoipa::path(get, path = "/", tag = "operation",
-    responses((status = 200, description = "A page of HTML", content_type = "text/html", body = String)))]
-pub(super) async fn start_page() -> Html<&'static str> {
-    Html(include_str!("start_page.html"))
 }

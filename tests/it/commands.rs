@@ -225,15 +225,54 @@ async fn openapi_prints_the_document() {
 
 #[tokio::test]
 async fn race_exits_with_0_if_only_unsafe_strategies_oversell() {
-    let words = "race --stock 100 --buyers 20 --orders 6 --json race.json";
+    let words = "race --stock 100 --buyers 20 --orders 6 --json race.json --html race.html --quiet";
     let words: Vec<_> = words.split(' ').collect();
     let ended = Process::run(&words, &[]).await;
     assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
     let file = std::fs::read(ended.directory.path().join("race.json"));
     let report: Value = serde_json::from_slice(&file.expect("the file")).expect("it is JSON");
+    let html = std::fs::read_to_string(ended.directory.path().join("race.html"));
+    let html = html.expect("the file");
+    assert!(!ended.stderr.contains("orders in"), "{}", ended.stderr);
     for strategy in WITHOUT_SERVICES {
+        assert!(
+            html.contains(&format!("\"strategy\":\"{strategy}\"")),
+            "{strategy}"
+        );
         assert!(ended.stdout.contains(strategy), "{}", ended.stdout);
         assert!(report.to_string().contains(strategy), "{report}");
+    }
+}
+
+#[tokio::test]
+async fn race_shows_its_progress_unless_it_is_quiet() {
+    let race = [
+        "race",
+        "--strategy=single-sql",
+        "--stock=9",
+        "--buyers=3",
+        "--orders=4",
+    ];
+    let loud = Process::run(&race, &[]).await;
+    assert!(
+        loud.stderr.contains("single-sql: 12 orders"),
+        "{}",
+        loud.stderr
+    );
+    for (flag, width) in [("--quiet", 100), ("--wide", 170)] {
+        let ended = Process::run(&[&race[..], &[flag]].concat(), &[]).await;
+        let is_wide = flag == "--wide";
+        assert_eq!(
+            ended.stderr.contains("orders in"),
+            is_wide,
+            "{}",
+            ended.stderr
+        );
+        assert_eq!(ended.stdout.contains("p50 ms"), is_wide, "{}", ended.stdout);
+        let table = ended.stdout.lines().filter(|line| line.contains('│'));
+        let widest = table.map(|line| line.chars().count()).max();
+        assert!(widest.expect("a table") <= width, "{}", ended.stdout);
+        assert!(!ended.stdout.contains('\u{1b}'), "no colour in a pipe");
     }
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use stocklock::lab::race::{Progress, RacePlan, Report, Row, Target, Verdict, run};
+use stocklock::lab::race::{RacePlan, Report, Row, TableStyle, Target, Verdict, run};
 use stocklock::strategy::Safeguards;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -20,7 +20,7 @@ async fn race(strategies: &str, safeguards: bool, targets: &[Target]) -> Report 
         guard: safeguards,
         check: safeguards,
     };
-    let report = run(&plan, targets, Progress::Silent).await;
+    let report = run(&plan, targets, &|_| {}).await;
     report.expect("the race runs")
 }
 
@@ -38,8 +38,13 @@ async fn working_lock_excludes_without_the_safeguards(
     let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
     let app = replicas(&database.url, 2, &services).await;
     let report = race("redis-lock,zookeeper-lock", safeguards, app.targets()).await;
-    assert_eq!(report.rows.len(), 2, "{}", report.table());
-    let table = report.table();
+    assert_eq!(
+        report.rows.len(),
+        2,
+        "{}",
+        report.table(TableStyle::default())
+    );
+    let table = report.table(TableStyle::default());
     for row in &report.rows {
         assert_eq!(row.verdict, Verdict::Exact, "{table}");
         let answers = (row.answers.sold, row.answers.refused);
@@ -63,7 +68,7 @@ async fn race_without_a_common_lock(backend: Backend, safeguards: bool) -> Repor
 
 fn only_row(report: &Report) -> &Row {
     let [row] = &report.rows[..] else {
-        panic!("{}", report.table())
+        panic!("{}", report.table(TableStyle::default()))
     };
     row
 }
@@ -74,7 +79,7 @@ async fn guard_is_exact_and_reported_if_the_lock_does_not_exclude(
     #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
     let report = race_without_a_common_lock(backend, true).await;
-    let (row, table) = (only_row(&report), report.table());
+    let (row, table) = (only_row(&report), report.table(TableStyle::default()));
     assert_eq!(row.verdict, Verdict::Exact, "{table}");
     assert!(row.locks.refused_writes.total() > 0, "{table}");
     assert_eq!(row.locks.lost_locks.total(), 0, "{table}");
@@ -88,7 +93,7 @@ async fn without_guard_a_lock_that_does_not_exclude_loses_stock(
     #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
     let report = race_without_a_common_lock(backend, false).await;
-    let (row, table) = (only_row(&report), report.table());
+    let (row, table) = (only_row(&report), report.table(TableStyle::default()));
     assert_eq!(row.verdict, Verdict::Broken, "{table}");
     assert!(row.audit.drift > 0 && row.evidence.is_some(), "{table}");
     assert!(row.locks.none(), "{table}");
@@ -116,7 +121,7 @@ async fn lost_locks_are_reported_as_stolen() {
     let flushing = keep_flushing(services.redis_url());
     let report = race("redis-lock", true, app.targets()).await;
     drop(flushing);
-    let (row, table) = (only_row(&report), report.table());
+    let (row, table) = (only_row(&report), report.table(TableStyle::default()));
     assert_eq!(row.verdict, Verdict::Exact, "{table}");
     assert!(row.locks.lost_locks.of("stolen") > 0, "{table}");
     app.stop().await;

@@ -4,7 +4,7 @@
 //! must catch the unsafe ones with evidence, which proves that it can detect an oversell.
 
 use rstest::rstest;
-use stocklock::lab::race::{Progress, RacePlan, Report, Verdict, run};
+use stocklock::lab::race::{RacePlan, Report, TableStyle, Verdict, run};
 use stocklock::strategy::{Strategy, Tier};
 
 use crate::strategies::{WITH_SERVICE, WITHOUT_SERVICES};
@@ -14,7 +14,7 @@ use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 async fn race(backend: Backend, replicas: u32, plan: &RacePlan, flags: &[&str]) -> Report {
     let app = TestApp::with_flags(backend, replicas, flags).await;
-    let report = run(plan, app.targets(), Progress::Silent).await;
+    let report = run(plan, app.targets(), &|_| {}).await;
     app.stop().await;
     report.expect("the race runs")
 }
@@ -34,7 +34,7 @@ async fn every_strategy_keeps_its_promise(#[values(Sqlite, Mysql, Postgres)] bac
     let flags = services.flags();
     let flags = flags.each_ref().map(|flag| &**flag);
     let report = race(backend, 2, &plan, &flags).await;
-    let table = report.table();
+    let table = report.table(TableStyle::default());
     assert!(!report.broken(), "{table}");
     let raced: Vec<_> = report.rows.iter().map(|row| row.strategy.name()).collect();
     let locks = WITH_SERVICE.map(|(name, _)| name);
@@ -66,9 +66,14 @@ async fn flash_sale_sells_exactly_the_stock(#[values(Sqlite, Mysql, Postgres)] b
     };
     let plan = only("single-sql,for-update,optimistic", plan);
     let report = race(backend, 2, &plan, &[]).await;
-    assert!(!report.broken(), "{}", report.table());
+    assert!(!report.broken(), "{}", report.table(TableStyle::default()));
     for row in &report.rows {
-        assert_eq!(row.answers.sold, 100, "{}", report.table());
+        assert_eq!(
+            row.answers.sold,
+            100,
+            "{}",
+            report.table(TableStyle::default())
+        );
     }
 }
 
@@ -85,7 +90,7 @@ async fn lost_updates_show_as_drift(#[values(Sqlite, Mysql, Postgres)] backend: 
     };
     let plan = only("no-lock,single-sql,for-update,optimistic", plan);
     let report = race(backend, 2, &plan, &[]).await;
-    let table = report.table();
+    let table = report.table(TableStyle::default());
     for row in &report.rows {
         let exact = row.strategy.tier() != Tier::Unsafe;
         let sales = (row.answers.sold, row.answers.refused, row.audit.oversold);
@@ -99,7 +104,7 @@ async fn lost_updates_show_as_drift(#[values(Sqlite, Mysql, Postgres)] backend: 
 async fn local_mutex_is_exact_on_one_replica(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let plan = only("local-mutex", RacePlan::new(200, 40, 6));
     let report = race(backend, 1, &plan, &[]).await;
-    let (row, table) = (&report.rows[0], report.table());
+    let (row, table) = (&report.rows[0], report.table(TableStyle::default()));
     let answers = (row.answers.sold, row.answers.refused, row.answers.failed);
     assert_eq!(answers, (200, 40, 0), "{table}");
     assert_eq!((row.audit.oversold, row.audit.drift), (0, 0), "{table}");

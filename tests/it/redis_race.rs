@@ -3,7 +3,7 @@
 
 use rstest::rstest;
 use serde_json::json;
-use stocklock::lab::race::{Evidence, Progress, RacePlan, Report, Row, Verdict, run};
+use stocklock::lab::race::{Evidence, RacePlan, Report, Row, TableStyle, Verdict, run};
 use stocklock::stock::Home;
 use stocklock::strategy::{Strategy, Tier};
 
@@ -35,22 +35,27 @@ async fn race_in_redis_finds_volatile_exact_and_catches_no_lock(
     let app = TestApp::with_flags(backend, 2, &flags.each_ref().map(|flag| &**flag)).await;
     let mut plan = RacePlan::new(60, 20, 4);
     plan.home = Home::Redis;
-    let report = run(&plan, app.targets(), Progress::Silent).await;
+    let report = run(&plan, app.targets(), &|_| {}).await;
     let report = report.expect("the race runs");
     let ran: Vec<Strategy> = report.rows.iter().map(|row| row.strategy).collect();
-    assert_eq!(ran, RACING, "{}", report.table());
-    assert!(!report.broken(), "{}", report.table());
+    assert_eq!(ran, RACING, "{}", report.table(TableStyle::default()));
+    assert!(!report.broken(), "{}", report.table(TableStyle::default()));
     for row in &report.rows {
         assert_row(row, &report);
         assert_sql_agrees(&app, row).await;
     }
     let no_lock = &report.rows[0];
-    assert_eq!(no_lock.verdict, Verdict::Caught, "{}", report.table());
+    assert_eq!(
+        no_lock.verdict,
+        Verdict::Caught,
+        "{}",
+        report.table(TableStyle::default())
+    );
     app.stop().await;
 }
 
 fn assert_row(row: &Row, report: &Report) {
-    let table = report.table();
+    let table = report.table(TableStyle::default());
     assert_eq!((row.answers.failed, row.audit.pending), (0, 0), "{table}");
     if row.strategy.tier() == Tier::Unsafe {
         assert_eq!(row.tier, Tier::Unsafe, "{table}");

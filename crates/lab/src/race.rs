@@ -7,33 +7,36 @@
 mod buyers;
 mod connection;
 mod counts;
+mod event;
 mod evidence;
 mod lineup;
+mod live;
 mod mismatch;
 mod order;
 mod plan;
-mod progress;
 mod replica_client;
 mod report;
 mod row;
 mod tally;
 mod target;
 mod verdict;
+mod words;
 
 use std::time::Duration;
 
 pub use counts::{Counts, LockCounts};
+pub use event::{Event, Observer, Start, Tick};
 pub use evidence::Evidence;
-pub use lineup::Skipped;
+pub use lineup::{Lineup, Skipped};
 pub use mismatch::Mismatch;
 pub use plan::{Entrants, RacePlan};
-pub use progress::Progress;
 pub use replica_client::{Audit, Movement};
-pub use report::{Distance, Report};
+pub use report::{Distance, Report, TableStyle};
 pub use row::Row;
 pub use tally::Answers;
 pub use target::Target;
 pub use verdict::Verdict;
+pub use words::Words;
 
 use stocklock_core::strategy::Strategy;
 
@@ -73,7 +76,7 @@ impl From<String> for RaceError {
 pub async fn run(
     plan: &RacePlan,
     targets: &[Target],
-    progress: Progress,
+    observer: Observer<'_>,
 ) -> Result<Report, RaceError> {
     plan.check()?;
     if targets.is_empty() {
@@ -85,7 +88,12 @@ pub async fn run(
         client.check_lab_mode(&plan.probe_path()).await?;
         lists.push(client.strategies().await?);
     }
-    let (strategies, skipped) = lineup::choose(plan, &lists)?;
+    let lineup = lineup::of_targets(plan, &lists)?;
+    observer(Event::Lineup(lineup.clone()));
+    let Lineup {
+        strategies,
+        skipped,
+    } = lineup;
     let mut report = Report {
         plan: plan.clone(),
         targets: targets.to_vec(),
@@ -95,7 +103,7 @@ pub async fn run(
         distance: None,
     };
     for strategy in strategies {
-        match run_one(plan, targets, strategy, progress).await {
+        match run_one(plan, targets, strategy, observer).await {
             Ok(row) => report.rows.push(row),
             Err(error) if report.rows.is_empty() => return Err(error),
             Err(error) => {
@@ -111,7 +119,7 @@ async fn run_one(
     plan: &RacePlan,
     targets: &[Target],
     strategy: Strategy,
-    progress: Progress,
+    observer: Observer<'_>,
 ) -> Result<Row, RaceError> {
     let sku = format!("race-{:08x}-{strategy}", fastrand::u32(..));
     let mut first = ReplicaClient::new(&targets[0]);
@@ -121,8 +129,15 @@ async fn run_one(
         other.audit(&sku, Duration::ZERO).await?;
     }
     let before = counts::read(targets, strategy).await?;
-    let bar = progress.begin(strategy, plan.total_orders());
-    let (tally, wall) = buyers::sell_out(plan, targets, strategy, &sku, &bar).await;
+    observer(Event::Start(Start {
+        strategy,
+        tier: strategy.tier_on(plan.home),
+        sku: sku.clone(),
+        orders: plan.total_orders(),
+        stock: plan.stock,
+        quantity: plan.quantity,
+    }));
+    let (tally, wall) = buyers::sell_out(plan, targets, strategy, &sku, observer).await;
     let (audit, ledger) = read_books(plan, targets, &sku).await?;
     let (locks, silent) = counts::read_since(before, strategy).await?;
     let run = Run {
@@ -136,7 +151,7 @@ async fn run_one(
         silent,
     };
     let row = Row::new(plan, run);
-    progress.finish(&bar, &row);
+    observer(Event::Row(Box::new(row.clone())));
     Ok(row)
 }
 

@@ -1,5 +1,6 @@
 //! The flags of `stocklock race`, and the plan that they describe.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,9 +8,10 @@ use clap::{Args, ValueEnum, value_parser};
 
 use crate::cli::inherit::Inherited;
 use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
+use crate::race::Race;
 use stocklock_core::stock::Home;
 use stocklock_core::strategy::Safeguards;
-use stocklock_lab::race::{Entrants, RacePlan, Target};
+use stocklock_lab::race::{Entrants, RacePlan, TableStyle, Target};
 
 /// The longest round trip of `--rtt`. Opening a connection takes several round trips, which must
 /// fit into the wait limit.
@@ -49,10 +51,15 @@ pub struct RaceArgs {
           value_parser = value_parser!(u32).range(1..=100_000))]
     buyers: u32,
 
-    /// Orders of each buyer, one after the other, of one unit each
+    /// Orders of each buyer, one after the other
     #[arg(long, value_name = "N", default_value_t = 60,
           value_parser = value_parser!(u32).range(1..=1_000_000))]
     orders: u32,
+
+    /// Units of each order
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = value_parser!(i64).range(1..=1_000))]
+    quantity: i64,
 
     /// Connections that the buyers share [default: one per buyer]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=10_000))]
@@ -86,6 +93,18 @@ pub struct RaceArgs {
     /// Write all figures to this file
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
+
+    /// Write a report with charts to this file; it needs no network to open
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
+
+    /// Show every column, in up to 170 characters
+    #[arg(long)]
+    wide: bool,
+
+    /// Show no progress
+    #[arg(long)]
+    pub(super) quiet: bool,
 
     /// The settings of the replicas.
     #[command(flatten)]
@@ -158,6 +177,23 @@ impl RaceArgs {
         self.rtt.filter(|rtt| !rtt.is_zero())
     }
 
+    /// The race, if it starts its own replicas.
+    pub(super) fn race(&self) -> Race {
+        Race {
+            plan: self.plan(),
+            replicas: self.replicas,
+            rtt: self.rtt(),
+        }
+    }
+
+    /// The form of the table.
+    pub(super) fn table(&self) -> TableStyle {
+        TableStyle {
+            wide: self.wide,
+            coloured: std::io::stdout().is_terminal(),
+        }
+    }
+
     /// The plan of the race.
     pub(super) fn plan(&self) -> RacePlan {
         let mut plan = match self.case {
@@ -169,6 +205,7 @@ impl RaceArgs {
             plan.connections = connections as usize;
         }
         plan.strategies = self.strategy.clone();
+        plan.quantity = self.quantity;
         plan.home = match self.home {
             StockHome::Sql => Home::Sql,
             StockHome::Redis => Home::Redis,

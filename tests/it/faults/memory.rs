@@ -1,6 +1,6 @@
 //! How much memory a replica takes.
 
-use stocklock::lab::race::{Progress, RacePlan, run};
+use stocklock::lab::race::{RacePlan, TableStyle, run};
 
 use crate::support::lock_services::LockServices;
 use crate::support::process::Process;
@@ -23,10 +23,15 @@ async fn replica_under_race_stays_below_150_megabytes() {
     assert!(idle > 1024, "{idle} KiB: that is not a replica");
     let plan = RacePlan::new(200, 256, 1);
     let targets = [lab.url("").parse().expect("a target")];
-    let report = run(&plan, &targets, Progress::Silent).await;
+    let report = run(&plan, &targets, &|_| {}).await;
     let report = report.expect("the race runs");
-    assert!(!report.broken(), "{}", report.table());
-    assert_eq!(report.rows.len(), 7, "{}", report.table());
+    assert!(!report.broken(), "{}", report.table(TableStyle::default()));
+    assert_eq!(
+        report.rows.len(),
+        7,
+        "{}",
+        report.table(TableStyle::default())
+    );
     let peak = lab.peak_memory();
     println!("{peak} KiB under the race, {idle} KiB before");
     assert!(peak < LIMIT_KIB, "{peak} KiB");

@@ -9,12 +9,13 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use hyper::Method;
 use hyper::header::HeaderValue;
-use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::connection::Connection;
+use super::event::Observer;
+use super::live::Live;
 use super::order;
 use super::plan::{DEADLINE, RacePlan};
 use super::replica_client::WAREHOUSE;
@@ -29,15 +30,15 @@ const OPEN_LIMIT: Duration = Duration::from_secs(5);
 /// What all buyers of a run share.
 #[derive(Debug)]
 pub(super) struct Sale {
-    plan: RacePlan,
-    sku: String,
+    pub(super) plan: RacePlan,
+    pub(super) sku: String,
     path: String,
     body: Bytes,
     pub(super) deadline: Instant,
     /// The first buyer who has no connection yet.
     next_buyer: AtomicUsize,
     tally: Mutex<Tally>,
-    pub(super) bar: ProgressBar,
+    targets: usize,
 }
 
 /// Sells `sku` under `strategy` until every order is settled, or until the plan's deadline.
@@ -49,13 +50,13 @@ pub(super) async fn sell_out(
     targets: &[Target],
     strategy: Strategy,
     sku: &str,
-    bar: &ProgressBar,
+    observer: Observer<'_>,
 ) -> (Tally, Duration) {
     let until = Instant::now() + OPEN_LIMIT;
     let opening = targets.iter().cycle().take(plan.connections());
     let connections = join_all(opening.map(|target| Connection::open(target.clone(), until))).await;
     let started = Instant::now();
-    let body = json!({"sku": sku, "warehouse": WAREHOUSE, "quantity": 1});
+    let body = json!({"sku": sku, "warehouse": WAREHOUSE, "quantity": plan.quantity});
     let sale = Arc::new(Sale {
         plan: plan.clone(),
         sku: sku.to_owned(),
@@ -64,14 +65,21 @@ pub(super) async fn sell_out(
         deadline: started + DEADLINE,
         next_buyer: AtomicUsize::new(connections.len()),
         tally: Mutex::default(),
-        bar: bar.clone(),
+        targets: targets.len(),
     });
     let mut tasks = JoinSet::new();
     for (first_buyer, connection) in connections.into_iter().enumerate() {
         tasks.spawn(serve(Arc::clone(&sale), connection, first_buyer));
     }
-    while let Some(ended) = tasks.join_next().await {
-        ended.expect("a buyer does not panic");
+    let live = Live::new(&sale, strategy, targets, started, observer);
+    let buying = async {
+        while let Some(ended) = tasks.join_next().await {
+            ended.expect("a buyer does not panic");
+        }
+    };
+    tokio::select! {
+        () = buying => live.tick(),
+        never = live.run() => match never {},
     }
     let wall = started.elapsed();
     let mut tally = take(&mut *sale.tally());
@@ -88,6 +96,7 @@ pub(super) async fn sell_out(
 /// connections: each further order would take seconds to fail.
 async fn serve(sale: Arc<Sale>, mut connection: Connection, first_buyer: usize) {
     let target = &connection.target;
+    let position = first_buyer % sale.targets;
     let mut request = target.request(Method::POST, &sale.path, sale.body.clone());
     let mut buyer = first_buyer;
     while buyer < sale.plan.buyers {
@@ -98,8 +107,7 @@ async fn serve(sale: Arc<Sale>, mut connection: Connection, first_buyer: usize) 
             let key = format!("{}-{buyer}-{order}", sale.sku);
             let key = HeaderValue::try_from(key).expect("the key is ASCII");
             request.headers_mut().insert("idempotency-key", key);
-            let reachable = order::place(&mut connection, &request, &sale).await;
-            sale.bar.inc(1);
+            let reachable = order::place(&mut connection, &request, &sale, position).await;
             if !reachable {
                 return;
             }

@@ -14,6 +14,7 @@ use super::target::Target;
 use stocklock_core::strategy::Strategy;
 
 const LOST_LOCKS: &str = "stock_locks_lost_total";
+const LOCK_WAITS: &str = "stock_lock_wait_seconds_sum";
 const REFUSED_WRITES: &str = "stock_writes_refused_total";
 
 /// Counters by reason. In JSON this is an object that omits reasons with a count of 0.
@@ -133,6 +134,19 @@ fn sample(line: &str) -> Option<(&str, &str, u64)> {
     valid.then_some((strategy, reason, count.parse().ok()?))
 }
 
+/// Seconds that requests have waited for the strategy's lock, with any outcome, from an `OpenMetrics`
+/// text.
+pub(super) fn lock_wait_seconds(text: &str, strategy: Strategy) -> Result<f64, String> {
+    let prefix = format!("{LOCK_WAITS}{{strategy=\"{strategy}\",");
+    let waits = text.lines().filter(|line| line.starts_with(&prefix));
+    let seconds = waits.map(|line| {
+        let value = line.rsplit_once(' ').map(|(_, value)| value.parse::<f64>());
+        let unexpected = || format!("unexpected counter `{line}`");
+        value.and_then(Result::ok).ok_or_else(unexpected)
+    });
+    seconds.sum()
+}
+
 /// Reads the counts of each target once, even if it is listed twice.
 pub(super) async fn read(
     targets: &[Target],
@@ -215,6 +229,17 @@ http_responses_total{status="200"} 12
         ] {
             assert!(LockCounts::parse(text, RedisLock).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn lock_waits_of_all_outcomes_are_added() {
+        let text = "stock_lock_wait_seconds_sum{strategy=\"redis-lock\",outcome=\"free\"} 0.5\n\
+                    stock_lock_wait_seconds_sum{strategy=\"redis-lock\",outcome=\"contended\"} 1.25\n\
+                    stock_lock_wait_seconds_sum{strategy=\"zookeeper-lock\",outcome=\"free\"} 9\n\
+                    stock_lock_wait_seconds_count{strategy=\"redis-lock\",outcome=\"free\"} 7\n";
+        assert_eq!(lock_wait_seconds(text, RedisLock), Ok(1.75));
+        assert_eq!(lock_wait_seconds(text, SingleSql), Ok(0.0));
+        assert!(lock_wait_seconds(&text.replace("0.5", "x"), RedisLock).is_err());
     }
 
     #[test]

@@ -16,12 +16,12 @@ use super::replica_client::Movement;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "found", rename_all = "kebab-case")]
 pub enum Evidence {
-    /// The oldest pair of sales that read the same version.
+    /// The oldest pair of sales that read the same version at two replicas; at one, if there is none.
     LostUpdate {
         /// The earlier sale.
-        first: Movement,
+        first: Box<Movement>,
         /// The later sale.
-        second: Movement,
+        second: Box<Movement>,
         /// The version that both read.
         read_version: i64,
         /// The level that both read.
@@ -37,10 +37,14 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// Finds the first lost update in a ledger that is sorted newest first.
-    pub(super) fn find(newest_first: &[Movement]) -> Self {
+    /// Finds the first lost update in a ledger that is sorted newest first. `replica` names the one that
+    /// answered an operation.
+    pub(super) fn find(
+        newest_first: &[Movement],
+        replica: impl Fn(Uuid) -> Option<String>,
+    ) -> Self {
         let mut readers: HashMap<i64, &Movement> = HashMap::new();
-        let mut oldest = None;
+        let (mut oldest, mut apart) = (None, None);
         let mut lost_updates = 0;
         let sales = newest_first.iter().rev().filter(|row| row.is_sale());
         for later in sales.clone() {
@@ -50,16 +54,27 @@ impl Evidence {
             let earlier = *readers.entry(version).or_insert(later);
             if earlier.id != later.id {
                 lost_updates += 1;
-                oldest.get_or_insert((earlier, later, version));
+                let pair = (earlier, later, version);
+                oldest.get_or_insert(pair);
+                if apart.is_none() && replica(earlier.id) != replica(later.id) {
+                    apart = Some(pair);
+                }
             }
         }
-        let Some((first, second, read_version)) = oldest else {
+        let Some((first, second, read_version)) = apart.or(oldest) else {
             let sales = sales.count();
             return Self::Nothing { sales };
         };
+        let answered = |sale: &Movement| {
+            let replica = replica(sale.id);
+            Box::new(Movement {
+                replica,
+                ..sale.clone()
+            })
+        };
         Self::LostUpdate {
-            first: first.clone(),
-            second: second.clone(),
+            first: answered(first),
+            second: answered(second),
             read_version,
             read: first.available_after - first.delta,
             lost_updates,
@@ -114,10 +129,12 @@ mod tests {
             delta: -1,
             available_after,
             read_version,
+            created_at: String::new(),
+            replica: None,
         };
         let mut ledger: Vec<_> = (10..).zip(sales).map(movement).collect();
         ledger.reverse();
-        Evidence::find(&ledger)
+        Evidence::find(&ledger, |_| None)
     }
 
     #[test]
@@ -127,6 +144,32 @@ mod tests {
         assert_eq!(find(&sales[..3]).to_string(), pair);
         let all = format!("{pair} (and 1 more like it)");
         assert_eq!(find(&sales).to_string(), all);
+    }
+
+    #[test]
+    fn pair_at_two_replicas_is_preferred() {
+        let movement = |(id, read_version)| Movement {
+            id: Uuid::from_u128(id),
+            kind: "deducted".to_owned(),
+            delta: -1,
+            available_after: 9,
+            read_version: Some(read_version),
+            created_at: String::new(),
+            replica: None,
+        };
+        let newest_first = [(4, 8), (3, 8), (2, 7), (1, 7)].map(movement);
+        let replica = |id: Uuid| Some(if id.as_u128() == 4 { "b" } else { "a" }.to_owned());
+        let Evidence::LostUpdate {
+            first,
+            second,
+            lost_updates,
+            ..
+        } = Evidence::find(&newest_first, replica)
+        else {
+            panic!("there are two");
+        };
+        let names = [first, second].map(|sale| sale.replica.expect("a name"));
+        assert_eq!((names, lost_updates), (["a".to_owned(), "b".to_owned()], 2));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The line-up: the strategies that run, and the ones that are skipped.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::RaceError;
 use super::plan::{Entrants, RacePlan};
@@ -19,40 +19,62 @@ pub struct Skipped {
     pub reason: String,
 }
 
-/// Chooses the strategies of the plan that all targets can run, given each target's list. It is an
-/// error if a strategy that the plan names cannot run, or if none can.
-pub(super) fn choose(
-    plan: &RacePlan,
-    lists: &[Vec<Listed>],
-) -> Result<(Vec<Strategy>, Vec<Skipped>), RaceError> {
-    let (strategies, named): (&[Strategy], bool) = match &plan.strategies {
-        Entrants::Everyone => (&Strategy::ALL, false),
-        Entrants::Only(strategies) => (strategies, true),
-    };
-    let wrong_home = match plan.home {
-        Home::Sql => "it needs stock in Redis (--home redis)",
-        Home::Redis => "it needs stock in SQL (--home sql)",
-    };
-    let (mut running, mut skipped) = (Vec::new(), Vec::new());
-    for &strategy in strategies {
-        let home = (!strategy.card().homes.include(plan.home)).then_some(wrong_home);
-        let mut lists = lists.iter();
-        let obstacle = home.or_else(|| lists.find_map(|list| unavailable(strategy, list)));
-        match obstacle {
-            None => running.push(strategy),
-            Some(reason) if named => {
-                return Err(format!("strategy {strategy} cannot run: {reason}").into());
+/// The strategies of a race.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Lineup {
+    /// Those that run, in their order.
+    #[serde(serialize_with = "as_names")]
+    pub strategies: Vec<Strategy>,
+    /// Those that cannot run here.
+    pub skipped: Vec<Skipped>,
+}
+
+impl Lineup {
+    /// Chooses the strategies of the plan for which `why_not` gives no reason.
+    ///
+    /// # Errors
+    /// If a strategy that the plan names cannot run, or if none can.
+    pub fn choose(
+        plan: &RacePlan,
+        why_not: impl Fn(Strategy) -> Option<String>,
+    ) -> Result<Self, String> {
+        let (named, is_named): (&[Strategy], bool) = match &plan.strategies {
+            Entrants::Everyone => (&Strategy::ALL, false),
+            Entrants::Only(strategies) => (strategies, true),
+        };
+        let wrong_home = match plan.home {
+            Home::Sql => "it needs stock in Redis (--home redis)",
+            Home::Redis => "it needs stock in SQL (--home sql)",
+        };
+        let (mut strategies, mut skipped) = (Vec::new(), Vec::new());
+        for &strategy in named {
+            let home = strategy.card().homes.include(plan.home);
+            let home = (!home).then(|| wrong_home.to_owned());
+            match home.or_else(|| why_not(strategy)) {
+                None => strategies.push(strategy),
+                Some(reason) if is_named => {
+                    return Err(format!("strategy {strategy} cannot run: {reason}"));
+                }
+                Some(reason) => skipped.push(Skipped { strategy, reason }),
             }
-            Some(reason) => skipped.push(Skipped {
-                strategy,
-                reason: reason.to_owned(),
-            }),
         }
+        if strategies.is_empty() {
+            return Err("no strategy can run here".to_owned());
+        }
+        Ok(Self {
+            strategies,
+            skipped,
+        })
     }
-    if running.is_empty() {
-        return Err("no strategy can run on these targets".to_owned().into());
-    }
-    Ok((running, skipped))
+}
+
+/// The line-up of targets that list their strategies like this.
+pub(super) fn of_targets(plan: &RacePlan, lists: &[Vec<Listed>]) -> Result<Lineup, RaceError> {
+    let why_not = |strategy| {
+        let mut lists = lists.iter();
+        lists.find_map(|list| unavailable(strategy, list).map(str::to_owned))
+    };
+    Ok(Lineup::choose(plan, why_not)?)
 }
 
 /// The reason if the target with this list cannot run the strategy.
@@ -62,6 +84,10 @@ fn unavailable(strategy: Strategy, list: &[Listed]) -> Option<&str> {
         Some(listed) if listed.available => None,
         Some(Listed { reason, .. }) => reason.as_deref().or(Some("a target gives no reason")),
     }
+}
+
+fn as_names<S: Serializer>(strategies: &[Strategy], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(strategies.iter().map(|strategy| strategy.name()))
 }
 
 #[cfg(test)]
@@ -98,16 +124,16 @@ mod tests {
             } else {
                 Home::Redis
             };
-            let (running, skipped) = choose(&plan, &lists).unwrap();
-            let running: Vec<_> = running.into_iter().map(Strategy::name).collect();
+            let lineup = of_targets(&plan, &lists).unwrap();
+            let running: Vec<_> = lineup.strategies.into_iter().map(Strategy::name).collect();
             assert_eq!(running.join(" "), parts[1]);
-            let mut skipped = skipped.iter();
+            let mut skipped = lineup.skipped.iter();
             let skipped = skipped.find(|skipped| skipped.strategy.name() == parts[2]);
             assert!(skipped.unwrap().reason.contains(parts[3]), "{skipped:?}");
             plan.strategies = parts[2].parse().unwrap();
-            let error = choose(&plan, &lists).unwrap_err().to_string();
+            let error = of_targets(&plan, &lists).unwrap_err().to_string();
             assert!(error.contains(parts[3]), "{error}");
         }
-        assert!(choose(&RacePlan::jmeter(), &[Vec::new()]).is_err());
+        assert!(of_targets(&RacePlan::jmeter(), &[Vec::new()]).is_err());
     }
 }

@@ -52,12 +52,13 @@ struct Retry {
     pause: Option<Duration>,
 }
 
-/// Sends one order until it is settled or until the sale's deadline, and counts the result. Returns
-/// false if the replica accepts no connection.
+/// Sends one order until it is settled or until the sale's deadline, and counts the result. `target`
+/// is the position of the replica in the list of targets. Returns false if it accepts no connection.
 pub(super) async fn place(
     connection: &mut Connection,
     order: &Request<Full<Bytes>>,
     sale: &Sale,
+    target: usize,
 ) -> bool {
     let mut earlier_unknown = false;
     let mut attempt = 1;
@@ -67,8 +68,7 @@ pub(super) async fn place(
         match judge(&outcome) {
             Judgement::Sold { id, replayed } => {
                 let after_refusal = replayed && !earlier_unknown;
-                let sold = sale.tally().add_sale(id, replayed, after_refusal);
-                sale.bar.set_message(format!("{sold} sold"));
+                sale.tally().add_sale(id, target, replayed, after_refusal);
             }
             Judgement::Refused => sale.tally().answers.refused += 1,
             Judgement::Failed { reason, unknown } => {

@@ -66,8 +66,10 @@ pub struct RacePlan {
     pub stock: i64,
     /// Buyers who order at the same time.
     pub buyers: usize,
-    /// Orders of each buyer, one after the other, of one unit each.
+    /// Orders of each buyer, one after the other.
     pub orders: usize,
+    /// Units of each order.
+    pub quantity: i64,
     /// Keep-alive connections that the buyers share. At most one per buyer is opened.
     pub connections: usize,
     /// The safeguards of the strategies with a lock.
@@ -75,7 +77,7 @@ pub struct RacePlan {
 }
 
 impl RacePlan {
-    /// All strategies, one connection per buyer, all safeguards, stock in SQL.
+    /// All strategies, one unit per order, one connection per buyer, all safeguards, stock in SQL.
     #[must_use]
     pub fn new(stock: i64, buyers: usize, orders: usize) -> Self {
         Self {
@@ -84,6 +86,7 @@ impl RacePlan {
             stock,
             buyers,
             orders,
+            quantity: 1,
             connections: buyers,
             safeguards: Safeguards::default(),
         }
@@ -109,6 +112,11 @@ impl RacePlan {
     pub fn total_orders(&self) -> i64 {
         let orders = self.buyers.saturating_mul(self.orders);
         i64::try_from(orders).unwrap_or(i64::MAX)
+    }
+
+    /// Orders for which there is stock.
+    pub(super) fn orders_in_stock(&self) -> i64 {
+        self.stock / self.quantity
     }
 
     /// The path of an order under `strategy`. Only strategies with a lock have safeguards.
@@ -140,6 +148,8 @@ impl RacePlan {
     pub(super) fn check(&self) -> Result<(), RaceError> {
         let problem = if self.stock < 0 {
             "the stock must not be negative"
+        } else if self.quantity < 1 {
+            "the quantity of an order must be at least 1"
         } else if self.buyers == 0 || self.orders == 0 || self.connections == 0 {
             "buyers, orders and connections must each be at least 1"
         } else if self.connections() > MAX_CONNECTIONS {

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::RaceError;
 use super::connection::{Answer, Connection, ExchangeError};
-use super::counts::LockCounts;
+use super::counts::{LockCounts, lock_wait_seconds};
 use super::order::pause;
 use super::plan::RacePlan;
 use super::target::Target;
@@ -73,7 +73,7 @@ impl Audit {
     }
 }
 
-/// A row of the ledger. The report shows only the operation and the level that it wrote.
+/// A row of the ledger. The report shows the operation, the level that it wrote, and when and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Movement {
     #[serde(rename(serialize = "operation"))]
@@ -86,6 +86,11 @@ pub struct Movement {
     pub(super) available_after: i64,
     #[serde(skip_serializing)]
     pub(super) read_version: Option<i64>,
+    #[serde(rename(serialize = "at"))]
+    pub(super) created_at: String,
+    /// The replica that answered it, if the buyer had an answer.
+    #[serde(skip_deserializing)]
+    pub(super) replica: Option<String>,
 }
 
 impl Movement {
@@ -192,6 +197,29 @@ impl ReplicaClient {
         let answer = self.call(Method::GET, path, String::new()).await?;
         let counts = LockCounts::parse(&String::from_utf8_lossy(&answer.body), strategy);
         counts.map_err(|reason| self.invalid(path, &reason))
+    }
+
+    /// Seconds that requests have waited for the strategy's lock since the replica's start.
+    pub(super) async fn lock_wait_seconds(&mut self, strategy: Strategy) -> Result<f64> {
+        let path = "/metrics";
+        let answer = self.call(Method::GET, path, String::new()).await?;
+        let waited = lock_wait_seconds(&String::from_utf8_lossy(&answer.body), strategy);
+        waited.map_err(|reason| self.invalid(path, &reason))
+    }
+
+    /// The counter of the SKU.
+    pub(super) async fn on_hand(&mut self, sku: &str) -> Result<i64> {
+        #[derive(Deserialize)]
+        struct Level {
+            on_hand: i64,
+        }
+        #[derive(Deserialize)]
+        struct Levels {
+            warehouses: [Level; 1],
+        }
+        let levels: Levels = self.get(&format!("/stock/{sku}")).await?;
+        let [level] = levels.warehouses;
+        Ok(level.on_hand)
     }
 
     async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T> {

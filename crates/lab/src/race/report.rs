@@ -14,26 +14,44 @@ use super::target::Target;
 use super::verdict::Verdict;
 use stocklock_core::stock::Home;
 
-type Column = (&'static str, fn(&Row) -> String);
+/// Head and cell of a column, and whether only the wide table has it.
+type Column = (&'static str, fn(&Row) -> String, bool);
 
-/// Head and cell of each column. The first two and the last one are text, the others numbers.
+/// The first two and the last one are text, the others numbers.
 const COLUMNS: [Column; 15] = [
-    ("strategy", |row| row.strategy.to_string()),
-    ("tier", |row| row.tier.to_string()),
-    ("sold", |row| row.answers.sold.to_string()),
-    ("refused", |row| row.answers.refused.to_string()),
-    ("retried", |row| total(&row.answers.retried)),
-    ("failed", |row| row.answers.failed.to_string()),
-    ("left", |row| row.audit.on_hand.to_string()),
-    ("oversold", |row| row.audit.oversold.to_string()),
-    ("drift", |row| row.audit.drift.to_string()),
-    ("lost\nlocks", |row| total(&row.locks.lost_locks)),
-    ("refused\nwrites", |row| total(&row.locks.refused_writes)),
-    ("req/s", |row| format!("{:.0}", row.requests_per_second)),
-    ("p50 ms", |row| latency(row.p50_ms)),
-    ("p99 ms", |row| latency(row.p99_ms)),
-    ("verdict", |row| row.verdict.to_string()),
+    ("strategy", |row| row.strategy.to_string(), false),
+    ("tier", |row| row.tier.to_string(), false),
+    ("sold", |row| row.answers.sold.to_string(), false),
+    ("refused", |row| row.answers.refused.to_string(), false),
+    ("retried", |row| total(&row.answers.retried), true),
+    ("failed", |row| row.answers.failed.to_string(), false),
+    ("left", |row| row.audit.on_hand.to_string(), false),
+    ("oversold", |row| row.audit.oversold.to_string(), false),
+    ("drift", |row| row.audit.drift.to_string(), false),
+    ("lost\nlocks", |row| total(&row.locks.lost_locks), true),
+    (
+        "refused\nwrites",
+        |row| total(&row.locks.refused_writes),
+        true,
+    ),
+    (
+        "req/s",
+        |row| format!("{:.0}", row.requests_per_second),
+        false,
+    ),
+    ("p50 ms", |row| latency(row.p50_ms), true),
+    ("p99 ms", |row| latency(row.p99_ms), false),
+    ("verdict", |row| row.verdict.to_string(), false),
 ];
+
+/// How the table is shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TableStyle {
+    /// All columns. Without it, the table fits into 100 characters.
+    pub wide: bool,
+    /// The verdicts have colours.
+    pub coloured: bool,
+}
 
 fn total(counts: &Counts) -> String {
     counts.total().to_string()
@@ -54,7 +72,7 @@ pub struct Report {
     pub rows: Vec<Row>,
     pub(super) skipped: Vec<Skipped>,
     /// The error that ended the race before all strategies had run.
-    pub(super) stopped: Option<String>,
+    pub stopped: Option<String>,
 }
 
 /// The round trip that every exchange with a delayed server takes in addition.
@@ -121,8 +139,8 @@ impl Report {
 
     /// The table, the findings and the conclusion. Every line ends with a line feed.
     #[must_use]
-    pub fn table(&self) -> String {
-        let mut lines = vec![self.figures().trim_fmt(), String::new()];
+    pub fn table(&self, style: TableStyle) -> String {
+        let mut lines = vec![self.figures(style), String::new()];
         lines.extend(self.rows.iter().flat_map(lines_of));
         lines.extend(self.settings());
         lines.extend(self.skipped_lines());
@@ -133,19 +151,41 @@ impl Report {
         lines.join("\n") + "\n"
     }
 
-    fn figures(&self) -> Table {
+    fn figures(&self, style: TableStyle) -> String {
         let mut table = Table::new();
         table.load_style(presets::UTF8_FULL_CONDENSED);
-        table.set_header(COLUMNS.map(|(head, _)| head));
+        let columns = COLUMNS.into_iter().filter(|(.., wide)| style.wide || !wide);
+        let columns: Vec<_> = columns.collect();
+        table.set_header(columns.iter().map(|(head, ..)| *head));
         for row in &self.rows {
-            table.add_row(COLUMNS.map(|(_, cell)| cell(row)));
+            table.add_row(columns.iter().map(|(_, cell, _)| cell(row)));
         }
         for (position, column) in table.column_iter_mut().enumerate() {
-            if (2..COLUMNS.len() - 1).contains(&position) {
+            if (2..columns.len() - 1).contains(&position) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        table
+        let table = table.trim_fmt();
+        if !style.coloured {
+            return table;
+        }
+        // The verdict is the last cell of its line. The table must not count the colour's characters.
+        let mut rows = self.rows.iter();
+        let mut row = rows.next();
+        let lines = table.lines().map(|line| match row {
+            Some(current) if line.contains(&format!(" {} ", current.strategy)) => {
+                let verdict = current.verdict.to_string();
+                row = rows.next();
+                match line.rsplit_once(&verdict) {
+                    Some((before, after)) => {
+                        format!("{before}{}{after}", current.verdict.coloured())
+                    }
+                    None => line.to_owned(),
+                }
+            }
+            _ => line.to_owned(),
+        });
+        lines.collect::<Vec<_>>().join("\n")
     }
 
     /// The settings that differ from the default race.

@@ -1,5 +1,6 @@
 //! The result of one strategy's run.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use super::plan::RacePlan;
 use super::replica_client::{Audit, Movement};
 use super::tally::{Answers, Tally};
 use super::verdict::{Verdict, findings};
+use super::words::Words;
 use stocklock_core::strategy::{Strategy, Tier};
 
-/// One strategy's run. Every order is for one unit.
+/// One strategy's run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The strategy.
@@ -27,6 +29,12 @@ pub struct Row {
     pub sku: String,
     /// Orders of all buyers.
     pub orders: i64,
+    /// Units in stock before the run.
+    pub stock: i64,
+    /// Units of each order.
+    pub quantity: i64,
+    /// Units that buyers were told they have.
+    pub sold_units: i64,
     /// The answers to the buyers.
     #[serde(flatten)]
     pub answers: Answers,
@@ -53,6 +61,9 @@ pub struct Row {
     pub remarks: Vec<String>,
     /// Whether the strategy kept its promise.
     pub verdict: Verdict,
+    /// The verdict in words.
+    #[serde(flatten)]
+    pub words: Words,
     /// What the ledger shows, if units were lost.
     pub evidence: Option<Evidence>,
 }
@@ -82,19 +93,30 @@ impl Row {
         let Run { audit, ledger, .. } = run;
         let Tally { answers, sold, .. } = run.tally;
         let sales = ledger.iter().filter(|row| row.is_sale()).map(|row| row.id);
-        let mismatch = Mismatch::new(sold, sales.collect(), audit.pending, answers.unknown);
+        let answered = sold.iter().map(|(id, _)| *id).collect();
+        let mismatch = Mismatch::new(answered, sales.collect(), audit.pending, answers.unknown);
         let findings = findings(plan, &answers, &audit, &mismatch, &ledger);
+        let verdict = Verdict::new(tier, answers.failed, &audit, &findings);
+        let answered_by: HashMap<_, _> = sold.into_iter().collect();
+        let replica = |operation| {
+            let position = answered_by.get(&operation)?;
+            Some(format!("replica-{}", position + 1))
+        };
         Self {
             strategy: run.strategy,
             tier,
             sku: run.sku,
             orders: plan.total_orders(),
+            stock: plan.stock,
+            quantity: plan.quantity,
+            sold_units: answers.sold * plan.quantity,
             requests_per_second,
             p50_ms,
             p99_ms,
             wall_seconds: run.wall.as_secs_f64(),
-            verdict: Verdict::new(tier, answers.failed, &audit, &findings),
-            evidence: audit.lost_units().then(|| Evidence::find(&ledger)),
+            verdict,
+            words: Words::new(plan, run.strategy, verdict, &answers, &audit, &findings),
+            evidence: audit.lost_units().then(|| Evidence::find(&ledger, replica)),
             answers,
             audit,
             mismatch,
@@ -154,7 +176,7 @@ mod tests {
             match answer {
                 'r' => tally.answers.refused += 1,
                 'f' | 'u' => tally.add_failure("500 internal".to_owned(), answer == 'u'),
-                sold => drop(tally.add_sale(id(sold), false, false)),
+                sold => tally.add_sale(id(sold), 0, false, false),
             }
         }
         let movement = |digit| Movement {
@@ -163,6 +185,8 @@ mod tests {
             delta: -1,
             available_after: 0,
             read_version: None,
+            created_at: String::new(),
+            replica: None,
         };
         let ledger: Vec<_> = ledger.chars().map(movement).collect();
         let sold = i64::try_from(ledger.len()).expect("a few movements");
@@ -236,7 +260,7 @@ mod tests {
     #[test]
     fn sale_after_a_refusal_breaks_the_promise() {
         let mut run = run(Strategy::Optimistic, "12r", "123", 0);
-        run.tally.add_sale(id('3'), true, true);
+        run.tally.add_sale(id('3'), 0, true, true);
         let row = judged(run);
         assert_eq!(row.verdict, Verdict::Broken);
         assert_eq!(

@@ -35,20 +35,26 @@ pub struct Answers {
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) answers: Answers,
-    /// The operations of the orders answered 200, one per order.
-    pub(super) sold: Vec<Uuid>,
+    /// The operations of the orders answered 200, one per order, and the position of the target that
+    /// answered.
+    pub(super) sold: Vec<(Uuid, usize)>,
     /// In microseconds.
     latencies: Vec<u32>,
 }
 
 impl Tally {
-    /// Counts an order answered 200. Returns the number of orders sold so far.
-    pub(super) fn add_sale(&mut self, id: Uuid, replayed: bool, after_refusal: bool) -> i64 {
-        self.sold.push(id);
+    /// Counts an order answered 200.
+    pub(super) fn add_sale(
+        &mut self,
+        id: Uuid,
+        target: usize,
+        replayed: bool,
+        after_refusal: bool,
+    ) {
+        self.sold.push((id, target));
         self.answers.sold += 1;
         self.answers.replayed += i64::from(replayed);
         self.answers.sold_after_refusal += i64::from(after_refusal);
-        self.answers.sold
     }
 
     /// Adds the latency of an exchange answered 200 or 409 `insufficient-stock`.
@@ -86,10 +92,40 @@ impl Tally {
 
     /// Median and 99th percentile of the latencies, in milliseconds.
     pub(super) fn percentiles_ms(&mut self) -> [Option<f64>; 2] {
-        self.latencies.sort_unstable();
-        let micros = [50, 99].map(|percent| percentile(&self.latencies, percent));
-        micros.map(|micros| Some(f64::from(micros?) / 1_000.0))
+        percentiles_ms(&mut self.latencies)
     }
+
+    /// The latencies after the first `count`, in microseconds.
+    pub(super) fn latencies_from(&self, count: usize) -> &[u32] {
+        &self.latencies[count..]
+    }
+
+    /// The counts so far.
+    pub(super) fn counts(&self) -> LiveCounts {
+        let answers = &self.answers;
+        LiveCounts {
+            sold: answers.sold,
+            refused: answers.refused,
+            failed: answers.failed,
+            retried: answers.retried.total(),
+        }
+    }
+}
+
+/// The counts of a run's answers while it runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LiveCounts {
+    pub(super) sold: i64,
+    pub(super) refused: i64,
+    pub(super) failed: i64,
+    pub(super) retried: u64,
+}
+
+/// Median and 99th percentile in milliseconds of latencies in microseconds, which it sorts.
+pub(super) fn percentiles_ms(latencies: &mut [u32]) -> [Option<f64>; 2] {
+    latencies.sort_unstable();
+    let micros = [50, 99].map(|percent| percentile(latencies, percent));
+    micros.map(|micros| Some(f64::from(micros?) / 1_000.0))
 }
 
 /// Nearest rank: the smallest value that at least `percent` of the values do not exceed.

@@ -41,6 +41,17 @@ impl Verdict {
         }
     }
 
+    /// The text in the colour of the verdict, for a terminal.
+    pub(super) fn coloured(self) -> String {
+        let colour = match self {
+            Self::Exact => "32",
+            Self::Broken | Self::NotProven => "1;31",
+            Self::Caught => "31",
+            Self::NotCaught => "33",
+        };
+        format!("\x1b[{colour}m{self}\x1b[0m")
+    }
+
     /// Whether this verdict makes the whole race fail.
     #[must_use]
     pub fn fails(self) -> bool {
@@ -71,12 +82,12 @@ const CONTRADICTIONS: [&str; 9] = [
     PHANTOM,
     "orders answered 503 although they were sold",
     "units of difference between the audit and the ledger",
-    "more orders answered 200 than units in stock",
+    "more orders answered 200 than there was stock for",
     "orders refused although units were left",
     "movements in the journal that did not reach SQL in time",
 ];
 
-/// Everything that contradicts exactness. Every order is for one unit.
+/// Everything that contradicts exactness.
 pub(super) fn findings(
     plan: &RacePlan,
     answers: &Answers,
@@ -84,7 +95,7 @@ pub(super) fn findings(
     mismatch: &Mismatch,
     ledger: &[Movement],
 ) -> Vec<String> {
-    let expected = plan.stock.min(plan.total_orders());
+    let expected = plan.orders_in_stock().min(plan.total_orders());
     // A failed order leaves a unit unsold, which is no contradiction.
     let unsold = match answers.failed {
         0 => expected - answers.sold,
@@ -93,7 +104,7 @@ pub(super) fn findings(
     let sales = ledger.iter().filter(|row| row.is_sale());
     let in_ledger: i64 = sales.map(|row| -row.delta).sum();
     // An order with an unknown outcome may commit between the two reads.
-    let unequal = (audit.sold - in_ledger).abs() - answers.unknown;
+    let unequal = (audit.sold - in_ledger).abs() - answers.unknown * plan.quantity;
     let counts = [
         audit.oversold,
         audit.drift,
@@ -101,7 +112,7 @@ pub(super) fn findings(
         mismatch.phantom,
         answers.sold_after_refusal,
         unequal.max(0),
-        (answers.sold - plan.stock).max(0),
+        (answers.sold - plan.orders_in_stock()).max(0),
         unsold.max(0),
         audit.pending,
     ];

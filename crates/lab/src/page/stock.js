@@ -1,0 +1,248 @@
+// The tab Stock: find a SKU; its levels, audit and ledger; deduct and adjust by hand; look up an operation.
+"use strict";
+
+const LEDGER_PAGE = 25;
+
+function skuPath(sku) {
+  return `/stock/${encodeURIComponent(sku)}`;
+}
+
+/** A word of a shell command. */
+function shellWord(text) {
+  return /^[\w./:=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+function curlLine(path, body) {
+  const json = shellWord(JSON.stringify(body));
+  return `curl -X POST ${shellWord(location.origin + path)} -H 'Content-Type: application/json' -d ${json}`;
+}
+
+/** A table: `columns` are `[title, class]`, each row a list of texts or elements. */
+function plainTable(name, columns, rows) {
+  const cell = (content, index) => element("td", { class: columns[index][1] }, content);
+  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table: ${name}` },
+    element("table", {},
+      element("thead", {}, element("tr", {}, columns.map(([title, type]) => element("th", { scope: "col", class: type }, title)))),
+      element("tbody", {}, rows.map((row) => element("tr", { class: row.type }, row.map(cell))))));
+}
+
+/** A form of a few fields. `fields`: `[key, title, attributes]`. The curl line follows the input. */
+function smallForm({ name, title, fields, send, curl }) {
+  const line = commandLine(`the curl line of ${name}`);
+  const answer = element("div", { role: "status" });
+  const problem = element("div", { role: "alert" });
+  const field = ([key, text, attributes, options]) => element("label", { class: "field" }, element("span", {}, text),
+    options ? element("select", { name: key }, options) : element("input", { name: key, autocomplete: "off", ...attributes }));
+  const values = () => Object.fromEntries(new FormData(form));
+  const submit = async (event) => {
+    event.preventDefault();
+    showProblem(problem, null);
+    try {
+      answer.replaceChildren(element("p", { class: "answer" }, await send(values())));
+    } catch (error) {
+      answer.replaceChildren();
+      showProblem(problem, error);
+    }
+  };
+  const update = () => curl && line.set(curl(values()));
+  const form = element("form", { class: "small-form", onsubmit: submit, oninput: update, "aria-label": name },
+    element("h3", {}, name), element("div", { class: "fields" }, fields.map(field)),
+    element("button", { type: "submit", class: "quiet" }, title), answer, problem, curl ? line.node : null);
+  update();
+  return form;
+}
+
+class StockTab {
+  constructor(strategies) {
+    this.strategies = strategies;
+    this.view = byId("stock-view");
+    this.list = element("div", { class: "levels" });
+    this.input = element("input", { name: "sku", required: true, autocomplete: "off", placeholder: "1001", maxlength: 64 });
+    const open = (event) => {
+      event.preventDefault();
+      const wanted = `#stock/${encodeURIComponent(this.input.value.trim())}`;
+      if (location.hash === wanted) this.open(this.input.value.trim());
+      else location.hash = wanted;
+    };
+    const find = element("form", { class: "find", onsubmit: open },
+      element("label", { class: "field" }, element("span", {}, "SKU"), this.input),
+      element("button", { type: "submit", class: "primary" }, "Show"));
+    this.operation = smallForm({
+      name: "Look up an operation",
+      title: "Look up",
+      fields: [["id", "Operation id", { required: true, placeholder: "0191b6a0-…" }]],
+      send: ({ id }) => this.lookUp(id.trim()),
+    });
+    byId("stock-find").replaceChildren(element("h2", {}, "Find a SKU"), find, this.list, this.operation);
+    this.showEmpty();
+  }
+
+  showEmpty() {
+    const text = "Choose a SKU to see its levels, its ledger and its audit, and to sell or adjust it by hand.";
+    this.view.replaceChildren(element("section", { class: "card" }, element("h2", {}, "Stock"), element("p", {}, text)));
+  }
+
+  /** The tab is shown: for a SKU, or for none. */
+  async open(sku) {
+    this.listLevels();
+    if (!sku) {
+      this.sku = null;
+      return this.showEmpty();
+    }
+    this.sku = sku;
+    this.input.value = sku;
+    this.details = element("div", { class: "stack" });
+    this.ledger = element("section", { class: "card", "aria-label": "Ledger" });
+    const heading = element("h2", { class: "sku", tabindex: "-1" }, sku);
+    const forms = element("section", { class: "card two", "aria-label": "Change it by hand" }, this.deductForm(sku), this.adjustForm(sku));
+    this.view.replaceChildren(heading, this.details, forms, this.ledger);
+    await this.refresh();
+  }
+
+  async listLevels(cursor) {
+    try {
+      const after = cursor ? `&cursor=${encodeURIComponent(cursor)}` : "";
+      const page = await request("GET", `/stock?limit=50${after}`);
+      const item = (level) => element("a", { class: "level", href: `#stock/${encodeURIComponent(level.sku)}` },
+        element("b", {}, level.sku), element("span", {}, `${formatNumber(level.available)} in ${level.warehouse}`));
+      const more = page.next_cursor && element("button", { type: "button", class: "quiet", onclick: () => this.listLevels(page.next_cursor) }, "More");
+      this.list.querySelector("button")?.remove();
+      const items = page.levels.map(item);
+      if (cursor) this.list.append(...items);
+      else this.list.replaceChildren(...items);
+      if (more) this.list.append(more);
+    } catch (problem) {
+      showProblem(this.list, problem);
+    }
+  }
+
+  /** Reads the level, the audit and the newest movements again. */
+  async refresh() {
+    const { sku, details } = this;
+    try {
+      const [levels, audit, page] = await Promise.all([
+        request("GET", skuPath(sku)),
+        request("GET", `${skuPath(sku)}/audit`),
+        request("GET", `${skuPath(sku)}/movements?limit=${LEDGER_PAGE}`),
+      ]);
+      if (this.details !== details) return;
+      this.details.replaceChildren(levelsCard(levels), auditCard(audit));
+      this.movements = page.movements;
+      this.showLedger(page.next_cursor);
+    } catch (problem) {
+      if (this.details === details) showProblem(this.details, problem);
+    }
+  }
+
+  showLedger(next) {
+    const older = async () => {
+      try {
+        const page = await request("GET", `${skuPath(this.sku)}/movements?limit=${LEDGER_PAGE}&cursor=${encodeURIComponent(next)}`);
+        this.movements.push(...page.movements);
+        this.showLedger(page.next_cursor);
+      } catch (problem) {
+        showProblem(place, problem);
+      }
+    };
+    const place = element("div", { role: "alert" });
+    const more = next && element("button", { type: "button", class: "quiet", onclick: older }, "Older movements");
+    this.ledger.replaceChildren(element("h2", {}, "Ledger, newest first"),
+      ledgerTable(this.movements, (id) => this.showOperation(id)), more ?? "", place);
+  }
+
+  showOperation(id) {
+    this.operation.elements.id.value = id;
+    this.operation.requestSubmit();
+    this.operation.scrollIntoView({ block: "nearest" });
+  }
+
+  async lookUp(id) {
+    const found = await request("GET", `/operations/${encodeURIComponent(id)}`);
+    const lines = found.movements.map((movement) => {
+      const by = movement.strategy ? ` by ${movement.strategy}` : movement.reason ? `: ${movement.reason}` : "";
+      return `${movement.kind} ${formatNumber(movement.delta)} of ${movement.sku} in ${movement.warehouse}${by}, at ${movement.created_at}, then ${formatNumber(movement.available_after)} available`;
+    });
+    return [`${found.status}. `, ...lines].join("");
+  }
+
+  deductForm(sku) {
+    const path = ({ strategy }) => `/stock/deduct${strategy ? `?strategy=${encodeURIComponent(strategy)}` : ""}`;
+    const body = ({ quantity, warehouse }) => ({ sku, quantity: Number(quantity), ...(warehouse && warehouse !== "main" ? { warehouse } : {}) });
+    const options = [element("option", { value: "" }, "configured"),
+      ...this.strategies.map(({ name, available }) => element("option", { value: name, disabled: !available }, name))];
+    return smallForm({
+      name: "Deduct",
+      title: "Deduct",
+      fields: [
+        ["quantity", "Quantity", { type: "number", min: 1, max: 10000, value: 1, required: true }],
+        ["warehouse", "Warehouse", { value: "main", required: true, maxlength: 64 }],
+        ["strategy", "Strategy", {}, options],
+      ],
+      send: async (values) => {
+        const sale = await request("POST", path(values), body(values));
+        await this.refresh();
+        return `Took ${plural(sale.quantity, "unit")} with ${sale.strategy}. ${formatNumber(sale.remaining)} available. Operation ${sale.id}.`;
+      },
+      curl: (values) => curlLine(path(values), body(values)),
+    });
+  }
+
+  adjustForm(sku) {
+    const path = `${skuPath(sku)}/adjust`;
+    const body = ({ delta, reason, warehouse }) => ({ delta: Number(delta), reason, ...(warehouse && warehouse !== "main" ? { warehouse } : {}) });
+    return smallForm({
+      name: "Adjust",
+      title: "Adjust",
+      fields: [
+        ["delta", "Units (+ or −)", { type: "number", value: 10, required: true }],
+        ["warehouse", "Warehouse", { value: "main", required: true, maxlength: 64 }],
+        ["reason", "Reason", { value: "delivery", required: true, maxlength: 200 }],
+      ],
+      send: async (values) => {
+        const change = await request("POST", path, body(values));
+        await this.refresh();
+        return `Changed by ${formatNumber(change.delta)}. ${formatNumber(change.remaining)} available. Operation ${change.id}.`;
+      },
+      curl: (values) => curlLine(path, body(values)),
+    });
+  }
+}
+
+function levelsCard({ warehouses }) {
+  const columns = [["Warehouse"], ["On hand", "number"], ["Held", "number wide"], ["Available", "number"], ["Version", "number"], ["Home", "wide"]];
+  const rows = warehouses.map((level) => [level.warehouse, formatNumber(level.on_hand), formatNumber(level.held), formatNumber(level.available), formatNumber(level.version), level.home]);
+  return element("section", { class: "card", "aria-label": "Levels" }, element("h2", {}, "Levels"), plainTable("Levels", columns, rows));
+}
+
+function auditCard({ warehouses }) {
+  const audits = warehouses.map((audit) => {
+    const pending = audit.pending ? ` ${plural(audit.pending, "movement")} not yet in SQL.` : "";
+    const drift = audit.drift > 0
+      ? `The level shows ${plural(audit.drift, "unit")} too many: it missed sales.`
+      : audit.drift < 0 ? `The level shows ${plural(-audit.drift, "unit")} too few.` : "Level and ledger agree.";
+    const oversold = audit.oversold ? ` ${plural(audit.oversold, "unit")} were sold that never existed.` : "";
+    const sums = `Received ${formatNumber(audit.received)}, sold ${formatNumber(audit.sold)}, on hand ${formatNumber(audit.on_hand)}.`;
+    const tone = audit.oversold || audit.drift ? "bad" : "good";
+    return element("div", { class: `verdict-line ${tone}` },
+      element("p", { class: "headline" }, warehouses.length > 1 ? `${audit.warehouse}: ` : "", drift + oversold),
+      element("p", { class: "dim" }, sums + pending));
+  });
+  return element("section", { class: "card", "aria-label": "Audit" }, element("h2", {}, "Audit"), audits);
+}
+
+/** The ledger. Sales that read the same version are marked: one of them is missing from the level. */
+function ledgerTable(movements, onOperation) {
+  const readers = new Map();
+  const reader = ({ warehouse, read_version: version }) => `${warehouse} ${version}`;
+  for (const movement of movements) readers.set(reader(movement), (readers.get(reader(movement)) ?? 0) + 1);
+  const columns = [["Time (UTC)"], ["Kind", "wide"], ["Units", "number"], ["Left", "number"], ["Read version", "number wide"], ["Strategy or reason", "wide"], ["Operation"]];
+  const rows = movements.map((movement) => {
+    const lost = movement.read_version != null && readers.get(reader(movement)) > 1;
+    const version = lost ? `${formatNumber(movement.read_version)} (read twice)` : formatNumber(movement.read_version);
+    const open = element("button", { type: "button", class: "link", "aria-label": `Look up ${movement.id}`, onclick: () => onOperation(movement.id) }, shortId(movement.id));
+    const row = [timeOfDay(movement.created_at), movement.kind, formatNumber(movement.delta), formatNumber(movement.available_after), version, movement.strategy ?? movement.reason ?? "", open];
+    row.type = lost ? "lost" : null;
+    return row;
+  });
+  return plainTable("Ledger", columns, rows);
+}

@@ -1,0 +1,133 @@
+// The tab Strategies: a card for each, and four questions that end in one strategy.
+"use strict";
+
+const QUESTIONS = [
+  {
+    key: "decides",
+    title: "What decides whether an order is accepted?",
+    options: [["count", "Only whether enough units are left"], ["code", "My own code, between reading and writing"]],
+  },
+  {
+    key: "load",
+    title: "How fast does your busiest SKU sell?",
+    options: [["normal", "Up to some hundred orders per second"], ["hot", "Faster, as in a flash sale"]],
+  },
+  {
+    key: "loss",
+    title: "May a server that fails lose the last second of sales?",
+    options: [["no", "No, every sale that was answered stays"], ["yes", "Yes, a small loss is acceptable"]],
+    matters: (answers) => answers.decides === "count" && answers.load === "hot",
+  },
+  {
+    key: "lock",
+    title: "What else must happen while no other order may change the SKU?",
+    options: [
+      ["no", "Nothing outside the database"],
+      ["redis", "Work outside the database, and Redis is there"],
+      ["zookeeper", "The same, and the lock must survive the loss of one server"],
+    ],
+    matters: (answers) => answers.decides === "code",
+  },
+];
+
+/** The strategy for these answers and the reason. Null while an answer is missing. */
+function chooseStrategy(answers, exists) {
+  const open = QUESTIONS.some(({ key, matters }) => !answers[key] && (!matters || matters(answers)));
+  if (open) return null;
+  const { decides, load, loss, lock } = answers;
+  if (decides === "count" && load === "normal") {
+    return ["single-sql", "One statement checks and takes the units, so there is nothing to lock and nothing to retry."];
+  }
+  if (decides === "count" && loss === "yes") {
+    return ["redis-lua", "One script on Redis takes the units. It is the fastest, and a failover of Redis can lose its newest sales."];
+  }
+  if (decides === "count" && exists("group-commit")) {
+    return ["group-commit", "Orders that wait for the same SKU share one transaction, so the disk no longer limits the sale. No sale is lost."];
+  }
+  if (decides === "count") {
+    return ["single-sql", "It loses no sale. If one row is not fast enough, split the stock over several warehouses."];
+  }
+  if (lock === "zookeeper") {
+    return ["zookeeper-lock", "The lock is on a majority of the ensemble, and orders get it in the order in which they asked."];
+  }
+  if (lock === "redis") {
+    return ["redis-lock", "The lock keeps other orders out during your work, and the store refuses the write of a lost lock."];
+  }
+  if (load === "hot") {
+    return ["for-update", "Orders for a busy SKU wait for its row. With versions, most attempts would be discarded."];
+  }
+  return ["optimistic", "Your code runs without a lock. The write is refused if the level has changed, and is tried again."];
+}
+
+/** The lines of the configuration that choose a strategy. */
+function settingLines(strategy) {
+  const variable = strategy.home === "redis" ? "STRATEGY_REDIS" : "STRATEGY";
+  const addresses = { redis: "REDIS_URL=redis://127.0.0.1:6379", zookeeper: "ZOOKEEPER_CONNECT=127.0.0.1:2181" };
+  const needs = strategy.needs.map((name) => addresses[name]).filter(Boolean);
+  return [`${variable}=${strategy.name}`, ...needs].join("\n");
+}
+
+/** The four questions. `onRace(name)` starts to race the strategy. */
+function buildChooser(strategies, onRace) {
+  const answers = {};
+  const find = (name) => strategies.find((strategy) => strategy.name === name);
+  const result = element("div", { class: "choice-result", role: "status" });
+  const sets = QUESTIONS.map(({ key, title, options }, index) => {
+    const radio = ([value, text]) => element("label", { class: "option" },
+      element("input", { type: "radio", name: `question-${key}`, value }), element("span", {}, text));
+    return element("fieldset", { class: "question" }, element("legend", {}, `${index + 1}. ${title}`),
+      options.map(radio), element("p", { class: "dim skip-note", hidden: true }, "Your answers above already decide this."));
+  });
+  const update = () => {
+    QUESTIONS.forEach(({ key, matters }, index) => {
+      const chosen = sets[index].querySelector("input:checked");
+      if (chosen) answers[key] = chosen.value;
+      const skip = Boolean(matters && answers.decides && (index !== 2 || answers.decides === "code" || answers.load) && !matters(answers));
+      sets[index].disabled = skip;
+      sets[index].querySelector(".skip-note").hidden = !skip;
+    });
+    const choice = chooseStrategy(answers, (name) => Boolean(find(name)));
+    if (!choice) {
+      const first = element("p", { class: "dim" }, "Answer the questions to see one strategy.");
+      return result.replaceChildren(first);
+    }
+    const strategy = find(choice[0]);
+    if (!strategy) return result.replaceChildren(element("p", {}, `Use ${choice[0]}.`));
+    const line = commandLine("the setting");
+    line.set(settingLines(strategy));
+    const race = element("button", { type: "button", class: "primary", onclick: () => onRace(strategy.name) }, `Race ${strategy.name}`);
+    result.replaceChildren(
+      element("p", { class: "headline" }, "Use ", strategy.name, " ", tierBadge(strategy.tier)),
+      element("p", {}, choice[1]),
+      element("p", { class: "dim" }, `Cost: ${strategy.costs}`),
+      line.node, strategy.available ? race : element("p", { class: "dim" }, `To race it here: ${strategy.reason}`));
+  };
+  update();
+  const questions = element("div", { class: "questions", oninput: update }, sets);
+  return element("div", { class: "chooser" }, questions, result);
+}
+
+function strategyCard(strategy, onRace) {
+  const lines = [
+    ["Guarantees", strategy.guarantees],
+    ["Costs", strategy.costs],
+    ["Fails when", strategy.fails_when],
+    ["Use when", strategy.use_when],
+  ];
+  const homes = { sql: "stock in SQL", redis: "stock in Redis", either: "stock in SQL or Redis" };
+  const titles = { redis: "Redis", zookeeper: "ZooKeeper" };
+  const servers = strategy.needs.map((name) => titles[name] ?? name);
+  const needs = servers.length ? `needs ${servers.join(" and ")}` : "needs no other server";
+  const race = element("button", { type: "button", class: "quiet", onclick: () => onRace(strategy.name) }, `Race ${strategy.name}`);
+  const missing = element("p", { class: "missing" }, `Not available here: ${strategy.reason}`);
+  return element("article", { class: `card strategy ${strategy.tier}`, "aria-label": strategy.name },
+    element("header", { class: "run-head" }, element("h2", {}, strategy.name), tierBadge(strategy.tier)),
+    element("p", { class: "dim" }, `${homes[strategy.home]}, ${needs}`),
+    element("dl", {}, lines.map(([name, text]) => element("div", {}, element("dt", {}, name), element("dd", {}, withCode(text))))),
+    strategy.available ? race : missing);
+}
+
+function buildStrategies(strategies, onRace) {
+  byId("chooser").replaceChildren(buildChooser(strategies, onRace));
+  byId("strategy-cards").replaceChildren(...strategies.map((strategy) => strategyCard(strategy, onRace)));
+}

@@ -1,0 +1,150 @@
+//! The ticks of one run: counts of the answers, the counter of the SKU, and the waits for locks.
+
+use std::convert::Infallible;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use super::buyers::Sale;
+use super::event::{Event, Observer, Tick};
+use super::replica_client::ReplicaClient;
+use super::tally::percentiles_ms;
+use super::target::Target;
+use stocklock_core::strategy::{Strategy, Tier};
+
+/// The time between two ticks, and between two readings of the counter.
+const TICK: Duration = Duration::from_millis(200);
+
+/// The time between two readings of the metrics, which are a longer text.
+const METRICS: Duration = Duration::from_secs(1);
+
+/// One run, as it is shown while it runs.
+pub(super) struct Live<'a> {
+    pub(super) sale: &'a Sale,
+    pub(super) strategy: Strategy,
+    pub(super) targets: &'a [Target],
+    pub(super) started: Instant,
+    pub(super) observer: Observer<'a>,
+    shown: Mutex<Shown>,
+}
+
+/// What the ticks show besides the counts of the answers.
+#[derive(Debug, Default)]
+struct Shown {
+    /// Exchanges that earlier ticks have counted, and when the last one was.
+    exchanges: usize,
+    at: Duration,
+    left: Option<i64>,
+    lock_waits_ms: Option<f64>,
+}
+
+impl<'a> Live<'a> {
+    pub(super) fn new(
+        sale: &'a Sale,
+        strategy: Strategy,
+        targets: &'a [Target],
+        started: Instant,
+        observer: Observer<'a>,
+    ) -> Self {
+        Self {
+            sale,
+            strategy,
+            targets,
+            started,
+            observer,
+            shown: Mutex::default(),
+        }
+    }
+
+    /// Ticks until it is dropped.
+    pub(super) async fn run(&self) -> Infallible {
+        let (never, _, _) = tokio::join!(self.tick_on(), self.read_counter(), self.read_waits());
+        never
+    }
+
+    async fn tick_on(&self) -> Infallible {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.tick().await;
+        loop {
+            ticks.tick().await;
+            self.tick();
+        }
+    }
+
+    /// Reports the counts since the tick before.
+    pub(super) fn tick(&self) {
+        let at = self.started.elapsed();
+        let mut shown = self.shown();
+        let (answers, mut latencies) = {
+            let tally = self.sale.tally();
+            (
+                tally.counts(),
+                tally.latencies_from(shown.exchanges).to_vec(),
+            )
+        };
+        shown.exchanges += latencies.len();
+        let seconds = at.saturating_sub(shown.at).as_secs_f64();
+        let rate = if seconds > 0.0 {
+            latencies.len() as f64 / seconds
+        } else {
+            0.0
+        };
+        shown.at = at;
+        let [p50_ms, p99_ms] = percentiles_ms(&mut latencies);
+        let tick = Tick {
+            strategy: self.strategy,
+            ms: u64::try_from(at.as_millis()).unwrap_or(u64::MAX),
+            sold: answers.sold * self.sale.plan.quantity,
+            left: shown.left,
+            refused: answers.refused,
+            failed: answers.failed,
+            retried: answers.retried,
+            rate,
+            p50_ms,
+            p99_ms,
+            lock_waits_ms: shown.lock_waits_ms,
+        };
+        drop(shown);
+        (self.observer)(Event::Tick(tick));
+    }
+
+    /// Reads the counter from the first replica.
+    async fn read_counter(&self) -> Infallible {
+        let mut client = ReplicaClient::new(&self.targets[0]);
+        loop {
+            // While the replica does not answer, the counter is not known; the run goes on.
+            let left = client.on_hand(&self.sale.sku).await.ok();
+            self.shown().left = left;
+            sleep(TICK).await;
+        }
+    }
+
+    /// Reads from the metrics of all replicas how long requests wait for the strategy's lock.
+    async fn read_waits(&self) -> Infallible {
+        if self.strategy.tier() != Tier::Guarded {
+            return std::future::pending().await;
+        }
+        let mut clients: Vec<_> = self.targets.iter().map(ReplicaClient::new).collect();
+        let mut before: Option<(f64, Instant)> = None;
+        loop {
+            let (mut sum, at) = (Some(0.0), Instant::now());
+            for client in &mut clients {
+                let seconds = client.lock_wait_seconds(self.strategy).await.ok();
+                sum = sum.zip(seconds).map(|(sum, seconds)| sum + seconds);
+            }
+            let now = sum.map(|sum| (sum, at));
+            if let (Some((earlier, since)), Some((sum, at))) = (before, now) {
+                let rate = (sum - earlier) / (at - since).as_secs_f64();
+                self.shown().lock_waits_ms = Some(rate * 1_000.0);
+            }
+            before = now;
+            sleep(METRICS).await;
+        }
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().expect("nothing panics with it")
+    }
+}
