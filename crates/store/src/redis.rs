@@ -33,6 +33,8 @@ mod errors;
 mod idempotency;
 mod keys;
 mod levels;
+#[cfg(test)]
+mod model;
 mod repair;
 mod scripts;
 mod server_check;

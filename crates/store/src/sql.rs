@@ -16,7 +16,7 @@ use stocklock_core::stock::{
     Audit, Home, LedgerPage, LevelCursor, MovementFilter, Sku, StockLevel,
 };
 
-mod apply;
+pub(crate) mod apply;
 mod audit;
 mod batch;
 mod checkpoints;

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 
-use super::dialect::{Dialect, Value, values};
+use super::dialect::{Dialect, values};
 use super::errors::{before_commit, conflict_if_duplicate};
 use super::ledger_row::LedgerRow;
 use super::pool::Transaction;
@@ -23,7 +23,7 @@ const RECORDED: &str =
 const KNOWN_KEYS: &str = "SELECT caller, idempotency_key FROM movement
     WHERE (caller, idempotency_key) IN ($list)";
 
-/// The columns of a level that an entry changes, in the order of [`updated`].
+/// The columns of a level that an entry changes, in the order of [`update_mirrors`].
 const UPDATED: [&str; 7] = [
     "on_hand",
     "held",
@@ -106,7 +106,7 @@ async fn lock_mirrors<D: Dialect>(
 }
 
 /// The movements of the entries that are not recorded, in the order of the entries.
-fn new_movements(entries: &[&JournalEntry], recorded: &HashSet<Uuid>) -> Vec<LedgerRow> {
+pub(crate) fn new_movements(entries: &[&JournalEntry], recorded: &HashSet<Uuid>) -> Vec<LedgerRow> {
     let mut entries = entries.to_vec();
     entries.sort_by_key(|entry| entry.id);
     let mut known = recorded.clone();
@@ -127,12 +127,16 @@ async fn drop_known_keys<D: Dialect>(
     });
     let found = tx.fetch_list(KNOWN_KEYS, &keys.collect::<Vec<_>>()).await;
     let found: Vec<(String, String)> = found.map_err(before_commit)?;
-    let mut known: HashSet<_> = found.into_iter().collect();
+    drop_keys(rows, found.into_iter().collect());
+    Ok(())
+}
+
+/// Removes the keys that are known, or that an earlier one of the rows has. Each has a caller.
+pub(crate) fn drop_keys(rows: &mut [LedgerRow], mut known: HashSet<(String, String)>) {
     for row in rows {
         let mut is_known = |key: &String| !known.insert((row.caller.clone(), key.clone()));
         row.idempotency_key.take_if(|key| is_known(key));
     }
-    Ok(())
 }
 
 /// Updates each level to its entry in `last`, unless the level is from a later one, and to its
@@ -153,42 +157,40 @@ async fn update_mirrors<D: Dialect>(
         assignments.join(", "),
     );
     let levels = last.iter().filter_map(|entry| {
-        let mirror = mirrors.get(&place(&entry.movements[0]))?;
+        let mirror = updated(mirrors.get(&place(&entry.movements[0]))?, entry);
         let (sku, warehouse) = entry.place();
-        let place = values![sku, warehouse, Home::Redis.as_str()];
-        Some([&place[..], &updated(mirror, entry)].concat())
-    });
-    let levels: Vec<_> = levels.collect();
-    let updated: Vec<(i64,)> = tx
-        .fetch_list(&statement, &levels)
-        .await
-        .map_err(before_commit)?;
-    debug_assert!(updated.is_empty(), "the statement returns no rows");
-    Ok(())
-}
-
-/// The values of [`UPDATED`].
-fn updated(mirror: &MirrorRow, entry: &JournalEntry) -> [Value<'static>; 7] {
-    let level = &mirror.level;
-    if entry.id > mirror.entry {
-        values![
-            entry.on_hand,
-            entry.held,
-            entry.backorder_limit,
-            entry.version,
-            entry.id.millis,
-            entry.id.number,
-            mirror.ledger_version,
-        ]
-    } else {
-        values![
-            level.on_hand,
-            level.held,
-            level.backorder_limit,
-            level.version,
+        let row = values![
+            sku,
+            warehouse,
+            Home::Redis.as_str(),
+            mirror.level.on_hand,
+            mirror.level.held,
+            mirror.level.backorder_limit,
+            mirror.level.version,
             mirror.entry.millis,
             mirror.entry.number,
             mirror.ledger_version,
-        ]
+        ];
+        Some(row.to_vec())
+    });
+    let levels: Vec<_> = levels.collect();
+    let rows: Vec<(i64,)> = tx
+        .fetch_list(&statement, &levels)
+        .await
+        .map_err(before_commit)?;
+    debug_assert!(rows.is_empty(), "the statement returns no rows");
+    Ok(())
+}
+
+/// The level after the entry, unless it is from a later one.
+pub(crate) fn updated(mirror: &MirrorRow, entry: &JournalEntry) -> MirrorRow {
+    let mut mirror = mirror.clone();
+    if entry.id > mirror.entry {
+        mirror.level.on_hand = entry.on_hand;
+        mirror.level.held = entry.held;
+        mirror.level.backorder_limit = entry.backorder_limit;
+        mirror.level.version = entry.version;
+        mirror.entry = entry.id;
     }
+    mirror
 }

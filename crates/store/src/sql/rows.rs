@@ -48,7 +48,7 @@ pub(crate) const MIRROR_COLUMNS: &str =
     journal_millis, journal_number, ledger_version";
 
 /// A level of Redis-home stock as SQL has it, with the journal entry that it comes from.
-#[derive(Debug, FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq, FromRow)]
 pub(crate) struct MirrorRow {
     #[sqlx(flatten, try_from = "LevelRow")]
     pub(crate) level: StockLevel,

@@ -1,0 +1,318 @@
+//! A model of stock in Redis under every schedule: a sale, a repeated sale with a key, two consumers of
+//! the journal, a lease that ends too early, and a Redis that loses data.
+//!
+//! What SQL does with a batch is decided by the code of [`crate::sql::apply`]. What Redis does is decided
+//! by one function per script, with the same decisions but without limits, deadlines and versions. Its
+//! clock is as bad as possible: after a loss, the ids of entries are used again.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+
+use anyhow::ensure;
+use stocklock_core::model::{Decisions, Explorer, Failure, Task, World, yield_once};
+use stocklock_core::stock::{Home, StockLevel};
+use uuid::Uuid;
+
+use super::scripts::Answer::{self, Absent, Duplicate, KeyMayBeLost};
+use crate::journal::tests::row;
+use crate::journal::{EntryId, JournalEntry, last_of_each_level};
+use crate::sql::apply::{drop_keys, new_movements, updated};
+use crate::sql::ledger_row::LedgerRow;
+use crate::sql::rows::MirrorRow;
+
+mod scripts;
+
+static ROW: LazyLock<LedgerRow> = LazyLock::new(|| row("a"));
+
+/// What the properties depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Safeguard {
+    /// `ack.lua` removes nothing without the lease.
+    LeaseCheck,
+    /// `load.lua` refuses a mirror that was read before an acknowledgement.
+    AckedCheck,
+    /// `load.lua` reads the entries that were set aside.
+    SetAside,
+    /// `load.lua` raises the last id of the journal.
+    RaisedId,
+}
+
+type Entries = BTreeMap<EntryId, Arc<JournalEntry>>;
+
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Redis {
+    /// The units of the level, and whether SQL must be asked for keys.
+    level: Option<(i64, bool)>,
+    dedup: BTreeSet<Uuid>,
+    journal: Entries,
+    last_id: i64,
+    /// The entries that were set aside.
+    rejected: Entries,
+    /// The counter `since`, and the number of acknowledged entries.
+    counters: (u32, usize),
+    /// The consumer that has the lease.
+    lease: Option<u32>,
+    /// All operations that were sold with this data.
+    sold: BTreeSet<Uuid>,
+}
+
+struct State {
+    redis: Redis,
+    mirror: MirrorRow,
+    ledger: Vec<LedgerRow>,
+    /// What Redis has had until now. Empty after it has lost data.
+    history: Vec<Redis>,
+    /// How many leases may end early.
+    early_ends: u32,
+    /// How many entries SQL may refuse. While it may refuse one, Redis loses only the level.
+    refusals: u32,
+    /// The sales that were answered.
+    sold: BTreeSet<Uuid>,
+    /// Those that Redis lost before SQL had them, or whose units are on sale again.
+    lost: BTreeSet<Uuid>,
+    deleted_unapplied: bool,
+    without: Option<Safeguard>,
+    decisions: Decisions,
+}
+
+impl State {
+    fn recorded(&self, sale: Uuid) -> usize {
+        let is_sale = |row: &&LedgerRow| row.operation_id == sale;
+        self.ledger.iter().filter(is_sale).count()
+    }
+
+    fn has_key(&mut self) -> bool {
+        let mut rows = self.ledger.iter();
+        rows.any(|row| row.idempotency_key.is_some())
+    }
+
+    /// One transaction. SQL may refuse the last of several entries. Returns how many it has applied.
+    fn apply(&mut self, entries: &[Arc<JournalEntry>]) -> usize {
+        let refuses = entries.len() > 1 && self.refusals > 0 && self.decisions.choose(2) == 1;
+        self.refusals -= u32::from(refuses);
+        let applied = entries.len() - usize::from(refuses);
+        let batch: Vec<_> = entries[..applied].iter().map(|entry| &**entry).collect();
+        let recorded: HashSet<_> = self.ledger.iter().map(|row| row.operation_id).collect();
+        let mut rows = new_movements(&batch, &recorded);
+        let key = |row: &LedgerRow| Some((row.caller.clone(), row.idempotency_key.clone()?));
+        drop_keys(&mut rows, self.ledger.iter().filter_map(key).collect());
+        self.ledger.extend(rows);
+        for last in last_of_each_level(&batch) {
+            self.mirror = updated(&self.mirror, last);
+        }
+        applied
+    }
+
+    /// Redis loses its level, or all that happened since some time. That can be nothing.
+    fn lose(&mut self) {
+        let mut history = std::mem::take(&mut self.history);
+        let is_level_only = self.refusals > 0;
+        history.retain(|_| !is_level_only);
+        match self.decisions.choose(history.len() + 1) {
+            0 => self.redis.level = None,
+            earlier => self.redis = history.swap_remove(earlier - 1),
+        }
+        let is_lost = |sale: &Uuid| {
+            let in_sql = self.redis.level.is_none() && self.recorded(*sale) == 1;
+            !self.redis.sold.contains(sale) && !in_sql
+        };
+        self.lost = self.sold.iter().copied().filter(is_lost).collect();
+    }
+}
+
+#[derive(Clone)]
+struct Model(Arc<Mutex<State>>);
+
+impl Model {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no step panics")
+    }
+
+    /// One command to a server. Other tasks can run before it.
+    async fn step<T>(&self, name: &'static str, command: impl FnOnce(&mut State) -> T) -> T {
+        yield_once().await;
+        let mut state = self.state();
+        state.decisions.note(name);
+        let result = command(&mut state);
+        let last = state.history.last();
+        if last.is_some_and(|last| *last != state.redis) {
+            let redis = state.redis.clone();
+            state.history.push(redis);
+        }
+        result
+    }
+
+    /// Sells one unit, as `RedisStore::try_deduct` does.
+    async fn sell(&self, operation: u128, has_key: bool) -> Answer {
+        let mut key_checked = !has_key;
+        loop {
+            let deduct = |state: &mut State| state.deduct(operation, has_key, key_checked);
+            match self.step("DEDUCT", deduct).await {
+                Absent => self.load().await,
+                KeyMayBeLost if self.step("SELECT the key", State::has_key).await => {
+                    return Duplicate;
+                }
+                KeyMayBeLost => key_checked = true,
+                settled => return settled,
+            }
+        }
+    }
+
+    async fn load(&self) {
+        loop {
+            let before = self.step("HMGET", |state| state.redis.counters).await;
+            let mirror = self.step("SELECT", |state| state.mirror.clone()).await;
+            if self.step("LOAD", |state| state.load(before, &mirror)).await {
+                return;
+            }
+        }
+    }
+
+    async fn finish(&self, consumer: u32, entries: &[Arc<JournalEntry>]) {
+        let applied = self.step("apply", |state| state.apply(entries)).await;
+        let ack = |state: &mut State| state.ack(consumer, entries, applied);
+        self.step("ACK", ack).await;
+    }
+}
+
+/// Of three units, two are sold, one of them with a key. A consumer has read both entries.
+fn world(
+    decisions: &Decisions,
+    refusals: u32,
+    without: Option<Safeguard>,
+) -> World<Model, Option<Answer>> {
+    let level = StockLevel {
+        sku: ROW.sku.clone(),
+        warehouse: ROW.warehouse.clone(),
+        on_hand: 3,
+        held: 0,
+        backorder_limit: 0,
+        version: 0,
+        home: Home::Redis,
+    };
+    let redis = Redis {
+        level: Some((level.on_hand, false)),
+        ..Redis::default()
+    };
+    let mut state = State {
+        redis,
+        mirror: MirrorRow {
+            level,
+            entry: EntryId::default(),
+            ledger_version: None,
+        },
+        ledger: Vec::new(),
+        history: Vec::new(),
+        // Both together have too many schedules.
+        early_ends: 1 - refusals,
+        refusals,
+        sold: BTreeSet::new(),
+        lost: BTreeSet::new(),
+        deleted_unapplied: false,
+        without,
+        decisions: decisions.clone(),
+    };
+    state.deduct(1, true, true);
+    state.deduct(2, false, true);
+    let batch = state.take(1).expect("the lease is free");
+    // Another level of the shard was loaded since.
+    let counters = (1, 0);
+    let flushed = Redis {
+        counters,
+        ..Redis::default()
+    };
+    state.history = vec![flushed, state.redis.clone()];
+    let model = Model(Arc::new(Mutex::new(state)));
+    let [buyer, paused, other, redis] = [(); 4].map(|()| model.clone());
+    let tasks: Vec<Task<_>> = vec![
+        Box::pin(async move {
+            buyer.sell(3, false).await;
+            Some(buyer.sell(4, true).await)
+        }),
+        Box::pin(async move {
+            paused.finish(1, &batch).await;
+            None
+        }),
+        Box::pin(async move {
+            if let Some(batch) = other.step("TAKE", |state| state.take(2)).await {
+                other.finish(2, &batch).await;
+            }
+            None
+        }),
+        Box::pin(async move {
+            redis.step("loss", State::lose).await;
+            None
+        }),
+    ];
+    World {
+        state: model,
+        tasks,
+    }
+}
+
+fn check(state: &mut State, retry: Option<Answer>) -> anyhow::Result<()> {
+    ensure!(!state.deleted_unapplied, "an entry was deleted unapplied");
+    // A later batch applies what is left.
+    let Redis {
+        journal, rejected, ..
+    } = &state.redis;
+    let left: Vec<_> = journal.values().chain(rejected.values()).cloned().collect();
+    state.refusals = 0;
+    state.apply(&left);
+    for &sale in &state.sold {
+        let (recorded, is_lost) = (state.recorded(sale), state.lost.contains(&sale));
+        ensure!(
+            recorded == 1 || recorded == 0 && is_lost,
+            "{recorded} of {sale}"
+        );
+    }
+    if state.lost.is_empty() {
+        ensure!(retry == Some(Duplicate), "the retry is answered {retry:?}");
+        let (sold, left) = (state.ledger.len(), state.mirror.level.on_hand);
+        ensure!(
+            sold == 3 && left == 0,
+            "of 3, {sold} are sold and {left} left"
+        );
+    }
+    Ok(())
+}
+
+/// Returns the number of schedules, and of those in which Redis lost a sale.
+fn explore(refusals: u32, without: Option<Safeguard>) -> Result<(u64, u64), Failure> {
+    let mut with_loss = 0;
+    let schedules = Explorer::up_to(100_000).explore(
+        |decisions| world(decisions, refusals, without),
+        |model, answers| {
+            let state = &mut *model.state();
+            with_loss += u64::from(!state.lost.is_empty());
+            check(state, answers[0])
+        },
+    )?;
+    Ok((schedules, with_loss))
+}
+
+/// The schedule counts are exact on purpose: they change only if the model or the explorer changes.
+#[test]
+fn every_sale_that_redis_keeps_is_recorded_once() {
+    for (refusals, schedules) in [(0, (30_189, 12_799)), (1, (2_304, 742))] {
+        let explored = explore(refusals, None);
+        let explored = explored.unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(explored, schedules);
+    }
+}
+
+#[test]
+fn model_without_one_safeguard_fails() {
+    let wrong_level = "of 3, 3 are sold and";
+    for (without, refusals, why) in [
+        (Safeguard::LeaseCheck, 0, "an entry was deleted unapplied"),
+        (Safeguard::AckedCheck, 0, wrong_level),
+        (Safeguard::RaisedId, 0, wrong_level),
+        (Safeguard::SetAside, 1, wrong_level),
+    ] {
+        let Err(failure) = explore(refusals, Some(without)) else {
+            panic!("{without:?} is not needed");
+        };
+        assert!(failure.why.contains(why), "{without:?}: {failure}");
+    }
+}
