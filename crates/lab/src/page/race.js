@@ -34,7 +34,7 @@ class Settings {
     this.rttText = element("output", { for: `${prefix}-rtt` });
     this.guard = element("input", { type: "checkbox", id: `${prefix}-guard` });
     this.replicas = this.choice("replicas", "Replicas", [1, 2, 3, 4].map((count) => [String(count), String(count)]));
-    this.home = this.choice("home", "Home of the stock", [["sql", "SQL"], ["redis", "Redis"]]);
+    this.home = this.choice("home", "Home of stock", [["sql", "SQL"], ["redis", "Redis"]]);
     const preset = ({ name, values }) => {
       const set = () => {
         this.set({ ...values, home: this.values().home });
@@ -50,7 +50,7 @@ class Settings {
       element("details", {}, element("summary", {}, "More settings"),
         element("div", { class: "fields" }, fields[3].parentNode, this.home,
           element("div", { class: "field" },
-            element("label", { for: `${prefix}-rtt` }, "Round trip added"), this.rtt, element("small", {}, this.rttText, " to the servers")),
+            element("label", { for: `${prefix}-rtt` }, "Round trip"), this.rtt, element("small", {}, this.rttText, " added")),
           element("label", { class: "check", for: `${prefix}-guard` }, this.guard,
             element("span", {}, "Guard", element("small", {}, "The store refuses the write of a holder that lost its lock."))))));
     this.set(STANDARD);
