@@ -146,6 +146,7 @@ function follow(id, onEvent) {
   for (const type of ["plan", "start", "tick", "row", "end"]) source.addEventListener(type, add);
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) {
+      race.isGone = !race.end;
       race.end ??= { state: "failed", problem: "The lab does not have this race any more. Start it again." };
     } else {
       race.problem = "The connection to the lab is lost. The page tries again every few seconds.";
@@ -179,7 +180,7 @@ class RaceBar {
     const report = `/lab/races/${encodeURIComponent(race.id)}/report`;
     this.html.href = report;
     this.json.href = `${report}?format=json`;
-    this.html.hidden = this.json.hidden = !end || race.runs.length === 0;
+    this.html.hidden = this.json.hidden = !end || Boolean(race.isGone) || race.runs.length === 0;
     const problem = end?.problem ?? race.problem;
     const key = `${race.id} ${problem}`;
     if (this.shown !== key) showProblem(this.problem, problem && { detail: problem });
