@@ -117,7 +117,16 @@ function showTab() {
   }
   window.scrollTo(0, 0);
   document.title = `${TITLES[shown]} · Stocklock lab`;
-  if (shown === "stock") lab.stock?.open(sku && decodeURIComponent(sku));
+  if (shown === "stock") lab.stock?.open(sku && decoded(sku));
+}
+
+/** A part of the hash. What is not encoded correctly is taken as it is. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function buildTabs(strategies, { limits, servers }) {

@@ -34,7 +34,7 @@ class Settings {
     this.rttText = element("output", { for: `${prefix}-rtt` });
     this.guard = element("input", { type: "checkbox", id: `${prefix}-guard` });
     this.replicas = this.choice("replicas", "Replicas", [1, 2, 3, 4].map((count) => [String(count), String(count)]));
-    this.home = this.choice("home", "Home of the stock", [["sql", "SQL"], ["redis", "Redis"]]);
+    this.home = this.choice("home", "Home of stock", [["sql", "SQL"], ["redis", "Redis"]]);
     const preset = ({ name, values }) => {
       const set = () => {
         this.set({ ...values, home: this.values().home });
@@ -50,7 +50,7 @@ class Settings {
       element("details", {}, element("summary", {}, "More settings"),
         element("div", { class: "fields" }, fields[3].parentNode, this.home,
           element("div", { class: "field" },
-            element("label", { for: `${prefix}-rtt` }, "Round trip added"), this.rtt, element("small", {}, this.rttText, " to the servers")),
+            element("label", { for: `${prefix}-rtt` }, "Round trip"), this.rtt, element("small", {}, this.rttText, " added")),
           element("label", { class: "check", for: `${prefix}-guard` }, this.guard,
             element("span", {}, "Guard", element("small", {}, "The store refuses the write of a holder that lost its lock."))))));
     this.set(STANDARD);
@@ -146,6 +146,7 @@ function follow(id, onEvent) {
   for (const type of ["plan", "start", "tick", "row", "end"]) source.addEventListener(type, add);
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) {
+      race.isGone = !race.end;
       race.end ??= { state: "failed", problem: "The lab does not have this race any more. Start it again." };
     } else {
       race.problem = "The connection to the lab is lost. The page tries again every few seconds.";
@@ -179,7 +180,7 @@ class RaceBar {
     const report = `/lab/races/${encodeURIComponent(race.id)}/report`;
     this.html.href = report;
     this.json.href = `${report}?format=json`;
-    this.html.hidden = this.json.hidden = !end || race.runs.length === 0;
+    this.html.hidden = this.json.hidden = !end || Boolean(race.isGone) || race.runs.length === 0;
     const problem = end?.problem ?? race.problem;
     const key = `${race.id} ${problem}`;
     if (this.shown !== key) showProblem(this.problem, problem && { detail: problem });
