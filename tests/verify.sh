@@ -21,6 +21,7 @@ export TEST_SEED=$SEED TEST_BINARY=$target/release/stocklock
 checks='
 fairness | TEST_LOAD=full | --test-threads=1 audits_delay hot_skus_delay
 upgrades | TEST_MOVEMENTS=2000000 TEST_OLD_BINARY='$target/verify/old' | upgrade_under_load:: mixed_releases::
+page | TEST_FIRST_PAINT_MS=100 | page::
 schemathesis | TEST_EXAMPLES=1000 | schemathesis::
 late-messages | | late_messages:: late_transactions:: attempt_that_waits
 failover | | failover::

@@ -1,10 +1,12 @@
 """What the page costs: the first paint, its size, and the traffic while it is open."""
 
 import collections
+import os
 
 from browser import PageTest, until
 
-FIRST_PAINT_MS = 100
+# The promise is 100 ms, which `make verify` checks. `make test` runs other tests on the same cores.
+FIRST_PAINT_MS = int(os.environ.get("TEST_FIRST_PAINT_MS", "250"))
 PAGE_BYTES = 150_000
 EVENTS_PER_SECOND = 10
 BYTES_PER_SECOND = 20_000
