@@ -54,6 +54,8 @@ pub(crate) struct Race {
     pub(crate) replicas: u32,
     /// The round trip to add between the replicas and their servers.
     pub(crate) rtt: Option<Duration>,
+    /// Running replicas that are used instead of new ones.
+    pub(crate) targets: Vec<Target>,
 }
 
 impl Race {
@@ -143,7 +145,10 @@ impl Race {
                 "orders": plan.orders,
                 "quantity": plan.quantity,
                 "connections": plan.connections,
-                "replicas": self.replicas,
+                "replicas": match self.targets.len() {
+                    0 => self.replicas as usize,
+                    targets => targets,
+                },
                 "rtt_ms": self.rtt.unwrap_or_default().as_secs_f64() * 1_000.0,
                 "guard": plan.safeguards.guard,
                 "check": plan.safeguards.check,
@@ -170,11 +175,14 @@ impl Race {
                 names.join(",")
             }
         };
-        let (stock, buyers, orders, replicas) =
-            (plan.stock, plan.buyers, plan.orders, self.replicas);
+        let (stock, buyers, orders) = (plan.stock, plan.buyers, plan.orders);
+        let mut replicas = format!(" --replicas {}", self.replicas);
+        if !self.targets.is_empty() {
+            let targets: Vec<_> = self.targets.iter().map(ToString::to_string).collect();
+            replicas = format!(" --target {}", targets.join(" --target "));
+        }
         let mut command = format!(
-            "stocklock race --strategy {strategies} --stock {stock} --buyers {buyers} --orders {orders} \
-             --replicas {replicas}"
+            "stocklock race --strategy {strategies} --stock {stock} --buyers {buyers} --orders {orders}{replicas}"
         );
         let mut add = |is_needed: bool, flag: String| {
             if is_needed {
@@ -225,6 +233,7 @@ mod tests {
             plan: RacePlan::new(5, 2, 3),
             replicas: 2,
             rtt: None,
+            targets: Vec::new(),
         };
         let command = "stocklock race --strategy all --stock 5 --buyers 2 --orders 3 --replicas 2";
         assert_eq!(race.command(), command);
@@ -238,6 +247,9 @@ mod tests {
         let more =
             " --quantity 4 --connections 1 --home redis --rtt 1ms500us --guard off --check off";
         let command = command.replace("all", "no-lock,single-sql") + more;
+        assert_eq!(race.command(), command);
+        race.targets = vec!["http://127.0.0.1:1".parse().unwrap()];
+        let command = command.replace("--replicas 2", "--target http://127.0.0.1:1");
         assert_eq!(race.command(), command);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use secrecy::ExposeSecret;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -86,6 +87,13 @@ impl Races {
         &self.place
     }
 
+    /// Whether a race has a server that can be moved away.
+    pub(crate) fn can_be_delayed(&self) -> bool {
+        let servers = &self.settings.servers;
+        let is_embedded = servers.database.expose_secret().starts_with("sqlite:");
+        !is_embedded || servers.redis.is_some() || servers.zookeeper.is_some()
+    }
+
     /// Starts the race, unless another one runs.
     pub(crate) fn start(&self, race: Race, lineup: &Lineup) -> Result<Arc<Running>, Rejected> {
         let mut races = self.races();
@@ -112,7 +120,7 @@ impl Races {
         let ended = Arc::clone(&started);
         self.tasks.spawn(async move {
             let outcome = running_task.await;
-            // Otherwise a defect would leave the race running for ever.
+            // Otherwise a defect would leave the race running indefinitely.
             let outcome =
                 outcome.unwrap_or_else(|error| Err(RaceFailure::Other(error.to_string())));
             ended.end(outcome);

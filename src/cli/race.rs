@@ -64,7 +64,12 @@ pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
     }
     let recording = lock(&recording).take();
     if let (Some(file), Some(mut recording)) = (&args.html, recording) {
-        recording.end("finished", report.stopped.as_deref());
+        let state = if report.stopped.is_some() {
+            "failed"
+        } else {
+            "finished"
+        };
+        recording.end(state, report.stopped.as_deref());
         write(file, "--html", &recording.html())?;
     }
     if report.broken() {

@@ -151,7 +151,7 @@ async fn thousand_lines_sell_exactly_the_stock(
 async fn lines_behind_slow_ones_are_overloaded(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let flags = ["--wait-limit-ms=3000", "--request-deadline-ms=4000"];
+    let flags = ["--wait-limit-ms=6000", "--request-deadline-ms=9000"];
     let app = TestApp::with_flags(backend, 1, &flags).await;
     app.set_level("a", 10).await;
     let rival = Rival::holding_stock(backend, &app.database_url).await;

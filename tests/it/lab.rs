@@ -109,6 +109,7 @@ async fn events_tell_the_race_and_resume_after_any() {
     let half = all.len() / 2;
     assert_eq!(events(&lab, &path, half as u64).await, all[half..]);
     assert_eq!(state(&lab, &path).await, "finished");
+    assert_eq!(children(&lab), BTreeSet::new());
 
     let rows: Vec<_> = all
         .iter()
@@ -207,6 +208,17 @@ async fn one_race_at_a_time_which_can_be_stopped() {
     );
 }
 
+/// As if its page had been closed.
+#[tokio::test]
+async fn race_that_nobody_watches_ends_with_its_replicas() {
+    let lab = lab().await;
+    let race = json!({"strategies": ["single-sql"], "stock": 50, "buyers": 10, "orders": 10});
+    let path = started(&lab, &race).await;
+    let is_over = async || state(&lab, &path).await == "finished";
+    until("the race is over", is_over).await;
+    assert_eq!(children(&lab), BTreeSet::new());
+}
+
 /// Ctrl-C and SIGKILL: no replica outlives the lab.
 #[rstest]
 #[tokio::test]
@@ -269,6 +281,9 @@ async fn values_beyond_the_limits_are_refused() {
         ("strategies", json!("none")),
         ("strategies", json!([])),
         ("strategies", json!(["nonsense"])),
+        ("strategies", json!(["no-lock", "no-lock"])),
+        // On SQLite without servers, there is nothing to move away.
+        ("rtt_ms", json!(1)),
         ("guard", json!(null)),
         ("colour", json!("red")),
     ] {

@@ -183,6 +183,7 @@ impl RaceArgs {
             plan: self.plan(),
             replicas: self.replicas,
             rtt: self.rtt(),
+            targets: self.target.clone(),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::http::{Api, ApiError, StrictJson, StrictQuery, openapi};
 use crate::race::Race;
 use crate::races::{Rejected, Running, State as RaceState};
 use stocklock_core::stock::Home;
-use stocklock_core::strategy::Dependency;
+use stocklock_core::strategy::{Dependency, Strategy};
 use stocklock_lab::race::{Entrants, Lineup, RacePlan};
 
 /// The largest values of a race that the page starts.
@@ -187,6 +187,12 @@ pub(in crate::http) async fn start(
             "stock in Redis needs a Redis: set REDIS_URL",
         ));
     }
+    if race.rtt.is_some() && !races.can_be_delayed() {
+        return Err(ApiError::invalid(
+            "rtt_ms: there is no server to delay: SQLite is part of the process; set DATABASE_URL, \
+             REDIS_URL or ZOOKEEPER_CONNECT",
+        ));
+    }
     let lineup = Lineup::choose(&race.plan, |strategy| api.available.why_not(strategy));
     let lineup = lineup.map_err(|problem| {
         ApiError::new(
@@ -339,6 +345,7 @@ impl NewRace {
             plan,
             replicas: in_range("replicas", self.replicas.unwrap_or(2), 1, LIMITS.replicas)?,
             rtt: (!rtt.is_zero()).then_some(rtt),
+            targets: Vec::new(),
         })
     }
 }
@@ -360,7 +367,12 @@ impl Names {
                 || format!("strategies: `{name}` is not a strategy; GET /strategies lists them");
             name.parse().map_err(|_| ApiError::invalid(unknown()))
         });
-        parsed.collect::<Result<_, _>>().map(Entrants::Only)
+        let strategies: Vec<Strategy> = parsed.collect::<Result<_, _>>()?;
+        let is_repeated = |(at, strategy)| strategies[..at].contains(strategy);
+        if strategies.iter().enumerate().any(is_repeated) {
+            return Err(ApiError::invalid("strategies: a name is repeated"));
+        }
+        Ok(Entrants::Only(strategies))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{RetryPolicy, Sleep};
 use crate::batching::{BatchCall, Batches, Spawn};
-use crate::ports::{AttemptOutcome, BatchAnswer, DeductionStore, StoreError};
+use crate::ports::{AttemptOutcome, BatchAnswer, DeductionStore, Expiry, StoreError};
 use crate::stock::{Deduction, Sku, Warehouse};
 
 /// The queues of all levels.
@@ -38,7 +38,14 @@ impl GroupQueue {
     pub(crate) async fn deduct(&self, deduction: &Deduction) -> Result<AttemptOutcome, StoreError> {
         let level = (deduction.sku.clone(), deduction.warehouse.clone());
         let answer = self.0.run(level, deduction.clone()).await;
-        answer.unwrap_or_else(|| Err(StoreError::outcome_unknown("the batch was aborted")))
+        answer.unwrap_or_else(|| {
+            // Nobody knows when the batch was sent, so no refusal is definite.
+            let never = Expiry {
+                at: i64::MAX,
+                here: deduction.deadline,
+            };
+            Err(StoreError::outcome_unknown("the batch was aborted").expiring(never))
+        })
     }
 }
 

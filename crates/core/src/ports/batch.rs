@@ -23,6 +23,10 @@ pub type BatchAnswer = Result<AttemptOutcome, StoreError>;
 /// How many conditional writes may lose against other replicas before the row is locked.
 const CONFLICTS: u32 = 2;
 
+/// After this many waits for keys in other transactions, or one wait for the level, the rest of a batch
+/// is not made alone: each wait takes the whole wait limit.
+const WAITS: u32 = 2;
+
 /// How often the ledger may refuse a batch before each deduction is made alone.
 const DUPLICATES: u32 = 2;
 
@@ -51,8 +55,9 @@ pub enum BatchAttempt {
     Conflict,
     /// An index of the ledger refused a sale.
     Duplicate,
-    /// Another transaction is recording the key of a sale.
-    KeyInFlight,
+    /// Another transaction is recording the key of a sale, or the database refuses a row. So each is
+    /// made alone, and only the one that is concerned gets the error.
+    Alone,
 }
 
 /// Makes each deduction of a batch, and answers each by itself.
@@ -65,17 +70,22 @@ pub async fn deduct_batch<S: BatchStore>(store: &S, batch: &[Deduction]) -> Vec<
             Ok(BatchAttempt::Conflict) if lock => break,
             Ok(BatchAttempt::Conflict) => conflicts += 1,
             Ok(BatchAttempt::Duplicate) => duplicates += 1,
-            Ok(BatchAttempt::KeyInFlight) => break,
+            Ok(BatchAttempt::Alone) => break,
             Err(mut error) => return batch.iter().map(|_| Err(error.share())).collect(),
         }
     }
     let mut answers = Vec::with_capacity(batch.len());
+    let mut waits = 0;
     for deduction in batch {
         let answer = store.alone(deduction).await;
-        let is_locked = matches!(answer, Err(StoreError::LockWait(_)));
+        waits += match answer {
+            Err(StoreError::LockWait(_)) => WAITS,
+            Err(StoreError::KeyInFlight(_)) => 1,
+            _ => 0,
+        };
         answers.push(answer);
-        if is_locked {
-            // Each of the others would wait as long. They were not attempted.
+        if waits >= WAITS {
+            // Each of the others might wait as long. They were not attempted.
             break;
         }
     }

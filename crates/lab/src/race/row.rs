@@ -163,6 +163,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::race::report::{Report, TableStyle};
 
     fn id(digit: char) -> Uuid {
         Uuid::from_u128(digit.to_digit(10).expect("a digit").into())
@@ -254,6 +255,40 @@ mod tests {
                 ["broken", "not-proven"].contains(&verdict)
             );
             assert_eq!(row.evidence.is_some(), row.audit.lost_units());
+        }
+    }
+
+    #[test]
+    fn table_fits_into_a_hundred_characters() {
+        let mut row = judged(run(Strategy::ZookeeperLock, "12fr", "12", 1));
+        let million = 1_000_000;
+        (row.answers.sold, row.answers.refused) = (million, million);
+        (row.audit.oversold, row.audit.drift) = (million, -million);
+        row.requests_per_second = 100_000.0;
+        row.p99_ms = Some(99_999.9);
+        let report = Report {
+            plan: RacePlan::new(3, 4, 1),
+            targets: Vec::new(),
+            rows: vec![row],
+            skipped: Vec::new(),
+            stopped: None,
+            distance: None,
+        };
+        for (wide, widest) in [(false, 100), (true, 170)] {
+            let coloured = false;
+            let table = report.table(TableStyle { wide, coloured });
+            let lines = table.lines().filter(|line| line.contains('│'));
+            let width = lines.map(|line| line.chars().count()).max();
+            assert!(width.is_some_and(|width| width <= widest), "{table}");
+            let coloured = TableStyle {
+                wide,
+                coloured: true,
+            };
+            assert!(
+                report
+                    .table(coloured)
+                    .contains("\x1b[1;31mNOT PROVEN\x1b[0m")
+            );
         }
     }
 

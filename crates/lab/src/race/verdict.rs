@@ -66,7 +66,7 @@ impl fmt::Display for Verdict {
             Self::Broken => "BROKEN",
             Self::NotProven => "NOT PROVEN",
             Self::Caught => "caught",
-            Self::NotCaught => "not caught this time",
+            Self::NotCaught => "not caught",
         })
     }
 }

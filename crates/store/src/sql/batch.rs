@@ -195,10 +195,11 @@ impl<D: Dialect> SqlStore<D> {
             Ok(Written::Committed) => BatchAttempt::Answered(plan.committed()),
             Ok(Written::Refused) => BatchAttempt::Conflict,
             Ok(Written::Duplicate) => BatchAttempt::Duplicate,
-            Err(StoreError::KeyInFlight(_)) => BatchAttempt::KeyInFlight,
+            // The database may refuse a row of one deduction, for example by a constraint of the operator.
+            Err(StoreError::KeyInFlight(_) | StoreError::Bug(_)) => BatchAttempt::Alone,
             Err(StoreError::LockWait(error)) => {
                 if self.has_key_in_flight(&plan).await? {
-                    BatchAttempt::KeyInFlight
+                    BatchAttempt::Alone
                 } else {
                     BatchAttempt::Answered(plan.failed(StoreError::LockWait(error)))
                 }
