@@ -15,7 +15,7 @@ const lab = {
   newest: 0,
 
   /** Follows a race. It is shown in `tab`, or in the tab of its kind as soon as its plan is known. */
-  follow(id, { tab, rank = --this.newest }) {
+  follow(id, { tab, isRunning, rank = --this.newest }) {
     const known = this.followed.get(id);
     if (known) {
       const shown = known.plan && this.tabOf(known);
@@ -24,9 +24,11 @@ const lab = {
     }
     const race = follow(id, (changed, type) => this.changed(changed, type));
     race.rank = rank;
+    // The events of a race that has ended look like those of one that runs, until the last one.
+    race.isRunning = isRunning;
+    if (isRunning) this.running = race;
     this.followed.set(id, race);
     if (tab) {
-      this.running = race;
       tab.show(race);
       if (matchMedia("(max-width: 860px)").matches) tab.results.scrollIntoView({ block: "start" });
       if (document.activeElement === document.body) tab.bar.text.focus({ preventScroll: true });
@@ -40,8 +42,7 @@ const lab = {
   },
 
   changed(race, type) {
-    if (!race.end) this.running = race;
-    else if (this.running === race) this.running = null;
+    if (race.end && this.running === race) this.running = null;
     if (type === "plan") {
       const tab = this.tabOf(race);
       if (!tab.race || race.rank <= tab.race.rank) {
@@ -65,8 +66,7 @@ async function restoreRaces(races) {
   lab.newest -= unknown.length;
   const ranks = lab.newest;
   for (const [index, { id, state }] of unknown.entries()) {
-    const race = lab.follow(id, { rank: ranks + index });
-    race.isRunning = state === "running";
+    const race = lab.follow(id, { rank: ranks + index, isRunning: state === "running" });
     await new Promise((resolve) => {
       race.onknown = resolve;
     });

@@ -258,10 +258,10 @@ class RaceTab {
     const strategies = chosen === "all" ? "all" : [chosen];
     try {
       const { id } = await request("POST", "/lab/races", { strategies, ...this.settings.values() });
-      lab.follow(id, { tab: this });
+      lab.follow(id, { tab: this, isRunning: true });
     } catch (problem) {
       const id = problem.code === "race-running" && problem.body?.id;
-      const show = id && element("button", { type: "button", class: "link", onclick: () => lab.follow(id, {}) }, "Show it");
+      const show = id && element("button", { type: "button", class: "link", onclick: () => lab.follow(id, { isRunning: true }) }, "Show it");
       showProblem(this.problem, problem, " ", show);
       this.form.scrollIntoView({ block: "nearest" });
     }
