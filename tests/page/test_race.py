@@ -184,6 +184,7 @@ class Bare(PageTest):
         until("there is a verdict", lambda: self.browser.shown("#view-race .verdict"))
         self.assertEqual(self.browser.text("#view-race .run-title"), "no-lock")
         self.assertGreater(self.browser.number("Oversold"), 0)
-        self.browser.button("Race single-sql").click()
+        until("the race is over", lambda: "over" in self.browser.text("#view-race .bar-text"))
+        until("the next one is offered", lambda: self.browser.button("Race single-sql")).click()
         until("the next race is over", lambda: self.browser.text("#view-race .run-title") == "single-sql" and self.browser.shown("#view-race .verdict"))
         self.assertEqual(self.browser.number("Oversold"), 0)
