@@ -1,6 +1,6 @@
 """Races from the page: verdicts, comparison, stop, reload, and what is missing."""
 
-from browser import PageTest, until
+from browser import RACE_SECONDS, PageTest, until
 
 # More orders than a machine settles before the test has stopped them.
 LONG = {"stock": 900_000, "buyers": 50, "orders": 2000}
@@ -19,7 +19,7 @@ class Race(PageTest):
         return new[0]
 
     def verdict(self):
-        return until("there is a verdict", lambda: self.browser.shown("#view-race .verdict"))[0]
+        return until("there is a verdict", lambda: self.browser.shown("#view-race .verdict"), RACE_SECONDS)[0]
 
     def running(self):
         """The number of units sold, once some are."""
@@ -180,11 +180,13 @@ class Bare(PageTest):
         self.visit()
         primary = [button.text for button in self.browser.shown("#view-race .primary")]
         self.assertEqual(primary, ["Race no-lock"])
+        self.browser.fill("#race-form", stock=1000, buyers=50, orders=40)
         self.browser.button("Race no-lock").click()
-        until("there is a verdict", lambda: self.browser.shown("#view-race .verdict"))
+        until("there is a verdict", lambda: self.browser.shown("#view-race .verdict"), RACE_SECONDS)
         self.assertEqual(self.browser.text("#view-race .run-title"), "no-lock")
         self.assertGreater(self.browser.number("Oversold"), 0)
         until("the race is over", lambda: "over" in self.browser.text("#view-race .bar-text"))
         until("the next one is offered", lambda: self.browser.button("Race single-sql")).click()
-        until("the next race is over", lambda: self.browser.text("#view-race .run-title") == "single-sql" and self.browser.shown("#view-race .verdict"))
+        until("it is of single-sql", lambda: self.browser.text("#view-race .run-title") == "single-sql", RACE_SECONDS)
+        until("it has a verdict", lambda: self.browser.shown("#view-race .verdict"), RACE_SECONDS)
         self.assertEqual(self.browser.number("Oversold"), 0)
