@@ -64,6 +64,8 @@ class Race(PageTest):
         line = self.browser.text("#race-form .command-text")
         wanted = "stocklock race --strategy for-update --stock 77 --buyers 3 --orders 9 --replicas 2"
         self.assertEqual(" ".join(line.split()), wanted)
+        self.browser.button("Distant servers").click()
+        self.assertIn("--rtt 10ms", self.browser.text("#race-form .command-text"))
 
     def test_home_follows_the_strategy_and_the_other_way_round(self):
         self.visit()
@@ -172,6 +174,10 @@ class Bare(PageTest):
                 if event["method"] == "Network.requestWillBeSent"]
         self.assertEqual(sent, [])
         self.assertEqual(self.lab.races(), [])
+        self.browser.one("#race-form summary").click()
+        for control in (self.browser.button("Distant servers"), self.browser.one("#race-rtt")):
+            self.assertFalse(control.is_enabled())
+            self.assertIn("Set DATABASE_URL", control.get_attribute("title"))
         self.visit("strategies")
         self.assertIn("set REDIS_URL", self.browser.text("#strategy-cards .missing"))
 

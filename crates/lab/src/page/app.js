@@ -129,7 +129,7 @@ function decoded(text) {
   }
 }
 
-function buildTabs(strategies, { limits, servers }) {
+function buildTabs(strategies, overview) {
   const settings = new Settings("race");
   const single = new RaceTab({
     name: "race",
@@ -140,7 +140,7 @@ function buildTabs(strategies, { limits, servers }) {
   });
   const all = new RaceTab({ name: "compare", title: "Race all", settings: new Settings("compare"), view: new CompareView() });
   lab.tabs = [single, all];
-  for (const tab of lab.tabs) tab.settings.limit(limits, servers);
+  for (const tab of lab.tabs) tab.settings.limit(overview);
   byId("first-race").addEventListener("click", () => raceStrategy("no-lock"));
 }
 
