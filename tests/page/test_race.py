@@ -1,9 +1,6 @@
 """Races from the page: verdicts, comparison, stop, reload, and what is missing."""
 
-from browser import RACE_SECONDS, PageTest, until
-
-# More orders than a machine settles before the test has stopped them.
-LONG = {"stock": 900_000, "buyers": 50, "orders": 2000}
+from browser import LONG, RACE_SECONDS, PageTest, until
 
 
 class Race(PageTest):
@@ -119,6 +116,23 @@ class Race(PageTest):
         self.assertEqual(self.browser.shown("#race-form .problem"), [])
         running = [each["id"] for each in self.lab.races() if each["state"] == "running"]
         self.assertEqual(running, [race])
+
+    def test_race_of_another_page_is_shown_in_its_tab(self):
+        self.visit()
+        race = self.lab.start(["for-update", "single-sql"], **LONG)
+        self.browser.button("Start the race").click()
+        until("it says why", lambda: "race-running" in self.browser.text("#race-form .problem"))
+        self.browser.button("Show it").click()
+        until("its tab is open", lambda: self.browser.shown("#view-compare .state.live"))
+        self.assertTrue(self.browser.current_url.endswith("#compare"))
+        self.assertTrue(self.browser.button("The race is running"))
+        self.browser.one("nav a[href='#race']").click()
+        self.assertEqual(self.browser.shown("#race-form .problem"), [])
+        until("the button says so", lambda: self.browser.button("Another race is running"))
+        self.assertEqual([each["id"] for each in self.lab.races() if each["state"] == "running"], [race])
+        # The browser itself reports the 409.
+        errors = self.browser.console_errors()
+        self.assertTrue(errors and all("409" in entry["message"] for entry in errors), errors)
 
 
 class Compare(PageTest):

@@ -16,12 +16,6 @@ const lab = {
 
   /** Follows a race. It is shown in `tab`, or in the tab of its kind as soon as its plan is known. */
   follow(id, { tab, isRunning, rank = --this.newest }) {
-    const known = this.followed.get(id);
-    if (known) {
-      const shown = known.plan && this.tabOf(known);
-      if (shown) location.hash = shown.name;
-      return known;
-    }
     const race = follow(id, (changed, type) => this.changed(changed, type));
     race.rank = rank;
     // The events of a race that has ended look like those of one that runs, until the last one.
@@ -37,6 +31,13 @@ const lab = {
     return race;
   },
 
+  /** Shows a race that runs, and opens its tab as soon as its plan is known. */
+  open(id) {
+    const race = this.followed.get(id) ?? this.follow(id, { isRunning: true });
+    if (race.plan) location.hash = this.tabOf(race).name;
+    else race.isWanted = true;
+  },
+
   tabOf(race) {
     return this.tabs.find((tab) => (tab.name === "race") === isSingle(race));
   },
@@ -49,6 +50,7 @@ const lab = {
         tab.restore(race.plan);
         tab.show(race);
       }
+      if (race.isWanted) location.hash = tab.name;
     }
     for (const tab of this.tabs) if (tab.race === race) tab.show(race);
     if (type !== "tick") this.redraw();

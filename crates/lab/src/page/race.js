@@ -274,7 +274,11 @@ class RaceTab {
       lab.follow(id, { tab: this, isRunning: true });
     } catch (problem) {
       const id = problem.code === "race-running" && problem.body?.id;
-      const show = id && element("button", { type: "button", class: "link", onclick: () => lab.follow(id, { isRunning: true }) }, "Show it");
+      const open = () => {
+        showProblem(this.problem, null);
+        lab.open(id);
+      };
+      const show = id && element("button", { type: "button", class: "link", onclick: open }, "Show it");
       showProblem(this.problem, problem, " ", show);
       this.form.scrollIntoView({ block: "nearest" });
     }
