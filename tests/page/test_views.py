@@ -213,6 +213,8 @@ class Stock(PageTest):
         until("the ledger has it", lambda: "found in the attic" in self.browser.text("#stock-view section[aria-label=Ledger] tbody tr"))
         self.browser.shown("#stock-view section[aria-label=Ledger] tbody button")[0].click()
         until("the operation is shown", lambda: "committed" in self.form("Look up an operation").text)
+        lines = [line.text for line in self.browser.shown("form[aria-label='Look up an operation'] .answer")]
+        self.assertEqual((len(lines), lines[0]), (2, "committed."))
         self.assertIn("agree", self.browser.text("#stock-view section[aria-label=Audit]"))
 
     def test_sku_is_text_and_its_error_says_what_to_do(self):

@@ -157,6 +157,10 @@ function follow(id, onEvent) {
     onEvent(race, message.type);
   };
   for (const type of ["plan", "start", "tick", "row", "end"]) source.addEventListener(type, add);
+  source.onopen = () => {
+    race.problem = null;
+    onEvent(race, "open");
+  };
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) {
       race.isGone = !race.end;
