@@ -31,6 +31,7 @@ class Race(PageTest):
         self.assertEqual(shown, row["oversold"])
         self.assertIn("bad", verdict.get_attribute("class"))
         self.assertIn(row["headline"], verdict.text)
+        self.assertIn(f"{shown:,} units sold that never existed", verdict.text)
         self.assertIn("red", self.browser.shown("#view-race .big .value")[3].get_attribute("class"))
         self.assertTrue(self.browser.shown("#view-race .oversold-area"))
         audit = self.lab.get(f"/stock/{row['sku']}/audit")

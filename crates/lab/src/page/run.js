@@ -173,6 +173,11 @@ class RunView {
   }
 }
 
+/** A finding starts with its count. The ids in it are no numbers. */
+function withGroupedCount(finding) {
+  return finding.replace(/^\d+/, (count) => formatNumber(Number(count)));
+}
+
 /** The verdict in words, with everything that contradicts it. */
 function verdictCard(row) {
   const { text, tone } = verdictOf(row);
@@ -187,7 +192,7 @@ function verdictCard(row) {
     element("span", { class: "badge" }, text),
     element("p", { class: "headline" }, row.headline),
     element("p", {}, row.sentence),
-    list(row.findings),
+    list(row.findings?.map(withGroupedCount)),
     list([...(row.remarks ?? []), ...locks.filter(Boolean)]),
     row.evidence ? null : element("p", { class: "dim" }, withCode(row.why ?? "")));
 }
