@@ -32,6 +32,8 @@ VIEWS = ("race", "compare", "strategies", "stock/1001")
 WCAG_AA = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}}
 # Orders that every strategy settles in about a second.
 SMALL = {"home": "sql", "stock": 200, "buyers": 20, "orders": 15, "quantity": 1, "replicas": 2, "rtt_ms": 0, "guard": True}
+# More orders than a machine settles before the test has stopped them.
+LONG = {"stock": 900_000, "buyers": 50, "orders": 2000}
 
 
 def lab_url(name="PAGE_URL"):
@@ -89,11 +91,15 @@ class Lab:
         until(f"the race {race} has ended", lambda: self.state(race) != "running", RACE_SECONDS)
         return self.state(race)
 
-    def race(self, strategies, **values):
-        """Runs a race to its end; returns its id."""
+    def start(self, strategies, **values):
+        """Starts a race; returns its id."""
         status, body = self.request("POST", "/lab/races", {"strategies": strategies, **SMALL, **values})
         assert status == 201, (status, body)
-        race = json.loads(body)["id"]
+        return json.loads(body)["id"]
+
+    def race(self, strategies, **values):
+        """Runs a race to its end; returns its id."""
+        race = self.start(strategies, **values)
         state = self.wait_for_end(race)
         assert state == "finished", state
         return race

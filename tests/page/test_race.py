@@ -1,9 +1,6 @@
 """Races from the page: verdicts, comparison, stop, reload, and what is missing."""
 
-from browser import PageTest, until
-
-# More orders than a machine settles before the test has stopped them.
-LONG = {"stock": 900_000, "buyers": 50, "orders": 2000}
+from browser import LONG, RACE_SECONDS, PageTest, until
 
 
 class Race(PageTest):
@@ -19,7 +16,7 @@ class Race(PageTest):
         return new[0]
 
     def verdict(self):
-        return until("there is a verdict", lambda: self.browser.shown("#view-race .verdict"))[0]
+        return until("there is a verdict", lambda: self.browser.shown("#view-race .verdict"), RACE_SECONDS)[0]
 
     def running(self):
         """The number of units sold, once some are."""
@@ -34,18 +31,16 @@ class Race(PageTest):
         self.assertEqual(shown, row["oversold"])
         self.assertIn("bad", verdict.get_attribute("class"))
         self.assertIn(row["headline"], verdict.text)
+        self.assertIn(f"{shown:,} units sold that never existed", verdict.text)
         self.assertIn("red", self.browser.shown("#view-race .big .value")[3].get_attribute("class"))
         self.assertTrue(self.browser.shown("#view-race .oversold-area"))
-        # The lab itself has the stock, unless the race has a database of its own.
-        status, _ = self.lab.request("GET", f"/stock/{row['sku']}/audit")
-        if status == 200:
-            audit = self.lab.get(f"/stock/{row['sku']}/audit")
-            self.assertEqual(shown, sum(each["oversold"] for each in audit["warehouses"]))
+        audit = self.lab.get(f"/stock/{row['sku']}/audit")
+        self.assertEqual(shown, sum(each["oversold"] for each in audit["warehouses"]))
         self.assertEqual(self.browser.number("Sold"), row["sold_units"])
         self.assertEqual(self.browser.number("Counter says left"), row["left"])
-        if row["evidence"]["found"] == "lost-update":
-            until("the evidence is drawn", lambda: self.browser.shown("#view-race svg .step"))
-            self.assertIn(row["evidence"]["first"]["operation"], self.browser.text("#view-race .operations"))
+        self.assertEqual(row["evidence"]["found"], "lost-update")
+        until("the evidence is drawn", lambda: self.browser.shown("#view-race svg .step"))
+        self.assertIn(row["evidence"]["first"]["operation"], self.browser.text("#view-race .operations"))
 
     def test_single_sql_shows_zero(self):
         race = self.start("single-sql", stock=1000, buyers=50, orders=40)
@@ -64,6 +59,8 @@ class Race(PageTest):
         line = self.browser.text("#race-form .command-text")
         wanted = "stocklock race --strategy for-update --stock 77 --buyers 3 --orders 9 --replicas 2"
         self.assertEqual(" ".join(line.split()), wanted)
+        self.browser.button("Distant servers").click()
+        self.assertIn("--rtt 10ms", self.browser.text("#race-form .command-text"))
 
     def test_home_follows_the_strategy_and_the_other_way_round(self):
         self.visit()
@@ -96,12 +93,15 @@ class Race(PageTest):
         self.assertTrue(self.browser.button("Start the race"))
 
     def test_reload_shows_the_running_race(self):
+        # The page also follows this one, although it has ended.
+        self.lab.race(["no-lock", "single-sql"])
         race = self.start("for-update", **LONG)
         before = self.running()
         self.browser.get(self.lab.url + "/")
         self.assertGreaterEqual(until("it is shown again", self.running), before)
+        until("the older race is shown", lambda: "over" in self.browser.one("#compare-results").get_attribute("textContent"))
         self.assertEqual(self.lab.state(race), "running")
-        self.assertTrue(self.browser.button("The race is running"))
+        until("the button says so", lambda: self.browser.button("The race is running"))
         self.assertEqual(self.browser.one("#race-form [name=stock]").get_attribute("value"), str(LONG["stock"]))
         self.browser.button("Stop the race").click()
         self.assertEqual(self.lab.wait_for_end(race), "stopped")
@@ -114,6 +114,23 @@ class Race(PageTest):
         self.assertEqual(self.browser.shown("#race-form .problem"), [])
         running = [each["id"] for each in self.lab.races() if each["state"] == "running"]
         self.assertEqual(running, [race])
+
+    def test_race_of_another_page_is_shown_in_its_tab(self):
+        self.visit()
+        race = self.lab.start(["for-update", "single-sql"], **LONG)
+        self.browser.button("Start the race").click()
+        until("it says why", lambda: "race-running" in self.browser.text("#race-form .problem"))
+        self.browser.button("Show it").click()
+        until("its tab is open", lambda: self.browser.shown("#view-compare .state.live"))
+        self.assertTrue(self.browser.current_url.endswith("#compare"))
+        self.assertTrue(self.browser.button("The race is running"))
+        self.browser.one("nav a[href='#race']").click()
+        self.assertEqual(self.browser.shown("#race-form .problem"), [])
+        until("the button says so", lambda: self.browser.button("Another race is running"))
+        self.assertEqual([each["id"] for each in self.lab.races() if each["state"] == "running"], [race])
+        # The browser itself reports the 409.
+        errors = self.browser.console_errors()
+        self.assertTrue(errors and all("409" in entry["message"] for entry in errors), errors)
 
 
 class Compare(PageTest):
@@ -169,6 +186,10 @@ class Bare(PageTest):
                 if event["method"] == "Network.requestWillBeSent"]
         self.assertEqual(sent, [])
         self.assertEqual(self.lab.races(), [])
+        self.browser.one("#race-form summary").click()
+        for control in (self.browser.button("Distant servers"), self.browser.one("#race-rtt")):
+            self.assertFalse(control.is_enabled())
+            self.assertIn("Set DATABASE_URL", control.get_attribute("title"))
         self.visit("strategies")
         self.assertIn("set REDIS_URL", self.browser.text("#strategy-cards .missing"))
 
@@ -177,10 +198,13 @@ class Bare(PageTest):
         self.visit()
         primary = [button.text for button in self.browser.shown("#view-race .primary")]
         self.assertEqual(primary, ["Race no-lock"])
+        self.browser.fill("#race-form", stock=1000, buyers=50, orders=40)
         self.browser.button("Race no-lock").click()
-        until("there is a verdict", lambda: self.browser.shown("#view-race .verdict"))
+        until("there is a verdict", lambda: self.browser.shown("#view-race .verdict"), RACE_SECONDS)
         self.assertEqual(self.browser.text("#view-race .run-title"), "no-lock")
         self.assertGreater(self.browser.number("Oversold"), 0)
-        self.browser.button("Race single-sql").click()
-        until("the next race is over", lambda: self.browser.text("#view-race .run-title") == "single-sql" and self.browser.shown("#view-race .verdict"))
+        until("the race is over", lambda: "over" in self.browser.text("#view-race .bar-text"))
+        until("the next one is offered", lambda: self.browser.button("Race single-sql")).click()
+        until("it is of single-sql", lambda: self.browser.text("#view-race .run-title") == "single-sql", RACE_SECONDS)
+        until("it has a verdict", lambda: self.browser.shown("#view-race .verdict"), RACE_SECONDS)
         self.assertEqual(self.browser.number("Oversold"), 0)

@@ -2,7 +2,7 @@
 
 import urllib.parse
 
-from browser import DESKTOP, PHONE, VIEWS, PageTest, until, violations
+from browser import DESKTOP, LONG, PHONE, VIEWS, PageTest, until, violations
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -57,10 +57,15 @@ class Looks(WithResults):
         self.assertLessEqual(self.browser.overflow(), 0)
 
     def test_reduced_motion_stops_animations(self):
-        self.browser.look(motion="reduce")
-        self.visit()
-        running = self.browser.execute_script("return document.getAnimations().length")
-        self.assertEqual(running, 0)
+        self.lab.start(["for-update"], **LONG)
+        for motion, is_moving in (("no-preference", True), ("reduce", False)):
+            self.browser.look(motion=motion)
+            self.visit()
+            until("the race is shown", lambda: self.browser.shown("#view-race .state.live"))
+            self.browser.wait_for_frames()
+            moving = self.browser.execute_script("return document.getAnimations().length > 0")
+            self.assertEqual(moving, is_moving, motion)
+        self.lab.stop_all()
 
 
 # Marks the focused element and returns what the tests need to know of it. A radio button in segments is
@@ -213,6 +218,8 @@ class Stock(PageTest):
         until("the ledger has it", lambda: "found in the attic" in self.browser.text("#stock-view section[aria-label=Ledger] tbody tr"))
         self.browser.shown("#stock-view section[aria-label=Ledger] tbody button")[0].click()
         until("the operation is shown", lambda: "committed" in self.form("Look up an operation").text)
+        lines = [line.text for line in self.browser.shown("form[aria-label='Look up an operation'] .answer")]
+        self.assertEqual((len(lines), lines[0]), (2, "committed."))
         self.assertIn("agree", self.browser.text("#stock-view section[aria-label=Audit]"))
 
     def test_sku_is_text_and_its_error_says_what_to_do(self):

@@ -15,18 +15,14 @@ const lab = {
   newest: 0,
 
   /** Follows a race. It is shown in `tab`, or in the tab of its kind as soon as its plan is known. */
-  follow(id, { tab, rank = --this.newest }) {
-    const known = this.followed.get(id);
-    if (known) {
-      const shown = known.plan && this.tabOf(known);
-      if (shown) location.hash = shown.name;
-      return known;
-    }
+  follow(id, { tab, isRunning, rank = --this.newest }) {
     const race = follow(id, (changed, type) => this.changed(changed, type));
     race.rank = rank;
+    // The events of a race that has ended look like those of one that runs, until the last one.
+    race.isRunning = isRunning;
+    if (isRunning) this.running = race;
     this.followed.set(id, race);
     if (tab) {
-      this.running = race;
       tab.show(race);
       if (matchMedia("(max-width: 860px)").matches) tab.results.scrollIntoView({ block: "start" });
       if (document.activeElement === document.body) tab.bar.text.focus({ preventScroll: true });
@@ -35,19 +31,26 @@ const lab = {
     return race;
   },
 
+  /** Shows a race that runs, and opens its tab as soon as its plan is known. */
+  open(id) {
+    const race = this.followed.get(id) ?? this.follow(id, { isRunning: true });
+    if (race.plan) location.hash = this.tabOf(race).name;
+    else race.isWanted = true;
+  },
+
   tabOf(race) {
     return this.tabs.find((tab) => (tab.name === "race") === isSingle(race));
   },
 
   changed(race, type) {
-    if (!race.end) this.running = race;
-    else if (this.running === race) this.running = null;
+    if (race.end && this.running === race) this.running = null;
     if (type === "plan") {
       const tab = this.tabOf(race);
       if (!tab.race || race.rank <= tab.race.rank) {
         tab.restore(race.plan);
         tab.show(race);
       }
+      if (race.isWanted) location.hash = tab.name;
     }
     for (const tab of this.tabs) if (tab.race === race) tab.show(race);
     if (type !== "tick") this.redraw();
@@ -65,8 +68,7 @@ async function restoreRaces(races) {
   lab.newest -= unknown.length;
   const ranks = lab.newest;
   for (const [index, { id, state }] of unknown.entries()) {
-    const race = lab.follow(id, { rank: ranks + index });
-    race.isRunning = state === "running";
+    const race = lab.follow(id, { rank: ranks + index, isRunning: state === "running" });
     await new Promise((resolve) => {
       race.onknown = resolve;
     });
@@ -129,7 +131,7 @@ function decoded(text) {
   }
 }
 
-function buildTabs(strategies, { limits, servers }) {
+function buildTabs(strategies, overview) {
   const settings = new Settings("race");
   const single = new RaceTab({
     name: "race",
@@ -140,7 +142,7 @@ function buildTabs(strategies, { limits, servers }) {
   });
   const all = new RaceTab({ name: "compare", title: "Race all", settings: new Settings("compare"), view: new CompareView() });
   lab.tabs = [single, all];
-  for (const tab of lab.tabs) tab.settings.limit(limits, servers);
+  for (const tab of lab.tabs) tab.settings.limit(overview);
   byId("first-race").addEventListener("click", () => raceStrategy("no-lock"));
 }
 

@@ -143,9 +143,16 @@ function commandLine(name) {
   const code = element("code", { class: "command-text" });
   const said = element("span", { class: "hidden-text", role: "status" });
   const copy = async () => {
-    await navigator.clipboard.writeText(code.textContent);
-    setText(said, "Copied.");
-    button.textContent = "Copied";
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      setText(said, "Copied.");
+      button.textContent = "Copied";
+    } catch {
+      // The user or a policy of the browser can refuse the clipboard. The line is selected instead.
+      getSelection().selectAllChildren(code);
+      setText(said, "The browser refused to copy. The line is selected.");
+      button.textContent = "Selected";
+    }
     setTimeout(() => {
       button.textContent = "Copy";
       setText(said, "");

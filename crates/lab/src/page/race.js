@@ -35,22 +35,25 @@ class Settings {
     this.guard = element("input", { type: "checkbox", id: `${prefix}-guard` });
     this.replicas = this.choice("replicas", "Replicas", [1, 2, 3, 4].map((count) => [String(count), String(count)]));
     this.home = this.choice("home", "Home of stock", [["sql", "SQL"], ["redis", "Redis"]]);
+    this.rttHint = element("small", {}, this.rttText, " added");
     const preset = ({ name, values }) => {
       const set = () => {
         this.set({ ...values, home: this.values().home });
         this.node.dispatchEvent(new Event("input", { bubbles: true }));
       };
-      return element("button", { type: "button", class: "quiet", onclick: set }, name);
+      const button = element("button", { type: "button", class: "quiet", onclick: set }, name);
+      return { button, isDistant: values.rtt_ms > 0 };
     };
+    this.presets = PRESETS.map(preset);
     const fields = Object.values(this.inputs);
     this.node = element("div", { class: "settings" },
-      element("div", { class: "presets", role: "group", "aria-label": "Examples" }, PRESETS.map(preset)),
+      element("div", { class: "presets", role: "group", "aria-label": "Examples" }, this.presets.map(({ button }) => button)),
       element("div", { class: "fields" }, fields.slice(0, 3).map((input) => input.parentNode), this.replicas),
       this.sum,
       element("details", {}, element("summary", {}, "More settings"),
         element("div", { class: "fields" }, fields[3].parentNode, this.home,
           element("div", { class: "field" },
-            element("label", { for: `${prefix}-rtt` }, "Round trip"), this.rtt, element("small", {}, this.rttText, " added")),
+            element("label", { for: `${prefix}-rtt` }, "Round trip"), this.rtt, this.rttHint),
           element("label", { class: "check", for: `${prefix}-guard` }, this.guard,
             element("span", {}, "Guard", element("small", {}, "The store refuses the write of a holder that lost its lock."))))));
     this.set(STANDARD);
@@ -94,7 +97,7 @@ class Settings {
   }
 
   /** Applies the limits of the lab: the browser refuses larger numbers and says which. */
-  limit(limits, servers) {
+  limit({ limits, servers, place }) {
     this.limits = limits;
     for (const key of ["stock", "buyers", "quantity"]) this.inputs[key].max = limits[key];
     for (const radio of this.replicas.querySelectorAll("input")) {
@@ -104,7 +107,17 @@ class Settings {
     const radio = this.home.querySelector("[value=redis]");
     radio.disabled = Boolean(redis && !redis.set);
     radio.parentNode.title = radio.disabled ? `Set ${redis.variable} and start the lab again.` : "";
+    if (place.startsWith("sqlite") && !servers.some((server) => server.set)) this.disableDistance(servers);
     this.check();
+  }
+
+  /** Without a server, the lab refuses a race with a round trip. */
+  disableDistance(servers) {
+    const variables = ["DATABASE_URL", ...servers.map((server) => server.variable)].join(" or ");
+    const reason = `Nothing to delay: SQLite is part of the process. Set ${variables} and start the lab again.`;
+    const distant = this.presets.filter(({ isDistant }) => isDistant).map(({ button }) => button);
+    for (const control of [this.rtt, ...distant]) Object.assign(control, { disabled: true, title: reason });
+    this.rttHint.replaceChildren(reason);
   }
 
   check() {
@@ -144,6 +157,10 @@ function follow(id, onEvent) {
     onEvent(race, message.type);
   };
   for (const type of ["plan", "start", "tick", "row", "end"]) source.addEventListener(type, add);
+  source.onopen = () => {
+    race.problem = null;
+    onEvent(race, "open");
+  };
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) {
       race.isGone = !race.end;
@@ -258,10 +275,14 @@ class RaceTab {
     const strategies = chosen === "all" ? "all" : [chosen];
     try {
       const { id } = await request("POST", "/lab/races", { strategies, ...this.settings.values() });
-      lab.follow(id, { tab: this });
+      lab.follow(id, { tab: this, isRunning: true });
     } catch (problem) {
       const id = problem.code === "race-running" && problem.body?.id;
-      const show = id && element("button", { type: "button", class: "link", onclick: () => lab.follow(id, {}) }, "Show it");
+      const open = () => {
+        showProblem(this.problem, null);
+        lab.open(id);
+      };
+      const show = id && element("button", { type: "button", class: "link", onclick: open }, "Show it");
       showProblem(this.problem, problem, " ", show);
       this.form.scrollIntoView({ block: "nearest" });
     }

@@ -72,7 +72,7 @@ function smallFigure(name) {
   return { node, set };
 }
 
-/** The view of one run. `next(row)`: an element below the verdict. */
+/** The view of one run. `next(row)`: an element below the verdict, as soon as the race has ended. */
 class RunView {
   constructor({ next } = {}) {
     this.next = next;
@@ -93,7 +93,7 @@ class RunView {
       refused: smallFigure("Refused (409)"),
       waits: smallFigure("Waiting for locks, ms per s"),
     };
-    this.verdict = element("div", { role: "status" });
+    this.verdict = element("div", { role: "status", "aria-atomic": "false" });
     this.evidence = element("div");
     const nodes = (group) => Object.values(group).map((each) => each.node);
     const head = element("header", { class: "run-head" }, this.title, this.state);
@@ -148,8 +148,14 @@ class RunView {
     this.figures.waits.set(formatMs(waits.at(-1)), waits);
     if (this.shownRow !== row) {
       this.shownRow = row;
-      this.verdict.replaceChildren(...(row ? [verdictCard(row, this.next?.(row))] : []));
+      this.hasNext = false;
+      this.verdict.replaceChildren(...(row ? [verdictCard(row)] : []));
       this.evidence.replaceChildren(...(row?.evidence ? [evidenceCard(row)] : []));
+    }
+    // Until the race has ended, the lab refuses the next one.
+    if (row && race.end && !this.hasNext) {
+      this.hasNext = true;
+      if (this.next) this.verdict.firstChild.append(this.next(row));
     }
   }
 
@@ -167,8 +173,13 @@ class RunView {
   }
 }
 
+/** A finding starts with its count. The ids in it are no numbers. */
+function withGroupedCount(finding) {
+  return finding.replace(/^\d+/, (count) => formatNumber(Number(count)));
+}
+
 /** The verdict in words, with everything that contradicts it. */
-function verdictCard(row, next) {
+function verdictCard(row) {
   const { text, tone } = verdictOf(row);
   const list = (items) => items?.length > 0 && element("ul", {}, items.map((item) => element("li", {}, item)));
   const counts = (name, counts) => {
@@ -181,10 +192,9 @@ function verdictCard(row, next) {
     element("span", { class: "badge" }, text),
     element("p", { class: "headline" }, row.headline),
     element("p", {}, row.sentence),
-    list(row.findings),
+    list(row.findings?.map(withGroupedCount)),
     list([...(row.remarks ?? []), ...locks.filter(Boolean)]),
-    row.evidence ? null : element("p", { class: "dim" }, withCode(row.why ?? "")),
-    next);
+    row.evidence ? null : element("p", { class: "dim" }, withCode(row.why ?? "")));
 }
 
 function evidenceCard(row) {

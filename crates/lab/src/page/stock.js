@@ -26,7 +26,10 @@ function plainTable(name, columns, rows) {
       element("tbody", {}, rows.map((row) => element("tr", { class: row.type }, row.map(cell))))));
 }
 
-/** A form of a few fields. `fields`: `[key, title, attributes]`. The curl line follows the input. */
+/**
+ * A form of a few fields. `fields`: `[key, title, attributes]`. `send` returns the answer: a line or a list
+ * of lines. The curl line follows the input.
+ */
 function smallForm({ name, title, fields, send, curl }) {
   const line = commandLine(`the curl line of ${name}`);
   const answer = element("div", { role: "status" });
@@ -38,7 +41,8 @@ function smallForm({ name, title, fields, send, curl }) {
     event.preventDefault();
     showProblem(problem, null);
     try {
-      answer.replaceChildren(element("p", { class: "answer" }, await send(values())));
+      const lines = [await send(values())].flat();
+      answer.replaceChildren(...lines.map((line) => element("p", { class: "answer" }, line)));
     } catch (error) {
       answer.replaceChildren();
       showProblem(problem, error);
@@ -135,10 +139,13 @@ class StockTab {
   }
 
   showLedger(next) {
+    const { sku, details, movements } = this;
     const older = async () => {
       try {
-        const page = await request("GET", `${skuPath(this.sku)}/movements?limit=${LEDGER_PAGE}&cursor=${encodeURIComponent(next)}`);
-        this.movements.push(...page.movements);
+        const page = await request("GET", `${skuPath(sku)}/movements?limit=${LEDGER_PAGE}&cursor=${encodeURIComponent(next)}`);
+        // Another SKU is shown, or this one was read again.
+        if (this.details !== details || this.movements !== movements) return;
+        movements.push(...page.movements);
         this.showLedger(page.next_cursor);
       } catch (problem) {
         showProblem(place, problem);
@@ -162,7 +169,7 @@ class StockTab {
       const by = movement.strategy ? ` by ${movement.strategy}` : movement.reason ? `: ${movement.reason}` : "";
       return `${movement.kind} ${formatNumber(movement.delta)} of ${movement.sku} in ${movement.warehouse}${by}, at ${movement.created_at}, then ${formatNumber(movement.available_after)} available`;
     });
-    return [`${found.status}. `, ...lines].join("");
+    return [`${found.status}.`, ...lines];
   }
 
   deductForm(sku) {
