@@ -2,6 +2,15 @@
 
 from browser import LONG, RACE_SECONDS, PageTest, until
 
+# Collects the labels of the button that starts a race.
+LABELS = """
+window.labels = [];
+new MutationObserver(() => {
+    const label = document.querySelector("#race-form [type=submit]")?.textContent;
+    if (label && label !== labels.at(-1)) labels.push(label);
+}).observe(document, {subtree: true, childList: true, characterData: true});
+"""
+
 
 class Race(PageTest):
     def start(self, strategy, **values):
@@ -97,11 +106,15 @@ class Race(PageTest):
         self.lab.race(["no-lock", "single-sql"])
         race = self.start("for-update", **LONG)
         before = self.running()
+        observer = self.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": LABELS})
+        self.addCleanup(self.browser.execute_cdp_cmd, "Page.removeScriptToEvaluateOnNewDocument", observer)
         self.browser.get(self.lab.url + "/")
         self.assertGreaterEqual(until("it is shown again", self.running), before)
         until("the older race is shown", lambda: "over" in self.browser.one("#compare-results").get_attribute("textContent"))
         self.assertEqual(self.lab.state(race), "running")
         until("the button says so", lambda: self.browser.button("The race is running"))
+        labels = self.browser.execute_script("return labels")
+        self.assertEqual(labels.count("Start the race"), 1, labels)
         self.assertEqual(self.browser.one("#race-form [name=stock]").get_attribute("value"), str(LONG["stock"]))
         self.browser.button("Stop the race").click()
         self.assertEqual(self.lab.wait_for_end(race), "stopped")
