@@ -6,7 +6,9 @@ use std::time::Duration;
 use reqwest::{Method, Url};
 use rstest::rstest;
 use serde_json::json;
+use stocklock::ports::StoreError;
 use stocklock::store::Stores;
+use stocklock_testkit::assert_matches;
 use tokio::time::Instant;
 
 use super::{applied_audit, assert_exact, assert_sold, command, create, flush, order, run, sell};
@@ -275,6 +277,40 @@ async fn interrupted_binding_is_completed() {
         stores.store.confirm_redis(0).await.unwrap();
         assert!(bound_id(fixture.redis_url().unwrap()).await.is_some());
     }
+}
+
+/// Otherwise another process writes the missing key, and sells from the old levels.
+#[tokio::test]
+async fn redis_is_not_adopted_before_old_levels_are_deleted() {
+    let redis = PrivateServer::redis(&[]).await;
+    let fixture = Fixture::new(Backend::Sqlite).await;
+    let fixture = fixture.with(redis_options(redis.url()));
+    fixture.put(SKU, 10).await;
+    sell(&fixture, SKU, 1).await;
+    fixture.settle().await;
+    let keys: Vec<String> = command(redis.url(), &["KEYS", "binding:*"]).await;
+    command::<()>(redis.url(), &["DEL", &keys[0]]).await;
+    let levels: Vec<String> = command(redis.url(), &["KEYS", "stock:*"]).await;
+    assert_eq!(levels.len(), 1, "{levels:?}");
+    command::<()>(redis.url(), &["HSET", &levels[0], "on_hand", "14"]).await;
+    write(&fixture, "UPDATE redis_binding SET run_id = 'another'").await;
+
+    let open = || {
+        let redis = redis_options(redis.url());
+        let stores = Stores::open(&fixture.url, &options(2), Some(redis));
+        stores.expect("valid URLs").store
+    };
+    command::<()>(redis.url(), &["ACL", "SETUSER", "default", "-unlink"]).await;
+    let failed = open().adopt_redis().await;
+    assert!(failed.is_err(), "{failed:?}");
+    command::<()>(redis.url(), &["ACL", "SETUSER", "default", "+unlink"]).await;
+    let refused = open().confirm_redis(0).await;
+    assert_matches!(refused, Err(StoreError::NotBound(_)));
+    assert!(open().adopt_redis().await.unwrap());
+    fixture.store.confirm_redis(0).await.unwrap();
+    sell(&fixture, SKU, 1).await;
+    fixture.settle().await;
+    assert_exact(&fixture, SKU, 2, 8).await;
 }
 
 /// Locks may use a Redis that has no stock; it stays empty.

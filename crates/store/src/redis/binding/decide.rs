@@ -164,10 +164,14 @@ impl Binding {
         new: BoundRedis,
     ) -> Result<bool, StoreError> {
         let keys = self.keys().await?;
-        // First, so that replicas with another Redis stop to sell.
+        // Before the row: if this process ends after it has written the row, another one may write a
+        // missing key, and then uses the levels that it finds. To load a level again is always safe.
+        server::delete_all(connection, &keys.levels_pattern()).await?;
+        // Before the key, so that replicas with another Redis stop to sell.
         if !self.sql.bind_redis(row, &new).await? {
             return Ok(false);
         }
+        // Replicas that had used this Redis may have loaded levels until they found the new row.
         server::delete_all(connection, &keys.levels_pattern()).await?;
         server::write(connection, keys, &new, None).await?;
         Ok(true)
