@@ -52,6 +52,7 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
+    upstream: Arc<Mutex<String>>,
     modes: mpsc::Sender<(Mode, oneshot::Sender<()>)>,
     triggers: Arc<Triggers>,
     _acceptor: AbortOnDropHandle<()>,
@@ -63,10 +64,11 @@ impl Proxy {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let listener = TcpListener::bind(address).await.expect("the port is free");
         let triggers = Arc::<Triggers>::default();
+        let upstream = Arc::new(Mutex::new(upstream.into()));
         let (modes, new_modes) = mpsc::channel(1);
         let acceptor = Acceptor {
             address,
-            upstream: upstream.into(),
+            upstream: Arc::clone(&upstream),
             mode: watch::Sender::new(Mode::Pass),
             stranded: Vec::new(),
             triggers: Arc::clone(&triggers),
@@ -74,6 +76,7 @@ impl Proxy {
         };
         Self {
             address,
+            upstream,
             modes,
             triggers,
             _acceptor: AbortOnDropHandle::new(tokio::spawn(acceptor.run(listener, new_modes))),
@@ -110,6 +113,13 @@ impl Proxy {
     /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Closes open connections. New ones lead to the server at `upstream` (`host:port`).
+    pub async fn lead_to(&self, upstream: impl Into<String>) {
+        *lock(&self.upstream) = upstream.into();
+        self.set(Mode::Refuse).await;
+        self.set(Mode::Pass).await;
     }
 
     /// Changes the mode, and returns once it is in effect.
@@ -163,7 +173,7 @@ impl Proxy {
 /// The task that owns the listener and every connection.
 struct Acceptor {
     address: SocketAddr,
-    upstream: String,
+    upstream: Arc<Mutex<String>>,
     /// The mode of the connections that are not stranded.
     mode: watch::Sender<Mode>,
     /// The modes of stranded connections, which never change.
@@ -205,7 +215,7 @@ impl Acceptor {
     }
 
     fn connect(&mut self, client: TcpStream) {
-        let upstream = self.upstream.clone();
+        let upstream = lock(&self.upstream).clone();
         let mode = self.mode.subscribe();
         let triggers = Arc::clone(&self.triggers);
         self.connections.spawn(async move {

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::Method;
+use reqwest::{Method, Url};
 use rstest::rstest;
 use serde_json::json;
+use stocklock::ports::StoreError;
 use stocklock::store::Stores;
+use stocklock_testkit::assert_matches;
 use tokio::time::Instant;
 
 use super::{applied_audit, assert_exact, assert_sold, command, create, flush, order, run, sell};
@@ -14,6 +16,7 @@ use crate::faults::{send, until};
 use crate::store_contract::fixture::{Fixture, On, Raw, options, redis_options};
 use crate::support::app::{Answer, TestApp};
 use crate::support::process::Process;
+use crate::support::proxy::Proxy;
 use crate::support::services::{Backend, PrivateServer, fresh_database, fresh_redis};
 
 const SKU: &str = "a";
@@ -167,13 +170,53 @@ async fn stock_is_loaded_from_sql_after_a_loss_if_configured() {
     assert_sold(&applied_audit(&app, SKU).await, 1);
     redis.kill9();
     redis.restart().await;
+    let restarted = Instant::now();
     is_answered(&app, 200, "").await;
+    // Before that, no replica knows that the others do not sell in the previous Redis.
+    assert!(restarted.elapsed() > Duration::from_secs(4));
     for replica in 0..2 {
-        let body = json!({ "sku": SKU });
-        send(app.deduct(replica, "redis-watch", &body)).await.ok();
+        until("the replica uses the Redis", async || {
+            let body = json!({ "sku": SKU });
+            send(app.deduct(replica, "redis-watch", &body)).await.status == 200
+        })
+        .await;
     }
     assert_sold(&applied_audit(&app, SKU).await, 4);
     app.stop().await;
+}
+
+/// A DNS name leads one replica, which has sold before, to an empty Redis.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn empty_redis_is_not_used_while_another_replica_sells() {
+    let database = fresh_database(Backend::Sqlite).await;
+    let (first, second) = (fresh_redis().await, PrivateServer::redis(&[]).await);
+    let (address, url) = Proxy::before(&first.url).await;
+    let seller = replica(&database.url, &first.url, &[]).await;
+    let moved = replica(&database.url, &url, &["--on-redis-loss", "reload"]).await;
+    create(&seller, SKU, 100).await;
+    sold(&seller).await;
+    sold(&moved).await;
+    let to = Url::parse(second.url()).expect("a URL");
+    let port = to.port().expect("a port");
+    address.lead_to(format!("127.0.0.1:{port}")).await;
+
+    let (started, mut sales) = (Instant::now(), 2);
+    // Longer than an abandoned Redis is waited for.
+    while started.elapsed() < Duration::from_secs(7) {
+        // The outcome of an order that finds its connection closed is unknown.
+        let refused = buy(&moved).await;
+        assert!([503, 504].contains(&refused.status), "{refused:?}");
+        if sales < 50 {
+            sold(&seller).await;
+            sales += 1;
+        }
+    }
+    assert_eq!(bound_id(second.url()).await, None);
+    assert_sold(&applied_audit(&seller, SKU).await, sales);
+    seller.stop().await;
+    is_answered(&moved, 200, "").await;
+    assert_sold(&applied_audit(&moved, SKU).await, sales + 1);
+    moved.stop().await;
 }
 
 #[tokio::test]
@@ -234,6 +277,40 @@ async fn interrupted_binding_is_completed() {
         stores.store.confirm_redis(0).await.unwrap();
         assert!(bound_id(fixture.redis_url().unwrap()).await.is_some());
     }
+}
+
+/// Otherwise another process writes the missing key, and sells from the old levels.
+#[tokio::test]
+async fn redis_is_not_adopted_before_old_levels_are_deleted() {
+    let redis = PrivateServer::redis(&[]).await;
+    let fixture = Fixture::new(Backend::Sqlite).await;
+    let fixture = fixture.with(redis_options(redis.url()));
+    fixture.put(SKU, 10).await;
+    sell(&fixture, SKU, 1).await;
+    fixture.settle().await;
+    let keys: Vec<String> = command(redis.url(), &["KEYS", "binding:*"]).await;
+    command::<()>(redis.url(), &["DEL", &keys[0]]).await;
+    let levels: Vec<String> = command(redis.url(), &["KEYS", "stock:*"]).await;
+    assert_eq!(levels.len(), 1, "{levels:?}");
+    command::<()>(redis.url(), &["HSET", &levels[0], "on_hand", "14"]).await;
+    write(&fixture, "UPDATE redis_binding SET run_id = 'another'").await;
+
+    let open = || {
+        let redis = redis_options(redis.url());
+        let stores = Stores::open(&fixture.url, &options(2), Some(redis));
+        stores.expect("valid URLs").store
+    };
+    command::<()>(redis.url(), &["ACL", "SETUSER", "default", "-unlink"]).await;
+    let failed = open().adopt_redis().await;
+    assert!(failed.is_err(), "{failed:?}");
+    command::<()>(redis.url(), &["ACL", "SETUSER", "default", "+unlink"]).await;
+    let refused = open().confirm_redis(0).await;
+    assert_matches!(refused, Err(StoreError::NotBound(_)));
+    assert!(open().adopt_redis().await.unwrap());
+    fixture.store.confirm_redis(0).await.unwrap();
+    sell(&fixture, SKU, 1).await;
+    fixture.settle().await;
+    assert_exact(&fixture, SKU, 2, 8).await;
 }
 
 /// Locks may use a Redis that has no stock; it stays empty.

@@ -106,7 +106,9 @@ impl Binding {
             Step::Use => return Ok(Some(Now::Bound(row))),
             Step::Refuse(why) => return self.recover(connection, why, &row, &found).await,
             Step::Follow => {
-                if let Err(why) = self.is_abandoned(&row, &found) {
+                if !self.has_seen_latest(&row, &found)
+                    && let Err(why) = self.is_abandoned(&row, &found)
+                {
                     return Ok(Some(Now::Refused(why)));
                 }
                 if found.run_id != row.run_id {
@@ -162,10 +164,14 @@ impl Binding {
         new: BoundRedis,
     ) -> Result<bool, StoreError> {
         let keys = self.keys().await?;
-        // First, so that replicas with another Redis stop to sell.
+        // Before the row: if this process ends after it has written the row, another one may write a
+        // missing key, and then uses the levels that it finds. To load a level again is always safe.
+        server::delete_all(connection, &keys.levels_pattern()).await?;
+        // Before the key, so that replicas with another Redis stop to sell.
         if !self.sql.bind_redis(row, &new).await? {
             return Ok(false);
         }
+        // Replicas that had used this Redis may have loaded levels until they found the new row.
         server::delete_all(connection, &keys.levels_pattern()).await?;
         server::write(connection, keys, &new, None).await?;
         Ok(true)
@@ -192,16 +198,19 @@ impl Binding {
         Err(StoreError::Aborted(why.into()))
     }
 
-    /// Whether no other replica uses the Redis in the row, or the one that was found, with another
-    /// database. At once if this process has used the same, and has seen the latest beat.
-    fn is_abandoned(&self, row: &BoundRedis, found: &Found) -> Result<(), Refusal> {
-        let mut state = self.state();
+    /// Whether this process has used the Redis in the row, and has seen the latest beat of the key.
+    /// Only for a key with the id of the row: a missing key has no beat.
+    fn has_seen_latest(&self, row: &BoundRedis, found: &Found) -> bool {
         let is_older = found.run_id != row.run_id && found.beat <= row.beat;
         let has_seen =
             |last: &BoundRedis| is_same(last, row) && (last.beat >= found.beat || is_older);
-        if state.last.as_ref().is_some_and(has_seen) {
-            return Ok(());
-        }
+        self.state().last.as_ref().is_some_and(has_seen)
+    }
+
+    /// Whether no other replica uses the Redis in the row, or the one that was found, with another
+    /// database: for [`ABANDONED_AFTER`], neither the row nor the key has changed.
+    fn is_abandoned(&self, row: &BoundRedis, found: &Found) -> Result<(), Refusal> {
+        let mut state = self.state();
         let seen = (row.clone(), found.beat);
         let unchanged_since = match &state.watched {
             Some((watched, since)) if *watched == seen => Some(*since),
