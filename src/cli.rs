@@ -16,6 +16,7 @@ mod race;
 mod repair;
 mod replica;
 mod serve;
+mod servers;
 
 use self::inherit::Inherited;
 use crate::config::{Config, DatabaseConfig, LogConfig, LogFormat};

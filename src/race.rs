@@ -54,7 +54,7 @@ pub(crate) struct Race {
     pub(crate) replicas: u32,
     /// The round trip to add between the replicas and their servers.
     pub(crate) rtt: Option<Duration>,
-    /// Running replicas that are used instead of new ones.
+    /// Running replicas that [`race_on`] uses instead of new ones.
     pub(crate) targets: Vec<Target>,
 }
 

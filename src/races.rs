@@ -184,7 +184,10 @@ impl Running {
             let events = recording.events().len();
             self.progress.send_modify(|progress| progress.0 = events);
         };
-        let delayed = race.delay(&settings.servers).await?;
+        let delayed = tokio::select! {
+            delayed = race.delay(&settings.servers) => delayed?,
+            () = self.stop.cancelled() => return Err(RaceFailure::Stopped),
+        };
         let report = race
             .run(settings, delayed.as_ref(), &observer, &self.stop)
             .await?;

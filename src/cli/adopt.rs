@@ -2,9 +2,8 @@
 
 use clap::Args;
 
-use super::{Failure, migrate, start_logging};
-use crate::app::open_stores;
-use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
+use super::servers::ServerArgs;
+use super::{Failure, migrate};
 
 /// Use the stock in this Redis from now on
 #[derive(Debug, Args)]
@@ -13,21 +12,9 @@ pub struct AdoptArgs {
     #[arg(long)]
     yes: bool,
 
-    /// The database.
+    /// The servers.
     #[command(flatten)]
-    database: DatabaseConfig,
-
-    /// The Redis.
-    #[command(flatten)]
-    services: ServicesConfig,
-
-    /// The limits.
-    #[command(flatten)]
-    limits: Limits,
-
-    /// The log.
-    #[command(flatten)]
-    log: LogConfig,
+    servers: ServerArgs,
 }
 
 const WHAT_HAPPENS: &str = "\
@@ -39,19 +26,15 @@ The stock of this ledger will be sold in the Redis that REDIS_URL names, and in 
 
 /// Adopts, or prints what that means.
 pub(super) async fn adopt(args: AdoptArgs) -> Result<(), Failure> {
-    start_logging(&args.log)?;
-    let stores = open_stores(&args.database, &args.services, &args.limits);
-    let stores = stores.map_err(Failure::Setting)?;
-    if !stores.have_redis() {
-        let problem = "REDIS_URL is not set; adopt needs the Redis that will have the stock";
-        return Err(Failure::Setting(problem.to_owned()));
-    }
+    let stores = args
+        .servers
+        .open_with_redis("adopt needs the Redis that will have the stock")?;
     println!("{WHAT_HAPPENS}");
     if !args.yes {
         let why = "nothing was changed; run `stocklock adopt --yes` to do this";
         return Err(Failure::Other(why.to_owned()));
     }
-    migrate(&args.database).await?;
+    migrate(&args.servers.database).await?;
     let adopted = stores.store.adopt_redis().await;
     stores.store.close().await;
     match adopted {

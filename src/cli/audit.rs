@@ -4,9 +4,8 @@ use std::io::{self, Write as _};
 
 use clap::Args;
 
-use super::{Failure, start_logging};
-use crate::app::open_stores;
-use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
+use super::Failure;
+use super::servers::ServerArgs;
 use crate::http::audit_line;
 use stocklock_core::ports::StoreError;
 use stocklock_core::stock::{Audit, Sku};
@@ -28,21 +27,9 @@ pub struct AuditArgs {
     #[arg(long)]
     fail_on_drift: bool,
 
-    /// The database.
+    /// The servers.
     #[command(flatten)]
-    database: DatabaseConfig,
-
-    /// Redis, if stock lives there.
-    #[command(flatten)]
-    services: ServicesConfig,
-
-    /// The limits.
-    #[command(flatten)]
-    limits: Limits,
-
-    /// The log.
-    #[command(flatten)]
-    log: LogConfig,
+    servers: ServerArgs,
 }
 
 pub(super) fn sku(text: &str) -> Result<Sku, String> {
@@ -51,9 +38,7 @@ pub(super) fn sku(text: &str) -> Result<Sku, String> {
 
 /// Audits, and prints what it finds.
 pub(super) async fn audit(args: AuditArgs) -> Result<(), Failure> {
-    start_logging(&args.log)?;
-    let stores = open_stores(&args.database, &args.services, &args.limits);
-    let stores = stores.map_err(Failure::Setting)?;
+    let stores = args.servers.open()?;
     let wrong = print_audits(&args, &stores).await;
     stores.store.close().await;
     let found = wrong?;

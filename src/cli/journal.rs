@@ -3,9 +3,8 @@
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::{Failure, start_logging};
-use crate::app::open_stores;
-use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
+use super::Failure;
+use super::servers::ServerArgs;
 use stocklock_store::RejectedEntry;
 
 /// Inspect the journals of the stock in Redis
@@ -18,33 +17,15 @@ pub enum JournalCommand {
 /// The servers to ask.
 #[derive(Debug, Args)]
 pub struct RejectedArgs {
-    /// The database.
+    /// The servers.
     #[command(flatten)]
-    database: DatabaseConfig,
-
-    /// Redis.
-    #[command(flatten)]
-    services: ServicesConfig,
-
-    /// The limits.
-    #[command(flatten)]
-    limits: Limits,
-
-    /// The log.
-    #[command(flatten)]
-    log: LogConfig,
+    servers: ServerArgs,
 }
 
 impl JournalCommand {
     pub(super) async fn run(self) -> Result<(), Failure> {
         let Self::Rejected(args) = self;
-        start_logging(&args.log)?;
-        let stores = open_stores(&args.database, &args.services, &args.limits);
-        let stores = stores.map_err(Failure::Setting)?;
-        if !stores.have_redis() {
-            let problem = "REDIS_URL is not set; the journals are in Redis";
-            return Err(Failure::Setting(problem.to_owned()));
-        }
+        let stores = args.servers.open_with_redis("the journals are in Redis")?;
         let found = stores.rejected_entries().await;
         stores.store.close().await;
         let found = found.map_err(|error| Failure::Other(format!("cannot list: {error}")))?;

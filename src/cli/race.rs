@@ -55,7 +55,11 @@ pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
         report = &mut racing => report?,
         _ = tokio::signal::ctrl_c() => {
             stop.cancel();
-            racing.await?
+            // A second Ctrl-C kills the replicas.
+            tokio::select! {
+                report = racing => report?,
+                _ = tokio::signal::ctrl_c() => return Err(RaceFailure::Stopped.into()),
+            }
         }
     };
     print!("{}", report.table(args.table()));
@@ -135,8 +139,15 @@ async fn race_on_new_replicas(
         drain_limit: settings.limits.drain_limit_ms,
     };
     let race = args.race();
-    let delayed = race.delay(&race_settings.servers).await?;
-    migrate(&database).await?;
+    let prepare = async {
+        let delayed = race.delay(&race_settings.servers).await?;
+        migrate(&database).await?;
+        Ok::<_, Failure>(delayed)
+    };
+    let delayed = tokio::select! {
+        delayed = prepare => delayed?,
+        () = stop.cancelled() => return Err(RaceFailure::Stopped.into()),
+    };
     if !args.quiet {
         match &delayed {
             None => eprintln!("racing on {}", args.place()),

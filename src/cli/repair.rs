@@ -3,10 +3,9 @@
 
 use clap::Args;
 
+use super::Failure;
 use super::audit::sku;
-use super::{Failure, start_logging};
-use crate::app::open_stores;
-use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
+use super::servers::ServerArgs;
 use stocklock_core::stock::Sku;
 use stocklock_store::{Repair, Repaired, Stores};
 
@@ -17,28 +16,14 @@ pub struct RepairArgs {
     #[arg(long, value_name = "SKU", value_parser = sku)]
     sku: Sku,
 
-    /// The database.
+    /// The servers.
     #[command(flatten)]
-    database: DatabaseConfig,
-
-    /// The Redis.
-    #[command(flatten)]
-    services: ServicesConfig,
-
-    /// The limits.
-    #[command(flatten)]
-    limits: Limits,
-
-    /// The log.
-    #[command(flatten)]
-    log: LogConfig,
+    servers: ServerArgs,
 }
 
 /// Repairs, and prints what it did in each warehouse.
 pub(super) async fn repair(args: RepairArgs) -> Result<(), Failure> {
-    start_logging(&args.log)?;
-    let stores = open_stores(&args.database, &args.services, &args.limits);
-    let stores = stores.map_err(Failure::Setting)?;
+    let stores = args.servers.open()?;
     let repaired = repair_sku(&stores, &args.sku).await;
     stores.store.close().await;
     repaired

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, value_parser};
 
 use crate::cli::inherit::Inherited;
-use crate::config::{DatabaseConfig, Limits, LogConfig, ServicesConfig};
+use crate::cli::servers::ServerArgs;
 use crate::race::Race;
 use stocklock_core::stock::Home;
 use stocklock_core::strategy::Safeguards;
@@ -108,24 +108,7 @@ pub struct RaceArgs {
 
     /// The settings of the replicas.
     #[command(flatten)]
-    pub(super) settings: Inherited<ReplicaSettings>,
-}
-
-/// The settings that the replicas inherit.
-#[derive(Debug, Args)]
-pub(super) struct ReplicaSettings {
-    /// The database.
-    #[command(flatten)]
-    pub(super) database: DatabaseConfig,
-    /// The servers beside the database.
-    #[command(flatten)]
-    pub(super) services: ServicesConfig,
-    /// The limits.
-    #[command(flatten)]
-    pub(super) limits: Limits,
-    /// The log.
-    #[command(flatten)]
-    pub(super) log: LogConfig,
+    pub(super) settings: Inherited<ServerArgs>,
 }
 
 /// Whether a safeguard is used.

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::buyers::Sale;
 use super::event::{Event, Observer, Tick};
@@ -15,6 +15,9 @@ use stocklock_core::strategy::{Strategy, Tier};
 
 /// The time between two ticks, and between two readings of the counter.
 const TICK: Duration = Duration::from_millis(200);
+
+/// A counter that is older is not shown.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The time between two readings of the metrics, which are a longer text.
 const METRICS: Duration = Duration::from_secs(1);
@@ -110,13 +113,16 @@ impl<'a> Live<'a> {
         (self.observer)(Event::Tick(tick));
     }
 
-    /// Reads the counter from the first replica.
+    /// Reads the counter from the first replica. While that does not answer, the counter is not known.
     async fn read_counter(&self) -> Infallible {
         let mut client = ReplicaClient::new(&self.targets[0]);
         loop {
-            // While the replica does not answer, the counter is not known; the run goes on.
-            let left = client.on_hand(&self.sale.sku).await.ok();
-            self.shown().left = left;
+            let answered = timeout(PATIENCE, client.on_hand(&self.sale.sku)).await;
+            if answered.is_err() {
+                // The connection still waits for the answer.
+                client = ReplicaClient::new(&self.targets[0]);
+            }
+            self.shown().left = answered.ok().and_then(Result::ok);
             sleep(TICK).await;
         }
     }
