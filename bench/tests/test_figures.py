@@ -26,7 +26,7 @@ def run(connections: int, rate: float) -> Run:
 
 def void(answered: int, sold: int, *, drift: int = 0, unsafe: bool = False) -> str | None:
     audit = Audit(sold, drift, pending=0, consistent=drift == 0)
-    return why_void(run(4, 1) | {"answered": answered}, audit, unsafe=unsafe)
+    return why_void(run(4, 1) | {"answered": answered}, audit, 4, unsafe=unsafe)
 
 
 class LoadTools(unittest.TestCase):
@@ -85,7 +85,7 @@ class Claims(unittest.TestCase):
         def results(rate: float) -> dict[str, Any]:
             # The best of each round counts, and the median of the rounds.
             rounds = [{"service": [run(1, 20), run(16, rate * speed)]} for speed in (1, 2, 9)]
-            return {"against_direct": {"MariaDB": rounds}, "redis": []}
+            return {"against_direct": {"MariaDB": rounds}, "redis": [], "parts": {}}
 
         for ratio, reached in ((0.9, True), (0.89, False)):
             ((line, verdict),) = claims.compare(results(100 * ratio), results(100))
