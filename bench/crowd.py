@@ -12,7 +12,7 @@ from .process import BenchError
 from .service import Client, Strategy
 
 # The head of an answer, and the length of its body.
-HEAD = re.compile(rb"HTTP/1\.1 (\d{3}) .*?\r\ncontent-length: (\d+)\r\n.*?\r\n\r\n", re.DOTALL | re.I)
+HEAD = re.compile(rb"HTTP/1\.1 (\d{3}) .*?\r\ncontent-length: (\d+)(?=\r\n).*?\r\n\r\n", re.DOTALL | re.I)
 
 
 class Connection:
