@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--testkit", "starts the servers [target/release/testkit]", RELEASE / "testkit", **file)
     add("--only", "measure only this database; may be repeated", action="append", choices=DATABASES)
     add("--part", "measure only this; may be repeated", action="append", choices=ALL_PARTS)
-    add("--quick", "two rounds and runs of 1 s: not precise", False, action="store_true")
+    add("--quick", "one round, and runs of 1 s: not precise", False, action="store_true")
     add("--rounds", "number of interleaved rounds, at most 20 [5]", **number, choices=range(1, 21))
     add("--output", "for performance.* [docs; target/bench if the bench is limited]", **file)
     add("--render", "measure nothing; write page and charts again", False, action="store_true")
@@ -73,7 +73,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     plan.limits += [f"--rounds {plan.rounds}"] if plan.rounds else []
     plan.parts = plan.part or (COMPARED if plan.against else ALL_PARTS)
     plan.databases = [name for name in DATABASES if name in (plan.only or DATABASES)]
-    rounds, seconds, of_table = (2, 1, 1) if plan.quick else (5, 3, 2)
+    rounds, seconds, of_table = (1, 1, 1) if plan.quick else (5, 3, 2)
     # Of the tables of all strategies.
     counts = (1, 256) if plan.quick else (*CONNECTIONS, *CROWDS)
     plan.pace = {"rounds": plan.rounds or rounds, "seconds": seconds, "table_seconds": of_table,

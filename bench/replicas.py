@@ -72,5 +72,5 @@ def deduct(front: Nginx, strategy: Strategy, connections: int, seconds: float) -
     """Deductions of one SKU with plenty in stock. Then the connections sell another one out, and
     must not sell one unit too many."""
     run = load.deduct(front, strategy, connections, seconds)
-    load.sell_out(front, strategy, int(run["rate"] / 3) + 1, connections, 2)
+    load.sell_out(front, strategy, int(run["rate"] / 4) + 1, connections, 1)
     return run
