@@ -45,17 +45,20 @@ CURVES = """\
 The answers with status 200 per second, of one run each."""
 
 PROFILE = """\
-A flame graph shows it. The release build has debug information, so `perf` can name its functions.
+A flame graph shows where the service spends its time. The release build has the line tables that `perf` needs.
 
 ```sh
-cargo run --release -- lab &          # or with DATABASE_URL, and the release build of your choice
+target/release/stocklock lab &      # on SQLite; DATABASE_URL names another database
 curl -X PUT localhost:8080/stock/hot -H 'Content-Type: application/json' -d '{"on_hand": 100000000}'
-wrk --threads=1 --connections=256 --duration=30s --script=bench/orders.lua http://127.0.0.1:8080 \\
+wrk --threads=1 --connections=256 --duration=20s --script=bench/orders.lua http://127.0.0.1:8080 \\
     -- POST '/stock/deduct?sku=hot&strategy=group-commit' Idempotency-Key "$RANDOM" 1 0 &
 perf record --freq=199 --call-graph=dwarf,16384 --pid="$(pgrep --newest stocklock)" -- sleep 10
-perf script | inferno-collapse-perf | inferno-flamegraph > flame.svg  # cargo install inferno
-perf report --no-children             # the same as text
-```"""
+perf script --no-inline | inferno-collapse-perf | inferno-flamegraph > flame.svg
+perf report --no-inline --no-children
+```
+
+`cargo install inferno` installs the two programs that draw it. `perf report` shows the same as text.
+`make bench-core` measures the parts of a deduction that need no database: parsing, the queue of `group-commit`, and the answer."""
 
 
 def markdown(results: dict[str, Any]) -> str:
