@@ -109,11 +109,15 @@ impl<'a> DeductionRun<'a> {
                 if may_be_recorded && let Some(movement) = self.recorded().await? {
                     self.replay(movement)
                 } else {
-                    return self.refuse(self.insufficient(available), unknown).await;
+                    return self
+                        .refuse(self.deduction.insufficient(available), unknown)
+                        .await;
                 }
             }
             AttemptOutcome::Unrecorded { available } => {
-                return self.refuse(self.insufficient(available), unknown).await;
+                return self
+                    .refuse(self.deduction.insufficient(available), unknown)
+                    .await;
             }
         };
         Ok(Outcome::Done(answer))
@@ -135,13 +139,6 @@ impl<'a> DeductionRun<'a> {
             LateAttempt::Dead => Outcome::Done(Err(refusal)),
             LateAttempt::Alive => Outcome::Retry,
         })
-    }
-
-    fn insufficient(&self, available: i64) -> StockError {
-        StockError::Insufficient {
-            requested: self.deduction.quantity.units(),
-            available,
-        }
     }
 
     async fn recorded(&self) -> Result<Option<Movement>, StoreError> {
