@@ -54,6 +54,7 @@ impl Replica {
         );
         let writes = WritePool::new(limits.max_in_flight as usize);
         let groups = GroupQueue::new(Arc::clone(&store) as _, &policy, Arc::new(TokioSpawn));
+        let sold_out = Arc::clone(groups.sold_out());
         let context = DeductionContext {
             groups,
             store: Arc::clone(&store) as _,
@@ -68,7 +69,7 @@ impl Replica {
             mode,
             replica: config.service.replica_id.clone().unwrap_or_else(replica_id),
             deductor: Arc::new(Deductor::new(context, writes.clone())),
-            levels: LevelService::new(Arc::clone(&store) as _, policy, writes.clone()),
+            levels: LevelService::new(Arc::clone(&store) as _, policy, writes.clone(), sold_out),
             store,
             locks,
             available,

@@ -217,13 +217,13 @@ impl Order {
             key,
         } = self;
         let text = reference.as_ref().map(Remark::as_str);
-        let hash = RequestHash::of_deduction(&sku, &warehouse, quantity, text);
+        let hash = || RequestHash::of_deduction(&sku, &warehouse, quantity, text);
         Deduction {
             operation: OperationId::mint(),
             idempotency: key.map(|key| Idempotency {
                 caller: Caller::anonymous(),
                 key,
-                hash,
+                hash: hash(),
             }),
             sku,
             warehouse,

@@ -13,11 +13,11 @@ use axum::{Extension, Json};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 use super::deduct::{Order, chosen_strategy, strategy};
+use super::error::Fields;
 use super::headers::IDEMPOTENCY_KEY;
 use super::respond::LineErrors;
 use super::{Api, ApiError, BatchJson, StrictQuery, objects, openapi, present, remark};
@@ -75,9 +75,9 @@ pub(super) struct BatchQuery {
 
 /// One answer for each line, in their order.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct BatchAnswer {
+pub(super) struct BatchAnswer<'a> {
     #[schema(value_type = Vec<LineAnswer>)]
-    results: Vec<LineResult>,
+    results: Vec<LineResult<'a>>,
 }
 
 /// The answer to a line.
@@ -114,18 +114,18 @@ struct LineAnswer {
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum LineResult {
+enum LineResult<'a> {
     Deducted {
         status: u16,
         code: &'static str,
         #[serde(flatten)]
-        deducted: Deducted,
+        deducted: &'a Deducted,
     },
-    Refused(Value),
+    Refused(Fields<'a>),
 }
 
-impl From<&Result<Deducted, ApiError>> for LineResult {
-    fn from(result: &Result<Deducted, ApiError>) -> Self {
+impl<'a> From<&'a Result<Deducted, ApiError>> for LineResult<'a> {
+    fn from(result: &'a Result<Deducted, ApiError>) -> Self {
         match result {
             Ok(deducted) => Self::Deducted {
                 status: StatusCode::OK.as_u16(),
@@ -134,7 +134,7 @@ impl From<&Result<Deducted, ApiError>> for LineResult {
                 } else {
                     "deducted"
                 },
-                deducted: deducted.clone(),
+                deducted,
             },
             Err(error) => Self::Refused(error.line()),
         }
@@ -154,7 +154,7 @@ impl From<&Result<Deducted, ApiError>> for LineResult {
     params(BatchQuery),
     request_body(content = BatchBody),
     responses(
-        (status = 200, description = "Each line has its answer", body = BatchAnswer),
+        (status = 200, description = "Each line has its answer", body = BatchAnswer<'_>),
         openapi::ReadErrors, openapi::WriteErrors,
     )
 )]

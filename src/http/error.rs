@@ -1,11 +1,13 @@
 //! Errors: one type, one mapping from the domain, one format (RFC 9457).
 
 use std::any::Any;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::error::Error;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use stocklock_core::ports::StoreError;
 use stocklock_core::stock::{OperationId, StockError};
@@ -20,11 +22,28 @@ pub(super) struct ApiError {
     /// What happened, and what to do.
     pub(super) detail: String,
     /// Additional fields of the body.
-    fields: Value,
+    fields: Vec<(&'static str, Field<'static>)>,
     /// Whether a retry soon makes sense.
     retry_after: bool,
     /// The internal cause, for the log only.
     pub(super) cause: Option<String>,
+}
+
+/// The fields of a body, in the order of their names.
+pub(super) type Fields<'a> = BTreeMap<&'static str, Field<'a>>;
+
+/// The value of a field.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub(super) enum Field<'a> {
+    Text(Cow<'a, str>),
+    Number(i64),
+}
+
+impl<'a, T: Into<Cow<'a, str>>> From<T> for Field<'a> {
+    fn from(text: T) -> Self {
+        Self::Text(text.into())
+    }
 }
 
 impl ApiError {
@@ -34,7 +53,7 @@ impl ApiError {
             status,
             code,
             detail,
-            fields: Value::Null,
+            fields: Vec::new(),
             retry_after: false,
             cause: None,
         }
@@ -53,38 +72,36 @@ impl ApiError {
     /// Why an operation was not carried out. An unknown outcome has the id, to look it up.
     pub(super) fn of_operation(operation: OperationId, error: StockError) -> Self {
         let is_unknown = matches!(error, StockError::OutcomeUnknown { .. });
-        let mut error = Self::from(error);
+        let error = Self::from(error);
         if is_unknown {
-            error.fields = json!({"id": operation});
+            return error.with_id(operation.0);
         }
         error
     }
 
     /// The error with the id of what it is about.
     pub(super) fn with_id(mut self, id: uuid::Uuid) -> Self {
-        self.fields = json!({"id": id});
+        self.fields = vec![("id", id.to_string().into())];
         self
     }
 
     /// The body of the response.
-    pub(super) fn problem(&self, request_id: &str) -> Value {
+    pub(super) fn problem(&self, request_id: &str) -> String {
+        let urn = format!("urn:stocklock:problem:{}", self.code);
         let mut body = self.line();
-        body["type"] = format!("urn:stocklock:problem:{}", self.code).into();
-        body["title"] = self.status.canonical_reason().unwrap_or_default().into();
-        body["request_id"] = request_id.into();
-        body
+        body.insert("type", urn.into());
+        let title = self.status.canonical_reason().unwrap_or_default();
+        body.insert("title", title.into());
+        body.insert("request_id", request_id.into());
+        serde_json::to_string(&body).expect("texts and numbers are JSON")
     }
 
     /// The answer to a line of a batch.
-    pub(super) fn line(&self) -> Value {
-        let mut body = json!({
-            "status": self.status.as_u16(),
-            "detail": self.detail,
-            "code": self.code,
-        });
-        for (name, value) in self.fields.as_object().into_iter().flatten() {
-            body[name] = value.clone();
-        }
+    pub(super) fn line(&self) -> Fields<'_> {
+        let mut body: Fields<'_> = self.fields.iter().cloned().collect();
+        body.insert("status", Field::Number(self.status.as_u16().into()));
+        body.insert("detail", self.detail.as_str().into());
+        body.insert("code", self.code.into());
         body
     }
 }
@@ -130,14 +147,22 @@ impl From<StockError> for ApiError {
             StockError::Insufficient {
                 requested,
                 available,
-            } => json!({"requested": requested, "available": available}),
-            StockError::ExceedsSale { requested, left } => {
-                json!({"requested": requested, "left": left})
+            } => vec![
+                ("requested", Field::Number(*requested)),
+                ("available", Field::Number(*available)),
+            ],
+            StockError::ExceedsSale { requested, left } => vec![
+                ("requested", Field::Number(*requested)),
+                ("left", Field::Number(*left)),
+            ],
+            StockError::WrongHome { home } => vec![("home", home.as_str().into())],
+            StockError::Contended { attempts } => {
+                vec![("attempts", Field::Number((*attempts).into()))]
             }
-            StockError::WrongHome { home } => json!({"home": home}),
-            StockError::Contended { attempts } => json!({"attempts": attempts}),
-            StockError::StrategyUnavailable { strategy, .. } => json!({"strategy": strategy}),
-            _ => Value::Null,
+            StockError::StrategyUnavailable { strategy, .. } => {
+                vec![("strategy", (*strategy).into())]
+            }
+            _ => Vec::new(),
         };
         match &error {
             StockError::RequestInFlight

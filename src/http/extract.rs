@@ -32,8 +32,12 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for StrictQuery<T> {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let query = parts.uri.query().unwrap_or_default().as_bytes();
-        let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query));
-        let fields = serde_path_to_error::deserialize(pairs);
+        let pairs = || serde_urlencoded::Deserializer::new(form_urlencoded::parse(query));
+        if let Ok(fields) = T::deserialize(pairs()) {
+            return Ok(Self(fields));
+        }
+        // Only now, because to follow the path to each field takes longer.
+        let fields = serde_path_to_error::deserialize(pairs());
         fields.map(Self).map_err(|error| invalid_field(&error))
     }
 }
@@ -104,6 +108,10 @@ impl<T: DeserializeOwned> StrictJson<T> {
                 Err(error) => not_json(&error),
             });
         }
+        if let Ok(fields) = serde_json::from_slice(&self.bytes) {
+            return Ok(fields);
+        }
+        // As in the query, the path to each field is followed only after an error.
         let mut reader = serde_json::Deserializer::from_slice(&self.bytes);
         let fields = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             if error.inner().is_data() {

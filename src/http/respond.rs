@@ -68,7 +68,7 @@ fn take_error(response: &mut Response) -> Option<ApiError> {
 }
 
 fn write_problem(response: &mut Response, error: &ApiError, id: &str) {
-    let body = error.problem(id).to_string();
+    let body = error.problem(id);
     let headers = response.headers_mut();
     headers.remove(header::CONTENT_LENGTH);
     headers.insert(

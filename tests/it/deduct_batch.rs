@@ -7,8 +7,10 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::app::{Answer, TestApp, send};
+use crate::support::proxy::Proxy;
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::fresh_database;
 
 async fn deduct_all(app: &TestApp, strategy: &str, lines: Value) -> Answer {
     let path = format!("/stock/deduct/batch?strategy={strategy}");
@@ -171,5 +173,23 @@ async fn lines_behind_slow_ones_are_overloaded(
     );
     rival.let_go().await;
     assert_eq!(app.audit("a").await["sold"], 0);
+    app.stop().await;
+}
+
+/// A deduction that is refused alone asks the ledger for its key. One runtime thread: all lines wait when
+/// the first call begins.
+#[rstest]
+#[tokio::test]
+async fn keyed_refusals_need_no_look_up_each(#[values(Mysql, Postgres)] backend: Backend) {
+    let database = fresh_database(backend).await;
+    let (proxy, url) = Proxy::before(&database.url).await;
+    let app = TestApp::on(&url, 1, &[]).await;
+    app.set_level("a", 0).await;
+    let look_up = proxy.cut_before(b"ORDER BY operation_id = ", 1_000);
+    let line = |number| json!({"sku": "a", "key": format!("k-{number}")});
+    let lines: Vec<_> = (0..100).map(line).collect();
+    let refused = results(&app, "group-commit", lines.into()).await;
+    assert_eq!(outcomes(&refused), [(409, "insufficient-stock"); 100]);
+    assert_eq!(look_up.fired(), 0);
     app.stop().await;
 }

@@ -32,6 +32,7 @@ mod redis_race;
 mod replicas;
 mod reversals;
 mod schemathesis;
+mod sold_out;
 mod store_contract;
 mod strategies;
 mod support;

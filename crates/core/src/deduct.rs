@@ -1,7 +1,8 @@
 //! One deduction, from the request to the answer.
 //!
 //! [`Deductor`] runs each deduction in its own task. [`DeductionRun`] makes attempts under one
-//! strategy until the outcome is known. [`WritePool`] bounds the writes that run at once.
+//! strategy until the outcome is known. [`WritePool`] bounds the writes that run at once. [`SoldOut`]
+//! knows which levels need no attempt.
 
 mod deduction_lock;
 mod deductor;
@@ -9,6 +10,7 @@ mod group_queue;
 mod outcome;
 mod retry;
 mod run;
+mod sold_out;
 mod write_pool;
 
 pub use deduction_lock::DeductionLock;
@@ -18,4 +20,5 @@ use outcome::wait_for;
 pub(crate) use outcome::{Outcome, run_to_outcome};
 pub use retry::{Retry, RetryPolicy, Sleep, TokioSleep};
 pub use run::DeductionRun;
+pub use sold_out::SoldOut;
 pub use write_pool::WritePool;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use tokio::time::Instant;
 
-use crate::deduct::{Outcome, RetryPolicy, WritePool, run_to_outcome};
+use crate::deduct::{Outcome, RetryPolicy, SoldOut, WritePool, run_to_outcome};
 use crate::ports::{ChangeOutcome, LevelStore, StoreError};
 use crate::stock::{
     Adjustment, Idempotency, LevelChange, Movement, MovementKind, OperationId, Reversal, Sku,
@@ -55,16 +56,24 @@ pub struct LevelService {
     store: Arc<dyn LevelStore>,
     policy: RetryPolicy,
     writes: WritePool,
+    sold_out: Arc<SoldOut>,
 }
 
 impl LevelService {
-    /// A service whose changes count as writes of `writes`.
+    /// A service whose changes count as writes of `writes`. No refusal of `sold_out` is older than a
+    /// change that was answered.
     #[must_use]
-    pub fn new(store: Arc<dyn LevelStore>, policy: RetryPolicy, writes: WritePool) -> Self {
+    pub fn new(
+        store: Arc<dyn LevelStore>,
+        policy: RetryPolicy,
+        writes: WritePool,
+        sold_out: Arc<SoldOut>,
+    ) -> Self {
         Self {
             store,
             policy,
             writes,
+            sold_out,
         }
     }
 
@@ -76,11 +85,11 @@ impl LevelService {
     /// # Cancel safety
     /// Dropping the future does not stop the change.
     pub async fn set_level(&self, change: LevelChange) -> Result<LevelSet, StockError> {
-        let slot = self.writes.admit(&change.sku)?;
+        let level = (change.sku.clone(), change.warehouse.clone());
         let deadline = change.deadline;
         let Self { store, policy, .. } = self.clone();
         let write = async move { set_level(&*store, &policy, &change).await };
-        self.writes.run(slot, deadline, write).await
+        self.run(level, deadline, write).await
     }
 
     /// Adds units to a level or takes them from it.
@@ -91,11 +100,11 @@ impl LevelService {
     /// # Cancel safety
     /// Dropping the future does not stop the adjustment.
     pub async fn adjust(&self, adjustment: Adjustment) -> Result<Adjusted, StockError> {
-        let slot = self.writes.admit(&adjustment.sku)?;
+        let level = (adjustment.sku.clone(), adjustment.warehouse.clone());
         let deadline = adjustment.deadline;
         let Self { store, policy, .. } = self.clone();
         let write = async move { adjust(&*store, &policy, &adjustment).await };
-        self.writes.run(slot, deadline, write).await
+        self.run(level, deadline, write).await
     }
 
     /// Takes units of a sale back.
@@ -111,7 +120,7 @@ impl LevelService {
         if sale.kind != MovementKind::Deducted {
             return Err(StockError::NotASale);
         }
-        let slot = self.writes.admit(&sale.sku)?;
+        let level = (sale.sku.clone(), sale.warehouse.clone());
         let deadline = reversal.deadline;
         let Self { store, policy, .. } = self.clone();
         let write = async move {
@@ -119,6 +128,24 @@ impl LevelService {
                 reverse_once(&*store, &reversal, &sale, unknown.is_some())
             })
             .await
+        };
+        self.run(level, deadline, write).await
+    }
+
+    /// Runs a change of a level in its own task. Before its caller is answered, the deductions forget
+    /// that the level was sold out.
+    async fn run<T: Send + 'static>(
+        &self,
+        level: (Sku, Warehouse),
+        deadline: Instant,
+        write: impl Future<Output = Result<T, StockError>> + Send + 'static,
+    ) -> Result<T, StockError> {
+        let slot = self.writes.admit(&level.0)?;
+        let sold_out = Arc::clone(&self.sold_out);
+        let write = async move {
+            let changed = write.await;
+            sold_out.forget(&level);
+            changed
         };
         self.writes.run(slot, deadline, write).await
     }

@@ -9,10 +9,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::deduct::DeductionRun;
+use crate::deduct::{DeductionContext, DeductionRun};
 use crate::names::named;
 use crate::ports::{AttemptOutcome, StoreError};
-use crate::stock::Home;
+use crate::stock::{Deduction, Home, StockError};
 
 mod available;
 mod card;
@@ -125,6 +125,18 @@ dependencies! {
 }
 
 impl Strategy {
+    /// The refusal of a deduction that no attempt has been made of, if it needs none.
+    pub(crate) fn known_refusal(
+        self,
+        context: &DeductionContext,
+        deduction: &Deduction,
+    ) -> Option<StockError> {
+        match self {
+            Self::GroupCommit => group_commit::known_refusal(context, deduction),
+            _ => None,
+        }
+    }
+
     /// The name in the API, kebab-case.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -30,8 +30,9 @@ async fn all_of(fixture: &Fixture, batch: &[Deduction], read_first: bool) -> Vec
     outcomes(fixture.subject().deduct_all(batch, read_first).await)
 }
 
+/// The batch has asked the ledger.
 fn short(available: i64) -> AttemptOutcome {
-    AttemptOutcome::Insufficient { available }
+    AttemptOutcome::Unrecorded { available }
 }
 
 #[track_caller]
@@ -213,6 +214,7 @@ async fn many_rows_of_any_length_fit_into_a_batch(
 async fn batches_of_two_replicas_sell_every_unit_once(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
+    use AttemptOutcome::{Insufficient, Unrecorded};
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 150).await;
     let stores = [(); 4].map(|()| open(&fixture.url, 4));
@@ -227,7 +229,7 @@ async fn batches_of_two_replicas_sell_every_unit_once(
                     for (answer, order) in answers.into_iter().zip(batch) {
                         match answer {
                             Ok(AttemptOutcome::Deducted { remaining, .. }) => sold.push(remaining),
-                            Ok(AttemptOutcome::Insufficient { available: 0 }) => {}
+                            Ok(Insufficient { available: 0 } | Unrecorded { available: 0 }) => {}
                             Ok(AttemptOutcome::Conflict)
                             | Err(StoreError::LockWait(_) | StoreError::Aborted(_)) => {
                                 left.push(order);
@@ -368,5 +370,5 @@ async fn lone_deduction_is_that_of_single_sql(#[values(SQLITE, MYSQL, POSTGRES, 
     assert_eq!(all(&fixture, lone).await, [committed(0)]);
     assert!(all(&fixture, &[]).await.is_empty());
     let refused = all(&fixture, &[deduction("a", 1)]).await;
-    assert_eq!(refused, [short(0)]);
+    assert_eq!(refused, [AttemptOutcome::Insufficient { available: 0 }]);
 }

@@ -76,7 +76,7 @@ async fn late_batch_sells_before_its_expiry_only(
 /// Another replica changes the level between the read and the write: the batch is decided again, on the
 /// new level. If it were not, it would sell too much, or refuse what is there.
 #[rstest]
-#[case::sold(1, [AttemptOutcome::Insufficient { available: 1 }, AttemptOutcome::Insufficient { available: 1 }])]
+#[case::sold(1, [AttemptOutcome::Unrecorded { available: 1 }, AttemptOutcome::Unrecorded { available: 1 }])]
 #[case::restocked(8, [committed(6), committed(2)])]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn level_that_changes_after_the_read_is_read_again(

@@ -58,7 +58,11 @@ impl Deductor {
         safeguards: Safeguards,
     ) -> Result<Deducted, StockError> {
         let started = Instant::now();
-        let slot = self.writes.admit(&deduction.sku).inspect_err(|error| {
+        let admitted = match strategy.known_refusal(&self.context, &deduction) {
+            Some(refusal) => Err(refusal),
+            None => self.writes.admit(&deduction.sku),
+        };
+        let slot = admitted.inspect_err(|error| {
             let metrics = &self.context.metrics;
             metrics.deduction(strategy.name(), error.code(), started.elapsed());
         })?;

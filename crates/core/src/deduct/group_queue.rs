@@ -7,14 +7,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{RetryPolicy, Sleep};
+use super::{RetryPolicy, Sleep, SoldOut};
 use crate::batching::{BatchCall, Batches, Spawn};
 use crate::ports::{AttemptOutcome, BatchAnswer, DeductionStore, Expiry, StoreError};
 use crate::stock::{Deduction, Sku, Warehouse};
 
-/// The queues of all levels.
+/// The queues of all levels, and which of these are sold out.
 #[derive(Debug)]
-pub struct GroupQueue(Batches<GroupCommit>);
+pub struct GroupQueue {
+    batches: Batches<GroupCommit>,
+    sold_out: Arc<SoldOut>,
+}
 
 impl GroupQueue {
     /// Queues for the deductions of one replica, whose batches run in tasks of `spawn`.
@@ -23,12 +26,23 @@ impl GroupQueue {
         policy: &RetryPolicy,
         spawn: Arc<dyn Spawn>,
     ) -> Self {
+        let sold_out = Arc::<SoldOut>::default();
         let call = GroupCommit {
             store,
+            sold_out: Arc::clone(&sold_out),
             sleep: Arc::clone(&policy.sleep),
             wait_limit: policy.wait_limit,
         };
-        Self(Batches::new(call, spawn))
+        Self {
+            batches: Batches::new(call, spawn),
+            sold_out,
+        }
+    }
+
+    /// What the batches have found sold out.
+    #[must_use]
+    pub fn sold_out(&self) -> &Arc<SoldOut> {
+        &self.sold_out
     }
 
     /// Makes one attempt at a deduction, in the next batch of its level.
@@ -37,7 +51,7 @@ impl GroupQueue {
     /// Dropping the future cancels nothing: the outcome is unknown then.
     pub(crate) async fn deduct(&self, deduction: &Deduction) -> Result<AttemptOutcome, StoreError> {
         let level = (deduction.sku.clone(), deduction.warehouse.clone());
-        let answer = self.0.run(level, deduction.clone()).await;
+        let answer = self.batches.run(level, deduction.clone()).await;
         answer.unwrap_or_else(|| {
             // Nobody knows when the batch was sent, so no refusal is definite.
             let never = Expiry {
@@ -56,6 +70,7 @@ const MOST: usize = 256;
 #[derive(Debug)]
 struct GroupCommit {
     store: Arc<dyn DeductionStore>,
+    sold_out: Arc<SoldOut>,
     sleep: Arc<dyn Sleep>,
     wait_limit: Duration,
 }
@@ -73,7 +88,10 @@ impl BatchCall for GroupCommit {
     }
 
     async fn call(&self, batch: &[Deduction]) -> Vec<BatchAnswer> {
-        self.store.deduct_all(batch, false).await
+        let sending = self.sold_out.sending(&batch[0]);
+        let answers = self.store.deduct_all(batch, sending.was_sold_out).await;
+        self.sold_out.answered(sending, &answers);
+        answers
     }
 
     async fn patience(&self) {

@@ -109,13 +109,15 @@ impl<'a> DeductionRun<'a> {
                 if may_be_recorded && let Some(movement) = self.recorded().await? {
                     self.replay(movement)
                 } else {
-                    let requested = self.deduction.quantity.units();
-                    let refusal = StockError::Insufficient {
-                        requested,
-                        available,
-                    };
-                    return self.refuse(refusal, unknown).await;
+                    return self
+                        .refuse(self.deduction.insufficient(available), unknown)
+                        .await;
                 }
+            }
+            AttemptOutcome::Unrecorded { available } => {
+                return self
+                    .refuse(self.deduction.insufficient(available), unknown)
+                    .await;
             }
         };
         Ok(Outcome::Done(answer))

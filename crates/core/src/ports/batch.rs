@@ -169,7 +169,7 @@ impl<'a> BatchPlan<'a> {
     ) -> Self {
         let mut level = read.clone();
         let plan = Self::decide(&Recorded::new(recorded), batch, |units| {
-            AttemptOutcome::decide(level.as_ref(), units)?;
+            AttemptOutcome::decide(level.as_ref(), units).map_err(unrecorded)?;
             level.as_mut().ok_or(AttemptOutcome::UnknownSku)?.on_hand -= units;
             Ok(())
         });
@@ -256,6 +256,14 @@ impl<'a> BatchPlan<'a> {
             Decision::AfterSales(_) => Ok(AttemptOutcome::Conflict),
         };
         self.decisions.into_iter().map(answer).collect()
+    }
+}
+
+/// The refusal of a deduction that is not among the recorded ones.
+fn unrecorded(refusal: AttemptOutcome) -> AttemptOutcome {
+    match refusal {
+        AttemptOutcome::Insufficient { available } => AttemptOutcome::Unrecorded { available },
+        other => other,
     }
 }
 

@@ -17,6 +17,11 @@ pub enum AttemptOutcome {
         /// Units available.
         available: i64,
     },
+    /// The same, and the ledger has neither the operation nor its key.
+    Unrecorded {
+        /// Units available.
+        available: i64,
+    },
     /// No such SKU in that warehouse.
     UnknownSku,
     /// The SKU's home is another one than the strategy works on.

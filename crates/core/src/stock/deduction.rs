@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Caller, Idempotency, Quantity, Remarks, Sku, Warehouse};
+use super::{Caller, Idempotency, Quantity, Remarks, Sku, StockError, Warehouse};
 use crate::names::named;
 
 /// The identity of one operation, created once per request. Every attempt carries it, so the
@@ -66,6 +66,14 @@ impl Deduction {
     pub fn caller(&self) -> &str {
         let idempotency = self.idempotency.as_ref();
         idempotency.map_or(Caller::ANONYMOUS, |one| one.caller.as_str())
+    }
+
+    /// The refusal if only this many units are available.
+    pub(crate) fn insufficient(&self, available: i64) -> StockError {
+        StockError::Insufficient {
+            requested: self.quantity.units(),
+            available,
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! `group-commit`: deductions of one SKU that wait at the same time share one transaction.
 //!
-//! *Guarantees*: never oversells: one statement takes the units of a batch, if all are available; each request gets its own answer.
-//! *Costs*: the one round trip and the one commit of single-sql, shared by up to 256 requests; two reads more for a batch of which a request is refused or repeated.
+//! *Guarantees*: never oversells: one statement takes the units of a batch, if all are available; each request gets its own answer. A refusal of a request without a key may be up to 500 ms old.
+//! *Costs*: the one round trip and the one commit of single-sql, shared by up to 256 requests; two reads more for a batch of which a request is refused or repeated; nothing for a request without a key of a level that has just been found sold out.
 //! *Fails when*: the stock runs out while many replicas sell it: their batches conflict, and the row is then locked for a round trip; it never oversells.
 //! *Use when*: one SKU must be sold faster than the database commits single transactions.
 
 use super::{Card, Homes, Tier};
-use crate::deduct::DeductionRun;
+use crate::deduct::{DeductionContext, DeductionRun};
 use crate::ports::{AttemptOutcome, StoreError};
+use crate::stock::{Deduction, StockError};
 
 pub(super) const CARD: Card = Card {
     name: "group-commit",
@@ -20,4 +21,17 @@ pub(super) const CARD: Card = Card {
 /// The next batch of the level makes the attempt.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
     run.context.groups.deduct(run.deduction).await
+}
+
+/// The refusal if the level is known to be sold out. A request with a key may be the retry of a sale,
+/// which only the ledger knows.
+pub(super) fn known_refusal(
+    context: &DeductionContext,
+    deduction: &Deduction,
+) -> Option<StockError> {
+    if deduction.idempotency.is_some() {
+        return None;
+    }
+    let available = context.groups.sold_out().available(deduction)?;
+    Some(deduction.insufficient(available))
 }

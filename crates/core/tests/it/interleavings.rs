@@ -43,7 +43,7 @@ pub(crate) mod scenario;
 #[case::optimistic_two_units_fault(Scenario::new(Optimistic, 2, 2).with_fault(), 17_644)]
 #[case::group_commit(Scenario::new(GroupCommit, 1, 3), 4_548)]
 #[case::group_commit_two_units(Scenario::new(GroupCommit, 2, 3), 5_808)]
-#[case::group_commit_fault(Scenario::new(GroupCommit, 1, 2).with_fault(), 3_354)]
+#[case::group_commit_fault(Scenario::new(GroupCommit, 1, 2).with_fault(), 3_322)]
 #[case::group_commit_two_units_fault(Scenario::new(GroupCommit, 2, 2).with_fault(), 4_360)]
 #[case::local_mutex(Scenario::new(LocalMutex, 1, 3), 144)]
 #[case::local_mutex_two_units(Scenario::new(LocalMutex, 2, 3), 234)]

@@ -45,7 +45,7 @@ async fn buy_all(store: MemoryStore, batch: Vec<Deduction>, read_first: bool) ->
                 Ok(AttemptOutcome::Recorded(movement)) => {
                     known.push((operation, Known::Sold(movement.operation)));
                 }
-                Ok(AttemptOutcome::Insufficient { .. }) => {
+                Ok(AttemptOutcome::Insufficient { .. } | AttemptOutcome::Unrecorded { .. }) => {
                     let late = match unknown {
                         Some(expiry) => store.late_attempt(&order, expiry).await,
                         None => Ok(LateAttempt::Dead),

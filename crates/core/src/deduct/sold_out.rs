@@ -1,0 +1,154 @@
+//! The levels that this replica knows to be sold out, so that it can refuse without the database.
+//!
+//! Guarantees: a level counts as sold out for at most [`MAX_AGE`] after the batch was sent that found
+//! no unit available. A change of the level by this replica ends that at once: a batch that was sent
+//! before the end of the change is not remembered after it. At most [`SHARDS`] times [`MAX_LEVELS`]
+//! levels are remembered.
+//!
+//! Units on back order count as available, so a level that can be sold beyond zero is not sold out.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::ports::{AttemptOutcome, BatchAnswer};
+use crate::stock::{Deduction, Sku, Warehouse};
+
+/// How old a refusal from memory may be.
+const MAX_AGE: Duration = Duration::from_millis(500);
+
+/// The number of parts, each with its own mutex.
+const SHARDS: usize = 64;
+
+/// How many levels each part remembers.
+const MAX_LEVELS: usize = 128;
+
+/// The name of a level.
+type Level = (Sku, Warehouse);
+
+/// What a replica knows of its levels.
+#[derive(Debug)]
+pub struct SoldOut {
+    shards: Vec<Mutex<Shard>>,
+    /// Picks the shard of a level.
+    hasher: RandomState,
+}
+
+/// Some of the levels.
+#[derive(Debug, Default)]
+struct Shard {
+    /// How many changes of its levels have ended.
+    changes: u64,
+    levels: HashMap<Level, Found>,
+}
+
+/// A batch that found the level sold out.
+#[derive(Debug)]
+struct Found {
+    available: i64,
+    sent: Instant,
+}
+
+impl Found {
+    fn is_recent(&self) -> bool {
+        self.sent.elapsed() <= MAX_AGE
+    }
+}
+
+/// A batch that is about to be sent.
+#[derive(Debug)]
+pub(super) struct Sending {
+    level: Level,
+    sent: Instant,
+    /// The changes of the shard that had ended before.
+    changes: u64,
+    /// Whether the last batch found the level sold out, even if that was long ago.
+    pub(super) was_sold_out: bool,
+}
+
+impl Default for SoldOut {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+        }
+    }
+}
+
+impl SoldOut {
+    /// The units available, zero or less, if the level of the deduction is known to be sold out.
+    pub(crate) fn available(&self, deduction: &Deduction) -> Option<i64> {
+        let level = level(deduction);
+        let shard = self.shard(&level);
+        let found = shard.levels.get(&level).filter(|found| found.is_recent())?;
+        Some(found.available)
+    }
+
+    /// Call this before a batch is sent. All its deductions are of the same level as `first`.
+    pub(super) fn sending(&self, first: &Deduction) -> Sending {
+        let level = level(first);
+        let shard = self.shard(&level);
+        let (changes, was_sold_out) = (shard.changes, shard.levels.contains_key(&level));
+        drop(shard);
+        Sending {
+            level,
+            sent: Instant::now(),
+            changes,
+            was_sold_out,
+        }
+    }
+
+    /// Remembers what the last answer of a batch says of the level, if it says something.
+    pub(super) fn answered(&self, sending: Sending, answers: &[BatchAnswer]) {
+        use AttemptOutcome::{Deducted, Insufficient, Unrecorded};
+        let last = answers.iter().rev().find_map(|answer| match answer {
+            Ok(Insufficient { available } | Unrecorded { available }) => Some(Some(*available)),
+            Ok(Deducted { .. }) => Some(None),
+            _ => None,
+        });
+        match last {
+            Some(Some(available)) if available <= 0 => self.remember(sending, available),
+            Some(_) => drop(self.shard(&sending.level).levels.remove(&sending.level)),
+            None => {}
+        }
+    }
+
+    fn remember(&self, sending: Sending, available: i64) {
+        let mut shard = self.shard(&sending.level);
+        if shard.changes != sending.changes {
+            // The batch may have read the level before that change.
+            return;
+        }
+        shard.levels.remove(&sending.level);
+        shard.levels.retain(|_, found| found.is_recent());
+        if shard.levels.len() < MAX_LEVELS {
+            let sent = sending.sent;
+            let found = Found { available, sent };
+            shard.levels.insert(sending.level, found);
+        }
+    }
+
+    /// Call this after each change of a level, before its caller is answered.
+    pub(crate) fn forget(&self, level: &(Sku, Warehouse)) {
+        let mut shard = self.shard(level);
+        shard.changes += 1;
+        shard.levels.remove(level);
+    }
+
+    fn shard(&self, level: &Level) -> MutexGuard<'_, Shard> {
+        let number = self.hasher.hash_one(level) % SHARDS as u64;
+        let shard = &self.shards[usize::try_from(number).expect("less than SHARDS")];
+        // No code panics while it holds this mutex.
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn level(deduction: &Deduction) -> Level {
+    (deduction.sku.clone(), deduction.warehouse.clone())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! Tests of what is remembered and for how long, in paused time.
+
+use super::*;
+use crate::ports::StoreError;
+use crate::stock::{Durability, OperationId, Quantity, Remarks};
+
+fn deduction(sku: &str) -> Deduction {
+    Deduction {
+        operation: OperationId::mint(),
+        sku: Sku::parse(sku).expect("a valid SKU"),
+        warehouse: Warehouse::default(),
+        quantity: Quantity::ONE,
+        idempotency: None,
+        remarks: Remarks::default(),
+        strategy: "group-commit",
+        deadline: Instant::now() + Duration::from_secs(5),
+    }
+}
+
+fn short(available: i64) -> AttemptOutcome {
+    AttemptOutcome::Unrecorded { available }
+}
+
+fn sold(remaining: i64) -> AttemptOutcome {
+    AttemptOutcome::Deducted {
+        remaining,
+        durability: Durability::Committed,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn age_counts_from_before_the_batch_was_sent() {
+    let (sold_out, one) = (SoldOut::default(), deduction("a"));
+    let sending = sold_out.sending(&one);
+    tokio::time::advance(MAX_AGE / 2).await;
+    sold_out.answered(sending, &[Ok(short(0))]);
+    assert_eq!(sold_out.available(&one), Some(0));
+    assert_eq!(sold_out.available(&deduction("b")), None);
+    tokio::time::advance(MAX_AGE / 2).await;
+    assert_eq!(sold_out.available(&one), Some(0));
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert_eq!(sold_out.available(&one), None);
+    // A batch that takes longer is too old when it ends.
+    let sending = sold_out.sending(&one);
+    tokio::time::advance(2 * MAX_AGE).await;
+    sold_out.answered(sending, &[Ok(short(0))]);
+    assert_eq!(sold_out.available(&one), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn batch_sent_before_a_change_ended_is_not_remembered() {
+    let (sold_out, one) = (SoldOut::default(), deduction("a"));
+    let restock = || sold_out.forget(&level(&one));
+    // The batch reads the level; a unit is added; the answer of the batch arrives.
+    let sending = sold_out.sending(&one);
+    restock();
+    sold_out.answered(sending, &[Ok(short(0))]);
+    assert_eq!(sold_out.available(&one), None);
+    // The same in the other order.
+    sold_out.answered(sold_out.sending(&one), &[Ok(short(0))]);
+    assert!(sold_out.sending(&one).was_sold_out);
+    restock();
+    assert_eq!(sold_out.available(&one), None);
+    assert!(!sold_out.sending(&one).was_sold_out);
+}
+
+#[tokio::test(start_paused = true)]
+async fn last_answer_decides_whether_a_level_is_sold_out() {
+    let (sold_out, one) = (SoldOut::default(), deduction("a"));
+    for (outcomes, expected) in [
+        (vec![sold(1), sold(0), short(0)], Some(0)),
+        // Says nothing of the level.
+        (vec![AttemptOutcome::Conflict], Some(0)),
+        (
+            vec![AttemptOutcome::Insufficient { available: -2 }],
+            Some(-2),
+        ),
+        // Too few for one request, but not for another.
+        (vec![short(0), short(2)], None),
+        (vec![short(0)], Some(0)),
+        // Another replica has added units between the two.
+        (vec![short(0), sold(4)], None),
+        (vec![AttemptOutcome::UnknownSku], None),
+    ] {
+        let mut answers: Vec<_> = outcomes.into_iter().map(Ok).collect();
+        answers.push(Err(StoreError::outcome_unknown("cut")));
+        sold_out.answered(sold_out.sending(&one), &answers);
+        assert_eq!(sold_out.available(&one), expected, "{answers:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn number_of_levels_is_bounded() {
+    let sold_out = SoldOut::default();
+    let remembered = || -> usize {
+        let shards = sold_out.shards.iter();
+        shards.map(|shard| shard.lock().unwrap().levels.len()).sum()
+    };
+    let sell_out = |number| {
+        let one = deduction(&format!("sku-{number}"));
+        sold_out.answered(sold_out.sending(&one), &[Ok(short(0))]);
+    };
+    (0..4 * SHARDS * MAX_LEVELS).for_each(sell_out);
+    assert_eq!(remembered(), SHARDS * MAX_LEVELS);
+    // Those that are too old make room.
+    tokio::time::advance(2 * MAX_AGE).await;
+    (0..4 * SHARDS).for_each(sell_out);
+    assert!(remembered() < SHARDS * MAX_LEVELS / 2);
+    let last = deduction(&format!("sku-{}", 4 * SHARDS - 1));
+    assert_eq!(sold_out.available(&last), Some(0));
+}

@@ -1,0 +1,275 @@
+//! `group-commit` refuses requests without a key from memory: only for a level that has just been
+//! found sold out, and not after this replica has changed it.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use reqwest::header::IF_MATCH;
+use rstest::rstest;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::faults::SOON;
+use crate::support::app::{Answer, TestApp, send};
+use crate::support::proxy::{Mode, Proxy};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::fresh_database;
+
+const SOLD_OUT: (u16, &str) = (409, "insufficient-stock");
+
+/// How old a refusal may be.
+const MAX_AGE: Duration = Duration::from_millis(500);
+
+/// More cycles than a busy machine needs for one that is short enough.
+const CYCLES: usize = 10;
+
+/// Takes one unit of `a` at a replica.
+async fn take(app: &TestApp, replica: usize) -> Answer {
+    send(app.deduct(replica, "group-commit", &json!({"sku": "a"}))).await
+}
+
+async fn take_with_key(app: &TestApp, key: &str) -> Answer {
+    let request = app.deduct(0, "group-commit", &json!({"sku": "a"}));
+    send(request.header("Idempotency-Key", key)).await
+}
+
+/// Adds units to `a` at a replica.
+async fn add(app: &TestApp, replica: usize, delta: i64) {
+    let body = json!({"delta": delta, "reason": "count"});
+    send(app.adjust(replica, "a", &body)).await.ok();
+}
+
+/// Waits until the replica refuses to sell `a`. Returns when it learned of that at the latest.
+async fn refused(app: &TestApp) -> Instant {
+    let started = Instant::now();
+    loop {
+        let answer = take(app, 0).await;
+        if answer.status_and_code() == SOLD_OUT {
+            return Instant::now();
+        }
+        assert!(needs_database(&answer), "{answer:?}");
+        assert!(started.elapsed() < SOON, "still {answer:?}");
+    }
+}
+
+/// Whether the database was asked, and did not answer.
+fn needs_database(answer: &Answer) -> bool {
+    matches!(answer.status, 503 | 504)
+}
+
+#[rstest]
+#[tokio::test]
+async fn sold_out_level_is_refused_without_the_database(
+    #[values(Mysql, Postgres)] backend: Backend,
+) {
+    let database = fresh_database(backend).await;
+    let (proxy, url) = Proxy::before(&database.url).await;
+    let app = TestApp::on(&url, 1, &["--wait-limit-ms=200"]).await;
+    app.set_level("a", 0).await;
+    let mut from_memory = 0;
+    for _ in 0..CYCLES {
+        let learned = refused(&app).await;
+        proxy.set(Mode::Refuse).await;
+        // Until the memory is too old.
+        loop {
+            let sent = Instant::now();
+            let answer = take(&app, 0).await;
+            if answer.status_and_code() != SOLD_OUT {
+                assert!(needs_database(&answer), "{answer:?}");
+                break;
+            }
+            assert!(sent - learned <= MAX_AGE, "{answer:?}");
+            assert_eq!(answer.body["requested"], 1);
+            assert_eq!(answer.body["available"], 0);
+            from_memory += 1;
+        }
+        proxy.set(Mode::Pass).await;
+        if from_memory > 0 {
+            break;
+        }
+    }
+    assert!(from_memory > 0);
+    app.stop().await;
+}
+
+/// The other strategies, and requests with a key, ask the database.
+#[rstest]
+#[tokio::test]
+async fn only_group_commit_without_a_key_uses_the_memory(
+    #[values(Mysql, Postgres)] backend: Backend,
+) {
+    let database = fresh_database(backend).await;
+    let (proxy, url) = Proxy::before(&database.url).await;
+    let app = TestApp::on(&url, 1, &["--wait-limit-ms=200"]).await;
+    app.set_level("a", 0).await;
+    refused(&app).await;
+    proxy.set(Mode::Refuse).await;
+    let keyed = take_with_key(&app, "k-1").await;
+    assert!(needs_database(&keyed), "{keyed:?}");
+    proxy.set(Mode::Pass).await;
+    refused(&app).await;
+    proxy.set(Mode::Refuse).await;
+    let other = send(app.deduct(0, "single-sql", &json!({"sku": "a"}))).await;
+    assert!(needs_database(&other), "{other:?}");
+    proxy.set(Mode::Pass).await;
+    app.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn restock_by_another_replica_is_sold_in_time(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let app = TestApp::with_flags(backend, 2, &[]).await;
+    app.set_level("a", 0).await;
+    let mut from_memory = 0;
+    for _ in 0..CYCLES {
+        let learned = refused(&app).await;
+        add(&app, 1, 1).await;
+        loop {
+            let sent = Instant::now();
+            let answer = take(&app, 0).await;
+            if answer.status == 200 {
+                break;
+            }
+            assert_eq!(answer.status_and_code(), SOLD_OUT);
+            assert!(sent - learned <= MAX_AGE, "{answer:?}");
+            from_memory += 1;
+        }
+        if from_memory > 0 {
+            break;
+        }
+    }
+    assert!(from_memory > 0);
+    app.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn restock_by_the_same_replica_is_sold_at_once(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let app = TestApp::with_flags(backend, 1, &[]).await;
+    app.set_level("a", 1).await;
+    let sale = take(&app, 0).await.ok()["id"].clone();
+    refused(&app).await;
+    app.set_level("a", 1).await;
+    take(&app, 0).await.ok();
+    refused(&app).await;
+    add(&app, 0, 1).await;
+    take(&app, 0).await.ok();
+    refused(&app).await;
+    let path = format!("/operations/{}/reverse", sale.as_str().expect("an id"));
+    let body = json!({"reason": "returned", "restock": true});
+    let reversed = send(app.request(0, Method::POST, &path).json(&body)).await;
+    reversed.ok();
+    take(&app, 0).await.ok();
+    refused(&app).await;
+    let put = app.put(0, "a", &json!({"backorder_limit": 1}));
+    send(put.header(IF_MATCH, "*")).await.ok();
+    take(&app, 0).await.ok();
+    refused(&app).await;
+    assert_eq!(app.audit("a").await["consistent"], true);
+    app.stop().await;
+}
+
+/// The answer that found the level sold out arrives after the unit was added.
+#[rstest]
+#[tokio::test]
+async fn late_answer_hides_no_restock(#[values(Mysql, Postgres)] backend: Backend) {
+    let database = fresh_database(backend).await;
+    let (proxy, url) = Proxy::before(&database.url).await;
+    let app = TestApp::on(&url, 1, &[]).await;
+    app.set_level("a", 0).await;
+    app.set_level("late-answer", 0).await;
+    let body = json!({"sku": "late-answer"});
+    let take = || send(app.deduct(0, "group-commit", &body));
+    let hold = proxy.hold_answer(b"late-answer");
+    let refused = async {
+        let refused = take().await;
+        assert_eq!(refused.status_and_code(), SOLD_OUT);
+    };
+    let restocked = async {
+        hold.held().await;
+        let added = json!({"delta": 1, "reason": "count"});
+        send(app.adjust(0, "late-answer", &added)).await.ok();
+        drop(hold);
+    };
+    tokio::join!(refused, restocked);
+    take().await.ok();
+    app.stop().await;
+}
+
+/// Neither a level with fewer units than requested, nor one that can be sold beyond zero.
+#[rstest]
+#[tokio::test]
+async fn level_with_units_is_not_refused_from_memory(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let app = TestApp::with_flags(backend, 1, &[]).await;
+    for (sku, level) in [
+        ("short", json!({"on_hand": 1})),
+        ("beyond", json!({"on_hand": 0, "backorder_limit": 1})),
+    ] {
+        send(app.put(0, sku, &level)).await;
+        let take = |quantity: i64| {
+            let body = json!({"sku": sku, "quantity": quantity});
+            send(app.deduct(0, "group-commit", &body))
+        };
+        assert_eq!(take(2).await.status_and_code(), SOLD_OUT, "{sku}");
+        take(1).await.ok();
+        assert_eq!(take(1).await.status_and_code(), SOLD_OUT, "{sku}");
+    }
+    app.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn retry_of_a_sale_is_answered_although_sold_out(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let app = TestApp::with_flags(backend, 1, &[]).await;
+    app.set_level("a", 1).await;
+    let first = take_with_key(&app, "k-1").await;
+    refused(&app).await;
+    let again = take_with_key(&app, "k-1").await;
+    assert_eq!((again.ok(), again.replayed), (first.ok(), true));
+    // The same in a batch, among lines that are refused from memory.
+    refused(&app).await;
+    let lines = json!([{"sku": "a"}, {"sku": "a", "key": "k-1"}, {"sku": "a", "key": "k-2"}]);
+    let path = "/stock/deduct/batch?strategy=group-commit";
+    let request = app.request(0, Method::POST, path);
+    let batch = send(request.json(&json!({ "lines": lines }))).await;
+    let results = batch.ok()["results"].as_array().expect("a list");
+    let codes: Vec<_> = results.iter().map(|line| &line["code"]).collect();
+    assert_eq!(
+        codes,
+        ["insufficient-stock", "replayed", "insufficient-stock"]
+    );
+    app.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn sku_that_is_created_later_is_not_refused(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let app = TestApp::with_flags(backend, 2, &[]).await;
+    app.set_level("a", 0).await;
+    refused(&app).await;
+    let elsewhere = json!({"sku": "a", "warehouse": "north"});
+    let absent = json!({"sku": "absent"});
+    for body in [&elsewhere, &absent] {
+        let take = || send(app.deduct(0, "group-commit", body));
+        for _ in 0..2 {
+            assert_eq!(take().await.status_and_code(), (404, "unknown-sku"));
+        }
+        let level =
+            json!({"on_hand": 1, "warehouse": body.get("warehouse").unwrap_or(&"main".into())});
+        let sku = body["sku"].as_str().expect("a name");
+        let created = send(app.put(1, sku, &level)).await;
+        assert_eq!(created.status, 201, "{created:?}");
+        take().await.ok();
+    }
+    app.stop().await;
+}
