@@ -15,7 +15,7 @@ mod store;
 mod store_error;
 
 pub use batch::{
-    BatchAnswer, BatchAttempt, BatchPlan, BatchSale, BatchStore, LevelAfter, deduct_batch,
+    BatchAnswer, BatchAttempt, BatchGuard, BatchPlan, BatchSale, BatchStore, deduct_batch,
 };
 pub use expiry::{Expiry, LateAttempt};
 pub use level_change::{PlannedLevel, adjusted, adjusted_in_sql};

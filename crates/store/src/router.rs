@@ -319,8 +319,8 @@ impl DeductionStore for StoreRouter {
         self.sql.deduct_in_sql(deduction, method).await
     }
 
-    async fn deduct_all(&self, deductions: &[Deduction]) -> Vec<BatchAnswer> {
-        self.sql.deduct_all(deductions).await
+    async fn deduct_all(&self, deductions: &[Deduction], read_first: bool) -> Vec<BatchAnswer> {
+        self.sql.deduct_all(deductions, read_first).await
     }
 
     async fn write_back(

@@ -3,18 +3,15 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, DeductionStore as _, LedgerReader as _, StoreError};
-use stocklock::stock::{
-    Deduction, Home, LevelChange, Movement, Remark, Remarks, RequestHash, Warehouse,
-};
+use stocklock::ports::{AttemptOutcome, DeductionStore as _, StoreError};
+use stocklock::stock::{Deduction, Home, LevelChange, Movement, Remark, Remarks, RequestHash};
 use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{
     Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, committed, creation,
-    deduction, deduction_with_key, idempotency, level_change, name, open, redis_options,
+    deduction, deduction_with_key, idempotency, level_change, open, redis_options,
 };
-use crate::support::proxy::Proxy;
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::fresh_redis;
@@ -26,7 +23,11 @@ fn outcomes(answers: Vec<Attempt>) -> Vec<AttemptOutcome> {
 }
 
 async fn all(fixture: &Fixture, batch: &[Deduction]) -> Vec<AttemptOutcome> {
-    outcomes(fixture.subject().deduct_all(batch).await)
+    all_of(fixture, batch, false).await
+}
+
+async fn all_of(fixture: &Fixture, batch: &[Deduction], read_first: bool) -> Vec<AttemptOutcome> {
+    outcomes(fixture.subject().deduct_all(batch, read_first).await)
 }
 
 fn short(available: i64) -> AttemptOutcome {
@@ -56,6 +57,7 @@ async fn assert_in_order(fixture: &Fixture) -> Vec<Movement> {
 #[tokio::test]
 async fn each_of_a_batch_is_recorded_with_all_its_fields(
     #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
+    #[values(false, true)] read_first: bool,
 ) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 10).await;
@@ -71,7 +73,7 @@ async fn each_of_a_batch_is_recorded_with_all_its_fields(
         },
         deduction_with_key("a", 4, "k-3"),
     ];
-    let sold = all(&fixture, &batch).await;
+    let sold = all_of(&fixture, &batch, read_first).await;
     assert_eq!(sold, [committed(7), committed(5), committed(1)]);
     let movements = assert_in_order(&fixture).await;
     let sales = movements.iter().rev().skip(1);
@@ -204,8 +206,8 @@ async fn many_rows_of_any_length_fit_into_a_batch(
     assert_in_order(&fixture).await;
 }
 
-/// Other replicas change the level after it was read. The batch reads it again, and in the end locks
-/// the row.
+/// The last batches are refused in part, so they read the level, which other replicas change then. They
+/// read it again, and in the end lock the row.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_of_two_replicas_sell_every_unit_once(
@@ -220,7 +222,7 @@ async fn batches_of_two_replicas_sell_every_unit_once(
             for _ in 0..10 {
                 let mut batch = [(); 5].map(|()| deduction("a", 1)).to_vec();
                 while !batch.is_empty() {
-                    let answers = store.deduct_all(&batch).await;
+                    let answers = store.deduct_all(&batch, false).await;
                     let mut left = Vec::new();
                     for (answer, order) in answers.into_iter().zip(batch) {
                         match answer {
@@ -248,33 +250,6 @@ async fn batches_of_two_replicas_sell_every_unit_once(
     assert_in_order(&fixture).await;
 }
 
-/// The level is changed between the read and the write: the batch is decided again, on the new level.
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn level_that_changes_after_the_read_is_read_again(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 3).await;
-    let (proxy, url) = Proxy::before(&fixture.url).await;
-    let far = open(&url, 1);
-    let (sku, main) = (name("a"), Warehouse::default());
-    far.level(&sku, &main).await.unwrap();
-    let hold = proxy.hold_request(b"batch-held");
-    let batch = [deduction("a", 2), deduction("a", 1)].map(|order| Deduction {
-        strategy: "batch-held",
-        ..order
-    });
-    let batch = tokio::spawn(async move { far.deduct_all(&batch).await });
-    hold.held().await;
-    let rival = all(&fixture, &[deduction("a", 1), deduction("a", 1)]).await;
-    assert_eq!(rival, [committed(2), committed(1)]);
-    hold.let_go();
-    let answers = outcomes(timeout(SOON, batch).await.expect("soon").unwrap());
-    assert_eq!(answers, [short(1), committed(0)]);
-    assert_in_order(&fixture).await;
-}
-
 /// Another transaction has recorded the key of one member and is still open. The others are sold.
 #[rstest]
 #[tokio::test]
@@ -289,7 +264,7 @@ async fn key_in_flight_holds_up_no_other_of_its_batch(#[values(Mysql, Postgres)]
         deduction_with_key("a", 1, "K"),
         deduction("a", 1),
     ];
-    let answers = timeout(SOON, fixture.store.deduct_all(&batch)).await;
+    let answers = timeout(SOON, fixture.store.deduct_all(&batch, false)).await;
     let answers = answers.expect("bounded");
     assert_eq!(*answers[0].as_ref().unwrap(), committed(4));
     assert_matches!(answers[1], Err(StoreError::KeyInFlight(_)));
@@ -310,7 +285,7 @@ async fn key_recorded_during_the_batch_fails_no_other(#[values(Mysql, Postgres)]
     first.record_key().await;
     let batch = [deduction_with_key("a", 1, "K"), deduction("a", 1)];
     let store = fixture.store.clone();
-    let batch = tokio::spawn(async move { store.deduct_all(&batch).await });
+    let batch = tokio::spawn(async move { store.deduct_all(&batch, false).await });
     super::contention::until_waiting(&fixture).await;
     first.run("COMMIT").await.unwrap();
     let outcomes = outcomes(timeout(SOON, batch).await.expect("soon").unwrap());
@@ -353,7 +328,7 @@ async fn batch_that_waits_past_its_expiry_takes_nothing(
     let deadline = Instant::now() + Duration::from_millis(400);
     let batch = [deduction("a", 1), deduction("a", 1)].map(|order| Deduction { deadline, ..order });
     let store = fixture.store.clone();
-    let waiting = tokio::spawn(async move { store.deduct_all(&batch).await });
+    let waiting = tokio::spawn(async move { store.deduct_all(&batch, false).await });
     tokio::time::sleep_until(deadline).await;
     rival.let_go().await;
     let answers = outcomes(timeout(SOON, waiting).await.expect("soon").unwrap());
@@ -372,7 +347,7 @@ async fn batch_waits_for_a_locked_row_within_the_limit(
     fixture.put("a", 5).await;
     let rival = Rival::holding_stock(backend, &fixture.url).await;
     let batch = [(); 5].map(|()| deduction("a", 1));
-    let answers = timeout(SOON, fixture.store.deduct_all(&batch)).await;
+    let answers = timeout(SOON, fixture.store.deduct_all(&batch, false)).await;
     for answer in answers.expect("bounded") {
         assert_matches!(answer, Err(StoreError::LockWait(_)));
     }

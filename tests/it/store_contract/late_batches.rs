@@ -1,5 +1,5 @@
-//! Batches whose message reaches the database late: the store has lost the connection on which it
-//! sent the message.
+//! Batches whose message reaches the database late, when others have changed the level, or when the
+//! store has lost the connection on which it sent the message.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, DeductionStore as _, LedgerReader as _, StoreError};
 use stocklock::stock::{Deduction, Warehouse};
 use stocklock::store::{StoreOptions, Stores};
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout};
 
-use super::fixture::{Fixture, committed, deduction, deduction_with_key, name};
+use super::fixture::{Fixture, SOON, committed, deduction, deduction_with_key, name, open};
 use crate::support::proxy::Proxy;
 use crate::support::services::Backend::{self, Mysql, Postgres};
 
@@ -43,7 +43,7 @@ async fn late_batch_sells_before_its_expiry_only(
     });
     let hold = proxy.hold_and_cut(STRATEGY.as_bytes());
     let mut expired_at = None;
-    for answer in far.deduct_all(&batch).await {
+    for answer in far.deduct_all(&batch, false).await {
         match answer {
             Err(StoreError::OutcomeUnknown(_, expiry)) => expired_at = Some(expiry.here),
             known => panic!("{known:?}"),
@@ -57,7 +57,7 @@ async fn late_batch_sells_before_its_expiry_only(
     let sold = fixture.movements("a").await.len() - 1;
     assert_eq!(sold, if in_time { 2 } else { 0 });
 
-    let again = far.deduct_all(&batch).await;
+    let again = far.deduct_all(&batch, false).await;
     for ((answer, order), remaining) in again.into_iter().zip(&batch).zip([4, 2]) {
         match answer.expect("no error") {
             AttemptOutcome::Recorded(movement) if in_time => {
@@ -70,5 +70,40 @@ async fn late_batch_sells_before_its_expiry_only(
     let movements = fixture.movements("a").await;
     let versions: Vec<_> = movements.iter().map(|one| one.level_version).collect();
     assert_eq!(versions, [Some(3), Some(2), Some(1)]);
+    assert!(fixture.audit("a").await.consistent());
+}
+
+/// Another replica changes the level between the read and the write: the batch is decided again, on the
+/// new level. If it were not, it would sell too much, or refuse what is there.
+#[rstest]
+#[case::sold(1, [AttemptOutcome::Insufficient { available: 1 }, AttemptOutcome::Insufficient { available: 1 }])]
+#[case::restocked(8, [committed(6), committed(2)])]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn level_that_changes_after_the_read_is_read_again(
+    #[values(Mysql, Postgres)] backend: Backend,
+    #[case] on_hand: i64,
+    #[case] expected: [AttemptOutcome; 2],
+) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 3).await;
+    let (proxy, url) = Proxy::before(&fixture.url).await;
+    let far = open(&url, 1);
+    let (sku, main) = (name("a"), Warehouse::default());
+    far.level(&sku, &main).await.unwrap();
+    let hold = proxy.hold_request(STRATEGY.as_bytes());
+    let batch = [2, 4].map(|units| Deduction {
+        strategy: STRATEGY,
+        ..deduction("a", units)
+    });
+    let batch = tokio::spawn(async move { far.deduct_all(&batch, true).await });
+    hold.held().await;
+    fixture.put("a", on_hand).await;
+    hold.let_go();
+    let answers = timeout(SOON, batch).await.expect("soon").unwrap();
+    let answers: Vec<_> = answers
+        .into_iter()
+        .map(|one| one.expect("no error"))
+        .collect();
+    assert_eq!(answers, expected);
     assert!(fixture.audit("a").await.consistent());
 }

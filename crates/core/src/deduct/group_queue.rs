@@ -78,7 +78,7 @@ impl BatchCall for GroupCommit {
     }
 
     async fn call(&self, batch: &[Deduction]) -> Vec<BatchAnswer> {
-        self.store.deduct_all(batch).await
+        self.store.deduct_all(batch, false).await
     }
 
     async fn patience(&self) {

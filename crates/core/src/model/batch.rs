@@ -4,57 +4,57 @@ use super::ports::{NEVER, sale};
 use super::store::{Entry, MemoryStore, Row, key};
 use super::transaction::Transaction;
 use crate::ports::{
-    BatchAnswer, BatchAttempt, BatchPlan, BatchStore, DeductionStore as _, Expiry,
+    BatchAnswer, BatchAttempt, BatchGuard, BatchPlan, BatchStore, DeductionStore as _, Expiry,
     LedgerReader as _, SqlMethod, StoreError,
 };
-use crate::stock::{Deduction, Movement, StockLevel};
+use crate::stock::{Deduction, Movement};
 
-/// The level after a batch, and its movements.
+/// The sales of a batch, each with the units up to it.
 #[derive(Debug, Clone)]
 struct BatchWrite {
-    after: StockLevel,
-    /// The version that was read.
-    version: i64,
-    sales: Vec<Entry>,
+    sales: Vec<(Deduction, i64)>,
+    /// The version that the level must have.
+    version: Option<i64>,
 }
 
 impl BatchWrite {
     /// `None` without sales.
-    fn new(plan: &BatchPlan<'_>, read: Option<StockLevel>) -> Option<Self> {
-        let read = read?;
-        let mut after = read.clone();
-        let sales = plan.sales.iter().map(|planned| {
-            after.on_hand = planned.after.on_hand;
-            after.version = planned.after.version;
-            sale(planned.deduction, &after)
-        });
-        let sales: Vec<Entry> = sales.collect();
-        let version = read.version;
-        (!sales.is_empty()).then_some(Self {
-            after,
-            version,
-            sales,
-        })
+    fn new(plan: &BatchPlan<'_>) -> Option<Self> {
+        let sales = plan.sales.iter();
+        let sales: Vec<_> = sales
+            .map(|sale| (sale.deduction.clone(), sale.units))
+            .collect();
+        let version = plan.read.as_ref().map(|level| level.version);
+        (!sales.is_empty()).then_some(Self { sales, version })
     }
 }
 
 impl BatchStore for MemoryStore {
-    async fn attempt(&self, batch: &[Deduction], lock: bool) -> Result<BatchAttempt, StoreError> {
+    async fn attempt(
+        &self,
+        batch: &[Deduction],
+        guard: BatchGuard,
+    ) -> Result<BatchAttempt, StoreError> {
         let (sku, warehouse) = (&batch[0].sku, &batch[0].warehouse);
         let mut tx = Transaction::begin(self);
-        let level = if lock {
-            let locked = tx.select_for_update((sku, warehouse)).await?;
-            locked.map(|row| row.level)
-        } else {
-            self.level(sku, warehouse).await?
+        let level = match guard {
+            BatchGuard::Available => None,
+            BatchGuard::Version => self.level(sku, warehouse).await?,
+            BatchGuard::RowLock => {
+                let locked = tx.select_for_update((sku, warehouse)).await?;
+                locked.map(|row| row.level)
+            }
         };
-        let recorded = self.recorded_among(batch).await?;
-        let plan = BatchPlan::new(level.clone(), &recorded, batch);
-        let Some(write) = BatchWrite::new(&plan, level) else {
-            return Ok(BatchAttempt::Answered(plan.committed()));
+        let plan = if guard == BatchGuard::Available {
+            BatchPlan::unread(batch)
+        } else {
+            BatchPlan::new(level, &self.recorded_among(batch).await?, batch)
+        };
+        let Some(write) = BatchWrite::new(&plan) else {
+            return Ok(BatchAttempt::Answered(plan.without_sales()));
         };
         let expiry = self.expiry();
-        if lock {
+        if guard == BatchGuard::RowLock {
             let written = self.write(tx, write, NEVER).await;
             return Ok(attempted(plan, written, Expiry::passed()));
         }
@@ -83,12 +83,12 @@ impl BatchStore for MemoryStore {
 /// What the end of a write means for the batch.
 fn attempted(
     plan: BatchPlan<'_>,
-    written: Result<Option<BatchAttempt>, StoreError>,
+    written: Result<Result<i64, BatchAttempt>, StoreError>,
     expiry: Expiry,
 ) -> BatchAttempt {
     match written {
-        Ok(Some(refused)) => refused,
-        Ok(None) => BatchAttempt::Answered(plan.committed()),
+        Ok(Ok(available)) => BatchAttempt::Answered(plan.committed(available)),
+        Ok(Err(refused)) => refused,
         Err(error) => BatchAttempt::Answered(plan.failed(error.expiring(expiry))),
     }
 }
@@ -108,34 +108,42 @@ impl MemoryStore {
         Ok(found.map(|entry| entry.movement.clone()).collect())
     }
 
-    /// Writes the level and its movements, and commits. Returns why it did not.
+    /// Writes the level and its movements, and commits. Returns how many units are available then, or why
+    /// nothing was written.
     async fn write(
         &self,
         mut tx: Transaction,
         write: BatchWrite,
         expires_at: i64,
-    ) -> Result<Option<BatchAttempt>, StoreError> {
-        let BatchWrite {
-            after,
-            version,
-            sales,
-        } = write;
-        let place = (&after.sku, &after.warehouse);
-        let is_same = |row: &Row| row.level.version == version;
-        let set = |row: &mut Row| {
-            row.level.on_hand = after.on_hand;
-            // The update itself adds one.
-            row.level.version = after.version - 1;
+    ) -> Result<Result<i64, BatchAttempt>, StoreError> {
+        let BatchWrite { sales, version } = write;
+        let ([(first, _), ..], [.., (_, units)]) = (&sales[..], &sales[..]) else {
+            unreachable!("a write has sales")
         };
-        if tx.update(place, is_same, set, expires_at).await?.is_none() {
-            return Ok(Some(BatchAttempt::Conflict));
-        }
-        for sale in sales {
-            if !tx.insert(sale).await? {
-                return Ok(Some(BatchAttempt::Duplicate));
+        let holds = |row: &Row| {
+            version.is_none_or(|version| row.level.version == version)
+                && row.level.available() >= *units
+        };
+        let movements = i64::try_from(sales.len()).expect("a short list");
+        let set = |row: &mut Row| {
+            row.level.on_hand -= units;
+            // The update itself adds one.
+            row.level.version += movements - 1;
+        };
+        let place = (&first.sku, &first.warehouse);
+        let Some(after) = tx.update(place, holds, set, expires_at).await? else {
+            return Ok(Err(BatchAttempt::Conflict));
+        };
+        let after = after.level;
+        for ((deduction, sold), number) in sales.iter().zip(1..) {
+            let mut level = after.clone();
+            level.on_hand += units - sold;
+            level.version += number - movements;
+            if !tx.insert(sale(deduction, &level)).await? {
+                return Ok(Err(BatchAttempt::Duplicate));
             }
         }
         tx.commit().await?;
-        Ok(None)
+        Ok(Ok(after.available()))
     }
 }

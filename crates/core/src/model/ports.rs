@@ -168,8 +168,8 @@ impl DeductionStore for MemoryStore {
         }
     }
 
-    async fn deduct_all(&self, deductions: &[Deduction]) -> Vec<BatchAnswer> {
-        deduct_batch(self, deductions).await
+    async fn deduct_all(&self, deductions: &[Deduction], read_first: bool) -> Vec<BatchAnswer> {
+        deduct_batch(self, deductions, read_first).await
     }
 
     async fn write_back(

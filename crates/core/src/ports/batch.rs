@@ -1,9 +1,10 @@
 //! Decides a batch of deductions of one level, as if they came one after the other.
 //!
-//! The store reads the level and the ledger, and writes the level on condition that its version is
-//! still the one that was read. So a decision is never based on an older level. If other replicas
-//! change the level first, it is read again; after that the row is locked from the reading to the
-//! commit.
+//! The first attempt reads nothing: it takes all units at once, on condition that they are available. If
+//! that is refused, the store reads the level and the ledger, decides each deduction, and writes the
+//! level on condition that its version is still the one that was read. So a refusal is never based on an
+//! older level. If other replicas change the level first, it is read again; after that the row is locked
+//! from the reading to the commit.
 //!
 //! No deduction fails because of another one. If an index of the ledger refuses the batch although
 //! the ledger was asked, another request has just recorded a key: the ledger is asked again, and then
@@ -35,15 +36,26 @@ const LAST_MOMENT: Duration = Duration::from_millis(100);
 
 /// How a store makes a batch.
 pub trait BatchStore: Sync {
-    /// Reads, decides with [`BatchPlan`], and writes. `lock`: under the row's lock.
+    /// Decides with [`BatchPlan`], and writes.
     fn attempt(
         &self,
         batch: &[Deduction],
-        lock: bool,
+        guard: BatchGuard,
     ) -> impl Future<Output = Result<BatchAttempt, StoreError>> + Send;
 
     /// Makes one deduction, like [`SqlMethod::Guarded`](super::SqlMethod::Guarded).
     fn alone(&self, deduction: &Deduction) -> impl Future<Output = BatchAnswer> + Send;
+}
+
+/// What protects the write of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchGuard {
+    /// All units of the batch are available. Nothing is read before.
+    Available,
+    /// The level has the version that was read.
+    Version,
+    /// The row is locked from the reading to the commit.
+    RowLock,
 }
 
 /// How an attempt to make a batch ended.
@@ -51,7 +63,7 @@ pub trait BatchStore: Sync {
 pub enum BatchAttempt {
     /// Each deduction has its answer.
     Answered(Vec<BatchAnswer>),
-    /// The level was changed after it was read, or the attempt has expired.
+    /// The guard does not hold, or the attempt has expired.
     Conflict,
     /// An index of the ledger refused a sale.
     Duplicate,
@@ -60,18 +72,32 @@ pub enum BatchAttempt {
     Alone,
 }
 
-/// Makes each deduction of a batch, and answers each by itself.
-pub async fn deduct_batch<S: BatchStore>(store: &S, batch: &[Deduction]) -> Vec<BatchAnswer> {
+/// Makes each deduction of a batch, and answers each by itself. `read_first`: some of them will probably be
+/// refused, so the first attempt is not made blindly.
+pub async fn deduct_batch<S: BatchStore>(
+    store: &S,
+    batch: &[Deduction],
+    read_first: bool,
+) -> Vec<BatchAnswer> {
     let (mut conflicts, mut duplicates) = (0, 0);
+    let mut guard = if read_first {
+        BatchGuard::Version
+    } else {
+        BatchGuard::Available
+    };
     while batch.len() > 1 && duplicates < DUPLICATES {
-        let lock = conflicts >= CONFLICTS;
-        match store.attempt(batch, lock).await {
-            Ok(BatchAttempt::Answered(answers)) => return answers,
-            Ok(BatchAttempt::Conflict) if lock => break,
-            Ok(BatchAttempt::Conflict) => conflicts += 1,
-            Ok(BatchAttempt::Duplicate) => duplicates += 1,
-            Ok(BatchAttempt::Alone) => break,
-            Err(mut error) => return batch.iter().map(|_| Err(error.share())).collect(),
+        match (store.attempt(batch, guard).await, guard) {
+            (Ok(BatchAttempt::Answered(answers)), _) => return answers,
+            (Ok(BatchAttempt::Alone), _) | (Ok(BatchAttempt::Conflict), BatchGuard::RowLock) => {
+                break;
+            }
+            (Ok(_), BatchGuard::Available) => guard = BatchGuard::Version,
+            (Ok(BatchAttempt::Conflict), BatchGuard::Version) => conflicts += 1,
+            (Ok(BatchAttempt::Duplicate), _) => duplicates += 1,
+            (Err(mut error), _) => return batch.iter().map(|_| Err(error.share())).collect(),
+        }
+        if conflicts >= CONFLICTS {
+            guard = BatchGuard::RowLock;
         }
     }
     let mut answers = Vec::with_capacity(batch.len());
@@ -98,8 +124,12 @@ pub async fn deduct_batch<S: BatchStore>(store: &S, batch: &[Deduction]) -> Vec<
 pub struct BatchPlan<'a> {
     /// The deductions to make, in the order of their arrival.
     pub sales: Vec<BatchSale<'a>>,
+    /// The level that was read.
+    pub read: Option<StockLevel>,
     /// One for each deduction.
     decisions: Vec<Decision>,
+    /// The units of the sales.
+    units: i64,
 }
 
 /// A deduction that is to be made.
@@ -107,30 +137,27 @@ pub struct BatchPlan<'a> {
 pub struct BatchSale<'a> {
     /// The request.
     pub deduction: &'a Deduction,
-    /// The level after it.
-    pub after: LevelAfter,
-}
-
-/// What a sale leaves of its level.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LevelAfter {
-    /// Units on hand.
-    pub on_hand: i64,
-    /// Units available.
-    pub available: i64,
-    /// The version of the level, which is also the `level_version` of the movement.
-    pub version: i64,
+    /// The units of the sales up to this one.
+    pub units: i64,
 }
 
 #[derive(Debug)]
 enum Decision {
     /// True even if no sale is committed.
     Final(AttemptOutcome),
-    /// One of the sales, or an outcome that follows from the sales before it.
-    WithSales(AttemptOutcome),
+    /// An outcome that follows from the sales before it.
+    AfterSales(AttemptOutcome),
+    /// A sale, and the units of the sales up to this one.
+    Sale(i64),
 }
 
 impl<'a> BatchPlan<'a> {
+    /// Assumes that the units of all deductions are available, and that the ledger has none of them.
+    #[must_use]
+    pub fn unread(batch: impl IntoIterator<Item = &'a Deduction>) -> Self {
+        Self::decide(&Recorded::new(&[]), batch, |_| Ok(()))
+    }
+
     /// Decides on the level as it was read, and on the movements that the ledger has of the
     /// operations and keys of the batch. They must not have been read before the level: the sale of
     /// the last unit must be among them if the level shows it.
@@ -140,44 +167,56 @@ impl<'a> BatchPlan<'a> {
         recorded: &[Movement],
         batch: impl IntoIterator<Item = &'a Deduction>,
     ) -> Self {
-        let recorded = Recorded::new(recorded);
-        let mut level = read;
+        let mut level = read.clone();
+        let plan = Self::decide(&Recorded::new(recorded), batch, |units| {
+            AttemptOutcome::decide(level.as_ref(), units)?;
+            level.as_mut().ok_or(AttemptOutcome::UnknownSku)?.on_hand -= units;
+            Ok(())
+        });
+        Self { read, ..plan }
+    }
+
+    /// `take`: takes units, or refuses.
+    fn decide(
+        recorded: &Recorded<'_>,
+        batch: impl IntoIterator<Item = &'a Deduction>,
+        mut take: impl FnMut(i64) -> Result<(), AttemptOutcome>,
+    ) -> Self {
+        let mut plan = Self {
+            sales: Vec::new(),
+            read: None,
+            decisions: Vec::new(),
+            units: 0,
+        };
         let mut sold = Identities::default();
         let too_soon = Instant::now() + LAST_MOMENT;
-        let (mut sales, mut decisions) = (Vec::new(), Vec::new());
         for deduction in batch {
-            let units = deduction.quantity.units();
             let decision = if let Some(movement) = recorded.find(deduction) {
                 Decision::Final(AttemptOutcome::Recorded(Box::new(movement.clone())))
             } else if sold.has(deduction) {
-                Decision::WithSales(AttemptOutcome::Duplicate)
+                Decision::AfterSales(AttemptOutcome::Duplicate)
             } else if deduction.deadline < too_soon {
                 Decision::Final(AttemptOutcome::Conflict)
             } else {
-                match (AttemptOutcome::decide(level.as_ref(), units), &mut level) {
-                    (Ok(remaining), Some(level)) => {
-                        level.on_hand -= units;
-                        level.version += 1;
-                        let after = LevelAfter {
-                            on_hand: level.on_hand,
-                            available: remaining,
-                            version: level.version,
-                        };
-                        sales.push(BatchSale { deduction, after });
+                match take(deduction.quantity.units()) {
+                    Ok(()) => {
                         sold.add(deduction);
-                        Decision::WithSales(AttemptOutcome::Deducted {
-                            remaining,
-                            durability: Durability::Committed,
-                        })
+                        plan.sell(deduction)
                     }
-                    (Ok(_), None) => Decision::Final(AttemptOutcome::UnknownSku),
-                    (Err(refusal), _) if sales.is_empty() => Decision::Final(refusal),
-                    (Err(refusal), _) => Decision::WithSales(refusal),
+                    Err(refusal) if plan.sales.is_empty() => Decision::Final(refusal),
+                    Err(refusal) => Decision::AfterSales(refusal),
                 }
             };
-            decisions.push(decision);
+            plan.decisions.push(decision);
         }
-        Self { sales, decisions }
+        plan
+    }
+
+    fn sell(&mut self, deduction: &'a Deduction) -> Decision {
+        self.units += deduction.quantity.units();
+        let units = self.units;
+        self.sales.push(BatchSale { deduction, units });
+        Decision::Sale(units)
     }
 
     /// When the attempt expires: with its earliest sale.
@@ -187,11 +226,22 @@ impl<'a> BatchPlan<'a> {
         deadlines.min().unwrap_or_else(Instant::now)
     }
 
-    /// The answers, if the sales are committed or there are none.
+    /// The answers, if there are no sales.
     #[must_use]
-    pub fn committed(self) -> Vec<BatchAnswer> {
+    pub fn without_sales(self) -> Vec<BatchAnswer> {
+        self.committed(0)
+    }
+
+    /// The answers, if the sales are committed and leave `available` units.
+    #[must_use]
+    pub fn committed(self, available: i64) -> Vec<BatchAnswer> {
+        let before = available + self.units;
         let outcome = |decision| match decision {
-            Decision::Final(outcome) | Decision::WithSales(outcome) => Ok(outcome),
+            Decision::Final(outcome) | Decision::AfterSales(outcome) => Ok(outcome),
+            Decision::Sale(units) => Ok(AttemptOutcome::Deducted {
+                remaining: before - units,
+                durability: Durability::Committed,
+            }),
         };
         self.decisions.into_iter().map(outcome).collect()
     }
@@ -202,8 +252,8 @@ impl<'a> BatchPlan<'a> {
     pub fn failed(self, mut error: StoreError) -> Vec<BatchAnswer> {
         let answer = |decision| match decision {
             Decision::Final(outcome) => Ok(outcome),
-            Decision::WithSales(AttemptOutcome::Deducted { .. }) => Err(error.share()),
-            Decision::WithSales(_) => Ok(AttemptOutcome::Conflict),
+            Decision::Sale(_) => Err(error.share()),
+            Decision::AfterSales(_) => Ok(AttemptOutcome::Conflict),
         };
         self.decisions.into_iter().map(answer).collect()
     }

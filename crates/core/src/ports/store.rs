@@ -49,8 +49,8 @@ pub trait DeductionStore: LedgerReader {
 
     /// Takes the units of each deduction in SQL, as if they came one after the other, and answers each
     /// by itself. All are of one level, and carry the name of one strategy. One deduction is made like
-    /// [`SqlMethod::Guarded`]. More are decided on one reading, and their sales share a commit.
-    async fn deduct_all(&self, deductions: &[Deduction]) -> Vec<BatchAnswer>;
+    /// [`SqlMethod::Guarded`]. More share a commit. `read_first`: some of them will probably be refused.
+    async fn deduct_all(&self, deductions: &[Deduction], read_first: bool) -> Vec<BatchAnswer>;
 
     /// Writes the level that follows from `read`, if `condition` holds.
     async fn write_back(

@@ -1,8 +1,8 @@
 //! `group-commit`: deductions of one SKU that wait at the same time share one transaction.
 //!
-//! *Guarantees*: never oversells: a batch is written only if the level still has the version that it was decided on; each request gets its own answer.
-//! *Costs*: alone, the one round trip of single-sql; in a batch, two reads and one write shared by up to 256 requests, and one commit.
-//! *Fails when*: many replicas sell the same SKU: their batches conflict, and the row is then locked for a round trip; it never oversells.
+//! *Guarantees*: never oversells: one statement takes the units of a batch, if all are available; each request gets its own answer.
+//! *Costs*: the one round trip and the one commit of single-sql, shared by up to 256 requests; two reads more for a batch of which a request is refused or repeated.
+//! *Fails when*: the stock runs out while many replicas sell it: their batches conflict, and the row is then locked for a round trip; it never oversells.
 //! *Use when*: one SKU must be sold faster than the database commits single transactions.
 
 use super::{Card, Homes, Tier};

@@ -1,8 +1,9 @@
-//! Many deductions of one level, decided on one reading and written together.
+//! Many deductions of one level, written together.
 //!
-//! Reads without a lock fetch the level, then what the ledger has of the batch. The core decides
-//! ([`BatchPlan`]). One message writes the level, on condition of its version and of the expiry, with
-//! all movements, and commits. Under a lock, all that is one transaction.
+//! Usually one message takes the units of all, on condition that they are available, with all movements,
+//! and commits. If that is refused, reads without a lock fetch the level, then what the ledger has of
+//! the batch, and the core decides ([`BatchPlan`]). The write is then conditional on the version of the
+//! level. Under a lock, all that is one transaction.
 
 use serde::{Serialize, Serializer};
 
@@ -16,43 +17,65 @@ use super::statements::{self, INSERT_COLUMNS};
 use super::{READ, SqlStore};
 use crate::{Result, StoreError};
 use stocklock_core::ports::{
-    BatchAnswer, BatchAttempt, BatchPlan, BatchSale, BatchStore, DeductionStore as _, Expiry,
-    LevelAfter, SqlMethod,
+    BatchAnswer, BatchAttempt, BatchGuard, BatchPlan, BatchSale, BatchStore, DeductionStore as _,
+    Expiry, SqlMethod,
 };
 use stocklock_core::stock::{Deduction, Movement, Remarks, StockLevel};
 
-/// SKU, warehouse, `on_hand`, version; the version that was read.
-const UPDATE_LEVEL: &str = "UPDATE stock SET on_hand = $3, version = $4
-    WHERE sku = $1 AND warehouse = $2 AND home = 'sql' AND version = $5";
+/// Takes the units of a batch, with the parameters of [`BatchWrite::guarded`]. `in_time`: a condition.
+pub(crate) fn update(in_time: &str) -> String {
+    format!(
+        "UPDATE stock SET on_hand = on_hand - $6, version = version + $7
+            WHERE sku = $1 AND warehouse = $2 AND home = 'sql' AND version = coalesce($4, version)
+                AND on_hand - $6 - held >= -backorder_limit AND {in_time}"
+    )
+}
 
-/// The sales of a batch, and the level that they leave.
+/// The sales of a batch, and the condition on which they are made.
 #[derive(Debug)]
 pub(crate) struct BatchWrite<'a> {
     pub(crate) sales: &'a [BatchSale<'a>],
-    pub(crate) after: LevelAfter,
-    /// The version of the level that the sales were computed from.
-    pub(crate) version: i64,
+    /// All units of the sales.
+    units: i64,
+    /// The level that was read, which has this version still.
+    read: Option<&'a StockLevel>,
     /// In milliseconds since 1970, on the server's clock.
-    pub(crate) expires_at: i64,
+    expires_at: i64,
 }
 
 impl<'a> BatchWrite<'a> {
     /// `None` without sales.
-    fn new(sales: &'a [BatchSale<'a>], expires_at: i64) -> Option<Self> {
-        let ([first, ..], [.., last]) = (sales, sales) else {
-            return None;
-        };
+    fn new(plan: &'a BatchPlan<'_>, expires_at: i64) -> Option<Self> {
         Some(Self {
-            sales,
-            after: last.after,
-            version: first.after.version - 1,
+            units: plan.sales.last()?.units,
+            sales: &plan.sales,
+            read: plan.read.as_ref(),
             expires_at,
         })
     }
 
-    /// The values that all movements share, and those of the level: SKU, warehouse, strategy, the
-    /// version that was read, expiry, `on_hand` and version after the sales.
-    pub(crate) fn shared(&self) -> [Value<'_>; 7] {
+    /// The number of movements.
+    fn movements(&self) -> i64 {
+        i64::try_from(self.sales.len()).expect("a short list")
+    }
+
+    /// The values of a write that the database decides: SKU, warehouse, strategy, the version that the
+    /// level must have or NULL, expiry, units and movements of the batch.
+    pub(crate) fn guarded(&self) -> [Value<'_>; 7] {
+        let version = self.read.map(|level| level.version);
+        self.shared(version, [self.units, self.movements()])
+    }
+
+    /// The values of an [`insert`]: SKU, warehouse, strategy, the version before the batch, expiry, the
+    /// units that are available after it, movements.
+    fn written(&self, available: i64, version: i64) -> [Value<'_>; 7] {
+        self.shared(
+            Some(version - self.movements()),
+            [available, self.movements()],
+        )
+    }
+
+    fn shared(&self, version: Option<i64>, [sixth, seventh]: [i64; 2]) -> [Value<'_>; 7] {
         let Deduction {
             sku,
             warehouse,
@@ -63,22 +86,28 @@ impl<'a> BatchWrite<'a> {
             sku.as_str(),
             warehouse.as_str(),
             *strategy,
-            self.version,
+            version,
             self.expires_at,
-            self.after.on_hand,
-            self.after.version,
+            sixth,
+            seventh,
         ]
     }
 
+    /// The units that the sales after this one take.
+    pub(crate) fn units_after(&self, sale: &BatchSale<'_>) -> i64 {
+        self.units - sale.units
+    }
+
     /// The other values of the movements as a JSON array with an array for each: operation, delta,
-    /// `available_after`, caller, key, hash, remarks. Bytes are hexadecimal digits.
+    /// the units that the sales after it take, caller, key, hash, remarks. Bytes are hexadecimal digits.
     pub(crate) fn json(&self) -> String {
-        let rows = self.sales.iter().map(|BatchSale { deduction, after }| {
+        let rows = self.sales.iter().map(|sale| {
+            let deduction = sale.deduction;
             let idempotency = deduction.idempotency.as_ref();
             (
                 Hex(deduction.operation.0.as_bytes()),
                 -deduction.quantity.units(),
-                after.available,
+                self.units_after(sale),
                 deduction.caller(),
                 idempotency.map(|one| one.key.as_str()),
                 idempotency.map(|one| Hex(&one.hash.0)),
@@ -111,53 +140,61 @@ impl Serialize for Hex<'_> {
     }
 }
 
-/// Inserts the sales of a batch, which `sales` has as a table. `now`: only if the attempt has not
-/// expired by this clock.
-pub(crate) fn insert(sales: &str, now: &str) -> String {
+/// Inserts the sales of a batch, which `sales` has as a table. `available` and `version`: the units that
+/// are available after the batch, and the version before it. `in_time`: a condition on each row.
+pub(crate) fn insert(sales: &str, available: &str, version: &str, in_time: &str) -> String {
     let remarks = Remarks::NAMES.join(", ");
-    let in_time = if now.is_empty() {
-        String::new()
-    } else {
-        format!(" WHERE {now} < $5")
-    };
     format!(
         "INSERT INTO movement ({columns})
             SELECT operation_id, 0, $1, $2, 'deducted', delta, NULL, $3, 'committed', caller,
-                idempotency_key, request_hash, {remarks}, available_after, $4 + number
+                idempotency_key, request_hash, {remarks}, {available} + units_after,
+                {version} + number
             FROM {sales}{in_time}",
         columns = *INSERT_COLUMNS,
     )
 }
 
-/// Inserts the sales of a batch, which `sales` has as a table made from the JSON in `$6`.
+/// Inserts the sales with the values of [`BatchWrite::written`], in time.
+pub(crate) fn insert_in_time<D: Dialect>(sales: &str) -> String {
+    let in_time = format!(" WHERE {} < $5", D::WORDS.now);
+    insert(sales, "$6", "$4", &in_time)
+}
+
+/// Inserts the sales of a batch, which `sales` has as a table made from the JSON in `$8`.
 pub(crate) async fn insert_json<D: Dialect>(
     tx: &mut Transaction<D>,
     sales: &str,
     write: &BatchWrite<'_>,
+    values: &[Value<'_>],
 ) -> sqlx::Result<u64> {
     let json = write.json();
-    let values = [&write.shared()[..5], &values![&*json]].concat();
-    let statement = Statement::built(insert(sales, D::WORDS.now));
+    let values = [values, &values![&*json]].concat();
+    let statement = Statement::built(insert_in_time::<D>(sales));
     tx.execute(statement, &values).await
 }
 
 /// How a conditional write of a batch ended.
 #[derive(Debug)]
 pub(crate) enum Written {
-    /// Level and movements are committed.
-    Committed,
-    /// The level has another version, or the attempt has expired.
+    /// Level and movements are committed, and this many units are available.
+    Committed(i64),
+    /// The condition does not hold, or the attempt has expired.
     Refused,
     /// The ledger already has one of the operations or keys.
     Duplicate,
 }
 
 impl<D: Dialect> BatchStore for SqlStore<D> {
-    async fn attempt(&self, batch: &[Deduction], lock: bool) -> Result<BatchAttempt> {
-        if lock {
-            self.attempt_under_lock(batch).await
-        } else {
-            self.attempt_on_version(batch).await
+    async fn attempt(&self, batch: &[Deduction], guard: BatchGuard) -> Result<BatchAttempt> {
+        match guard {
+            BatchGuard::Available => {
+                let pool = self.writers.for_sku(&batch[0].sku);
+                let connection = self.read(READ, pool.acquire()).await?;
+                self.attempt_in_one_message(connection, BatchPlan::unread(batch))
+                    .await
+            }
+            BatchGuard::Version => self.attempt_on_version(batch).await,
+            BatchGuard::RowLock => self.attempt_under_lock(batch).await,
         }
     }
 
@@ -176,9 +213,17 @@ impl<D: Dialect> SqlStore<D> {
             Ok((connection, plan))
         };
         let (connection, plan) = self.read(3 * READ, reading).await?;
+        self.attempt_in_one_message(connection, plan).await
+    }
+
+    async fn attempt_in_one_message(
+        &self,
+        connection: PooledConnection<D>,
+        plan: BatchPlan<'_>,
+    ) -> Result<BatchAttempt> {
         let expiry = connection.expiry(plan.deadline());
-        let Some(write) = BatchWrite::new(&plan.sales, expiry.at) else {
-            return Ok(BatchAttempt::Answered(plan.committed()));
+        let Some(write) = BatchWrite::new(&plan, expiry.at) else {
+            return Ok(BatchAttempt::Answered(plan.without_sales()));
         };
         let written = self.write(D::write_batch(connection, &write)).await;
         self.attempted(plan, written, expiry).await
@@ -192,7 +237,7 @@ impl<D: Dialect> SqlStore<D> {
         expiry: Expiry,
     ) -> Result<BatchAttempt> {
         Ok(match written {
-            Ok(Written::Committed) => BatchAttempt::Answered(plan.committed()),
+            Ok(Written::Committed(available)) => BatchAttempt::Answered(plan.committed(available)),
             Ok(Written::Refused) => BatchAttempt::Conflict,
             Ok(Written::Duplicate) => BatchAttempt::Duplicate,
             // The database may refuse a row of one deduction, for example by a constraint of the operator.
@@ -218,11 +263,11 @@ impl<D: Dialect> SqlStore<D> {
         };
         let (tx, plan) = self.read(3 * READ, reading).await?;
         let expiry = tx.expiry(plan.deadline());
-        let Some(write) = BatchWrite::new(&plan.sales, expiry.at) else {
+        let Some(write) = BatchWrite::new(&plan, expiry.at) else {
             tx.roll_back().await;
-            return Ok(BatchAttempt::Answered(plan.committed()));
+            return Ok(BatchAttempt::Answered(plan.without_sales()));
         };
-        let written = self.write(write_and_commit(tx, &write)).await;
+        let written = self.write(write_under_lock(tx, &write)).await;
         // The outcome of a COMMIT is visible to the next transaction that locks the row.
         self.attempted(plan, written, Expiry::passed()).await
     }
@@ -246,19 +291,35 @@ impl<D: Dialect> SqlStore<D> {
     }
 }
 
-/// Writes the level, if it still has the version that was read, and the movements, and commits.
-pub(crate) async fn write_and_commit<D: Dialect>(
+/// Writes the level that was read under a lock, and the movements, and commits.
+async fn write_under_lock<D: Dialect>(
     mut tx: Transaction<D>,
     write: &BatchWrite<'_>,
 ) -> Result<Written> {
-    let [sku, warehouse, _, version, _, on_hand, version_after] = write.shared();
-    let level = [sku, warehouse, on_hand, version_after, version];
-    let updated = tx.execute(UPDATE_LEVEL, &level).await;
-    if updated.map_err(before_commit)? == 0 {
+    let update = Statement::built(update("$5 IS NOT NULL"));
+    let updated = tx.execute(update, &write.guarded()).await;
+    let updated = updated.map_err(before_commit)?;
+    let Some(read) = write.read.filter(|_| updated > 0) else {
         tx.roll_back().await;
         return Ok(Written::Refused);
-    }
-    let answer = D::insert_batch(&mut tx, write).await;
+    };
+    let after = (
+        read.available() - write.units,
+        read.version + write.movements(),
+    );
+    insert_and_commit(tx, write, after).await
+}
+
+/// Inserts the movements, and commits. `after`: the units that are available after the batch, and the
+/// version of the level then.
+pub(crate) async fn insert_and_commit<D: Dialect>(
+    mut tx: Transaction<D>,
+    write: &BatchWrite<'_>,
+    after: (i64, i64),
+) -> Result<Written> {
+    let (available, version) = after;
+    let values = write.written(available, version);
+    let answer = D::insert_batch(&mut tx, write, &values).await;
     // Each row compares the clock with the expiry.
     let is_late = matches!(answer, Ok(rows) if rows != write.sales.len() as u64);
     let waits_for_keys = !D::EMBEDDED && D::WORDS.begin_read_uncommitted.is_none();
@@ -270,7 +331,7 @@ pub(crate) async fn write_and_commit<D: Dialect>(
     match recorded {
         Inserted::New => {
             tx.commit().await?;
-            Ok(Written::Committed)
+            Ok(Written::Committed(available))
         }
         Inserted::Duplicate => {
             tx.roll_back().await;

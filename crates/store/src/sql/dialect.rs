@@ -70,10 +70,11 @@ pub(crate) trait Dialect: Server + Clone {
     ) -> impl Future<Output = Result<Written>> + Send;
 
     /// Inserts the sales of a batch for which the clock is before the expiry: all or, if it is late, not
-    /// all. Returns how many.
+    /// all. `values`: what they have in common. Returns how many.
     fn insert_batch(
         tx: &mut Transaction<Self>,
         write: &BatchWrite<'_>,
+        values: &[Value<'_>],
     ) -> impl Future<Output = sqlx::Result<u64>> + Send;
 
     /// Settings of the server under which an acknowledged sale can be lost: one sentence each.

@@ -109,11 +109,11 @@ impl Dialect for MySqlServer {
     ) -> Result<Written> {
         let mut tx = Transaction::begun(connection);
         let json = write.json();
-        let values = [&write.shared()[..], &values![&*json]].concat();
+        let values = [&write.guarded()[..], &values![&*json]].concat();
         let called = tx.fetch(procedure::call_batch(), &values).await;
-        let written = match called.map(|rows: Vec<(i64,)>| rows.len()) {
-            Ok(0) => Written::Refused,
-            Ok(_) => Written::Committed,
+        let written = match called.map(|rows: Vec<(i64,)>| rows.first().copied()) {
+            Ok(None) => Written::Refused,
+            Ok(Some((available,))) => Written::Committed(available),
             Err(error) if classify(&error) == Verdict::Duplicate => Written::Duplicate,
             Err(error) => return Err(in_autocommit(error)),
         };
@@ -121,18 +121,22 @@ impl Dialect for MySqlServer {
         Ok(written)
     }
 
-    async fn insert_batch(tx: &mut Transaction<Self>, write: &BatchWrite<'_>) -> sqlx::Result<u64> {
+    async fn insert_batch(
+        tx: &mut Transaction<Self>,
+        write: &BatchWrite<'_>,
+        values: &[Value<'_>],
+    ) -> sqlx::Result<u64> {
         let remarks = Remarks::NAMES.iter().enumerate().map(|(number, name)| {
             format!("{name} varchar(200) CHARACTER SET utf8mb4 PATH '$[6][{number}]'")
         });
         let sales = format!(
-            "(SELECT unhex(operation) AS operation_id, delta, available_after, caller,
+            "(SELECT unhex(operation) AS operation_id, delta, units_after, caller,
                 idempotency_key, unhex(hash) AS request_hash, {names}, number
-            FROM json_table($6, '$[*]' COLUMNS (
+            FROM json_table($8, '$[*]' COLUMNS (
                 number FOR ORDINALITY,
                 operation varchar(32) PATH '$[0]',
                 delta bigint PATH '$[1]',
-                available_after bigint PATH '$[2]',
+                units_after bigint PATH '$[2]',
                 caller varchar(64) CHARACTER SET utf8mb4 PATH '$[3]',
                 idempotency_key varchar(255) CHARACTER SET utf8mb4 PATH '$[4]',
                 hash varchar(64) PATH '$[5]',
@@ -140,7 +144,7 @@ impl Dialect for MySqlServer {
             names = Remarks::NAMES.join(", "),
             remarks = remarks.collect::<Vec<_>>().join(", "),
         );
-        batch::insert_json(tx, &sales, write).await
+        batch::insert_json(tx, &sales, write, values).await
     }
 
     async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {

@@ -4,17 +4,19 @@
 //! The server limits how long a session waits for locks, runs a statement, or idles in a
 //! transaction.
 
-use sqlx::{PgConnection, Postgres};
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{PgConnection, Postgres, Row as _};
 
 use super::batch::{self, BatchWrite, Written};
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{AnyRow, Dialect, Statement, Value, fetch, query, trusted};
-use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
+use super::errors::{Verdict, before_commit, classify, in_autocommit, waited_for_the_ledger};
 use super::ledger_row::LedgerRow;
 use super::pool::{Pool, PooledConnection, Transaction};
 use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
 use crate::{AttemptOutcome, Result, StoreError};
-use stocklock_core::stock::{Deduction, Remarks};
+use stocklock_core::stock::Remarks;
 
 mod connect;
 mod requirements;
@@ -148,18 +150,31 @@ impl Dialect for PostgresServer {
         let in_time = format!("{} < $5", Self::WORDS.now);
         let text = format!(
             "WITH written AS (
-                    UPDATE stock SET on_hand = $6, version = $7
-                    WHERE sku = $1 AND warehouse = $2 AND home = 'sql' AND version = $4 AND {in_time}
-                    RETURNING {in_time_still},
-                        set_config('lock_timeout', '{KEY_WAIT_MILLIS}', true)
+                    {update}
+                    RETURNING on_hand - held + backorder_limit AS available, version - $7 AS version,
+                        {in_time_still}, set_config('lock_timeout', '{KEY_WAIT_MILLIS}', true)
+                ), recorded AS (
+                    {insert}
                 )
-            {insert}",
+            SELECT available FROM written",
+            update = batch::update(&in_time),
             in_time_still = after_the_wait(&in_time),
-            insert = batch::insert(&format!("written, {}", sales_of_batch()), ""),
+            insert = batch::insert(
+                &format!("written, {}", sales_of_batch()),
+                "written.available",
+                "written.version",
+                ""
+            ),
         );
-        match execute_batch(&mut connection, text, write).await {
-            Ok(0) => Ok(Written::Refused),
-            Ok(_) => Ok(Written::Committed),
+        let query = batch_query(text, write, &write.guarded()).map_err(before_commit)?;
+        let rows = query.fetch_all(connection.send()).await;
+        let available = connection.received(rows).and_then(|rows| {
+            let row = rows.first();
+            row.map(|row| row.try_get(0)).transpose()
+        });
+        match available {
+            Ok(Some(available)) => Ok(Written::Committed(available)),
+            Ok(None) => Ok(Written::Refused),
             Err(error) if classify(&error) == Verdict::Duplicate => Ok(Written::Duplicate),
             Err(error) if has_expired(&error) => Ok(Written::Refused),
             Err(error) if waited_for_the_ledger(&error) => {
@@ -169,9 +184,14 @@ impl Dialect for PostgresServer {
         }
     }
 
-    async fn insert_batch(tx: &mut Transaction<Self>, write: &BatchWrite<'_>) -> sqlx::Result<u64> {
-        let text = batch::insert(&sales_of_batch(), Self::WORDS.now);
-        execute_batch(tx, text, write).await
+    async fn insert_batch(
+        tx: &mut Transaction<Self>,
+        write: &BatchWrite<'_>,
+        values: &[Value<'_>],
+    ) -> sqlx::Result<u64> {
+        let text = batch::insert_in_time::<Self>(&sales_of_batch());
+        let executed = batch_query(text, write, values)?.execute(tx.send()).await;
+        Ok(tx.received(executed)?.rows_affected())
     }
 
     async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
@@ -195,35 +215,25 @@ fn sales_of_batch() -> String {
     format!(
         "unnest($8::uuid[], $9::bigint[], $10::bigint[], $11::text[], $12::text[], $13::bytea[],
             {types}) WITH ORDINALITY
-            AS sale (operation_id, delta, available_after, caller, idempotency_key, request_hash,
+            AS sale (operation_id, delta, units_after, caller, idempotency_key, request_hash,
                 {}, number)",
         names.join(", ")
     )
 }
 
-/// Executes a statement on the sales of a batch, one array parameter per column.
-async fn execute_batch(
-    connection: &mut PooledConnection<PostgresServer>,
+/// A statement on the sales of a batch: `values`, then one array parameter per column.
+fn batch_query(
     text: String,
     write: &BatchWrite<'_>,
-) -> sqlx::Result<u64> {
+    values: &[Value<'_>],
+) -> sqlx::Result<Query<'static, Postgres, PgArguments>> {
     let sales = write.sales;
-    let deductions = || sales.iter().map(|sale| sale.deduction);
-    let keys = || deductions().map(|one| one.idempotency.as_ref());
-    let mut query = query::<Postgres>(Statement::built(text), &write.shared())?
-        .bind(deductions().map(|one| one.operation.0).collect::<Vec<_>>())
-        .bind(
-            deductions()
-                .map(|one| -one.quantity.units())
-                .collect::<Vec<_>>(),
-        )
-        .bind(
-            sales
-                .iter()
-                .map(|sale| sale.after.available)
-                .collect::<Vec<_>>(),
-        )
-        .bind(deductions().map(Deduction::caller).collect::<Vec<_>>())
+    let keys = || sales.iter().map(|sale| sale.deduction.idempotency.as_ref());
+    let mut query = query::<Postgres>(Statement::built(text), values)?
+        .bind(column(sales, |sale| sale.deduction.operation.0))
+        .bind(column(sales, |sale| -sale.deduction.quantity.units()))
+        .bind(column(sales, |sale| write.units_after(sale)))
+        .bind(column(sales, |sale| sale.deduction.caller()))
         .bind(
             keys()
                 .map(|key| key.map(|one| one.key.as_str()))
@@ -235,11 +245,9 @@ async fn execute_batch(
                 .collect::<Vec<_>>(),
         );
     for remark in 0..Remarks::NAMES.len() {
-        let texts = deductions().map(|one| one.remarks.texts()[remark]);
-        query = query.bind(texts.collect::<Vec<_>>());
+        query = query.bind(column(sales, |sale| sale.deduction.remarks.texts()[remark]));
     }
-    let executed = query.execute(connection.send()).await;
-    Ok(connection.received(executed)?.rows_affected())
+    Ok(query)
 }
 
 /// Inserts any number of rows with one array parameter per column. The text is therefore always the

@@ -112,22 +112,34 @@ impl Dialect for SqliteFile {
         connection: PooledConnection<Self>,
         write: &BatchWrite<'_>,
     ) -> Result<Written> {
-        let tx = connection.begin(Self::WORDS.begin).await?;
-        batch::write_and_commit(tx, write).await
+        let mut tx = connection.begin(Self::WORDS.begin).await?;
+        let update = batch::update(&format!("{} < $5", Self::WORDS.now));
+        let update = format!("{update} RETURNING on_hand - held + backorder_limit, version");
+        let updated = tx.fetch(Statement::built(update), &write.guarded()).await;
+        let updated: Vec<(i64, i64)> = updated.map_err(before_commit)?;
+        let Some(&after) = updated.first() else {
+            tx.roll_back().await;
+            return Ok(Written::Refused);
+        };
+        batch::insert_and_commit(tx, write, after).await
     }
 
-    async fn insert_batch(tx: &mut Transaction<Self>, write: &BatchWrite<'_>) -> sqlx::Result<u64> {
+    async fn insert_batch(
+        tx: &mut Transaction<Self>,
+        write: &BatchWrite<'_>,
+        values: &[Value<'_>],
+    ) -> sqlx::Result<u64> {
         let remarks = (0..Remarks::NAMES.len())
             .map(|number| format!("value ->> '$[6][{number}]' AS {}", Remarks::NAMES[number]));
         let remarks = remarks.collect::<Vec<_>>().join(", ");
         let sales = format!(
             "(SELECT unhex(value ->> 0) AS operation_id, value ->> 1 AS delta,
-                value ->> 2 AS available_after, value ->> 3 AS caller,
+                value ->> 2 AS units_after, value ->> 3 AS caller,
                 value ->> 4 AS idempotency_key, unhex(value ->> 5) AS request_hash,
                 {remarks}, key + 1 AS number
-            FROM json_each($6)) AS sale"
+            FROM json_each($8)) AS sale"
         );
-        batch::insert_json(tx, &sales, write).await
+        batch::insert_json(tx, &sales, write, values).await
     }
 
     /// Always empty, because this process sets the relevant settings when it opens a connection.

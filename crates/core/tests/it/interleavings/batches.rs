@@ -29,12 +29,12 @@ enum Known {
 type Answers = Vec<(OperationId, Known)>;
 
 /// Attempts each deduction until its outcome is known, at most six times.
-async fn buy_all(store: MemoryStore, batch: Vec<Deduction>) -> Answers {
+async fn buy_all(store: MemoryStore, batch: Vec<Deduction>, read_first: bool) -> Answers {
     let mut known = Vec::new();
     let mut left: Vec<_> = batch.into_iter().map(|order| (order, None)).collect();
     for _ in 0..6 {
         let orders: Vec<_> = left.iter().map(|(order, _)| order.clone()).collect();
-        let answers = store.deduct_all(&orders).await;
+        let answers = store.deduct_all(&orders, read_first).await;
         let mut again = Vec::new();
         for ((order, unknown), answer) in left.into_iter().zip(answers) {
             let operation = order.operation;
@@ -109,6 +109,7 @@ fn two_batches_of_two_are_decided_one_by_one(
     #[case] batches: Batches,
     #[case] stock: i64,
     #[case] faults: Faults,
+    #[values(false, true)] read_first: bool,
 ) {
     let sku = sku(SKU);
     let mut contended = 0;
@@ -118,7 +119,8 @@ fn two_batches_of_two_are_decided_one_by_one(
             state.stock(&sku, stock);
             let tasks = batches.map(|keys| {
                 let batch = keys.iter().map(|key| deduction(&sku, *key, GroupCommit));
-                Box::pin(buy_all(state.clone(), batch.collect())) as Task<Answers>
+                let answers = buy_all(state.clone(), batch.collect(), read_first);
+                Box::pin(answers) as Task<Answers>
             });
             World {
                 state,

@@ -1,7 +1,7 @@
 //! The procedures of the conditional writes, of one deduction and of a batch: level and movements are
 //! written and committed, or rolled back, in one round trip, and no lock is held across one.
 //!
-//! Their texts are in `migrations/mysql/0012_deduct.sql` and `0023_deduct_batch.sql`. Replicas of several
+//! Their texts are in `migrations/mysql/0012_deduct.sql` and `0024_deduct_batch.sql`. Replicas of several
 //! releases use one database, so a release whose movements have more columns creates procedures of other
 //! names.
 
@@ -15,7 +15,7 @@ use crate::sql::statements::NEXT_PARAMETERS;
 
 const NAME: &str = "stocklock_deduct_1";
 
-const NAME_OF_BATCH: &str = "stocklock_deduct_batch_1";
+const NAME_OF_BATCH: &str = "stocklock_deduct_batch_2";
 
 /// How many arguments that one takes: the shared values of the batch, and its sales.
 const ARGUMENTS_OF_BATCH: usize = 8;
@@ -29,7 +29,7 @@ pub(super) fn call() -> Statement {
     Statement::built(text(NAME, &parameters.collect::<Vec<_>>()))
 }
 
-/// A call with the values of a batch. Returns one row if the batch is committed, or no row.
+/// A call with the values of a batch. Returns the units that are available then, or no row.
 pub(super) fn call_batch() -> Statement {
     let parameters = (1..=ARGUMENTS_OF_BATCH).map(|number| format!("${number}"));
     Statement::built(text(NAME_OF_BATCH, &parameters.collect::<Vec<_>>()))
