@@ -162,12 +162,14 @@ impl Binding {
     }
 
     /// Checks that row and key still have the id that this process uses. The consumer asks before it
-    /// deletes entries.
+    /// reads entries and before it deletes them. Returns the row, or `None` if no stock was ever in a
+    /// Redis.
     pub(super) async fn confirm(
         self: &Arc<Self>,
         connection: &mut MultiplexedConnection,
-    ) -> Result<(), StoreError> {
-        self.confirmed(connection).await.map(drop)
+    ) -> Result<Option<BoundRedis>, StoreError> {
+        let confirmed = self.confirmed(connection).await?;
+        Ok(confirmed.map(|(_, row)| row))
     }
 
     /// The same. Returns what both servers say, or `None` if no stock was ever in a Redis.

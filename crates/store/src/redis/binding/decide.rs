@@ -203,7 +203,7 @@ impl Binding {
     fn has_seen_latest(&self, row: &BoundRedis, found: &Found) -> bool {
         let is_older = found.run_id != row.run_id && found.beat <= row.beat;
         let has_seen =
-            |last: &BoundRedis| is_same(last, row) && (last.beat >= found.beat || is_older);
+            |last: &BoundRedis| last.is_same(row) && (last.beat >= found.beat || is_older);
         self.state().last.as_ref().is_some_and(has_seen)
     }
 
@@ -238,7 +238,7 @@ impl Binding {
         let mut state = self.state();
         let current = match &now {
             Now::Bound(bound) => {
-                let is_last = |last: &BoundRedis| is_same(last, bound);
+                let is_last = |last: &BoundRedis| last.is_same(bound);
                 if !state.last.as_ref().is_some_and(is_last) {
                     state.bindings += 1;
                 }
@@ -272,9 +272,4 @@ fn new_binding(found: &Found) -> BoundRedis {
         beat: 0,
         beat_before: 0,
     }
-}
-
-/// Whether both are the same run of the same Redis.
-fn is_same(a: &BoundRedis, b: &BoundRedis) -> bool {
-    (&a.id, &a.run_id) == (&b.id, &b.run_id)
 }
