@@ -3,7 +3,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run release testkit up down status test services schemathesis page verify mutations check audit loadtest bench bench-test
+.PHONY: help run release testkit up down status test services schemathesis page verify mutations check audit loadtest bench bench-core bench-test
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -65,6 +65,9 @@ BENCH_BINARY ?= target/release/stocklock
 bench: bench-test $(if $(filter file,$(origin BENCH_BINARY)),release,testkit) ## measure throughput, write docs/performance.*; BENCH=--help lists the options
 	@scripts/services.sh bench
 	@python3 -m bench --binary $(BENCH_BINARY) $(BENCH)
+
+bench-core: ## measure the parts of a deduction that need no database, with criterion
+	$(CARGO) bench --locked --package stocklock-core --bench hot_path
 
 bench-test: ## test the calculations of `make bench`, and the statements that it sends
 	@python3 -m unittest discover --quiet --top-level-directory . --start-directory bench/tests

@@ -1,5 +1,6 @@
 """A bench from start to end: starts the servers, runs the experiments, stops the servers."""
 
+import resource
 import shutil
 import socket
 from argparse import Namespace
@@ -8,14 +9,20 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import experiments, load
-from .experiments import CLAIMED_POLICY, CLIENTS, CONNECTIONS, POLICIES, REDIS_CONNECTIONS, Site
+from . import experiments, load, parts
+from .experiments import (
+    CLAIMED_POLICY, CLIENTS, CONNECTIONS, CROWDS, POLICIES, REDIS_CONNECTIONS, Site,
+)  # fmt: skip
 from .process import BenchError, say
 from .servers import Database, MariaDb, PostgreSql, Redis, Servers
 from .service import Service
 
 SERVERS = {"mariadb": MariaDb, "postgres": PostgreSql}
 DATABASES = ("sqlite", *SERVERS)
+# Of each build: the replica, four more, and three nginx.
+PORTS = 8
+# Enough for the most connections, twice: those of the last run may still be closing.
+OPEN_FILES = 2 * CROWDS[-1] + 1024
 
 
 def check(plan: Namespace) -> None:
@@ -23,7 +30,12 @@ def check(plan: Namespace) -> None:
     for binary in (plan.binary, plan.testkit, plan.against):
         if binary and not shutil.which(binary):
             raise BenchError(f"{binary} is not a program: run `make release`, or name another file")
-    for port in (plan.port, plan.port + 1):
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most_files < OPEN_FILES:
+        raise BenchError(f"at most {most_files} files may be open: raise `ulimit -Hn` to {OPEN_FILES}")
+    # For all processes of the bench, which inherit it.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, most_files))
+    for port in range(plan.port, plan.port + (2 if plan.against else 1) * PORTS):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 raise BenchError(f"port {port} is in use: choose another with --port")
@@ -50,43 +62,53 @@ def open_site(plan: Namespace, binary: Path, number: int, name: str, state: Path
             "ZooKeeper": {"version": servers.fact("zookeeper", "version")},
             database.title: database.settings(),
         }
-        log = home / "stocklock.log"
-        with closing(Service(binary, log, plan.port + number, environment)) as service:
+        port = plan.port + PORTS * number
+
+        def launch(number: int) -> Service:
+            """Starts the replica with this number."""
+            log = home / f"stocklock-{number}.log"
+            return Service(binary, log, port + number, environment)
+
+        with closing(launch(0)) as service:
             # Fills the connection pools and the caches of prepared statements.
             load.deduct(service, service.strategy("single-sql"), CONNECTIONS[-1], 1)
-            yield Site(service, database, redis, home, settings)
+            yield Site(service, database, redis, home, settings, port, launch)
 
 
 def measure(plan: Namespace, state: Path, builds: Sequence[tuple[Path, dict[str, Any]]]) -> None:
-    """Runs the experiments and adds them to the results of each build. Two builds take turns, and
+    """Runs the chosen parts and adds them to the results of each build. Two builds take turns, and
     only the runs of the claims are done."""
     alone = len(builds) == 1
     # As in deploy/, MariaDB has the ledger of the Redis rounds.
     ledger = "mariadb" if "mariadb" in plan.databases else plan.databases[-1]
-    seconds = plan.pace["seconds"]
+    rounds, seconds = plan.pace["rounds"], plan.pace["seconds"]
     for name in plan.databases:
         with ExitStack() as stack:
             sites = [
                 (stack.enter_context(open_site(plan, binary, number, name, state)), results)
                 for number, (binary, results) in enumerate(builds)
             ]
-            for number in range(plan.pace["rounds"]):
+            for number in range(rounds):
                 for site, results in sites if number % 2 == 0 else sites[::-1]:
                     title = site.database.title
-                    if name in SERVERS:
+                    if "direct" in plan.parts and name in SERVERS:
                         counts = [*CLIENTS, *CONNECTIONS[-1:]] if alone else CLIENTS
                         # The load tool would send the statement of this build to both databases.
                         clients = CLIENTS if alone else []
                         this = experiments.direct_round(site, seconds, number, counts, clients)
                         results["against_direct"].setdefault(title, []).append(this)
-                    if name == ledger:
+                    if "redis" in plan.parts and name == ledger:
                         counts = CONNECTIONS if alone and number == 0 else [REDIS_CONNECTIONS]
                         policies = POLICIES if alone else [CLAIMED_POLICY]
                         this = experiments.redis_round(site, seconds, number, counts, policies)
                         results["redis"].append(this)
                         results["redis_ledger"] = title
+            for part in parts.PARTS:
+                if part in plan.parts and (name in SERVERS or part not in parts.ON_SERVERS):
+                    parts.measure(part, sites, rounds, seconds)
             for site, results in sites:
                 results["servers"] |= site.settings
-                if alone:
-                    table = experiments.strategies(site, plan.pace["table_seconds"])
+                if "strategies" in plan.parts:
+                    counts, seconds_each = plan.pace["connections"], plan.pace["table_seconds"]
+                    table = experiments.strategies(site, counts, seconds_each)
                     results["tables"][site.database.title] = table

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
+from .experiments import CONNECTIONS, CROWDED
 from .load import Run
 
 # People with colour blindness can tell these colours apart (after Okabe and Ito).
@@ -97,19 +98,44 @@ def text(x: float, y: float, words: str, style: str = "name") -> str:
 
 def all_charts(results: dict[str, Any]) -> dict[str, str]:
     """All charts, with their file names as keys."""
-    return {file_name(title): _table(title, table) for title, table in results["tables"].items()}
+    found = {}
+    for title, table in results["tables"].items():
+        found[file_name("strategies", title)] = _table(title, table)
+        if drawn := curves(table):
+            found[file_name("connections", title)] = _curves(title, drawn)
+    return found
 
 
-def file_name(title: str) -> str:
-    return f"performance-strategies-{title.lower()}.svg"
+def file_name(what: str, title: str) -> str:
+    return f"performance-{what}-{title.lower()}.svg"
+
+
+def curves(table: dict[str, list[Any]]) -> dict[str, list[Run]]:
+    """The runs of `/healthz` and of the strategies with the most connections, by name. Empty if
+    one of them was not measured."""
+    runs = {name: runs for (name, _), runs in runs_by_strategy(table).items()}
+    if not all(name in runs for name in CROWDED):
+        return {}
+    return {"/healthz": table["healthz"]} | {name: runs[name] for name in CROWDED[::-1]}
+
+
+def _curves(title: str, drawn: dict[str, list[Run]]) -> str:
+    groups = []
+    for name, runs in drawn.items():
+        tier = OTHER if name == "/healthz" else "safe"
+        bars = [Bar(f"{run['connections']:,}", tier, run["rate"]) for run in runs]
+        groups.append(Group(name, "" if tier == OTHER else tier, bars))
+    return draw(f"Rate over connections on {title}: answers with status 200", groups)
 
 
 def _table(title: str, table: dict[str, list[Any]]) -> str:
-    healthz = [Bar(str(run["connections"]), OTHER, run["rate"]) for run in table["healthz"]]
-    groups = [Group("/healthz", "", healthz)]
+    def bars(runs: Sequence[Run], tier: str) -> list[Bar]:
+        few = (run for run in runs if run["connections"] in CONNECTIONS)
+        return [Bar(str(run["connections"]), tier, run["rate"]) for run in few]
+
+    groups = [Group("/healthz", "", bars(table["healthz"], OTHER))]
     for (name, tier), runs in runs_by_strategy(table).items():
-        bars = [Bar(str(run["connections"]), tier, run["rate"]) for run in runs]
-        groups.append(Group(name, tier, bars))
+        groups.append(Group(name, tier, bars(runs, tier)))
     return draw(f"Strategies on {title}: answers with status 200", groups)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from statistics import mean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 from .experiments import CLAIMED_POLICY, REDIS_CONNECTIONS
 from .load import Run
@@ -12,13 +12,72 @@ Claim = dict[str, Any]
 TOOLS = {server.title: server.tool for server in (MariaDb, PostgreSql)}
 # The least ratio of this build to another one.
 TOLERANCE = 0.9
+# The runs of a part that do not depend on the build.
+NOT_OURS = ("/healthz", "pgbench")
+LEAST, MOST = "at least", "at most"
+
+
+class PartClaim(NamedTuple):
+    """A claim about the runs of a part: `key` of `side`, divided by that of `base` or by a number.
+    Some databases have their own target; those without any are left out."""
+
+    part: str
+    text: str
+    side: str
+    base: str | float
+    target: float | dict[str, float]
+    key: str = "rate"
+    bound: str = LEAST
+
+
+HOT = {"MariaDB": 0.18, "PostgreSQL": 0.30, "SQLite": 0.45}
+PART_CLAIMS = (
+    PartClaim("hot", "group-commit to single-sql, 256 connections",
+              "group-commit", "single-sql", 5),
+    PartClaim("hot", "group-commit to /healthz, 256 connections", "group-commit", "/healthz", HOT),
+    PartClaim("lone", "p50 of group-commit to that of single-sql, 1 connection",
+              "group-commit", "single-sql", 1.15, "p50_ms", MOST),
+    PartClaim("connections", "group-commit, 1,024 connections to 256", "1,024", "256", 0.85),
+    PartClaim("connections", "group-commit, p99 at 1,024 connections to 150 ms",
+              "1,024", 150, 1, "p99_ms", MOST),
+    PartClaim("connections", "group-commit, 4,096 connections to 256", "4,096", "256", 0.7),
+    PartClaim("connections", "answers to the one of 4,096 connections that got the fewest",
+              "each of 4,096", 1, 1, "least"),
+    PartClaim("replicas", "two replicas behind nginx to one", "2 replicas", "1 replica", 0.8),
+    PartClaim("replicas", "four replicas behind nginx to one", "4 replicas", "1 replica", 0.8),
+    PartClaim("batch", "batches of 100 to single requests", "batches", "single requests", 1.5),
+    PartClaim("batch", "batches of 100 to pgbench with the same insert",
+              "batches", "pgbench", {"PostgreSQL": 0.4}),
+    PartClaim("sold-out", "409s without a key to /healthz", "without a key", "/healthz", 0.6),
+    PartClaim("sold-out", "409s with a key to /healthz", "with a key", "/healthz", 0.25),
+    PartClaim("zipf", "group-commit to single-sql, 1,000 SKUs under a Zipf law",
+              "group-commit", "single-sql", 3),
+    PartClaim("cold", "p99 of a cold SKU while others buy one SKU to while they buy 256",
+              "one SKU", "256 SKUs", 2, "p99_ms", MOST),
+)  # fmt: skip
 
 
 def of(results: dict[str, Any]) -> list[Claim]:
     """The claims about the rounds in the results."""
     direct = results["against_direct"].items()
     found = [single_sql(title, TOOLS[title], rounds) for title, rounds in direct]
+    for claim in PART_CLAIMS:
+        databases = results["parts"].get(claim.part, {})
+        found += [of_part(claim, *each) for each in databases.items() if _applies(claim, each[0])]
     return found + ([redis_lua(results["redis"])] if results["redis"] else [])
+
+
+def _applies(claim: PartClaim, database: str) -> bool:
+    return not isinstance(claim.target, dict) or database in claim.target
+
+
+def of_part(claim: PartClaim, database: str, rounds: Sequence[dict[str, Run]]) -> Claim:
+    ratios = []
+    for one in rounds:
+        base = one[claim.base][claim.key] if isinstance(claim.base, str) else claim.base
+        ratios.append(one[claim.side][claim.key] / base)
+    target = claim.target[database] if isinstance(claim.target, dict) else claim.target
+    return _claim(f"{database}: {claim.text}", target, ratios, claim.bound)
 
 
 def single_sql(database: str, tool: str, rounds: Sequence[dict[str, list[Run]]]) -> Claim:
@@ -46,7 +105,7 @@ def redis_lua(rounds: Sequence[dict[str, Any]]) -> Claim:
 def line(claim: Claim) -> str:
     verdict = "holds" if claim["holds"] else "DOES NOT HOLD"
     rounds = ", ".join(f"{ratio:.2f}" for ratio in claim["rounds"])
-    figures = f"{claim['ratio']:.2f}, at least {claim['target']:.2f} claimed"
+    figures = f"{claim['ratio']:.2f}, {claim['bound']} {claim['target']:.2f} claimed"
     return f"{claim['text']}: {figures}: {verdict} (rounds: {rounds})"
 
 
@@ -57,6 +116,13 @@ def compare(new: dict[str, Any], old: dict[str, Any]) -> Iterator[tuple[str, boo
         others = old["against_direct"][title]
         ratios = [_best(one) / _best(other) for one, other in zip(rounds, others, strict=True)]
         yield _ratio_line(f"single-sql on {title}", ratios)
+    for part, databases in new["parts"].items():
+        for title, rounds in databases.items():
+            others = old["parts"][part][title]
+            for side in (side for side in rounds[0] if side not in NOT_OURS):
+                pairs = zip(rounds, others, strict=True)
+                ratios = [one[side]["rate"] / other[side]["rate"] for one, other in pairs]
+                yield _ratio_line(f"{title}, {part}: {side}", ratios)
     if new["redis"]:
         pairs = zip(new["redis"], old["redis"], strict=True)
         ratios = [_sold(one) / _sold(other) for one, other in pairs]
@@ -83,7 +149,8 @@ def _rates(runs: Sequence[Run]) -> list[float]:
     return [run["rate"] for run in runs if run["connections"] == REDIS_CONNECTIONS]
 
 
-def _claim(text: str, target: float, ratios: list[float]) -> Claim:
+def _claim(text: str, target: float, ratios: list[float], bound: str = LEAST) -> Claim:
     ratio = median(ratios)
-    return {"text": text, "target": target, "rounds": ratios, "ratio": ratio,
-            "holds": ratio >= target}  # fmt: skip
+    holds = ratio >= target if bound == LEAST else ratio <= target
+    return {"text": text, "bound": bound, "target": target, "rounds": ratios, "ratio": ratio,
+            "holds": holds}  # fmt: skip

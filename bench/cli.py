@@ -1,5 +1,5 @@
-"""Measures one replica without nginx: single-sql, and the same statement sent by pgbench and
-mariadb-slap; redis-lua, and /healthz; and each strategy on each database.
+"""Measures group-commit, single-sql, redis-lua and /healthz; the statement of single-sql, sent by
+pgbench and mariadb-slap; replicas behind nginx; and each strategy on each database.
 
 Only answers with status 200 count. After each run the bench compares the ledger with the answers,
 and fails if they disagree. All servers are private, listen on loopback, and are stopped at the end.
@@ -19,15 +19,22 @@ from typing import Any
 
 from . import charts, claims, machine, report
 from .bench import DATABASES, SERVERS, check, measure
+from .experiments import CONNECTIONS, CROWDS
+from .parts import PARTS
 from .process import ROOT, BenchError, run, say
 
 RELEASE = ROOT / "target/release"
 BUILT_HERE = RELEASE / "stocklock"
 
+# `--part`; with `--against`, only the first three by default.
+ALL_PARTS = ("direct", "redis", *PARTS, "strategies")
+COMPARED = ("direct", "redis", "hot")
+
 EXAMPLES = """\
 examples:
-  make bench                                   everything, about 15 minutes, into docs/
-  make bench BENCH='--quick'                   a first look, about 4 minutes, into target/bench
+  make bench                                   everything, about 40 minutes, into docs/
+  make bench BENCH='--quick'                   a first look, about 6 minutes, into target/bench
+  make bench BENCH='--only postgres --part hot --part batch'      two parts on one database
   make bench BENCH_BINARY=/path/stocklock      measures another build, compiles only testkit
   make bench BENCH='--against /path/stocklock --rounds 9'    compares the speed of two builds
   python3 -m bench --render                    writes the page and charts from performance.json
@@ -51,25 +58,29 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--against", "compare the speed with that of another build; write no files", **file)
     add("--testkit", "starts the servers [target/release/testkit]", RELEASE / "testkit", **file)
     add("--only", "measure only this database; may be repeated", action="append", choices=DATABASES)
-    add("--quick", "two rounds and runs of 1 s: not precise", False, action="store_true")
+    add("--part", "measure only this; may be repeated", action="append", choices=ALL_PARTS)
+    add("--quick", "one round, and runs of 1 s: not precise", False, action="store_true")
     add("--rounds", "number of interleaved rounds, at most 20 [5]", **number, choices=range(1, 21))
     add("--output", "for performance.* [docs; target/bench if the bench is limited]", **file)
     add("--render", "measure nothing; write page and charts again", False, action="store_true")
     add("--data", "for the servers; must be on a disk [/var/tmp]", Path("/var/tmp"), **file)
-    add("--port", "of the replica; --against takes the next, too [19180]", 19180, **number)
+    add("--port", "the first of 8, with --against of 16 [19180]", 19180, **number)
     plan = parser.parse_args(arguments)
 
     # The options that change what is measured.
-    plan.limits = [f"--only {name}" for name in plan.only or ()] + ["--quick"] * plan.quick
+    plan.limits = [f"--only {name}" for name in plan.only or ()]
+    plan.limits += [f"--part {name}" for name in plan.part or ()] + ["--quick"] * plan.quick
     plan.limits += [f"--rounds {plan.rounds}"] if plan.rounds else []
-    # No claim is about SQLite.
-    all_databases = SERVERS if plan.against else DATABASES
-    plan.databases = [name for name in all_databases if name in (plan.only or all_databases)]
-    if not plan.databases:
-        parser.error("--against compares what claims are about, and none is about SQLite")
-    rounds, seconds, of_table = (2, 1, 1) if plan.quick else (5, 3, 2)
-    plan.pace = {"rounds": plan.rounds or rounds, "seconds": seconds, "table_seconds": of_table}
-    plan.settings = {"DATABASE_POOL_SIZE": "16"}
+    plan.parts = plan.part or (COMPARED if plan.against else ALL_PARTS)
+    plan.databases = [name for name in DATABASES if name in (plan.only or DATABASES)]
+    rounds, seconds, of_table = (1, 1, 1) if plan.quick else (5, 3, 2)
+    # Of the tables of all strategies.
+    counts = (1, 256) if plan.quick else (*CONNECTIONS, *CROWDS)
+    plan.pace = {"rounds": plan.rounds or rounds, "seconds": seconds, "table_seconds": of_table,
+                 "connections": counts}  # fmt: skip
+    # One SKU gets half of MAX_IN_FLIGHT.
+    crowd = str(2 * CROWDS[-1])
+    plan.settings = {"DATABASE_POOL_SIZE": "16", "MAX_CONNECTIONS": crowd, "MAX_IN_FLIGHT": crowd}
     return plan
 
 
@@ -132,7 +143,7 @@ def _empty_results(plan: argparse.Namespace, binary: Path, state: Path) -> dict[
         "pace": plan.pace,
         "settings": plan.settings,
     }
-    return facts | {"servers": {}, "against_direct": {}, "tables": {}, "redis": []}
+    return facts | {"servers": {}, "against_direct": {}, "tables": {}, "redis": [], "parts": {}}
 
 
 def _write(output: Path, results: dict[str, Any]) -> None:

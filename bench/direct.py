@@ -8,7 +8,7 @@ from .load import Run
 from .process import BenchError, Process, program, run
 from .servers import MariaDb, Server
 from .service import Service, Strategy
-from .statements import pgbench_script, slap_message
+from .statements import pgbench_batches, pgbench_script, slap_message
 
 # The session settings of the service's connections (`connect.rs` of each SQL store). Only the time
 # limits are longer, because the tools stop at the first error; the service would answer 503.
@@ -24,38 +24,44 @@ MARIADB_SESSION = (
 
 
 def measure(
-    database: Server, service: Service, strategy: Strategy, clients: int, seconds: float, home: Path
-) -> Run:
-    """Deductions of one new SKU with plenty in stock, in transactions per second. Raises if the
-    audit finds an error."""
-    sku = f"direct-{secrets.token_hex(6)}"
+    database: Server, service: Service, strategy: Strategy, clients: int, seconds: float,
+    *, home: Path, lines: int = 1,
+) -> Run:  # fmt: skip
+    """Deductions of one new SKU with plenty in stock, per second. Raises if the audit finds an
+    error. With more than one of the `lines`, a transaction has so many (only pgbench)."""
+    sku = f"direct-{strategy.name}-{secrets.token_hex(6)}"
     service.put_stock(sku, strategy)
-    load_tool = _slap if isinstance(database, MariaDb) else _pgbench
-    rate, least = load_tool(database, sku, clients, seconds, home)
+    if isinstance(database, MariaDb):
+        rate, least = _slap(database, slap_message(sku), sku, clients, seconds, home)
+    else:
+        script = pgbench_script(sku) if lines == 1 else pgbench_batches(sku, lines)
+        rate, least = (lines * each for each in _pgbench(database, script, clients, seconds, home))
     audit = service.final_audit(sku)
     if least <= 0 or not audit.consistent or audit.drift != 0 or audit.sold < least:
         raise BenchError(
-            f"{database.tool} with {clients} clients is void: {least} transactions, then {audit}"
+            f"{database.tool} with {clients} clients is void: {least} deductions, then {audit}"
         )
     return {"clients": clients, "rate": rate}
 
 
-def assert_same_rows(database: Server) -> None:
+def assert_same_rows(database: Server, strategy: str) -> None:
     """Checks that the tool and the service wrote equal movements, except ids, keys and levels."""
     rows = database.query(
         "SELECT DISTINCT line, kind, delta, held_delta, read_version, strategy, durability, caller,"
-        " reason, reference, length(request_hash), idempotency_key IS NULL FROM movement WHERE kind = 'deducted' AND strategy = 'single-sql'"
-        " OR sku LIKE 'direct-%' AND delta < 0"
+        " reason, reference, length(request_hash), idempotency_key IS NULL FROM movement"
+        f" WHERE kind = 'deducted' AND strategy = '{strategy}'"
+        f" OR sku LIKE 'direct-{strategy}-%' AND delta < 0",
+        seconds=120,
     )
     if len(rows) != 1:
         raise BenchError(f"the service and {database.tool} write different movements: {rows}")
 
 
 def _pgbench(
-    database: Server, sku: str, clients: int, seconds: float, home: Path
+    database: Server, text: str, clients: int, seconds: float, home: Path
 ) -> tuple[float, int]:
     script = home / "pgbench.sql"
-    script.write_text(pgbench_script(sku))
+    script.write_text(text)
     output = run(
         [program("pgbench"), *database.client_options, "--no-vacuum",
          "--protocol=prepared", f"--file={script}", "--define=n=0", f"--client={clients}",
@@ -77,7 +83,7 @@ def parse_pgbench(output: str) -> tuple[float, int]:
 
 
 def _slap(
-    database: Server, sku: str, clients: int, seconds: float, home: Path
+    database: Server, message: str, sku: str, clients: int, seconds: float, home: Path
 ) -> tuple[float, int]:
     """The rate that mariadb-slap prints counts statements and includes the time to connect.
     Instead, another client reads the version of the stock level twice while the tool runs, with
@@ -88,7 +94,7 @@ def _slap(
          "--number-of-queries=1000000000", f"--init-command={MARIADB_SESSION}",
          # It is stopped long before that number of queries.
          # A delimiter that does not occur keeps the transaction one message, as in the service.
-         "--delimiter=|", f"--query={slap_message(sku)}"],
+         "--delimiter=|", f"--query={message}"],
         home / "slap.log",
         database.environment,
     )  # fmt: skip

@@ -5,7 +5,7 @@ the machine's speed affects both sides. The results have the form of performance
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from .servers import Database, Redis, Server
 from .service import Service
 
 CONNECTIONS = (1, 16, 64, 256)
+# More connections, only for some strategies. They need higher limits than the default: `cli.parse`.
+CROWDS = (1024, 4096)
+CROWDED = ("single-sql", "group-commit")
 # Clients of the load tools.
 CLIENTS = (1, 4, 16, 64)
 # The claim about redis-lua is for this count.
@@ -30,13 +33,16 @@ CLAIMED_POLICY = "everysec"
 
 @dataclass(frozen=True)
 class Site:
-    """One build of the service with its servers, and a directory for scripts and logs."""
+    """One build of the service with its servers, and a directory for scripts and logs. `launch`
+    starts another replica on the port that is so far behind `port`."""
 
     service: Service
     database: Database
     redis: Redis
     home: Path
     settings: dict[str, dict[str, str]]
+    port: int
+    launch: Callable[[int], Service]
 
 
 def direct_round(
@@ -56,10 +62,10 @@ def direct_round(
             if side == "service":
                 run = load.deduct(service, single_sql, count, seconds)
             else:
-                run = direct.measure(database, service, single_sql, count, seconds, site.home)
+                run = direct.measure(database, service, single_sql, count, seconds, home=site.home)
             this[side].append(run)
     if clients:
-        direct.assert_same_rows(database)
+        direct.assert_same_rows(database, "single-sql")
     return this
 
 
@@ -105,16 +111,17 @@ def set_policy(redis: Redis, policy: str, seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def strategies(site: Site, seconds: float) -> dict[str, list[Any]]:
+def strategies(site: Site, counts: Sequence[int], seconds: float) -> dict[str, list[Any]]:
     """The table of one database: each strategy and `/healthz` with each number of connections."""
     # As in deploy/redis.conf: a lock needs it.
     set_policy(site.redis, "always")
-    chosen = site.service.strategies()
     table: dict[str, list[Any]] = {"healthz": [], "rows": []}
-    for count in CONNECTIONS:
+    for count in counts:
         say(f"{site.database.title}, {count} connections: all strategies")
         table["healthz"].append(load.healthz(site.service, count, seconds))
-        for strategy in chosen:
+        for strategy in site.service.strategies():
+            if count in CROWDS and strategy.name not in CROWDED:
+                continue
             run = load.deduct(site.service, strategy, count, seconds)
             table["rows"].append({"strategy": strategy._asdict(), "run": run})
     return table

@@ -6,48 +6,143 @@ from pathlib import Path
 from typing import Any
 
 from .process import BenchError, program, run
-from .service import Audit, Service, Strategy
+from .service import PLENTY, Audit, Client, Strategy
 
-SCRIPT = Path(__file__).resolve().parent / "orders.lua"
+SCRIPTS = Path(__file__).resolve().parent
+# The header of the key, and the one that takes its place in requests without a key.
+KEY, NO_KEY = "Idempotency-Key", "X-Benchmark-Key"
 
 # The result of one run, as in performance.json: `connections`; `rate`, the answers with status 200
 # per second; `refused`, the other answers per second, which are not throughput; `p50_ms`, `p99_ms`;
-# `answered`, all answers with status 200; `lost`, the units that an unsafe strategy sold without
+# `answered`, all answers with status 200; `others`, all other answers; `lost`, the units that an unsafe strategy sold without
 # lowering the level. The runs of the databases' load tools have only `clients` and `rate`.
+# In runs of batches, each line counts like a request.
 Run = dict[str, Any]
 
 
-def healthz(service: Service, connections: int, seconds: float) -> Run:
+def healthz(service: Client, connections: int, seconds: float) -> Run:
     """Load on the empty handler, with the same script. Each request must be answered 200: a slow
     `/healthz` would make the ratios look better."""
-    measured = _wrk(service, "GET", "/healthz", secrets.token_hex(4), connections, seconds)
+    measured = _orders(service, "GET", "/healthz", connections, seconds, header=NO_KEY)
     if measured["answered"] == 0 or measured["refused"] > 0:
         raise BenchError(f"/healthz at {connections} connections is void: {measured}")
     return measured
 
 
-def deduct(service: Service, strategy: Strategy, connections: int, seconds: float) -> Run:
+def deduct(service: Client, strategy: Strategy, connections: int, seconds: float) -> Run:
     """Deductions of one new SKU with plenty in stock. Raises if the run is void."""
-    sku = f"bench-{secrets.token_hex(6)}"
-    service.put_stock(sku, strategy)
+    sku = new_sku(service, strategy)
     path = f"/stock/deduct?sku={sku}&strategy={strategy.name}"
-    measured = _wrk(service, "POST", path, sku, connections, seconds)
-    audit = service.final_audit(sku)
-    problem = why_void(measured, audit, unsafe=strategy.tier == "unsafe")
-    if service.internal_errors() > 0:
-        problem = "the service answered 500; the reason is in its log"
-    if problem:
-        raise BenchError(f"{strategy.name} at {connections} connections is void: {problem}")
+    measured = _orders(service, "POST", path, connections, seconds)
+    audit = check(service, strategy, measured, connections, service.final_audit(sku))
     return measured | {"lost": audit.drift}
 
 
-def why_void(measured: Run, audit: Audit, *, unsafe: bool) -> str | None:
+def refuse(
+    service: Client, strategy: Strategy, header: str, connections: int, seconds: float
+) -> Run:
+    """Deductions of one SKU without stock. The rate counts the refusals. Each must be a 409
+    `insufficient-stock`: the metrics of the service say so."""
+    sku = new_sku(service, strategy, 0)
+    path = f"/stock/deduct?sku={sku}&strategy={strategy.name}"
+    statuses, outcomes = ("http_responses_total", "stock_deductions_total")
+    label = f'strategy="{strategy.name}",outcome="insufficient-stock"'
+    before = (service.counts(statuses), service.counts(outcomes))
+    measured = _orders(service, "POST", path, connections, seconds, header=header)
+    audit = service.final_audit(sku)
+    after = (service.counts(statuses), service.counts(outcomes))
+    others = set(_increases(*(count[0] for count in (before, after)))) - OF_A_REFUSAL
+    short = _increases(before[1], after[1]).get(label, 0)
+    if others or measured["answered"] or audit.sold or short < measured["others"]:
+        raise BenchError(
+            f"refusals at {connections} connections are void: {measured}, {short} times"
+            f" insufficient-stock, other answers: {others}, then {audit}"
+        )
+    return measured | {"rate": measured["refused"], "refused": 0.0}
+
+
+# The answers to refused deductions, and to this bench.
+OF_A_REFUSAL = {'status="409"', 'status="200"', 'status="201"'}
+
+
+def _increases(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """The counters that have increased, and by how much."""
+    changes = {label: count - before.get(label, 0) for label, count in after.items()}
+    return {label: change for label, change in changes.items() if change}
+
+
+def batches(
+    service: Client, strategy: Strategy, lines: int, connections: int, seconds: float
+) -> Run:
+    """Deductions of one new SKU in requests with this many lines."""
+    sku = new_sku(service, strategy)
+    arguments = [f"/stock/deduct/batch?strategy={strategy.name}", sku, str(lines)]
+    measured = _wrk(service, "batches.lua", arguments, connections, seconds)
+    check(service, strategy, measured, connections * lines, service.final_audit(sku))
+    return measured
+
+
+def sell_out(
+    service: Client, strategy: Strategy, units: int, connections: int, seconds: float
+) -> None:
+    """Deductions of one new SKU with few units. Raises unless exactly these are sold."""
+    sku = new_sku(service, strategy, units)
+    path = f"/stock/deduct?sku={sku}&strategy={strategy.name}"
+    measured = _orders(service, "POST", path, connections, seconds)
+    audit = check(service, strategy, measured, connections, service.final_audit(sku))
+    if audit.sold != units:
+        raise BenchError(f"{audit.sold} of {units} units were sold in {seconds:.0f} s")
+
+
+class Market:
+    """SKUs that several runs buy."""
+
+    def __init__(self, service: Client, strategy: Strategy, count: int) -> None:
+        self._service, self._count, self._sold = service, count, 0
+        self._prefix = f"market-{secrets.token_hex(6)}-"
+        for number in range(1, count + 1):
+            service.put_stock(f"{self._prefix}{number}", strategy)
+
+    def buy(
+        self, strategy: Strategy, exponent: float, connections: int, seconds: float
+    ) -> Run:
+        """Deductions of all SKUs, in turn or under a Zipf law with this exponent."""
+        path = f"/stock/deduct?sku={self._prefix}{{}}&strategy={strategy.name}"
+        measured = _orders(self._service, "POST", path, connections, seconds,
+                           skus=self._count, exponent=exponent)  # fmt: skip
+        audit = self._service.final(lambda: self._service.audit_of_all(self._prefix))
+        sold = audit.sold - self._sold
+        check(self._service, strategy, measured, connections, audit._replace(sold=sold))
+        self._sold = audit.sold
+        return measured
+
+
+def new_sku(service: Client, strategy: Strategy, on_hand: int = PLENTY) -> str:
+    sku = f"bench-{secrets.token_hex(6)}"
+    service.put_stock(sku, strategy, on_hand)
+    return sku
+
+
+def check(
+    service: Client, strategy: Strategy, measured: Run, open_units: int, audit: Audit
+) -> Audit:
+    """Raises if a run is void. `open_units`: see `why_void`."""
+    problem = why_void(measured, audit, open_units, unsafe=strategy.tier == "unsafe")
+    if service.internal_errors() > 0:
+        problem = "the service answered 500; the reason is in its log"
+    if problem:
+        connections = measured["connections"]
+        raise BenchError(f"{strategy.name} at {connections} connections is void: {problem}")
+    return audit
+
+
+def why_void(measured: Run, audit: Audit, open_units: int, *, unsafe: bool) -> str | None:
     """The reason why a run does not count, or None. When wrk stops, it cuts at most one request
-    per connection; the service may have executed these."""
+    per connection; the service may have executed these, `open_units` in all."""
     answered = measured["answered"]
     if answered == 0:
         return "no deduction was answered 200"
-    if not answered <= audit.sold <= answered + measured["connections"]:
+    if not answered <= audit.sold <= answered + open_units:
         return f"{answered} deductions were answered 200, the ledger has {audit.sold}"
     if not unsafe and not (audit.consistent and audit.drift == 0):
         return f"the stock level and the ledger disagree: {audit}"
@@ -55,7 +150,7 @@ def why_void(measured: Run, audit: Audit, *, unsafe: bool) -> str | None:
 
 
 def parse(output: str, connections: int) -> Run:
-    """Reads the line that orders.lua prints."""
+    """Reads the line that the scripts print."""
     lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
     if len(lines) != 1:
         raise BenchError(f"wrk printed no result:\n{output}")
@@ -66,14 +161,24 @@ def parse(output: str, connections: int) -> Run:
     seconds = result["seconds"]
     return {"connections": connections, "rate": answered / seconds,
             "refused": result["refused"] / seconds, "p50_ms": result["p50_ms"],
-            "p99_ms": result["p99_ms"], "answered": answered, "lost": 0}  # fmt: skip
+            "p99_ms": result["p99_ms"], "answered": answered,
+            "others": result["refused"], "lost": 0}  # fmt: skip
+
+
+def _orders(
+    service: Client, method: str, path: str, connections: int, seconds: float,
+    *, header: str = KEY, skus: int = 1, exponent: float = 0,
+) -> Run:  # fmt: skip
+    """See orders.lua."""
+    arguments = [method, path, header, secrets.token_hex(6), str(skus), str(exponent)]
+    return _wrk(service, "orders.lua", arguments, connections, seconds)
 
 
 def _wrk(
-    service: Service, method: str, path: str, nonce: str, connections: int, seconds: float
+    service: Client, script: str, arguments: list[str], connections: int, seconds: float
 ) -> Run:
     # One thread of wrk sends more than the service can answer on the same machine.
     command = [program("wrk"), "--threads=1", f"--connections={connections}",
-               f"--duration={seconds:.0f}s", "--timeout=30s", f"--script={SCRIPT}",
-               f"http://{service.address}", "--", method, path, nonce]  # fmt: skip
+               f"--duration={seconds:.0f}s", "--timeout=30s", f"--script={SCRIPTS / script}",
+               f"http://{service.address}", "--", *arguments]  # fmt: skip
     return parse(run(command, seconds=seconds + 40), connections)

@@ -1,18 +1,48 @@
--- Script for wrk with one thread: sends requests that each have their own Idempotency-Key, and prints one RESULT line.
--- Arguments: METHOD PATH NONCE. /healthz gets the same header, so that both cost wrk the same.
+-- Script for wrk with one thread: sends requests that each have their own key, and prints one RESULT line.
+-- Arguments: METHOD PATH HEADER NONCE SKUS EXPONENT. HEADER has the key; /healthz and requests without
+-- an Idempotency-Key send it in another header, so that all cost wrk the same. With more than one SKU,
+-- each `{}` in PATH becomes its number: in turn, or for an EXPONENT above 0 under a Zipf law.
+
+local DRAWS = 100000
+
+-- Numbers from 1 to `count` under a Zipf law, the same in each run: number k is drawn in proportion to k^-exponent.
+local function zipf(count, exponent)
+  local below, sum = {}, 0
+  for number = 1, count do
+    sum = sum + number ^ -exponent
+    below[number] = sum
+  end
+  math.randomseed(1)
+  local draws = {}
+  for index = 1, DRAWS do
+    local value, low, high = math.random() * sum, 1, count
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if below[middle] > value then high = middle else low = middle + 1 end
+    end
+    draws[index] = low
+  end
+  return draws
+end
 
 function init(arguments)
-  local method, path, nonce = arguments[1], arguments[2], arguments[3]
-  before = method .. " " .. path .. " HTTP/1.1\r\nHost: " .. wrk.host .. "\r\n"
-    .. (method == "POST" and "Content-Length: 0\r\n" or "")
-    .. "Idempotency-Key: " .. nonce .. "-"
-  sent = 0
+  local method, path, header, nonce = arguments[1], arguments[2], arguments[3], arguments[4]
+  local count, exponent = tonumber(arguments[5]), tonumber(arguments[6])
+  before, order, sent = {}, {}, 0
+  for number = 1, count do
+    order[number] = number
+    before[number] = method .. " " .. path:gsub("{}", number) .. " HTTP/1.1\r\nHost: " .. wrk.host
+      .. "\r\n" .. (method == "POST" and "Content-Length: 0\r\n" or "")
+      .. header .. ": " .. nonce .. "-"
+  end
+  if exponent > 0 then order = zipf(count, exponent) end
+  length = #order
 end
 
 -- wrk.format would take longer than sending the request.
 function request()
   sent = sent + 1
-  return before .. sent .. "\r\n\r\n"
+  return before[order[sent % length + 1]] .. sent .. "\r\n\r\n"
 end
 
 -- There is no function `response`: for it, wrk would build a table of each answer.

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from . import charts
+from . import charts, sections
 from .experiments import CONNECTIONS, POLICIES
+from .grid import grid, refused
 from .load import Run
 
 HEAD = """\
@@ -14,9 +15,9 @@ The file [performance.json](performance.json) has all measurements, also latenci
 
 READ = """\
 Throughput depends on the machine.
-So each claim is a ratio of two rates that were measured side by side.
+So each claim, except two, is a ratio of two figures that were measured side by side.
 
-- **Load.** All requests deduct one unit of the same SKU, over HTTP/1.1 with keep-alive. Each request has its own `Idempotency-Key` and writes one movement to the ledger. The service answers after a durable commit.
+- **Load.** Unless a section says otherwise, all requests deduct one unit of the same SKU, over HTTP/1.1 with keep-alive. Each request has its own `Idempotency-Key` and writes one movement to the ledger. The service answers after a durable commit.
 - **Throughput.** Only answers with status 200 count. All other answers are *refused*.
 - **Check.** After each run, the bench compares the ledger with the answers. The ledger must contain each answered sale, and at most one more per connection: the load generator cuts these requests when it stops. Except for *unsafe* strategies, the stock level must agree with the ledger.
 - **Limits.** The load generator, the service and the servers share one machine, so each is slower than alone. On a disk with slow commits, the service adds a smaller part of the time."""
@@ -40,32 +41,59 @@ Each cell has the answers with status 200 per second. In brackets: the ratio to 
 Redis has `appendfsync always`, because a lock needs it.
 *Unsafe* strategies oversell on purpose, so their throughput has no value in production. `performance.json` says how much they oversold (`lost`)."""
 
+CURVES = """\
+The answers with status 200 per second, of one run each."""
+
+PROFILE = """\
+A flame graph shows where the service spends its time. The release build has the line tables that `perf` needs.
+
+```sh
+target/release/stocklock lab &      # on SQLite; DATABASE_URL names another database
+curl -X PUT localhost:8080/stock/hot -H 'Content-Type: application/json' -d '{"on_hand": 100000000}'
+wrk --threads=1 --connections=256 --duration=20s --script=bench/orders.lua http://127.0.0.1:8080 \\
+    -- POST '/stock/deduct?sku=hot&strategy=group-commit' Idempotency-Key "$RANDOM" 1 0 &
+perf record --freq=199 --call-graph=dwarf,16384 --pid="$(pgrep --newest stocklock)" -- sleep 10
+perf script --no-inline | inferno-collapse-perf | inferno-flamegraph > flame.svg
+perf report --no-inline --no-children
+```
+
+`cargo install inferno` installs the two programs that draw it. `perf report` shows the same as text.
+`make bench-core` measures the parts of a deduction that need no database: parsing, the queue of `group-commit`, and the answer."""
+
 
 def markdown(results: dict[str, Any]) -> str:
     """The whole page."""
-    sections = [
+    page = [
         "# Performance\n\n" + HEAD,
         "## How to read it\n\n" + READ,
         "## Claims\n\n" + _claims(results["claims"]),
         "## Machine, programs and settings\n\n" + _environment(results),
     ]
+    curves = {title: charts.curves(table) for title, table in results["tables"].items()}
+    if any(curves.values()):
+        page.append("## Rate over connections\n\n" + CURVES)
+        page += [_curves(*each) for each in curves.items() if each[1]]
+    if results["parts"]:
+        page += ["## group-commit\n\n" + sections.INTRO, *sections.of(results["parts"])]
     if results["against_direct"]:
-        sections.append("## single-sql and the database's own load tool\n\n" + DIRECT)
-        sections += [_against_direct(*each) for each in results["against_direct"].items()]
+        page.append("## single-sql and the database's own load tool\n\n" + DIRECT)
+        page += [_against_direct(*each) for each in results["against_direct"].items()]
     if results["redis"]:
-        sections.append("## Stock in Redis\n\n" + _redis(results))
-    sections.append("## All strategies\n\n" + TABLES)
-    sections += [_table(*each) for each in results["tables"].items()]
-    return "\n\n".join(sections) + "\n"
+        page.append("## Stock in Redis\n\n" + _redis(results))
+    if results["tables"]:
+        page.append("## All strategies\n\n" + TABLES)
+        page += [_table(*each) for each in results["tables"].items()]
+    page.append("## Where the time goes\n\n" + PROFILE)
+    return "\n\n".join(page) + "\n"
 
 
 def _claims(claims: Sequence[dict[str, Any]]) -> str:
     rows = []
     for claim in claims:
         rounds = ", ".join(f"{ratio:.2f}" for ratio in claim["rounds"])
-        figures = [f"**{claim['ratio']:.2f}**", f"{claim['target']:.2f}"]
+        figures = [f"**{claim['ratio']:.2f}**", f"{claim['bound']} {claim['target']:.2f}"]
         rows.append((claim["text"], *figures, "yes" if claim["holds"] else "**no**", rounds))
-    return _grid(("ratio of", "median", "at least", "holds", "rounds"), rows)
+    return grid(("ratio of", "median", "claimed", "holds", "rounds"), rows)
 
 
 def _environment(results: dict[str, Any]) -> str:
@@ -81,7 +109,7 @@ def _environment(results: dict[str, Any]) -> str:
         ("runs", f"{pace['seconds']} s in each of {pace['rounds']} rounds;"
                  f" {pace['table_seconds']} s for the tables of all strategies"),
     ]  # fmt: skip
-    return _grid(("", ""), rows)
+    return grid(("", ""), rows)
 
 
 def _settings(settings: dict[str, str]) -> str:
@@ -99,7 +127,7 @@ def _against_direct(title: str, rounds: Sequence[dict[str, list[Run]]]) -> str:
     best = (max(tool.values()), max(service[count] for count in tool))
     rows.append(("best", f"{best[0]:.0f}", f"{best[1]:.0f}", f"{best[1] / best[0]:.2f}"))
     heads = ("connections", "load tool, transactions/s", "`single-sql`, answers/s", "ratio")
-    return f"### {title}\n\n{_grid(heads, rows)}"
+    return f"### {title}\n\n{grid(heads, rows)}"
 
 
 def _redis(results: dict[str, Any]) -> str:
@@ -111,43 +139,45 @@ def _redis(results: dict[str, Any]) -> str:
     rows = []
     for count, rate in medians(one["healthz"] for one in rounds).items():
         cells = (
-            f"{sold[count]:.0f} ({sold[count] / rate:.2f}){_refused(refused[count])}"
-            for sold, refused in policies
+            f"{sold[count]:.0f} ({sold[count] / rate:.2f}){refused(others[count])}"
+            for sold, others in policies
         )
         rows.append((str(count), f"{rate:.0f}", *cells))
     heads = ("connections", "`/healthz`", *(f"`redis-lua`, {policy}" for policy in POLICIES))
     kept = median(each for one in rounds for each in one["kept_bytes"])
     text = REDIS.format(ledger=results["redis_ledger"], kept=kept)
-    return f"{text}\n\n{_grid(heads, rows)}"
+    return f"{text}\n\n{grid(heads, rows)}"
+
+
+def _curves(title: str, curves: dict[str, list[Run]]) -> str:
+    counts = sorted({run["connections"] for runs in curves.values() for run in runs})
+    rows = []
+    for name, runs in curves.items():
+        cells = {run["connections"]: f"{run['rate']:.0f}{refused(run['refused'])}" for run in runs}
+        rows.append((f"`{name}`", *(cells.get(count, "") for count in counts)))
+    chart = f"![Rate over connections on {title}]({charts.file_name('connections', title)})"
+    heads = ("", "1 connection", *(f"{count:,}" for count in counts[1:]))
+    return f"### {title}\n\n{grid(heads, rows)}\n\n{chart}"
 
 
 def _table(title: str, table: dict[str, list[Any]]) -> str:
+    counts = [run["connections"] for run in table["healthz"] if run["connections"] in CONNECTIONS]
     healthz = {run["connections"]: run["rate"] for run in table["healthz"]}
     strategies = charts.runs_by_strategy(table)
     base = {run["connections"]: run["rate"] for run in strategies[("single-sql", "safe")]}
-    rows = [("`/healthz`", "", *(f"{rate:.0f}" for rate in healthz.values()))]
+    rows = [("`/healthz`", "", *(f"{healthz[count]:.0f}" for count in counts))]
     for (name, tier), runs in strategies.items():
-        cells = (_cell(run, healthz, base) for run in runs)
+        cells = (_cell(run, healthz, base) for run in runs if run["connections"] in counts)
         rows.append((f"`{name}`", f"*{tier}*" if tier == "unsafe" else tier, *cells))
-    heads = ("strategy", "tier", "1 connection", *map(str, CONNECTIONS[1:]))
-    chart = f"![Strategies on {title}]({charts.file_name(title)})"
-    return f"### {title}\n\n{_grid(heads, rows)}\n\n{chart}"
+    heads = ("strategy", "tier", "1 connection", *map(str, counts[1:]))
+    chart = f"![Strategies on {title}]({charts.file_name('strategies', title)})"
+    return f"### {title}\n\n{grid(heads, rows)}\n\n{chart}"
 
 
 def _cell(run: Run, healthz: dict[int, float], base: dict[int, float]) -> str:
     rate, count = run["rate"], run["connections"]
     cell = f"{rate:.0f} ({rate / healthz[count]:.3f}; {rate / base[count]:.2f})"
-    return cell + _refused(run["refused"])
-
-
-def _refused(rate: float) -> str:
-    return f", refused {rate:.0f}" if rate >= 0.5 else ""
-
-
-def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines)
+    return cell + refused(run["refused"])
 
 
 def medians(rounds: Iterable[Sequence[Run]], key: str = "rate") -> dict[int, float]:

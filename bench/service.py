@@ -1,10 +1,11 @@
-"""The service under test: one replica in lab mode."""
+"""The service under test: replicas in lab mode."""
 
 import json
 import os
 import re
 import time
 from collections import namedtuple
+from collections.abc import Callable
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -18,21 +19,19 @@ Strategy = namedtuple("Strategy", "name tier home")
 Audit = namedtuple("Audit", "sold drift pending consistent")
 
 
-class Service(Process):
-    """A replica without nginx: `stocklock lab`, in which a request can name its strategy."""
+class Client:
+    """Asks a replica, or nginx in front of replicas."""
 
-    def __init__(self, binary: Path, log: Path, port: int, environment: dict[str, str]) -> None:
-        self.address = f"127.0.0.1:{port}"
-        own = {"PATH": os.environ.get("PATH", ""), "LISTEN": self.address, "REPLICA_ID": "bench",
-               "LOG": "warn"}  # fmt: skip
-        # setpriv: the replica ends even if the bench is killed.
-        command = [program("setpriv"), "--pdeathsig=TERM", "--", str(binary), "lab"]
-        super().__init__(command, log, environment | own)
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def await_ready(self, process: Process) -> None:
+        """Waits until `process` answers. If it does not, closes it and raises."""
         deadline = time.monotonic() + 60
         while not self._is_ready():
-            if not self.runs() or time.monotonic() > deadline:
-                self.close()
-                raise self.error("is not ready after 60 s, or has ended")
+            if not process.runs() or time.monotonic() > deadline:
+                process.close()
+                raise process.error("is not ready after 60 s, or has ended")
             time.sleep(0.05)
 
     def _is_ready(self) -> bool:
@@ -53,36 +52,57 @@ class Service(Process):
                 return strategy
         raise BenchError(f"the service does not offer {name}")
 
-    def put_stock(self, sku: str, strategy: Strategy) -> None:
-        """Creates a SKU with plenty in stock, in SQL if the strategy supports that."""
+    def put_stock(self, sku: str, strategy: Strategy, on_hand: int = PLENTY) -> None:
+        """Creates a SKU, in SQL if the strategy supports that."""
         home = "redis" if strategy.home == "redis" else "sql"
-        self._ask("PUT", f"/stock/{sku}", {"on_hand": PLENTY, "home": home})
+        self._ask("PUT", f"/stock/{sku}", {"on_hand": on_hand, "home": home})
 
     def audit(self, sku: str) -> Audit:
         """The audit of a SKU that has one warehouse."""
         (one,) = self._ask("GET", f"/stock/{sku}/audit")["warehouses"]
         return Audit(*(one[name] for name in Audit._fields))
 
-    def final_audit(self, sku: str, seconds: float = 30) -> Audit:
+    def audit_of_all(self, prefix: str) -> Audit:
+        """The sums over all SKUs whose names begin with `prefix`."""
+        status, text = self._exchange("GET", "/audit")
+        if status != 200:
+            raise BenchError(f"GET /audit answered {status}: {text}")
+        skus = [one for one in map(json.loads, text.splitlines()) if one["sku"].startswith(prefix)]
+        found = [one for sku in skus for one in sku["warehouses"]]
+        sold, pending = (sum(one[name] for one in found) for name in ("sold", "pending"))
+        consistent = not any("error" in sku for sku in skus)
+        return Audit(
+            sold=sold, drift=sum(abs(one["drift"]) for one in found), pending=pending,
+            consistent=consistent and all(one["consistent"] for one in found),
+        )  # fmt: skip
+
+    def final_audit(self, sku: str) -> Audit:
+        return self.final(lambda: self.audit(sku))
+
+    def final(self, audit: Callable[[], Audit], seconds: float = 30) -> Audit:
         """The audit after all deductions are finished: when wrk disconnects, some are still
         running, and sales in Redis still have to be applied to SQL."""
         deadline = time.monotonic() + seconds
-        before = self.audit(sku)
+        before = audit()
         while time.monotonic() < deadline:
             time.sleep(0.1)
-            now = self.audit(sku)
+            now = audit()
             if now == before and now.pending == 0:
                 return now
             before = now
-        raise BenchError(f"the audit of {sku} still changes after {seconds:.0f} s: {before}")
+        raise BenchError(f"the audit still changes after {seconds:.0f} s: {before}")
 
     def internal_errors(self) -> int:
         """The number of responses with status 500 since the start."""
+        return self.counts("http_responses_total").get('status="500"', 0)
+
+    def counts(self, metric: str) -> dict[str, int]:
+        """The values of a metric by its labels, as in `/metrics`."""
         status, text = self._exchange("GET", "/metrics")
         if status != 200 or "\nhttp_responses_total" not in text:
             raise BenchError(f"/metrics answered {status}, without http_responses_total")
-        counts = re.findall(r'^http_responses_total\{status="500"\} (\d+)', text, re.MULTILINE)
-        return sum(map(int, counts))
+        found = re.findall(rf"^{metric}\{{(.*)\}} (\d+)", text, re.MULTILINE)
+        return {labels: int(count) for labels, count in found}
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         status, text = self._exchange(method, path, body)
@@ -96,3 +116,16 @@ class Service(Process):
             connection.request(method, path, json.dumps(body) if body else None, headers)
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
+
+
+class Service(Client, Process):
+    """A replica without nginx: `stocklock lab`, in which a request can name its strategy."""
+
+    def __init__(self, binary: Path, log: Path, port: int, environment: dict[str, str]) -> None:
+        Client.__init__(self, f"127.0.0.1:{port}")
+        own = {"PATH": os.environ.get("PATH", ""), "LISTEN": self.address, "REPLICA_ID": "bench",
+               "LOG": "warn"}  # fmt: skip
+        # setpriv: the replica ends even if the bench is killed.
+        command = [program("setpriv"), "--pdeathsig=TERM", "--", str(binary), "lab"]
+        Process.__init__(self, command, log, environment | own)
+        self.await_ready(self)

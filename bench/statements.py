@@ -48,13 +48,32 @@ def snapshot(dialect: str) -> str:
 
 def pgbench_script(sku: str, text: str | None = None) -> str:
     """A script for `pgbench --define n=0`. Its one statement is a transaction."""
+    # pgbench counts `n` per client.
+    key = f"concat('{sku}-', (:client_id)::text, '-', (:n)::text)"
+    return _script(text or snapshot("postgres"), VALUES | {"sku": f"'{sku}'", "idempotency_key": key})
+
+
+def pgbench_batches(sku: str, lines: int, text: str | None = None) -> str:
+    """The same for so many deductions of one unit: one update, and one insert of as many rows."""
     statement = text or snapshot("postgres")
-    values = VALUES | {
-        "sku": f"'{sku}'",
-        "operation_id": POSTGRES_OPERATION,
-        # pgbench counts `n` per client.
-        "idempotency_key": f"concat('{sku}-', (:client_id)::text, '-', (:n)::text)",
-    }
+    for old, new in (
+        ("version = version + 1, on_hand = on_hand + $5",
+         f"version = version + {lines}, on_hand = on_hand - {lines}"),
+        ("on_hand + $5 - held", f"on_hand - {lines} - held"),
+        ("available, version FROM written RETURNING available_after",
+         f"available + {lines} - number, version - {lines} + number"
+         f" FROM written, generate_series(1, {lines}) AS number"),
+    ):  # fmt: skip
+        if statement.count(old) != 1:
+            raise BenchError(f"the statement does not have once: {old}")
+        statement = statement.replace(old, new)
+    key = f"concat('{sku}-', (:client_id)::text, '-', (:n)::text, '-', number::text)"
+    values = {"sku": f"'{sku}'", "idempotency_key": key, "strategy": "'group-commit'"}
+    return _script(statement, VALUES | values)
+
+
+def _script(statement: str, values: dict[str, str]) -> str:
+    values = values | {"operation_id": POSTGRES_OPERATION}
     names = _parameters(statement)
     unknown = set(re.findall(r"\$\d+", statement)) - {
         number for number, name in names.items() if name in values

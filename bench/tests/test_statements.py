@@ -28,6 +28,16 @@ class Statements(unittest.TestCase):
         self.assertEqual(script.count("INSERT INTO movement"), 1)
         self.assertEqual(statements.slap_message("s").count("CALL stocklock_deduct_"), 1)
 
+    def test_batch_takes_its_units_at_once_and_inserts_each(self) -> None:
+        script = statements.pgbench_batches("s", 100)
+        self.assertIn("version = version + 100, on_hand = on_hand - 100 ", script)
+        self.assertIn("on_hand - 100 - held >= -backorder_limit", script)
+        self.assertIn("available + 100 - number, version - 100 + number", script)
+        self.assertIn("'group-commit'", script)
+        self.assertNotRegex(script, r"\$\d")
+        with self.assertRaisesRegex(BenchError, "does not have once"):
+            statements.pgbench_batches("s", 100, snapshot("postgres").replace("version + 1", "1"))
+
     def test_message_has_no_delimiter_of_slap(self) -> None:
         self.assertNotIn("|", statements.slap_message("s"))
 

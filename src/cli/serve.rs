@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::inherit::Inherited;
@@ -45,7 +45,7 @@ pub(super) async fn lab(settings: Inherited<Config>) -> Result<(), Failure> {
 
 async fn run(config: &Config, mode: Mode, replica: Replica) -> Result<(), Failure> {
     migrate(&config.database).await?;
-    let (listener, address) = listen(config, mode).await?;
+    let (listener, address) = listen(config, mode)?;
     stop_on_signal(&replica)?;
     replica.warn_of_unsafe_settings().await;
     match mode {
@@ -71,14 +71,24 @@ async fn run(config: &Config, mode: Mode, replica: Replica) -> Result<(), Failur
     Ok(())
 }
 
+/// Connections that may wait for the accept loop. The kernel drops the first packet of any other, and its
+/// client asks again a second later.
+const BACKLOG: u32 = 4096;
+
 /// Listens on the configured address. Also returns the address with the port that was bound.
-pub(super) async fn listen(
-    config: &Config,
-    mode: Mode,
-) -> Result<(TcpListener, SocketAddr), Failure> {
+pub(super) fn listen(config: &Config, mode: Mode) -> Result<(TcpListener, SocketAddr), Failure> {
     let address = config.listen(mode);
     let failed = |error| Failure::Setting(format!("LISTEN: cannot listen on {address}: {error}"));
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    };
+    let socket = socket.map_err(failed)?;
+    // A restart need not wait for the connections of its predecessor.
+    socket.set_reuseaddr(true).map_err(failed)?;
+    socket.bind(address).map_err(failed)?;
+    let listener = socket.listen(BACKLOG).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     Ok((listener, address))
 }

@@ -49,9 +49,6 @@ impl GroupQueue {
     }
 }
 
-/// A batch of up to this many takes all that wait.
-const FEW: usize = 32;
-
 /// The maximum number of deductions in a batch.
 const MOST: usize = 256;
 
@@ -71,10 +68,8 @@ impl BatchCall for GroupCommit {
     /// Two would conflict with each other.
     const CALLS: usize = 1;
 
-    /// If more than a few wait, half of them: while the database executes one half, the service
-    /// answers the other half and receives its next requests.
     fn batch_size(&self, waiting: usize) -> usize {
-        waiting.min((waiting / 2).clamp(FEW, MOST))
+        waiting.min(MOST)
     }
 
     async fn call(&self, batch: &[Deduction]) -> Vec<BatchAnswer> {
