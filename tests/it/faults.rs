@@ -29,6 +29,7 @@ mod failover;
 mod half_open;
 mod holder_killed;
 mod holder_stopped;
+mod kills;
 mod late_messages;
 mod late_transactions;
 mod level_changes;

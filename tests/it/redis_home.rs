@@ -48,6 +48,7 @@ mod readiness;
 mod reads;
 mod refused_entries;
 mod repair;
+mod replaced;
 mod requests;
 mod rolled_back;
 mod set_aside;

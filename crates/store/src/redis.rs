@@ -17,8 +17,8 @@ use deadpool::managed::{Pool, QueueMode};
 use redis::{Client, Cmd};
 use secrecy::ExposeSecret;
 
-use super::sql::SqlBackend;
 use super::sql::ledger_row::LedgerRow;
+use super::sql::{BoundRedis, SqlBackend};
 use super::{AttemptOutcome, RedisMethod, StoreError};
 use stocklock_core::ports::Expiry;
 use stocklock_core::stock::{Deduction, Durability, Home, Warehouse};
@@ -201,9 +201,9 @@ impl RedisStore {
         self.shared.read(&Cmd::ping()).await
     }
 
-    /// Checks that this connection leads to the Redis of the ledger, before entries are deleted. If not,
-    /// closes it.
-    async fn confirm(&self, shared: &SharedConnection) -> Result<(), StoreError> {
+    /// Checks that this connection leads to the Redis of the ledger, before entries are read or deleted.
+    /// If not, closes it. Returns the binding, if stock was ever in a Redis.
+    async fn confirm(&self, shared: &SharedConnection) -> Result<Option<BoundRedis>, StoreError> {
         let (mut connection, _) = shared.get().await.map_err(connecting)?;
         let confirmed = self.binding.confirm(&mut connection).await;
         if confirmed.is_err() {

@@ -19,6 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// kills the program (`SIGKILL`) and removes the directory.
 #[derive(Debug)]
 pub struct Process {
+    command: Command,
     child: Guard,
     directory: TempDir,
 }
@@ -26,6 +27,15 @@ pub struct Process {
 /// Kills its process when it is dropped.
 #[derive(Debug)]
 struct Guard(Child);
+
+impl Guard {
+    fn start(command: &mut Command) -> Self {
+        let child = command.spawn();
+        Self(child.unwrap_or_else(|error| {
+            panic!("cannot start {}: {error}", command.get_program().display())
+        }))
+    }
+}
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -53,20 +63,26 @@ impl Process {
     pub fn start(path: impl AsRef<Path>, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let directory = TempDir::with_prefix("stocklock-process-").expect("a directory");
         let output = |name| File::create(directory.path().join(name)).expect("a file");
-        let child = Command::new(path.as_ref())
+        let mut command = Command::new(path.as_ref());
+        command
             .args(arguments)
             .env_clear()
             .envs(variables.iter().copied())
             .current_dir(&directory)
             .stdin(Stdio::null())
             .stdout(output("stdout"))
-            .stderr(output("stderr"))
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start {}: {error}", path.as_ref().display()));
+            .stderr(output("stderr"));
         Self {
-            child: Guard(child),
+            child: Guard::start(&mut command),
+            command,
             directory,
         }
+    }
+
+    /// Starts it again after [`Self::kill9`], in the same directory. Its output is appended to that of
+    /// before.
+    pub fn restart(&mut self) {
+        self.child = Guard::start(&mut self.command);
     }
 
     /// Waits until `check` returns true.

@@ -1,36 +1,79 @@
 //! Buyers that keep buying one SKU while a test breaks something, and the check of their answers
 //! against the ledger.
 //!
-//! A buyer with a key buys one unit at a time and repeats each request until the answer is 200. A
-//! buyer without a key sends each request once, for a quantity by which its sale can be recognized
-//! in the ledger: after a 503 there must be no such sale, after a 504 there may be one.
+//! A buyer with a key repeats each request until its outcome is known. A buyer without a key sends each
+//! request once, for a quantity by which its sale can be recognized in the ledger: after a 503 there
+//! must be no such sale, after a 504 there may be one.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use reqwest::RequestBuilder;
+use reqwest::header::IF_MATCH;
 use serde_json::json;
 use stocklock_testkit::eventually;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::{Answer, KEY, Ledger, SOON, copy, new_key, try_send};
+use super::{Answer, KEY, Ledger, SOON, copy, new_key, send, try_send, until};
 
 /// More units than the buyers of a test can buy.
 pub(crate) const PLENTY: i64 = 1_000_000_000;
+/// Fewer units than the largest quantity, for [`Keys::AllScarce`].
+pub(crate) const SCARCE: i64 = 9_000;
 /// How long a test waits for sales, and a buyer for the answer to one key.
 const PATIENCE: Duration = SOON.saturating_mul(2);
 /// The largest quantity of a deduction.
 const MAX_QUANTITY: u32 = 10_000;
+/// The code of a refusal for lack of stock.
+const SHORT: &str = "insufficient-stock";
+/// After this time no attempt of a killed replica can sell: the wait limit of the service and a margin.
+const EXPIRED: Duration = Duration::from_secs(3);
 
 /// Which buyers send an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
+    /// All, and each buys one unit at a time.
     All,
+    /// All, for different quantities. The stock is at most [`SCARCE`], so some of them are refused. Half of
+    /// them accept a 503 and do not repeat the request.
+    AllScarce,
     /// Every other pair, so that both of two replicas get requests of either kind.
     Half,
+}
+
+impl Keys {
+    /// The units of a purchase with a key.
+    fn units(self, number: u32) -> u32 {
+        match self {
+            Self::All | Self::Half => 1,
+            Self::AllScarce if number % 16 == 15 => MAX_QUANTITY,
+            Self::AllScarce => number % 7 + 1,
+        }
+    }
+}
+
+/// What a buyer does if a request ends without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OnCut {
+    /// Fails the test.
+    Panic,
+    /// Leaves. The request must not have sold anything.
+    Leave,
+    /// Repeats the request with its key, at the replica of the next buyer.
+    Retry,
+}
+
+/// Sets the level of a SKU for [`Keys::AllScarce`]. `put` is a PUT of that SKU.
+pub(crate) async fn restock(put: RequestBuilder) {
+    let put = put.header(IF_MATCH, "*").json(&json!({"on_hand": SCARCE}));
+    until("the SKU is restocked", async || {
+        send(copy(&put)).await.status == 200
+    })
+    .await;
 }
 
 /// Buyers of one SKU.
@@ -42,29 +85,51 @@ pub(crate) struct Buyers {
 /// What the buyers of a SKU share with the test.
 struct Market {
     sku: String,
+    keys: Keys,
+    /// One of each buyer.
+    orders: Vec<RequestBuilder>,
+    /// How many requests of each buyer have ended.
+    ended: Vec<AtomicUsize>,
     sold: AtomicUsize,
     refused: AtomicUsize,
     stop: AtomicBool,
-    /// Whether a request may end without an answer.
-    replicas_stop: AtomicBool,
-    quantities: AtomicU32,
+    on_cut: Mutex<OnCut>,
+    numbers: AtomicU32,
     check_refusal: CheckRefusal,
 }
 
 /// Checks an answer that asks for a retry, and the time that it took.
 type CheckRefusal = Box<dyn Fn(&Answer, Duration) + Send + Sync>;
 
-/// The purchases of one SKU that were not refused.
+/// The purchases of one SKU.
 pub(crate) struct Purchases {
     sku: String,
+    keys: Keys,
     /// Each acknowledged operation, with its units.
     pub(crate) acknowledged: BTreeMap<String, i64>,
     /// The units of each purchase whose outcome is unknown.
     unknown: Vec<i64>,
+    /// How many were refused for good.
+    refused: usize,
+    /// How many had an unknown outcome that a retry resolved.
+    pub(crate) resolved: usize,
 }
 
-/// Units, and the acknowledged operation or `None` if the outcome is unknown.
-type Purchase = (i64, Option<String>);
+/// The last that a buyer knows about a purchase.
+struct Purchase {
+    units: u32,
+    end: End,
+    /// Whether a request for it was cut or answered with 504.
+    was_unknown: bool,
+}
+
+enum End {
+    /// The operation is acknowledged.
+    Sold(String),
+    /// Nothing was sold.
+    Refused,
+    Unknown,
+}
 
 impl Buyers {
     /// Starts a buyer for each of these deductions of one unit of `sku`. `check_refusal` gets each
@@ -75,20 +140,21 @@ impl Buyers {
         orders: impl IntoIterator<Item = RequestBuilder>,
         check_refusal: impl Fn(&Answer, Duration) + Send + Sync + 'static,
     ) -> Self {
+        let orders: Vec<_> = orders.into_iter().collect();
         let market = Arc::new(Market {
             sku: sku.to_owned(),
+            keys,
+            ended: orders.iter().map(|_| AtomicUsize::default()).collect(),
+            orders,
             sold: AtomicUsize::default(),
             refused: AtomicUsize::default(),
             stop: AtomicBool::default(),
-            replicas_stop: AtomicBool::default(),
-            quantities: AtomicU32::default(),
+            on_cut: Mutex::new(OnCut::Panic),
+            numbers: AtomicU32::default(),
             check_refusal: Box::new(check_refusal),
         });
-        let buyer = |(number, order)| {
-            let with_key = keys == Keys::All || number / 2 % 2 == 0;
-            Arc::clone(&market).keep_buying(order, with_key)
-        };
-        let tasks = orders.into_iter().enumerate().map(buyer).collect();
+        let buyer = |number| Arc::clone(&market).keep_buying(number);
+        let tasks = (0..market.orders.len()).map(buyer).collect();
         Self { market, tasks }
     }
 
@@ -109,6 +175,17 @@ impl Buyers {
         eventually(&what, PATIENCE, reached).await;
     }
 
+    /// Returns after a request of each buyer has ended, and with it all that are in progress now.
+    pub(crate) async fn are_answered(&self) {
+        let count = || {
+            let ended = self.market.ended.iter();
+            ended.map(|count| count.load(Ordering::SeqCst))
+        };
+        let before: Vec<_> = count().collect();
+        let all_end = async || count().zip(&before).all(|(now, before)| now > *before);
+        eventually("each buyer is answered", PATIENCE, all_end).await;
+    }
+
     /// How many sales were acknowledged so far.
     pub(crate) fn sales(&self) -> usize {
         self.market.sold.load(Ordering::SeqCst)
@@ -116,7 +193,13 @@ impl Buyers {
 
     /// Lets a buyer whose request ends without an answer leave from now on.
     pub(crate) fn replicas_stop(&self) {
-        self.market.replicas_stop.store(true, Ordering::SeqCst);
+        *self.market.on_cut.lock().expect("no panic") = OnCut::Leave;
+    }
+
+    /// Lets a buyer with a key repeat a request that ends without an answer from now on.
+    pub(crate) fn replicas_are_killed(&self) {
+        assert_ne!(self.market.keys, Keys::Half, "a retry needs a key");
+        *self.market.on_cut.lock().expect("no panic") = OnCut::Retry;
     }
 
     /// Stops the buyers.
@@ -124,15 +207,23 @@ impl Buyers {
         self.market.stop.store(true, Ordering::SeqCst);
         let mut purchases = Purchases {
             sku: self.market.sku.clone(),
+            keys: self.market.keys,
             acknowledged: BTreeMap::new(),
             unknown: Vec::new(),
+            refused: 0,
+            resolved: 0,
         };
-        for (units, operation) in self.tasks.join_all().await.concat() {
-            if let Some(operation) = operation {
-                let earlier = purchases.acknowledged.insert(operation, units);
-                assert_eq!(earlier, None, "an operation was acknowledged twice");
-            } else {
-                purchases.unknown.push(units);
+        for purchase in self.tasks.join_all().await.into_iter().flatten() {
+            let units = purchase.units.into();
+            let is_known = !matches!(purchase.end, End::Unknown);
+            purchases.resolved += usize::from(purchase.was_unknown && is_known);
+            match purchase.end {
+                End::Sold(operation) => {
+                    let earlier = purchases.acknowledged.insert(operation, units);
+                    assert_eq!(earlier, None, "an operation was acknowledged twice");
+                }
+                End::Refused => purchases.refused += 1,
+                End::Unknown => purchases.unknown.push(units),
             }
         }
         purchases
@@ -141,7 +232,7 @@ impl Buyers {
 
 impl Purchases {
     /// Asserts that the ledger has each acknowledged sale once, besides at most one sale for each
-    /// purchase whose outcome is unknown, and no others.
+    /// purchase whose outcome is unknown, and no others; and that its sum is the level.
     pub(crate) async fn assert_exact(mut self, ledger: &Ledger) {
         let sku = &self.sku;
         let mut unexplained: BTreeMap<_, _> = ledger.sales(sku).await.into_iter().collect();
@@ -155,66 +246,137 @@ impl Purchases {
             self.unknown.swap_remove(index);
         }
         let audit = ledger.assert_consistent(sku).await;
-        assert_eq!(audit.on_hand, PLENTY - audit.sold, "{sku}");
+        let deltas = ledger.movements(sku).await.into_iter().map(|it| it.delta);
+        assert_eq!(audit.on_hand, deltas.sum::<i64>(), "{sku}");
+        if self.keys != Keys::AllScarce {
+            assert_eq!(audit.on_hand, PLENTY - audit.sold, "{sku}");
+        }
+    }
+}
+
+impl fmt::Display for Purchases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} sales, {} refusals, {} unknown outcomes resolved",
+            self.acknowledged.len(),
+            self.refused,
+            self.resolved
+        )
     }
 }
 
 impl Market {
-    async fn keep_buying(self: Arc<Self>, order: RequestBuilder, with_key: bool) -> Vec<Purchase> {
+    async fn keep_buying(self: Arc<Self>, buyer: usize) -> Vec<Purchase> {
+        let with_key = self.keys != Keys::Half || (buyer / 2).is_multiple_of(2);
         let mut purchases = Vec::new();
         while !self.stop.load(Ordering::SeqCst) {
+            let number = self.numbers.fetch_add(1, Ordering::SeqCst);
             let purchase = if with_key {
-                self.buy_with_key(&order).await
+                self.buy_with_key(buyer, number).await
             } else {
-                self.buy_without_key(&order).await
+                self.buy_without_key(buyer, number).await
             };
             match purchase {
-                Ok(purchase) => purchases.extend(purchase),
+                Ok(purchase) => purchases.push(purchase),
                 Err(_) => break,
             }
         }
         purchases
     }
 
-    async fn buy_with_key(&self, order: &RequestBuilder) -> reqwest::Result<Option<Purchase>> {
-        let order = copy(order).header(KEY, new_key());
-        let started = Instant::now();
+    async fn buy_with_key(&self, buyer: usize, number: u32) -> reqwest::Result<Purchase> {
+        let units = self.keys.units(number);
+        let (key, started) = (new_key(), Instant::now());
+        let gives_up = self.keys == Keys::AllScarce && number.is_multiple_of(2);
+        let (mut at, mut was_unknown, mut last_cut) = (buyer, false, None::<Instant>);
         loop {
-            let answer = self.attempt(copy(&order)).await?;
-            if answer.status == 200 {
-                return Ok(Some((1, Some(answer.id))));
+            let order = self.order(at, units).header(KEY, &key);
+            let attempt = self.attempt(buyer, order).await;
+            let end = match &attempt {
+                Ok(answer) if answer.status == 200 => Some(End::Sold(answer.id.clone())),
+                // The refusal is about this request. An earlier one may still sell until it expires.
+                Ok(answer) if answer.code == SHORT => last_cut
+                    .is_none_or(|cut| cut.elapsed() > EXPIRED)
+                    .then_some(End::Refused),
+                Ok(answer) if answer.status == 503 && gives_up && !was_unknown => {
+                    Some(End::Refused)
+                }
+                Ok(answer) => {
+                    was_unknown |= answer.status == 504;
+                    None
+                }
+                Err(error) => {
+                    if self.on_cut() == OnCut::Leave {
+                        return Err(attempt.expect_err("it is an error"));
+                    }
+                    at += 1;
+                    if !error.is_connect() {
+                        was_unknown = true;
+                        last_cut = Some(Instant::now());
+                    }
+                    None
+                }
+            };
+            if let Some(end) = end {
+                return Ok(Purchase {
+                    units,
+                    end,
+                    was_unknown,
+                });
             }
-            assert!(started.elapsed() < PATIENCE, "still {answer:?}");
+            assert!(started.elapsed() < PATIENCE, "still {attempt:?}");
         }
     }
 
-    async fn buy_without_key(&self, order: &RequestBuilder) -> reqwest::Result<Option<Purchase>> {
-        let number = self.quantities.fetch_add(1, Ordering::SeqCst);
+    async fn buy_without_key(&self, buyer: usize, number: u32) -> reqwest::Result<Purchase> {
         let units = number % (MAX_QUANTITY - 1) + 2;
-        let order = copy(order).json(&json!({"sku": self.sku, "quantity": units}));
-        let answer = self.attempt(order).await?;
-        Ok(match answer.status {
-            200 => Some((units.into(), Some(answer.id))),
-            504 => Some((units.into(), None)),
-            _ => None,
+        let answer = self.attempt(buyer, self.order(buyer, units)).await?;
+        let was_unknown = answer.status == 504;
+        let end = match answer.status {
+            200 => End::Sold(answer.id),
+            504 => End::Unknown,
+            _ => End::Refused,
+        };
+        Ok(Purchase {
+            units,
+            end,
+            was_unknown,
         })
     }
 
+    /// An order for so many units at the replica of this buyer.
+    fn order(&self, buyer: usize, units: u32) -> RequestBuilder {
+        let order = copy(&self.orders[buyer % self.orders.len()]);
+        order.json(&json!({"sku": self.sku, "quantity": units}))
+    }
+
+    fn on_cut(&self) -> OnCut {
+        *self.on_cut.lock().expect("no panic")
+    }
+
     /// Sends a request once and counts its answer.
-    async fn attempt(&self, request: RequestBuilder) -> reqwest::Result<Answer> {
+    async fn attempt(&self, buyer: usize, request: RequestBuilder) -> reqwest::Result<Answer> {
         let started = Instant::now();
-        let answer = try_send(request).await.inspect_err(|error| {
-            let expected = self.replicas_stop.load(Ordering::SeqCst);
-            assert!(expected, "a replica always answers: {error}");
-        })?;
-        if answer.status == 200 {
+        let answer = try_send(request).await;
+        self.ended[buyer].fetch_add(1, Ordering::SeqCst);
+        let answer = answer.inspect_err(|error| {
+            let on_cut = self.on_cut();
+            assert_ne!(on_cut, OnCut::Panic, "a replica always answers: {error}");
+        });
+        if answer.as_ref().is_ok_and(|answer| answer.status == 200) {
             self.sold.fetch_add(1, Ordering::SeqCst);
-        } else {
-            assert!(answer.asks_for_retry(), "{answer:?}");
-            (self.check_refusal)(&answer, started.elapsed());
-            self.refused.fetch_add(1, Ordering::SeqCst);
-            sleep(Duration::from_millis(10)).await;
+            return answer;
         }
-        Ok(answer)
+        if let Ok(answer) = &answer {
+            let may_be_short = self.keys == Keys::AllScarce;
+            if !(may_be_short && answer.code == SHORT) {
+                assert!(answer.asks_for_retry(), "{answer:?}");
+                (self.check_refusal)(answer, started.elapsed());
+            }
+            self.refused.fetch_add(1, Ordering::SeqCst);
+        }
+        sleep(Duration::from_millis(10)).await;
+        answer
     }
 }

@@ -92,6 +92,12 @@ impl Process {
         self.child.ended().await
     }
 
+    /// Starts it again after a kill, at the same port, and waits until it is ready.
+    pub(crate) async fn restart(&mut self) {
+        self.child.restart();
+        self.is_ready().await;
+    }
+
     /// Waits until `/readyz` answers 200.
     pub(crate) async fn is_ready(&mut self) {
         let (client, url) = (self.client.clone(), self.url("/readyz"));

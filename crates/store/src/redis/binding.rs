@@ -11,6 +11,8 @@
 //! the beat that they found. A beat that does not change shows that no replica uses the Redis. Another
 //! beat in the key shows that the database is a copy, or has lost its last writes. Of a database and its
 //! copy, one at most increases the beat of the key, so the other one is refused.
+//!
+//! With `ON_REDIS_LOSS=reload`, a process sells only while it knows of a recent beat ([`beats`]).
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,13 +30,18 @@ use crate::StoreError;
 use crate::sql::{BoundRedis, SqlBackend};
 use stocklock_core::ports::Server;
 
+mod beats;
 mod decide;
 mod rollback;
 mod rules;
 mod server;
 
+use beats::{Beats, Moment};
 use rules::{Found, Refusal, Step, next_step};
 pub(super) use server::{delete_all, field};
+
+/// How often a check asks the servers, if the answer is outdated at once because the process was paused.
+const MAX_CHECKS: usize = 3;
 
 /// The binding of one ledger, as this process knows it.
 #[derive(Debug)]
@@ -60,6 +67,7 @@ struct State {
     bindings: u64,
     /// The Redis that this process used last.
     last: Option<BoundRedis>,
+    beats: Beats,
     /// A row that does not match the key, the beat of the key, and since when both have not changed.
     watched: Option<((BoundRedis, i64), Instant)>,
     /// Whether other replicas have changed row or key while they were watched.
@@ -101,17 +109,30 @@ impl Binding {
     /// Returns the number of the binding if stock may be used in this Redis. Binds the ledger if no
     /// stock was in a Redis before. No request reaches Redis before this.
     pub(super) async fn check(self: &Arc<Self>) -> Result<u64, StoreError> {
-        loop {
+        for _ in 0..MAX_CHECKS {
             let number = self.current.load(Ordering::Acquire);
-            if number != 0 {
+            if number != 0 && self.may_sell(&self.state()) {
                 return Ok(number);
             }
             match self.decide(true).await? {
                 Now::Bound(_) => {}
                 Now::Refused(why) => return Err(refused(why)),
-                Now::Unknown | Now::Nothing => return Err(changed()),
+                Now::Unknown | Now::Nothing => break,
             }
         }
+        Err(changed())
+    }
+
+    /// When this process must stop to sell, unless it learns of another beat until then. `None` if no
+    /// replica takes over by itself.
+    pub(super) fn sells_until(&self) -> Option<Instant> {
+        let left = || self.state().beats.sells_for(beats::now());
+        (self.on_loss == OnRedisLoss::Reload).then(|| Instant::now() + left())
+    }
+
+    /// Whether a beat is recent enough to sell.
+    fn may_sell(&self, state: &State) -> bool {
+        self.on_loss == OnRedisLoss::Refuse || !state.beats.sells_for(beats::now()).is_zero()
     }
 
     /// The same, or 0 if no stock was ever in a Redis: then this does not bind the ledger.
@@ -162,12 +183,14 @@ impl Binding {
     }
 
     /// Checks that row and key still have the id that this process uses. The consumer asks before it
-    /// deletes entries.
+    /// reads entries and before it deletes them. Returns the row, or `None` if no stock was ever in a
+    /// Redis.
     pub(super) async fn confirm(
         self: &Arc<Self>,
         connection: &mut MultiplexedConnection,
-    ) -> Result<(), StoreError> {
-        self.confirmed(connection).await.map(drop)
+    ) -> Result<Option<BoundRedis>, StoreError> {
+        let confirmed = self.confirmed(connection).await?;
+        Ok(confirmed.map(|(_, row)| row))
     }
 
     /// The same. Returns what both servers say, or `None` if no stock was ever in a Redis.
@@ -176,11 +199,12 @@ impl Binding {
         connection: &mut MultiplexedConnection,
     ) -> Result<Option<(Found, BoundRedis)>, StoreError> {
         for _ in 0..2 {
+            let sent = beats::now();
             let found = self.find(connection).await?;
             let row = self.sql.bound_redis().await?;
             match (next_step(&found, row.as_ref(), false), row) {
                 (Step::Use, Some(row)) if self.is_used(&found) => {
-                    self.saw(&row);
+                    self.saw(&row, sent);
                     return Ok(Some((found, row)));
                 }
                 (Step::Nothing, _) => return Ok(None),
@@ -206,26 +230,47 @@ impl Binding {
         let Some((found, row)) = self.confirmed(connection).await? else {
             return Ok(seen);
         };
+        if found.beat == row.beat && row.beat != seen {
+            return Ok(row.beat);
+        }
+        self.write_beat(connection, &row, &found).await
+    }
+
+    /// Writes the next beat, unless another replica has written one, or the key has not the last one yet.
+    /// Returns the beat.
+    async fn write_beat(
+        &self,
+        connection: &mut MultiplexedConnection,
+        row: &BoundRedis,
+        found: &Found,
+    ) -> Result<i64, StoreError> {
         let keys = self.keys().await?;
         if found.beat != row.beat {
             // Another replica has not written the key yet, or has ended before it did.
-            server::write(connection, keys, &row, Some(&found)).await?;
+            server::write(connection, keys, row, Some(found)).await?;
             return Ok(row.beat);
         }
-        if row.beat != seen {
-            return Ok(row.beat);
-        }
-        let next = found.next_row(&row);
-        if self.sql.bind_redis(Some(&row), &next).await? {
-            self.saw(&next);
-            server::write(connection, keys, &next, Some(&found)).await?;
+        let (next, sent) = (found.next_row(row), beats::now());
+        if self.sql.bind_redis(Some(row), &next).await? {
+            self.wrote(&next, sent);
+            server::write(connection, keys, &next, Some(found)).await?;
         }
         Ok(next.beat)
     }
 
-    /// Remembers a row that this process has used.
-    fn saw(&self, row: &BoundRedis) {
-        self.state().last = Some(row.clone());
+    fn wrote(&self, row: &BoundRedis, sent: Moment) {
+        let mut state = self.state();
+        state.beats.wrote(row, sent);
+        if state.last.as_ref().is_some_and(|last| last.is_same(row)) {
+            state.last = Some(row.clone());
+        }
+    }
+
+    /// Remembers a row that this process uses, read by a statement that was sent at `sent`.
+    fn saw(&self, row: &BoundRedis, sent: Moment) {
+        let mut state = self.state();
+        state.beats.read(row, sent);
+        state.last = Some(row.clone());
     }
 
     async fn find(&self, connection: &mut MultiplexedConnection) -> Result<Found, StoreError> {

@@ -163,7 +163,8 @@ impl SharedConnection {
         Ok(seconds * 1000 + micros / 1000)
     }
 
-    /// When a script expires that is sent now, for a caller who is answered by `deadline`.
+    /// When a script expires that is sent now, for a caller who is answered by `deadline`. Not later than
+    /// this process may sell.
     pub(super) async fn expiry(&self, deadline: Instant) -> Result<Expiry, StoreError> {
         let known = self.current().clock.filter(ServerClock::is_recent);
         let clock = match known {
@@ -171,6 +172,9 @@ impl SharedConnection {
             None => ServerClock::shows(self.millis().await?),
         };
         self.current().clock = Some(clock);
+        let binding = self.connector.binding.as_ref();
+        let sells_until = binding.and_then(|binding| binding.sells_until());
+        let deadline = sells_until.map_or(deadline, |until| until.min(deadline));
         Ok(clock.expiry(deadline, self.limit()))
     }
 

@@ -222,13 +222,16 @@ impl JournalConsumer {
         if portions.is_empty() {
             return Ok(0);
         }
+        let (store, connection) = (Arc::clone(&self.store), self.connection.clone());
+        let Some(from) = store.confirm(&connection).await? else {
+            return Ok(0);
+        };
         self.batches += 1;
         let token = format!("{}.{}", self.name, self.batches);
-        let (store, connection) = (Arc::clone(&self.store), self.connection.clone());
         let mut leases = Leases::new(&connection, store.keys_to_read().await?, source, token);
         let read = leases.take(&portions).await?;
         let entries: Vec<&StreamEntry> = read.iter().flatten().flatten().collect();
-        let mut done = Done::default();
+        let mut done = Done::new(from);
         let applied = leases.during(self.apply_all(&entries, &mut done)).await;
         if matches!(applied, Ok(()) | Err(StoreError::Bug(_))) {
             for (portion, entries) in portions.iter().zip(&read) {
@@ -236,12 +239,11 @@ impl JournalConsumer {
             }
         }
         // A Redis that is no longer the ledger's keeps its entries. The leases end by themselves.
-        let ended = match store.confirm(&connection).await {
-            Ok(()) => leases.end(&done).await,
-            Err(error) => Err(error),
+        let ended = async {
+            store.confirm(&connection).await?;
+            leases.end(&done).await
         };
-        applied?;
-        ended?;
+        applied.and(ended.await)?;
         Ok(done.len())
     }
 
@@ -304,7 +306,7 @@ impl JournalConsumer {
         done: &mut Done<'a>,
     ) -> Result<(), StoreError> {
         let entries: Vec<&JournalEntry> = batch.iter().map(|(_, entry)| *entry).collect();
-        match self.store.sql.apply_entries(&entries).await {
+        match self.store.sql.apply_entries(&done.from, &entries).await {
             Ok(repeated) => {
                 self.repeated += repeated as u64;
                 done.applied.extend(batch.iter().map(|(read, _)| *read));
@@ -326,10 +328,8 @@ impl JournalConsumer {
         error: StoreError,
     ) -> Result<(), StoreError> {
         let refused = self.find_refused(batch, done).await?;
-        if batch
-            .first()
-            .is_some_and(|(read, _)| read.source == Source::Rejected)
-        {
+        let is_retry = |(read, _): &Valid<'_, '_>| read.source == Source::Rejected;
+        if batch.iter().any(is_retry) {
             return Ok(());
         }
         if refused.len() == batch.len() {
@@ -351,7 +351,7 @@ impl JournalConsumer {
     ) -> Result<Vec<(Valid<'a, 'b>, String)>, StoreError> {
         let (mut refused, mut any_logged) = (Vec::new(), false);
         for &(read, entry) in batch {
-            match self.store.sql.apply_entries(&[entry]).await {
+            match self.store.sql.apply_entries(&done.from, &[entry]).await {
                 Ok(repeated) => {
                     self.repeated += repeated as u64;
                     done.applied.push(read);

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::apply::{apply, recorded_among};
 use super::dialect::{Dialect, ROWS_PER_LIST, Statement, values};
+use super::redis_binding::{BoundRedis, keep_bound};
 use super::rows::{MIRROR_COLUMNS, MirrorRow};
 use super::{SqlStore, audit};
 use crate::journal::{EntryId, JournalEntry};
@@ -37,8 +38,9 @@ pub(crate) trait JournalSink: Send + Sync {
     ) -> Result<Option<(StockLevel, EntryId)>>;
 
     /// Records each movement of the entries once, even if it is applied repeatedly, and updates the
-    /// mirrors. All in one transaction. Returns how many of the entries had been applied before.
-    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<usize>;
+    /// mirrors. All in one transaction, and only if the stock is still in the Redis that the entries
+    /// were read `from`. Returns how many of the entries had been applied before.
+    async fn apply_entries(&self, from: &BoundRedis, entries: &[&JournalEntry]) -> Result<usize>;
 
     /// Reads two things from one snapshot: the sums per warehouse over the SKU's movements up to the
     /// entry `last` and over those that did not come from the journal, and which of the operations
@@ -78,9 +80,10 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
         Ok(found.pop().map(|row| (row.level, row.entry)))
     }
 
-    async fn apply_entries(&self, entries: &[&JournalEntry]) -> Result<usize> {
+    async fn apply_entries(&self, from: &BoundRedis, entries: &[&JournalEntry]) -> Result<usize> {
         self.write(async {
             let mut tx = self.writers.begin(D::WORDS.begin).await?;
+            keep_bound(&mut tx, from).await?;
             let repeated = apply(&mut tx, entries).await?;
             tx.commit().await?;
             Ok(repeated)

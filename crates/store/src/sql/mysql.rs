@@ -37,6 +37,7 @@ impl Dialect for MySqlServer {
         lock_sku: None,
         waits_for_inserts: true,
         lock_rows: " FOR UPDATE",
+        share_rows: " LOCK IN SHARE MODE",
         // `now` is the time at the start of the statement.
         now: "unix_timestamp(sysdate(6)) * 1000",
         created_at: "date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')",

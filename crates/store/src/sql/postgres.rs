@@ -39,6 +39,7 @@ impl Dialect for PostgresServer {
         lock_sku: Some("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"),
         waits_for_inserts: false,
         lock_rows: " FOR UPDATE",
+        share_rows: " FOR SHARE",
         // `now()` is the time at the start of the transaction.
         now: "extract(epoch FROM clock_timestamp()) * 1000",
         created_at: r#"to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#,

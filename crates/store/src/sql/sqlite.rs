@@ -31,6 +31,7 @@ impl Dialect for SqliteFile {
         lock_sku: None,
         waits_for_inserts: false,
         lock_rows: "",
+        share_rows: "",
         now: "unixepoch('now', 'subsec') * 1000",
         created_at: "created_at",
         integer: "integer",

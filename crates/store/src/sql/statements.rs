@@ -22,6 +22,8 @@ pub(crate) struct Words {
     pub(crate) waits_for_inserts: bool,
     /// Follows a query whose rows are locked.
     pub(crate) lock_rows: &'static str,
+    /// The same, if other transactions may lock them in the same way.
+    pub(crate) share_rows: &'static str,
     /// The clock in milliseconds since 1970, at the moment of its evaluation: not at the start of the
     /// statement or transaction.
     pub(crate) now: &'static str,

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::rules::{Found, Refusal, Step, next_step};
-use super::{Binding, Now, rollback, server};
+use super::{Binding, Now, beats, rollback, server};
 use crate::StoreError;
 use crate::redis::OnRedisLoss;
 use crate::redis::errors::connecting;
@@ -19,7 +19,7 @@ use stocklock_core::stock::Home;
 
 /// If the beat does not change for this long, no replica uses the Redis. Replicas increase it every
 /// [`super::super::BEAT_EVERY`].
-const ABANDONED_AFTER: Duration = Duration::from_secs(5);
+pub(super) const ABANDONED_AFTER: Duration = Duration::from_secs(5);
 
 /// How long a refusal is repeated without asking the servers again.
 const REFUSED_FOR: Duration = Duration::from_millis(250);
@@ -56,7 +56,7 @@ impl Binding {
         let is_valid = match state.now {
             Now::Unknown => false,
             Now::Nothing => !bind,
-            Now::Bound(_) => true,
+            Now::Bound(_) => !bind || self.may_sell(&state),
             Now::Refused(_) => decided + REFUSED_FOR >= asked,
         };
         is_valid.then(|| state.now.clone())
@@ -82,6 +82,7 @@ impl Binding {
         bind: bool,
     ) -> Result<Option<Now>, StoreError> {
         let keys = self.keys().await?;
+        let sent = beats::now();
         let found = self.find(connection).await?;
         if !found.is_primary {
             let why = "REDIS_URL leads to a replica, not to a primary";
@@ -103,7 +104,13 @@ impl Binding {
             });
         };
         match next {
-            Step::Use => return Ok(Some(Now::Bound(row))),
+            Step::Use => {
+                self.state().beats.read(&row, sent);
+                if !bind || self.may_sell(&self.state()) {
+                    return Ok(Some(Now::Bound(row)));
+                }
+                self.write_beat(connection, &row, &found).await?;
+            }
             Step::Refuse(why) => return self.recover(connection, why, &row, &found).await,
             Step::Follow => {
                 if !self.has_seen_latest(&row, &found)
@@ -203,7 +210,7 @@ impl Binding {
     fn has_seen_latest(&self, row: &BoundRedis, found: &Found) -> bool {
         let is_older = found.run_id != row.run_id && found.beat <= row.beat;
         let has_seen =
-            |last: &BoundRedis| is_same(last, row) && (last.beat >= found.beat || is_older);
+            |last: &BoundRedis| last.is_same(row) && (last.beat >= found.beat || is_older);
         self.state().last.as_ref().is_some_and(has_seen)
     }
 
@@ -238,7 +245,7 @@ impl Binding {
         let mut state = self.state();
         let current = match &now {
             Now::Bound(bound) => {
-                let is_last = |last: &BoundRedis| is_same(last, bound);
+                let is_last = |last: &BoundRedis| last.is_same(bound);
                 if !state.last.as_ref().is_some_and(is_last) {
                     state.bindings += 1;
                 }
@@ -272,9 +279,4 @@ fn new_binding(found: &Found) -> BoundRedis {
         beat: 0,
         beat_before: 0,
     }
-}
-
-/// Whether both are the same run of the same Redis.
-fn is_same(a: &BoundRedis, b: &BoundRedis) -> bool {
-    (&a.id, &a.run_id) == (&b.id, &b.run_id)
 }

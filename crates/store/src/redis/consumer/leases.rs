@@ -17,6 +17,7 @@ use crate::redis::errors::Failed;
 use crate::redis::keys::{Keys, Shard};
 use crate::redis::scripts;
 use crate::redis::streams::{Source, StreamEntry};
+use crate::sql::BoundRedis;
 
 /// How long a lease lasts after it was taken or renewed.
 const LEASE: Duration = Duration::from_secs(3);
@@ -35,8 +36,10 @@ pub(super) struct Portion {
 }
 
 /// What became of the entries of a batch. Those that are not listed stay in their stream.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Done<'a> {
+    /// The Redis that they were read from.
+    pub(super) from: BoundRedis,
     /// SQL has them.
     pub(super) applied: Vec<&'a StreamEntry>,
     /// To set aside, each with the reason.
@@ -44,6 +47,14 @@ pub(super) struct Done<'a> {
 }
 
 impl Done<'_> {
+    pub(super) fn new(from: BoundRedis) -> Self {
+        Self {
+            from,
+            applied: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.applied.len() + self.refused.len()
     }

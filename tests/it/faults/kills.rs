@@ -1,0 +1,233 @@
+//! `kill -9` of a replica, and of the database, while 256 connections buy one SKU under `group-commit`.
+//!
+//! `TEST_KILLS` is the number of kills.
+
+use std::collections::BTreeSet;
+
+use reqwest::{Client, Method, RequestBuilder};
+use rstest::rstest;
+use serde_json::{Value, json};
+use stocklock_testkit::run::{rng, variable};
+use tokio::time::Instant;
+
+use super::buyers::{Buyers, Keys, PLENTY, SCARCE, restock};
+use super::{Ledger, copy, new_key, send, try_send, until};
+use crate::support::process::Process;
+use crate::support::rival::{Raw, until_found};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::{PrivateServer, fresh_database};
+
+const DEFAULT_KILLS: usize = 2;
+const BUYERS: usize = 256;
+/// The maximum number of sales between a restock and a kill. The stock is enough for four times as many.
+const SALES: usize = 500;
+/// Sold while a replica is dead.
+const SALES_OF_OTHER: usize = 50;
+/// The lines of a batch, and their SKUs: enough for many commits.
+const LINES: usize = 1_000;
+const SKUS: usize = 50;
+
+/// Limits of a service whose requests end before its database is back.
+const HASTY: [(&str, &str); 2] = [("WAIT_LIMIT_MS", "500"), ("REQUEST_DEADLINE_MS", "1000")];
+
+fn kills() -> usize {
+    let kills = variable("TEST_KILLS");
+    kills.map_or(DEFAULT_KILLS, |kills| kills.parse().expect("a number"))
+}
+
+/// Two replicas on one database.
+struct Shop {
+    replicas: [Process; 2],
+    client: Client,
+    ledger: Ledger,
+}
+
+impl Shop {
+    async fn open(database: &str, limits: &[(&str, &str)]) -> Self {
+        let first = Process::lab(database, limits).await;
+        // The client keeps its connections open, and the test repeats requests itself.
+        let client = Client::builder().no_proxy().retry(reqwest::retry::never());
+        Self {
+            replicas: [first, Process::lab(database, limits).await],
+            client: client.build().expect("a client without TLS can be built"),
+            ledger: Ledger::at(database),
+        }
+    }
+
+    /// Creates the SKU `hot`, and lets it be bought.
+    async fn sell_hot(&self) -> Buyers {
+        self.replicas[0].set_level("hot", SCARCE).await;
+        let path = "/stock/deduct?strategy=group-commit";
+        let orders = (0..BUYERS).map(|buyer| self.request(buyer, Method::POST, path));
+        Buyers::start("hot", Keys::AllScarce, orders, |_, _| ())
+    }
+
+    /// Returns in the middle of sales.
+    async fn sells(&self, buyers: &Buyers) {
+        restock(self.request(0, Method::PUT, "/stock/hot")).await;
+        let sales = rng().usize(1..=SALES);
+        buyers.sell(sales).await;
+    }
+
+    /// Checks all that was bought.
+    async fn close(self, buyers: Buyers, what: &str, begin: Instant) {
+        let (kills, took) = (kills(), begin.elapsed());
+        let purchases = buyers.stop().await;
+        println!("figure: {what}: {kills} kills in {took:.0?}, {purchases}");
+        // A few kills may all hit a batch before its commit.
+        let interrupted = purchases.resolved > 0 || kills <= DEFAULT_KILLS;
+        assert!(interrupted, "the kills interrupted no request");
+        purchases.assert_exact(&self.ledger).await;
+    }
+
+    fn request(&self, replica: usize, method: Method, path: &str) -> RequestBuilder {
+        let replica = &self.replicas[replica % self.replicas.len()];
+        self.client.request(method, replica.url(path))
+    }
+}
+
+/// Goal: each acknowledged sale is in the ledger once, and nothing else is; a retry with the same key
+/// resolves each unknown outcome.
+///
+/// Method: the two replicas are killed in turns. A buyer whose connection is cut repeats the request at the
+/// other replica.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_replica_loses_and_doubles_no_sale_of_a_group(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let database = fresh_database(backend).await;
+    let mut shop = Shop::open(&database.url, &[]).await;
+    let buyers = shop.sell_hot().await;
+    buyers.replicas_are_killed();
+    let begin = Instant::now();
+    for victim in (0..kills()).map(|kill| kill % 2) {
+        shop.sells(&buyers).await;
+        shop.replicas[victim].kill9();
+        buyers.sell(SALES_OF_OTHER).await;
+        shop.replicas[victim].restart().await;
+    }
+    let what = format!("a replica on {backend:?}");
+    shop.close(buyers, &what, begin).await;
+}
+
+/// Goal: the same.
+///
+/// Method: after every other kill, the database starts again only when all requests have ended that were
+/// in progress: those that were in the middle of a commit with an unknown outcome. After the other kills,
+/// the replicas themselves find out what was committed.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_database_loses_and_doubles_no_sale_of_a_group(
+    #[values(Mysql, Postgres)] backend: Backend,
+) {
+    let server = PrivateServer::start(backend).await;
+    let shop = Shop::open(server.url(), &HASTY).await;
+    let buyers = shop.sell_hot().await;
+    let begin = Instant::now();
+    for kill in 0..kills() {
+        shop.sells(&buyers).await;
+        server.kill9();
+        if kill % 2 == 0 {
+            buyers.are_answered().await;
+        }
+        server.restart().await;
+    }
+    shop.sells(&buyers).await;
+    shop.close(buyers, &format!("{backend:?}"), begin).await;
+}
+
+/// The lines of a batch with new keys.
+fn lines() -> Vec<Value> {
+    let line = |number| {
+        let sku = format!("sku-{}", number % SKUS);
+        let key = new_key();
+        json!({"sku": sku, "quantity": number + 1, "key": key, "reference": key})
+    };
+    (0..LINES).map(line).collect()
+}
+
+/// Repeats a batch until each line is sold. Returns their operations, and how many of them the first
+/// answer replayed.
+async fn repeat(batch: &RequestBuilder) -> (Vec<String>, usize) {
+    let mut replayed = None;
+    let mut operations = vec![None; LINES];
+    until("each line is sold", async || {
+        let answer = send(copy(batch)).await;
+        let results = answer.ok()["results"].as_array().expect("a list");
+        let of_code = |code| results.iter().filter(|line| line["code"] == code).count();
+        replayed.get_or_insert_with(|| of_code("replayed"));
+        for (operation, line) in operations.iter_mut().zip(results) {
+            if line["status"] == 200 {
+                let id = line["id"].as_str().expect("an id").to_owned();
+                assert_eq!(*operation.get_or_insert_with(|| id.clone()), id, "{line}");
+            } else {
+                assert!(line["status"] == 503 || line["status"] == 504, "{line}");
+            }
+        }
+        operations.iter().all(Option::is_some)
+    })
+    .await;
+    let operations = operations.into_iter().flatten().collect();
+    (operations, replayed.unwrap_or_default())
+}
+
+/// Goal: a client that repeats a batch whose connection was cut gets each line exactly once.
+///
+/// Method: `kill -9` of the replica when a random line is committed. The same batch is sent to the other
+/// replica at once. The replica may be killed too late on a busy machine, but not each time.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batch_cut_by_a_kill_is_completed_by_its_repeat(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let database = fresh_database(backend).await;
+    let mut shop = Shop::open(&database.url, &[]).await;
+    for number in 0..SKUS {
+        let sku = format!("sku-{number}");
+        shop.replicas[0].set_level(&sku, PLENTY).await;
+    }
+    let mut raw = Raw::connect(backend, &database.url).await;
+    let mut sold = BTreeSet::new();
+    let mut committed = Vec::new();
+    for victim in (0..kills()).map(|kill| kill % 2) {
+        let lines = lines();
+        let batch = |replica| {
+            let path = "/stock/deduct/batch?strategy=group-commit";
+            let request = shop.request(replica, Method::POST, path);
+            request.json(&json!({ "lines": lines }))
+        };
+        let (batch, repeated) = (batch(victim), batch(victim + 1));
+        let cut = tokio::spawn(try_send(batch));
+        let reference = &lines[rng().usize(..LINES / 4)]["reference"];
+        let reference = reference.as_str().expect("a reference");
+        let query = format!("SELECT sku FROM movement WHERE reference = '{reference}'");
+        until_found(&mut raw, query.leak()).await;
+        shop.replicas[victim].kill9();
+        let is_cut = cut.await.expect("no panic").is_err();
+        let (operations, replayed) = repeat(&repeated).await;
+        assert!(replayed > 0, "a line was committed before the kill");
+        if is_cut && replayed < LINES {
+            committed.push(replayed);
+        }
+        for (line, operation) in lines.iter().zip(operations) {
+            let sale = (operation, line["quantity"].as_i64().expect("a number"));
+            assert!(sold.insert((line["sku"].to_string(), sale)), "{line}");
+        }
+        shop.replicas[victim].restart().await;
+    }
+    println!(
+        "figure: {backend:?}, lines of a batch that were committed before a kill: {committed:?}"
+    );
+    assert!(!committed.is_empty(), "each kill was too late");
+    for sku in (0..SKUS).map(|number| format!("sku-{number}")) {
+        for sale in shop.ledger.sales(&sku).await {
+            assert!(sold.remove(&(json!(sku).to_string(), sale)), "{sku}");
+        }
+        shop.ledger.assert_consistent(&sku).await;
+    }
+    assert!(
+        sold.is_empty(),
+        "acknowledged and not in the ledger: {sold:?}"
+    );
+}
