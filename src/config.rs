@@ -52,7 +52,7 @@ pub struct Config {
 #[derive(Debug, Clone, Args)]
 pub struct ServiceConfig {
     /// The strategy for SKUs whose home is SQL; GET /strategies lists them
-    #[arg(long, env, value_name = "NAME", default_value = "single-sql")]
+    #[arg(long, env, value_name = "NAME", default_value = "group-commit")]
     pub strategy: Strategy,
 
     /// The strategy for SKUs whose home is Redis [default: redis-lua]. If it is set, the replica is

@@ -60,7 +60,7 @@ async fn lab_answers_the_first_curl_of_the_readme() {
     assert_eq!(id.as_str().expect("an id").len(), 36);
     let expected = json!({
         "id": null, "sku": "1001", "warehouse": "main", "quantity": 1, "remaining": 4999,
-        "strategy": "single-sql", "durability": "committed",
+        "strategy": "group-commit", "durability": "committed",
     });
     assert_eq!(sold, expected);
     let sold = deduct(&lab, "?strategy=for-update").await;

@@ -11,7 +11,7 @@ use crate::support::services::fresh_redis;
 
 #[rstest]
 #[case::configured(&[("STRATEGY", "for-update"), ("STRATEGY_REDIS", "redis-watch")], ["for-update", "redis-watch"])]
-#[case::default(&[], ["single-sql", "redis-lua"])]
+#[case::default(&[], ["group-commit", "redis-lua"])]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn home_of_the_sku_decides_the_strategy(
     #[case] variables: &[(&str, &str)],

@@ -142,14 +142,19 @@ impl Serialize for Hex<'_> {
 
 /// Inserts the sales of a batch, which `sales` has as a table. `available` and `version`: the units that
 /// are available after the batch, and the version before it. `in_time`: a condition on each row.
-pub(crate) fn insert(sales: &str, available: &str, version: &str, in_time: &str) -> String {
+pub(crate) fn insert<D: Dialect>(
+    sales: &str,
+    [available, version]: [&str; 2],
+    in_time: &str,
+) -> String {
     let remarks = Remarks::NAMES.join(", ");
     format!(
-        "INSERT INTO movement ({columns})
+        "{insert} movement ({columns})
             SELECT operation_id, 0, $1, $2, 'deducted', delta, NULL, $3, 'committed', caller,
                 idempotency_key, request_hash, {remarks}, {available} + units_after,
                 {version} + number
             FROM {sales}{in_time}",
+        insert = D::WORDS.insert_or_roll_back,
         columns = *INSERT_COLUMNS,
     )
 }
@@ -157,7 +162,7 @@ pub(crate) fn insert(sales: &str, available: &str, version: &str, in_time: &str)
 /// Inserts the sales with the values of [`BatchWrite::written`], in time.
 pub(crate) fn insert_in_time<D: Dialect>(sales: &str) -> String {
     let in_time = format!(" WHERE {} < $5", D::WORDS.now);
-    insert(sales, "$6", "$4", &in_time)
+    insert::<D>(sales, ["$6", "$4"], &in_time)
 }
 
 /// Inserts the sales of a batch, which `sales` has as a table made from the JSON in `$8`.

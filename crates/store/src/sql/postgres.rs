@@ -47,6 +47,7 @@ impl Dialect for PostgresServer {
         entry_time: "to_timestamp($millis / 1000.0)",
         upsert_levels: "$list ON CONFLICT (sku, warehouse) DO UPDATE SET",
         upserted: "excluded.$column",
+        insert_or_roll_back: "INSERT INTO",
         no_table: "",
         use_index: "",
         begin_read_uncommitted: None,
@@ -160,11 +161,10 @@ impl Dialect for PostgresServer {
             SELECT available FROM written",
             update = batch::update(&in_time),
             in_time_still = after_the_wait(&in_time),
-            insert = batch::insert(
+            insert = batch::insert::<Self>(
                 &format!("written, {}", sales_of_batch()),
-                "written.available",
-                "written.version",
-                ""
+                ["written.available", "written.version"],
+                "",
             ),
         );
         let query = batch_query(text, write, &write.guarded()).map_err(before_commit)?;

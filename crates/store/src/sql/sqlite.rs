@@ -38,6 +38,8 @@ impl Dialect for SqliteFile {
         entry_time: "strftime('%Y-%m-%dT%H:%M:%fZ', $millis / 1000.0, 'unixepoch')",
         upsert_levels: "$list ON CONFLICT (sku, warehouse) DO UPDATE SET",
         upserted: "excluded.$column",
+        // SQLite would keep a journal of the statement.
+        insert_or_roll_back: "INSERT OR FAIL INTO",
         no_table: "",
         use_index: "",
         begin_read_uncommitted: None,
