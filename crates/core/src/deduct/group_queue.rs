@@ -104,9 +104,11 @@ impl BatchCall for GroupCommit {
             Some(Err(error @ StoreError::Unavailable(..))) if waited >= self.wait_limit / 2 => {
                 Some(Err(error.share()))
             }
+            // The call took the wait limit, and the next one may wait as long for the row.
+            None | Some(Err(StoreError::LockWait(_))) => {
+                (waited >= self.wait_limit / 2).then_some(Err(StoreError::Queued))
+            }
             Some(_) => (waited >= self.wait_limit).then_some(Err(StoreError::Queued)),
-            // The call itself has taken the wait limit.
-            None => (waited >= self.wait_limit / 2).then_some(Err(StoreError::Queued)),
         }
     }
 }
