@@ -87,6 +87,25 @@ async fn deductions_above_the_cap_are_refused(#[values(Sqlite, Mysql, Postgres)]
     app.stop().await;
 }
 
+/// The call in flight waits for the row until the wait limit. Another one could not end before the deadline
+/// of the deduction behind it.
+#[rstest]
+#[tokio::test]
+async fn deduction_behind_a_locked_row_is_overloaded_in_time(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let flags = ["--wait-limit-ms=2000", "--request-deadline-ms=3000"];
+    let (app, rival) = with_locked_stock(backend, &flags).await;
+    let first = tokio::spawn(send(take(&app, "group-commit")));
+    sleep(Duration::from_millis(600)).await;
+    let behind = send(take(&app, "group-commit")).await;
+    assert_eq!(refusal(&behind), (503, "overloaded", true));
+    assert_eq!(first.await.expect("no panic").status, 503);
+    rival.let_go().await;
+    assert_eq!(app.audit("a").await["sold"], 0);
+    app.stop().await;
+}
+
 /// The only connection waits for a row. The other requests must not report the database as down, and
 /// are refused before they have waited for the whole limit.
 #[rstest]

@@ -80,7 +80,7 @@ impl BatchCall for GroupCommit {
     type Job = Deduction;
     type Answer = BatchAnswer;
 
-    /// Two would conflict with each other.
+    /// Two would wait for the same row.
     const CALLS: usize = 1;
 
     fn batch_size(&self, waiting: usize) -> usize {

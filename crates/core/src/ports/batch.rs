@@ -128,8 +128,6 @@ pub struct BatchPlan<'a> {
     pub read: Option<StockLevel>,
     /// One for each deduction.
     decisions: Vec<Decision>,
-    /// The units of the sales.
-    units: i64,
 }
 
 /// A deduction that is to be made.
@@ -186,7 +184,6 @@ impl<'a> BatchPlan<'a> {
             sales: Vec::new(),
             read: None,
             decisions: Vec::new(),
-            units: 0,
         };
         let mut sold = Identities::default();
         let too_soon = Instant::now() + LAST_MOMENT;
@@ -213,10 +210,14 @@ impl<'a> BatchPlan<'a> {
     }
 
     fn sell(&mut self, deduction: &'a Deduction) -> Decision {
-        self.units += deduction.quantity.units();
-        let units = self.units;
+        let units = self.units() + deduction.quantity.units();
         self.sales.push(BatchSale { deduction, units });
         Decision::Sale(units)
+    }
+
+    /// The units of all sales.
+    fn units(&self) -> i64 {
+        self.sales.last().map_or(0, |sale| sale.units)
     }
 
     /// When the attempt expires: with its earliest sale.
@@ -235,7 +236,7 @@ impl<'a> BatchPlan<'a> {
     /// The answers, if the sales are committed and leave `available` units.
     #[must_use]
     pub fn committed(self, available: i64) -> Vec<BatchAnswer> {
-        let before = available + self.units;
+        let before = available + self.units();
         let outcome = |decision| match decision {
             Decision::Final(outcome) | Decision::AfterSales(outcome) => Ok(outcome),
             Decision::Sale(units) => Ok(AttemptOutcome::Deducted {

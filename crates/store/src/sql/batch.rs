@@ -301,7 +301,7 @@ async fn write_under_lock<D: Dialect>(
     mut tx: Transaction<D>,
     write: &BatchWrite<'_>,
 ) -> Result<Written> {
-    let update = Statement::built(update("$5 IS NOT NULL"));
+    let update = Statement::built(update("TRUE"));
     let updated = tx.execute(update, &write.guarded()).await;
     let updated = updated.map_err(before_commit)?;
     let Some(read) = write.read.filter(|_| updated > 0) else {
