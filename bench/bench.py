@@ -65,9 +65,10 @@ def open_site(plan: Namespace, binary: Path, number: int, name: str, state: Path
         port = plan.port + PORTS * number
 
         def launch(number: int) -> Service:
-            """Starts the replica with this number."""
+            """Starts the replica with this number. Several share the cores of one machine."""
             log = home / f"stocklock-{number}.log"
-            return Service(binary, log, port + number, environment)
+            threads = {"TOKIO_WORKER_THREADS": "1"} if number > 0 else {}
+            return Service(binary, log, port + number, environment | threads)
 
         with closing(launch(0)) as service:
             # Fills the connection pools and the caches of prepared statements.
