@@ -55,7 +55,7 @@ pub(super) struct Binding {
     /// The number of the current binding, or 0 if the Redis may not be used.
     current: AtomicU64,
     /// One decision at a time.
-    deciding: tokio::sync::Mutex<()>,
+    deciding: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ impl Binding {
             keys: OnceCell::new(),
             state: Mutex::default(),
             current: AtomicU64::new(0),
-            deciding: tokio::sync::Mutex::default(),
+            deciding: Arc::default(),
         })
     }
 
