@@ -122,11 +122,13 @@ impl Binding {
                 {
                     return Ok(Some(Now::Refused(why)));
                 }
-                if found.run_id != row.run_id {
-                    // Before the row is written, so that every replica that finds the new run in it
-                    // also finds levels that are not older than SQL.
-                    rollback::drop_older(&*self.sql, connection, keys).await?;
-                }
+                let next = found.compared_row(&row);
+                self.sql.bind_redis(Some(&row), &next).await?;
+            }
+            Step::Compare => {
+                // After the row was written, so that no entry of the earlier run is applied later. Before it
+                // says that this run is used.
+                rollback::drop_older(&*self.sql, connection, keys).await?;
                 let next = found.next_row(&row);
                 if self.sql.bind_redis(Some(&row), &next).await? {
                     server::write(connection, keys, &next, Some(&found)).await?;
