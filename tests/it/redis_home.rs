@@ -32,6 +32,7 @@ mod copied;
 mod dedup;
 mod distant_ledger;
 mod exactly_once;
+mod failed_over;
 mod first_requests;
 mod hot_shard;
 mod http_refusals;

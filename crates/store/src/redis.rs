@@ -20,7 +20,7 @@ use secrecy::ExposeSecret;
 use super::sql::ledger_row::LedgerRow;
 use super::sql::{BoundRedis, SqlBackend};
 use super::{AttemptOutcome, RedisMethod, StoreError};
-use stocklock_core::ports::Expiry;
+use stocklock_core::ports::{Expiry, Server};
 use stocklock_core::stock::{Deduction, Durability, Home, Warehouse};
 
 mod audit;
@@ -218,7 +218,12 @@ impl RedisStore {
         // If the binding is unknown or refused, this asks the servers.
         self.keys_to_read().await?;
         let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
-        self.binding.beat(&mut connection, seen).await
+        let beat = self.binding.beat(&mut connection, seen).await;
+        if matches!(beat, Err(StoreError::ConnectionLost(Server::Redis, _))) {
+            // Without sales, nothing else would notice.
+            self.shared.close();
+        }
+        beat
     }
 
     /// Binds the ledger to this Redis. Returns whether it was bound to another one, or to none.

@@ -96,7 +96,7 @@ impl Session {
 }
 
 /// Returns when a session waits for a lock in the database at `url`.
-pub(super) async fn lock_is_waited_for(backend: Backend, url: &str) {
+pub(crate) async fn lock_is_waited_for(backend: Backend, url: &str) {
     let watcher = Mutex::new(Session::open(backend, url).await);
     until("a session waits for a lock", async || {
         watcher.lock().await.sees_waiting().await

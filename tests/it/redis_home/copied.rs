@@ -129,7 +129,7 @@ fn run(command: &mut Command) {
 }
 
 /// Increases the beat, as a replica does.
-async fn beat(store: &StoreRouter) {
+pub(super) async fn beat(store: &StoreRouter) {
     let seen = store.confirm_redis(0).await.expect("the ledger is bound");
     store.confirm_redis(seen).await.expect("the same");
 }

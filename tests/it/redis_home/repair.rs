@@ -5,7 +5,9 @@ use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, LevelStore as _, RedisMethod};
 use stocklock::store::{Repair, Repaired};
 
-use super::{assert_exact, command, deduct, fixture, fixture_with_journal_limit, line, run, sell};
+use super::{
+    assert_exact, command, deduct, fixture, fixture_with_journal_limit, line, lose_level, run, sell,
+};
 use crate::store_contract::fixture::{Fixture, adjustment, name};
 use crate::support::process::Process;
 use crate::support::services::Backend;
@@ -55,6 +57,39 @@ async fn drift_is_repaired_in_the_level_itself(
     assert_eq!(repair(&fixture).await.result, Repaired::NotNeeded);
     sell(&fixture, SKU, 5).await;
     assert_exact(&fixture, SKU, 10, 0).await;
+}
+
+/// Otherwise the units would be back when Redis loses the level.
+#[rstest]
+#[tokio::test]
+async fn repaired_level_is_loaded_from_sql(
+    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+    #[values(false, true)] is_interrupted: bool,
+) {
+    let fixture = fixture(backend).await;
+    fixture.put(SKU, 10).await;
+    sell(&fixture, SKU, 4).await;
+    fixture.settle().await;
+    lose_sales(&fixture, 3).await;
+    sell(&fixture, SKU, 1).await;
+    // Now SQL has the level without the lost sales, too.
+    fixture.settle().await;
+    // An entry from before the repair, which is applied after it.
+    sell(&fixture, SKU, 1).await;
+    let expected = if is_interrupted {
+        // The earlier repair ended before it wrote to SQL.
+        lose_sales(&fixture, -3).await;
+        Repaired::NotNeeded
+    } else {
+        Repaired::Corrected
+    };
+    assert_eq!(repair(&fixture).await.result, expected);
+    fixture.settle().await;
+    lose_level(&fixture, SKU).await;
+
+    assert_exact(&fixture, SKU, 6, 4).await;
+    sell(&fixture, SKU, 1).await;
+    assert_exact(&fixture, SKU, 7, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,15 +1,20 @@
 //! Redis stops answering. The service refuses deductions that need Redis in time, and sells stock
 //! in SQL as before.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use reqwest::Method;
 use rstest::rstest;
+use stocklock::ports::RedisMethod;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{create, order};
+use super::{create, deduct, order};
 use crate::faults::{Answer, send, until};
+use crate::store_contract::fixture::{Fixture, WAIT_LIMIT, redis_options};
 use crate::support::process::Process;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database, fresh_redis};
@@ -181,4 +186,22 @@ async fn silent_connections_are_replaced(#[case] strategy: &str, #[case] buyers:
     .await;
     let took = started.elapsed();
     assert!(took < 3 * LIMIT + 3 * usual, "{took:?}, {usual:?}");
+}
+
+/// Each caller waits for the decision which Redis has the stock, but only one task makes it.
+#[tokio::test]
+async fn callers_start_no_task_each_while_redis_hangs() {
+    let redis = fresh_redis().await;
+    let (proxy, url) = Proxy::before(&redis.url).await;
+    let fixture = Fixture::new(Backend::Sqlite).await;
+    let fixture = fixture.with(redis_options(&url));
+    proxy.set(Mode::Blackhole).await;
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let sales = (0..BUYERS).map(|_| deduct(&fixture, "a", RedisMethod::Script));
+    let mut sales = pin!(join_all(sales));
+    let some_wait = timeout(WAIT_LIMIT / 2, &mut sales).await;
+    assert!(some_wait.is_err(), "{some_wait:?}");
+    assert!(tasks() < before + 20, "{before} tasks, then {}", tasks());
+    assert!(sales.await.iter().all(Result::is_err));
 }

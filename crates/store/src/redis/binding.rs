@@ -6,6 +6,8 @@
 //!   that loses its data by a restart closes its connections, so the loss is noticed before a sale.
 //! - A restart or a failover that keeps the id needs no operator. Replicas that used the Redis before
 //!   follow it at once. Others wait until no replica uses another Redis with the same data.
+//! - Before a Redis is followed, the row says that its levels are being compared. From then on, SQL takes no
+//!   entries of the earlier run, so no level is older than SQL after the comparison ([`rollback`]).
 //!
 //! Replicas that use the Redis increase a beat, first in the row, then in the key, if the key still has
 //! the beat that they found. A beat that does not change shows that no replica uses the Redis. Another
@@ -55,7 +57,7 @@ pub(super) struct Binding {
     /// The number of the current binding, or 0 if the Redis may not be used.
     current: AtomicU64,
     /// One decision at a time.
-    deciding: tokio::sync::Mutex<()>,
+    deciding: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -97,7 +99,7 @@ impl Binding {
             keys: OnceCell::new(),
             state: Mutex::default(),
             current: AtomicU64::new(0),
-            deciding: tokio::sync::Mutex::default(),
+            deciding: Arc::default(),
         })
     }
 

@@ -21,9 +21,11 @@ use super::streams::{JournalReport, Size, Source, StreamEntry};
 use crate::StoreError;
 use crate::journal::JournalEntry;
 
+mod batch;
 mod leases;
 mod warnings;
 
+use batch::{MAX_BATCH, batch_size, took_too_long};
 use leases::{Done, Leases, Portion};
 use warnings::{Backoff, EntryErrorLog};
 
@@ -36,10 +38,6 @@ const GATHER: Duration = Duration::from_millis(20);
 
 /// Fewer entries than this are few.
 const FEW: usize = 32;
-
-/// A transaction takes no further entry once it has this many movements. It is fewer while SQL is too
-/// slow for this many.
-const MAX_BATCH: usize = 500;
 
 /// How often a consumer tries the entries again that were set aside.
 const RETRY_EVERY: Duration = Duration::from_mins(1);
@@ -377,24 +375,4 @@ fn is_due(last: &mut Option<Instant>, every: Duration) -> bool {
         *last = Some(Instant::now());
     }
     due
-}
-
-/// Whether a smaller transaction may succeed.
-fn took_too_long(error: &StoreError) -> bool {
-    matches!(
-        error,
-        StoreError::TooSlow(_) | StoreError::LockWait(_) | StoreError::OutcomeUnknown(..)
-    )
-}
-
-/// How many entries the next transaction applies, which takes no further entry once it has this many
-/// movements.
-fn batch_size(entries: &[Valid<'_, '_>], most: usize) -> usize {
-    let mut movements = 0;
-    let fits = |(_, entry): &&(_, &JournalEntry)| {
-        let before = movements;
-        movements += entry.movements.len();
-        before < most
-    };
-    entries.iter().take_while(fits).count()
 }

@@ -1,13 +1,16 @@
 //! Corrects levels that are too high, because Redis has lost sales that SQL has.
 //!
-//! Guarantees: the units are counted by an audit, and are taken once, even if several repairs run at
-//! once or the level is loaded in between. Sales go on, and none is lost.
+//! Guarantees:
+//! - The units are counted by an audit, and are taken once, even if several repairs run at once or the
+//!   level is loaded in between. Sales go on, and none is lost.
+//! - After a repair, the mirror in SQL is not older than the corrected level. If the repair ends before
+//!   that, the next one writes it.
 
 use redis::Cmd;
 
 use super::errors::{Failed, bad_answer};
 use super::keys::Shard;
-use super::{RedisStore, scripts};
+use super::{RedisStore, levels, scripts};
 use crate::{Repair, Repaired, StoreError};
 use stocklock_core::stock::{Audit, Sku, Warehouse};
 
@@ -43,32 +46,48 @@ impl RedisStore {
                 on_hand,
                 result,
             };
-            if audit.drift() <= 0 {
-                let result = match audit.drift() {
-                    0 => Repaired::NotNeeded,
-                    _ => Repaired::TooLow,
-                };
-                return Ok(repair(audit.on_hand, result));
+            if audit.drift() < 0 {
+                return Ok(repair(audit.on_hand, Repaired::TooLow));
             }
-            if self.has_unreadable_entries(sku, &level).await? {
+            let is_right = audit.drift() == 0;
+            if !is_right && self.has_unreadable_entries(sku, &level).await? {
                 return Ok(repair(audit.on_hand, Repaired::UnreadableEntries));
             }
             let mut script = scripts::REPAIR.key(&level);
-            script.arg(audit.drift());
+            script.key(keys.journal(shard)).arg(audit.drift());
             script.arg(repairs.unwrap_or_default());
             script.arg(loaded.unwrap_or_default());
             let answer: Vec<String> = self.shared.run(&script).await.map_err(Failed::writing)?;
-            match &answer[..] {
-                [] => {}
-                [on_hand] => {
-                    let on_hand = on_hand.parse().map_err(|_| bad_answer(&answer))?;
-                    return Ok(repair(on_hand, Repaired::Corrected));
-                }
-                _ => return Err(bad_answer(answer)),
-            }
+            let Some((entry, counters)) = answer.split_first() else {
+                continue;
+            };
+            let on_hand = self.mirror((sku, warehouse), entry, counters).await?;
+            return Ok(if is_right {
+                repair(on_hand, Repaired::NotNeeded)
+            } else {
+                repair(on_hand, Repaired::Corrected)
+            });
         }
         let why = "the level was loaded or repaired again and again";
         Err(StoreError::Aborted(why.into()))
+    }
+
+    /// Writes a level with these counters to SQL. It is as all entries before `entry` left it. Returns its
+    /// units on hand.
+    async fn mirror(
+        &self,
+        (sku, warehouse): (&Sku, &Warehouse),
+        entry: &str,
+        counters: &[String],
+    ) -> Result<i64, StoreError> {
+        let bad = || bad_answer(counters);
+        let numbers = counters.first_chunk().ok_or_else(bad)?;
+        let numbers = numbers.each_ref().map(|n: &String| n.parse().ok());
+        let level = levels::level(sku, warehouse, numbers)?.ok_or_else(bad)?;
+        let entry = entry.parse().map_err(bad_answer)?;
+        let from = self.confirm(&self.shared).await?.ok_or_else(bad)?;
+        self.sql.mirror_level(&from, &level, entry).await?;
+        Ok(level.on_hand)
     }
 
     async fn audit_level(

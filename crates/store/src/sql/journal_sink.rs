@@ -9,6 +9,8 @@ use uuid::Uuid;
 
 use super::apply::{apply, recorded_among};
 use super::dialect::{Dialect, ROWS_PER_LIST, Statement, values};
+use super::errors::before_commit;
+use super::pool::Transaction;
 use super::redis_binding::{BoundRedis, keep_bound};
 use super::rows::{MIRROR_COLUMNS, MirrorRow};
 use super::{SqlStore, audit};
@@ -22,6 +24,12 @@ const MAX_LOOKUPS: u32 = 20;
 /// A mirror is from the latest entry that was applied to its level.
 const LAST_ENTRY: &str = "SELECT journal_millis, journal_number FROM stock WHERE sku = $1
     ORDER BY journal_millis DESC, journal_number DESC LIMIT 1";
+
+const MIRROR: &str = "UPDATE stock
+    SET on_hand = $1, held = $2, backorder_limit = $3, version = $4,
+        journal_millis = $5, journal_number = $6
+    WHERE sku = $7 AND warehouse = $8 AND home = 'redis'
+        AND (journal_millis < $9 OR journal_millis = $10 AND journal_number < $11)";
 
 /// Applies journal entries to SQL, and reads what was applied.
 #[async_trait]
@@ -42,6 +50,15 @@ pub(crate) trait JournalSink: Send + Sync {
     /// were read `from`. Returns how many of the entries had been applied before.
     async fn apply_entries(&self, from: &BoundRedis, entries: &[&JournalEntry]) -> Result<usize>;
 
+    /// Writes a level as it was at `entry`, unless the mirror is from a later entry. Only if the stock is
+    /// still in the Redis that the level was read `from`.
+    async fn mirror_level(
+        &self,
+        from: &BoundRedis,
+        level: &StockLevel,
+        entry: EntryId,
+    ) -> Result<()>;
+
     /// Reads two things from one snapshot: the sums per warehouse over the SKU's movements up to the
     /// entry `last` and over those that did not come from the journal, and which of the operations
     /// the ledger has. The levels in the sums are the mirrors'. `None` if a checkpoint contains later
@@ -55,6 +72,15 @@ pub(crate) trait JournalSink: Send + Sync {
 
     /// The latest journal entry among the SKU's movements.
     async fn last_recorded(&self, sku: &Sku) -> Result<EntryId>;
+}
+
+impl<D: Dialect> SqlStore<D> {
+    /// Begins a transaction until whose end the stock stays in this Redis.
+    async fn begin_bound(&self, from: &BoundRedis) -> Result<Transaction<D>> {
+        let mut tx = self.writers.begin(D::WORDS.begin).await?;
+        keep_bound(&mut tx, from).await?;
+        Ok(tx)
+    }
 }
 
 #[async_trait]
@@ -82,11 +108,39 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
 
     async fn apply_entries(&self, from: &BoundRedis, entries: &[&JournalEntry]) -> Result<usize> {
         self.write(async {
-            let mut tx = self.writers.begin(D::WORDS.begin).await?;
-            keep_bound(&mut tx, from).await?;
+            let mut tx = self.begin_bound(from).await?;
             let repeated = apply(&mut tx, entries).await?;
             tx.commit().await?;
             Ok(repeated)
+        })
+        .await
+    }
+
+    async fn mirror_level(
+        &self,
+        from: &BoundRedis,
+        level: &StockLevel,
+        entry: EntryId,
+    ) -> Result<()> {
+        let (sku, warehouse) = (level.sku.as_str(), level.warehouse.as_str());
+        let columns = values![
+            level.on_hand,
+            level.held,
+            level.backorder_limit,
+            level.version,
+            entry.millis,
+            entry.number,
+            sku,
+            warehouse,
+            entry.millis,
+            entry.millis,
+            entry.number,
+        ];
+        self.write(async {
+            let mut tx = self.begin_bound(from).await?;
+            let written = tx.execute(MIRROR, &columns).await;
+            written.map_err(before_commit)?;
+            tx.commit().await
         })
         .await
     }

@@ -31,8 +31,8 @@ const UPDATE: &str = "UPDATE redis_binding
 pub(crate) struct BoundRedis {
     /// The id that its key must contain.
     pub(crate) id: String,
-    /// The run of the server and the number of the database in it. The run changes when the server
-    /// restarts or another one takes over.
+    /// The run of the server, its replication history and the number of the database in it. It changes
+    /// when the server restarts, becomes a primary, or another one takes over.
     pub(crate) run_id: String,
     /// Increases while replicas use it. 0: no replica has used it yet.
     pub(crate) beat: i64,

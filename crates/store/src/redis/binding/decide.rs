@@ -32,16 +32,20 @@ impl Binding {
     /// about to be used.
     pub(super) async fn decide(self: &Arc<Self>, bind: bool) -> Result<Now, StoreError> {
         let (this, asked) = (Arc::clone(self), Instant::now());
-        // A separate task, because the caller may be cancelled between two writes.
-        let task = tokio::spawn(async move {
-            let _one = this.deciding.lock().await;
-            let known = this.known(asked, bind);
-            match known {
-                Some(known) => Ok(known),
-                None => this.decide_now(bind).await,
+        let decision = async move {
+            let one = Arc::clone(&this.deciding).lock_owned().await;
+            if let Some(known) = this.known(asked, bind) {
+                return Ok(Ok(known));
             }
-        });
-        let decided = timeout(2 * self.connector.limit, task).await;
+            // A separate task, because the caller may be cancelled between two writes. It keeps the lock, so
+            // there is one at most.
+            let task = async move {
+                let _one = one;
+                this.decide_now(bind).await
+            };
+            tokio::spawn(task).await
+        };
+        let decided = timeout(2 * self.connector.limit, decision).await;
         let Ok(Ok(decided)) = decided else {
             let why = "it takes longer than usual to check which Redis has the stock";
             return Err(StoreError::Unavailable(Server::Redis, why.into()));
@@ -118,11 +122,13 @@ impl Binding {
                 {
                     return Ok(Some(Now::Refused(why)));
                 }
-                if found.run_id != row.run_id {
-                    // Before the row is written, so that every replica that finds the new run in it
-                    // also finds levels that are not older than SQL.
-                    rollback::drop_older(&*self.sql, connection, keys).await?;
-                }
+                let next = found.compared_row(&row);
+                self.sql.bind_redis(Some(&row), &next).await?;
+            }
+            Step::Compare => {
+                // After the row was written, so that no entry of the earlier run is applied later. Before it
+                // says that this run is used.
+                rollback::drop_older(&*self.sql, connection, keys).await?;
                 let next = found.next_row(&row);
                 if self.sql.bind_redis(Some(&row), &next).await? {
                     server::write(connection, keys, &next, Some(&found)).await?;

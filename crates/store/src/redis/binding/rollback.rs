@@ -2,7 +2,9 @@
 //! Levels that are older than their mirrors are deleted, so that their next use loads them from SQL,
 //! with a version that was never used.
 //!
-//! This is done before the stock is used in the new run, so no lost sale that SQL has is sold again.
+//! This is done before the stock is used in the new run, and after the row in SQL says so: then SQL takes no
+//! entries of the earlier run. So no lost sale that SQL has is sold again. Several replicas may do it at once,
+//! also while others sell already, because a level in use is never older than its mirror.
 
 use redis::aio::MultiplexedConnection;
 

@@ -9,7 +9,7 @@ const LOST_BEATS: u64 = 10_000_000;
 /// What a Redis says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
-    /// The run of the server, and the number of the database in it.
+    /// The run of the server, its replication history, and the number of the database in it.
     pub(super) run_id: String,
     /// Whether it accepts writes.
     pub(super) is_primary: bool,
@@ -30,6 +30,18 @@ impl Found {
             beat_before: self.beat,
             ..row.clone()
         }
+    }
+
+    /// The row of a Redis whose levels are being compared with SQL. It is no run, so SQL takes no entries.
+    pub(super) fn compared_row(&self, row: &BoundRedis) -> BoundRedis {
+        BoundRedis {
+            run_id: self.comparison(),
+            ..self.next_row(row)
+        }
+    }
+
+    fn comparison(&self) -> String {
+        format!("comparing {}", self.run_id)
     }
 }
 
@@ -79,8 +91,10 @@ pub(super) enum Step {
     /// The key and the row are written: start to use this Redis.
     Begin,
     /// The same id, but not the expected run or beat: a restart, a failover, or a copy, of Redis or of
-    /// the database. Use it if no other replica does.
+    /// the database. Compare it if no other replica uses it.
     Follow,
+    /// The row says that the levels are being compared with SQL. Compare them, and then use this Redis.
+    Compare,
     Refuse(Refusal),
 }
 
@@ -95,15 +109,17 @@ pub(super) fn next_step(found: &Found, row: Option<&BoundRedis>, has_stock: bool
     };
     let is_same_run = found.run_id == row.run_id;
     let is_same_beat = [row.beat, row.beat_before].contains(&found.beat);
+    let is_compared = found.comparison() == row.run_id;
     let has_lost_beats = !is_same_run && found.beat < row.beat;
     match &found.id {
         Some(id) if *id != row.id => Step::Refuse(Refusal::OtherRedis),
         Some(_) if is_same_run && is_same_beat && row.beat == 0 => Step::Begin,
         Some(_) if is_same_run && is_same_beat => Step::Use,
+        Some(_) if is_compared && is_same_beat => Step::Compare,
         Some(_) if is_same_beat || has_lost_beats => Step::Follow,
         Some(_) if found.beat.abs_diff(row.beat) <= LOST_BEATS => Step::Follow,
         Some(_) => Step::Refuse(Refusal::DatabaseIsOlder),
-        None if is_same_run => Step::WriteKey,
+        None if is_same_run || is_compared => Step::WriteKey,
         None if row.beat == 0 => Step::Replace,
         None => Step::Refuse(Refusal::LostData),
     }
@@ -179,6 +195,24 @@ mod tests {
         ];
         for (found, step) in steps {
             assert_eq!(next_step(&found, Some(&row(0, 0)), true), step, "{found:?}");
+        }
+    }
+
+    /// Each replica can end the comparison that another one has begun.
+    #[test]
+    fn comparison_that_was_interrupted_is_completed() {
+        let now = found("run-2", Some("a"), 49);
+        let row = now.compared_row(&row(50, 49));
+        let steps = [
+            (now, Step::Compare),
+            (found("run-2", Some("a"), row.beat), Step::Compare),
+            (found("run-2", None, 0), Step::WriteKey),
+            (found("run-2", Some("a"), row.beat - 9), Step::Follow),
+            (found("run-1", Some("a"), 50), Step::Follow),
+            (found("run-3", Some("a"), 49), Step::Follow),
+        ];
+        for (found, step) in steps {
+            assert_eq!(next_step(&found, Some(&row), true), step, "{found:?}");
         }
     }
 

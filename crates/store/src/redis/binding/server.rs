@@ -28,16 +28,31 @@ pub(super) async fn find(
     commands.get(keys.binding()).cmd("TIME");
     let read: RedisResult<Read> = commands.query_async(connection).await;
     let (server, replication, key, (seconds, micros)) = read.map_err(reading)?;
-    let run_id = field(&server, "run_id").ok_or_else(|| bad_answer(&server))?;
+    let run_id = run_id(&server).ok_or_else(|| bad_answer(&server))?;
+    // A server that was a replica for some time may have lost writes in the same run.
+    let history = history(&replication).ok_or_else(|| bad_answer(&replication))?;
     let id_and_beat = key.map(|key| parse(&key)).transpose()?;
     let (id, beat) = id_and_beat.map_or((None, 0), |(id, beat)| (Some(id), beat));
     Ok(Found {
-        run_id: format!("{run_id}/{database}"),
+        run_id: format!("{run_id}-{history}/{database}"),
         is_primary: field(&replication, "role") == Some("master"),
         id,
         beat,
         micros: seconds * 1_000_000 + micros,
     })
+}
+
+/// How many of the 40 hexadecimal digits of an id are compared.
+const DIGITS: usize = 20;
+
+fn run_id(server: &str) -> Option<&str> {
+    field(server, "run_id")?.get(..DIGITS)
+}
+
+/// The id of the replication that the server had taken part in before it became a primary. Zeros if it
+/// was never a replica.
+fn history(replication: &str) -> Option<&str> {
+    field(replication, "master_replid2")?.get(..DIGITS)
 }
 
 /// A field of the answer to `INFO`.

@@ -1,0 +1,128 @@
+//! Another Redis becomes the primary, and has not all writes: what SQL has is not sold again.
+
+use rstest::rstest;
+use stocklock::ports::RedisMethod;
+
+use super::bound::write;
+use super::copied::beat;
+use super::{assert_exact, command, deduct, sell};
+use crate::faults::session::lock_is_waited_for;
+use crate::faults::until;
+use crate::store_contract::fixture::{Fixture, REDIS, Raw, redis_options};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::PrivateServer;
+
+const SKU: &str = "a";
+/// Without it, a primary waits five seconds before it sends its data.
+const AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
+
+async fn fixture(backend: Backend, redis: &PrivateServer) -> Fixture {
+    let fixture = Fixture::new(backend).await;
+    fixture.with(redis_options(redis.url()))
+}
+
+/// Makes a server a replica, until it has the data of the primary.
+async fn replicate(replica: &PrivateServer, primary: &PrivateServer) {
+    let port = primary.port().to_string();
+    command::<()>(replica.url(), &["REPLICAOF", "127.0.0.1", &port]).await;
+    until("the replica has the data", async || {
+        let info: String = command(replica.url(), &["INFO", "replication"]).await;
+        info.contains("master_link_status:up")
+    })
+    .await;
+}
+
+async fn promote(replica: &PrivateServer) {
+    command::<()>(replica.url(), &["REPLICAOF", "NO", "ONE"]).await;
+}
+
+async fn is_used(fixture: &Fixture) {
+    until("the Redis is used", async || {
+        fixture.store.confirm_redis(0).await.is_ok()
+    })
+    .await;
+}
+
+/// Sells one unit; `left` remain.
+async fn sell_down_to(fixture: &Fixture, left: i64) {
+    let sold = deduct(fixture, SKU, RedisMethod::Script).await;
+    assert_eq!(sold.expect("no error"), REDIS.done(left));
+}
+
+/// A server became a replica of another one, got its older data, and is the primary again, all in the
+/// same run. The other one has the last beat, or not.
+#[rstest]
+#[tokio::test]
+async fn first_primary_returns_with_older_data(#[values(false, true)] misses_a_beat: bool) {
+    let first = PrivateServer::redis(&AT_ONCE).await;
+    let second = PrivateServer::redis(&AT_ONCE).await;
+    let fixture = fixture(Sqlite, &first).await;
+    fixture.put(SKU, 10).await;
+    sell(&fixture, SKU, 2).await;
+    beat(&fixture.store).await;
+    replicate(&second, &first).await;
+    promote(&second).await;
+    sell(&fixture, SKU, 3).await;
+    fixture.settle().await;
+    if misses_a_beat {
+        beat(&fixture.store).await;
+    }
+    replicate(&first, &second).await;
+    promote(&first).await;
+
+    is_used(&fixture).await;
+    sell_down_to(&fixture, 4).await;
+    assert_exact(&fixture, SKU, 6, 4).await;
+}
+
+/// A consumer that had read entries of the earlier run commits them while another replica compares the
+/// levels of the new run with SQL.
+#[rstest]
+#[tokio::test]
+async fn entries_are_applied_during_the_comparison(#[values(Mysql, Postgres)] backend: Backend) {
+    let redis = PrivateServer::redis(&[]).await;
+    let fixture = fixture(backend, &redis).await;
+    fixture.put(SKU, 10).await;
+    sell(&fixture, SKU, 2).await;
+    fixture.settle().await;
+    command::<()>(redis.url(), &["SAVE"]).await;
+    sell(&fixture, SKU, 3).await;
+    let mut consumer = Raw::connect(backend, &fixture.url).await;
+    consumer.begin().await;
+    let share = match backend {
+        Mysql => "SELECT id FROM ledger LOCK IN SHARE MODE",
+        _ => "SELECT id FROM ledger FOR SHARE",
+    };
+    let apply = "UPDATE stock SET on_hand = on_hand - 3, version = version + 3";
+    for statement in [share, apply] {
+        consumer.run(statement).await.expect("it succeeds");
+    }
+    redis.kill9();
+    redis.restart().await;
+
+    let commit = async {
+        lock_is_waited_for(backend, &fixture.url).await;
+        consumer.run("COMMIT").await.expect("it succeeds");
+    };
+    tokio::join!(is_used(&fixture), commit);
+    sell_down_to(&fixture, 4).await;
+}
+
+/// A replica ends between the two writes of the row.
+#[tokio::test]
+async fn comparison_is_ended_by_another_replica() {
+    let redis = PrivateServer::redis(&[]).await;
+    let fixture = fixture(Sqlite, &redis).await;
+    fixture.put(SKU, 10).await;
+    sell(&fixture, SKU, 5).await;
+    fixture.settle().await;
+    let interrupted = "UPDATE redis_binding SET run_id = 'comparing ' || run_id";
+    write(&fixture, interrupted).await;
+    let levels: Vec<String> = command(redis.url(), &["KEYS", "stock:*"]).await;
+    let older = ["HSET", &levels[0], "on_hand", "8", "version", "1"];
+    command::<()>(redis.url(), &older).await;
+
+    is_used(&fixture).await;
+    sell_down_to(&fixture, 4).await;
+    assert_exact(&fixture, SKU, 6, 4).await;
+}
