@@ -1,5 +1,6 @@
 //! Tests of the guarantees of locks on every back end, including faults of real servers.
 
+mod clock;
 mod contract;
 mod leftovers;
 mod messages;
