@@ -3,6 +3,7 @@
 mod clock;
 mod contract;
 mod leftovers;
+mod losses;
 mod messages;
 mod model;
 mod processes;
