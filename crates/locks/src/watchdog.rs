@@ -27,7 +27,7 @@ const JOIN_WITHIN: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(crate) struct Watchdog {
     schedule: Mutex<Schedule>,
-    /// Wakes the task when a new entry is due before all others.
+    /// Wakes the task when a new entry is due before its alarm.
     earlier: Notify,
     nudge: Arc<Notify>,
 }
@@ -36,6 +36,8 @@ pub(crate) struct Watchdog {
 struct Schedule {
     holds: HashMap<u64, (Arc<Hold>, DueTimes)>,
     due: BTreeSet<(Moment, u64, Due)>,
+    /// When the task will look at the schedule, if no entry wakes it earlier.
+    alarm: Option<Moment>,
 }
 
 /// When a hold must be checked and renewed.
@@ -72,7 +74,7 @@ impl Watchdog {
         let mut schedule = self.schedule();
         schedule.holds.insert(hold.id, (Arc::clone(hold), times));
         schedule.add(hold.id, times);
-        self.wake_if_first(&schedule, times);
+        self.wake_if_earlier(&schedule, times);
     }
 
     /// Notes the current deadline of a hold, if it is still watched, and when to renew it next.
@@ -92,7 +94,7 @@ impl Watchdog {
         let times = *times;
         schedule.remove(id, old);
         schedule.add(id, times);
-        self.wake_if_first(&schedule, times);
+        self.wake_if_earlier(&schedule, times);
     }
 
     pub(crate) fn remove(&self, id: u64) {
@@ -129,13 +131,11 @@ impl Watchdog {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake_if_first(&self, schedule: &Schedule, times: DueTimes) {
+    fn wake_if_earlier(&self, schedule: &Schedule, times: DueTimes) {
         let first_due = times.renewal.unwrap_or(times.deadline).min(times.deadline);
-        if schedule
-            .due
-            .first()
-            .is_some_and(|(first, ..)| *first >= first_due)
-        {
+        // A lock that is used for a short time should not wake the task: it would have to set a timer
+        // for each.
+        if schedule.alarm.is_none_or(|alarm| first_due < alarm) {
             self.earlier.notify_one();
         }
     }
@@ -153,7 +153,11 @@ impl Watchdog {
             closed,
         };
         loop {
-            let next = self.schedule().due.first().map(|(moment, ..)| *moment);
+            let next = {
+                let mut schedule = self.schedule();
+                schedule.alarm = schedule.due.first().map(|(moment, ..)| *moment);
+                schedule.alarm
+            };
             let alarm = async {
                 match next {
                     Some(moment) => context.clock.sleep_until(moment).await,
