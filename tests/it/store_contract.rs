@@ -17,6 +17,7 @@ mod late_batches;
 mod ledger;
 mod ledger_order;
 mod level_versions;
+mod merged;
 mod migrations;
 mod open_operations;
 mod requirements;

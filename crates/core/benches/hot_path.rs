@@ -63,6 +63,10 @@ impl DeductionStore for Plenty {
         batch.iter().map(|_| Ok(TAKEN)).collect()
     }
 
+    async fn deduct_merged(&self, batches: &[Vec<Deduction>]) -> Vec<Option<Vec<BatchAnswer>>> {
+        batches.iter().map(|_| None).collect()
+    }
+
     async fn write_back(&self, _: &Deduction, _: &StockLevel, _: Condition<'_>) -> BatchAnswer {
         Ok(TAKEN)
     }

@@ -48,8 +48,8 @@ pub trait BatchCall: Debug + Send + Sync + 'static {
     /// The maximum number of calls in flight per level.
     const CALLS: usize;
 
-    /// How many of the jobs that wait go into the next batch: at least one.
-    fn batch_size(&self, waiting: usize) -> usize;
+    /// How many of the jobs that wait, oldest first, go into the next batch: at least one.
+    fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a Self::Job>) -> usize;
 
     /// Makes a call for a batch that is not empty. Answers each job, in order.
     fn call(&self, jobs: &[Self::Job]) -> impl Future<Output = Vec<Self::Answer>> + Send;
@@ -231,7 +231,8 @@ impl<C: BatchCall> Calls<C> {
             self.ended = true;
             return None;
         }
-        let size = self.batches.call.batch_size(waiting.len());
+        let jobs = waiting.iter().map(|waiting| &waiting.job);
+        let size = self.batches.call.batch_size(jobs);
         Some(waiting.drain(..size).collect())
     }
 }

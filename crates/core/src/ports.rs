@@ -16,6 +16,7 @@ mod store_error;
 
 pub use batch::{
     BatchAnswer, BatchAttempt, BatchGuard, BatchPlan, BatchSale, BatchStore, deduct_batch,
+    deduct_merged,
 };
 pub use expiry::{Expiry, LateAttempt};
 pub use level_change::{PlannedLevel, adjusted, adjusted_in_sql};

@@ -323,6 +323,10 @@ impl DeductionStore for StoreRouter {
         self.sql.deduct_all(deductions, read_first).await
     }
 
+    async fn deduct_merged(&self, batches: &[Vec<Deduction>]) -> Vec<Option<Vec<BatchAnswer>>> {
+        self.sql.deduct_merged(batches).await
+    }
+
     async fn write_back(
         &self,
         deduction: &Deduction,

@@ -27,6 +27,7 @@ mod flows;
 mod journal_sink;
 mod ledger_pages;
 pub(crate) mod ledger_row;
+mod merged;
 mod migration;
 mod mysql;
 mod operations;
@@ -36,6 +37,7 @@ mod reads;
 mod redis_binding;
 mod reversal;
 pub(crate) mod rows;
+mod sold;
 mod sqlite;
 mod statements;
 

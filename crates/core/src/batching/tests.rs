@@ -24,8 +24,8 @@ impl BatchCall for Echo {
 
     const CALLS: usize = 2;
 
-    fn batch_size(&self, waiting: usize) -> usize {
-        waiting.min(3)
+    fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a u32>) -> usize {
+        waiting.len().min(3)
     }
 
     async fn call(&self, jobs: &[u32]) -> Vec<Self::Answer> {

@@ -1,10 +1,14 @@
 //! The deductions of `group-commit`: while a batch of a level is in flight, the next one gathers.
 //!
+//! Batches of several levels share a transaction, which waits for no row. A level whose row is locked,
+//! or that has too few units, is made by itself afterwards.
+//!
 //! Guarantees: at most one batch of a level is in flight, which uses one connection of the store. A
 //! deduction that waits for longer than the wait limit is refused as overloaded, long before its
 //! deadline. How many wait is bounded by the [`WritePool`](super::WritePool).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::{RetryPolicy, Sleep, SoldOut};
@@ -27,9 +31,16 @@ impl GroupQueue {
         spawn: Arc<dyn Spawn>,
     ) -> Self {
         let sold_out = Arc::<SoldOut>::default();
+        let merged = Merged {
+            store: Arc::clone(&store),
+            sleep: Arc::clone(&policy.sleep),
+            patience: policy.wait_limit / 4,
+        };
         let call = GroupCommit {
             store,
+            merged: Batches::new(merged, Arc::clone(&spawn)),
             sold_out: Arc::clone(&sold_out),
+            in_flight: AtomicUsize::new(0),
             sleep: Arc::clone(&policy.sleep),
             wait_limit: policy.wait_limit,
         };
@@ -63,16 +74,98 @@ impl GroupQueue {
     }
 }
 
-/// The maximum number of deductions in a batch.
+/// The maximum number of deductions in a transaction.
 const MOST: usize = 256;
+
+/// The maximum number of levels in a transaction.
+const MOST_LEVELS: usize = 128;
 
 /// How a batch is made.
 #[derive(Debug)]
 struct GroupCommit {
     store: Arc<dyn DeductionStore>,
+    merged: Batches<Merged>,
     sold_out: Arc<SoldOut>,
+    /// How many batches are in flight, or wait for a transaction with others.
+    in_flight: AtomicUsize,
     sleep: Arc<dyn Sleep>,
     wait_limit: Duration,
+}
+
+impl GroupCommit {
+    /// With batches of other levels, if any is in flight. By itself, if that was refused.
+    async fn make(&self, batch: &[Deduction], was_sold_out: bool) -> Vec<BatchAnswer> {
+        let in_flight = InFlight::enter(&self.in_flight);
+        if in_flight.others && !was_sold_out {
+            let answers = self.merged.run((), batch.to_vec()).await;
+            if let Some(answers) = answers.flatten() {
+                return answers;
+            }
+        }
+        self.store.deduct_all(batch, was_sold_out).await
+    }
+}
+
+/// Counts a batch until it is dropped.
+struct InFlight<'a> {
+    count: &'a AtomicUsize,
+    /// Whether others were in flight before.
+    others: bool,
+}
+
+impl<'a> InFlight<'a> {
+    fn enter(count: &'a AtomicUsize) -> Self {
+        let others = count.fetch_add(1, Ordering::Relaxed) > 0;
+        Self { count, others }
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How batches of several levels are made in one transaction.
+#[derive(Debug)]
+struct Merged {
+    store: Arc<dyn DeductionStore>,
+    sleep: Arc<dyn Sleep>,
+    /// How long a batch may wait for a transaction.
+    patience: Duration,
+}
+
+impl BatchCall for Merged {
+    /// All levels share one queue.
+    type Level = ();
+    type Job = Vec<Deduction>;
+    /// `None` if the batch was not made.
+    type Answer = Option<Vec<BatchAnswer>>;
+
+    /// While the database commits one, it works on the other.
+    const CALLS: usize = 2;
+
+    fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a Vec<Deduction>>) -> usize {
+        let mut deductions = 0;
+        let fitting = waiting.take(MOST_LEVELS).take_while(|batch| {
+            deductions += batch.len();
+            deductions <= MOST
+        });
+        fitting.count().max(1)
+    }
+
+    async fn call(&self, batches: &[Vec<Deduction>]) -> Vec<Self::Answer> {
+        self.store.deduct_merged(batches).await
+    }
+
+    async fn patience(&self) {
+        self.sleep.sleep(self.patience).await;
+    }
+
+    /// A transaction may wait for a key of one of its levels. The batches behind it need not.
+    fn give_up(&self, waited: Duration, _: Option<&mut Self::Answer>) -> Option<Self::Answer> {
+        (waited >= self.patience).then_some(None)
+    }
 }
 
 impl BatchCall for GroupCommit {
@@ -83,13 +176,13 @@ impl BatchCall for GroupCommit {
     /// Two would wait for the same row.
     const CALLS: usize = 1;
 
-    fn batch_size(&self, waiting: usize) -> usize {
-        waiting.min(MOST)
+    fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a Deduction>) -> usize {
+        waiting.len().min(MOST)
     }
 
     async fn call(&self, batch: &[Deduction]) -> Vec<BatchAnswer> {
         let sending = self.sold_out.sending(&batch[0]);
-        let answers = self.store.deduct_all(batch, sending.was_sold_out).await;
+        let answers = self.make(batch, sending.was_sold_out).await;
         self.sold_out.answered(sending, &answers);
         answers
     }
@@ -112,3 +205,6 @@ impl BatchCall for GroupCommit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,6 +78,26 @@ impl BatchStore for MemoryStore {
     async fn alone(&self, deduction: &Deduction) -> BatchAnswer {
         self.deduct_in_sql(deduction, SqlMethod::Guarded).await
     }
+
+    async fn write_merged(&self, plans: &[&BatchPlan<'_>]) -> Result<Vec<Option<i64>>, StoreError> {
+        let writes: Vec<_> = plans
+            .iter()
+            .filter_map(|plan| BatchWrite::new(plan))
+            .collect();
+        let expiry = self.expiry();
+        if self.message_is_late() {
+            let store = self.clone();
+            self.decisions.spawn(Box::pin(async move {
+                store.pause("a late message arrives").await;
+                // There is no client that could receive the answer.
+                let _ = store.write_free(writes, expiry.at).await;
+            }));
+            let unknown = StoreError::outcome_unknown("lost with the message");
+            return Err(unknown.expiring(expiry));
+        }
+        let written = self.write_free(writes, expiry.at).await;
+        written.map_err(|error| error.expiring(expiry))
+    }
 }
 
 /// What the end of a write means for the batch.
@@ -108,11 +128,53 @@ impl MemoryStore {
         Ok(found.map(|entry| entry.movement.clone()).collect())
     }
 
+    /// Writes the levels that nobody has locked, and commits. All or none, if the ledger has a sale.
+    async fn write_free(
+        &self,
+        writes: Vec<BatchWrite>,
+        expires_at: i64,
+    ) -> Result<Vec<Option<i64>>, StoreError> {
+        let mut tx = Transaction::begin(self);
+        let mut written = Vec::new();
+        self.step("SELECT FOR UPDATE SKIP LOCKED").await?;
+        for write in writes {
+            let (first, _) = &write.sales[0];
+            let is_free = tx.try_lock_row((&first.sku, &first.warehouse));
+            let put = if is_free {
+                self.put_batch(&mut tx, write, expires_at).await?
+            } else {
+                Err(BatchAttempt::Conflict)
+            };
+            written.push(match put {
+                Ok(available) => Some(available),
+                Err(BatchAttempt::Duplicate) => return Ok(Vec::new()),
+                Err(_) => None,
+            });
+        }
+        tx.commit().await?;
+        Ok(written)
+    }
+
     /// Writes the level and its movements, and commits. Returns how many units are available then, or why
     /// nothing was written.
     async fn write(
         &self,
         mut tx: Transaction,
+        write: BatchWrite,
+        expires_at: i64,
+    ) -> Result<Result<i64, BatchAttempt>, StoreError> {
+        let available = match self.put_batch(&mut tx, write, expires_at).await? {
+            Ok(available) => available,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        tx.commit().await?;
+        Ok(Ok(available))
+    }
+
+    /// [`MemoryStore::write`] without the commit.
+    async fn put_batch(
+        &self,
+        tx: &mut Transaction,
         write: BatchWrite,
         expires_at: i64,
     ) -> Result<Result<i64, BatchAttempt>, StoreError> {
@@ -143,7 +205,6 @@ impl MemoryStore {
                 return Ok(Err(BatchAttempt::Duplicate));
             }
         }
-        tx.commit().await?;
         Ok(Ok(after.available()))
     }
 }

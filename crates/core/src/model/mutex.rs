@@ -47,6 +47,16 @@ impl ModelMutex {
         granted.await.expect("each holder hands the mutex on")
     }
 
+    /// Takes the mutex if nobody holds it.
+    pub(super) fn try_lock(&self) -> Option<ModelGuard> {
+        let mut queue = self.queue();
+        if queue.is_held {
+            return None;
+        }
+        queue.is_held = true;
+        Some(ModelGuard(self.clone()))
+    }
+
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -7,7 +7,7 @@ use super::transaction::Transaction;
 use crate::ports::{
     AttemptOutcome, BatchAnswer, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt,
     LedgerReader, LevelStore, PlannedLevel, PlannedReturn, RedisMethod, ReversalOutcome, SqlMethod,
-    StoreError, adjusted_in_sql, deduct_batch,
+    StoreError, adjusted_in_sql, deduct_batch, deduct_merged,
 };
 use crate::stock::{
     Adjustment, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
@@ -170,6 +170,10 @@ impl DeductionStore for MemoryStore {
 
     async fn deduct_all(&self, deductions: &[Deduction], read_first: bool) -> Vec<BatchAnswer> {
         deduct_batch(self, deductions, read_first).await
+    }
+
+    async fn deduct_merged(&self, batches: &[Vec<Deduction>]) -> Vec<Option<Vec<BatchAnswer>>> {
+        deduct_merged(self, batches).await
     }
 
     async fn write_back(

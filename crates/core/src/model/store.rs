@@ -92,6 +92,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// Whether a unique index refuses `other` beside this one.
+    pub(super) fn excludes(&self, other: &Self) -> bool {
+        self.movement.operation == other.movement.operation
+            || (self.key.is_some() && self.key == other.key)
+    }
+
     /// The movement whose result is the level `after`.
     pub(super) fn new(
         operation: OperationId,
@@ -158,10 +164,7 @@ impl Tables {
 
     /// Whether a unique index of the ledger refuses `entry`.
     pub(super) fn is_duplicate(&self, entry: &Entry) -> bool {
-        self.ledger.iter().any(|old| {
-            old.movement.operation == entry.movement.operation
-                || (entry.key.is_some() && old.key == entry.key)
-        })
+        self.ledger.iter().any(|old| old.excludes(entry))
     }
 }
 

@@ -44,6 +44,18 @@ impl Transaction {
         }
     }
 
+    /// Locks a row if nobody else has. Returns whether this transaction has it.
+    pub(super) fn try_lock_row(&mut self, (sku, warehouse): Place<'_>) -> bool {
+        let name = format!("row {sku} {warehouse}");
+        if !self.locks.contains_key(&name) {
+            let Some(held) = self.store.lock(name.clone()).try_lock() else {
+                return false;
+            };
+            self.locks.insert(name, held);
+        }
+        true
+    }
+
     async fn lock_row(&mut self, (sku, warehouse): Place<'_>) {
         self.lock(format!("row {sku} {warehouse}")).await;
     }
@@ -133,7 +145,8 @@ impl Transaction {
         if let Some((caller, key)) = &entry.key {
             self.lock(format!("key {caller} {key}")).await;
         }
-        if self.tables().is_duplicate(&entry) {
+        let is_own = self.inserted.iter().any(|old| old.excludes(&entry));
+        if is_own || self.tables().is_duplicate(&entry) {
             return Ok(false);
         }
         self.inserted.push(entry);

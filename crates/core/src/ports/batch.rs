@@ -11,6 +11,7 @@
 //! each deduction is made alone.
 
 use std::collections::{HashMap, HashSet};
+use std::error::Error as _;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -45,6 +46,14 @@ pub trait BatchStore: Sync {
 
     /// Makes one deduction, like [`SqlMethod::Guarded`](super::SqlMethod::Guarded).
     fn alone(&self, deduction: &Deduction) -> impl Future<Output = BatchAnswer> + Send;
+
+    /// Writes the sales of each plan whose row is not locked and whose units are available, in one
+    /// transaction. Each plan is of another level and has sales. Returns the units that are available
+    /// after each, or `None` if its sales were not written.
+    fn write_merged(
+        &self,
+        plans: &[&BatchPlan<'_>],
+    ) -> impl Future<Output = Result<Vec<Option<i64>>, StoreError>> + Send;
 }
 
 /// What protects the write of a batch.
@@ -117,6 +126,49 @@ pub async fn deduct_batch<S: BatchStore>(
     }
     answers.resize_with(batch.len(), || Ok(AttemptOutcome::Conflict));
     answers
+}
+
+/// Makes batches of several levels in one transaction. `None` for a batch of which nothing was made.
+pub async fn deduct_merged<S: BatchStore>(
+    store: &S,
+    batches: &[Vec<Deduction>],
+) -> Vec<Option<Vec<BatchAnswer>>> {
+    let plans: Vec<_> = batches.iter().map(BatchPlan::unread).collect();
+    let with_sales: Vec<_> = plans.iter().filter(|plan| !plan.sales.is_empty()).collect();
+    let mut written = match store.write_merged(&with_sales).await {
+        Ok(written) => written.into_iter(),
+        // One row or one key may be the cause. It does not concern the other batches.
+        Err(
+            error @ (StoreError::Aborted(_)
+            | StoreError::LockWait(_)
+            | StoreError::TooSlow(_)
+            | StoreError::KeyInFlight(_)
+            | StoreError::Bug(_)),
+        ) => {
+            let cause = error.source().map(ToString::to_string);
+            if matches!(error, StoreError::Bug(_)) {
+                tracing::warn!(cause, "batches of several levels are made one by one");
+            } else {
+                tracing::debug!(%error, cause, "batches of several levels are made one by one");
+            }
+            Vec::new().into_iter()
+        }
+        Err(mut error) => {
+            let failed = plans.into_iter().map(|plan| plan.failed(error.share()));
+            return failed.map(Some).collect();
+        }
+    };
+    let answers = plans.into_iter().map(|plan| {
+        if plan.sales.is_empty() {
+            Some(plan.without_sales())
+        } else {
+            written
+                .next()
+                .flatten()
+                .map(|available| plan.committed(available))
+        }
+    });
+    answers.collect()
 }
 
 /// What becomes of the deductions of a batch, if the sales among them are committed.

@@ -52,6 +52,11 @@ pub trait DeductionStore: LedgerReader {
     /// [`SqlMethod::Guarded`]. More share a commit. `read_first`: some of them will probably be refused.
     async fn deduct_all(&self, deductions: &[Deduction], read_first: bool) -> Vec<BatchAnswer>;
 
+    /// Takes the units of batches of several levels, of which each is as for
+    /// [`DeductionStore::deduct_all`], in one transaction that waits for no row. `None` for a batch of
+    /// which nothing was taken: a row was locked, units were missing, or the ledger has a key.
+    async fn deduct_merged(&self, batches: &[Vec<Deduction>]) -> Vec<Option<Vec<BatchAnswer>>>;
+
     /// Writes the level that follows from `read`, if `condition` holds.
     async fn write_back(
         &self,

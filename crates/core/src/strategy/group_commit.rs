@@ -1,9 +1,9 @@
-//! `group-commit`: deductions of one SKU that wait at the same time share one transaction.
+//! `group-commit`: deductions that wait at the same time share one transaction, those of one SKU and those of several.
 //!
 //! *Guarantees*: never oversells: one statement takes the units of a batch, if all are available; each request gets its own answer. A refusal of a request without a key may be up to 500 ms old.
 //! *Costs*: the one round trip and the one commit of single-sql, shared by up to 256 requests; two reads more for a batch of which a request is refused or repeated; nothing for a request without a key of a level that has just been found sold out.
 //! *Fails when*: the stock runs out while many replicas sell it: their batches conflict, and the row is then locked for a round trip; it never oversells.
-//! *Use when*: one SKU must be sold faster than the database commits single transactions.
+//! *Use when*: SKUs must be sold faster than the database commits single transactions.
 
 use super::{Card, Homes, Tier};
 use crate::deduct::{DeductionContext, DeductionRun};

@@ -72,8 +72,8 @@ impl BatchCall for ScriptCall {
     /// While Redis executes one, the other travels.
     const CALLS: usize = 2;
 
-    fn batch_size(&self, waiting: usize) -> usize {
-        waiting.min(PER_ENTRY.into())
+    fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a Self::Job>) -> usize {
+        waiting.len().min(PER_ENTRY.into())
     }
 
     async fn call(&self, batch: &[Self::Job]) -> Vec<Self::Answer> {

@@ -5,14 +5,13 @@
 //! the batch, and the core decides ([`BatchPlan`]). The write is then conditional on the version of the
 //! level. Under a lock, all that is one transaction.
 
-use serde::{Serialize, Serializer};
-
 use super::dialect::{Dialect, Statement, Value, values};
 use super::errors::{Inserted, before_commit, inserted};
 use super::ledger_row::LedgerRow;
 use super::pool::{PooledConnection, Transaction};
 use super::reads::movements;
 use super::rows::{self, LevelRow};
+use super::sold::{Hex, Sold, json};
 use super::statements::{self, INSERT_COLUMNS};
 use super::{READ, SqlStore};
 use crate::{Result, StoreError};
@@ -36,7 +35,7 @@ pub(crate) fn update(in_time: &str) -> String {
 pub(crate) struct BatchWrite<'a> {
     pub(crate) sales: &'a [BatchSale<'a>],
     /// All units of the sales.
-    units: i64,
+    pub(super) units: i64,
     /// The level that was read, which has this version still.
     read: Option<&'a StockLevel>,
     /// In milliseconds since 1970, on the server's clock.
@@ -45,7 +44,7 @@ pub(crate) struct BatchWrite<'a> {
 
 impl<'a> BatchWrite<'a> {
     /// `None` without sales.
-    fn new(plan: &'a BatchPlan<'_>, expires_at: i64) -> Option<Self> {
+    pub(super) fn new(plan: &'a BatchPlan<'_>, expires_at: i64) -> Option<Self> {
         Some(Self {
             units: plan.sales.last()?.units,
             sales: &plan.sales,
@@ -55,7 +54,7 @@ impl<'a> BatchWrite<'a> {
     }
 
     /// The number of movements.
-    fn movements(&self) -> i64 {
+    pub(super) fn movements(&self) -> i64 {
         i64::try_from(self.sales.len()).expect("a short list")
     }
 
@@ -93,64 +92,34 @@ impl<'a> BatchWrite<'a> {
         ]
     }
 
-    /// The units that the sales after this one take.
-    pub(crate) fn units_after(&self, sale: &BatchSale<'_>) -> i64 {
-        self.units - sale.units
+    /// The movements, in their order.
+    pub(crate) fn sold(&self) -> impl Iterator<Item = Sold<'a>> {
+        let (units, last) = (self.units, self.movements() - 1);
+        self.sales.iter().zip(0..).map(move |(sale, before)| Sold {
+            deduction: sale.deduction,
+            units_after: units - sale.units,
+            sales_after: last - before,
+        })
     }
 
-    /// The other values of the movements as a JSON array with an array for each: operation, delta,
-    /// the units that the sales after it take, caller, key, hash, remarks. Bytes are hexadecimal digits.
+    /// The [`Sold::json`] of the movements as a JSON array.
     pub(crate) fn json(&self) -> String {
-        let rows = self.sales.iter().map(|sale| {
-            let deduction = sale.deduction;
-            let idempotency = deduction.idempotency.as_ref();
-            (
-                Hex(deduction.operation.0.as_bytes()),
-                -deduction.quantity.units(),
-                self.units_after(sale),
-                deduction.caller(),
-                idempotency.map(|one| one.key.as_str()),
-                idempotency.map(|one| Hex(&one.hash.0)),
-                deduction.remarks.texts(),
-            )
-        });
-        json(rows)
+        json(self.sold().map(Sold::json))
     }
 }
 
-/// A list of values that JSON can represent.
-fn json<T: Serialize>(rows: impl Iterator<Item = T>) -> String {
-    let rows: Vec<T> = rows.collect();
-    serde_json::to_string(&rows).expect("texts and numbers are JSON")
-}
-
-/// At most 32 bytes as hexadecimal digits.
-struct Hex<'a>(&'a [u8]);
-
-impl Serialize for Hex<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut digits = [0; 64];
-        for (byte, pair) in self.0.iter().zip(digits.chunks_exact_mut(2)) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 0xf)];
-        }
-        let digits = &digits[..2 * self.0.len()];
-        serializer.serialize_str(str::from_utf8(digits).expect("digits are ASCII"))
-    }
-}
-
-/// Inserts the sales of a batch, which `sales` has as a table. `available` and `version`: the units that
-/// are available after the batch, and the version before it. `in_time`: a condition on each row.
+/// Inserts sales, which `sales` has as a table. `level`: SKU, warehouse, the units that are available after
+/// its last sale, and the version before its first one. `in_time`: a condition on each row.
 pub(crate) fn insert<D: Dialect>(
     sales: &str,
-    [available, version]: [&str; 2],
+    [sku, warehouse, available, version]: [&str; 4],
+    strategy: &str,
     in_time: &str,
 ) -> String {
     let remarks = Remarks::NAMES.join(", ");
     format!(
         "{insert} movement ({columns})
-            SELECT operation_id, 0, $1, $2, 'deducted', delta, NULL, $3, 'committed', caller,
+            SELECT operation_id, 0, {sku}, {warehouse}, 'deducted', delta, NULL, {strategy}, 'committed', caller,
                 idempotency_key, request_hash, {remarks}, {available} + units_after,
                 {version} + number
             FROM {sales}{in_time}",
@@ -162,7 +131,7 @@ pub(crate) fn insert<D: Dialect>(
 /// Inserts the sales with the values of [`BatchWrite::written`], in time.
 pub(crate) fn insert_in_time<D: Dialect>(sales: &str) -> String {
     let in_time = format!(" WHERE {} < $5", D::WORDS.now);
-    insert::<D>(sales, ["$6", "$4"], &in_time)
+    insert::<D>(sales, ["$1", "$2", "$6", "$4"], "$3", &in_time)
 }
 
 /// Inserts the sales of a batch, which `sales` has as a table made from the JSON in `$8`.
@@ -205,6 +174,10 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
 
     async fn alone(&self, deduction: &Deduction) -> BatchAnswer {
         self.deduct_in_sql(deduction, SqlMethod::Guarded).await
+    }
+
+    async fn write_merged(&self, plans: &[&BatchPlan<'_>]) -> Result<Vec<Option<i64>>> {
+        self.write_levels(plans).await
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{Result, StoreError};
 use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt,
     LedgerReader, LevelStore, PlannedLevel, RedisMethod, ReversalOutcome, SqlMethod,
-    adjusted_in_sql, deduct_batch,
+    adjusted_in_sql, deduct_batch, deduct_merged,
 };
 use stocklock_core::stock::{
     Adjustment, Deduction, Fence, Home, LevelChange, Movement, OperationId, Reversal, Sku,
@@ -79,6 +79,10 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
 
     async fn deduct_all(&self, deductions: &[Deduction], read_first: bool) -> Vec<BatchAnswer> {
         deduct_batch(self, deductions, read_first).await
+    }
+
+    async fn deduct_merged(&self, batches: &[Vec<Deduction>]) -> Vec<Option<Vec<BatchAnswer>>> {
+        deduct_merged(self, batches).await
     }
 
     async fn write_back(

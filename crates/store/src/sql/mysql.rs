@@ -12,9 +12,10 @@ use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{self, AnyRow, Dialect, Statement, Value, fetch, trusted, values};
 use super::errors::{Verdict, classify, in_autocommit};
 use super::ledger_row::LedgerRow;
+use super::merged::{Available, MergedWrite};
 use super::pool::{Pool, PooledConnection, Transaction};
 use super::statements::Words;
-use crate::{AttemptOutcome, Result};
+use crate::{AttemptOutcome, Result, StoreError};
 use stocklock_core::stock::Remarks;
 
 mod bulk;
@@ -117,6 +118,26 @@ impl Dialect for MySqlServer {
             Ok(None) => Written::Refused,
             Ok(Some((available,))) => Written::Committed(available),
             Err(error) if classify(&error) == Verdict::Duplicate => Written::Duplicate,
+            Err(error) => return Err(in_autocommit(error)),
+        };
+        tx.ended();
+        Ok(written)
+    }
+
+    async fn write_merged(
+        connection: PooledConnection<Self>,
+        write: &MergedWrite<'_>,
+    ) -> Result<Vec<Available>> {
+        let mut tx = Transaction::begun(connection);
+        let (levels, sales) = (write.levels_json(), write.sales_json());
+        let values = values![write.strategy(), write.expires_at, &*levels, &*sales];
+        let called = tx.fetch(procedure::call_merged(), &values).await;
+        let written = match called.map(|mut rows: Vec<(String,)>| rows.pop()) {
+            Ok(None) => Vec::new(),
+            Ok(Some((written,))) => {
+                serde_json::from_str(&written).map_err(StoreError::outcome_unknown)?
+            }
+            Err(error) if classify(&error) == Verdict::Duplicate => Vec::new(),
             Err(error) => return Err(in_autocommit(error)),
         };
         tx.ended();

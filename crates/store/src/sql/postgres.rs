@@ -4,8 +4,6 @@
 //! The server limits how long a session waits for locks, runs a statement, or idles in a
 //! transaction.
 
-use sqlx::postgres::PgArguments;
-use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row as _};
 
 use super::batch::{self, BatchWrite, Written};
@@ -13,14 +11,17 @@ use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{AnyRow, Dialect, Statement, Value, fetch, query, trusted};
 use super::errors::{Verdict, before_commit, classify, in_autocommit, waited_for_the_ledger};
 use super::ledger_row::LedgerRow;
+use super::merged::{Available, MergedWrite};
 use super::pool::{Pool, PooledConnection, Transaction};
 use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
 use crate::{AttemptOutcome, Result, StoreError};
 use stocklock_core::stock::Remarks;
 
+mod batches;
 mod connect;
 mod requirements;
 
+use batches::{KEY_WAIT_MILLIS, bind_sales, sales_as_table};
 pub(super) use connect::PostgresServer;
 use requirements::complaints;
 
@@ -162,12 +163,17 @@ impl Dialect for PostgresServer {
             update = batch::update(&in_time),
             in_time_still = after_the_wait(&in_time),
             insert = batch::insert::<Self>(
-                &format!("written, {}", sales_of_batch()),
-                ["written.available", "written.version"],
+                &format!("written, {}", sales_as_table(None)),
+                ["$1", "$2", "written.available", "written.version"],
+                "$3",
                 "",
             ),
         );
-        let query = batch_query(text, write, &write.guarded()).map_err(before_commit)?;
+        let query = query::<Postgres>(Statement::built(text), &write.guarded());
+        let query = bind_sales(
+            query.map_err(before_commit)?,
+            &write.sold().collect::<Vec<_>>(),
+        );
         let rows = query.fetch_all(connection.send()).await;
         let available = connection.received(rows).and_then(|rows| {
             let row = rows.first();
@@ -185,13 +191,22 @@ impl Dialect for PostgresServer {
         }
     }
 
+    async fn write_merged(
+        connection: PooledConnection<Self>,
+        write: &MergedWrite<'_>,
+    ) -> Result<Vec<Available>> {
+        batches::write_merged(connection, write).await
+    }
+
     async fn insert_batch(
         tx: &mut Transaction<Self>,
         write: &BatchWrite<'_>,
         values: &[Value<'_>],
     ) -> sqlx::Result<u64> {
-        let text = batch::insert_in_time::<Self>(&sales_of_batch());
-        let executed = batch_query(text, write, values)?.execute(tx.send()).await;
+        let text = batch::insert_in_time::<Self>(&sales_as_table(None));
+        let query = query::<Postgres>(Statement::built(text), values)?;
+        let query = bind_sales(query, &write.sold().collect::<Vec<_>>());
+        let executed = query.execute(tx.send()).await;
         Ok(tx.received(executed)?.rows_affected())
     }
 
@@ -202,53 +217,6 @@ impl Dialect for PostgresServer {
             .flat_map(|(commit, standbys, fsync, pages)| complaints(commit, standbys, fsync, pages))
             .collect())
     }
-}
-
-/// How long a batch waits for another transaction that is recording one of its keys. The level is
-/// locked then, and the other deductions can be made without that key.
-const KEY_WAIT_MILLIS: u32 = 100;
-
-/// The sales of a batch as a table.
-fn sales_of_batch() -> String {
-    let names = Remarks::NAMES;
-    let types = (0..names.len()).map(|number| format!("${}::text[]", number + 14));
-    let types = types.collect::<Vec<_>>().join(", ");
-    format!(
-        "unnest($8::uuid[], $9::bigint[], $10::bigint[], $11::text[], $12::text[], $13::bytea[],
-            {types}) WITH ORDINALITY
-            AS sale (operation_id, delta, units_after, caller, idempotency_key, request_hash,
-                {}, number)",
-        names.join(", ")
-    )
-}
-
-/// A statement on the sales of a batch: `values`, then one array parameter per column.
-fn batch_query(
-    text: String,
-    write: &BatchWrite<'_>,
-    values: &[Value<'_>],
-) -> sqlx::Result<Query<'static, Postgres, PgArguments>> {
-    let sales = write.sales;
-    let keys = || sales.iter().map(|sale| sale.deduction.idempotency.as_ref());
-    let mut query = query::<Postgres>(Statement::built(text), values)?
-        .bind(column(sales, |sale| sale.deduction.operation.0))
-        .bind(column(sales, |sale| -sale.deduction.quantity.units()))
-        .bind(column(sales, |sale| write.units_after(sale)))
-        .bind(column(sales, |sale| sale.deduction.caller()))
-        .bind(
-            keys()
-                .map(|key| key.map(|one| one.key.as_str()))
-                .collect::<Vec<_>>(),
-        )
-        .bind(
-            keys()
-                .map(|key| key.map(|one| &one.hash.0[..]))
-                .collect::<Vec<_>>(),
-        );
-    for remark in 0..Remarks::NAMES.len() {
-        query = query.bind(column(sales, |sale| sale.deduction.remarks.texts()[remark]));
-    }
-    Ok(query)
 }
 
 /// Inserts any number of rows with one array parameter per column. The text is therefore always the

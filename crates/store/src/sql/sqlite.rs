@@ -13,11 +13,13 @@ use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 
 use super::batch::{self, BatchWrite, Written};
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{AnyRow, Dialect, Statement, Value, fetch, query};
-use super::errors::{Inserted, before_commit};
+use super::dialect::{AnyRow, Dialect, Statement, Value, fetch, query, values};
+use super::errors::{self, Inserted, before_commit};
 use super::ledger_row::LedgerRow;
+use super::merged::{Available, MergedWrite};
 use super::migration::{self, MigrationServer};
 use super::pool::{Pool, PooledConnection, Server, Transaction};
+use super::sold::json;
 use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
 use crate::{AttemptOutcome, Result};
 use stocklock_core::stock::Remarks;
@@ -127,21 +129,68 @@ impl Dialect for SqliteFile {
         batch::insert_and_commit(tx, write, after).await
     }
 
+    async fn write_merged(
+        connection: PooledConnection<Self>,
+        write: &MergedWrite<'_>,
+    ) -> Result<Vec<Available>> {
+        let mut tx = connection.begin(Self::WORDS.begin).await?;
+        let update = format!(
+            "UPDATE stock SET on_hand = on_hand - wanted.units,
+                version = version + wanted.movements
+            FROM (SELECT value ->> 1 AS sku, value ->> 2 AS warehouse, value ->> 3 AS units,
+                    value ->> 4 AS movements
+                FROM json_each($1)) AS wanted
+            WHERE stock.sku = wanted.sku AND stock.warehouse = wanted.warehouse AND home = 'sql'
+                AND on_hand - wanted.units - held >= -backorder_limit AND {now} < $2
+            RETURNING stock.sku, stock.warehouse, on_hand - held + backorder_limit, version",
+            now = Self::WORDS.now,
+        );
+        let levels = write.levels_json();
+        let values = values![&*levels, write.expires_at];
+        let updated = tx.fetch(Statement::built(update), &values).await;
+        let updated: Vec<(String, String, i64, i64)> = updated.map_err(before_commit)?;
+        let (mut written, mut sales) = (Vec::new(), Vec::new());
+        for (sku, warehouse, available, version) in &updated {
+            let Some(level) = write.level(sku, warehouse) else {
+                continue;
+            };
+            written.push((level.first_sale, *available));
+            for sale in level.batch.sold() {
+                let version = version - sale.sales_after;
+                sales.push((sku, warehouse, available, version, sale.json()));
+            }
+        }
+        let table = format!(
+            "(SELECT value ->> 0 AS sku, value ->> 1 AS warehouse, value ->> 2 AS available,
+                value ->> 3 AS number, {}
+            FROM json_each($2)) AS sale",
+            sale_columns("$[4]")
+        );
+        let level = ["sku", "warehouse", "available", "0"];
+        let insert = Statement::built(batch::insert::<Self>(&table, level, "$1", ""));
+        let sales = json(sales.into_iter());
+        let inserted = tx
+            .execute(insert, &values![write.strategy(), &*sales])
+            .await;
+        match errors::inserted(inserted, false)? {
+            Inserted::New => {
+                tx.commit().await?;
+                Ok(written)
+            }
+            Inserted::Duplicate => {
+                tx.roll_back().await;
+                Ok(Vec::new())
+            }
+        }
+    }
+
     async fn insert_batch(
         tx: &mut Transaction<Self>,
         write: &BatchWrite<'_>,
         values: &[Value<'_>],
     ) -> sqlx::Result<u64> {
-        let remarks = (0..Remarks::NAMES.len())
-            .map(|number| format!("value ->> '$[6][{number}]' AS {}", Remarks::NAMES[number]));
-        let remarks = remarks.collect::<Vec<_>>().join(", ");
-        let sales = format!(
-            "(SELECT unhex(value ->> 0) AS operation_id, value ->> 1 AS delta,
-                value ->> 2 AS units_after, value ->> 3 AS caller,
-                value ->> 4 AS idempotency_key, unhex(value ->> 5) AS request_hash,
-                {remarks}, key + 1 AS number
-            FROM json_each($8)) AS sale"
-        );
+        let columns = sale_columns("$");
+        let sales = format!("(SELECT {columns}, key + 1 AS number FROM json_each($8)) AS sale");
         batch::insert_json(tx, &sales, write, values).await
     }
 
@@ -149,6 +198,20 @@ impl Dialect for SqliteFile {
     async fn unsafe_settings(_: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
         Ok(Vec::new())
     }
+}
+
+/// The columns of a sale, from its JSON at this path in `value`.
+fn sale_columns(path: &str) -> String {
+    let remarks = Remarks::NAMES.iter().enumerate();
+    let remarks =
+        remarks.map(|(number, name)| format!("value ->> '{path}[6][{number}]' AS {name}"));
+    format!(
+        "unhex(value ->> '{path}[0]') AS operation_id, value ->> '{path}[1]' AS delta,
+            value ->> '{path}[2]' AS units_after, value ->> '{path}[3]' AS caller,
+            value ->> '{path}[4]' AS idempotency_key,
+            unhex(value ->> '{path}[5]') AS request_hash, {}",
+        remarks.collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// Whether each connection would get a separate database. sqlx's names for this are `:memory:` and

@@ -19,9 +19,11 @@ use crate::sql::statements;
 /// Without strict mode, the server truncates values that do not fit. Only MariaDB executes the text
 /// in `/*M! */`. It then ends a transaction that is idle for 10 seconds, and frees its rows. This
 /// service never pauses inside a transaction, so an idle one has lost its client.
-/// `idle_write_transaction_timeout` would not end a transaction that has only locked rows.
+/// `idle_write_transaction_timeout` would not end a transaction that has only locked rows. MySQL would
+/// truncate the answer of `stocklock_deduct_merged_1` to 1,024 bytes.
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    SET SESSION autocommit = 1, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'
+    SET SESSION autocommit = 1, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
+        SESSION group_concat_max_len = 65536
         /*M! , idle_transaction_timeout = 10 */";
 
 /// How long a session waits for a row and for a table, in seconds, and for a statement, in

@@ -1,9 +1,9 @@
-//! The procedures of the conditional writes, of one deduction and of a batch: level and movements are
+//! The procedures of the conditional writes, of one deduction, of a batch and of several levels: level and movements are
 //! written and committed, or rolled back, in one round trip, and no lock is held across one.
 //!
-//! Their texts are in `migrations/mysql/0012_deduct.sql` and `0024_deduct_batch.sql`. Replicas of several
-//! releases use one database, so a release whose movements have more columns creates procedures of other
-//! names.
+//! Their texts are in `migrations/mysql`: `0012_deduct.sql`, `0024_deduct_batch.sql` and
+//! `0025_deduct_merged.sql`. Replicas of several releases use one database, so a release whose movements
+//! have more columns creates procedures of other names.
 
 use std::sync::LazyLock;
 
@@ -20,24 +20,42 @@ const NAME_OF_BATCH: &str = "stocklock_deduct_batch_2";
 /// How many arguments that one takes: the shared values of the batch, and its sales.
 const ARGUMENTS_OF_BATCH: usize = 8;
 
+const NAME_OF_MERGED: &str = "stocklock_deduct_merged_1";
+
+/// How many arguments that one takes: strategy, expiry, levels, sales.
+const ARGUMENTS_OF_MERGED: usize = 4;
+
 /// How many arguments it takes: the values of the movement, the expiry, and those of the level.
 static ARGUMENTS: LazyLock<usize> = LazyLock::new(|| LedgerRow::KNOWN + NEXT_PARAMETERS.len());
 
 /// A call with the values of a conditional write. Returns the units that are available then, or no row.
 pub(super) fn call() -> Statement {
-    let parameters = (1..=*ARGUMENTS).map(|number| format!("${number}"));
-    Statement::built(text(NAME, &parameters.collect::<Vec<_>>()))
+    call_of(NAME, *ARGUMENTS)
 }
 
 /// A call with the values of a batch. Returns the units that are available then, or no row.
 pub(super) fn call_batch() -> Statement {
-    let parameters = (1..=ARGUMENTS_OF_BATCH).map(|number| format!("${number}"));
-    Statement::built(text(NAME_OF_BATCH, &parameters.collect::<Vec<_>>()))
+    call_of(NAME_OF_BATCH, ARGUMENTS_OF_BATCH)
+}
+
+/// A call with the values of several levels. Returns their places, and the units that are available then,
+/// or no row.
+pub(super) fn call_merged() -> Statement {
+    call_of(NAME_OF_MERGED, ARGUMENTS_OF_MERGED)
+}
+
+fn call_of(name: &str, arguments: usize) -> Statement {
+    let parameters = (1..=arguments).map(|number| format!("${number}"));
+    Statement::built(text(name, &parameters.collect::<Vec<_>>()))
 }
 
 /// Fails if the session cannot call the procedures. Names no level, so it changes nothing.
 pub(super) async fn check(connection: &mut MySqlConnection) -> sqlx::Result<()> {
-    for (name, arguments) in [(NAME, *ARGUMENTS), (NAME_OF_BATCH, ARGUMENTS_OF_BATCH)] {
+    for (name, arguments) in [
+        (NAME, *ARGUMENTS),
+        (NAME_OF_BATCH, ARGUMENTS_OF_BATCH),
+        (NAME_OF_MERGED, ARGUMENTS_OF_MERGED),
+    ] {
         let nothing = text(name, &vec!["NULL".to_owned(); arguments]);
         let call = sqlx::raw_sql(trusted(nothing));
         connection.execute(call).await?;
