@@ -3,7 +3,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run release testkit up down status test services schemathesis page verify mutations check audit loadtest bench bench-core bench-test
+.PHONY: help run release testkit up down status test services schemathesis page verify mutations check audit loadtest bench bench-core bench-locks bench-test
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -68,6 +68,10 @@ bench: bench-test $(if $(filter file,$(origin BENCH_BINARY)),release,testkit) ##
 
 bench-core: ## measure the parts of a deduction that need no database, with criterion
 	$(CARGO) bench --locked --package stocklock-core --bench hot_path
+
+bench-locks: services testkit ## compare the lock crate with rslock and zookeeper-client, on private servers
+	$(CARGO) build --release --locked --package stocklock-locks-bench --features peers
+	@target/release/bench-locks target/release/testkit
 
 bench-test: ## test the calculations of `make bench`, and the statements that it sends
 	@python3 -m unittest discover --quiet --top-level-directory . --start-directory bench/tests

@@ -24,6 +24,7 @@ const ONLY_IN: [(&str, &[&str]); 7] = [
             "tests",
             "crates/core/tests",
             "crates/lab",
+            "crates/locks-bench",
             "crates/locks/examples",
             "crates/locks/tests",
             "crates/testkit",

@@ -30,11 +30,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 
     // 3. Run a future under the lock. It is dropped if the lock is lost.
-    let token = locks
+    let ran = locks
         .lock("sku:42")
         .run(|guard| async move { guard.token() })
         .await?;
-    println!("the next holder had token {token}");
+    println!("the next holder had token {}", ran.output);
 
     locks.shutdown().await;
     Ok(())

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Attempt, Contender, Grant, Request};
+use crate::backend::{Attempt, Contender, Grant, ReleaseRequest, Request};
 use crate::builder::Options;
 use crate::clock::Moment;
 use crate::error::{BackendError, LockError};
@@ -115,9 +115,8 @@ impl Acquisition {
             }
             End::Abandoned => (LockError::Shutdown, NotAcquired::Abandoned),
         };
-        self.inner
-            .hooks
-            .not_acquired(self.options.label, waited, why);
+        let hooks = &self.inner.hooks;
+        hooks.report(|hooks| hooks.not_acquired(self.options.label, waited, why));
         Err(error)
     }
 
@@ -186,18 +185,22 @@ impl Acquisition {
             lease: self.options.lease,
         });
         let end = match self.contend(contender.as_mut(), &turn).await {
-            Ok((grant, sent)) => match self.create_guard(nonce, grant, sent, turn) {
-                Ok(guard) => return Ok(guard),
-                Err(turn) => {
-                    self.release(nonce, turn, None);
-                    let cause = "the grant arrived when its lease had almost expired";
-                    return Err(End::Unavailable(BackendError::transient(cause)));
+            Ok((grant, sent)) => {
+                let unclear = contender.has_unanswered_attempt();
+                match self.create_guard(self.to_release(nonce, unclear), grant, sent, turn) {
+                    Ok(guard) => return Ok(guard),
+                    Err(turn) => {
+                        self.release(self.to_release(nonce, unclear), turn, None);
+                        let cause = "the grant arrived when its lease had almost expired";
+                        return Err(End::Unavailable(BackendError::transient(cause)));
+                    }
                 }
-            },
+            }
             Err(end) => end,
         };
         if contender.may_have_left_something() {
-            self.clean_up(nonce, turn, &end).await;
+            let request = self.to_release(nonce, contender.has_unanswered_attempt());
+            self.clean_up(request, turn, &end).await;
         }
         Err(end)
     }
@@ -206,12 +209,12 @@ impl Acquisition {
     ///
     /// If the lock was busy, this waits up to [`CLEANUP_LIMIT`] for the release. Otherwise a caller
     /// that retries immediately could wait behind its own old place in the server's queue.
-    async fn clean_up(&self, nonce: Nonce, turn: Turn, end: &End) {
+    async fn clean_up(&self, request: ReleaseRequest, turn: Turn, end: &End) {
         if !matches!(end, End::Busy) {
-            return self.release(nonce, turn, None);
+            return self.release(request, turn, None);
         }
         let (done, is_done) = oneshot::channel();
-        self.release(nonce, turn, Some(done));
+        self.release(request, turn, Some(done));
         let now = self.inner.clock.now();
         tokio::select! {
             _ = is_done => {}
@@ -297,7 +300,7 @@ impl Acquisition {
     /// Turns a grant into a guard. Fails if the grant arrived too late to be valid.
     fn create_guard(
         &self,
-        nonce: Nonce,
+        release: ReleaseRequest,
         grant: Grant,
         sent: Moment,
         turn: Turn,
@@ -308,20 +311,29 @@ impl Acquisition {
         }
         let renewal = sent + grant.lease / 3;
         let inner = Arc::clone(&self.inner);
-        let hold = Hold::new(inner, self.options.clone(), nonce, grant, sent, turn);
+        let hold = Hold::new(inner, self.options.clone(), release, grant, sent, turn);
         let hold = Arc::new(hold);
-        self.inner.watchdog.insert(&hold, hold.due_times(renewal));
-        self.inner
-            .hooks
-            .acquired(self.options.label, self.waited(), self.contended);
+        self.inner.watchdog.insert(&hold, renewal);
+        let waited = self.waited();
+        let hooks = &self.inner.hooks;
+        hooks.report(|hooks| hooks.acquired(self.options.label, waited, self.contended));
         Ok(LockGuard::new(hold))
     }
 
-    fn release(&self, nonce: Nonce, turn: Turn, done: Option<Done>) {
-        self.inner.release(ReleaseJob {
+    /// The request that will release this acquisition.
+    fn to_release(&self, nonce: Nonce, unclear: bool) -> ReleaseRequest {
+        ReleaseRequest {
             name: Arc::clone(&self.options.name),
             nonce,
+            unclear,
+        }
+    }
+
+    fn release(&self, request: ReleaseRequest, turn: Turn, done: Option<Done>) {
+        self.inner.release(ReleaseJob {
+            request,
             lease: self.options.lease,
+            not_before: None,
             turn: Some(turn),
             done,
             metrics: None,
@@ -334,6 +346,7 @@ impl Acquisition {
             Ok(Attempt::Busy { .. }) => AttemptOutcome::Busy,
             Err(_) => AttemptOutcome::Failed,
         };
-        self.inner.hooks.attempted(self.options.label, outcome);
+        let hooks = &self.inner.hooks;
+        hooks.report(|hooks| hooks.attempted(self.options.label, outcome));
     }
 }

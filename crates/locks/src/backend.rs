@@ -38,7 +38,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Returns an error if it is unknown whether the lock was released.
-    async fn release(&self, name: &str, nonce: Nonce) -> Result<Release, BackendError>;
+    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError>;
 
     /// Asks the server whether this nonce holds the lock.
     ///
@@ -52,12 +52,14 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// Returns an error if the server does not answer or refuses the request.
     async fn ping(&self) -> Result<(), BackendError>;
 
-    /// Receives a handle that makes the manager renew all locks at once. A back end uses it if it
-    /// can detect trouble before the next renewal.
+    /// Registers a manager. The back end uses its handle if it can detect trouble before the next
+    /// renewal.
     fn attach(&self, nudge: Nudge);
 
-    /// Closes connections and sessions. No method is called afterwards.
-    async fn close(&self);
+    /// Removes the manager with this handle. Closes connections and sessions if no other manager is
+    /// registered: clones of a back end share them. A manager that is registered later opens them
+    /// again.
+    async fn detach(&self, nudge: &Nudge);
 }
 
 /// What a manager knows about a lock server.
@@ -95,6 +97,9 @@ pub trait Contender: Send {
 
     /// Returns true if the server may know the nonce, so that a release is needed.
     fn may_have_left_something(&self) -> bool;
+
+    /// Returns true if an attempt was not answered, so that its request may still arrive.
+    fn has_unanswered_attempt(&self) -> bool;
 }
 
 /// A lock to acquire.
@@ -140,6 +145,18 @@ pub struct Renewal {
     pub nonce: Nonce,
     /// The new lease, counted from now.
     pub lease: Duration,
+}
+
+/// A lock to release.
+#[derive(Debug, Clone)]
+pub struct ReleaseRequest {
+    /// The lock's name.
+    pub name: Arc<str>,
+    /// Identifies the holder.
+    pub nonce: Nonce,
+    /// An attempt to acquire the lock was not answered. Its request may arrive after the release,
+    /// and must not acquire the lock then.
+    pub unclear: bool,
 }
 
 /// The result of one renewal.

@@ -45,10 +45,14 @@ impl Options {
 
     /// The latest time at which the lock is guaranteed to be held, if it was requested at `sent`.
     pub(crate) fn valid_until(&self, sent: Moment, lease: Duration, acquired: Moment) -> Moment {
-        let margin = self.safety_margin.unwrap_or(lease / 10).min(lease / 2);
-        let until = sent + lease.saturating_sub(margin);
+        let until = sent + lease.saturating_sub(self.margin(lease));
         self.hold_limit(acquired)
             .map_or(until, |limit| until.min(limit))
+    }
+
+    /// How long before its expiry a lock with this lease counts as lost.
+    pub(crate) fn margin(&self, lease: Duration) -> Duration {
+        self.safety_margin.unwrap_or(lease / 10).min(lease / 2)
     }
 
     /// The time at which a holder that acquired the lock at `acquired` must release it.
@@ -108,9 +112,10 @@ impl LockBuilder {
 
     /// Sets how long the lock may be held in total. Default: no limit.
     ///
-    /// After this time the lock is released and counts as lost, with
-    /// [`LostReason::MaxHold`](crate::LostReason::MaxHold). A task that hangs then does not block
-    /// other clients indefinitely.
+    /// After this time the lock counts as lost, with
+    /// [`LostReason::MaxHold`](crate::LostReason::MaxHold). It is released after another
+    /// [safety margin](Self::safety_margin). A task that hangs then does not block other clients
+    /// indefinitely.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.options.max_hold = Some(limit);
         self
@@ -129,7 +134,8 @@ impl LockBuilder {
     /// the lease; maximum: half of it.
     ///
     /// The margin covers clocks that run at different rates, timers that fire late, and the time
-    /// that running work needs to stop.
+    /// that running work needs to stop. A lock that is lost without an expiry, at `max_hold` or at
+    /// the shutdown of the manager, is released this long after its loss.
     pub fn safety_margin(mut self, margin: Duration) -> Self {
         self.options.safety_margin = Some(margin);
         self
@@ -178,19 +184,16 @@ impl LockBuilder {
     /// `body` receives a child guard for the token and for checks. If the lock is lost, `body` is
     /// dropped at its current await point.
     ///
-    /// # Errors
-    /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] in two cases:
-    /// - The lock was lost before `body` ended.
-    /// - `body` ended, but the server reports at the release that the lock was already lost.
-    ///   Another client may have held the lock at the same time.
+    /// If `body` ended, its output is returned in any case. [`Ran::release`] tells whether the lock
+    /// was held until then.
     ///
-    /// If the server does not answer the release, the lock was held as far as this process can
-    /// know, and `run` succeeds. If `body` passed its guard on, that guard keeps the lock, and
-    /// `run` does not check for a loss.
+    /// # Errors
+    /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] if the lock was lost before
+    /// `body` ended.
     ///
     /// # Cancel safety
     /// Dropping the future drops `body` and releases the lock in the background.
-    pub async fn run<B, F>(self, body: B) -> Result<F::Output, LockError>
+    pub async fn run<B, F>(self, body: B) -> Result<Ran<F::Output>, LockError>
     where
         B: FnOnce(LockGuard) -> F,
         F: Future,
@@ -202,10 +205,19 @@ impl LockBuilder {
             reason = guard.lost() => Err(LockError::Lost { reason }),
             output = body(child) => Ok(output),
         };
-        // `body` has ended, but the lock may have been lost before that.
-        match guard.release().await {
-            ReleaseOutcome::AlreadyLost { reason, .. } => Err(LockError::Lost { reason }),
-            ReleaseOutcome::Released { .. } | ReleaseOutcome::Unconfirmed { .. } => output,
-        }
+        let release = guard.release().await;
+        output.map(|output| Ran { output, release })
     }
+}
+
+/// The result of [`LockBuilder::run`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "another client may have held the lock at the same time: check `release`"]
+pub struct Ran<T> {
+    /// What the body returned.
+    pub output: T,
+    /// Whether the lock was held until the body ended. With
+    /// [`AlreadyLost`](ReleaseOutcome::AlreadyLost), another client may have held the lock at the
+    /// same time. If the body passed its guard on, that guard keeps the lock.
+    pub release: ReleaseOutcome,
 }

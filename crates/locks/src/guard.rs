@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use crate::backend::{Release, Renewed};
 use crate::clock::Moment;
 use crate::error::{BackendError, LockError, LostReason};
-use crate::hold::Hold;
+use crate::hold::{Hold, RenewalKind};
 use crate::release::{Done, HoldMetrics};
 use crate::token::Token;
 
@@ -139,11 +139,23 @@ impl LockGuard {
     /// After a normal release it completes with [`LostReason::Released`].
     pub fn lost(&self) -> Lost {
         let mut ended = self.hold().subscribe();
+        let clock = Arc::clone(&self.hold().inner.clock);
+        // This future must not keep the manager alive.
+        let hold = Arc::downgrade(self.hold());
         let future = async move {
-            let reason = ended.wait_for(Option::is_some).await.ok();
-            reason
-                .and_then(|reason| *reason)
-                .unwrap_or(LostReason::Released)
+            // The watchdog normally reports the loss. This timer does not depend on it.
+            while let Some(deadline) = hold.upgrade().map(|hold| hold.valid_until()) {
+                tokio::select! {
+                    biased;
+                    _ = ended.wait_for(Option::is_some) => break,
+                    () = clock.sleep_until(deadline) => {}
+                }
+                if hold.upgrade().is_none_or(|hold| hold.ended().is_some()) {
+                    break;
+                }
+            }
+            let reason = *ended.borrow();
+            reason.unwrap_or(LostReason::Released)
         };
         Lost(future.boxed().shared())
     }
@@ -159,7 +171,11 @@ impl LockGuard {
     pub async fn verify(&self) -> Result<(), LockError> {
         self.check()?;
         let hold = self.hold();
-        let answer = hold.inner.backend.verify(hold.name(), hold.nonce).await;
+        let answer = hold
+            .inner
+            .backend
+            .verify(hold.name(), hold.release.nonce)
+            .await;
         if !answer.map_err(|error| hold.unavailable("verify", error))? {
             let reason = hold.lose(LostReason::Stolen);
             return Err(LockError::Lost { reason });
@@ -185,9 +201,8 @@ impl LockGuard {
         let renewal = [hold.renewal(Some(lease))];
         let renewed = hold.inner.backend.renew(&renewal).await;
         let renewed = renewed.map_err(|error| hold.unavailable("extend", error))?[0];
-        if let Some(times) = hold.apply_renewal(sent, renewed, false) {
-            hold.inner.watchdog.reschedule(hold.id, times);
-        }
+        let next = hold.apply_renewal(sent, renewed, RenewalKind::Extend);
+        hold.inner.watchdog.reschedule(hold.id, next);
         if renewed == Renewed::Unknown {
             let cause = "the server did not confirm the renewal";
             return Err(hold.unavailable("extend", BackendError::transient(cause)));
@@ -217,14 +232,12 @@ impl LockGuard {
     /// The future may be dropped at any point. The release continues in the background.
     pub async fn release(mut self) -> ReleaseOutcome {
         let hold = self.hold.take().expect("release takes the guard");
-        let lost = hold.ended();
         let is_last = hold.remove_guard();
         let held_for = hold.held_for();
-        if let Some(reason) = lost {
-            return ReleaseOutcome::AlreadyLost { reason, held_for };
-        }
-        if !is_last {
-            return ReleaseOutcome::Released { held_for };
+        match is_last {
+            Err(reason) => return ReleaseOutcome::AlreadyLost { reason, held_for },
+            Ok(false) => return ReleaseOutcome::Released { held_for },
+            Ok(true) => {}
         }
         let (done, is_done) = oneshot::channel();
         if let Err(reason) = end_and_release(&hold, Some(done)) {
@@ -243,7 +256,7 @@ impl LockGuard {
     /// Releases the lock in the background, without counting a dropped guard.
     pub(crate) fn abandon(mut self) {
         if let Some(hold) = self.hold.take()
-            && hold.remove_guard()
+            && hold.remove_guard() == Ok(true)
         {
             // If the lock was lost in the meantime, there is nothing to release.
             let _ = end_and_release(&hold, None);
@@ -258,15 +271,16 @@ fn end_and_release(hold: &Arc<Hold>, done: Option<Done>) -> Result<(), LostReaso
         label: hold.label(),
         held_for: hold.held_for(),
     };
-    hold.release_in_background(turn, done, Some(metrics));
+    hold.release_in_background(turn, None, done, Some(metrics));
     Ok(())
 }
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
-        if hold.remove_guard() && end_and_release(&hold, None).is_ok() {
-            hold.inner.hooks.guard_dropped(hold.label());
+        if hold.remove_guard() == Ok(true) && end_and_release(&hold, None).is_ok() {
+            let hooks = &hold.inner.hooks;
+            hooks.report(|hooks| hooks.guard_dropped(hold.label()));
             tracing::warn!(
                 lock = %hold.name(), token = %hold.grant.token,
                 "a lock guard was dropped without release(); its lock is released in the background",

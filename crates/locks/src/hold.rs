@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::backend::{Grant, Renewal, Renewed};
+use crate::backend::{Grant, ReleaseRequest, Renewal, Renewed};
 use crate::builder::Options;
 use crate::clock::Moment;
 use crate::error::{BackendError, LockError, LostReason};
 use crate::guard::LockState;
 use crate::manager::Inner;
-use crate::nonce::Nonce;
 use crate::queue::Turn;
 use crate::release::{Done, HoldMetrics, ReleaseJob};
 
@@ -22,7 +21,8 @@ use crate::release::{Done, HoldMetrics, ReleaseJob};
 pub(crate) struct Hold {
     pub(crate) inner: Arc<Inner>,
     pub(crate) id: u64,
-    pub(crate) nonce: Nonce,
+    /// The request that will release the lock.
+    pub(crate) release: ReleaseRequest,
     pub(crate) grant: Grant,
     pub(crate) acquired_at: Moment,
     options: Options,
@@ -42,11 +42,16 @@ struct State {
     turn: Option<Turn>,
 }
 
-/// When the watchdog must check and renew a hold.
+/// Why a lock is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DueTimes {
-    pub(crate) deadline: Moment,
-    pub(crate) renewal: Option<Moment>,
+pub(crate) enum RenewalKind {
+    /// At its usual time. It counts towards `max_renewals`.
+    Regular,
+    /// By the user. `max_renewals` does not apply.
+    Extend,
+    /// Because the back end has seen trouble. It detects a loss, but does not help a hanging holder:
+    /// with `max_renewals` it changes no deadline.
+    Check,
 }
 
 impl Hold {
@@ -54,7 +59,7 @@ impl Hold {
     pub(crate) fn new(
         inner: Arc<Inner>,
         options: Options,
-        nonce: Nonce,
+        release: ReleaseRequest,
         grant: Grant,
         sent: Moment,
         turn: Turn,
@@ -63,7 +68,7 @@ impl Hold {
         let valid_until = options.valid_until(sent, grant.lease, acquired_at);
         Self {
             id: inner.next_hold_id(),
-            nonce,
+            release,
             acquired_at,
             state: Mutex::new(State {
                 guards: 1,
@@ -137,30 +142,37 @@ impl Hold {
         Ok(())
     }
 
-    /// Removes a guard. Returns true if it was the last one and the lock is still held.
-    pub(crate) fn remove_guard(&self) -> bool {
+    /// Removes a guard. Returns true if it was the last one.
+    ///
+    /// # Errors
+    /// Returns the reason if the lock is no longer held.
+    pub(crate) fn remove_guard(&self) -> Result<bool, LostReason> {
+        // This ends the hold if its deadline has just passed.
+        self.ended();
         let mut state = self.state();
         state.guards -= 1;
-        state.guards == 0 && state.ended.is_none()
+        state.ended.map_or(Ok(state.guards == 0), Err)
     }
 
     /// Creates a renewal request, with `lease` or with the lock's own lease.
     pub(crate) fn renewal(&self, lease: Option<Duration>) -> Renewal {
         Renewal {
             name: Arc::clone(self.name()),
-            nonce: self.nonce,
+            nonce: self.release.nonce,
             lease: lease.unwrap_or(self.options.lease),
         }
     }
 
-    /// Processes the result of a renewal that was sent at `sent`. Returns the next due times,
-    /// unless the hold has ended.
+    /// Processes the result of a renewal that was sent at `sent`. Returns when to renew the lock
+    /// again, or `None` to leave that as it is.
     pub(crate) fn apply_renewal(
         &self,
         sent: Moment,
         renewed: Renewed,
-        counted: bool,
-    ) -> Option<DueTimes> {
+        kind: RenewalKind,
+    ) -> Option<Moment> {
+        let limited_check = kind == RenewalKind::Check && self.options.max_renewals.is_some();
+        let keeps_pace = kind == RenewalKind::Extend || limited_check;
         match renewed {
             Renewed::Held(lease) => {
                 // Check before moving the deadline: an answer after the deadline is too late.
@@ -172,15 +184,14 @@ impl Hold {
                     return None;
                 }
                 state.suspect = false;
-                // `extend` always applies. A nudge may cause more renewals than `max_renewals`;
-                // they do not count.
-                if !counted || self.may_renew(&state) {
+                let is_regular = kind == RenewalKind::Regular;
+                if !limited_check && (!is_regular || self.is_below_limit(&state)) {
                     let valid_until = self.options.valid_until(sent, lease, self.acquired_at);
                     state.valid_until = state.valid_until.max(valid_until);
-                    state.renewals += u32::from(counted);
+                    state.renewals += u32::from(is_regular);
                 }
-                drop(state);
-                Some(self.due_times(sent + lease / 3))
+                // An extended lease does not slow the renewals down: they also detect losses.
+                (!keeps_pace).then(|| sent + lease.min(self.grant.lease) / 3)
             }
             Renewed::Gone(reason) => {
                 self.lose(reason);
@@ -194,21 +205,17 @@ impl Hold {
                 state.suspect = true;
                 drop(state);
                 // This leaves time for several more attempts before the deadline.
-                Some(self.due_times(self.inner.clock.now() + self.grant.lease / 20))
+                (!keeps_pace).then(|| self.inner.clock.now() + self.grant.lease / 20)
             }
         }
     }
 
-    /// Returns the due times, with the next renewal at `renewal` if another renewal is allowed.
-    pub(crate) fn due_times(&self, renewal: Moment) -> DueTimes {
-        let state = self.state();
-        DueTimes {
-            deadline: state.valid_until,
-            renewal: self.may_renew(&state).then_some(renewal),
-        }
+    /// Returns true if `max_renewals` allows another renewal.
+    pub(crate) fn may_renew(&self) -> bool {
+        self.is_below_limit(&self.state())
     }
 
-    fn may_renew(&self, state: &State) -> bool {
+    fn is_below_limit(&self, state: &State) -> bool {
         let limit = self.options.max_renewals;
         limit.is_none_or(|limit| state.renewals < limit)
     }
@@ -238,16 +245,22 @@ impl Hold {
             Err(earlier) => return earlier,
         };
         let held = self.held_for();
-        self.inner.hooks.lost(self.label(), held, reason);
+        let hooks = &self.inner.hooks;
+        hooks.report(|hooks| hooks.lost(self.label(), held, reason));
         tracing::warn!(
             lock = %self.name(), token = %self.grant.token, ?held, reason = reason.name(),
             "a lock was lost",
         );
-        // The server may still list this holder: after `max_hold`, or if only the answers to the
-        // renewals were lost. After `Stolen` or `SessionExpired` there is nothing to release.
-        if !matches!(reason, LostReason::Stolen | LostReason::SessionExpired) {
-            self.release_in_background(turn, None, None);
+        // After these reasons the server no longer knows the holder, but an unanswered request to
+        // acquire the lock may still arrive.
+        let is_gone = matches!(reason, LostReason::Stolen | LostReason::SessionExpired);
+        if is_gone && !self.release.unclear {
+            return reason;
         }
+        // The margin is the time that running work has to stop.
+        let margin = self.options.margin(self.grant.lease);
+        let not_before = (!is_gone).then(|| self.inner.clock.now() + margin);
+        self.release_in_background(turn, not_before, None, None);
         reason
     }
 
@@ -271,14 +284,15 @@ impl Hold {
     pub(crate) fn release_in_background(
         &self,
         turn: Option<Turn>,
+        not_before: Option<Moment>,
         done: Option<Done>,
         metrics: Option<HoldMetrics>,
     ) {
         let remaining = self.valid_until().since(self.inner.clock.now());
         self.inner.release(ReleaseJob {
-            name: Arc::clone(self.name()),
-            nonce: self.nonce,
+            request: self.release.clone(),
             lease: remaining.max(self.grant.lease),
+            not_before,
             turn,
             done,
             metrics,

@@ -66,6 +66,7 @@ mod hold;
 mod link;
 pub mod local;
 mod manager;
+mod managers;
 pub mod memory;
 pub mod metrics;
 mod nonce;
@@ -74,6 +75,7 @@ mod queue;
 pub mod redis;
 mod release;
 mod retry;
+mod source;
 mod table;
 mod token;
 mod topics;
@@ -81,7 +83,7 @@ mod watchdog;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
-pub use builder::LockBuilder;
+pub use builder::{LockBuilder, Ran};
 pub use error::{BackendError, LockError, LostReason};
 pub use guard::{LockGuard, LockState, Lost, ReleaseOutcome};
 pub use manager::{LockManager, ManagerBuilder};

@@ -56,8 +56,13 @@ impl<T: Clone + Send + Sync + 'static> Link<T> {
         drop(failed);
     }
 
+    /// Allows connections again after [`close`](Self::close).
+    pub(crate) fn open(&self) {
+        lock(&self.0).closed = false;
+    }
+
     /// Removes and returns the connection. A connection that is still being opened is dropped when
-    /// it is ready.
+    /// it is ready. No other one is opened before [`open`](Self::open).
     pub(crate) fn close(&self) -> Option<T> {
         let mut state = lock(&self.0);
         state.closed = true;

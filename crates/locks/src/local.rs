@@ -11,7 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{
-    Attempt, Backend, Contender, Grant, Nudge, Properties, Release, Renewal, Renewed, Request,
+    Attempt, Backend, Contender, Grant, Nudge, Properties, Release, ReleaseRequest, Renewal,
+    Renewed, Request,
 };
 use crate::clock::{Clock, default_clock};
 use crate::error::BackendError;
@@ -85,8 +86,9 @@ impl Backend for LocalBackend {
         Ok(renewals.iter().map(renew).collect())
     }
 
-    async fn release(&self, name: &str, nonce: Nonce) -> Result<Release, BackendError> {
-        let outcome = self.0.table.release(self.0.clock.now(), name, nonce);
+    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
+        let ReleaseRequest { name, nonce, .. } = request;
+        let outcome = self.0.table.release(self.0.clock.now(), name, *nonce);
         self.0.table.freed.publish(name);
         Ok(outcome)
     }
@@ -102,7 +104,7 @@ impl Backend for LocalBackend {
 
     fn attach(&self, _: Nudge) {}
 
-    async fn close(&self) {}
+    async fn detach(&self, _: &Nudge) {}
 }
 
 struct LocalContender {
@@ -142,5 +144,9 @@ impl Contender for LocalContender {
 
     fn may_have_left_something(&self) -> bool {
         self.holds
+    }
+
+    fn has_unanswered_attempt(&self) -> bool {
+        false
     }
 }

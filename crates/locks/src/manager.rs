@@ -13,7 +13,7 @@ use crate::backend::Backend;
 use crate::builder::{LockBuilder, Options};
 use crate::clock::{Clock, default_clock};
 use crate::error::{BackendError, LostReason};
-use crate::metrics::{LockHooks, NoHooks};
+use crate::metrics::{Hooks, LockHooks, NoHooks};
 use crate::queue::LocalQueues;
 use crate::release::{self, Command, ReleaseJob};
 use crate::watchdog::{Watchdog, WatchdogContext};
@@ -29,14 +29,14 @@ pub struct LockManager(Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) hooks: Arc<dyn LockHooks>,
+    pub(crate) hooks: Hooks,
     pub(crate) defaults: Options,
     pub(crate) queues: LocalQueues,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) runtime: Handle,
     /// Tracks the acquisitions in progress.
     pub(crate) acquisitions: TaskTracker,
-    /// Cancelled by the shutdown: no more acquisitions.
+    /// Cancelled by the shutdown, and if the watchdog ends: no more acquisitions.
     pub(crate) closed: CancellationToken,
     commands: mpsc::UnboundedSender<Command>,
     hold_ids: AtomicU64,
@@ -119,12 +119,14 @@ impl LockManager {
         answer.map_err(|error| error.with_request(inner.backend.properties().name, "ping"))
     }
 
-    /// Shuts the manager down: ends all acquisitions, releases all locks, waits for the server's
-    /// answers, and closes connections and sessions.
+    /// Shuts the manager down: ends all acquisitions, releases all locks, and waits for the server's
+    /// answers. Closes connections and sessions, unless another manager uses a clone of the back
+    /// end.
     ///
     /// Call it after the work is done. A guard that still exists loses its lock with
-    /// [`LostReason::Shutdown`]. If the server does not answer, the shutdown takes up to two
-    /// leases.
+    /// [`LostReason::Shutdown`], and the lock is released after its
+    /// [safety margin](LockBuilder::safety_margin). If the server does not answer, the shutdown
+    /// takes up to two leases.
     ///
     /// # Cancel safety
     /// The future may be dropped. The shutdown can then be completed with another call.
@@ -138,7 +140,7 @@ impl LockManager {
             // An error means that the release task has ended, with nothing left to release.
             let _ = is_done.await;
         }
-        self.0.backend.close().await;
+        self.0.backend.detach(&self.0.watchdog.nudge()).await;
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -197,12 +199,14 @@ impl ManagerBuilder {
         let context = WatchdogContext {
             backend: self.backend,
             clock: self.clock.unwrap_or_else(default_clock),
-            hooks: self.hooks,
+            hooks: Hooks(self.hooks),
         };
+        let closed = CancellationToken::new();
         let watchdog = Arc::new(Watchdog::default());
         context.backend.attach(watchdog.nudge());
         let stopped = CancellationToken::new();
-        runtime.spawn(Arc::clone(&watchdog).run(context.clone(), stopped.clone()));
+        let watch = Arc::clone(&watchdog).run(context.clone(), stopped.clone(), closed.clone());
+        runtime.spawn(watch);
         let (commands, inbox) = mpsc::unbounded_channel();
         runtime.spawn(release::run(context.clone(), inbox));
         LockManager(Arc::new(Inner {
@@ -214,7 +218,7 @@ impl ManagerBuilder {
             watchdog,
             runtime,
             acquisitions: TaskTracker::new(),
-            closed: CancellationToken::new(),
+            closed,
             commands,
             hold_ids: AtomicU64::new(0),
             _stop_watchdog: stopped.drop_guard(),

@@ -1,23 +1,27 @@
 //! An in-memory model of a lock server with faults, for tests.
 //!
 //! Each operation sends a request to a [`MemoryServer`] and receives an answer. The server can lose
-//! requests and answers, delay requests, pause, expire a lease, or forget all locks. As on a network, a
-//! request stays on its way after the caller dropped its future. With a
+//! requests and answers, delay requests, pause, expire a lease, or forget all its data. As on a network,
+//! a request stays on its way after the caller dropped its future. With a
 //! [`TokioClock`](crate::clock::TokioClock) under paused time, all time is virtual, so a test does
 //! not really wait for a lease of ten seconds.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use crate::backend::{
-    Attempt, Backend, Contender, Grant, Nudge, Properties, Release, Renewal, Renewed, Request,
+    Attempt, Backend, Contender, Grant, Nudge, Properties, Release, ReleaseRequest, Renewal,
+    Renewed, Request,
 };
 use crate::clock::Clock;
 use crate::error::BackendError;
+use crate::managers::Managers;
 use crate::nonce::Nonce;
+use crate::source::SourceId;
 use crate::topics::Listener;
 
 mod server;
@@ -25,13 +29,31 @@ mod server;
 use server::{Fate, Server};
 pub use server::{MemoryServer, Question};
 
-/// The back end of the model: one client of a [`MemoryServer`].
+/// The back end of the model: one client of a [`MemoryServer`]. Clones share its connection.
 #[derive(Debug, Clone)]
 pub struct MemoryBackend {
     server: Arc<Server>,
+    client: Arc<Client>,
     latency: Duration,
     response_limit: Duration,
     fallback: Duration,
+}
+
+#[derive(Debug)]
+struct Client {
+    managers: Managers,
+    closed: AtomicBool,
+    source: SourceId,
+}
+
+impl Client {
+    fn new(source: Option<String>) -> Arc<Self> {
+        Arc::new(Self {
+            managers: Managers::default(),
+            closed: AtomicBool::new(false),
+            source: SourceId::new(source),
+        })
+    }
 }
 
 impl MemoryServer {
@@ -40,6 +62,7 @@ impl MemoryServer {
     pub fn client(&self) -> MemoryBackend {
         MemoryBackend {
             server: Arc::clone(&self.0),
+            client: Client::new(None),
             latency: Duration::ZERO,
             response_limit: Duration::from_secs(1),
             fallback: Duration::from_secs(1),
@@ -69,11 +92,22 @@ impl MemoryBackend {
         self
     }
 
+    /// Sets the source of the tokens. Default: a random id, which the server forgets with its data.
+    #[must_use]
+    pub fn source(mut self, source: &str) -> Self {
+        self.client = Client::new(Some(source.to_owned()));
+        self
+    }
+
     async fn ask<T: Send + 'static>(
         &self,
         question: Question,
         answer: impl FnOnce(&Server) -> T + Send + 'static,
     ) -> Result<T, BackendError> {
+        if self.client.closed.load(Ordering::SeqCst) {
+            let cause = "the connection was closed by this process";
+            return Err(BackendError::transient(cause));
+        }
         let (sender, receiver) = oneshot::channel();
         let server = Arc::clone(&self.server);
         let latency = self.latency;
@@ -128,7 +162,8 @@ impl Backend for MemoryBackend {
             client: self.clone(),
             request,
             freed: None,
-            may_hold: false,
+            holds: false,
+            is_unanswered: false,
         })
     }
 
@@ -142,14 +177,19 @@ impl Backend for MemoryBackend {
         .await
     }
 
-    async fn release(&self, name: &str, nonce: Nonce) -> Result<Release, BackendError> {
-        let name = name.to_owned();
+    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
+        let ReleaseRequest {
+            name,
+            nonce,
+            unclear,
+        } = request.clone();
         self.ask(Question::Release, move |server| {
             let outcome = server.table.release(server.clock.now(), &name, nonce);
-            match outcome {
-                Release::Released if !server.lose_wake_up() => server.table.freed.publish(&name),
-                Release::Released => {}
-                Release::NotHeld => server.add_tombstone(nonce),
+            if unclear || outcome == Release::NotHeld {
+                server.add_tombstone(nonce);
+            }
+            if outcome == Release::Released && !server.lose_wake_up() {
+                server.table.freed.publish(&name);
             }
             outcome
         })
@@ -169,43 +209,60 @@ impl Backend for MemoryBackend {
         self.ask(Question::Ping, |_| ()).await
     }
 
-    fn attach(&self, _: Nudge) {}
+    fn attach(&self, nudge: Nudge) {
+        self.server.managers.attach(&nudge, || {});
+        let open = || self.client.closed.store(false, Ordering::SeqCst);
+        self.client.managers.attach(&nudge, open);
+    }
 
-    async fn close(&self) {}
+    async fn detach(&self, nudge: &Nudge) {
+        self.server.managers.detach(nudge, || {});
+        let close = || self.client.closed.store(true, Ordering::SeqCst);
+        self.client.managers.detach(nudge, close);
+    }
 }
 
 struct MemoryContender {
     client: MemoryBackend,
     request: Request,
     freed: Option<Listener>,
-    /// Whether a request may have acquired the lock.
-    may_hold: bool,
+    holds: bool,
+    is_unanswered: bool,
 }
 
 #[async_trait]
 impl Contender for MemoryContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
         let Request { name, nonce, lease } = self.request.clone();
-        let previous = std::mem::replace(&mut self.may_hold, true);
+        let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
+        let source = &self.client.client.source;
+        let (candidate, is_fixed) = (source.candidate(), source.is_fixed);
         let answer = self.client.ask(Question::Acquire, move |server| {
             let now = server.clock.now();
-            (!server.has_tombstone(nonce)).then(|| server.table.acquire(now, &name, nonce, lease))
+            if server.has_tombstone(nonce) {
+                return None;
+            }
+            let acquired = server.table.acquire(now, &name, nonce, lease);
+            Some(acquired.map(|token| (token, server.source(candidate, is_fixed))))
         });
         let already_released = || BackendError::permanent("this acquisition was already released");
-        match answer.await?.ok_or_else(already_released)? {
-            Ok(token) => Ok(Attempt::Held(Grant {
-                token,
-                source: Arc::clone(&self.client.server.source),
-                lease,
-            })),
-            Err(remaining) => {
-                // This answer is only about this request. An earlier one may still be on its way.
-                self.may_hold = previous;
-                Ok(Attempt::Busy {
-                    ask_again: Some(remaining.min(self.client.fallback)),
+        let answer = answer.await?.ok_or_else(already_released)?;
+        // This answer is only about this request. An earlier one may still be on its way.
+        self.is_unanswered = was_unanswered;
+        Ok(match answer {
+            Ok((token, id)) => {
+                self.holds = true;
+                source.saw(&id);
+                Attempt::Held(Grant {
+                    token,
+                    source: format!("memory:{id}").into(),
+                    lease,
                 })
             }
-        }
+            Err(remaining) => Attempt::Busy {
+                ask_again: Some(remaining.min(self.client.fallback)),
+            },
+        })
     }
 
     async fn wait(&mut self) -> Result<(), BackendError> {
@@ -217,6 +274,10 @@ impl Contender for MemoryContender {
     }
 
     fn may_have_left_something(&self) -> bool {
-        self.may_hold
+        self.holds || self.is_unanswered
+    }
+
+    fn has_unanswered_attempt(&self) -> bool {
+        self.is_unanswered
     }
 }

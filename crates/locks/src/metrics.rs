@@ -5,12 +5,14 @@
 //! it has few values.
 
 use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LostReason;
 
 /// Receives the metrics of a lock manager. Each method must return quickly, because the lock
-/// operation waits for it.
+/// operation waits for it. If a method panics, only that metric is lost.
 pub trait LockHooks: Debug + Send + Sync + 'static {
     /// A lock was acquired after `waited`. `contended` is true if it was not free at once, in the
     /// local queue or on the server.
@@ -68,3 +70,15 @@ pub enum AttemptOutcome {
 pub struct NoHooks;
 
 impl LockHooks for NoHooks {}
+
+/// The hooks of a manager. A panic in them must not end a task of the manager.
+#[derive(Debug, Clone)]
+pub(crate) struct Hooks(pub(crate) Arc<dyn LockHooks>);
+
+impl Hooks {
+    pub(crate) fn report(&self, metric: impl FnOnce(&dyn LockHooks)) {
+        if catch_unwind(AssertUnwindSafe(|| metric(&*self.0))).is_err() {
+            tracing::error!("a hook for lock metrics panicked; its metric is lost");
+        }
+    }
+}

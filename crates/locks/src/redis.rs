@@ -17,30 +17,32 @@
 //! - `P{name}`: the lock. The braces are part of the key.
 //! - `P{name}:token`: the last token, kept for ten minutes.
 //! - `P{name}:gone:nonce`: a tombstone that stops late requests, kept for one minute.
-//! - `P:source`: the id of this server's data.
+//! - `P:source`: the id under which tokens are issued.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::Client;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::backend::{
-    Attempt, Backend, Contender, Grant, Nudge, Properties, Release, Renewal, Renewed, Request,
+    Backend, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
 };
 use crate::error::{BackendError, LostReason};
+use crate::managers::Managers;
 use crate::nonce::Nonce;
-use crate::retry::jittered;
-use crate::token::Token;
+use crate::source::SourceId;
 
 mod connection;
+mod contender;
 mod eviction;
 mod scripts;
 mod wakeups;
 
 use connection::{Connection, backend_error};
-use wakeups::{LazyWakeUps, Subscription};
+use contender::RedisContender;
+use wakeups::LazyWakeUps;
 
 /// How long the nonce of a released acquisition is remembered. No request stays on its way longer.
 const TOMBSTONE: Duration = Duration::from_mins(1);
@@ -52,6 +54,7 @@ pub struct RedisBuilder {
     /// Created from the URL. Its `Debug` output does not contain the password.
     client: Result<Client, BackendError>,
     prefix: String,
+    source: Option<String>,
     connect_limit: Duration,
     response_limit: Duration,
     fallback: Duration,
@@ -62,6 +65,17 @@ impl RedisBuilder {
     /// Sets the prefix of all keys. Default: `lock`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets the [source](crate::LockGuard::source) of all tokens. It must be the same for all
+    /// clients. Default: a random id, which the server stores.
+    ///
+    /// If the server loses its data, the next client stores an id again: the old one if it has seen
+    /// it. Otherwise tokens from before the loss cannot be compared with those after it, and a write
+    /// of an old holder passes. A source that you set does not change.
+    pub fn source(mut self, source: impl Into<String>) -> Self {
+        self.source = Some(source.into());
         self
     }
 
@@ -97,17 +111,13 @@ impl RedisBuilder {
     /// Returns an error if the URL is not a valid Redis URL.
     pub fn build(self) -> Result<RedisBackend, BackendError> {
         let client = self.client?;
-        let closed = CancellationToken::new();
+        let limit = self.connect_limit.max(self.response_limit);
         Ok(RedisBackend(Arc::new(Redis {
             connection: Connection::new(client.clone(), self.connect_limit, self.response_limit),
-            wake_ups: LazyWakeUps {
-                client,
-                limit: self.connect_limit.max(self.response_limit),
-                closed: closed.clone(),
-                started: OnceLock::new(),
-            },
-            _closed: closed.drop_guard(),
-            source_candidate: Nonce::random().to_string(),
+            wake_ups: LazyWakeUps::new(client, limit),
+            managers: Managers::default(),
+            source: SourceId::new(self.source),
+            is_publish_refused: AtomicBool::new(false),
             prefix: self.prefix,
             response_limit: self.response_limit,
             connect_limit: self.connect_limit,
@@ -125,9 +135,10 @@ pub struct RedisBackend(Arc<Redis>);
 struct Redis {
     connection: Connection,
     wake_ups: LazyWakeUps,
-    _closed: DropGuard,
-    /// The id to store on a server that has none yet.
-    source_candidate: String,
+    managers: Managers,
+    source: SourceId,
+    /// Whether a refused message to waiters was reported.
+    is_publish_refused: AtomicBool,
     prefix: String,
     connect_limit: Duration,
     response_limit: Duration,
@@ -153,6 +164,7 @@ impl RedisBackend {
         RedisBuilder {
             client: Client::open(url).map_err(backend_error),
             prefix: "lock".to_owned(),
+            source: None,
             connect_limit: Duration::from_secs(1),
             response_limit: Duration::from_secs(1),
             fallback: Duration::from_secs(1),
@@ -193,7 +205,8 @@ impl Redis {
             request.nonce.to_string(),
             milliseconds(request.lease),
             milliseconds(self.token_memory),
-            self.source_candidate.clone(),
+            self.source.candidate(),
+            flag(self.source.is_fixed),
         ];
         self.connection
             .script(&scripts::ACQUIRE, &keys, &arguments)
@@ -212,12 +225,7 @@ impl Backend for RedisBackend {
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
-        Box::new(RedisContender {
-            redis: Arc::clone(&self.0),
-            request,
-            subscription: None,
-            may_hold: false,
-        })
+        Box::new(RedisContender::new(Arc::clone(&self.0), request))
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
@@ -239,14 +247,25 @@ impl Backend for RedisBackend {
         Ok(held.into_iter().zip(renewals).map(renewed).collect())
     }
 
-    async fn release(&self, name: &str, nonce: Nonce) -> Result<Release, BackendError> {
-        let keys = [self.0.lock_key(name), self.0.tombstone_key(name, nonce)];
-        let arguments = [nonce.to_string(), milliseconds(TOMBSTONE)];
-        let script = self
-            .0
-            .connection
-            .script(&scripts::RELEASE, &keys, &arguments);
-        Ok(if script.await? {
+    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
+        let ReleaseRequest {
+            name,
+            nonce,
+            unclear,
+        } = request;
+        let keys = [self.0.lock_key(name), self.0.tombstone_key(name, *nonce)];
+        let arguments = [nonce.to_string(), milliseconds(TOMBSTONE), flag(*unclear)];
+        let connection = &self.0.connection;
+        let (released, refused): (bool, String) = connection
+            .script(&scripts::RELEASE, &keys, &arguments)
+            .await?;
+        if !refused.is_empty() && !self.0.is_publish_refused.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                error = refused,
+                "Redis refuses to wake the waiters of locks; they poll instead",
+            );
+        }
+        Ok(if released {
             Release::Released
         } else {
             Release::NotHeld
@@ -264,93 +283,20 @@ impl Backend for RedisBackend {
         self.0.connection.run(&redis::cmd("PING")).await
     }
 
-    fn attach(&self, _: Nudge) {}
+    fn attach(&self, nudge: Nudge) {
+        self.0.managers.attach(&nudge, || self.0.connection.open());
+    }
 
-    async fn close(&self) {
-        self.0.wake_ups.closed.cancel();
-        self.0.connection.close();
+    async fn detach(&self, nudge: &Nudge) {
+        self.0.managers.detach(nudge, || {
+            self.0.wake_ups.close();
+            self.0.connection.close();
+        });
     }
 }
 
-struct RedisContender {
-    redis: Arc<Redis>,
-    request: Request,
-    subscription: Option<Subscription>,
-    /// Whether a request may have acquired the lock.
-    may_hold: bool,
-}
-
-#[async_trait]
-impl Contender for RedisContender {
-    async fn attempt(&mut self) -> Result<Attempt, BackendError> {
-        // Connect first: if this fails, the request was never sent, and no release is needed.
-        self.redis.connection.connected().await?;
-        let previous = std::mem::replace(&mut self.may_hold, true);
-        let answer = self.redis.acquire(&self.request).await?;
-        let attempt = match answer.as_slice() {
-            [redis::Value::Int(1), token, source] => {
-                let token = redis::from_redis_value_ref::<i64>(token);
-                let source = redis::from_redis_value_ref::<String>(source);
-                return Ok(Attempt::Held(Grant {
-                    token: Token::new(token.map_err(|e| backend_error(e.into()))?),
-                    source: format!("redis:{}", source.map_err(|e| backend_error(e.into()))?)
-                        .into(),
-                    lease: self.request.lease,
-                }));
-            }
-            [redis::Value::Int(0), redis::Value::Int(left)] => Attempt::Busy {
-                ask_again: Some(self.ask_again(*left)),
-            },
-            [redis::Value::Int(-1)] => {
-                return Err(BackendError::permanent(
-                    "this acquisition was already released",
-                ));
-            }
-            other => {
-                let cause = format!("the acquire script returned an unexpected reply: {other:?}");
-                return Err(BackendError::permanent(cause));
-            }
-        };
-        // This answer is only about this request. An earlier one may still be on its way.
-        self.may_hold = previous;
-        Ok(attempt)
-    }
-
-    async fn wait(&mut self) -> Result<(), BackendError> {
-        if let Some(subscription) = &mut self.subscription {
-            subscription.message().await;
-            return Ok(());
-        }
-        let channel = self.redis.lock_key(&self.request.name);
-        let (subscription, confirmed) = self.redis.wake_ups.get().subscribe(&channel);
-        // Store the subscription before waiting: this future may be dropped while it waits.
-        let subscription = self.subscription.insert(subscription);
-        tokio::select! {
-            Ok(()) = confirmed => {}
-            // There is no confirmation while the connection is being opened. All waiters are woken
-            // when it is open.
-            () = subscription.message() => {}
-        }
-        Ok(())
-    }
-
-    fn may_have_left_something(&self) -> bool {
-        self.may_hold
-    }
-}
-
-impl RedisContender {
-    /// Returns when to ask again without a wake-up: after the lease, but no later than the
-    /// fallback.
-    ///
-    /// A random part spreads the waiters. A negative TTL belongs to a foreign key without expiry.
-    fn ask_again(&self, milliseconds_left: i64) -> Duration {
-        let fallback = jittered(self.redis.fallback);
-        let spread = Duration::from_millis(fastrand::u64(1..20));
-        u64::try_from(milliseconds_left).map_or(fallback, |left| {
-            (Duration::from_millis(left) + spread).min(fallback)
-        })
-    }
+fn flag(is_set: bool) -> String {
+    u8::from(is_set).to_string()
 }
 
 fn milliseconds(duration: Duration) -> String {

@@ -3,16 +3,15 @@
 //! Jobs arrive through a channel, which a `Drop` can use without a runtime. A job is repeated until
 //! the server has answered, for at most two leases.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::backend::Release;
+use crate::backend::{Release, ReleaseRequest};
+use crate::clock::Moment;
 use crate::error::LostReason;
-use crate::nonce::Nonce;
 use crate::queue::Turn;
 use crate::retry::Backoff;
 use crate::watchdog::WatchdogContext;
@@ -22,10 +21,11 @@ pub(crate) type Done = oneshot::Sender<Option<Release>>;
 
 #[derive(Debug)]
 pub(crate) struct ReleaseJob {
-    pub(crate) name: Arc<str>,
-    pub(crate) nonce: Nonce,
+    pub(crate) request: ReleaseRequest,
     /// The requested lease, or the remaining time of an extended one.
     pub(crate) lease: Duration,
+    /// When the work of a holder that lost its lock must have stopped.
+    pub(crate) not_before: Option<Moment>,
     /// Passed on to the next local waiter after the first attempt.
     pub(crate) turn: Option<Turn>,
     pub(crate) done: Option<Done>,
@@ -73,14 +73,18 @@ pub(crate) async fn run(context: WatchdogContext, mut commands: mpsc::UnboundedR
 
 async fn release(context: &WatchdogContext, job: ReleaseJob) {
     let ReleaseJob {
-        name,
-        nonce,
+        request,
         lease,
+        not_before,
         turn,
         done,
         metrics,
     } = job;
-    let report = |was_held| report(context, &name, metrics, was_held);
+    let name = &request.name;
+    let report = |was_held| report(context, name, metrics, was_held);
+    if let Some(moment) = not_before {
+        context.clock.sleep_until(moment).await;
+    }
     // Two leases: a late acquire request may take the lock for one more lease.
     let until = context.clock.now()
         + context
@@ -94,7 +98,7 @@ async fn release(context: &WatchdogContext, job: ReleaseJob) {
     let mut is_first = true;
     loop {
         let answer = tokio::select! {
-            answer = context.backend.release(&name, nonce) => Some(answer),
+            answer = context.backend.release(&request) => Some(answer),
             () = context.clock.sleep_until(until) => None,
         };
         let outcome = answer
@@ -140,10 +144,14 @@ fn report(context: &WatchdogContext, name: &str, metrics: Option<HoldMetrics>, w
         return;
     };
     if was_held {
-        context.hooks.released(label, held_for);
+        context
+            .hooks
+            .report(|hooks| hooks.released(label, held_for));
     } else {
         let reason = LostReason::Stolen;
-        context.hooks.lost(label, held_for, reason);
+        context
+            .hooks
+            .report(|hooks| hooks.lost(label, held_for, reason));
         tracing::warn!(
             lock = %name, held = ?held_for, reason = reason.name(),
             "a lock had been lost before it was released",

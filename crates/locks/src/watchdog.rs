@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::{Backend, Nudge, Renewal, Renewed};
 use crate::clock::{Clock, Moment};
 use crate::error::LostReason;
-use crate::hold::{DueTimes, Hold};
-use crate::metrics::LockHooks;
+use crate::hold::{Hold, RenewalKind};
+use crate::metrics::Hooks;
 
 /// The maximum number of locks per renewal request.
 const BATCH: usize = 100;
@@ -27,7 +27,7 @@ const JOIN_WITHIN: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(crate) struct Watchdog {
     schedule: Mutex<Schedule>,
-    /// Wakes the task when a new entry is due before all others.
+    /// Wakes the task when a new entry is due before its alarm.
     earlier: Notify,
     nudge: Arc<Notify>,
 }
@@ -36,6 +36,15 @@ pub(crate) struct Watchdog {
 struct Schedule {
     holds: HashMap<u64, (Arc<Hold>, DueTimes)>,
     due: BTreeSet<(Moment, u64, Due)>,
+    /// When the task will look at the schedule, if no entry wakes it earlier.
+    alarm: Option<Moment>,
+}
+
+/// When a hold must be checked and renewed.
+#[derive(Debug, Clone, Copy)]
+struct DueTimes {
+    deadline: Moment,
+    renewal: Option<Moment>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,7 +58,7 @@ enum Due {
 pub(crate) struct WatchdogContext {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) hooks: Arc<dyn LockHooks>,
+    pub(crate) hooks: Hooks,
 }
 
 impl Watchdog {
@@ -57,23 +66,35 @@ impl Watchdog {
         Nudge(Arc::clone(&self.nudge))
     }
 
-    pub(crate) fn insert(&self, hold: &Arc<Hold>, times: DueTimes) {
+    pub(crate) fn insert(&self, hold: &Arc<Hold>, renewal: Moment) {
+        let times = DueTimes {
+            deadline: hold.valid_until(),
+            renewal: hold.may_renew().then_some(renewal),
+        };
         let mut schedule = self.schedule();
         schedule.holds.insert(hold.id, (Arc::clone(hold), times));
         schedule.add(hold.id, times);
-        self.wake_if_first(&schedule, times);
+        self.wake_if_earlier(&schedule, times);
     }
 
-    /// Changes when a hold is due, if it is still watched.
-    pub(crate) fn reschedule(&self, id: u64, times: DueTimes) {
+    /// Notes the current deadline of a hold, if it is still watched, and when to renew it next.
+    /// Without `renewal`, that stays as it is.
+    pub(crate) fn reschedule(&self, id: u64, renewal: Option<Moment>) {
         let mut schedule = self.schedule();
-        let Some((_, old)) = schedule.holds.get_mut(&id) else {
+        let Some((hold, times)) = schedule.holds.get_mut(&id) else {
             return;
         };
-        let old = std::mem::replace(old, times);
+        let old = *times;
+        // Read under the mutex of the schedule: of two concurrent calls, the later one notes the
+        // later deadline.
+        times.deadline = hold.valid_until();
+        if let Some(moment) = renewal {
+            times.renewal = hold.may_renew().then_some(moment);
+        }
+        let times = *times;
         schedule.remove(id, old);
         schedule.add(id, times);
-        self.wake_if_first(&schedule, times);
+        self.wake_if_earlier(&schedule, times);
     }
 
     pub(crate) fn remove(&self, id: u64) {
@@ -110,49 +131,77 @@ impl Watchdog {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake_if_first(&self, schedule: &Schedule, times: DueTimes) {
+    fn wake_if_earlier(&self, schedule: &Schedule, times: DueTimes) {
         let first_due = times.renewal.unwrap_or(times.deadline).min(times.deadline);
-        if schedule
-            .due
-            .first()
-            .is_some_and(|(first, ..)| *first >= first_due)
-        {
+        // A lock that is used for a short time should not wake the task: it would have to set a timer
+        // for each.
+        if schedule.alarm.is_none_or(|alarm| first_due < alarm) {
             self.earlier.notify_one();
         }
     }
 
-    pub(crate) async fn run(self: Arc<Self>, context: WatchdogContext, stopped: CancellationToken) {
+    /// Watches until `stopped` is cancelled. If it ends for another reason, all locks are lost, and
+    /// `closed` is cancelled.
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        context: WatchdogContext,
+        stopped: CancellationToken,
+        closed: CancellationToken,
+    ) {
+        let _end = End {
+            watchdog: &self,
+            closed,
+        };
         loop {
-            let next = self.schedule().due.first().map(|(moment, ..)| *moment);
+            let next = {
+                let mut schedule = self.schedule();
+                schedule.alarm = schedule.due.first().map(|(moment, ..)| *moment);
+                schedule.alarm
+            };
             let alarm = async {
                 match next {
                     Some(moment) => context.clock.sleep_until(moment).await,
                     None => std::future::pending().await,
                 }
             };
-            let mut renewals = Vec::new();
             tokio::select! {
                 () = stopped.cancelled() => return,
                 () = self.earlier.notified() => {}
-                () = self.nudge.notified() => renewals = self.all(),
+                () = self.nudge.notified() => self.renew_all(&context, &self.all(), RenewalKind::Check),
                 () = alarm => {}
             }
             // A separate statement, so that the mutex is not locked during the loop.
             let passed = self.schedule().take_deadlines(context.clock.now());
             for hold in passed {
                 // `ended` checks the hold's own deadline, which may have moved since.
-                hold.ended();
+                if hold.ended().is_none() {
+                    self.reschedule(hold.id, None);
+                }
             }
-            renewals.extend(self.schedule().take_renewals(context.clock.now()));
-            for batch in renewals.chunks(BATCH) {
-                tokio::spawn(Arc::clone(&self).renew(context.clone(), batch.to_vec()));
-            }
+            let due = self.schedule().take_renewals(context.clock.now());
+            self.renew_all(&context, &due, RenewalKind::Regular);
+        }
+    }
+
+    fn renew_all(
+        self: &Arc<Self>,
+        context: &WatchdogContext,
+        holds: &[Arc<Hold>],
+        kind: RenewalKind,
+    ) {
+        for batch in holds.chunks(BATCH) {
+            tokio::spawn(Arc::clone(self).renew(context.clone(), batch.to_vec(), kind));
         }
     }
 
     /// Renews a batch of locks in one request. It stops waiting after a third of the shortest
     /// lease, which leaves time for another attempt.
-    async fn renew(self: Arc<Self>, context: WatchdogContext, batch: Vec<Arc<Hold>>) {
+    async fn renew(
+        self: Arc<Self>,
+        context: WatchdogContext,
+        batch: Vec<Arc<Hold>>,
+        kind: RenewalKind,
+    ) {
         let renewals: Vec<Renewal> = batch.iter().map(|hold| hold.renewal(None)).collect();
         let shortest = batch.iter().map(|hold| hold.grant.lease).min();
         let sent = context.clock.now();
@@ -165,17 +214,28 @@ impl Watchdog {
                 .ok(),
             () = timeout => None,
         };
-        context.hooks.renewed(
-            batch.len(),
-            context.clock.now().since(sent),
-            answers.is_some(),
-        );
+        let took = context.clock.now().since(sent);
+        context
+            .hooks
+            .report(|hooks| hooks.renewed(batch.len(), took, answers.is_some()));
         let answers = answers.unwrap_or_else(|| vec![Renewed::Unknown; batch.len()]);
         for (hold, answer) in batch.iter().zip(answers) {
-            if let Some(times) = hold.apply_renewal(sent, answer, true) {
-                self.reschedule(hold.id, times);
-            }
+            let next = hold.apply_renewal(sent, answer, kind);
+            self.reschedule(hold.id, next);
         }
+    }
+}
+
+/// Ends all holds when the watchdog ends: nothing renews them any more.
+struct End<'a> {
+    watchdog: &'a Watchdog,
+    closed: CancellationToken,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.closed.cancel();
+        self.watchdog.lose_all(LostReason::Shutdown);
     }
 }
 
@@ -240,5 +300,41 @@ impl Schedule {
         ids.filter_map(|id| self.holds.get(&id))
             .map(|(hold, _)| Arc::clone(hold))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::clock::TokioClock;
+    use crate::memory::MemoryServer;
+    use crate::{LockManager, LostReason};
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    /// The last renewal and an extension end at the same time. The renewal, with the earlier
+    /// deadline, is the last to note when the lock is due.
+    #[tokio::test(start_paused = true)]
+    async fn loss_is_noticed_after_concurrent_renewals() {
+        let server = MemoryServer::new(TokioClock::new());
+        let builder = LockManager::builder(server.client()).clock(TokioClock::new());
+        let manager = builder.lease(LEASE).build();
+        let guard = manager.lock("a").max_renewals(0).acquire().await.unwrap();
+        let watchdog = &manager.inner().watchdog;
+        let hold = watchdog.all().remove(0);
+        let stale = watchdog.schedule().holds[&hold.id].1;
+        guard.extend(LEASE * 2).await.unwrap();
+        {
+            let mut schedule = watchdog.schedule();
+            let noted = schedule.holds[&hold.id].1;
+            schedule.remove(hold.id, noted);
+            schedule.add(hold.id, stale);
+            schedule.holds.get_mut(&hold.id).unwrap().1 = stale;
+        }
+        // Not `lost`, which has a timer of its own.
+        let mut ended = hold.subscribe();
+        let ended = tokio::time::timeout(LEASE * 3, ended.wait_for(Option::is_some)).await;
+        assert_eq!(*ended.unwrap().unwrap(), Some(LostReason::MaxRenewals));
     }
 }

@@ -3,9 +3,8 @@
 //! *Guarantees:* exclusion between live sessions, in order of arrival; a fencing token that never
 //! goes back (the czxid of the node in the queue). *Costs:* two writes of the ensemble per lock,
 //! and three more if the name was not used recently, because its directory is created and removed;
-//! three round trips; one sync per batch of renewals, and one read per lock; one wake-up per
-//! handover, regardless of the number of waiters. *Fails when* the holder is paused for longer than
-//! its session. Two clients may then believe that they hold the lock, and only the token in the
+//! three round trips; one write per hundred renewals; one wake-up per handover, regardless of the
+//! number of waiters. *Fails when* the holder is paused for longer than its session. Two clients may then believe that they hold the lock, and only the token in the
 //! guarded write detects it. *Use when* ZooKeeper is available, fairness matters, or Redis might
 //! lose data.
 //!
@@ -13,20 +12,27 @@
 //! tokens survive the failure of a server as long as the ensemble keeps its quorum.
 //!
 //! All locks of a back end belong to one session. While the connection is lost, they are suspect.
-//! They are lost when the server reports the end of the session, or when the server has not
-//! answered for 90 % of the session timeout. The next acquisition then opens another session.
+//! They are lost when the server reports the end of the session, or when the ensemble has confirmed
+//! no write for about half of the session timeout. The next acquisition then opens another session.
+//!
+//! Renewals are writes, which need a quorum. A leader that was cut off from the others still answers
+//! reads and syncs for a while, although the others may have ended the session. The rest of the
+//! timeout is for a server that fails together with its client: the leader may have heard of that
+//! client some time before.
 //!
 //! Nodes: `<root>/<name>/_c_<nonce>-lock-<sequence>`, and `<root>/.source`. The directories of the
 //! names are container nodes, which the server removes when they are empty.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use zookeeper_client::Error;
+use zookeeper_client::{Error, MultiWriteError};
 
-use crate::backend::{Backend, Contender, Nudge, Properties, Release, Renewal, Renewed, Request};
+use crate::backend::{
+    Backend, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
+};
 use crate::error::{BackendError, LostReason};
 use crate::link::Link;
 use crate::nonce::Nonce;
@@ -59,8 +65,10 @@ impl ZooKeeperBuilder {
         self
     }
 
-    /// Sets the session timeout to request. Default: 10 s. The server may choose another one. The
-    /// session timeout is the lease of every lock.
+    /// Sets the session timeout to request. Default: 10 s. The server may choose another one.
+    ///
+    /// Other clients wait that long for the locks of a client that died. A lock counts as lost when
+    /// the ensemble has not answered for about half of the session timeout.
     pub fn session_timeout(mut self, timeout: Duration) -> Self {
         self.session_timeout = timeout;
         self
@@ -98,7 +106,7 @@ impl ZooKeeperBuilder {
                 timeout: self.session_timeout,
                 connect_limit: self.connect_limit,
                 response_limit: self.response_limit,
-                nudge: OnceLock::new(),
+                managers: Arc::default(),
                 link: Link::default(),
             }),
         })))
@@ -154,36 +162,23 @@ impl ZooKeeper {
         format!("{}/{}", self.sessions.root, names::element(name))
     }
 
-    /// Checks whether a place still exists. Returns `None` if the server does not answer.
-    async fn exists(&self, place: &Place) -> Option<Result<(), LostReason>> {
-        let session = &place.session;
+    /// Renews places of one session with one write. If a node is gone, checks each place alone.
+    async fn renew(&self, session: &Session, paths: &[&str]) -> Vec<Renewed> {
         match session.health() {
-            Health::Over => return Some(Err(LostReason::SessionExpired)),
-            Health::Disconnected => return None,
-            Health::Connected => {}
-        }
-        let Some(path) = place.path() else {
-            return Some(Err(LostReason::Stolen));
-        };
-        match session.ask(session.client.check_stat(&path)).await {
-            Ok(Some(stat)) if session.owns(&stat) => Some(Ok(())),
-            Ok(_) => Some(Err(LostReason::Stolen)),
-            Err(Error::SessionExpired) => Some(Err(LostReason::SessionExpired)),
-            Err(_) => None,
-        }
-    }
-
-    async fn renew(&self, nonce: Nonce, place: Option<&Place>) -> Renewed {
-        let Some(place) = place else {
-            return Renewed::Gone(LostReason::Stolen);
-        };
-        match self.exists(place).await {
-            Some(Ok(())) => Renewed::Held(place.session.timeout),
-            Some(Err(reason)) => {
-                self.places.remove(nonce);
-                Renewed::Gone(reason)
+            Health::Over => vec![Renewed::Gone(LostReason::SessionExpired); paths.len()],
+            Health::Disconnected => vec![Renewed::Unknown; paths.len()],
+            Health::Connected => {
+                let checked = session.check(paths).await;
+                match renewed(session, checked) {
+                    Renewed::Gone(LostReason::Stolen) if paths.len() > 1 => {
+                        let check = async |path: &&str| session.check(&[*path]).await;
+                        let checks = join_all(paths.iter().map(check)).await;
+                        let renewed = |checked| renewed(session, checked);
+                        checks.into_iter().map(renewed).collect()
+                    }
+                    all => vec![all; paths.len()],
+                }
             }
-            None => Renewed::Unknown,
         }
     }
 
@@ -201,7 +196,7 @@ impl ZooKeeper {
         self.places
             .change(nonce, |known| known.deletion_unclear = true);
         let session = &place.session;
-        match session.ask(session.client.delete(&path, None)).await {
+        match session.write(session.client.delete(&path, None)).await {
             Ok(()) => Ok(true),
             Err(Error::NoNode) => Ok(place.deletion_unclear),
             Err(Error::SessionExpired) => Ok(false),
@@ -223,16 +218,20 @@ async fn remove_unused(place: &Place) -> Result<(), BackendError> {
     }
 }
 
-/// Returns each connected session once.
-fn sessions_of<'a>(places: impl Iterator<Item = &'a Place>) -> Vec<&'a Arc<Session>> {
-    let mut sessions: Vec<&Arc<Session>> = Vec::new();
-    for Place { session, .. } in places {
-        let is_known = sessions.iter().any(|known| Arc::ptr_eq(known, session));
-        if !is_known && session.health() == Health::Connected {
-            sessions.push(session);
-        }
+/// The places of one session, with their indices in a request.
+struct Batch<'a> {
+    session: &'a Arc<Session>,
+    places: Vec<(usize, String)>,
+}
+
+/// The result of a check.
+fn renewed(session: &Session, checked: Result<(), MultiWriteError>) -> Renewed {
+    match checked.map_err(Error::from) {
+        Ok(()) => Renewed::Held(session.lease()),
+        Err(Error::NoNode) => Renewed::Gone(LostReason::Stolen),
+        Err(Error::SessionExpired) => Renewed::Gone(LostReason::SessionExpired),
+        Err(_) => Renewed::Unknown,
     }
-    sessions
 }
 
 #[async_trait]
@@ -258,27 +257,40 @@ impl Backend for ZooKeeperBackend {
     async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
         let place = |renewal: &Renewal| self.0.places.get(renewal.nonce);
         let places: Vec<_> = renewals.iter().map(place).collect();
-        let sessions = sessions_of(places.iter().flatten());
-        let reads = renewals.iter().zip(&places);
-        let reads = reads.map(|(renewal, place)| self.0.renew(renewal.nonce, place.as_ref()));
-        // All requests are sent before the first answer arrives, and a session answers in order:
-        // first the sync with the leader, then the reads.
-        let (synced, renewed) = tokio::join!(
-            join_all(sessions.iter().map(|session| session.sync())),
-            join_all(reads),
-        );
-        let is_synced = |place: &Place| {
-            let mut synced = sessions.iter().zip(&synced);
-            synced.any(|(session, synced)| synced.is_ok() && Arc::ptr_eq(session, &place.session))
-        };
-        let checked = |(renewed, place): (Renewed, &Option<Place>)| match (renewed, place) {
-            (Renewed::Held(_), Some(place)) if !is_synced(place) => Renewed::Unknown,
-            _ => renewed,
-        };
-        Ok(renewed.into_iter().zip(&places).map(checked).collect())
+        // Normally all belong to the current session.
+        let mut batches: Vec<Batch<'_>> = Vec::new();
+        let mut renewed = vec![Renewed::Gone(LostReason::Stolen); renewals.len()];
+        for (index, place) in places.iter().enumerate() {
+            let Some((place, path)) = place.as_ref().and_then(|p| Some((p, p.path()?))) else {
+                continue;
+            };
+            let session = &place.session;
+            let mut known = batches.iter_mut();
+            match known.find(|batch| Arc::ptr_eq(batch.session, session)) {
+                Some(batch) => batch.places.push((index, path)),
+                None => batches.push(Batch {
+                    session,
+                    places: vec![(index, path)],
+                }),
+            }
+        }
+        for Batch { session, places } in batches {
+            let paths: Vec<_> = places.iter().map(|(_, path)| path.as_str()).collect();
+            let answers = self.0.renew(session, &paths).await;
+            for ((index, _), answer) in places.into_iter().zip(answers) {
+                renewed[index] = answer;
+            }
+        }
+        for (renewal, renewed) in renewals.iter().zip(&renewed) {
+            if matches!(renewed, Renewed::Gone(_)) {
+                self.0.places.remove(renewal.nonce);
+            }
+        }
+        Ok(renewed)
     }
 
-    async fn release(&self, _name: &str, nonce: Nonce) -> Result<Release, BackendError> {
+    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
+        let nonce = request.nonce;
         let Some(place) = self.0.places.get(nonce) else {
             return Ok(Release::NotHeld);
         };
@@ -295,18 +307,16 @@ impl Backend for ZooKeeperBackend {
         })
     }
 
-    async fn verify(&self, _name: &str, nonce: Nonce) -> Result<bool, BackendError> {
-        let Some(place) = self.0.places.get(nonce) else {
-            return Ok(false);
+    async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
+        let renewal = Renewal {
+            name: name.into(),
+            nonce,
+            lease: Duration::ZERO,
         };
-        let (synced, exists) = tokio::join!(place.session.sync(), self.0.exists(&place));
-        match exists {
-            Some(Ok(())) => synced.map(|()| true).map_err(backend_error),
-            Some(Err(_)) => {
-                self.0.places.remove(nonce);
-                Ok(false)
-            }
-            None => Err(disconnected()),
+        match self.renew(&[renewal]).await?[..] {
+            [Renewed::Held(_)] => Ok(true),
+            [Renewed::Gone(_)] => Ok(false),
+            _ => Err(disconnected()),
         }
     }
 
@@ -320,20 +330,23 @@ impl Backend for ZooKeeperBackend {
     }
 
     fn attach(&self, nudge: Nudge) {
-        // A back end serves one manager. The locks of a second one are renewed at the regular times
-        // only.
-        let _ = self.0.sessions.nudge.set(nudge);
+        let sessions = &self.0.sessions;
+        sessions.managers.attach(&nudge, || sessions.link.open());
     }
 
-    async fn close(&self) {
-        self.0.places.clear();
-        let Some(session) = self.0.sessions.link.close() else {
+    async fn detach(&self, nudge: &Nudge) {
+        let sessions = &self.0.sessions;
+        let session = sessions.managers.detach(nudge, || {
+            self.0.places.clear();
+            sessions.link.close()
+        });
+        let Some(session) = session.flatten() else {
             return;
         };
         let mut states = session.client.state_watcher();
         // Dropping the last client closes the session. Wait until the server has been told.
         drop(session);
         let closed = async { while !states.changed().await.is_terminated() {} };
-        let _ = tokio::time::timeout(self.0.sessions.response_limit, closed).await;
+        let _ = tokio::time::timeout(sessions.response_limit, closed).await;
     }
 }

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use url::Url;
 
 mod certificates;
+mod ensemble;
 mod fresh;
 mod pgbouncer;
 mod private_server;
@@ -22,6 +23,7 @@ mod supervisor;
 mod zookeeper;
 
 pub use certificates::Certificates;
+pub use ensemble::ZooKeeperEnsemble;
 pub use fresh::{
     TestDatabase, TestRedis, TestZooKeeper, fresh_database, fresh_redis, fresh_zookeeper,
 };

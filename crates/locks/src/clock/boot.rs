@@ -3,13 +3,13 @@
 //! Tokio's timers do not advance while the machine is suspended, so a guard would learn of its loss
 //! a whole lease too late. Instead, one thread per process waits on a `timerfd` of the boot clock.
 //! The thread starts with the first sleep. A runtime whose workers are all blocked does not delay
-//! it.
+//! it. While the process has no free file for the `timerfd`, the thread polls the clock.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -59,76 +59,112 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        // Do not start the thread for a sleep that was never polled.
-        if let Some(timer) = LazyLock::get(&TIMER) {
-            timer.sleepers().remove(&self.key);
-        }
+        TIMER.state().sleepers.remove(&self.key);
     }
 }
 
-static TIMER: LazyLock<Timer> = LazyLock::new(Timer::start);
+static TIMER: Timer = Timer {
+    state: Mutex::new(State {
+        sleepers: BTreeMap::new(),
+        is_running: false,
+        alarm: None,
+    }),
+    earlier: Condvar::new(),
+};
+
+/// How often the clock is polled without a `timerfd`.
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 struct Timer {
-    alarm: OwnedFd,
-    sleepers: Mutex<BTreeMap<(Moment, u64), Waker>>,
+    state: Mutex<State>,
+    /// Wakes a thread that polls.
+    earlier: Condvar,
+}
+
+struct State {
+    sleepers: BTreeMap<(Moment, u64), Waker>,
+    is_running: bool,
+    /// `None` until the thread has created it. It is never closed.
+    alarm: Option<Arc<OwnedFd>>,
 }
 
 impl Timer {
-    fn start() -> Self {
-        std::thread::Builder::new()
-            .name("lock-timer".to_owned())
-            .spawn(|| TIMER.run())
-            .expect("a thread can be started");
-        Self {
-            alarm: timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)
-                .expect("Linux has timers on the boot clock"),
-            sleepers: Mutex::default(),
-        }
-    }
-
-    fn sleepers(&self) -> MutexGuard<'_, BTreeMap<(Moment, u64), Waker>> {
-        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake_at(&self, key: (Moment, u64), waker: Waker) {
-        let mut sleepers = self.sleepers();
-        sleepers.insert(key, waker);
-        if sleepers.keys().next() == Some(&key) {
+        let mut state = self.state();
+        if !state.is_running {
+            let thread = std::thread::Builder::new().name("lock-timer".to_owned());
+            if let Err(error) = thread.spawn(|| TIMER.run()) {
+                tracing::error!(%error, "the timer thread of the locks cannot be started");
+                drop(state);
+                // The sleep checks the clock itself until a thread can be started.
+                return waker.wake();
+            }
+            state.is_running = true;
+        }
+        state.sleepers.insert(key, waker);
+        if state.sleepers.keys().next() == Some(&key) {
             // This wakes the thread even if the moment has just passed.
-            self.set_alarm(key.0);
+            state.set_alarm();
+            self.earlier.notify_one();
         }
     }
 
-    fn set_alarm(&self, moment: Moment) {
+    fn run(&self) {
+        let mut is_warned = false;
+        loop {
+            let mut state = self.state();
+            if state.alarm.is_none() {
+                match timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC) {
+                    Ok(alarm) => state.alarm = Some(Arc::new(alarm)),
+                    Err(error) if !is_warned => {
+                        tracing::warn!(%error, "no timer for locks; polling the clock");
+                        is_warned = true;
+                    }
+                    Err(_) => {}
+                }
+            }
+            let later = state.sleepers.split_off(&(BootClock.now(), u64::MAX));
+            let due = std::mem::replace(&mut state.sleepers, later);
+            if !due.is_empty() {
+                drop(state);
+                due.into_values().for_each(Waker::wake);
+                continue;
+            }
+            state.set_alarm();
+            if let Some(alarm) = state.alarm.clone() {
+                drop(state);
+                // If a signal interrupts the read, the loop only checks once too often.
+                let _ = rustix::io::read(&*alarm, &mut [0_u8; 8]);
+            } else if state.sleepers.is_empty() {
+                drop(self.earlier.wait(state));
+            } else {
+                drop(self.earlier.wait_timeout(state, POLL_EVERY));
+            }
+        }
+    }
+}
+
+impl State {
+    /// Sets the `timerfd`, if there is one, to the first sleeper.
+    fn set_alarm(&self) {
+        let (Some(alarm), Some((moment, _))) = (&self.alarm, self.sleepers.keys().next()) else {
+            return;
+        };
         // A value of zero would disarm the timer.
         let at = moment.since_start().max(Duration::from_nanos(1));
-        let alarm = Itimerspec {
+        let value = Itimerspec {
             it_interval: Timespec::default(),
             it_value: Timespec::try_from(at).unwrap_or(Timespec {
                 tv_sec: i64::MAX,
                 tv_nsec: 0,
             }),
         };
-        timerfd_settime(&self.alarm, TimerfdTimerFlags::ABSTIME, &alarm)
+        timerfd_settime(&**alarm, TimerfdTimerFlags::ABSTIME, &value)
             .expect("the timer and the time are valid");
-    }
-
-    fn run(&self) {
-        loop {
-            // If a signal interrupts the read, the loop only checks once too often.
-            let _ = rustix::io::read(&self.alarm, &mut [0_u8; 8]);
-            let due = {
-                let mut sleepers = self.sleepers();
-                // The largest key that can be due: everything after it is later.
-                let later = sleepers.split_off(&(BootClock.now(), u64::MAX));
-                let due = std::mem::replace(&mut *sleepers, later);
-                if let Some(&(next, _)) = sleepers.keys().next() {
-                    self.set_alarm(next);
-                }
-                due
-            };
-            due.into_values().for_each(Waker::wake);
-        }
     }
 }
 
@@ -147,7 +183,7 @@ mod tests {
             () = late => panic!("the later sleep ended first"),
             () = early => assert!(BootClock.now() >= start + Duration::from_millis(20)),
         }
-        assert!(TIMER.sleepers().is_empty());
+        assert!(TIMER.state().sleepers.is_empty());
     }
 
     #[tokio::test]

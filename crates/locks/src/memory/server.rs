@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 
 use crate::clock::Clock;
+use crate::managers::Managers;
 use crate::nonce::Nonce;
 use crate::table::Table;
 use crate::token::Token;
@@ -42,7 +43,10 @@ pub(super) enum Fate {
 pub(super) struct Server {
     pub(super) table: Table,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) source: Arc<str>,
+    /// Every client, to cause renewals.
+    pub(super) managers: Managers,
+    /// The id under which tokens are issued. Lost with the data.
+    source: Mutex<Option<String>>,
     /// The acquisitions that were released before their request arrived. That request gets no lock.
     tombstones: Mutex<HashSet<Nonce>>,
     faults: Mutex<Faults>,
@@ -63,7 +67,8 @@ impl MemoryServer {
         Self(Arc::new(Server {
             table: Table::default(),
             clock: Arc::new(clock),
-            source: format!("memory:{}", Nonce::random()).into(),
+            managers: Managers::default(),
+            source: Mutex::default(),
             tombstones: Mutex::default(),
             faults: Mutex::default(),
             paused: watch::Sender::new(false),
@@ -115,9 +120,17 @@ impl MemoryServer {
         self.0.table.expire(name);
     }
 
-    /// Forgets all locks, like a restart without persistence.
+    /// Forgets all data, like a restart without persistence: the locks, the source of their tokens,
+    /// and which acquisitions were released. Tokens still grow, because they come from the clock.
     pub fn forget_all(&self) {
         self.0.table.clear();
+        self.0.tombstones().clear();
+        *self.0.stored_source() = None;
+    }
+
+    /// Makes all managers renew their locks now, as after a reconnect.
+    pub fn cause_renewals(&self) {
+        self.0.managers.nudge_all();
     }
 
     /// Returns the number of held locks.
@@ -139,6 +152,20 @@ impl Server {
         let mut paused = self.paused.subscribe();
         // The sender lives in `self`, so this cannot fail.
         let _ = paused.wait_for(|paused| !paused).await;
+    }
+
+    /// Returns the id under which tokens are issued. A client without a fixed id gives its candidate
+    /// only to a server that has none.
+    pub(super) fn source(&self, candidate: String, is_fixed: bool) -> String {
+        let mut source = self.stored_source();
+        if is_fixed {
+            *source = Some(candidate.clone());
+        }
+        source.get_or_insert(candidate).clone()
+    }
+
+    fn stored_source(&self) -> MutexGuard<'_, Option<String>> {
+        self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn add_tombstone(&self, nonce: Nonce) {

@@ -71,7 +71,11 @@ impl Connection {
         }
     }
 
-    /// Closes the connection for good.
+    pub(super) fn open(&self) {
+        self.link.open();
+    }
+
+    /// Closes the connection until [`open`](Self::open).
     pub(super) fn close(&self) {
         drop(self.link.close());
     }

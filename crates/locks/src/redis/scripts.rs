@@ -21,7 +21,7 @@ impl Script {
 }
 
 /// `KEYS`: lock, last token, tombstone, source. `ARGV`: nonce, lease in ms, lifetime of the last
-/// token in ms, random id for a server that has no source.
+/// token in ms, id for a server that has no source, 1 if that id replaces another one.
 ///
 /// Returns `{1, token, source}`, `{0, remaining ms}` if the lock is busy, or `{-1}` if this nonce
 /// was already released.
@@ -29,12 +29,14 @@ impl Script {
 /// The token is the time in µs, or the last token plus one if the clock went back. It therefore
 /// grows even if the last token was forgotten, evicted or lost in a failover. A counter would start
 /// again. A double represents the value exactly until the year 2255.
+///
+/// A repeated request never shortens the lease, because it may arrive late.
 pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local function source()
   local id = redis.call('GET', KEYS[4])
-  if not id then
+  if not id or (ARGV[5] == '1' and id ~= ARGV[4]) then
     id = ARGV[4]
     redis.call('SET', KEYS[4], id)
   end
@@ -44,7 +46,9 @@ if redis.call('EXISTS', KEYS[3]) == 1 then return {-1} end
 local value = redis.call('GET', KEYS[1])
 if value then
   if string.sub(value, 1, 32) ~= ARGV[1] then return {0, redis.call('PTTL', KEYS[1])} end
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  end
   return {1, string.sub(value, 33), source()}
 end
 local time = redis.call('TIME')
@@ -82,22 +86,23 @@ return held
     )
 });
 
-/// `KEYS`: lock, tombstone. `ARGV`: nonce, lifetime of the tombstone in ms. Returns 1 if the nonce
-/// held the lock, else 0.
+/// `KEYS`: lock, tombstone. `ARGV`: nonce, lifetime of the tombstone in ms, 1 if an acquire request
+/// was not answered. Returns whether the nonce held the lock, and why no waiter could be woken.
 ///
-/// The channel that wakes waiters has the name of the lock. If the nonce does not hold the lock,
-/// its acquire request may still be on its way over another connection. The tombstone stops it.
+/// The channel that wakes waiters has the name of the lock. The user may have no right to it. If the
+/// nonce does not hold the lock, or an acquire request was not answered, that request may still be
+/// on its way over another connection. The tombstone stops it.
 pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local value = redis.call('GET', KEYS[1])
-if value and string.sub(value, 1, 32) == ARGV[1] then
-  redis.call('DEL', KEYS[1])
-  redis.call('PUBLISH', KEYS[1], '')
-  return 1
-end
-redis.call('SET', KEYS[2], '', 'PX', ARGV[2])
-return 0
+local held = value and string.sub(value, 1, 32) == ARGV[1]
+if not held or ARGV[3] == '1' then redis.call('SET', KEYS[2], '', 'PX', ARGV[2]) end
+if not held then return {0, ''} end
+redis.call('DEL', KEYS[1])
+local woken = redis.pcall('PUBLISH', KEYS[1], '')
+if type(woken) == 'table' and woken.err then return {1, woken.err} end
+return {1, ''}
 ",
     )
 });

@@ -11,6 +11,7 @@ use super::names::{in_order, place_prefix};
 use super::places::Place;
 use super::session::{Health, Session, backend_error, disconnected};
 use crate::backend::{Attempt, Contender, Grant, Request};
+use crate::clock::Moment;
 use crate::error::BackendError;
 use crate::token::Token;
 
@@ -27,6 +28,7 @@ pub(super) struct ZooKeeperContender {
 impl Contender for ZooKeeperContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
         let mut place = self.place().await?;
+        let begin = place.session.clock.now();
         if place.session.health() == Health::Disconnected {
             return Err(disconnected());
         }
@@ -38,7 +40,7 @@ impl Contender for ZooKeeperContender {
             Some(node) => node,
             None => self.find_or_create(&mut place).await?,
         };
-        self.position(&place, &node, source).await
+        self.position(&place, &node, source, begin).await
     }
 
     async fn wait(&mut self) -> Result<(), BackendError> {
@@ -58,6 +60,11 @@ impl Contender for ZooKeeperContender {
 
     fn may_have_left_something(&self) -> bool {
         self.zookeeper.places.get(self.request.nonce).is_some()
+    }
+
+    /// A server executes the requests of a session in order, so none arrives after the release.
+    fn has_unanswered_attempt(&self) -> bool {
+        false
     }
 }
 
@@ -108,6 +115,7 @@ impl ZooKeeperContender {
         place: &Place,
         node: &str,
         source: Arc<str>,
+        begin: Moment,
     ) -> Result<Attempt, BackendError> {
         let session = &place.session;
         let path = format!("{}/{node}", place.directory);
@@ -132,10 +140,19 @@ impl ZooKeeperContender {
             ));
         };
         if position == 0 {
+            // The reads may come from a server that has lost its leader. Only a write proves that
+            // the session lives; normally it is the creation of the node.
+            let lease = if let Some(rest) = session.rest_of_lease(begin) {
+                rest
+            } else {
+                let checked = session.check(&[&path]).await;
+                checked.map_err(|error| backend_error(error.into()))?;
+                session.lease()
+            };
             return Ok(Attempt::Held(Grant {
                 token: Token::new(stat.czxid),
                 source,
-                lease: session.timeout,
+                lease,
             }));
         }
         self.predecessor = Some(format!("{}/{}", place.directory, order[position - 1]));
@@ -180,7 +197,7 @@ async fn create(place: &Place, prefix: &str) -> Result<String, Error> {
     for _ in 0..TRIES {
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         match session
-            .ask(session.client.create(&path, &[], &options))
+            .write(session.client.create(&path, &[], &options))
             .await
         {
             Ok((_, sequence)) => return Ok(format!("{prefix}{sequence}")),

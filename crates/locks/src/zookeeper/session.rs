@@ -3,22 +3,33 @@
 //! This module only knows whether a session is connected, disconnected or over. Renewals and
 //! deadlines decide whether its locks are still held.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
-use zookeeper_client::{Acls, Client, CreateMode, Error, SessionState};
+use zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError, SessionState};
 
-use crate::backend::Nudge;
+use crate::clock::{Clock, Moment, default_clock};
 use crate::error::BackendError;
 use crate::link::Link;
+use crate::managers::Managers;
 use crate::nonce::Nonce;
+
+const ANY_VERSION: i32 = -1;
+
+/// A server that is silent for this part of the session timeout is replaced by another one. The
+/// client library then pings a silent server after three eighths of that, so after less than a tenth
+/// of the session timeout.
+const SILENCE: u32 = 5;
 
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) client: Client,
     /// The timeout that the server granted.
     pub(super) timeout: Duration,
+    pub(super) clock: Arc<dyn Clock>,
+    /// When the last write that the ensemble has confirmed was sent.
+    confirmed: Mutex<Moment>,
     source: OnceCell<Arc<str>>,
     response_limit: Duration,
 }
@@ -58,8 +69,53 @@ impl Session {
         answer.unwrap_or(Err(Error::Timeout))
     }
 
-    /// Makes the following reads reflect what the leader knows now. A server that lost its leader
-    /// would answer reads alone, although the leader may have ended the session.
+    /// How long after a confirmed write its session is known to live: three fifths of the timeout.
+    ///
+    /// The leader ends a session. It knows of the requests to another server from that server's
+    /// answers to its pings, every half tick. If that server fails, its last answer counts. Half a
+    /// tick is at most a quarter of the timeout, and normally a tenth. The client may have sent
+    /// nothing for a tenth of the timeout before that; see `SILENCE`.
+    pub(super) fn lease(&self) -> Duration {
+        self.timeout * 3 / 5
+    }
+
+    /// Returns the rest at `now` of the lease since the last confirmed write, if it is at least half
+    /// of it.
+    pub(super) fn rest_of_lease(&self, now: Moment) -> Option<Duration> {
+        let rest = self.lease().checked_sub(now.since(*self.confirmed()))?;
+        (rest >= self.lease() / 2).then_some(rest)
+    }
+
+    /// Sends a write. If the ensemble executes it, the session lives.
+    pub(super) async fn write<T, E: From<Error>>(
+        &self,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let sent = self.clock.now();
+        let answer = tokio::time::timeout(self.response_limit, request).await;
+        let output = answer.map_err(|_| E::from(Error::Timeout))??;
+        let mut confirmed = self.confirmed();
+        *confirmed = (*confirmed).max(sent);
+        Ok(output)
+    }
+
+    /// Checks with one write of the ensemble that all these nodes exist. A leader that was replaced
+    /// cannot confirm it.
+    pub(super) async fn check(&self, paths: &[&str]) -> Result<(), MultiWriteError> {
+        let mut writer = self.client.new_multi_writer();
+        for path in paths {
+            writer.add_check_version(path, ANY_VERSION)?;
+        }
+        self.write(writer.commit()).await.map(drop)
+    }
+
+    fn confirmed(&self) -> std::sync::MutexGuard<'_, Moment> {
+        self.confirmed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the server ask the leader for what it does not know yet.
     pub(super) async fn sync(&self) -> Result<(), Error> {
         self.ask(self.client.sync("/")).await
     }
@@ -96,7 +152,7 @@ pub(super) struct Sessions {
     pub(super) timeout: Duration,
     pub(super) connect_limit: Duration,
     pub(super) response_limit: Duration,
-    pub(super) nudge: OnceLock<Nudge>,
+    pub(super) managers: Arc<Managers>,
     pub(super) link: Link<Arc<Session>>,
 }
 
@@ -112,8 +168,11 @@ impl Sessions {
     }
 
     async fn connect(&self) -> Result<Arc<Session>, Error> {
+        let clock = default_clock();
+        let sent = clock.now();
         let connector = Client::connector()
             .with_session_timeout(self.timeout)
+            .with_connection_timeout(self.timeout / SILENCE)
             .with_fail_eagerly();
         let connect = connector.connect(&self.cluster);
         let connected = tokio::time::timeout(self.connect_limit, connect).await;
@@ -122,6 +181,8 @@ impl Sessions {
         Ok(Arc::new(Session {
             timeout: client.session_timeout(),
             client,
+            clock,
+            confirmed: Mutex::new(sent),
             source: OnceCell::new(),
             response_limit: self.response_limit,
         }))
@@ -130,15 +191,13 @@ impl Sessions {
     /// Triggers a renewal of all locks when the state of the session changes. The renewals then
     /// detect locks that are suspect or lost.
     fn watch(&self, client: &Client) {
-        let Some(nudge) = self.nudge.get().cloned() else {
-            return;
-        };
+        let managers = Arc::clone(&self.managers);
         let mut states = client.state_watcher();
         tokio::spawn(async move {
             loop {
                 let state = states.changed().await;
                 tracing::debug!(%state, "the ZooKeeper session changed its state");
-                nudge.renew_now();
+                managers.nudge_all();
                 if state.is_terminated() {
                     return;
                 }

@@ -1,7 +1,9 @@
 //! Tests of the guarantees of locks on every back end, including faults of real servers.
 
+mod clock;
 mod contract;
 mod leftovers;
+mod losses;
 mod messages;
 mod model;
 mod processes;

@@ -11,7 +11,7 @@ use stocklock_testkit::assert_matches;
 use stocklock_testkit::run::rng;
 use tokio::time::{Instant, sleep};
 
-use crate::rig::{Counts, eventually, lost_reason};
+use crate::rig::{Counts, eventually};
 
 const LEASE: Duration = Duration::from_secs(10);
 const RESPONSE: Duration = Duration::from_secs(1);
@@ -136,7 +136,8 @@ async fn renewal_that_arrives_after_loss_is_ignored() {
         "{late:?}"
     );
     server.resume();
-    sleep(Duration::from_millis(100)).await;
+    // The release is sent after the safety margin.
+    sleep(LEASE / 10 + Duration::from_millis(100)).await;
     assert_eq!(guard.state(), LockState::Lost(LostReason::Expired));
     assert_eq!(server.held(), 0);
     let outcome = guard.release().await;
@@ -230,14 +231,17 @@ async fn loss_found_at_release_is_counted_without_a_waiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn run_reports_loss_found_at_release() {
+async fn run_returns_output_and_loss_found_at_release() {
     let server = server();
     let run = manager(&server).lock("gone").run(async |guard| {
         server.expire("gone");
         guard.check().unwrap();
+        42
     });
-    let reason = lost_reason(&run.await.unwrap_err());
-    assert_eq!(reason, Some(LostReason::Stolen));
+    let ran = run.await.unwrap();
+    let reason = LostReason::Stolen;
+    assert_matches!(ran.release, ReleaseOutcome::AlreadyLost { reason: found, .. } if *found == reason);
+    assert_eq!(ran.output, 42);
 }
 
 /// If the server never answers, `acquire` takes the wait limit, and `try_acquire` the response

@@ -10,7 +10,7 @@ use stocklock_locks::{LockManager, Nonce};
 use stocklock_testkit::ports::free_port;
 
 use crate::rig::redis::RedisRig;
-use crate::rig::{Rig, RigExt};
+use crate::rig::{Rig, RigExt, released};
 
 mod refusals;
 mod wakeups;
@@ -78,7 +78,7 @@ async fn acquire_that_arrives_after_its_release_takes_nothing() {
     let rig = RedisRig::start().await;
     let backend = rig.backend();
     let nonce = Nonce::random();
-    backend.release("late", nonce).await.unwrap();
+    backend.release(&released("late", nonce)).await.unwrap();
     let request = Request {
         name: "late".into(),
         nonce,
@@ -107,6 +107,63 @@ async fn renewal_with_shorter_lease_keeps_the_longer_one() {
     assert!(Duration::from_millis(left) > long / 2, "{left} ms");
 }
 
+/// A first attempt may arrive after the holder has extended its lease.
+#[tokio::test]
+async fn late_attempt_keeps_longer_lease() {
+    let rig = RedisRig::start().await;
+    let (backend, nonce) = (rig.backend(), Nonce::random());
+    let (name, long) = (Arc::<str>::from("long"), Duration::from_mins(1));
+    let request = Request {
+        name: Arc::clone(&name),
+        nonce,
+        lease: rig.lease(),
+    };
+    let mut contender = backend.contender(request);
+    contender.attempt().await.unwrap();
+    let lease = long;
+    let renewed = backend.renew(&[Renewal { name, nonce, lease }]).await;
+    assert!(matches!(renewed.unwrap()[..], [Renewed::Held(_)]));
+    contender.attempt().await.unwrap();
+    let left: u64 = run(&mut rig.direct().await, "PTTL lock{long}").await;
+    assert!(Duration::from_millis(left) > long / 2, "{left} ms");
+}
+
+/// Redis loses its data. Tokens that this process compares must stay comparable.
+#[tokio::test]
+async fn source_outlives_loss_of_data() {
+    let rig = RedisRig::start().await;
+    let manager = rig.manager();
+    let source = async || {
+        let guard = manager.lock("fenced").acquire().await.unwrap();
+        let source = guard.source().to_owned();
+        guard.release().await;
+        source
+    };
+    // Another process gave the server its id.
+    token(&rig.manager(), "other").await;
+    let before = source().await;
+    run::<String>(&mut rig.direct().await, "FLUSHALL").await;
+    assert_eq!(source().await, before);
+}
+
+/// A client that has never seen the old id takes part.
+#[tokio::test]
+async fn fixed_source_is_the_same_for_all_clients() {
+    let rig = RedisRig::start().await;
+    token(&rig.manager(), "other").await;
+    for _ in 0..2 {
+        let builder = RedisBackend::builder(&rig.url()).source("shop");
+        let manager = LockManager::new(builder.build().unwrap());
+        let guard = manager.lock("fenced").acquire().await.unwrap();
+        assert_eq!(guard.source(), "redis:shop");
+        guard.release().await;
+        let guard = rig.manager().lock("fenced").acquire().await.unwrap();
+        assert_eq!(guard.source(), "redis:shop");
+        guard.release().await;
+        run::<String>(&mut rig.direct().await, "FLUSHALL").await;
+    }
+}
+
 #[tokio::test]
 async fn ping_writes_nothing() {
     let rig = RedisRig::start().await;
@@ -126,7 +183,6 @@ async fn eviction_policy_causes_warning() {
     for policy in ["volatile-lru", "noeviction"] {
         assert!(warning.contains(policy), "{warning}");
     }
-    backend.close().await;
 }
 
 /// Checks the costs in the documentation: one round trip to acquire, one to release.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use stocklock_locks::backend::Backend;
+use stocklock_locks::backend::{Backend, ReleaseRequest};
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::metrics::LockHooks;
-use stocklock_locks::{LockError, LockGuard, LockManager, LostReason, ManagerBuilder};
+use stocklock_locks::{LockError, LockGuard, LockManager, LostReason, ManagerBuilder, Nonce};
 pub(crate) use stocklock_testkit::eventually;
 
 pub(crate) mod local;
@@ -20,14 +20,14 @@ pub(crate) mod zookeeper;
 /// A lock server for one test, and its clients.
 #[async_trait]
 pub(crate) trait Rig: Send + Sync {
-    /// The lease to test with. On ZooKeeper, the session timeout.
+    /// The lease to test with. On ZooKeeper, three fifths of the session timeout.
     const LEASE: Duration;
     /// The maximum duration of an operation that does not have to wait.
     const MOMENT: Duration;
     /// The step by which cancel tests increase the time before a drop.
     const STEP: Duration;
 
-    type Backend: Backend;
+    type Backend: Backend + Clone;
     type Clock: Clock;
 
     /// Creates a client. Each client stands for one process.
@@ -183,6 +183,15 @@ pub(crate) async fn use_lock(manager: &LockManager, name: &str) {
 /// Acquires a lock if it is free.
 pub(crate) async fn try_lock(manager: &LockManager, name: &str) -> Option<LockGuard> {
     manager.lock(name).try_acquire().await.unwrap()
+}
+
+/// The release of an acquisition whose attempts were all answered.
+pub(crate) fn released(name: &str, nonce: Nonce) -> ReleaseRequest {
+    ReleaseRequest {
+        name: name.into(),
+        nonce,
+        unclear: false,
+    }
 }
 
 /// The reason of a [`LockError::Lost`].

@@ -15,6 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use zookeeper_client::Error;
 
+mod ensemble;
+
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{Faults, Rig, RigExt, eventually, try_lock, use_lock};
 
@@ -238,10 +240,10 @@ async fn free_lock_costs_two_writes() {
     assert_eq!((new, known), (4, 2));
 }
 
-/// A renewal sends a sync, which only the leader can answer, and one read per lock. A server
-/// without its leader would still answer the reads, although the leader may have ended the session.
+/// A renewal is one write, which needs a quorum. A server without its leader would still answer
+/// reads, although the leader may have ended the session.
 #[tokio::test]
-async fn renewal_syncs_once_and_reads_each_lock() {
+async fn renewal_of_several_locks_is_one_write() {
     let rig = ZooKeeperRig::start_private().await;
     let backend = rig.zookeeper();
     let nonces = ["a", "b", "c"].map(|name| (Arc::<str>::from(name), Nonce::random()));
@@ -268,13 +270,27 @@ async fn renewal_syncs_once_and_reads_each_lock() {
         assert!(renewed.iter().all(is_held), "{renewed:?}");
         packets = packets.min(rig.counter("zk_packets_received").await - before - 1);
     }
-    assert_eq!(packets, 4);
+    assert_eq!(packets, 1);
+    // One lock is gone. The others are still renewed.
+    rig.take_away("b").await;
+    let renewed = backend.renew(&renewals).await.unwrap();
+    assert!(
+        matches!(
+            renewed[..],
+            [
+                Renewed::Held(_),
+                Renewed::Gone(LostReason::Stolen),
+                Renewed::Held(_)
+            ]
+        ),
+        "{renewed:?}"
+    );
 }
 
-/// Forwards connections to `server`. Each answer to a sync becomes an error, as from a server that
-/// has lost its leader and still answers reads.
+/// Forwards connections to `server`. Each answer to a transaction of several operations becomes an
+/// error, as from a server that has lost its leader and still answers reads.
 async fn without_leader(server: String) -> String {
-    const SYNC: [u8; 4] = 9_u32.to_be_bytes();
+    const MULTI: [u8; 4] = 14_u32.to_be_bytes();
     const ERROR: [u8; 4] = (-1_i32).to_be_bytes();
     async fn frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
         let mut body = vec![0; from.read_u32().await?.try_into().expect("64 bits")];
@@ -290,7 +306,7 @@ async fn without_leader(server: String) -> String {
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
             let mut server = TcpStream::connect(&server).await.unwrap();
-            let mut syncs = HashSet::new();
+            let mut multis = HashSet::new();
             let (mut from_client, mut to_client) = client.split();
             let (mut from_server, mut to_server) = server.split();
             // The first packet of each side has no header.
@@ -300,12 +316,12 @@ async fn without_leader(server: String) -> String {
             send(&mut to_client, &greeting).await.unwrap();
             // One task, so a request is known before its answer.
             while let Ok(request) = frame(&mut from_client).await {
-                if request[4..8] == SYNC {
-                    syncs.insert(request[..4].to_vec());
+                if request[4..8] == MULTI {
+                    multis.insert(request[..4].to_vec());
                 }
                 send(&mut to_server, &request).await.unwrap();
                 let mut answer = frame(&mut from_server).await.unwrap();
-                if syncs.contains(&answer[..4]) {
+                if multis.contains(&answer[..4]) {
                     answer[12..16].copy_from_slice(&ERROR);
                     answer.truncate(16);
                 }

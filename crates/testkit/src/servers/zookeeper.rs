@@ -17,11 +17,28 @@ const JARS: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.j
 pub(super) fn command(directory: &Path, port: u16, is_test: bool) -> Result<Command> {
     // Sessions last at least two ticks.
     let tick = if is_test { 100 } else { 2_000 };
+    let settings = format!("tickTime={tick}\n");
+    java(directory, &directory.join("data"), port, &settings, is_test)
+}
+
+/// The command line of a server of several. `settings` name all of them; the file `myid` in the
+/// directory says which one it is.
+pub(super) fn ensemble_command(directory: &Path, port: u16, settings: &str) -> Result<Command> {
+    java(directory, directory, port, settings, true)
+}
+
+fn java(
+    directory: &Path,
+    data: &Path,
+    port: u16,
+    settings: &str,
+    is_test: bool,
+) -> Result<Command> {
     let settings = format!(
-        "tickTime={tick}\nmaxSessionTimeout=60000\ndataDir={}\nclientPort={port}\n\
+        "{settings}maxSessionTimeout=60000\ndataDir={}\nclientPort={port}\n\
          clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n\
          4lw.commands.whitelist=*\n",
-        directory.join("data").display(),
+        data.display(),
     );
     let file = write_file(directory, "zoo.cfg", &settings)?;
     let mut command = server_command("java")?;
@@ -38,7 +55,7 @@ pub(super) fn command(directory: &Path, port: u16, is_test: bool) -> Result<Comm
     command.args([
         "-cp",
         JARS,
-        "org.apache.zookeeper.server.ZooKeeperServerMain",
+        "org.apache.zookeeper.server.quorum.QuorumPeerMain",
     ]);
     command.arg(file);
     Ok(command)

@@ -8,7 +8,7 @@ use stocklock_locks::Nonce;
 use stocklock_locks::backend::{Backend as _, Request};
 use stocklock_locks::clock::Clock as _;
 
-use crate::rig::{Counts, Rig, RigExt, eventually, use_lock, wait_until_nothing_is_left};
+use crate::rig::{Counts, Rig, RigExt, eventually, released, use_lock, wait_until_nothing_is_left};
 
 /// Drops acquisitions after increasing times, until they complete before the drop.
 pub(super) async fn acquire_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
@@ -93,7 +93,9 @@ pub(super) async fn release_undoes_attempt_dropped_at_any_await_point(rig: &impl
         });
         let ended = poll_times(polls, contender.attempt()).await;
         if contender.may_have_left_something() {
-            backend.release("polled", nonce).await.unwrap();
+            let mut request = released("polled", nonce);
+            request.unclear = contender.has_unanswered_attempt();
+            backend.release(&request).await.unwrap();
         }
         drop(contender);
         wait_until_nothing_is_left(rig, rig.moment()).await;

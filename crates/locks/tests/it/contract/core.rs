@@ -8,7 +8,9 @@ use stocklock_locks::backend::{Attempt, Backend as _, Release, Request};
 use stocklock_locks::{LockError, LostReason, Nonce, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
-use crate::rig::{Counts, Rig, RigExt, eventually, try_lock, wait_until_nothing_is_left};
+use crate::rig::{
+    Counts, Rig, RigExt, eventually, released, try_lock, use_lock, wait_until_nothing_is_left,
+};
 
 /// Four processes with three tasks each increment a number that only the lock protects.
 pub(super) async fn many_contenders_have_one_holder_at_a_time(rig: &impl Rig) {
@@ -99,7 +101,10 @@ pub(super) async fn repeated_release_keeps_lock_of_next_holder(rig: &impl Rig) {
         assert_matches!(attempt, Attempt::Held(_));
     };
     attempt(first).await;
-    let release = async |nonce| backend.release("twice", nonce).await.unwrap();
+    let release = async |nonce| {
+        let request = released("twice", nonce);
+        backend.release(&request).await.unwrap()
+    };
     assert_eq!(release(first).await, Release::Released);
     attempt(second).await;
     assert_eq!(release(first).await, Release::NotHeld);
@@ -136,7 +141,9 @@ pub(super) async fn child_guard_keeps_lock_after_parent_release(rig: &impl Rig) 
 pub(super) async fn run_releases_lock_when_body_ends(rig: &impl Rig) {
     let manager = rig.manager();
     let run = manager.lock("run").run(async |guard| guard.token());
-    let token = run.await.unwrap();
+    let ran = run.await.unwrap();
+    assert_matches!(ran.release, ReleaseOutcome::Released { .. });
+    let token = ran.output;
     let guard = try_lock(&manager, "run").await.expect("the lock is free");
     assert!(token < guard.token());
 }
@@ -159,6 +166,23 @@ pub(super) async fn shutdown_releases_locks_and_ends_waits(rig: &impl Rig) {
     assert_eq!(rig.left().await, 1);
     theirs.check().unwrap();
     assert!(try_lock(&other, "mine").await.is_some());
+}
+
+/// Two managers use clones of one back end.
+pub(super) async fn shutdown_keeps_locks_of_another_manager(rig: &impl Rig) {
+    let backend = rig.backend();
+    let [one, other] = [(); 2].map(|()| rig.builder_for(backend.clone()).build());
+    use_lock(&one, "mine").await;
+    let guard = other.lock("theirs").acquire().await.unwrap();
+    one.shutdown().await;
+    guard.verify().await.unwrap();
+    assert!(try_lock(&rig.manager(), "theirs").await.is_none());
+    assert_matches!(guard.release().await, ReleaseOutcome::Released { .. });
+    other.shutdown().await;
+    // A later manager connects again.
+    let last = rig.builder_for(backend).build();
+    use_lock(&last, "theirs").await;
+    last.shutdown().await;
 }
 
 pub(super) async fn unusual_names_work_and_invalid_lengths_fail(rig: &impl Rig) {

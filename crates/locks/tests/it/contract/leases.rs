@@ -63,17 +63,25 @@ pub(super) async fn many_locks_are_renewed_in_few_requests(rig: &impl Rig) {
     }
 }
 
+/// The holder hears of the loss at `max_hold`, and gets its safety margin to stop.
 pub(super) async fn max_hold_ends_hanging_holder(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
     let limit = rig.lease() * 3 / 2;
+    let margin = rig.lease() / 4;
     let begin = rig.now();
-    let guard = one.lock("hung").max_hold(limit).acquire().await.unwrap();
-    let lost = guard.lost();
-    let next = other.lock("hung").wait(rig.lease() * 4);
-    let next = next.acquire().await.unwrap();
-    let took = rig.now().since(begin);
-    assert!(took >= limit && took < limit + rig.moment(), "{took:?}");
-    assert_eq!(lost.await, LostReason::MaxHold);
+    let lock = one.lock("hung").max_hold(limit).safety_margin(margin);
+    let guard = lock.acquire().await.unwrap();
+    let next = other.lock("hung").wait(rig.lease() * 4).acquire();
+    let lost = async {
+        let reason = guard.lost().await;
+        (reason, rig.now().since(begin))
+    };
+    let ((reason, lost), next) = tokio::join!(lost, next);
+    let (next, took) = (next.unwrap(), rig.now().since(begin));
+    assert_eq!(reason, LostReason::MaxHold);
+    assert!(lost >= limit && lost < limit + rig.moment(), "{lost:?}");
+    let free = limit + margin;
+    assert!(took >= free && took < free + rig.moment(), "{took:?}");
     assert!(matches!(
         guard.release().await,
         ReleaseOutcome::AlreadyLost {
@@ -82,6 +90,21 @@ pub(super) async fn max_hold_ends_hanging_holder(rig: &impl Rig) {
         }
     ));
     next.verify().await.unwrap();
+}
+
+/// The work that a shutdown interrupts gets its safety margin to stop, like after any other loss.
+pub(super) async fn lock_lost_at_shutdown_stays_held_for_its_margin(rig: &impl Rig) {
+    let (one, other) = (rig.manager(), rig.manager());
+    let margin = rig.lease() / 4;
+    let lock = one.lock("stopped").safety_margin(margin);
+    let guard = lock.acquire().await.unwrap();
+    let next = tokio::spawn(other.lock("stopped").wait(rig.lease() * 4).acquire());
+    let begin = rig.now();
+    one.shutdown().await;
+    assert_eq!(guard.lost().await, LostReason::Shutdown);
+    next.await.unwrap().unwrap().release().await;
+    let took = rig.now().since(begin);
+    assert!(took >= margin && took < margin + rig.moment(), "{took:?}");
 }
 
 pub(super) async fn max_renewals_ends_hanging_holder(rig: &impl Rig) {

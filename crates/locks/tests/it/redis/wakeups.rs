@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use stocklock_locks::LockManager;
 use stocklock_locks::redis::RedisBackend;
+use stocklock_locks::{LockManager, ReleaseOutcome};
+use stocklock_testkit::assert_matches;
 use stocklock_testkit::proxy::Mode;
 
 use super::run;
@@ -53,8 +54,10 @@ async fn wake_up_arrives_at_once_and_unsubscribes() {
         guard.release().await;
         waiter.await.unwrap().unwrap().release().await;
         assert!(rig.now().since(begin) < rig.moment());
+        // The subscription stays for a while.
         let unsubscribed = async || rig.channels().await.is_empty();
-        eventually("the waiter unsubscribed", rig.moment(), unsubscribed).await;
+        let soon = Duration::from_secs(10);
+        eventually("the waiter unsubscribed", soon, unsubscribed).await;
     }
 }
 
@@ -121,4 +124,73 @@ async fn foreign_key_without_expiry_is_polled_with_fallback() {
     assert!(counts.attempts() <= 3, "{}", counts.attempts());
     run::<i64>(&mut direct, "DEL lock{foreign}").await;
     waiter.await.unwrap().unwrap().release().await;
+}
+
+/// A user may use all keys, but no channel. Its locks are released, and its waiters ask again after
+/// the fallback.
+#[tokio::test]
+async fn user_without_channel_rights_polls() {
+    let rig = RedisRig::start().await;
+    let set = "ACL SETUSER poll on >secret ~* +@all resetchannels";
+    run::<String>(&mut rig.direct().await, set).await;
+    let url = format!("redis://poll:secret@{}/", rig.server.address());
+    let counts = Counts::default();
+    let manager = || {
+        let backend = RedisBackend::new(&url).unwrap();
+        LockManager::builder(backend).hooks(counts.clone()).build()
+    };
+    let (one, other) = (manager(), manager());
+    let guard = one.lock("quiet").acquire().await.unwrap();
+    let waiter = tokio::spawn(other.lock("quiet").wait(Duration::from_secs(9)).acquire());
+    tokio::time::sleep(Duration::from_millis(1_600)).await;
+    // One attempt for each fallback of about a second, not one for each refused subscription.
+    let attempts = counts.attempts();
+    assert!((3..=5).contains(&attempts), "{attempts}");
+    assert_matches!(guard.release().await, ReleaseOutcome::Released { .. });
+    let begin = rig.now();
+    waiter.await.unwrap().unwrap().release().await;
+    assert!(rig.now().since(begin) < Duration::from_secs(1) + rig.moment());
+}
+
+/// Many waiters subscribe at the same time, and then again and again.
+#[tokio::test]
+async fn subscriptions_share_requests_and_stay_for_a_while() {
+    let rig = RedisRig::start().await;
+    let [one, other] = [(); 2].map(|()| LockManager::new(no_fallback(&rig.url())));
+    let requests = async || {
+        let stats: String = run(&mut rig.direct().await, "INFO commandstats").await;
+        let mut lines = stats.lines();
+        let line = lines.find_map(|line| line.strip_prefix("cmdstat_subscribe:calls="));
+        let calls = line.and_then(|line| line.split(',').next());
+        calls.map_or(0, |calls| calls.parse::<u32>().unwrap())
+    };
+    let names: Vec<_> = (0..200).map(|number| format!("n{number}")).collect();
+    let held = names.iter().map(|name| one.lock(name).acquire());
+    let held = futures_util::future::join_all(held).await;
+    let waiting = names.iter().map(|name| {
+        let lock = other.lock(name).wait(Duration::from_mins(1));
+        tokio::spawn(lock.acquire())
+    });
+    let waiting: Vec<_> = waiting.collect();
+    let subscribed = async || rig.channels().await.len() == names.len();
+    eventually("all subscribed", Duration::from_secs(10), subscribed).await;
+    let first = requests().await;
+    assert!(first <= 50, "{first}");
+    for guard in held {
+        guard.unwrap().release().await;
+    }
+    for waiter in waiting {
+        waiter.await.unwrap().unwrap().release().await;
+    }
+    let before = requests().await;
+    for _ in 0..20 {
+        let guard = one.lock("n0").acquire().await.unwrap();
+        let waiter = tokio::spawn(other.lock("n0").acquire());
+        let waits = async || other.names() == 1;
+        eventually("it waits", rig.moment(), waits).await;
+        guard.release().await;
+        waiter.await.unwrap().unwrap().release().await;
+    }
+    let again = requests().await - before;
+    assert!(again <= 1, "{again}");
 }

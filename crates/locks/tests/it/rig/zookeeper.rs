@@ -69,7 +69,7 @@ impl ZooKeeperRig {
     pub(crate) fn at(&self, cluster: &str) -> ZooKeeperBackend {
         ZooKeeperBackend::builder(cluster)
             .root(&self.root)
-            .session_timeout(Self::LEASE)
+            .session_timeout(Self::LEASE * 5 / 3)
             .response_limit(Duration::from_millis(500))
             .build()
             .unwrap()
@@ -113,6 +113,7 @@ impl ZooKeeperRig {
 
 #[async_trait]
 impl Rig for ZooKeeperRig {
+    /// Three fifths of the session timeout, after which a session may have ended.
     const LEASE: Duration = Duration::from_millis(1_500);
     const MOMENT: Duration = Duration::from_millis(800);
     const STEP: Duration = Duration::from_micros(200);

@@ -1,0 +1,160 @@
+//! One process of a run: its tasks use the lock until the time is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use stocklock_locks::LockManager;
+use stocklock_locks::redis::RedisBackend;
+use stocklock_locks::zookeeper::ZooKeeperBackend;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout_at};
+use zookeeper_client::{Acls, Client, CreateMode, LockPrefix};
+
+use crate::run::{Implementation, TIME};
+
+const LEASE: Duration = Duration::from_secs(10);
+/// Longer than a run.
+const WAIT: Duration = Duration::from_mins(1);
+
+/// A connected lock library.
+enum Library {
+    Mutex(Mutex<()>),
+    Ours(LockManager),
+    Rslock(rslock::LockManager),
+    ZooKeeper(Client),
+}
+
+impl Library {
+    async fn connect(implementation: Implementation, address: &str) -> Result<Self> {
+        Ok(match implementation {
+            Implementation::Mutex => Self::Mutex(Mutex::new(())),
+            Implementation::Redis => {
+                Self::Ours(LockManager::builder(RedisBackend::new(address)?).build())
+            }
+            Implementation::ZooKeeper => {
+                Self::Ours(LockManager::builder(ZooKeeperBackend::new(address)?).build())
+            }
+            Implementation::Rslock => Self::Rslock(rslock::LockManager::new(vec![address])),
+            Implementation::ZooKeeperClient => Self::ZooKeeper(Client::connect(address).await?),
+        })
+    }
+
+    /// Acquires the lock, holds it, and releases it. Reports the wait.
+    async fn hold(&self, name: &str, time: Duration, waited: impl FnOnce()) -> Result<()> {
+        match self {
+            Self::Mutex(mutex) => {
+                let guard = mutex.lock().await;
+                waited();
+                pause(time).await;
+                drop(guard);
+                // Otherwise a task alone would never give way to the others.
+                tokio::task::yield_now().await;
+            }
+            Self::Ours(manager) => {
+                let guard = manager.lock(name).wait(WAIT).lease(LEASE).acquire().await?;
+                waited();
+                pause(time).await;
+                guard.release().await;
+            }
+            Self::Rslock(manager) => {
+                let guard = manager.acquire(name, LEASE).await;
+                let guard = guard.map_err(|error| anyhow::anyhow!("{error}"))?;
+                waited();
+                pause(time).await;
+                guard.release().await;
+            }
+            Self::ZooKeeper(client) => {
+                let directory = format!("/{name}");
+                let prefix = LockPrefix::new_curator(&directory, "lock-")?;
+                let lock = client.lock(prefix, b"", Acls::anyone_all()).await?;
+                waited();
+                pause(time).await;
+                drop(lock);
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates what the lock needs, and uses another lock once.
+    async fn warm_up(&self, name: &str) -> Result<()> {
+        let other = format!("{name}-warm-{}", std::process::id());
+        if let Self::ZooKeeper(client) = self {
+            let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+            for name in [name, &other] {
+                client.mkdir(&format!("/{name}"), &options).await?;
+            }
+        }
+        self.hold(&other, Duration::ZERO, || {}).await
+    }
+}
+
+async fn pause(time: Duration) {
+    if !time.is_zero() {
+        sleep(time).await;
+    }
+}
+
+/// Runs with the arguments implementation, address, name, tasks, hold in ms, think in ms.
+pub(crate) async fn main(arguments: &[&str]) -> Result<()> {
+    let [implementation, address, name, tasks, hold, think] = arguments else {
+        bail!("a worker needs six arguments");
+    };
+    let milliseconds = |number: &str| number.parse().map(Duration::from_millis);
+    let (hold, think) = (milliseconds(hold)?, milliseconds(think)?);
+    let library = Library::connect(Implementation::parse(implementation)?, address).await?;
+    library.warm_up(name).await?;
+    println!("ready");
+    let mut line = String::new();
+    BufReader::new(tokio::io::stdin())
+        .read_line(&mut line)
+        .await?;
+    let end = Instant::now() + TIME;
+    let library = Arc::new(library);
+    let mut running = JoinSet::new();
+    for _ in 0..tasks.parse::<usize>()? {
+        let (library, name) = (Arc::clone(&library), (*name).to_owned());
+        running.spawn(async move { use_lock(&library, &name, hold, think, end).await });
+    }
+    let (mut counts, mut waits) = (Vec::new(), Vec::new());
+    for task in running.join_all().await {
+        let (count, waited) = task?;
+        counts.push(count);
+        waits.extend(waited);
+    }
+    println!("{}", json!({"counts": counts, "waits": waits}));
+    Ok(())
+}
+
+/// Uses the lock until `end`. Returns how often it was acquired, and the waits in µs.
+async fn use_lock(
+    library: &Library,
+    name: &str,
+    hold: Duration,
+    think: Duration,
+    end: Instant,
+) -> Result<(u64, Vec<u64>)> {
+    let mut waits = Vec::new();
+    let mut count = 0;
+    while Instant::now() < end {
+        let begin = Instant::now();
+        let mut waited = None;
+        let held = library.hold(name, hold, || waited = Some(begin.elapsed()));
+        let held = timeout_at(end, held).await;
+        let wait = waited.unwrap_or_else(|| begin.elapsed());
+        waits.push(u64::try_from(wait.as_micros()).context("a long wait")?);
+        count += u64::from(waited.is_some());
+        match held {
+            Ok(held) => held?,
+            Err(_) => break,
+        }
+        let pause_end = (Instant::now() + think).min(end);
+        if !think.is_zero() {
+            tokio::time::sleep_until(pause_end).await;
+        }
+    }
+    Ok((count, waits))
+}

@@ -1,0 +1,113 @@
+//! One acquisition: a request, and a subscription while another client holds the lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::Redis;
+use super::connection::backend_error;
+use super::wakeups::Subscription;
+use crate::backend::{Attempt, Contender, Grant, Request};
+use crate::error::BackendError;
+use crate::retry::jittered;
+use crate::token::Token;
+
+pub(super) struct RedisContender {
+    redis: Arc<Redis>,
+    request: Request,
+    subscription: Option<Subscription>,
+    holds: bool,
+    is_unanswered: bool,
+}
+
+impl RedisContender {
+    pub(super) fn new(redis: Arc<Redis>, request: Request) -> Self {
+        Self {
+            redis,
+            request,
+            subscription: None,
+            holds: false,
+            is_unanswered: false,
+        }
+    }
+}
+
+#[async_trait]
+impl Contender for RedisContender {
+    async fn attempt(&mut self) -> Result<Attempt, BackendError> {
+        // Connect first: if this fails, the request was never sent, and no release is needed.
+        self.redis.connection.connected().await?;
+        let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
+        let answer = self.redis.acquire(&self.request).await?;
+        let attempt = match answer.as_slice() {
+            [redis::Value::Int(1), token, source] => {
+                let token = redis::from_redis_value_ref::<i64>(token);
+                let source = redis::from_redis_value_ref::<String>(source);
+                let source = source.map_err(|e| backend_error(e.into()))?;
+                self.redis.source.saw(&source);
+                self.holds = true;
+                Attempt::Held(Grant {
+                    token: Token::new(token.map_err(|e| backend_error(e.into()))?),
+                    source: format!("redis:{source}").into(),
+                    lease: self.request.lease,
+                })
+            }
+            [redis::Value::Int(0), redis::Value::Int(left)] => Attempt::Busy {
+                ask_again: Some(self.ask_again(*left)),
+            },
+            [redis::Value::Int(-1)] => {
+                return Err(BackendError::permanent(
+                    "this acquisition was already released",
+                ));
+            }
+            other => {
+                let cause = format!("the acquire script returned an unexpected reply: {other:?}");
+                return Err(BackendError::permanent(cause));
+            }
+        };
+        // This answer is only about this request. An earlier one may still be on its way.
+        self.is_unanswered = was_unanswered;
+        Ok(attempt)
+    }
+
+    async fn wait(&mut self) -> Result<(), BackendError> {
+        if let Some(subscription) = &mut self.subscription {
+            subscription.message().await;
+            return Ok(());
+        }
+        let channel = self.redis.lock_key(&self.request.name);
+        let (subscription, confirmed) = self.redis.wake_ups.get().subscribe(&channel);
+        // Store the subscription before waiting: this future may be dropped while it waits.
+        let subscription = self.subscription.insert(subscription);
+        tokio::select! {
+            Ok(()) = confirmed => {}
+            // There is no confirmation while the connection is being opened. All waiters are woken
+            // when it is open.
+            () = subscription.message() => {}
+        }
+        Ok(())
+    }
+
+    fn may_have_left_something(&self) -> bool {
+        self.holds || self.is_unanswered
+    }
+
+    fn has_unanswered_attempt(&self) -> bool {
+        self.is_unanswered
+    }
+}
+
+impl RedisContender {
+    /// Returns when to ask again without a wake-up: after the lease, but no later than the
+    /// fallback.
+    ///
+    /// A random part spreads the waiters. A negative TTL belongs to a foreign key without expiry.
+    fn ask_again(&self, milliseconds_left: i64) -> Duration {
+        let fallback = jittered(self.redis.fallback);
+        let spread = Duration::from_millis(fastrand::u64(1..20));
+        u64::try_from(milliseconds_left).map_or(fallback, |left| {
+            (Duration::from_millis(left) + spread).min(fallback)
+        })
+    }
+}

@@ -1,0 +1,274 @@
+//! Losses, late requests and failing hooks at an exact point of virtual time, on the model of a lock
+//! server.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use stocklock_locks::clock::{Clock, Moment, TokioClock};
+use stocklock_locks::memory::{MemoryServer, Question};
+use stocklock_locks::metrics::{AttemptOutcome, LockHooks, NotAcquired};
+use stocklock_locks::{LockError, LockManager, LostReason, ReleaseOutcome};
+use stocklock_testkit::assert_matches;
+use tokio::time::{Instant, sleep};
+
+use crate::rig::{lost_reason, try_lock};
+
+const LEASE: Duration = Duration::from_secs(10);
+const MARGIN: Duration = Duration::from_secs(1);
+const RESPONSE: Duration = Duration::from_secs(1);
+const MOMENT: Duration = Duration::from_millis(50);
+
+fn server() -> MemoryServer {
+    MemoryServer::new(TokioClock::new())
+}
+
+fn manager(server: &MemoryServer) -> LockManager {
+    let backend = server.client().latency(Duration::from_millis(2));
+    let builder = LockManager::builder(backend).clock(TokioClock::new());
+    builder.lease(LEASE).build()
+}
+
+/// The first attempt times out. It arrives after the second one acquired, worked and released.
+#[tokio::test(start_paused = true)]
+async fn late_duplicate_of_released_acquire_takes_nothing() {
+    let server = server();
+    let manager = manager(&server);
+    server.delay_requests(Question::Acquire, 1);
+    let lock = manager.lock("twice").wait(RESPONSE * 3);
+    let guard = lock.acquire().await.unwrap();
+    assert_matches!(guard.release().await, ReleaseOutcome::Released { .. });
+    server.deliver();
+    sleep(MOMENT).await;
+    assert_eq!(server.held(), 0);
+}
+
+/// The same, but the server forgets the lock before its release.
+#[tokio::test(start_paused = true)]
+async fn late_duplicate_of_lost_acquire_takes_nothing() {
+    let server = server();
+    let manager = manager(&server);
+    server.delay_requests(Question::Acquire, 1);
+    let lock = manager.lock("twice").wait(RESPONSE * 3);
+    let guard = lock.acquire().await.unwrap();
+    server.expire("twice");
+    assert_eq!(guard.lost().await, LostReason::Stolen);
+    sleep(MOMENT).await;
+    server.deliver();
+    sleep(MOMENT).await;
+    assert_eq!(server.held(), 0);
+}
+
+/// A lock whose lease ends without a renewal is not released before its margin has passed.
+#[tokio::test(start_paused = true)]
+async fn expired_lock_stays_held_for_its_margin() {
+    let server = server();
+    let (one, other) = (manager(&server), manager(&server));
+    let guard = one.lock("late").max_renewals(0).acquire().await.unwrap();
+    let next = tokio::spawn(other.lock("late").wait(LEASE * 2).acquire());
+    guard.lost().await;
+    let lost = Instant::now();
+    next.await.unwrap().unwrap().release().await;
+    let after = lost.elapsed();
+    assert!(
+        after + MOMENT >= MARGIN && after <= MARGIN + MOMENT,
+        "{after:?}"
+    );
+}
+
+/// Each method panics. The watchdog, the releases and the acquisitions continue.
+#[tokio::test(start_paused = true)]
+async fn panicking_hooks_stop_nothing() {
+    #[derive(Debug)]
+    struct Panics;
+    impl LockHooks for Panics {
+        fn acquired(&self, _: &'static str, _: Duration, _: bool) {
+            panic!("acquired");
+        }
+        fn not_acquired(&self, _: &'static str, _: Duration, _: NotAcquired) {
+            panic!("not acquired");
+        }
+        fn attempted(&self, _: &'static str, _: AttemptOutcome) {
+            panic!("attempted");
+        }
+        fn renewed(&self, _: usize, _: Duration, _: bool) {
+            panic!("renewed");
+        }
+        fn released(&self, _: &'static str, _: Duration) {
+            panic!("released");
+        }
+        fn lost(&self, _: &'static str, _: Duration, _: LostReason) {
+            panic!("lost");
+        }
+        fn guard_dropped(&self, _: &'static str) {
+            panic!("dropped");
+        }
+    }
+    let server = server();
+    let builder = LockManager::builder(server.client()).clock(TokioClock::new());
+    let manager = builder.lease(LEASE).hooks(Panics).build();
+    let short = manager.lock("lost").max_hold(LEASE / 2);
+    let lost = short.acquire().await.unwrap();
+    let guard = manager.lock("kept").acquire().await.unwrap();
+    assert!(try_lock(&manager, "kept").await.is_none());
+    assert_eq!(lost.lost().await, LostReason::MaxHold);
+    sleep(LEASE * 3).await;
+    guard.verify().await.unwrap();
+    assert_matches!(guard.release().await, ReleaseOutcome::Released { .. });
+    drop(manager.lock("dropped").acquire().await.unwrap());
+    sleep(MOMENT).await;
+    assert_eq!((server.held(), manager.held(), manager.names()), (0, 0, 0));
+    manager.shutdown().await;
+}
+
+type Action = Box<dyn FnOnce() + Send>;
+
+/// A clock that does something when it is read for the next time.
+#[derive(Clone)]
+struct Trap(TokioClock, Arc<Mutex<Option<Action>>>);
+
+impl std::fmt::Debug for Trap {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Trap")
+    }
+}
+
+impl Clock for Trap {
+    fn now(&self) -> Moment {
+        let sprung = self.1.lock().unwrap().take();
+        if let Some(sprung) = sprung {
+            sprung();
+        }
+        self.0.now()
+    }
+
+    fn sleep_until(&self, moment: Moment) -> BoxFuture<'static, ()> {
+        self.0.sleep_until(moment)
+    }
+}
+
+/// The lock is lost after the release has checked it, and before it has left.
+#[tokio::test(start_paused = true)]
+async fn loss_during_release_is_reported() {
+    let server = server();
+    let trap = Trap(TokioClock::new(), Arc::default());
+    let builder = LockManager::builder(server.client()).clock(trap.clone());
+    let manager = builder.lease(LEASE).build();
+    let guard = manager.lock("raced").acquire().await.unwrap();
+    let stops = manager.clone();
+    *trap.1.lock().unwrap() = Some(Box::new(move || {
+        // This loses all locks, and then waits for their releases.
+        assert!(stops.shutdown().now_or_never().is_none());
+    }));
+    let outcome = guard.release().await;
+    assert_matches!(
+        outcome,
+        ReleaseOutcome::AlreadyLost {
+            reason: LostReason::Shutdown,
+            ..
+        }
+    );
+}
+
+/// A reconnect makes the manager renew its locks. That is no renewal of a limited lock.
+#[tokio::test(start_paused = true)]
+async fn renewal_after_reconnect_does_not_count() {
+    let server = server();
+    let manager = manager(&server);
+    let lock = manager.lock("limited").max_renewals(2);
+    let guard = lock.clone().acquire().await.unwrap();
+    let begin = Instant::now();
+    for _ in 0..4 {
+        server.cause_renewals();
+        sleep(MOMENT).await;
+    }
+    assert_eq!(guard.lost().await, LostReason::MaxRenewals);
+    let expected = LEASE * 2 / 3 + LEASE * 9 / 10;
+    let took = begin.elapsed();
+    assert!(
+        took + MOMENT > expected && took < expected + MOMENT,
+        "{took:?}"
+    );
+    // It detects a loss at once.
+    let guard = lock.wait(LEASE).acquire().await.unwrap();
+    server.expire("limited");
+    server.cause_renewals();
+    sleep(MOMENT).await;
+    guard.check().unwrap_err();
+}
+
+/// The server loses all data. A client that has seen the source of the tokens restores it. A new
+/// client cannot, unless the source is fixed.
+#[tokio::test(start_paused = true)]
+async fn source_outlives_loss_of_data_if_it_was_seen() {
+    let server = server();
+    let source = async |manager: &LockManager| {
+        let guard = manager.lock("fenced").acquire().await.unwrap();
+        let source = guard.source().to_owned();
+        guard.release().await;
+        source
+    };
+    let old = manager(&server);
+    let before = source(&old).await;
+    server.forget_all();
+    assert_eq!(source(&old).await, before);
+    assert_eq!(source(&manager(&server)).await, before);
+    server.forget_all();
+    assert_ne!(source(&manager(&server)).await, before);
+    let fixed = || LockManager::new(server.client().source("shop"));
+    for _ in 0..2 {
+        assert_eq!(source(&fixed()).await, "memory:shop");
+        server.forget_all();
+    }
+}
+
+/// A clock breaks, and the watchdog with it. The locks are lost, and no other is acquired.
+#[tokio::test(start_paused = true)]
+async fn locks_are_lost_if_the_watchdog_ends() {
+    #[derive(Debug, Clone)]
+    struct Breaks(TokioClock, Arc<AtomicBool>);
+    impl Clock for Breaks {
+        fn now(&self) -> Moment {
+            self.0.now()
+        }
+        fn sleep_until(&self, moment: Moment) -> BoxFuture<'static, ()> {
+            assert!(!self.1.load(Ordering::SeqCst), "no timer");
+            self.0.sleep_until(moment)
+        }
+    }
+    let server = server();
+    let clock = Breaks(TokioClock::new(), Arc::default());
+    let builder = LockManager::builder(server.client()).clock(clock.clone());
+    let manager = builder.lease(LEASE).build();
+    let guard = manager.lock("kept").acquire().await.unwrap();
+    clock.1.store(true, Ordering::SeqCst);
+    // The renewal wakes the watchdog, which then sets a timer.
+    server.cause_renewals();
+    sleep(MOMENT).await;
+    clock.1.store(false, Ordering::SeqCst);
+    let error = guard.check().unwrap_err();
+    assert_eq!(lost_reason(&error), Some(LostReason::Shutdown));
+    let error = manager.lock("next").acquire().await.unwrap_err();
+    assert_matches!(error, LockError::Shutdown);
+    sleep(LEASE).await;
+    assert_eq!(server.held(), 0);
+}
+
+/// A long extension does not slow the renewals down, which detect a lock that was taken away.
+#[tokio::test(start_paused = true)]
+async fn renewals_keep_their_pace_after_extend() {
+    let server = server();
+    let guard = manager(&server).lock("long").acquire().await.unwrap();
+    guard.extend(Duration::from_hours(1)).await.unwrap();
+    for _ in 0..3 {
+        sleep(LEASE).await;
+        guard.check().unwrap();
+    }
+    assert!(guard.remaining() > LEASE * 10);
+    server.expire("long");
+    let begin = Instant::now();
+    assert_eq!(guard.lost().await, LostReason::Stolen);
+    assert!(begin.elapsed() < LEASE / 2, "{:?}", begin.elapsed());
+}

@@ -1,0 +1,146 @@
+//! Three ZooKeeper servers, the leader of which can be cut off from the others.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::Pid;
+
+use super::supervisor::{Supervisor, create_directory, write_file};
+use super::zookeeper::{ensemble_command, probe};
+use crate::eventually;
+use crate::ports::{free_port, is_free};
+use crate::proxy::{Mode, Proxy};
+use crate::signals;
+
+/// Upper bound on the time until the servers have elected a leader.
+const READY_WITHIN: Duration = Duration::from_mins(1);
+/// How long the followers wait for the leader, in ticks of 500 ms, and how long the leader waits for
+/// them: it stays in office while they elect another one.
+const PATIENCE: [u32; SERVERS] = [4, 4, 240];
+const SERVERS: usize = 3;
+
+/// An ensemble whose third server is the leader. Dropping this ends it and removes its data.
+#[derive(Debug)]
+pub struct ZooKeeperEnsemble {
+    servers: Vec<Server>,
+    /// The connections between the leader and the followers.
+    links: Vec<Proxy>,
+}
+
+#[derive(Debug)]
+struct Server {
+    supervisor: Supervisor,
+    port: u16,
+}
+
+/// The ports at which a server listens to the other servers.
+struct Peer {
+    quorum: u16,
+    election: u16,
+}
+
+impl ZooKeeperEnsemble {
+    /// Starts it with ticks of 500 ms, so that sessions last at least a second. Returns when the third
+    /// server is the leader.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub async fn start() -> Self {
+        let started = Self::launch().await;
+        started.unwrap_or_else(|error| panic!("no ZooKeeper ensemble: {error:#}"))
+    }
+
+    async fn launch() -> Result<Self> {
+        let peer = |_| Peer {
+            quorum: free_port(),
+            election: free_port(),
+        };
+        let peers: [Peer; SERVERS] = std::array::from_fn(peer);
+        let mut links = Vec::new();
+        let mut servers = Vec::new();
+        for (index, patience) in PATIENCE.into_iter().enumerate() {
+            let mut addresses = String::new();
+            for (other, peer) in peers.iter().enumerate() {
+                // The third server and another one.
+                let is_cuttable = index != other && index + other >= SERVERS - 1;
+                let mut ports = [peer.quorum, peer.election];
+                for port in ports.iter_mut().filter(|_| is_cuttable) {
+                    let link = Proxy::to(format!("127.0.0.1:{port}")).await;
+                    *port = link.address().port();
+                    links.push(link);
+                }
+                let [quorum, election] = ports;
+                writeln!(
+                    addresses,
+                    "server.{}=127.0.0.1:{quorum}:{election}",
+                    other + 1
+                )?;
+            }
+            let directory = create_directory("zookeeper")?;
+            let settings = format!("tickTime=500\ninitLimit=60\nsyncLimit={patience}\n{addresses}");
+            write_file(directory.path(), "myid", &(index + 1).to_string())?;
+            let port = free_port();
+            let command = ensemble_command(directory.path(), port, &settings)?;
+            let supervisor = Supervisor::new(directory, "KILL", Some(&command))?;
+            servers.push(Server { supervisor, port });
+        }
+        // The greatest number wins an election in which it takes part.
+        let [.., leader] = &servers[..] else {
+            unreachable!("there are three servers");
+        };
+        leader.supervisor.start()?;
+        let election = peers[SERVERS - 1].election;
+        let listens = async || !is_free(election);
+        eventually("the third server listens", READY_WITHIN, listens).await;
+        for server in &servers[..SERVERS - 1] {
+            server.supervisor.start()?;
+        }
+        let ensemble = Self { servers, links };
+        let ready = async || {
+            let mut all = true;
+            for index in 0..SERVERS {
+                all &= probe(&ensemble.address(index)).await.is_ok();
+            }
+            all && ensemble
+                .role(SERVERS - 1)
+                .await
+                .is_ok_and(|role| role == "leader")
+        };
+        eventually("the third server leads", READY_WITHIN, ready).await;
+        Ok(ensemble)
+    }
+
+    /// The address of a server, `host:port`. Server 2 is the first leader, 0 and 1 follow it.
+    pub fn address(&self, server: usize) -> String {
+        format!("127.0.0.1:{}", self.servers[server].port)
+    }
+
+    /// What a server says that it is: `leader` or `follower`.
+    pub async fn role(&self, server: usize) -> Result<String> {
+        let answer = super::ask(&self.address(server), "srvr").await?;
+        let role = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
+        Ok(role.context("the server has no role")?.to_owned())
+    }
+
+    /// The process of a server.
+    ///
+    /// # Panics
+    /// If the server was killed.
+    pub fn process(&self, server: usize) -> Pid {
+        let process = self.servers[server].supervisor.server();
+        process.expect("the server was started")
+    }
+
+    /// Stops a server (`SIGSTOP`), and returns once none of its threads is running.
+    pub async fn stop(&self, server: usize) {
+        signals::stop(self.process(server)).await;
+    }
+
+    /// Stops all traffic between the first leader and the others. Clients still reach it.
+    pub async fn cut_leader_off(&self) {
+        for link in &self.links {
+            link.set(Mode::Blackhole).await;
+        }
+    }
+}
