@@ -63,15 +63,17 @@ impl GroupQueue {
     pub(crate) async fn deduct(&self, deduction: &Deduction) -> Result<AttemptOutcome, StoreError> {
         let level = (deduction.sku.clone(), deduction.warehouse.clone());
         let answer = self.batches.run(level, deduction.clone()).await;
-        answer.unwrap_or_else(|| {
-            // Nobody knows when the batch was sent, so no refusal is definite.
-            let never = Expiry {
-                at: i64::MAX,
-                here: deduction.deadline,
-            };
-            Err(StoreError::outcome_unknown("the batch was aborted").expiring(never))
-        })
+        answer.unwrap_or_else(|| Err(aborted(deduction)))
     }
+}
+
+/// Nobody knows when the batch was sent, so no refusal is definite.
+fn aborted(deduction: &Deduction) -> StoreError {
+    let never = Expiry {
+        at: i64::MAX,
+        here: deduction.deadline,
+    };
+    StoreError::outcome_unknown("the batch was aborted").expiring(never)
 }
 
 /// The maximum number of deductions in a transaction.
@@ -97,9 +99,10 @@ impl GroupCommit {
     async fn make(&self, batch: &[Deduction], was_sold_out: bool) -> Vec<BatchAnswer> {
         let in_flight = InFlight::enter(&self.in_flight);
         if in_flight.others && !was_sold_out {
-            let answers = self.merged.run((), batch.to_vec()).await;
-            if let Some(answers) = answers.flatten() {
-                return answers;
+            match self.merged.run((), batch.to_vec()).await {
+                Some(Some(answers)) => return answers,
+                Some(None) => {}
+                None => return batch.iter().map(|one| Err(aborted(one))).collect(),
             }
         }
         self.store.deduct_all(batch, was_sold_out).await

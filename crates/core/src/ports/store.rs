@@ -53,8 +53,9 @@ pub trait DeductionStore: LedgerReader {
     async fn deduct_all(&self, deductions: &[Deduction], read_first: bool) -> Vec<BatchAnswer>;
 
     /// Takes the units of batches of several levels, of which each is as for
-    /// [`DeductionStore::deduct_all`], in one transaction that waits for no row. `None` for a batch of
-    /// which nothing was taken: a row was locked, units were missing, or the ledger has a key.
+    /// [`DeductionStore::deduct_all`], in one transaction that waits for no row. All carry the name of one
+    /// strategy. `None` for a batch that was not made: its row was locked, units were missing, or the
+    /// ledger has one of the keys of any batch.
     async fn deduct_merged(&self, batches: &[Vec<Deduction>]) -> Vec<Option<Vec<BatchAnswer>>>;
 
     /// Writes the level that follows from `read`, if `condition` holds.

@@ -14,6 +14,9 @@ use crate::stock::{Durability, Idempotency, Movement, OperationId, Quantity, Rem
 
 const WAIT_LIMIT: Duration = Duration::from_secs(2);
 
+/// A level whose transaction fails in a way that nobody foresaw.
+const BROKEN: &str = "broken";
+
 /// A level of which this store never writes anything together with others.
 const LOCKED: &str = "locked";
 
@@ -76,6 +79,7 @@ impl DeductionStore for Calls {
     async fn deduct_merged(&self, batches: &[Vec<Deduction>]) -> Vec<Option<Vec<BatchAnswer>>> {
         let texts: Vec<_> = batches.iter().map(|batch| text(batch)).collect();
         self.call(format!("[{}]", texts.join(", "))).await;
+        assert!(!texts.iter().any(|text| text.ends_with(BROKEN)), "broken");
         let answers =
             |batch: &Vec<Deduction>| (batch[0].sku.as_str() != LOCKED).then(|| sold(batch));
         batches.iter().map(answers).collect()
@@ -229,4 +233,21 @@ async fn batch_behind_stuck_transactions_is_made_by_itself() {
     scene.end_calls(4).await;
     assert_sold(stuck).await;
     assert_sold([behind]).await;
+}
+
+/// The transaction may have committed, so the batch is not made again as if nothing had been sent.
+#[tokio::test(start_paused = true)]
+async fn batch_in_an_aborted_transaction_has_an_unknown_outcome() {
+    let scene = Scene::new();
+    let first = scene.buy(1, "a").await;
+    let broken = scene.buy(1, BROKEN).await;
+    assert_eq!(scene.end_calls(2).await, ["1 a", "[1 broken]"]);
+    for buyer in broken {
+        let answer = buyer.await.expect("no panic");
+        assert!(
+            matches!(answer, Err(StoreError::OutcomeUnknown(..))),
+            "{answer:?}"
+        );
+    }
+    assert_sold([first]).await;
 }
