@@ -3,6 +3,7 @@
 -- one row with a JSON array: an array for each level that was written, with its `first_sale` and the
 -- units that are available then. There is no row if no level was written or the attempt has expired.
 --
+-- The row of a level with too few units stays locked until the end of the transaction, too.
 -- STRAIGHT_JOIN, because to read the levels in another order would lock all of them. Never change this
 -- procedure: older replicas call it. A release that needs another one creates `stocklock_deduct_merged_2`.
 -- MariaDB reads the first comment in the next statement, MySQL 8.0.29 the second.
@@ -59,7 +60,9 @@ BEGIN
             SET stock.on_hand = stock.on_hand - wanted.units,
                 stock.version = stock.version + wanted.movements
             WHERE find_in_set(wanted.first_sale, v_levels);
-        INSERT INTO movement
+        -- If another transaction is recording one of the keys, the rows must not stay locked meanwhile.
+        -- MySQL has no such prefix, and waits.
+        /*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ INSERT INTO movement
             (operation_id, line, sku, warehouse, kind, delta, strategy, durability, caller,
                 idempotency_key, request_hash, reason, reference, available_after, level_version)
             SELECT unhex(sale.operation_id), 0, stock.sku, stock.warehouse, 'deducted', sale.delta,

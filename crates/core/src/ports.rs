@@ -8,6 +8,7 @@ mod batch;
 mod expiry;
 mod level_change;
 mod lock;
+mod merged;
 mod metrics;
 mod outcomes;
 mod reversal;
@@ -16,11 +17,11 @@ mod store_error;
 
 pub use batch::{
     BatchAnswer, BatchAttempt, BatchGuard, BatchPlan, BatchSale, BatchStore, deduct_batch,
-    deduct_merged,
 };
 pub use expiry::{Expiry, LateAttempt};
 pub use level_change::{PlannedLevel, adjusted, adjusted_in_sql};
 pub use lock::{HeldLock, Lock, LockError, Locks};
+pub use merged::deduct_merged;
 pub use metrics::{DeductionMetrics, NoMetrics};
 pub use outcomes::{AttemptOutcome, ChangeOutcome};
 pub use reversal::{PlannedReturn, ReversalOutcome};

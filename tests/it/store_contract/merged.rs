@@ -147,26 +147,33 @@ async fn level_in_redis_is_left_out(#[values(Sqlite, Mysql, Postgres)] backend: 
     assert_eq!(merged(&fixture, &batches).await, [None, sold([4])]);
 }
 
-/// Nothing is written, so that each batch can be made by itself.
 #[rstest]
 #[tokio::test]
-async fn recorded_key_refuses_all_levels(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
+async fn recorded_key_leaves_out_its_level(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
-    fixture.put("a", 5).await;
-    fixture.put("b", 5).await;
+    for sku in ["a", "b", "c"] {
+        fixture.put(sku, 5).await;
+    }
     let first = vec![vec![deduction_with_key("a", 1, "K")]];
     assert_eq!(merged(&fixture, &first).await, [sold([4])]);
-    for key in ["K", "new"] {
-        // The second time, two levels have the key.
-        let batches = vec![
-            vec![deduction_with_key("b", 1, key), deduction("b", 1)],
-            vec![deduction("a", 1), deduction_with_key("a", 1, key)],
-        ];
-        assert_eq!(merged(&fixture, &batches).await, [None, None]);
+    let second = deduction("c", 1);
+    assert_eq!(
+        merged(&fixture, &vec![vec![second.clone()]]).await,
+        [sold([4])]
+    );
+    let batches = vec![
+        vec![deduction_with_key("b", 1, "K"), deduction("b", 1)],
+        vec![deduction("a", 1), deduction_with_key("a", 1, "L")],
+        vec![second],
+    ];
+    assert_eq!(merged(&fixture, &batches).await, [None, sold([3, 2]), None]);
+    // Two levels have the same new key.
+    let batches = ["a", "b"].map(|sku| vec![deduction_with_key(sku, 1, "new")]);
+    assert_eq!(merged(&fixture, &batches.into()).await, [None, None]);
+    for (sku, left) in [("a", 2), ("b", 5), ("c", 4)] {
+        assert_eq!(fixture.level(sku).await.on_hand, left);
     }
-    assert_eq!(fixture.level("a").await.on_hand, 4);
-    assert_eq!(fixture.level("b").await.on_hand, 5);
-    assert_in_order(&fixture, &["a", "b"]).await;
+    assert_in_order(&fixture, &["a", "b", "c"]).await;
 }
 
 /// Another transaction has locked one level. The others do not wait for it.
@@ -260,11 +267,11 @@ async fn replicas_with_the_same_levels_sell_every_unit_once(
     assert_in_order(&fixture, &SKUS).await;
 }
 
-/// Another transaction is recording a key of one level, and is still open. Nothing is written, so that
-/// each batch can be made by itself.
+/// Another transaction is recording a key of one level, and is still open. Nothing is written, and no row
+/// stays locked until that transaction ends.
 #[rstest]
 #[tokio::test]
-async fn key_in_flight_refuses_all_levels(#[values(Mysql, Postgres)] backend: Backend) {
+async fn key_in_flight_keeps_no_level_locked(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 5).await;
     fixture.put("b", 5).await;
@@ -275,11 +282,25 @@ async fn key_in_flight_refuses_all_levels(#[values(Mysql, Postgres)] backend: Ba
         vec![deduction("a", 1)],
         vec![deduction_with_key("b", 1, "K")],
     ];
-    let answers = timeout(SOON, merged(&fixture, &batches)).await;
-    assert_eq!(answers.expect("bounded"), [None, None]);
+    let answers = timeout(Duration::from_millis(700), merged(&fixture, &batches)).await;
+    assert_eq!(answers.expect("within the wait for a key"), [None, None]);
+    assert_eq!(merged(&fixture, &batches[..1].to_vec()).await, [sold([4])]);
     first.run("ROLLBACK").await.unwrap();
-    assert_eq!(merged(&fixture, &batches).await, [sold([4]), sold([4])]);
+    assert_eq!(merged(&fixture, &batches[1..].to_vec()).await, [sold([4])]);
     assert_in_order(&fixture, &["a", "b"]).await;
+}
+
+/// A level must have one batch: the database would take the units of one of them only.
+#[rstest]
+#[tokio::test]
+async fn level_that_is_named_twice_is_written_once(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    fixture.put("a", 9).await;
+    let batches = vec![vec![deduction("a", 1)], vec![deduction("a", 3)]];
+    assert_eq!(merged(&fixture, &batches).await, [sold([8]), None]);
+    assert_in_order(&fixture, &["a"]).await;
 }
 
 /// A parameter of the message.

@@ -1,7 +1,7 @@
 //! The deductions of `group-commit`: while a batch of a level is in flight, the next one gathers.
 //!
-//! Batches of several levels share a transaction, which waits for no row. A level whose row is locked,
-//! or that has too few units, is made by itself afterwards.
+//! If more than a few levels are sold at the same time, their batches share transactions, which wait for
+//! no row. A level whose row is locked, or that has too few units, is made alone afterwards.
 //!
 //! Guarantees: at most one batch of a level is in flight, which uses one connection of the store. A
 //! deduction that waits for longer than the wait limit is refused as overloaded, long before its
@@ -10,6 +10,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::{RetryPolicy, Sleep, SoldOut};
 use crate::batching::{BatchCall, Batches, Spawn};
@@ -34,7 +36,7 @@ impl GroupQueue {
         let merged = Merged {
             store: Arc::clone(&store),
             sleep: Arc::clone(&policy.sleep),
-            patience: policy.wait_limit / 4,
+            patience: policy.wait_limit / 8,
         };
         let call = GroupCommit {
             store,
@@ -63,24 +65,29 @@ impl GroupQueue {
     pub(crate) async fn deduct(&self, deduction: &Deduction) -> Result<AttemptOutcome, StoreError> {
         let level = (deduction.sku.clone(), deduction.warehouse.clone());
         let answer = self.batches.run(level, deduction.clone()).await;
-        answer.unwrap_or_else(|| Err(aborted(deduction)))
+        answer.unwrap_or_else(|| Err(unanswered(deduction)))
     }
 }
 
-/// Nobody knows when the batch was sent, so no refusal is definite.
-fn aborted(deduction: &Deduction) -> StoreError {
+/// The task of the batch has ended without an answer. When the batch was sent is unknown, so no refusal is
+/// definite.
+fn unanswered(deduction: &Deduction) -> StoreError {
     let never = Expiry {
         at: i64::MAX,
         here: deduction.deadline,
     };
-    StoreError::outcome_unknown("the batch was aborted").expiring(never)
+    StoreError::outcome_unknown("the task of the batch has ended").expiring(never)
 }
 
+/// So many batches of different levels are made at the same time without others, each with one statement
+/// that can wait for its row. More share transactions.
+const ALONE: usize = 4;
+
 /// The maximum number of deductions in a transaction.
-const MOST: usize = 256;
+const MAX_DEDUCTIONS: usize = 256;
 
 /// The maximum number of levels in a transaction.
-const MOST_LEVELS: usize = 128;
+const MAX_LEVELS: usize = 128;
 
 /// How a batch is made.
 #[derive(Debug)]
@@ -95,14 +102,20 @@ struct GroupCommit {
 }
 
 impl GroupCommit {
-    /// With batches of other levels, if any is in flight. By itself, if that was refused.
+    /// Alone, if few batches are in flight. Otherwise with batches of other levels, and alone only if it was
+    /// left out of that transaction.
     async fn make(&self, batch: &[Deduction], was_sold_out: bool) -> Vec<BatchAnswer> {
         let in_flight = InFlight::enter(&self.in_flight);
-        if in_flight.others && !was_sold_out {
+        if in_flight.others >= ALONE && !was_sold_out {
+            let since = Instant::now();
             match self.merged.run((), batch.to_vec()).await {
                 Some(Some(answers)) => return answers,
+                Some(None) if since.elapsed() >= self.wait_limit / 2 => {
+                    // To wait again for a connection and a row could take it past its deadline.
+                    return batch.iter().map(|_| Err(StoreError::Queued)).collect();
+                }
                 Some(None) => {}
-                None => return batch.iter().map(|one| Err(aborted(one))).collect(),
+                None => return batch.iter().map(|one| Err(unanswered(one))).collect(),
             }
         }
         self.store.deduct_all(batch, was_sold_out).await
@@ -112,13 +125,13 @@ impl GroupCommit {
 /// Counts a batch until it is dropped.
 struct InFlight<'a> {
     count: &'a AtomicUsize,
-    /// Whether others were in flight before.
-    others: bool,
+    /// How many others were in flight before.
+    others: usize,
 }
 
 impl<'a> InFlight<'a> {
     fn enter(count: &'a AtomicUsize) -> Self {
-        let others = count.fetch_add(1, Ordering::Relaxed) > 0;
+        let others = count.fetch_add(1, Ordering::Relaxed);
         Self { count, others }
     }
 }
@@ -134,7 +147,7 @@ impl Drop for InFlight<'_> {
 struct Merged {
     store: Arc<dyn DeductionStore>,
     sleep: Arc<dyn Sleep>,
-    /// How long a batch may wait for a transaction.
+    /// How long a transaction may take while batches wait for the next one.
     patience: Duration,
 }
 
@@ -150,9 +163,9 @@ impl BatchCall for Merged {
 
     fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a Vec<Deduction>>) -> usize {
         let mut deductions = 0;
-        let fitting = waiting.take(MOST_LEVELS).take_while(|batch| {
+        let fitting = waiting.take(MAX_LEVELS).take_while(|batch| {
             deductions += batch.len();
-            deductions <= MOST
+            deductions <= MAX_DEDUCTIONS
         });
         fitting.count().max(1)
     }
@@ -165,9 +178,9 @@ impl BatchCall for Merged {
         self.sleep.sleep(self.patience).await;
     }
 
-    /// A transaction may wait for a key of one of its levels. The batches behind it need not.
-    fn give_up(&self, waited: Duration, _: Option<&mut Self::Answer>) -> Option<Self::Answer> {
-        (waited >= self.patience).then_some(None)
+    /// A transaction may take long because of one of its levels. The batches behind it need not wait.
+    fn give_up(&self, waited: Duration, last: Option<&mut Self::Answer>) -> Option<Self::Answer> {
+        (last.is_none() && waited >= self.patience / 2).then_some(None)
     }
 }
 
@@ -180,7 +193,7 @@ impl BatchCall for GroupCommit {
     const CALLS: usize = 1;
 
     fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a Deduction>) -> usize {
-        waiting.len().min(MOST)
+        waiting.len().min(MAX_DEDUCTIONS)
     }
 
     async fn call(&self, batch: &[Deduction]) -> Vec<BatchAnswer> {

@@ -79,7 +79,10 @@ impl BatchStore for MemoryStore {
         self.deduct_in_sql(deduction, SqlMethod::Guarded).await
     }
 
-    async fn write_merged(&self, plans: &[&BatchPlan<'_>]) -> Result<Vec<Option<i64>>, StoreError> {
+    async fn write_merged(
+        &self,
+        plans: &[&BatchPlan<'_>],
+    ) -> Result<Option<Vec<Option<i64>>>, StoreError> {
         let writes: Vec<_> = plans
             .iter()
             .filter_map(|plan| BatchWrite::new(plan))
@@ -97,6 +100,12 @@ impl BatchStore for MemoryStore {
         }
         let written = self.write_free(writes, expiry.at).await;
         written.map_err(|error| error.expiring(expiry))
+    }
+
+    async fn recorded_sales(&self, plans: &[&BatchPlan<'_>]) -> Result<Vec<Movement>, StoreError> {
+        let sales = plans.iter().flat_map(|plan| &plan.sales);
+        let sales: Vec<_> = sales.map(|sale| sale.deduction.clone()).collect();
+        self.recorded_among(&sales).await
     }
 }
 
@@ -128,12 +137,12 @@ impl MemoryStore {
         Ok(found.map(|entry| entry.movement.clone()).collect())
     }
 
-    /// Writes the levels that nobody has locked, and commits. All or none, if the ledger has a sale.
+    /// Writes the levels that no transaction has locked, and commits. None of them if the ledger has a sale.
     async fn write_free(
         &self,
         writes: Vec<BatchWrite>,
         expires_at: i64,
-    ) -> Result<Vec<Option<i64>>, StoreError> {
+    ) -> Result<Option<Vec<Option<i64>>>, StoreError> {
         let mut tx = Transaction::begin(self);
         let mut written = Vec::new();
         self.step("SELECT FOR UPDATE SKIP LOCKED").await?;
@@ -147,12 +156,12 @@ impl MemoryStore {
             };
             written.push(match put {
                 Ok(available) => Some(available),
-                Err(BatchAttempt::Duplicate) => return Ok(Vec::new()),
+                Err(BatchAttempt::Duplicate) => return Ok(None),
                 Err(_) => None,
             });
         }
         tx.commit().await?;
-        Ok(written)
+        Ok(Some(written))
     }
 
     /// Writes the level and its movements, and commits. Returns how many units are available then, or why

@@ -47,7 +47,7 @@ impl ModelMutex {
         granted.await.expect("each holder hands the mutex on")
     }
 
-    /// Takes the mutex if nobody holds it.
+    /// Takes the mutex if it is free.
     pub(super) fn try_lock(&self) -> Option<ModelGuard> {
         let mut queue = self.queue();
         if queue.is_held {

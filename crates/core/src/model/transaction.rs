@@ -44,7 +44,7 @@ impl Transaction {
         }
     }
 
-    /// Locks a row if nobody else has. Returns whether this transaction has it.
+    /// Locks a row if no other transaction has. Returns whether this one has it.
     pub(super) fn try_lock_row(&mut self, (sku, warehouse): Place<'_>) -> bool {
         let name = format!("row {sku} {warehouse}");
         if !self.locks.contains_key(&name) {

@@ -11,7 +11,6 @@
 //! each deduction is made alone.
 
 use std::collections::{HashMap, HashSet};
-use std::error::Error as _;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -48,12 +47,19 @@ pub trait BatchStore: Sync {
     fn alone(&self, deduction: &Deduction) -> impl Future<Output = BatchAnswer> + Send;
 
     /// Writes the sales of each plan whose row is not locked and whose units are available, in one
-    /// transaction. Each plan is of another level and has sales. Returns the units that are available
-    /// after each, or `None` if its sales were not written.
+    /// transaction. The plans are of different levels and have sales. Returns the units that are available
+    /// after each, or `None` for a plan that was left out. Returns `None` for all if an index of the ledger
+    /// refused a sale.
     fn write_merged(
         &self,
         plans: &[&BatchPlan<'_>],
-    ) -> impl Future<Output = Result<Vec<Option<i64>>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<Vec<Option<i64>>>, StoreError>> + Send;
+
+    /// The movements that the ledger has of the operations and keys of the plans' sales.
+    fn recorded_sales(
+        &self,
+        plans: &[&BatchPlan<'_>],
+    ) -> impl Future<Output = Result<Vec<Movement>, StoreError>> + Send;
 }
 
 /// What protects the write of a batch.
@@ -126,49 +132,6 @@ pub async fn deduct_batch<S: BatchStore>(
     }
     answers.resize_with(batch.len(), || Ok(AttemptOutcome::Conflict));
     answers
-}
-
-/// Makes batches of several levels in one transaction. `None` for a batch of which nothing was made.
-pub async fn deduct_merged<S: BatchStore>(
-    store: &S,
-    batches: &[Vec<Deduction>],
-) -> Vec<Option<Vec<BatchAnswer>>> {
-    let plans: Vec<_> = batches.iter().map(BatchPlan::unread).collect();
-    let with_sales: Vec<_> = plans.iter().filter(|plan| !plan.sales.is_empty()).collect();
-    let mut written = match store.write_merged(&with_sales).await {
-        Ok(written) => written.into_iter(),
-        // One row or one key may be the cause. It does not concern the other batches.
-        Err(
-            error @ (StoreError::Aborted(_)
-            | StoreError::LockWait(_)
-            | StoreError::TooSlow(_)
-            | StoreError::KeyInFlight(_)
-            | StoreError::Bug(_)),
-        ) => {
-            let cause = error.source().map(ToString::to_string);
-            if matches!(error, StoreError::Bug(_)) {
-                tracing::warn!(cause, "batches of several levels are made one by one");
-            } else {
-                tracing::debug!(%error, cause, "batches of several levels are made one by one");
-            }
-            Vec::new().into_iter()
-        }
-        Err(mut error) => {
-            let failed = plans.into_iter().map(|plan| plan.failed(error.share()));
-            return failed.map(Some).collect();
-        }
-    };
-    let answers = plans.into_iter().map(|plan| {
-        if plan.sales.is_empty() {
-            Some(plan.without_sales())
-        } else {
-            written
-                .next()
-                .flatten()
-                .map(|available| plan.committed(available))
-        }
-    });
-    answers.collect()
 }
 
 /// What becomes of the deductions of a batch, if the sales among them are committed.
@@ -321,13 +284,13 @@ fn unrecorded(refusal: AttemptOutcome) -> AttemptOutcome {
 }
 
 /// The movements that the ledger has.
-struct Recorded<'a> {
+pub(super) struct Recorded<'a> {
     operations: HashMap<OperationId, &'a Movement>,
     keys: HashMap<(&'a str, &'a str), &'a Movement>,
 }
 
 impl<'a> Recorded<'a> {
-    fn new(movements: &'a [Movement]) -> Self {
+    pub(super) fn new(movements: &'a [Movement]) -> Self {
         let with_key = |movement: &'a Movement| {
             let key = movement.idempotency_key.as_deref()?;
             Some(((&*movement.caller, key), movement))
@@ -338,7 +301,7 @@ impl<'a> Recorded<'a> {
         }
     }
 
-    fn find(&self, deduction: &Deduction) -> Option<&'a Movement> {
+    pub(super) fn find(&self, deduction: &Deduction) -> Option<&'a Movement> {
         let by_key = || self.keys.get(&key(deduction.idempotency.as_ref()?));
         let by_operation = self.operations.get(&deduction.operation);
         by_operation.or_else(by_key).copied()

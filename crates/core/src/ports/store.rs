@@ -52,10 +52,9 @@ pub trait DeductionStore: LedgerReader {
     /// [`SqlMethod::Guarded`]. More share a commit. `read_first`: some of them will probably be refused.
     async fn deduct_all(&self, deductions: &[Deduction], read_first: bool) -> Vec<BatchAnswer>;
 
-    /// Takes the units of batches of several levels, of which each is as for
-    /// [`DeductionStore::deduct_all`], in one transaction that waits for no row. All carry the name of one
-    /// strategy. `None` for a batch that was not made: its row was locked, units were missing, or the
-    /// ledger has one of the keys of any batch.
+    /// Takes the units of batches of different levels in one transaction, which waits for no row. Each batch
+    /// is as for [`DeductionStore::deduct_all`], and all carry the name of one strategy. `None` for a batch
+    /// that was left out: its row was locked, its units were missing, or the ledger has one of its keys.
     async fn deduct_merged(&self, batches: &[Vec<Deduction>]) -> Vec<Option<Vec<BatchAnswer>>>;
 
     /// Writes the level that follows from `read`, if `condition` holds.

@@ -176,8 +176,12 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
         self.deduct_in_sql(deduction, SqlMethod::Guarded).await
     }
 
-    async fn write_merged(&self, plans: &[&BatchPlan<'_>]) -> Result<Vec<Option<i64>>> {
+    async fn write_merged(&self, plans: &[&BatchPlan<'_>]) -> Result<Option<Vec<Option<i64>>>> {
         self.write_levels(plans).await
+    }
+
+    async fn recorded_sales(&self, plans: &[&BatchPlan<'_>]) -> Result<Vec<Movement>> {
+        self.recorded_in_levels(plans).await
     }
 }
 
@@ -334,7 +338,7 @@ async fn plan<'a, D: Dialect>(
 
 /// The movements with the keys of the deductions, or with their operations if they have no key. One
 /// look-up of each is enough: an operation is always recorded with its key.
-async fn recorded_among<'a, D: Dialect>(
+pub(super) async fn recorded_among<'a, D: Dialect>(
     connection: &mut PooledConnection<D>,
     deductions: impl IntoIterator<Item = &'a Deduction>,
 ) -> Result<Vec<Movement>> {

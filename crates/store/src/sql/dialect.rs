@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::batch::{BatchWrite, Written};
 use super::conditional_write::ConditionalWrite;
 use super::ledger_row::LedgerRow;
-use super::merged::{Available, MergedWrite};
+use super::merged::{MergedWrite, WrittenLevel};
 use super::pool::{Pool, PooledConnection, Server, Transaction};
 use super::statements::Words;
 use crate::{AttemptOutcome, Result};
@@ -70,12 +70,13 @@ pub(crate) trait Dialect: Server + Clone {
         write: &BatchWrite<'_>,
     ) -> impl Future<Output = Result<Written>> + Send;
 
-    /// Writes the levels that nobody has locked and that have enough units, with their sales, and commits,
-    /// in as few messages as possible. Returns the levels that were written.
+    /// Writes the levels that no transaction has locked and that have enough units, with their sales, and
+    /// commits, in as few messages as possible. Returns the levels that were written, or `None` if an
+    /// index of the ledger refused a sale.
     fn write_merged(
         connection: PooledConnection<Self>,
         write: &MergedWrite<'_>,
-    ) -> impl Future<Output = Result<Vec<Available>>> + Send;
+    ) -> impl Future<Output = Result<Option<Vec<WrittenLevel>>>> + Send;
 
     /// Inserts the sales of a batch for which the clock is before the expiry: all or, if it is late, not
     /// all. `values`: what they have in common. Returns how many.

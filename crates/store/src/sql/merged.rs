@@ -4,17 +4,17 @@
 //! movements, and commits. It waits for no row, so no level waits for another. If an index of the ledger
 //! refuses a movement, or the message comes too late, nothing is written.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tokio::time::Instant;
 
-use super::batch::BatchWrite;
+use super::batch::{BatchWrite, recorded_among};
 use super::dialect::Dialect;
 use super::sold::{Sold, json};
 use super::{READ, SqlStore};
 use crate::Result;
 use stocklock_core::ports::BatchPlan;
-use stocklock_core::stock::Deduction;
+use stocklock_core::stock::{Deduction, Movement};
 
 /// The sales of several levels.
 #[derive(Debug)]
@@ -30,10 +30,12 @@ pub(crate) struct MergedLevel<'a> {
     /// How many sales of the levels before it there are. No other level has this number.
     pub(crate) first_sale: i64,
     pub(crate) batch: BatchWrite<'a>,
+    /// The place of its plan.
+    place: usize,
 }
 
 /// The [`MergedLevel::first_sale`] of a level that was written, and the units that are available then.
-pub(crate) type Available = (i64, i64);
+pub(crate) type WrittenLevel = (i64, i64);
 
 impl<'a> MergedLevel<'a> {
     fn first(&self) -> &'a Deduction {
@@ -51,19 +53,27 @@ impl<'a> MergedLevel<'a> {
 
 impl<'a> MergedWrite<'a> {
     fn new(plans: &[&'a BatchPlan<'_>], expires_at: i64) -> Self {
-        let mut first_sale = 0;
-        let batches = plans
-            .iter()
-            .filter_map(|plan| BatchWrite::new(plan, expires_at));
-        let levels = batches.map(|batch| {
-            let level = MergedLevel { first_sale, batch };
-            first_sale += level.batch.movements();
-            level
-        });
-        Self {
-            levels: levels.collect(),
+        let mut write = Self {
+            levels: Vec::new(),
             expires_at,
+        };
+        let (mut named, mut first_sale) = (HashSet::new(), 0);
+        for (place, plan) in plans.iter().enumerate() {
+            let Some(batch) = BatchWrite::new(plan, expires_at) else {
+                continue;
+            };
+            let level = MergedLevel {
+                first_sale,
+                batch,
+                place,
+            };
+            // A level that is named twice would lose the units of one batch.
+            if named.insert((level.sku(), level.warehouse())) {
+                first_sale += level.batch.movements();
+                write.levels.push(level);
+            }
         }
+        write
     }
 
     pub(crate) fn levels(&self) -> &[MergedLevel<'a>] {
@@ -89,7 +99,9 @@ impl<'a> MergedWrite<'a> {
     /// A JSON array with an array for each level: first sale, SKU, warehouse, units, movements.
     pub(crate) fn levels_json(&self) -> String {
         json(self.levels.iter().map(|level| {
-            let MergedLevel { first_sale, batch } = level;
+            let MergedLevel {
+                first_sale, batch, ..
+            } = level;
             let (sku, warehouse) = (level.sku(), level.warehouse());
             (first_sale, sku, warehouse, batch.units, batch.movements())
         }))
@@ -112,24 +124,40 @@ impl<'a> MergedWrite<'a> {
 }
 
 impl<D: Dialect> SqlStore<D> {
-    /// Writes the plans, which all have sales. Returns the units that are available after each, or `None`
-    /// if its sales were not written.
-    pub(super) async fn write_levels(&self, plans: &[&BatchPlan<'_>]) -> Result<Vec<Option<i64>>> {
+    /// [`BatchStore::write_merged`](stocklock_core::ports::BatchStore::write_merged).
+    pub(super) async fn write_levels(
+        &self,
+        plans: &[&BatchPlan<'_>],
+    ) -> Result<Option<Vec<Option<i64>>>> {
         let deadlines = plans.iter().map(|plan| plan.deadline());
         let deadline = deadlines.min().unwrap_or_else(Instant::now);
-        let Some(first) = plans.first().and_then(|plan| plan.sales.first()) else {
-            return Ok(Vec::new());
-        };
-        let pool = self.writers.for_sku(&first.deduction.sku);
-        let connection = self.read(READ, pool.acquire()).await?;
+        // Not in the queue of one SKU, whose share of the connections may be busy.
+        let connection = self.read(READ, self.writers.acquire()).await?;
         let expiry = connection.expiry(deadline);
         let write = MergedWrite::new(plans, expiry.at);
         let written = self.write(D::write_merged(connection, &write)).await;
-        let written = written.map_err(|error| error.expiring(expiry))?;
+        let Some(written) = written.map_err(|error| error.expiring(expiry))? else {
+            return Ok(None);
+        };
         let written: HashMap<_, _> = written.into_iter().collect();
-        let levels = write.levels.iter();
-        Ok(levels
-            .map(|level| written.get(&level.first_sale).copied())
-            .collect())
+        let mut available = vec![None; plans.len()];
+        for level in &write.levels {
+            available[level.place] = written.get(&level.first_sale).copied();
+        }
+        Ok(Some(available))
+    }
+
+    /// [`BatchStore::recorded_sales`](stocklock_core::ports::BatchStore::recorded_sales).
+    pub(super) async fn recorded_in_levels(
+        &self,
+        plans: &[&BatchPlan<'_>],
+    ) -> Result<Vec<Movement>> {
+        let sales = plans.iter().flat_map(|plan| &plan.sales);
+        let sales: Vec<_> = sales.map(|sale| sale.deduction).collect();
+        self.read(3 * READ, async {
+            let mut connection = self.writers.acquire().await?;
+            recorded_among(&mut connection, sales).await
+        })
+        .await
     }
 }

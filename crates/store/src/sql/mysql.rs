@@ -12,7 +12,7 @@ use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{self, AnyRow, Dialect, Statement, Value, fetch, trusted, values};
 use super::errors::{Verdict, classify, in_autocommit};
 use super::ledger_row::LedgerRow;
-use super::merged::{Available, MergedWrite};
+use super::merged::{MergedWrite, WrittenLevel};
 use super::pool::{Pool, PooledConnection, Transaction};
 use super::statements::Words;
 use crate::{AttemptOutcome, Result, StoreError};
@@ -127,17 +127,17 @@ impl Dialect for MySqlServer {
     async fn write_merged(
         connection: PooledConnection<Self>,
         write: &MergedWrite<'_>,
-    ) -> Result<Vec<Available>> {
+    ) -> Result<Option<Vec<WrittenLevel>>> {
         let mut tx = Transaction::begun(connection);
         let (levels, sales) = (write.levels_json(), write.sales_json());
         let values = values![write.strategy(), write.expires_at, &*levels, &*sales];
         let called = tx.fetch(procedure::call_merged(), &values).await;
         let written = match called.map(|mut rows: Vec<(String,)>| rows.pop()) {
-            Ok(None) => Vec::new(),
+            Ok(None) => Some(Vec::new()),
             Ok(Some((written,))) => {
-                serde_json::from_str(&written).map_err(StoreError::outcome_unknown)?
+                Some(serde_json::from_str(&written).map_err(StoreError::outcome_unknown)?)
             }
-            Err(error) if classify(&error) == Verdict::Duplicate => Vec::new(),
+            Err(error) if classify(&error) == Verdict::Duplicate => None,
             Err(error) => return Err(in_autocommit(error)),
         };
         tx.ended();

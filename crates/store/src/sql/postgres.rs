@@ -11,7 +11,7 @@ use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{AnyRow, Dialect, Statement, Value, fetch, query, trusted};
 use super::errors::{Verdict, before_commit, classify, in_autocommit, waited_for_the_ledger};
 use super::ledger_row::LedgerRow;
-use super::merged::{Available, MergedWrite};
+use super::merged::{MergedWrite, WrittenLevel};
 use super::pool::{Pool, PooledConnection, Transaction};
 use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
 use crate::{AttemptOutcome, Result, StoreError};
@@ -194,7 +194,7 @@ impl Dialect for PostgresServer {
     async fn write_merged(
         connection: PooledConnection<Self>,
         write: &MergedWrite<'_>,
-    ) -> Result<Vec<Available>> {
+    ) -> Result<Option<Vec<WrittenLevel>>> {
         batches::write_merged(connection, write).await
     }
 

@@ -16,7 +16,7 @@ use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{AnyRow, Dialect, Statement, Value, fetch, query, values};
 use super::errors::{self, Inserted, before_commit};
 use super::ledger_row::LedgerRow;
-use super::merged::{Available, MergedWrite};
+use super::merged::{MergedWrite, WrittenLevel};
 use super::migration::{self, MigrationServer};
 use super::pool::{Pool, PooledConnection, Server, Transaction};
 use super::sold::json;
@@ -132,7 +132,7 @@ impl Dialect for SqliteFile {
     async fn write_merged(
         connection: PooledConnection<Self>,
         write: &MergedWrite<'_>,
-    ) -> Result<Vec<Available>> {
+    ) -> Result<Option<Vec<WrittenLevel>>> {
         let mut tx = connection.begin(Self::WORDS.begin).await?;
         let update = format!(
             "UPDATE stock SET on_hand = on_hand - wanted.units,
@@ -167,19 +167,24 @@ impl Dialect for SqliteFile {
             sale_columns("$[4]")
         );
         let level = ["sku", "warehouse", "available", "0"];
-        let insert = Statement::built(batch::insert::<Self>(&table, level, "$1", ""));
+        let in_time = format!(" WHERE {} < $3", Self::WORDS.now);
+        let insert = Statement::built(batch::insert::<Self>(&table, level, "$1", &in_time));
+        let number = sales.len() as u64;
         let sales = json(sales.into_iter());
-        let inserted = tx
-            .execute(insert, &values![write.strategy(), &*sales])
-            .await;
+        let values = values![write.strategy(), &*sales, write.expires_at];
+        let inserted = tx.execute(insert, &values).await;
+        if inserted.as_ref().is_ok_and(|rows| *rows != number) {
+            tx.roll_back().await;
+            return Ok(Some(Vec::new()));
+        }
         match errors::inserted(inserted, false)? {
             Inserted::New => {
                 tx.commit().await?;
-                Ok(written)
+                Ok(Some(written))
             }
             Inserted::Duplicate => {
                 tx.roll_back().await;
-                Ok(Vec::new())
+                Ok(None)
             }
         }
     }

@@ -14,10 +14,10 @@ use crate::stock::{Durability, Idempotency, Movement, OperationId, Quantity, Rem
 
 const WAIT_LIMIT: Duration = Duration::from_secs(2);
 
-/// A level whose transaction fails in a way that nobody foresaw.
+/// A level whose transaction panics.
 const BROKEN: &str = "broken";
 
-/// A level of which this store never writes anything together with others.
+/// A level that this store leaves out of each transaction.
 const LOCKED: &str = "locked";
 
 #[derive(Debug)]
@@ -128,6 +128,17 @@ impl Scene {
         Self { queue, calls }
     }
 
+    /// [`ALONE`] batches in flight.
+    async fn with_batches_alone() -> (Self, Vec<Vec<JoinHandle<BatchAnswer>>>) {
+        let scene = Self::new();
+        let mut buyers = Vec::new();
+        for sku in ["w", "x", "y", "z"] {
+            buyers.push(scene.buy(1, sku).await);
+        }
+        assert_eq!(scene.end_calls(0).await, FIRST);
+        (scene, buyers)
+    }
+
     /// Buyers of one unit each, who have entered the queue.
     async fn buy(&self, number: usize, sku: &str) -> Vec<JoinHandle<BatchAnswer>> {
         let buyer = |_| {
@@ -147,6 +158,9 @@ impl Scene {
     }
 }
 
+/// The calls of [`ALONE`] batches, which no other batch shares.
+const FIRST: [&str; ALONE] = ["1 w", "1 x", "1 y", "1 z"];
+
 /// Lets all tasks run until each waits.
 async fn settle() {
     for _ in 0..20 {
@@ -165,38 +179,46 @@ async fn assert_sold(buyers: impl IntoIterator<Item = Vec<JoinHandle<BatchAnswer
 }
 
 #[tokio::test(start_paused = true)]
-async fn levels_share_a_transaction_while_others_are_in_flight() {
-    let scene = Scene::new();
-    let mut buyers = Vec::new();
-    for sku in ["a", "b", "c", "d", "e", "d"] {
+async fn levels_share_a_transaction_if_many_are_in_flight() {
+    let (scene, mut buyers) = Scene::with_batches_alone().await;
+    for sku in ["b", "c", "d", "e", "d"] {
         buyers.push(scene.buy(1, sku).await);
     }
-    // One by itself, and two transactions. The others gather.
-    assert_eq!(scene.end_calls(0).await, ["1 a", "[1 b]", "[1 c]"]);
+    // Two transactions. The others gather.
+    assert_eq!(scene.end_calls(0).await, ["[1 b]", "[1 c]"]);
     buyers.push(scene.buy(2, "f").await);
     // The second buyer of `d` came while the batch of the first one waited.
-    assert_eq!(scene.end_calls(3).await, ["[1 d, 1 e, 2 f]"]);
-    assert_eq!(scene.end_calls(1).await, ["[1 d]"]);
+    assert_eq!(scene.end_calls(ALONE + 2).await, ["[1 d, 1 e, 2 f]"]);
+    assert_eq!(scene.end_calls(1).await, ["1 d"]);
     scene.end_calls(1).await;
     assert_sold(buyers).await;
-    // Nothing is in flight.
-    let alone = scene.buy(1, "g").await;
-    assert_eq!(scene.end_calls(1).await, ["1 g"]);
-    assert_sold([alone]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn level_that_is_left_out_is_made_by_itself() {
-    let scene = Scene::new();
-    let mut buyers = Vec::new();
-    for sku in ["a", "b", "c", "d", LOCKED] {
+async fn level_that_is_left_out_is_made_alone() {
+    let (scene, mut buyers) = Scene::with_batches_alone().await;
+    for sku in ["b", "c", "d", LOCKED] {
         buyers.push(scene.buy(1, sku).await);
     }
-    assert_eq!(scene.end_calls(0).await, ["1 a", "[1 b]", "[1 c]"]);
-    assert_eq!(scene.end_calls(3).await, ["[1 d, 1 locked]"]);
+    assert_eq!(scene.end_calls(0).await, ["[1 b]", "[1 c]"]);
+    assert_eq!(scene.end_calls(ALONE + 2).await, ["[1 d, 1 locked]"]);
     assert_eq!(scene.end_calls(1).await, ["1 locked"]);
     scene.end_calls(1).await;
     assert_sold(buyers).await;
+}
+
+/// It would wait for a connection and a row again, perhaps past its deadline.
+#[tokio::test(start_paused = true)]
+async fn level_that_is_left_out_too_late_is_overloaded() {
+    let (scene, first) = Scene::with_batches_alone().await;
+    let locked = scene.buy(1, LOCKED).await;
+    sleep(WAIT_LIMIT / 2).await;
+    assert_eq!(scene.end_calls(ALONE + 1).await, ["[1 locked]"]);
+    for buyer in locked {
+        let answer = buyer.await.expect("no panic");
+        assert!(matches!(answer, Err(StoreError::Queued)), "{answer:?}");
+    }
+    assert_sold(first).await;
 }
 
 #[test]
@@ -219,29 +241,43 @@ fn transaction_has_at_most_256_deductions_and_128_levels() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn batch_behind_stuck_transactions_is_made_by_itself() {
-    let scene = Scene::new();
-    let mut stuck = Vec::new();
-    for sku in ["a", "b", "c"] {
-        stuck.push(scene.buy(1, sku).await);
+async fn batch_behind_stuck_transactions_is_made_alone() {
+    let (scene, mut buyers) = Scene::with_batches_alone().await;
+    for sku in ["b", "c", "d"] {
+        buyers.push(scene.buy(1, sku).await);
     }
-    scene.end_calls(0).await;
-    let behind = scene.buy(1, "d").await;
-    sleep(WAIT_LIMIT / 2).await;
-    settle().await;
+    assert_eq!(scene.end_calls(0).await, ["[1 b]", "[1 c]"]);
+    sleep(WAIT_LIMIT / 4).await;
     assert_eq!(scene.end_calls(0).await, ["1 d"]);
-    scene.end_calls(4).await;
-    assert_sold(stuck).await;
-    assert_sold([behind]).await;
+    scene.end_calls(ALONE + 3).await;
+    assert_sold(buyers).await;
+}
+
+/// Transactions that end late do not give up what the next one can take.
+#[tokio::test(start_paused = true)]
+async fn batches_behind_slow_transactions_share_the_next_one() {
+    let (scene, mut buyers) = Scene::with_batches_alone().await;
+    buyers.push(scene.buy(1, "b").await);
+    sleep(WAIT_LIMIT / 9).await;
+    buyers.push(scene.buy(1, "c").await);
+    for sku in ["d", "e"] {
+        buyers.push(scene.buy(1, sku).await);
+    }
+    sleep(WAIT_LIMIT / 9).await;
+    assert_eq!(
+        scene.end_calls(ALONE + 2).await,
+        ["[1 b]", "[1 c]", "[1 d, 1 e]"]
+    );
+    scene.end_calls(1).await;
+    assert_sold(buyers).await;
 }
 
 /// The transaction may have committed, so the batch is not made again as if nothing had been sent.
 #[tokio::test(start_paused = true)]
-async fn batch_in_an_aborted_transaction_has_an_unknown_outcome() {
-    let scene = Scene::new();
-    let first = scene.buy(1, "a").await;
+async fn batch_without_an_answer_has_an_unknown_outcome() {
+    let (scene, first) = Scene::with_batches_alone().await;
     let broken = scene.buy(1, BROKEN).await;
-    assert_eq!(scene.end_calls(2).await, ["1 a", "[1 broken]"]);
+    assert_eq!(scene.end_calls(ALONE + 1).await, ["[1 broken]"]);
     for buyer in broken {
         let answer = buyer.await.expect("no panic");
         assert!(
@@ -249,5 +285,5 @@ async fn batch_in_an_aborted_transaction_has_an_unknown_outcome() {
             "{answer:?}"
         );
     }
-    assert_sold([first]).await;
+    assert_sold(first).await;
 }

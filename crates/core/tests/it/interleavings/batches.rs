@@ -201,7 +201,7 @@ fn two_transactions_of_two_levels_are_decided_one_by_one(
     explore(replicas, stock, faults, Way::Merged);
 }
 
-/// Explores two replicas, of whose levels each has `stock` units.
+/// Explores two replicas. Each level has `stock` units.
 fn explore(replicas: Replicas, stock: i64, faults: Faults, way: Way) {
     let members = replicas.concat();
     let skus: BTreeSet<_> = members.iter().map(|(name, _)| sku(name)).collect();

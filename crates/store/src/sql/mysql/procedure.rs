@@ -17,15 +17,15 @@ const NAME: &str = "stocklock_deduct_1";
 
 const NAME_OF_BATCH: &str = "stocklock_deduct_batch_2";
 
-/// How many arguments that one takes: the shared values of the batch, and its sales.
+/// How many arguments `NAME_OF_BATCH` takes: the shared values of the batch, and its sales.
 const ARGUMENTS_OF_BATCH: usize = 8;
 
 const NAME_OF_MERGED: &str = "stocklock_deduct_merged_1";
 
-/// How many arguments that one takes: strategy, expiry, levels, sales.
+/// How many arguments `NAME_OF_MERGED` takes: strategy, expiry, levels, sales.
 const ARGUMENTS_OF_MERGED: usize = 4;
 
-/// How many arguments it takes: the values of the movement, the expiry, and those of the level.
+/// How many arguments `NAME` takes: the values of the movement, the expiry, and those of the level.
 static ARGUMENTS: LazyLock<usize> = LazyLock::new(|| LedgerRow::KNOWN + NEXT_PARAMETERS.len());
 
 /// A call with the values of a conditional write. Returns the units that are available then, or no row.
@@ -38,8 +38,7 @@ pub(super) fn call_batch() -> Statement {
     call_of(NAME_OF_BATCH, ARGUMENTS_OF_BATCH)
 }
 
-/// A call with the values of several levels. Returns their places, and the units that are available then,
-/// or no row.
+/// A call with the values of several levels. Returns a JSON array with those that were written, or no row.
 pub(super) fn call_merged() -> Statement {
     call_of(NAME_OF_MERGED, ARGUMENTS_OF_MERGED)
 }

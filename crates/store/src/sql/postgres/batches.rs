@@ -9,7 +9,7 @@ use crate::Result;
 use crate::sql::batch;
 use crate::sql::dialect::{Dialect as _, trusted};
 use crate::sql::errors::{Verdict, classify, in_autocommit};
-use crate::sql::merged::{Available, MergedLevel, MergedWrite};
+use crate::sql::merged::{MergedLevel, MergedWrite, WrittenLevel};
 use crate::sql::pool::PooledConnection;
 use crate::sql::sold::Sold;
 use stocklock_core::stock::Remarks;
@@ -18,11 +18,11 @@ use stocklock_core::stock::Remarks;
 /// locked then, and the other deductions can be made without that key.
 pub(super) const KEY_WAIT_MILLIS: u32 = 100;
 
-/// Locks the rows that nobody has locked, and writes those that still have enough units.
+/// Locks the rows that no transaction has locked, and writes those that still have enough units.
 pub(super) async fn write_merged(
     mut connection: PooledConnection<PostgresServer>,
     write: &MergedWrite<'_>,
-) -> Result<Vec<Available>> {
+) -> Result<Option<Vec<WrittenLevel>>> {
     let in_time = format!("{} < $5", PostgresServer::WORDS.now);
     let available = "on_hand - held >= wanted.units - backorder_limit";
     let text = format!(
@@ -76,10 +76,9 @@ pub(super) async fn write_merged(
             .collect()
     });
     match written {
-        Err(error) if classify(&error) == Verdict::Duplicate || has_expired(&error) => {
-            Ok(Vec::new())
-        }
-        written => written.map_err(in_autocommit),
+        Err(error) if classify(&error) == Verdict::Duplicate => Ok(None),
+        Err(error) if has_expired(&error) => Ok(Some(Vec::new())),
+        written => written.map(Some).map_err(in_autocommit),
     }
 }
 
