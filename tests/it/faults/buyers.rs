@@ -6,7 +6,6 @@
 //! must be no such sale, after a 504 there may be one.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -110,7 +109,7 @@ pub(crate) struct Purchases {
     /// The units of each purchase whose outcome is unknown.
     unknown: Vec<i64>,
     /// How many were refused for good.
-    refused: usize,
+    pub(crate) refused: usize,
     /// How many had an unknown outcome that a retry resolved.
     pub(crate) resolved: usize,
 }
@@ -251,18 +250,6 @@ impl Purchases {
         if self.keys != Keys::AllScarce {
             assert_eq!(audit.on_hand, PLENTY - audit.sold, "{sku}");
         }
-    }
-}
-
-impl fmt::Display for Purchases {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} sales, {} refusals, {} unknown outcomes resolved",
-            self.acknowledged.len(),
-            self.refused,
-            self.resolved
-        )
     }
 }
 

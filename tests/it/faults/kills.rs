@@ -1,16 +1,18 @@
-//! `kill -9` of a replica, and of the database, while 256 connections buy one SKU under `group-commit`.
+//! `kill -9` of a replica, and of the database, while 256 connections buy one SKU, or 32, under
+//! `group-commit`.
 //!
 //! `TEST_KILLS` is the number of kills.
 
 use std::collections::BTreeSet;
 
+use futures_util::future::join_all;
 use reqwest::{Client, Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::{Value, json};
 use stocklock_testkit::run::{rng, variable};
 use tokio::time::Instant;
 
-use super::buyers::{Buyers, Keys, PLENTY, SCARCE, restock};
+use super::buyers::{Buyers, Keys, PLENTY, Purchases, SCARCE, restock};
 use super::{Ledger, copy, new_key, send, try_send, until};
 use crate::support::process::Process;
 use crate::support::rival::{Raw, until_found};
@@ -19,6 +21,8 @@ use crate::support::services::{PrivateServer, fresh_database};
 
 const DEFAULT_KILLS: usize = 2;
 const BUYERS: usize = 256;
+/// So many SKUs share transactions.
+const SHARED: usize = 32;
 /// The maximum number of sales between a restock and a kill. The stock is enough for four times as many.
 const SALES: usize = 500;
 /// Sold while a replica is dead.
@@ -29,6 +33,10 @@ const SKUS: usize = 50;
 
 /// Limits of a service whose requests end before its database is back.
 const HASTY: [(&str, &str); 2] = [("WAIT_LIMIT_MS", "500"), ("REQUEST_DEADLINE_MS", "1000")];
+
+fn name(number: usize) -> String {
+    format!("hot-{number}")
+}
 
 fn kills() -> usize {
     let kills = variable("TEST_KILLS");
@@ -54,30 +62,47 @@ impl Shop {
         }
     }
 
-    /// Creates the SKU `hot`, and lets it be bought.
-    async fn sell_hot(&self) -> Buyers {
-        self.replicas[0].set_level("hot", SCARCE).await;
+    /// Creates so many SKUs, and lets each be bought by its share of the buyers.
+    async fn sell(&self, skus: usize) -> Vec<Buyers> {
         let path = "/stock/deduct?strategy=group-commit";
-        let orders = (0..BUYERS).map(|buyer| self.request(buyer, Method::POST, path));
-        Buyers::start("hot", Keys::AllScarce, orders, |_, _| ())
+        let mut buyers = Vec::new();
+        for sku in (0..skus).map(name) {
+            self.replicas[0].set_level(&sku, SCARCE).await;
+            let orders = (0..BUYERS / skus).map(|buyer| self.request(buyer, Method::POST, path));
+            buyers.push(Buyers::start(&sku, Keys::AllScarce, orders, |_, _| ()));
+        }
+        buyers
     }
 
     /// Returns in the middle of sales.
-    async fn sells(&self, buyers: &Buyers) {
-        restock(self.request(0, Method::PUT, "/stock/hot")).await;
+    async fn sells(&self, buyers: &[Buyers]) {
+        let puts = (0..buyers.len()).map(|number| format!("/stock/{}", name(number)));
+        join_all(puts.map(|path| restock(self.request(0, Method::PUT, &path)))).await;
         let sales = rng().usize(1..=SALES);
-        buyers.sell(sales).await;
+        // The SKUs sell about the same.
+        buyers[0].sell(sales.div_ceil(buyers.len())).await;
     }
 
     /// Checks all that was bought.
-    async fn close(self, buyers: Buyers, what: &str, begin: Instant) {
-        let (kills, took) = (kills(), begin.elapsed());
-        let purchases = buyers.stop().await;
-        println!("figure: {what}: {kills} kills in {took:.0?}, {purchases}");
+    async fn close(self, buyers: Vec<Buyers>, what: &str, begin: Instant) {
+        let (kills, skus, took) = (kills(), buyers.len(), begin.elapsed());
+        let stopped = join_all(buyers.into_iter().map(Buyers::stop)).await;
+        let sum = |count: fn(&Purchases) -> usize| stopped.iter().map(count).sum::<usize>();
+        let resolved = sum(|one| one.resolved);
+        println!(
+            "figure: {what}, {skus} SKUs: {kills} kills in {took:.0?}, {} sales, {} refusals, \
+             {resolved} unknown outcomes resolved",
+            sum(|one| one.acknowledged.len()),
+            sum(|one| one.refused),
+        );
         // A few kills may all hit a batch before its commit.
-        let interrupted = purchases.resolved > 0 || kills <= DEFAULT_KILLS;
-        assert!(interrupted, "the kills interrupted no request");
-        purchases.assert_exact(&self.ledger).await;
+        assert!(
+            resolved > 0 || kills <= DEFAULT_KILLS,
+            "the kills interrupted no request"
+        );
+        for purchases in stopped {
+            purchases.assert_exact(&self.ledger).await;
+        }
     }
 
     fn request(&self, replica: usize, method: Method, path: &str) -> RequestBuilder {
@@ -95,16 +120,17 @@ impl Shop {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_replica_loses_and_doubles_no_sale_of_a_group(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(1, SHARED)] skus: usize,
 ) {
     let database = fresh_database(backend).await;
     let mut shop = Shop::open(&database.url, &[]).await;
-    let buyers = shop.sell_hot().await;
-    buyers.replicas_are_killed();
+    let buyers = shop.sell(skus).await;
+    buyers.iter().for_each(Buyers::replicas_are_killed);
     let begin = Instant::now();
     for victim in (0..kills()).map(|kill| kill % 2) {
         shop.sells(&buyers).await;
         shop.replicas[victim].kill9();
-        buyers.sell(SALES_OF_OTHER).await;
+        buyers[0].sell(SALES_OF_OTHER.div_ceil(skus)).await;
         shop.replicas[victim].restart().await;
     }
     let what = format!("a replica on {backend:?}");
@@ -120,16 +146,17 @@ async fn killed_replica_loses_and_doubles_no_sale_of_a_group(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_database_loses_and_doubles_no_sale_of_a_group(
     #[values(Mysql, Postgres)] backend: Backend,
+    #[values(1, SHARED)] skus: usize,
 ) {
     let server = PrivateServer::start(backend).await;
     let shop = Shop::open(server.url(), &HASTY).await;
-    let buyers = shop.sell_hot().await;
+    let buyers = shop.sell(skus).await;
     let begin = Instant::now();
     for kill in 0..kills() {
         shop.sells(&buyers).await;
         server.kill9();
         if kill % 2 == 0 {
-            buyers.are_answered().await;
+            join_all(buyers.iter().map(Buyers::are_answered)).await;
         }
         server.restart().await;
     }
