@@ -1,7 +1,7 @@
-//! Acquires a lock: first the local queue, then the server, in a separate task.
+//! Acquires a lock: first the local queue, then the server.
 //!
-//! The caller's future only waits for that task. If the caller drops the future, the task stops,
-//! and anything that the server may have recorded is released in the background.
+//! The caller's future runs the acquisition. If the caller drops the future, the acquisition continues
+//! as a task, but only to stop: it releases anything that the server may have recorded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,22 +45,27 @@ pub(crate) async fn acquire(
         abandoned: abandoned.clone(),
         contended: false,
     };
-    let task = async move {
+    let job = async move {
         if let Err(Ok(guard)) = answer.send(acquisition.run().await) {
             guard.abandon();
         }
     };
-    inner.runtime.spawn(inner.acquisitions.track_future(task));
+    let job = inner.acquisitions.track_future(job);
+    // If this future is dropped, the locals are dropped in the reverse order: the job learns that it is
+    // abandoned before it continues as a task.
+    let mut running = inner.jobs.run(job);
+    let outcome = Outcome(outcome);
     let _abandoned = abandoned.drop_guard();
-    Outcome(outcome).receive().await
+    (&mut running).await;
+    outcome.receive().await
 }
 
-/// Receives the result of the task. If the caller is gone, a granted lock is released.
+/// Receives the result of the acquisition. If the caller is gone, a granted lock is released.
 struct Outcome(oneshot::Receiver<Result<LockGuard, LockError>>);
 
 impl Outcome {
     async fn receive(mut self) -> Result<LockGuard, LockError> {
-        // The task drops the sender without an answer only if it panics or the runtime shuts down.
+        // The sender is dropped without an answer only if the manager's runtime was shut down.
         (&mut self.0).await.unwrap_or(Err(LockError::Shutdown))
     }
 }
@@ -165,7 +170,9 @@ impl Acquisition {
             turn = waiter.turn() => Ok(turn),
             () = self.abandoned.cancelled() => Err(End::Abandoned),
             () = self.inner.clock.sleep_until(self.wait_limit()) => {
-                // The task ahead may be waiting for a dead server, not for the lock.
+                // The task ahead may be waiting for a dead server, not for the lock. It often reaches its
+                // limit at the same time, so let it report that first.
+                tokio::task::yield_now().await;
                 if self.inner.queues.is_failing(&self.options.name) {
                     let cause = "the server did not answer the first task in the local queue";
                     Err(End::Unavailable(BackendError::transient(cause)))

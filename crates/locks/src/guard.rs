@@ -14,7 +14,7 @@ use crate::backend::{Release, Renewed};
 use crate::clock::Moment;
 use crate::error::{BackendError, LockError, LostReason};
 use crate::hold::{Hold, RenewalKind};
-use crate::release::{Done, HoldMetrics};
+use crate::release::{HoldMetrics, ReleaseJob};
 use crate::token::Token;
 
 /// The maximum number of guards that share one lock.
@@ -239,11 +239,19 @@ impl LockGuard {
             Ok(false) => return ReleaseOutcome::Released { held_for },
             Ok(true) => {}
         }
-        let (done, is_done) = oneshot::channel();
-        if let Err(reason) = end_and_release(&hold, Some(done)) {
-            return ReleaseOutcome::AlreadyLost { reason, held_for };
-        }
-        match is_done.await {
+        let mut job = match end(&hold) {
+            Ok(job) => job,
+            Err(reason) => return ReleaseOutcome::AlreadyLost { reason, held_for },
+        };
+        let (done, mut is_done) = oneshot::channel();
+        job.done = Some(done);
+        let mut release = hold.inner.run_release(job);
+        let answer = tokio::select! {
+            biased;
+            answer = &mut is_done => answer,
+            () = &mut release => is_done.await,
+        };
+        match answer {
             Ok(Some(Release::Released)) => ReleaseOutcome::Released { held_for },
             Ok(Some(Release::NotHeld)) => {
                 let reason = LostReason::Stolen;
@@ -257,28 +265,31 @@ impl LockGuard {
     pub(crate) fn abandon(mut self) {
         if let Some(hold) = self.hold.take()
             && hold.remove_guard() == Ok(true)
-        {
             // If the lock was lost in the meantime, there is nothing to release.
-            let _ = end_and_release(&hold, None);
+            && let Ok(job) = end(&hold)
+        {
+            hold.inner.release(job);
         }
     }
 }
 
-/// Ends the hold and passes it to the release task. Fails if the lock was lost first.
-fn end_and_release(hold: &Arc<Hold>, done: Option<Done>) -> Result<(), LostReason> {
+/// Ends the hold and returns its release. Fails if the lock was lost first.
+fn end(hold: &Hold) -> Result<ReleaseJob, LostReason> {
     let turn = hold.end(LostReason::Released)?;
     let metrics = HoldMetrics {
         label: hold.label(),
         held_for: hold.held_for(),
     };
-    hold.release_in_background(turn, None, done, Some(metrics));
-    Ok(())
+    Ok(hold.to_release(turn, None, Some(metrics)))
 }
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
-        if hold.remove_guard() == Ok(true) && end_and_release(&hold, None).is_ok() {
+        if hold.remove_guard() == Ok(true)
+            && let Ok(job) = end(&hold)
+        {
+            hold.inner.release(job);
             let hooks = &hold.inner.hooks;
             hooks.report(|hooks| hooks.guard_dropped(hold.label()));
             tracing::warn!(

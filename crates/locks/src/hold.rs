@@ -1,4 +1,4 @@
-//! The state of one held lock, shared by its guards, the watchdog and the release task.
+//! The state of one held lock, shared by its guards and the watchdog.
 //!
 //! One short mutex protects every decision. A loss is final: the first reason stays, and later
 //! answers of the server are ignored.
@@ -15,7 +15,7 @@ use crate::error::{BackendError, LockError, LostReason};
 use crate::guard::LockState;
 use crate::manager::Inner;
 use crate::queue::Turn;
-use crate::release::{Done, HoldMetrics, ReleaseJob};
+use crate::release::{HoldMetrics, ReleaseJob};
 
 #[derive(Debug)]
 pub(crate) struct Hold {
@@ -260,7 +260,7 @@ impl Hold {
         // The margin is the time that running work has to stop.
         let margin = self.options.margin(self.grant.lease);
         let not_before = (!is_gone).then(|| self.inner.clock.now() + margin);
-        self.release_in_background(turn, not_before, None, None);
+        self.inner.release(self.to_release(turn, not_before, None));
         reason
     }
 
@@ -279,24 +279,22 @@ impl Hold {
         Ok(turn)
     }
 
-    /// Passes the hold to the release task. If `metrics` is given, that task reports the end of the
-    /// hold to the hooks.
-    pub(crate) fn release_in_background(
+    /// The release of an ended hold. If `metrics` is given, it also reports the end to the hooks.
+    pub(crate) fn to_release(
         &self,
         turn: Option<Turn>,
         not_before: Option<Moment>,
-        done: Option<Done>,
         metrics: Option<HoldMetrics>,
-    ) {
+    ) -> ReleaseJob {
         let remaining = self.valid_until().since(self.inner.clock.now());
-        self.inner.release(ReleaseJob {
+        ReleaseJob {
             request: self.release.clone(),
             lease: remaining.max(self.grant.lease),
             not_before,
             turn,
-            done,
+            done: None,
             metrics,
-        });
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

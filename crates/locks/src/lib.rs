@@ -33,9 +33,10 @@
 //!   lock to another client. Its deadline counts from the moment at which the last successful
 //!   renewal was *sent*. The [`Clock`](clock::Clock) keeps running while the machine is suspended,
 //!   and the timer does not wait for an answer. A loss is final.
-//! - **Nothing is left behind.** An acquisition runs in its own task, so its future may be dropped
-//!   at any await point. Dropping a guard releases the lock in the background. Each acquisition has
-//!   a random nonce, so a request can be repeated safely if its answer was lost.
+//! - **Nothing is left behind.** The future of an acquisition or a release may be dropped at any
+//!   await point; a task then completes or undoes its work. Dropping a guard releases the lock in the
+//!   background. Each acquisition has a random nonce, so a request can be repeated safely if its
+//!   answer was lost.
 //! - **A holder that hangs can be limited**, with [`max_hold`](LockBuilder::max_hold) or
 //!   [`max_renewals`](LockBuilder::max_renewals).
 //! - **Waiters are woken; they do not poll.** One task per process and lock contends on the server.
@@ -62,6 +63,7 @@ pub mod clock;
 mod error;
 mod guard;
 mod hold;
+mod jobs;
 #[cfg(any(feature = "redis", feature = "zookeeper"))]
 mod link;
 pub mod local;

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -13,9 +12,10 @@ use crate::backend::Backend;
 use crate::builder::{LockBuilder, Options};
 use crate::clock::{Clock, default_clock};
 use crate::error::{BackendError, LostReason};
+use crate::jobs::{Jobs, Running};
 use crate::metrics::{Hooks, LockHooks, NoHooks};
 use crate::queue::LocalQueues;
-use crate::release::{self, Command, ReleaseJob};
+use crate::release::{self, ReleaseJob};
 use crate::watchdog::{Watchdog, WatchdogContext};
 
 /// Manages the locks on one lock server. A process needs one manager per server; clones are cheap.
@@ -33,12 +33,13 @@ pub(crate) struct Inner {
     pub(crate) defaults: Options,
     pub(crate) queues: LocalQueues,
     pub(crate) watchdog: Arc<Watchdog>,
-    pub(crate) runtime: Handle,
+    pub(crate) jobs: Jobs,
     /// Tracks the acquisitions in progress.
     pub(crate) acquisitions: TaskTracker,
+    /// Tracks the releases in progress.
+    releases: TaskTracker,
     /// Cancelled by the shutdown, and if the watchdog ends: no more acquisitions.
     pub(crate) closed: CancellationToken,
-    commands: mpsc::UnboundedSender<Command>,
     hold_ids: AtomicU64,
     _stop_watchdog: DropGuard,
 }
@@ -48,10 +49,24 @@ impl Inner {
         self.hold_ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Queues the release of a lock. It does not block, and needs no runtime.
+    /// Releases a lock in the background. It does not block, and needs no runtime.
     pub(crate) fn release(&self, job: ReleaseJob) {
-        // If the runtime was shut down, the release task is gone, and the lock ends with its lease.
-        let _ = self.commands.send(Command::Release(job));
+        self.jobs.spawn(self.tracked(job));
+    }
+
+    /// Releases a lock in the returned future. If it is dropped, the release continues in the
+    /// background.
+    pub(crate) fn run_release(&self, job: ReleaseJob) -> Running {
+        self.jobs.run(self.tracked(job))
+    }
+
+    fn tracked(&self, job: ReleaseJob) -> impl Future<Output = ()> + Send + use<> {
+        let context = WatchdogContext {
+            backend: Arc::clone(&self.backend),
+            clock: Arc::clone(&self.clock),
+            hooks: self.hooks.clone(),
+        };
+        self.releases.track_future(release::run(context, job))
     }
 }
 
@@ -132,14 +147,13 @@ impl LockManager {
     /// The future may be dropped. The shutdown can then be completed with another call.
     pub async fn shutdown(&self) {
         self.0.closed.cancel();
+        self.0.jobs.move_to_tasks();
         self.0.acquisitions.close();
         self.0.acquisitions.wait().await;
         self.0.watchdog.lose_all(LostReason::Shutdown);
-        let (done, is_done) = oneshot::channel();
-        if self.0.commands.send(Command::Drain(done)).is_ok() {
-            // An error means that the release task has ended, with nothing left to release.
-            let _ = is_done.await;
-        }
+        self.0.jobs.move_to_tasks();
+        self.0.releases.close();
+        self.0.releases.wait().await;
         self.0.backend.detach(&self.0.watchdog.nudge()).await;
     }
 
@@ -207,8 +221,6 @@ impl ManagerBuilder {
         let stopped = CancellationToken::new();
         let watch = Arc::clone(&watchdog).run(context.clone(), stopped.clone(), closed.clone());
         runtime.spawn(watch);
-        let (commands, inbox) = mpsc::unbounded_channel();
-        runtime.spawn(release::run(context.clone(), inbox));
         LockManager(Arc::new(Inner {
             backend: context.backend,
             clock: context.clock,
@@ -216,10 +228,10 @@ impl ManagerBuilder {
             defaults: self.defaults,
             queues: LocalQueues::default(),
             watchdog,
-            runtime,
+            jobs: Jobs::new(runtime),
             acquisitions: TaskTracker::new(),
+            releases: TaskTracker::new(),
             closed,
-            commands,
             hold_ids: AtomicU64::new(0),
             _stop_watchdog: stopped.drop_guard(),
         }))

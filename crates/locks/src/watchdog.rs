@@ -53,7 +53,7 @@ enum Due {
     Renewal,
 }
 
-/// What the watchdog and the release task need.
+/// What the watchdog and the releases need.
 #[derive(Debug, Clone)]
 pub(crate) struct WatchdogContext {
     pub(crate) backend: Arc<dyn Backend>,

@@ -57,7 +57,7 @@ pub(super) async fn acquire_dropped_between_polls_leaves_nothing(rig: &impl Rig)
         eventually("the local name is free", rig.moment(), free).await;
         assert_eq!(rig.left().await, 0, "after {rounds} rounds");
         if is_acquired {
-            assert!(rounds > 1);
+            assert!(rounds > 0);
             return;
         }
     }
