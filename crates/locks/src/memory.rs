@@ -51,7 +51,7 @@ impl Client {
         Arc::new(Self {
             managers: Managers::default(),
             closed: AtomicBool::new(false),
-            source: SourceId::new(source),
+            source: SourceId::new("memory", source),
         })
     }
 }
@@ -252,10 +252,9 @@ impl Contender for MemoryContender {
         Ok(match answer {
             Ok((token, id)) => {
                 self.holds = true;
-                source.saw(&id);
                 Attempt::Held(Grant {
                     token,
-                    source: format!("memory:{id}").into(),
+                    source: source.saw(&id),
                     lease,
                 })
             }

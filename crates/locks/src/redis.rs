@@ -116,7 +116,7 @@ impl RedisBuilder {
             connection: Connection::new(client.clone(), self.connect_limit, self.response_limit),
             wake_ups: LazyWakeUps::new(client, limit),
             managers: Managers::default(),
-            source: SourceId::new(self.source),
+            source: SourceId::new("redis", self.source),
             is_publish_refused: AtomicBool::new(false),
             prefix: self.prefix,
             response_limit: self.response_limit,
@@ -193,7 +193,12 @@ impl Redis {
         format!("{}:gone:{nonce}", self.lock_key(name))
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Vec<redis::Value>, BackendError> {
+    /// Sends a request with the source's id that the client knows.
+    async fn acquire(
+        &self,
+        request: &Request,
+        source: &str,
+    ) -> Result<Vec<redis::Value>, BackendError> {
         let lock = self.lock_key(&request.name);
         let keys = [
             lock.clone(),
@@ -205,7 +210,7 @@ impl Redis {
             request.nonce.to_string(),
             milliseconds(request.lease),
             milliseconds(self.token_memory),
-            self.source.candidate(),
+            source.to_owned(),
             flag(self.source.is_fixed),
         ];
         self.connection

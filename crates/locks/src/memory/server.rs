@@ -46,7 +46,7 @@ pub(super) struct Server {
     /// Every client, to cause renewals.
     pub(super) managers: Managers,
     /// The id under which tokens are issued. Lost with the data.
-    source: Mutex<Option<String>>,
+    source: Mutex<Option<Arc<str>>>,
     /// The acquisitions that were released before their request arrived. That request gets no lock.
     tombstones: Mutex<HashSet<Nonce>>,
     faults: Mutex<Faults>,
@@ -156,15 +156,15 @@ impl Server {
 
     /// Returns the id under which tokens are issued. A client without a fixed id gives its candidate
     /// only to a server that has none.
-    pub(super) fn source(&self, candidate: String, is_fixed: bool) -> String {
+    pub(super) fn source(&self, candidate: Arc<str>, is_fixed: bool) -> Arc<str> {
         let mut source = self.stored_source();
         if is_fixed {
-            *source = Some(candidate.clone());
+            *source = Some(Arc::clone(&candidate));
         }
-        source.get_or_insert(candidate).clone()
+        Arc::clone(source.get_or_insert(candidate))
     }
 
-    fn stored_source(&self) -> MutexGuard<'_, Option<String>> {
+    fn stored_source(&self) -> MutexGuard<'_, Option<Arc<str>>> {
         self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -39,17 +39,18 @@ impl Contender for RedisContender {
         // Connect first: if this fails, the request was never sent, and no release is needed.
         self.redis.connection.connected().await?;
         let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
-        let answer = self.redis.acquire(&self.request).await?;
+        let known = self.redis.source.candidate();
+        let answer = self.redis.acquire(&self.request, &known).await?;
         let attempt = match answer.as_slice() {
-            [redis::Value::Int(1), token, source] => {
+            [redis::Value::Int(1), token, other @ ..] if other.len() <= 1 => {
                 let token = redis::from_redis_value_ref::<i64>(token);
-                let source = redis::from_redis_value_ref::<String>(source);
-                let source = source.map_err(|e| backend_error(e.into()))?;
-                self.redis.source.saw(&source);
+                let token = token.map_err(|e| backend_error(e.into()))?;
+                let other = other.first().map(redis::from_redis_value_ref::<String>);
+                let other = other.transpose().map_err(|e| backend_error(e.into()))?;
                 self.holds = true;
                 Attempt::Held(Grant {
-                    token: Token::new(token.map_err(|e| backend_error(e.into()))?),
-                    source: format!("redis:{source}").into(),
+                    token: Token::new(token),
+                    source: self.redis.source.saw(other.as_deref().unwrap_or(&known)),
                     lease: self.request.lease,
                 })
             }
