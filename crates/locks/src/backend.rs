@@ -25,6 +25,15 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// What the manager must know about the server. The answer may change between calls.
     fn properties(&self) -> Properties;
 
+    /// How many tasks of a manager ask the server for a lock while another of its tasks holds it. The
+    /// remaining tasks wait in the manager's local queue.
+    ///
+    /// With 1, the next holder is already known to the server when the lock becomes free, which saves
+    /// a round trip. That costs requests for a holder that may leave before its turn.
+    fn lookahead(&self) -> usize {
+        0
+    }
+
     /// Creates one acquisition of one lock. Nothing is sent before its first attempt.
     fn contender(&self, request: Request) -> Box<dyn Contender>;
 

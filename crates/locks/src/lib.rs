@@ -39,8 +39,8 @@
 //!   answer was lost.
 //! - **A holder that hangs can be limited**, with [`max_hold`](LockBuilder::max_hold) or
 //!   [`max_renewals`](LockBuilder::max_renewals).
-//! - **Waiters are woken; they do not poll.** One task per process and lock contends on the server.
-//!   The other tasks wait in a local queue.
+//! - **Waiters are woken; they do not poll.** One task per process and lock contends on the server; on
+//!   ZooKeeper, another one waits behind it. The other tasks wait in a local queue.
 //!
 //! # Limitations
 //!

@@ -221,12 +221,13 @@ impl ManagerBuilder {
         let stopped = CancellationToken::new();
         let watch = Arc::clone(&watchdog).run(context.clone(), stopped.clone(), closed.clone());
         runtime.spawn(watch);
+        let queues = LocalQueues::new(1 + context.backend.lookahead());
         LockManager(Arc::new(Inner {
             backend: context.backend,
             clock: context.clock,
             hooks: context.hooks,
             defaults: self.defaults,
-            queues: LocalQueues::default(),
+            queues,
             watchdog,
             jobs: Jobs::new(runtime),
             acquisitions: TaskTracker::new(),

@@ -8,7 +8,8 @@
 //! guarded write detects it. *Use when* ZooKeeper is available, fairness matters, or Redis might
 //! lose data.
 //!
-//! The order of arrival is between processes: each process has one contender per lock. Locks and
+//! The order of arrival is between processes: each process has one holder or waiter per lock, and one
+//! waiter behind it. Locks and
 //! tokens survive the failure of a server as long as the ensemble keeps its quorum.
 //!
 //! All locks of a back end belong to one session. While the connection is lost, they are suspect.
@@ -244,6 +245,11 @@ impl Backend for ZooKeeperBackend {
             response_limit: sessions.response_limit + sessions.connect_limit,
             session: Some(current.map_or(sessions.timeout, |session| session.timeout)),
         }
+    }
+
+    /// The node of the next holder is created while the lock is held.
+    fn lookahead(&self) -> usize {
+        1
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {

@@ -101,6 +101,23 @@ async fn handover_causes_at_most_two_watch_events() {
     );
 }
 
+/// One of the waiting tasks of a process has a place behind the holder. The others wait in the process.
+#[tokio::test]
+async fn one_waiting_task_of_a_process_queues_ahead() {
+    let rig = ZooKeeperRig::start().await;
+    let manager = rig.manager();
+    let guard = manager.lock("hot").acquire().await.unwrap();
+    let waiters = [(); 3].map(|()| tokio::spawn(manager.lock("hot").acquire()));
+    let queued = async || rig.left().await == 2;
+    eventually("a waiter has a place", rig.moment(), queued).await;
+    guard.release().await;
+    for waiter in waiters {
+        let guard = waiter.await.unwrap().unwrap();
+        assert!(rig.left().await <= 2);
+        guard.release().await;
+    }
+}
+
 async fn watch_events(rig: &ZooKeeperRig) -> u64 {
     let mut events = 0;
     for kind in ["deleted", "created", "changed", "children"] {

@@ -218,7 +218,8 @@ pub(super) async fn unusual_names_work_and_invalid_lengths_fail(rig: &impl Rig) 
     }
 }
 
-/// Fifty waiting tasks cause fifty attempts on the server, and acquire in order of arrival.
+/// Fifty waiting tasks cause fifty attempts on the server, and acquire in order of arrival. A task that
+/// asked while the lock was held asks a second time.
 pub(super) async fn waiting_tasks_acquire_in_order_with_one_attempt_each(rig: &impl Rig) {
     let counts = Counts::default();
     let manager = rig.builder().hooks(counts.clone()).build();
@@ -241,5 +242,7 @@ pub(super) async fn waiting_tasks_acquire_in_order_with_one_attempt_each(rig: &i
     for number in 0..50 {
         assert_eq!(order.recv().await, Some(number));
     }
-    assert_eq!(counts.attempts(), 51);
+    let repeated = if rig.backend().lookahead() > 0 { 50 } else { 0 };
+    let attempts = counts.attempts();
+    assert!((51..=51 + repeated).contains(&attempts), "{attempts}");
 }
