@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Attempt, Contender, Grant, ReleaseRequest, Request};
+use crate::backend::{Attempt, Claim, Contender, Grant, ReleaseRequest, Request};
 use crate::builder::Options;
 use crate::clock::Moment;
 use crate::error::{BackendError, LockError};
@@ -18,7 +18,7 @@ use crate::hold::Hold;
 use crate::manager::{Inner, LockManager};
 use crate::metrics::{AttemptOutcome, NotAcquired};
 use crate::nonce::Nonce;
-use crate::queue::{Entered, Turn};
+use crate::queue::{Entered, LocalQueues, Turn};
 use crate::release::{Done, ReleaseJob};
 use crate::retry::Backoff;
 
@@ -35,7 +35,16 @@ pub(crate) async fn acquire(
     if !(1..=NAME_MAX).contains(&options.name.len()) {
         return Err(LockError::InvalidName { limit: NAME_MAX });
     }
+    if let Claim::Permits { take, of } = options.claim
+        && !(1..=of).contains(&take)
+    {
+        return Err(LockError::InvalidPermits { take, of });
+    }
     let inner = Arc::clone(manager.inner());
+    if !inner.backend.supports(options.claim) {
+        let server = inner.backend.properties().name;
+        return Err(LockError::Unsupported { server });
+    }
     let abandoned = inner.closed.child_token();
     let (answer, outcome) = oneshot::channel();
     let acquisition = Acquisition {
@@ -125,6 +134,14 @@ impl Acquisition {
         Err(error)
     }
 
+    /// The local queue of permits does not contain their holders.
+    fn queues(&self) -> &LocalQueues {
+        match self.options.claim {
+            Claim::Exclusive => &self.inner.queues,
+            Claim::Permits { .. } => &self.inner.permit_queues,
+        }
+    }
+
     fn waited(&self) -> Duration {
         self.inner.clock.now().since(self.started)
     }
@@ -153,7 +170,7 @@ impl Acquisition {
         let unanswered = self.inner.clock.now().since(sent);
         self.contended
             && unanswered < self.inner.backend.properties().response_limit
-            && !self.inner.queues.is_failing(&self.options.name)
+            && !self.queues().is_failing(&self.options.name)
     }
 
     /// Waits for the first position in the local queue.
@@ -161,7 +178,7 @@ impl Acquisition {
         if self.abandoned.is_cancelled() {
             return Err(End::Abandoned);
         }
-        let mut waiter = match self.inner.queues.enter(&self.options.name) {
+        let mut waiter = match self.queues().enter(&self.options.name) {
             Entered::Turn(turn) => return Ok(turn),
             Entered::Waiter(waiter) => waiter,
         };
@@ -173,7 +190,7 @@ impl Acquisition {
                 // The task ahead may be waiting for a dead server, not for the lock. It often reaches its
                 // limit at the same time, so let it report that first.
                 tokio::task::yield_now().await;
-                if self.inner.queues.is_failing(&self.options.name) {
+                if self.queues().is_failing(&self.options.name) {
                     let cause = "the server did not answer the first task in the local queue";
                     Err(End::Unavailable(BackendError::transient(cause)))
                 } else {
@@ -190,6 +207,7 @@ impl Acquisition {
             name: Arc::clone(&self.options.name),
             nonce,
             lease: self.options.lease,
+            claim: self.options.claim,
         });
         let end = match self.contend(contender.as_mut(), &turn).await {
             Ok((grant, sent)) => {
@@ -316,6 +334,8 @@ impl Acquisition {
         if now >= self.options.valid_until(sent, grant.lease, now) {
             return Err(turn);
         }
+        // Other tasks of this process may have permits at the same time.
+        let turn = (self.options.claim == Claim::Exclusive).then_some(turn);
         let renewal = sent + grant.lease / 3;
         let inner = Arc::clone(&self.inner);
         let hold = Hold::new(inner, self.options.clone(), release, grant, sent, turn);
@@ -333,6 +353,7 @@ impl Acquisition {
             name: Arc::clone(&self.options.name),
             nonce,
             unclear,
+            claim: self.options.claim,
         }
     }
 

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use tokio::sync::oneshot;
 
-use crate::backend::{Release, Renewed};
+use crate::backend::{Claim, Release, Renewed};
 use crate::clock::Moment;
 use crate::error::{BackendError, LockError, LostReason};
 use crate::hold::{Hold, RenewalKind};
@@ -206,6 +206,31 @@ impl LockGuard {
         if renewed == Renewed::Unknown {
             let cause = "the server did not confirm the renewal";
             return Err(hold.unavailable("extend", BackendError::transient(cause)));
+        }
+        self.check()
+    }
+
+    /// Turns a [write lock](crate::LockManager::write) into a read lock, with the same token. Readers that
+    /// wait then acquire it. A read lock stays what it is.
+    ///
+    /// # Errors
+    /// [`LockError::Unsupported`] if this is no read or write lock, [`LockError::Lost`] if it is no
+    /// longer held. [`LockError::Unavailable`] if the server does not answer; call it again.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped at any point. The server may have executed the request nevertheless.
+    pub async fn downgrade(&self) -> Result<(), LockError> {
+        self.check()?;
+        let hold = self.hold();
+        let backend = &hold.inner.backend;
+        if !matches!(hold.release.claim, Claim::READ | Claim::WRITE) {
+            let server = backend.properties().name;
+            return Err(LockError::Unsupported { server });
+        }
+        let reduced = backend.reduce(hold.name(), hold.release.nonce, 1).await;
+        if !reduced.map_err(|error| hold.unavailable("downgrade", error))? {
+            let reason = hold.lose(LostReason::Stolen);
+            return Err(LockError::Lost { reason });
         }
         self.check()
     }

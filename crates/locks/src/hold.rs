@@ -38,7 +38,7 @@ struct State {
     renewals: u32,
     suspect: bool,
     ended: Option<LostReason>,
-    /// Keeps other tasks of this process in the local queue.
+    /// Keeps other tasks of this process in the local queue, if the lock has one holder.
     turn: Option<Turn>,
 }
 
@@ -62,7 +62,7 @@ impl Hold {
         release: ReleaseRequest,
         grant: Grant,
         sent: Moment,
-        turn: Turn,
+        turn: Option<Turn>,
     ) -> Self {
         let acquired_at = inner.clock.now();
         let valid_until = options.valid_until(sent, grant.lease, acquired_at);
@@ -76,7 +76,7 @@ impl Hold {
                 renewals: 0,
                 suspect: false,
                 ended: None,
-                turn: Some(turn),
+                turn,
             }),
             ended: watch::Sender::new(None),
             grant,
@@ -160,6 +160,7 @@ impl Hold {
             name: Arc::clone(self.name()),
             nonce: self.release.nonce,
             lease: lease.unwrap_or(self.options.lease),
+            claim: self.release.claim,
         }
     }
 

@@ -44,7 +44,8 @@
 //!
 //! # Limitations
 //!
-//! - Locks are exclusive. There are no read-write locks, semaphores or barriers.
+//! - Read-write locks and permits exist on Redis and within one process, but not on ZooKeeper. There
+//!   are no barriers.
 //! - There is no quorum over several Redis servers, no support for Redis Cluster or Sentinel, and
 //!   no lock in a SQL database.
 //! - An acquisition does not wait until the lock is durable or replicated.
@@ -77,6 +78,7 @@ mod queue;
 pub mod redis;
 mod release;
 mod retry;
+mod shares;
 mod source;
 mod table;
 mod token;

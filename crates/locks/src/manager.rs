@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Claim};
 use crate::builder::{LockBuilder, Options};
 use crate::clock::{Clock, default_clock};
 use crate::error::{BackendError, LostReason};
@@ -32,6 +32,7 @@ pub(crate) struct Inner {
     pub(crate) hooks: Hooks,
     pub(crate) defaults: Options,
     pub(crate) queues: LocalQueues,
+    pub(crate) permit_queues: LocalQueues,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) jobs: Jobs,
     /// Tracks the acquisitions in progress.
@@ -92,7 +93,33 @@ impl LockManager {
 
     /// Starts to describe an acquisition of the lock with this name: 1 to 1,024 bytes of any text.
     pub fn lock(&self, name: &str) -> LockBuilder {
-        LockBuilder::new(self.clone(), name)
+        LockBuilder::new(self.clone(), name, Claim::Exclusive)
+    }
+
+    /// Starts to describe an acquisition of the read lock with this name. Other readers may hold it at
+    /// the same time, but no writer.
+    ///
+    /// Read and write locks are granted in order of arrival, so a stream of readers does not keep a
+    /// writer waiting. They exclude each other, but not the [lock](Self::lock) with the same name. Redis
+    /// and the back ends without a server have them.
+    pub fn read(&self, name: &str) -> LockBuilder {
+        LockBuilder::new(self.clone(), name, Claim::READ)
+    }
+
+    /// Starts to describe an acquisition of the write lock with this name. It has one holder. With this
+    /// method alone, it is a mutex that is granted in order of arrival.
+    pub fn write(&self, name: &str) -> LockBuilder {
+        LockBuilder::new(self.clone(), name, Claim::WRITE)
+    }
+
+    /// Starts to describe an acquisition of `take` of the `of` permits with this name: a semaphore. The
+    /// permits are granted in order of arrival, renewed like a lock, and returned with the guard, or at
+    /// the end of the lease.
+    ///
+    /// The latest request decides how many permits there are. If that number shrinks, holders keep
+    /// theirs. Do not use a name for both permits and read-write locks: both count the same permits.
+    pub fn permits(&self, name: &str, take: u32, of: u32) -> LockBuilder {
+        LockBuilder::new(self.clone(), name, Claim::Permits { take, of })
     }
 
     /// Returns the number of locks that this manager holds.
@@ -101,10 +128,11 @@ impl LockManager {
         self.0.watchdog.len()
     }
 
-    /// Returns the number of lock names that tasks of this manager hold or wait for.
+    /// Returns the number of lock names that tasks of this manager hold or wait for. A name with
+    /// permits counts only while a task waits.
     #[must_use]
     pub fn names(&self) -> usize {
-        self.0.queues.len()
+        self.0.queues.len() + self.0.permit_queues.len()
     }
 
     /// Checks that the lock server answers, in one round trip. Use it for readiness probes.
@@ -228,6 +256,7 @@ impl ManagerBuilder {
             hooks: context.hooks,
             defaults: self.defaults,
             queues,
+            permit_queues: LocalQueues::new(1),
             watchdog,
             jobs: Jobs::new(runtime),
             acquisitions: TaskTracker::new(),

@@ -32,7 +32,8 @@ use futures_util::future::join_all;
 use zookeeper_client::{Error, MultiWriteError};
 
 use crate::backend::{
-    Backend, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
+    Backend, Claim, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
+    Request,
 };
 use crate::error::{BackendError, LostReason};
 use crate::link::Link;
@@ -318,6 +319,7 @@ impl Backend for ZooKeeperBackend {
             name: name.into(),
             nonce,
             lease: Duration::ZERO,
+            claim: Claim::Exclusive,
         };
         match self.renew(&[renewal]).await?[..] {
             [Renewed::Held(_)] => Ok(true),

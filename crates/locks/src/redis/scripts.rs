@@ -7,15 +7,16 @@ use std::sync::LazyLock;
 
 /// The text of a script, and the hash by which the server knows it.
 pub(super) struct Script {
-    pub(super) code: &'static str,
+    pub(super) code: String,
     pub(super) hash: String,
 }
 
 impl Script {
-    fn new(code: &'static str) -> Self {
+    pub(super) fn new(code: impl Into<String>) -> Self {
+        let code = code.into();
         Self {
+            hash: redis::Script::new(&code).get_hash().to_owned(),
             code,
-            hash: redis::Script::new(code).get_hash().to_owned(),
         }
     }
 }

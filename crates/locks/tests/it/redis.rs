@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use stocklock_locks::backend::{Backend, Renewal, Renewed, Request};
+use stocklock_locks::backend::{Backend, Claim, Renewal, Renewed, Request};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockManager, Nonce};
 use stocklock_testkit::ports::free_port;
@@ -68,6 +68,7 @@ async fn attempt_without_connection_needs_no_release() {
         name: "away".into(),
         nonce: Nonce::random(),
         lease: Duration::from_secs(1),
+        claim: Claim::Exclusive,
     });
     contender.attempt().await.unwrap_err();
     assert!(!contender.may_have_left_something());
@@ -84,6 +85,7 @@ async fn acquire_that_arrives_after_its_release_takes_nothing() {
         name: "late".into(),
         nonce,
         lease: rig.lease(),
+        claim: Claim::Exclusive,
     };
     backend.contender(request).attempt().await.unwrap_err();
     assert_eq!(rig.left().await, 0);
@@ -99,10 +101,20 @@ async fn renewal_with_shorter_lease_keeps_the_longer_one() {
         name: Arc::clone(&name),
         nonce,
         lease,
+        claim: Claim::Exclusive,
     };
     backend.contender(request(long)).attempt().await.unwrap();
-    let Request { name, nonce, lease } = request(rig.lease());
-    let renewed = backend.renew(&[Renewal { name, nonce, lease }]).await;
+    let Request {
+        name, nonce, lease, ..
+    } = request(rig.lease());
+    let renewed = backend
+        .renew(&[Renewal {
+            name,
+            nonce,
+            lease,
+            claim: Claim::Exclusive,
+        }])
+        .await;
     assert!(matches!(renewed.unwrap()[..], [Renewed::Held(_)]));
     let left: u64 = run(&mut rig.direct().await, "PTTL lock{long}").await;
     assert!(Duration::from_millis(left) > long / 2, "{left} ms");
@@ -118,11 +130,19 @@ async fn late_attempt_keeps_longer_lease() {
         name: Arc::clone(&name),
         nonce,
         lease: rig.lease(),
+        claim: Claim::Exclusive,
     };
     let mut contender = backend.contender(request);
     contender.attempt().await.unwrap();
     let lease = long;
-    let renewed = backend.renew(&[Renewal { name, nonce, lease }]).await;
+    let renewed = backend
+        .renew(&[Renewal {
+            name,
+            nonce,
+            lease,
+            claim: Claim::Exclusive,
+        }])
+        .await;
     assert!(matches!(renewed.unwrap()[..], [Renewed::Held(_)]));
     contender.attempt().await.unwrap();
     let left: u64 = run(&mut rig.direct().await, "PTTL lock{long}").await;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stocklock_locks::backend::{Backend, Renewal, Renewed, Request};
+use stocklock_locks::backend::{Backend, Claim, Renewal, Renewed, Request};
 use stocklock_locks::{LockManager, LostReason, Nonce};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::ports::free_port;
@@ -269,6 +269,7 @@ async fn renewal_of_several_locks_is_one_write() {
             name: Arc::clone(name),
             nonce: *nonce,
             lease: rig.lease(),
+            claim: Claim::Exclusive,
         };
         backend.contender(request).attempt().await.unwrap();
     }
@@ -276,6 +277,7 @@ async fn renewal_of_several_locks_is_one_write() {
         name,
         nonce,
         lease: rig.lease(),
+        claim: Claim::Exclusive,
     });
     // Heartbeats of the session may add packets, so use the minimum. Reading the counter is one
     // packet itself.
@@ -358,9 +360,17 @@ async fn renewal_that_no_leader_confirms_is_unknown() {
         name: Arc::clone(&name),
         nonce,
         lease,
+        claim: Claim::Exclusive,
     };
     backend.contender(request).attempt().await.unwrap();
-    let renewed = backend.renew(&[Renewal { name, nonce, lease }]).await;
+    let renewed = backend
+        .renew(&[Renewal {
+            name,
+            nonce,
+            lease,
+            claim: Claim::Exclusive,
+        }])
+        .await;
     let renewed = renewed.unwrap();
     assert!(matches!(renewed[..], [Renewed::Unknown]), "{renewed:?}");
 }

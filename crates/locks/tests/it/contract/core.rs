@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use stocklock_locks::backend::{Attempt, Backend as _, Release, Request};
+use stocklock_locks::backend::{Attempt, Backend as _, Claim, Release, Request};
 use stocklock_locks::{LockError, LostReason, Nonce, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
@@ -95,6 +95,7 @@ pub(super) async fn repeated_release_keeps_lock_of_next_holder(rig: &impl Rig) {
             name: "twice".into(),
             nonce,
             lease: rig.lease(),
+            claim: Claim::Exclusive,
         };
         let mut contender = backend.contender(request);
         let attempt = contender.attempt().await.unwrap();
