@@ -1,7 +1,7 @@
-//! Acquires a lock: first the local queue, then the server, in a separate task.
+//! Acquires a lock: first the local queue, then the server.
 //!
-//! The caller's future only waits for that task. If the caller drops the future, the task stops,
-//! and anything that the server may have recorded is released in the background.
+//! The caller's future runs the acquisition. If the caller drops the future, the acquisition continues
+//! as a task, but only to stop: it releases anything that the server may have recorded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Attempt, Contender, Grant, ReleaseRequest, Request};
+use crate::backend::{Attempt, Claim, Contender, Grant, ReleaseRequest, Request};
 use crate::builder::Options;
 use crate::clock::Moment;
 use crate::error::{BackendError, LockError};
@@ -18,7 +18,7 @@ use crate::hold::Hold;
 use crate::manager::{Inner, LockManager};
 use crate::metrics::{AttemptOutcome, NotAcquired};
 use crate::nonce::Nonce;
-use crate::queue::{Entered, Turn};
+use crate::queue::{Entered, LocalQueues, Turn};
 use crate::release::{Done, ReleaseJob};
 use crate::retry::Backoff;
 
@@ -35,7 +35,16 @@ pub(crate) async fn acquire(
     if !(1..=NAME_MAX).contains(&options.name.len()) {
         return Err(LockError::InvalidName { limit: NAME_MAX });
     }
+    if let Claim::Permits { take, of } = options.claim
+        && !(1..=of).contains(&take)
+    {
+        return Err(LockError::InvalidPermits { take, of });
+    }
     let inner = Arc::clone(manager.inner());
+    if !inner.backend.supports(options.claim) {
+        let server = inner.backend.properties().name;
+        return Err(LockError::Unsupported { server });
+    }
     let abandoned = inner.closed.child_token();
     let (answer, outcome) = oneshot::channel();
     let acquisition = Acquisition {
@@ -45,22 +54,27 @@ pub(crate) async fn acquire(
         abandoned: abandoned.clone(),
         contended: false,
     };
-    let task = async move {
+    let job = async move {
         if let Err(Ok(guard)) = answer.send(acquisition.run().await) {
             guard.abandon();
         }
     };
-    inner.runtime.spawn(inner.acquisitions.track_future(task));
+    let job = inner.acquisitions.track_future(job);
+    // If this future is dropped, the locals are dropped in the reverse order: the job learns that it is
+    // abandoned before it continues as a task.
+    let mut running = inner.jobs.run(job);
+    let outcome = Outcome(outcome);
     let _abandoned = abandoned.drop_guard();
-    Outcome(outcome).receive().await
+    (&mut running).await;
+    outcome.receive().await
 }
 
-/// Receives the result of the task. If the caller is gone, a granted lock is released.
+/// Receives the result of the acquisition. If the caller is gone, a granted lock is released.
 struct Outcome(oneshot::Receiver<Result<LockGuard, LockError>>);
 
 impl Outcome {
     async fn receive(mut self) -> Result<LockGuard, LockError> {
-        // The task drops the sender without an answer only if it panics or the runtime shuts down.
+        // The sender is dropped without an answer only if the manager's runtime was shut down.
         (&mut self.0).await.unwrap_or(Err(LockError::Shutdown))
     }
 }
@@ -120,6 +134,14 @@ impl Acquisition {
         Err(error)
     }
 
+    /// The local queue of permits does not contain their holders.
+    fn queues(&self) -> &LocalQueues {
+        match self.options.claim {
+            Claim::Exclusive => &self.inner.queues,
+            Claim::Permits { .. } => &self.inner.permit_queues,
+        }
+    }
+
     fn waited(&self) -> Duration {
         self.inner.clock.now().since(self.started)
     }
@@ -148,7 +170,7 @@ impl Acquisition {
         let unanswered = self.inner.clock.now().since(sent);
         self.contended
             && unanswered < self.inner.backend.properties().response_limit
-            && !self.inner.queues.is_failing(&self.options.name)
+            && !self.queues().is_failing(&self.options.name)
     }
 
     /// Waits for the first position in the local queue.
@@ -156,7 +178,7 @@ impl Acquisition {
         if self.abandoned.is_cancelled() {
             return Err(End::Abandoned);
         }
-        let mut waiter = match self.inner.queues.enter(&self.options.name) {
+        let mut waiter = match self.queues().enter(&self.options.name) {
             Entered::Turn(turn) => return Ok(turn),
             Entered::Waiter(waiter) => waiter,
         };
@@ -165,8 +187,10 @@ impl Acquisition {
             turn = waiter.turn() => Ok(turn),
             () = self.abandoned.cancelled() => Err(End::Abandoned),
             () = self.inner.clock.sleep_until(self.wait_limit()) => {
-                // The task ahead may be waiting for a dead server, not for the lock.
-                if self.inner.queues.is_failing(&self.options.name) {
+                // The task ahead may be waiting for a dead server, not for the lock. It often reaches its
+                // limit at the same time, so let it report that first.
+                tokio::task::yield_now().await;
+                if self.queues().is_failing(&self.options.name) {
                     let cause = "the server did not answer the first task in the local queue";
                     Err(End::Unavailable(BackendError::transient(cause)))
                 } else {
@@ -183,6 +207,7 @@ impl Acquisition {
             name: Arc::clone(&self.options.name),
             nonce,
             lease: self.options.lease,
+            claim: self.options.claim,
         });
         let end = match self.contend(contender.as_mut(), &turn).await {
             Ok((grant, sent)) => {
@@ -309,6 +334,8 @@ impl Acquisition {
         if now >= self.options.valid_until(sent, grant.lease, now) {
             return Err(turn);
         }
+        // Other tasks of this process may have permits at the same time.
+        let turn = (self.options.claim == Claim::Exclusive).then_some(turn);
         let renewal = sent + grant.lease / 3;
         let inner = Arc::clone(&self.inner);
         let hold = Hold::new(inner, self.options.clone(), release, grant, sent, turn);
@@ -326,6 +353,7 @@ impl Acquisition {
             name: Arc::clone(&self.options.name),
             nonce,
             unclear,
+            claim: self.options.claim,
         }
     }
 

@@ -25,6 +25,20 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// What the manager must know about the server. The answer may change between calls.
     fn properties(&self) -> Properties;
 
+    /// How many tasks of a manager ask the server for a lock while another of its tasks holds it. The
+    /// remaining tasks wait in the manager's local queue.
+    ///
+    /// With 1, the next holder is already known to the server when the lock becomes free, which saves
+    /// a round trip. That costs requests for a holder that may leave before its turn.
+    fn lookahead(&self) -> usize {
+        0
+    }
+
+    /// Returns true if the server can grant this kind of claim. All can grant [`Claim::Exclusive`].
+    fn supports(&self, claim: Claim) -> bool {
+        claim == Claim::Exclusive
+    }
+
     /// Creates one acquisition of one lock. Nothing is sent before its first attempt.
     fn contender(&self, request: Request) -> Box<dyn Contender>;
 
@@ -39,6 +53,15 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// # Errors
     /// Returns an error if it is unknown whether the lock was released.
     async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError>;
+
+    /// Reduces a [claim of permits](Claim::Permits) to `keep` of them. Returns false if this nonce holds
+    /// none.
+    ///
+    /// # Errors
+    /// Returns an error if it is unknown whether the claim was reduced, or if the server has no permits.
+    async fn reduce(&self, _name: &str, _nonce: Nonce, _keep: u32) -> Result<bool, BackendError> {
+        Err(BackendError::permanent("this back end has no permits"))
+    }
 
     /// Asks the server whether this nonce holds the lock.
     ///
@@ -102,6 +125,36 @@ pub trait Contender: Send {
     fn has_unanswered_attempt(&self) -> bool;
 }
 
+/// What a holder claims. The claims of a name that are exclusive, and those that are permits, do not
+/// exclude each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Claim {
+    /// The lock belongs to one holder. Which waiting client is next depends on the server.
+    Exclusive,
+    /// Each holder has some of a number of permits, which are granted in order of arrival.
+    Permits {
+        /// How many the holder has.
+        take: u32,
+        /// How many there are. The number in the latest new request applies to all.
+        of: u32,
+    },
+}
+
+impl Claim {
+    /// All permits of a read-write lock.
+    const SHARES: u32 = 1_000_000;
+    /// A read lock: one of a million permits.
+    pub const READ: Self = Self::Permits {
+        take: 1,
+        of: Self::SHARES,
+    };
+    /// A write lock: all permits of the readers.
+    pub const WRITE: Self = Self::Permits {
+        take: Self::SHARES,
+        of: Self::SHARES,
+    };
+}
+
 /// A lock to acquire.
 #[derive(Debug, Clone)]
 pub struct Request {
@@ -111,6 +164,8 @@ pub struct Request {
     pub nonce: Nonce,
     /// How long the lock lives without renewal, if the server lets the client choose.
     pub lease: Duration,
+    /// What the holder claims.
+    pub claim: Claim,
 }
 
 /// The result of one attempt.
@@ -145,6 +200,8 @@ pub struct Renewal {
     pub nonce: Nonce,
     /// The new lease, counted from now.
     pub lease: Duration,
+    /// What the holder claims.
+    pub claim: Claim,
 }
 
 /// A lock to release.
@@ -157,6 +214,8 @@ pub struct ReleaseRequest {
     /// An attempt to acquire the lock was not answered. Its request may arrive after the release,
     /// and must not acquire the lock then.
     pub unclear: bool,
+    /// What the holder claims.
+    pub claim: Claim,
 }
 
 /// The result of one renewal.

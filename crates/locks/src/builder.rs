@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire;
+use crate::backend::Claim;
 use crate::clock::Moment;
 use crate::error::LockError;
 use crate::guard::{LockGuard, ReleaseOutcome};
@@ -16,6 +17,7 @@ const LEASE_MIN: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) name: Arc<str>,
+    pub(crate) claim: Claim,
     pub(crate) label: &'static str,
     pub(crate) wait: Duration,
     pub(crate) lease: Duration,
@@ -28,6 +30,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             name: Arc::from(""),
+            claim: Claim::Exclusive,
             label: "lock",
             wait: Duration::from_secs(5),
             lease: Duration::from_secs(10),
@@ -61,7 +64,8 @@ impl Options {
     }
 }
 
-/// Describes one acquisition. Created by [`LockManager::lock`].
+/// Describes one acquisition. Created by [`LockManager::lock`], [`read`](LockManager::read),
+/// [`write`](LockManager::write) and [`permits`](LockManager::permits).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -86,9 +90,10 @@ pub struct LockBuilder {
 }
 
 impl LockBuilder {
-    pub(crate) fn new(manager: LockManager, name: &str) -> Self {
+    pub(crate) fn new(manager: LockManager, name: &str, claim: Claim) -> Self {
         let options = Options {
             name: Arc::from(name),
+            claim,
             ..manager.inner().defaults.clone()
         };
         Self { manager, options }
@@ -155,6 +160,8 @@ impl LockBuilder {
     /// - [`LockError::Unavailable`] if the server did not answer in time.
     /// - [`LockError::Shutdown`] if the manager was shut down.
     /// - [`LockError::InvalidName`] if the name is empty or too long.
+    /// - [`LockError::InvalidPermits`] if there can never be so many permits.
+    /// - [`LockError::Unsupported`] if the back end has no permits.
     ///
     /// # Cancel safety
     /// The future may be dropped at any point. A lock or queue position that it had already

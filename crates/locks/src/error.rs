@@ -38,6 +38,20 @@ pub enum LockError {
         /// The maximum length in bytes.
         limit: usize,
     },
+    /// There can never be so many permits.
+    #[error("{take} of {of} permits are impossible; take at least 1 and at most {of}")]
+    InvalidPermits {
+        /// How many were wanted.
+        take: u32,
+        /// How many there are.
+        of: u32,
+    },
+    /// The back end has no read-write locks and no permits.
+    #[error("locks on {server} are exclusive; it has no read-write locks and no permits")]
+    Unsupported {
+        /// The kind of server.
+        server: &'static str,
+    },
     /// The manager was shut down.
     #[error("the lock manager was shut down")]
     Shutdown,

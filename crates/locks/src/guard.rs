@@ -10,11 +10,11 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use tokio::sync::oneshot;
 
-use crate::backend::{Release, Renewed};
+use crate::backend::{Claim, Release, Renewed};
 use crate::clock::Moment;
 use crate::error::{BackendError, LockError, LostReason};
 use crate::hold::{Hold, RenewalKind};
-use crate::release::{Done, HoldMetrics};
+use crate::release::{HoldMetrics, ReleaseJob};
 use crate::token::Token;
 
 /// The maximum number of guards that share one lock.
@@ -210,6 +210,31 @@ impl LockGuard {
         self.check()
     }
 
+    /// Turns a [write lock](crate::LockManager::write) into a read lock, with the same token. Readers that
+    /// wait then acquire it. A read lock stays what it is.
+    ///
+    /// # Errors
+    /// [`LockError::Unsupported`] if this is no read or write lock, [`LockError::Lost`] if it is no
+    /// longer held. [`LockError::Unavailable`] if the server does not answer; call it again.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped at any point. The server may have executed the request nevertheless.
+    pub async fn downgrade(&self) -> Result<(), LockError> {
+        self.check()?;
+        let hold = self.hold();
+        let backend = &hold.inner.backend;
+        if !matches!(hold.release.claim, Claim::READ | Claim::WRITE) {
+            let server = backend.properties().name;
+            return Err(LockError::Unsupported { server });
+        }
+        let reduced = backend.reduce(hold.name(), hold.release.nonce, 1).await;
+        if !reduced.map_err(|error| hold.unavailable("downgrade", error))? {
+            let reason = hold.lose(LostReason::Stolen);
+            return Err(LockError::Lost { reason });
+        }
+        self.check()
+    }
+
     /// Creates another guard of the same lock, with the same token. The lock is released with its
     /// last guard.
     ///
@@ -239,11 +264,19 @@ impl LockGuard {
             Ok(false) => return ReleaseOutcome::Released { held_for },
             Ok(true) => {}
         }
-        let (done, is_done) = oneshot::channel();
-        if let Err(reason) = end_and_release(&hold, Some(done)) {
-            return ReleaseOutcome::AlreadyLost { reason, held_for };
-        }
-        match is_done.await {
+        let mut job = match end(&hold) {
+            Ok(job) => job,
+            Err(reason) => return ReleaseOutcome::AlreadyLost { reason, held_for },
+        };
+        let (done, mut is_done) = oneshot::channel();
+        job.done = Some(done);
+        let mut release = hold.inner.run_release(job);
+        let answer = tokio::select! {
+            biased;
+            answer = &mut is_done => answer,
+            () = &mut release => is_done.await,
+        };
+        match answer {
             Ok(Some(Release::Released)) => ReleaseOutcome::Released { held_for },
             Ok(Some(Release::NotHeld)) => {
                 let reason = LostReason::Stolen;
@@ -257,28 +290,31 @@ impl LockGuard {
     pub(crate) fn abandon(mut self) {
         if let Some(hold) = self.hold.take()
             && hold.remove_guard() == Ok(true)
-        {
             // If the lock was lost in the meantime, there is nothing to release.
-            let _ = end_and_release(&hold, None);
+            && let Ok(job) = end(&hold)
+        {
+            hold.inner.release(job);
         }
     }
 }
 
-/// Ends the hold and passes it to the release task. Fails if the lock was lost first.
-fn end_and_release(hold: &Arc<Hold>, done: Option<Done>) -> Result<(), LostReason> {
+/// Ends the hold and returns its release. Fails if the lock was lost first.
+fn end(hold: &Hold) -> Result<ReleaseJob, LostReason> {
     let turn = hold.end(LostReason::Released)?;
     let metrics = HoldMetrics {
         label: hold.label(),
         held_for: hold.held_for(),
     };
-    hold.release_in_background(turn, None, done, Some(metrics));
-    Ok(())
+    Ok(hold.to_release(turn, None, Some(metrics)))
 }
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
-        if hold.remove_guard() == Ok(true) && end_and_release(&hold, None).is_ok() {
+        if hold.remove_guard() == Ok(true)
+            && let Ok(job) = end(&hold)
+        {
+            hold.inner.release(job);
             let hooks = &hold.inner.hooks;
             hooks.report(|hooks| hooks.guard_dropped(hold.label()));
             tracing::warn!(

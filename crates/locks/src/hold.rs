@@ -1,4 +1,4 @@
-//! The state of one held lock, shared by its guards, the watchdog and the release task.
+//! The state of one held lock, shared by its guards and the watchdog.
 //!
 //! One short mutex protects every decision. A loss is final: the first reason stays, and later
 //! answers of the server are ignored.
@@ -15,7 +15,7 @@ use crate::error::{BackendError, LockError, LostReason};
 use crate::guard::LockState;
 use crate::manager::Inner;
 use crate::queue::Turn;
-use crate::release::{Done, HoldMetrics, ReleaseJob};
+use crate::release::{HoldMetrics, ReleaseJob};
 
 #[derive(Debug)]
 pub(crate) struct Hold {
@@ -38,7 +38,7 @@ struct State {
     renewals: u32,
     suspect: bool,
     ended: Option<LostReason>,
-    /// Keeps other tasks of this process in the local queue.
+    /// Keeps other tasks of this process in the local queue, if the lock has one holder.
     turn: Option<Turn>,
 }
 
@@ -62,7 +62,7 @@ impl Hold {
         release: ReleaseRequest,
         grant: Grant,
         sent: Moment,
-        turn: Turn,
+        turn: Option<Turn>,
     ) -> Self {
         let acquired_at = inner.clock.now();
         let valid_until = options.valid_until(sent, grant.lease, acquired_at);
@@ -76,7 +76,7 @@ impl Hold {
                 renewals: 0,
                 suspect: false,
                 ended: None,
-                turn: Some(turn),
+                turn,
             }),
             ended: watch::Sender::new(None),
             grant,
@@ -160,6 +160,7 @@ impl Hold {
             name: Arc::clone(self.name()),
             nonce: self.release.nonce,
             lease: lease.unwrap_or(self.options.lease),
+            claim: self.release.claim,
         }
     }
 
@@ -260,7 +261,7 @@ impl Hold {
         // The margin is the time that running work has to stop.
         let margin = self.options.margin(self.grant.lease);
         let not_before = (!is_gone).then(|| self.inner.clock.now() + margin);
-        self.release_in_background(turn, not_before, None, None);
+        self.inner.release(self.to_release(turn, not_before, None));
         reason
     }
 
@@ -279,24 +280,22 @@ impl Hold {
         Ok(turn)
     }
 
-    /// Passes the hold to the release task. If `metrics` is given, that task reports the end of the
-    /// hold to the hooks.
-    pub(crate) fn release_in_background(
+    /// The release of an ended hold. If `metrics` is given, it also reports the end to the hooks.
+    pub(crate) fn to_release(
         &self,
         turn: Option<Turn>,
         not_before: Option<Moment>,
-        done: Option<Done>,
         metrics: Option<HoldMetrics>,
-    ) {
+    ) -> ReleaseJob {
         let remaining = self.valid_until().since(self.inner.clock.now());
-        self.inner.release(ReleaseJob {
+        ReleaseJob {
             request: self.release.clone(),
             lease: remaining.max(self.grant.lease),
             not_before,
             turn,
-            done,
+            done: None,
             metrics,
-        });
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -33,17 +33,19 @@
 //!   lock to another client. Its deadline counts from the moment at which the last successful
 //!   renewal was *sent*. The [`Clock`](clock::Clock) keeps running while the machine is suspended,
 //!   and the timer does not wait for an answer. A loss is final.
-//! - **Nothing is left behind.** An acquisition runs in its own task, so its future may be dropped
-//!   at any await point. Dropping a guard releases the lock in the background. Each acquisition has
-//!   a random nonce, so a request can be repeated safely if its answer was lost.
+//! - **Nothing is left behind.** The future of an acquisition or a release may be dropped at any
+//!   await point; a task then completes or undoes its work. Dropping a guard releases the lock in the
+//!   background. Each acquisition has a random nonce, so a request can be repeated safely if its
+//!   answer was lost.
 //! - **A holder that hangs can be limited**, with [`max_hold`](LockBuilder::max_hold) or
 //!   [`max_renewals`](LockBuilder::max_renewals).
-//! - **Waiters are woken; they do not poll.** One task per process and lock contends on the server.
-//!   The other tasks wait in a local queue.
+//! - **Waiters are woken; they do not poll.** One task per process and lock contends on the server; on
+//!   ZooKeeper, another one waits behind it. The other tasks wait in a local queue.
 //!
 //! # Limitations
 //!
-//! - Locks are exclusive. There are no read-write locks, semaphores or barriers.
+//! - Read-write locks and permits exist on Redis and within one process, but not on ZooKeeper. There
+//!   are no barriers.
 //! - There is no quorum over several Redis servers, no support for Redis Cluster or Sentinel, and
 //!   no lock in a SQL database.
 //! - An acquisition does not wait until the lock is durable or replicated.
@@ -62,6 +64,7 @@ pub mod clock;
 mod error;
 mod guard;
 mod hold;
+mod jobs;
 #[cfg(any(feature = "redis", feature = "zookeeper"))]
 mod link;
 pub mod local;
@@ -75,6 +78,7 @@ mod queue;
 pub mod redis;
 mod release;
 mod retry;
+mod shares;
 mod source;
 mod table;
 mod token;

@@ -11,14 +11,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{
-    Attempt, Backend, Contender, Grant, Nudge, Properties, Release, ReleaseRequest, Renewal,
+    Attempt, Backend, Claim, Contender, Grant, Nudge, Properties, Release, ReleaseRequest, Renewal,
     Renewed, Request,
 };
 use crate::clock::{Clock, default_clock};
 use crate::error::BackendError;
 use crate::nonce::Nonce;
+use crate::shares::{Shares, Wanted};
 use crate::table::Table;
 use crate::topics::Listener;
+
+/// How long a waiter for permits stays in their queue without another request.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Locks of this process. Clones share them.
 #[derive(Debug, Clone)]
@@ -27,6 +31,7 @@ pub struct LocalBackend(Arc<Local>);
 #[derive(Debug)]
 struct Local {
     table: Table,
+    shares: Shares,
     clock: Arc<dyn Clock>,
     source: Arc<str>,
 }
@@ -43,15 +48,17 @@ impl LocalBackend {
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self(Arc::new(Local {
             table: Table::default(),
+            shares: Shares::default(),
             clock,
             source: format!("local:{}", Nonce::random()).into(),
         }))
     }
 
-    /// Returns the number of held locks.
+    /// Returns the number of held locks, with the clients that hold permits or wait for them.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.0.table.len(self.0.clock.now())
+        let now = self.0.clock.now();
+        self.0.table.len(now) + self.0.shares.len(now)
     }
 }
 
@@ -71,31 +78,49 @@ impl Backend for LocalBackend {
         }
     }
 
+    fn supports(&self, _: Claim) -> bool {
+        true
+    }
+
     fn contender(&self, request: Request) -> Box<dyn Contender> {
         Box::new(LocalContender {
             local: Arc::clone(&self.0),
             request,
-            freed: None,
-            holds: false,
+            changed: None,
+            left_something: false,
         })
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
         let now = self.0.clock.now();
-        let renew = |renewal| self.0.table.renew(now, renewal);
+        let renew = |renewal: &Renewal| match renewal.claim {
+            Claim::Exclusive => self.0.table.renew(now, renewal),
+            Claim::Permits { .. } => self.0.shares.renew(now, renewal),
+        };
         Ok(renewals.iter().map(renew).collect())
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
+        let now = self.0.clock.now();
         let ReleaseRequest { name, nonce, .. } = request;
-        let outcome = self.0.table.release(self.0.clock.now(), name, *nonce);
+        if let Claim::Permits { .. } = request.claim {
+            return Ok(self.0.shares.release(now, name, *nonce));
+        }
+        let outcome = self.0.table.release(now, name, *nonce);
         self.0.table.freed.publish(name);
         Ok(outcome)
     }
 
+    async fn reduce(&self, name: &str, nonce: Nonce, keep: u32) -> Result<bool, BackendError> {
+        let now = self.0.clock.now();
+        Ok(self.0.shares.reduce(now, name, nonce, keep))
+    }
+
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
-        let holder = self.0.table.holder(self.0.clock.now(), name);
-        Ok(holder.is_some_and(|(holder, _)| holder == nonce))
+        let now = self.0.clock.now();
+        let holder = self.0.table.holder(now, name);
+        let is_holder = holder.is_some_and(|(holder, _)| holder == nonce);
+        Ok(is_holder || self.0.shares.holds(now, name, nonce))
     }
 
     async fn ping(&self) -> Result<(), BackendError> {
@@ -110,18 +135,35 @@ impl Backend for LocalBackend {
 struct LocalContender {
     local: Arc<Local>,
     request: Request,
-    freed: Option<Listener>,
-    holds: bool,
+    changed: Option<Listener>,
+    left_something: bool,
 }
 
 #[async_trait]
 impl Contender for LocalContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
-        let Request { name, nonce, lease } = &self.request;
         let now = self.local.clock.now();
-        Ok(match self.local.table.acquire(now, name, *nonce, *lease) {
+        let Request {
+            name, nonce, lease, ..
+        } = &self.request;
+        let acquired = match self.request.claim {
+            Claim::Exclusive => self.local.table.acquire(now, name, *nonce, *lease),
+            Claim::Permits { take, of } => {
+                self.left_something = true;
+                let wanted = Wanted {
+                    nonce: *nonce,
+                    take,
+                    of,
+                    lease: *lease,
+                    patience: PATIENCE,
+                };
+                let acquired = self.local.shares.acquire(now, name, wanted);
+                acquired.map_err(|remaining| remaining.min(PATIENCE / 3))
+            }
+        };
+        Ok(match acquired {
             Ok(token) => {
-                self.holds = true;
+                self.left_something = true;
                 Attempt::Held(Grant {
                     token,
                     source: Arc::clone(&self.local.source),
@@ -135,15 +177,21 @@ impl Contender for LocalContender {
     }
 
     async fn wait(&mut self) -> Result<(), BackendError> {
-        match &mut self.freed {
-            Some(freed) => freed.changed().await,
-            freed => *freed = Some(self.local.table.freed.listen(&self.request.name)),
+        let Request { name, nonce, .. } = &self.request;
+        match &mut self.changed {
+            Some(changed) => changed.changed().await,
+            changed => {
+                *changed = Some(match self.request.claim {
+                    Claim::Exclusive => self.local.table.freed.listen(name),
+                    Claim::Permits { .. } => self.local.shares.turns.listen(&nonce.to_string()),
+                });
+            }
         }
         Ok(())
     }
 
     fn may_have_left_something(&self) -> bool {
-        self.holds
+        self.left_something
     }
 
     fn has_unanswered_attempt(&self) -> bool {

@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Claim};
 use crate::builder::{LockBuilder, Options};
 use crate::clock::{Clock, default_clock};
 use crate::error::{BackendError, LostReason};
+use crate::jobs::{Jobs, Running};
 use crate::metrics::{Hooks, LockHooks, NoHooks};
 use crate::queue::LocalQueues;
-use crate::release::{self, Command, ReleaseJob};
+use crate::release::{self, ReleaseJob};
 use crate::watchdog::{Watchdog, WatchdogContext};
 
 /// Manages the locks on one lock server. A process needs one manager per server; clones are cheap.
@@ -32,13 +32,15 @@ pub(crate) struct Inner {
     pub(crate) hooks: Hooks,
     pub(crate) defaults: Options,
     pub(crate) queues: LocalQueues,
+    pub(crate) permit_queues: LocalQueues,
     pub(crate) watchdog: Arc<Watchdog>,
-    pub(crate) runtime: Handle,
+    pub(crate) jobs: Jobs,
     /// Tracks the acquisitions in progress.
     pub(crate) acquisitions: TaskTracker,
+    /// Tracks the releases in progress.
+    releases: TaskTracker,
     /// Cancelled by the shutdown, and if the watchdog ends: no more acquisitions.
     pub(crate) closed: CancellationToken,
-    commands: mpsc::UnboundedSender<Command>,
     hold_ids: AtomicU64,
     _stop_watchdog: DropGuard,
 }
@@ -48,10 +50,24 @@ impl Inner {
         self.hold_ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Queues the release of a lock. It does not block, and needs no runtime.
+    /// Releases a lock in the background. It does not block, and needs no runtime.
     pub(crate) fn release(&self, job: ReleaseJob) {
-        // If the runtime was shut down, the release task is gone, and the lock ends with its lease.
-        let _ = self.commands.send(Command::Release(job));
+        self.jobs.spawn(self.tracked(job));
+    }
+
+    /// Releases a lock in the returned future. If it is dropped, the release continues in the
+    /// background.
+    pub(crate) fn run_release(&self, job: ReleaseJob) -> Running {
+        self.jobs.run(self.tracked(job))
+    }
+
+    fn tracked(&self, job: ReleaseJob) -> impl Future<Output = ()> + Send + use<> {
+        let context = WatchdogContext {
+            backend: Arc::clone(&self.backend),
+            clock: Arc::clone(&self.clock),
+            hooks: self.hooks.clone(),
+        };
+        self.releases.track_future(release::run(context, job))
     }
 }
 
@@ -77,7 +93,33 @@ impl LockManager {
 
     /// Starts to describe an acquisition of the lock with this name: 1 to 1,024 bytes of any text.
     pub fn lock(&self, name: &str) -> LockBuilder {
-        LockBuilder::new(self.clone(), name)
+        LockBuilder::new(self.clone(), name, Claim::Exclusive)
+    }
+
+    /// Starts to describe an acquisition of the read lock with this name. Other readers may hold it at
+    /// the same time, but no writer.
+    ///
+    /// Read and write locks are granted in order of arrival, so a stream of readers does not keep a
+    /// writer waiting. They exclude each other, but not the [lock](Self::lock) with the same name. Redis
+    /// and the back ends without a server have them.
+    pub fn read(&self, name: &str) -> LockBuilder {
+        LockBuilder::new(self.clone(), name, Claim::READ)
+    }
+
+    /// Starts to describe an acquisition of the write lock with this name. It has one holder. With this
+    /// method alone, it is a mutex that is granted in order of arrival.
+    pub fn write(&self, name: &str) -> LockBuilder {
+        LockBuilder::new(self.clone(), name, Claim::WRITE)
+    }
+
+    /// Starts to describe an acquisition of `take` of the `of` permits with this name: a semaphore. The
+    /// permits are granted in order of arrival, renewed like a lock, and returned with the guard, or at
+    /// the end of the lease.
+    ///
+    /// The latest request decides how many permits there are. If that number shrinks, holders keep
+    /// theirs. Do not use a name for both permits and read-write locks: both count the same permits.
+    pub fn permits(&self, name: &str, take: u32, of: u32) -> LockBuilder {
+        LockBuilder::new(self.clone(), name, Claim::Permits { take, of })
     }
 
     /// Returns the number of locks that this manager holds.
@@ -86,10 +128,11 @@ impl LockManager {
         self.0.watchdog.len()
     }
 
-    /// Returns the number of lock names that tasks of this manager hold or wait for.
+    /// Returns the number of lock names that tasks of this manager hold or wait for. A name with
+    /// permits counts only while a task waits.
     #[must_use]
     pub fn names(&self) -> usize {
-        self.0.queues.len()
+        self.0.queues.len() + self.0.permit_queues.len()
     }
 
     /// Checks that the lock server answers, in one round trip. Use it for readiness probes.
@@ -132,14 +175,13 @@ impl LockManager {
     /// The future may be dropped. The shutdown can then be completed with another call.
     pub async fn shutdown(&self) {
         self.0.closed.cancel();
+        self.0.jobs.move_to_tasks();
         self.0.acquisitions.close();
         self.0.acquisitions.wait().await;
         self.0.watchdog.lose_all(LostReason::Shutdown);
-        let (done, is_done) = oneshot::channel();
-        if self.0.commands.send(Command::Drain(done)).is_ok() {
-            // An error means that the release task has ended, with nothing left to release.
-            let _ = is_done.await;
-        }
+        self.0.jobs.move_to_tasks();
+        self.0.releases.close();
+        self.0.releases.wait().await;
         self.0.backend.detach(&self.0.watchdog.nudge()).await;
     }
 
@@ -207,19 +249,19 @@ impl ManagerBuilder {
         let stopped = CancellationToken::new();
         let watch = Arc::clone(&watchdog).run(context.clone(), stopped.clone(), closed.clone());
         runtime.spawn(watch);
-        let (commands, inbox) = mpsc::unbounded_channel();
-        runtime.spawn(release::run(context.clone(), inbox));
+        let queues = LocalQueues::new(1 + context.backend.lookahead());
         LockManager(Arc::new(Inner {
             backend: context.backend,
             clock: context.clock,
             hooks: context.hooks,
             defaults: self.defaults,
-            queues: LocalQueues::default(),
+            queues,
+            permit_queues: LocalQueues::new(1),
             watchdog,
-            runtime,
+            jobs: Jobs::new(runtime),
             acquisitions: TaskTracker::new(),
+            releases: TaskTracker::new(),
             closed,
-            commands,
             hold_ids: AtomicU64::new(0),
             _stop_watchdog: stopped.drop_guard(),
         }))

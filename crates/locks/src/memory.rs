@@ -14,13 +14,14 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use crate::backend::{
-    Attempt, Backend, Contender, Grant, Nudge, Properties, Release, ReleaseRequest, Renewal,
+    Attempt, Backend, Claim, Contender, Grant, Nudge, Properties, Release, ReleaseRequest, Renewal,
     Renewed, Request,
 };
 use crate::clock::Clock;
 use crate::error::BackendError;
 use crate::managers::Managers;
 use crate::nonce::Nonce;
+use crate::shares::Wanted;
 use crate::source::SourceId;
 use crate::topics::Listener;
 
@@ -51,7 +52,7 @@ impl Client {
         Arc::new(Self {
             managers: Managers::default(),
             closed: AtomicBool::new(false),
-            source: SourceId::new(source),
+            source: SourceId::new("memory", source),
         })
     }
 }
@@ -157,12 +158,16 @@ impl Backend for MemoryBackend {
         }
     }
 
+    fn supports(&self, _: Claim) -> bool {
+        true
+    }
+
     fn contender(&self, request: Request) -> Box<dyn Contender> {
         Box::new(MemoryContender {
             client: self.clone(),
             request,
-            freed: None,
-            holds: false,
+            changed: None,
+            left_something: false,
             is_unanswered: false,
         })
     }
@@ -171,7 +176,10 @@ impl Backend for MemoryBackend {
         let renewals = renewals.to_vec();
         self.ask(Question::Renew, move |server| {
             let now = server.clock.now();
-            let renew = |renewal| server.table.renew(now, renewal);
+            let renew = |renewal: &Renewal| match renewal.claim {
+                Claim::Exclusive => server.table.renew(now, renewal),
+                Claim::Permits { .. } => server.shares.renew(now, renewal),
+            };
             renewals.iter().map(renew).collect()
         })
         .await
@@ -182,9 +190,14 @@ impl Backend for MemoryBackend {
             name,
             nonce,
             unclear,
+            claim,
         } = request.clone();
         self.ask(Question::Release, move |server| {
-            let outcome = server.table.release(server.clock.now(), &name, nonce);
+            let now = server.clock.now();
+            let outcome = match claim {
+                Claim::Exclusive => server.table.release(now, &name, nonce),
+                Claim::Permits { .. } => server.shares.release(now, &name, nonce),
+            };
             if unclear || outcome == Release::NotHeld {
                 server.add_tombstone(nonce);
             }
@@ -196,11 +209,21 @@ impl Backend for MemoryBackend {
         .await
     }
 
+    async fn reduce(&self, name: &str, nonce: Nonce, keep: u32) -> Result<bool, BackendError> {
+        let name = name.to_owned();
+        self.ask(Question::Reduce, move |server| {
+            server.shares.reduce(server.clock.now(), &name, nonce, keep)
+        })
+        .await
+    }
+
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
         let name = name.to_owned();
         self.ask(Question::Verify, move |server| {
-            let holder = server.table.holder(server.clock.now(), &name);
-            holder.is_some_and(|(holder, _)| holder == nonce)
+            let now = server.clock.now();
+            let holder = server.table.holder(now, &name);
+            let is_holder = holder.is_some_and(|(holder, _)| holder == nonce);
+            is_holder || server.shares.holds(now, &name, nonce)
         })
         .await
     }
@@ -225,15 +248,21 @@ impl Backend for MemoryBackend {
 struct MemoryContender {
     client: MemoryBackend,
     request: Request,
-    freed: Option<Listener>,
-    holds: bool,
+    changed: Option<Listener>,
+    left_something: bool,
     is_unanswered: bool,
 }
 
 #[async_trait]
 impl Contender for MemoryContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
-        let Request { name, nonce, lease } = self.request.clone();
+        let Request {
+            name,
+            nonce,
+            lease,
+            claim,
+        } = self.request.clone();
+        let patience = self.client.fallback * 3;
         let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
         let source = &self.client.client.source;
         let (candidate, is_fixed) = (source.candidate(), source.is_fixed);
@@ -242,23 +271,33 @@ impl Contender for MemoryContender {
             if server.has_tombstone(nonce) {
                 return None;
             }
-            let acquired = server.table.acquire(now, &name, nonce, lease);
+            let acquired = match claim {
+                Claim::Exclusive => server.table.acquire(now, &name, nonce, lease),
+                Claim::Permits { take, of } => {
+                    let wanted = Wanted {
+                        nonce,
+                        take,
+                        of,
+                        lease,
+                        patience,
+                    };
+                    server.shares.acquire(now, &name, wanted)
+                }
+            };
             Some(acquired.map(|token| (token, server.source(candidate, is_fixed))))
         });
         let already_released = || BackendError::permanent("this acquisition was already released");
         let answer = answer.await?.ok_or_else(already_released)?;
         // This answer is only about this request. An earlier one may still be on its way.
         self.is_unanswered = was_unanswered;
+        // A request for permits that was not granted is in their queue.
+        self.left_something = answer.is_ok() || claim != Claim::Exclusive;
         Ok(match answer {
-            Ok((token, id)) => {
-                self.holds = true;
-                source.saw(&id);
-                Attempt::Held(Grant {
-                    token,
-                    source: format!("memory:{id}").into(),
-                    lease,
-                })
-            }
+            Ok((token, id)) => Attempt::Held(Grant {
+                token,
+                source: source.saw(&id),
+                lease,
+            }),
             Err(remaining) => Attempt::Busy {
                 ask_again: Some(remaining.min(self.client.fallback)),
             },
@@ -266,15 +305,22 @@ impl Contender for MemoryContender {
     }
 
     async fn wait(&mut self) -> Result<(), BackendError> {
-        match &mut self.freed {
-            Some(freed) => freed.changed().await,
-            freed => *freed = Some(self.client.server.table.freed.listen(&self.request.name)),
+        let Request { name, nonce, .. } = &self.request;
+        let server = &self.client.server;
+        match &mut self.changed {
+            Some(changed) => changed.changed().await,
+            changed => {
+                *changed = Some(match self.request.claim {
+                    Claim::Exclusive => server.table.freed.listen(name),
+                    Claim::Permits { .. } => server.shares.turns.listen(&nonce.to_string()),
+                });
+            }
         }
         Ok(())
     }
 
     fn may_have_left_something(&self) -> bool {
-        self.holds || self.is_unanswered
+        self.left_something || self.is_unanswered
     }
 
     fn has_unanswered_attempt(&self) -> bool {

@@ -1,28 +1,33 @@
-//! The local queue of each lock: one task at a time, in order of arrival.
+//! The local queue of each lock: one task at a time, or a few, in order of arrival.
 //!
-//! Only the first task in the queue asks the server. Two hundred tasks that want one hot lock are
-//! therefore one contender on the server. A task keeps its turn until its lock is released. A name
-//! is in the map only while a task has its turn.
+//! Only the first tasks in the queue ask the server. Two hundred tasks that want one hot lock are
+//! therefore one or two contenders on the server. A task keeps its turn until its lock is released. A
+//! name is in the map only while a task has a turn.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
 /// The queues of all lock names.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LocalQueues(Arc<Mutex<HashMap<Arc<str>, LocalQueue>>>);
+#[derive(Debug, Clone)]
+pub(crate) struct LocalQueues {
+    queues: Arc<Mutex<HashMap<Arc<str>, LocalQueue>>>,
+    /// The maximum number of turns at the same time, for each name.
+    turns: usize,
+}
 
 #[derive(Debug, Default)]
 struct LocalQueue {
+    /// The number of tasks that have a turn. No task waits while it is below its maximum.
+    turns: usize,
     waiting: BTreeMap<u64, oneshot::Sender<Turn>>,
     next_number: u64,
-    /// Whether the last request of the task that has the turn failed.
+    /// Whether the last request of a task that has a turn failed.
     failing: bool,
 }
 
-/// The first position in a queue. Dropping it gives the turn to the next task.
+/// One of the first positions in a queue. Dropping it gives the turn to the next task.
 #[derive(Debug)]
 pub(crate) struct Turn {
     queues: LocalQueues,
@@ -31,36 +36,40 @@ pub(crate) struct Turn {
 }
 
 pub(crate) enum Entered {
-    /// The queue was empty.
+    /// No task waits, and a turn is free.
     Turn(Turn),
     /// Other tasks are ahead.
     Waiter(Waiter),
 }
 
 impl LocalQueues {
-    pub(crate) fn enter(&self, name: &Arc<str>) -> Entered {
-        match self.queues().entry(Arc::clone(name)) {
-            Entry::Vacant(entry) => {
-                entry.insert(LocalQueue::default());
-                Entered::Turn(self.turn(name))
-            }
-            Entry::Occupied(mut entry) => {
-                let queue = entry.get_mut();
-                let number = queue.next_number;
-                queue.next_number += 1;
-                let (sender, receiver) = oneshot::channel();
-                queue.waiting.insert(number, sender);
-                Entered::Waiter(Waiter {
-                    queues: self.clone(),
-                    name: Arc::clone(name),
-                    number,
-                    receiver,
-                })
-            }
+    pub(crate) fn new(turns: usize) -> Self {
+        Self {
+            queues: Arc::default(),
+            turns,
         }
     }
 
-    /// Returns true if the last request of the task that has the turn failed.
+    pub(crate) fn enter(&self, name: &Arc<str>) -> Entered {
+        let mut queues = self.queues();
+        let queue = queues.entry(Arc::clone(name)).or_default();
+        if queue.turns < self.turns {
+            queue.turns += 1;
+            return Entered::Turn(self.turn(name));
+        }
+        let number = queue.next_number;
+        queue.next_number += 1;
+        let (sender, receiver) = oneshot::channel();
+        queue.waiting.insert(number, sender);
+        Entered::Waiter(Waiter {
+            queues: self.clone(),
+            name: Arc::clone(name),
+            number,
+            receiver,
+        })
+    }
+
+    /// Returns true if the last request of a task that has a turn failed.
     pub(crate) fn is_failing(&self, name: &str) -> bool {
         self.queues().get(name).is_some_and(|queue| queue.failing)
     }
@@ -77,17 +86,21 @@ impl LocalQueues {
     }
 
     fn queues(&self) -> MutexGuard<'_, HashMap<Arc<str>, LocalQueue>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes and returns the next waiting task. Removes the queue if no task waits.
+    /// Ends a turn: removes and returns the next waiting task. If no task waits, removes the queue with
+    /// its last turn.
     fn next(&self, name: &str) -> Option<oneshot::Sender<Turn>> {
         let mut queues = self.queues();
         let queue = queues.get_mut(name)?;
         if let Some((_, sender)) = queue.waiting.pop_first() {
             return Some(sender);
         }
-        queues.remove(name);
+        queue.turns -= 1;
+        if queue.turns == 0 {
+            queues.remove(name);
+        }
         None
     }
 }

@@ -16,6 +16,8 @@
 //! Keys, with the prefix `P`:
 //! - `P{name}`: the lock. The braces are part of the key.
 //! - `P{name}:token`: the last token, kept for ten minutes.
+//! - `P{name}:holders`, `P{name}:waiters`, `P{name}:claims`: the permits of a name, kept for ten minutes
+//!   after their last use.
 //! - `P{name}:gone:nonce`: a tombstone that stops late requests, kept for one minute.
 //! - `P:source`: the id under which tokens are issued.
 
@@ -27,7 +29,8 @@ use async_trait::async_trait;
 use redis::Client;
 
 use crate::backend::{
-    Backend, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
+    Backend, Claim, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
+    Request,
 };
 use crate::error::{BackendError, LostReason};
 use crate::managers::Managers;
@@ -37,6 +40,7 @@ use crate::source::SourceId;
 mod connection;
 mod contender;
 mod eviction;
+mod permits;
 mod scripts;
 mod wakeups;
 
@@ -116,7 +120,7 @@ impl RedisBuilder {
             connection: Connection::new(client.clone(), self.connect_limit, self.response_limit),
             wake_ups: LazyWakeUps::new(client, limit),
             managers: Managers::default(),
-            source: SourceId::new(self.source),
+            source: SourceId::new("redis", self.source),
             is_publish_refused: AtomicBool::new(false),
             prefix: self.prefix,
             response_limit: self.response_limit,
@@ -193,7 +197,15 @@ impl Redis {
         format!("{}:gone:{nonce}", self.lock_key(name))
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Vec<redis::Value>, BackendError> {
+    /// Sends a request with the source's id that the client knows.
+    async fn acquire(
+        &self,
+        request: &Request,
+        source: &str,
+    ) -> Result<Vec<redis::Value>, BackendError> {
+        if let Claim::Permits { take, of } = request.claim {
+            return self.acquire_permits(request, take, of, source).await;
+        }
         let lock = self.lock_key(&request.name);
         let keys = [
             lock.clone(),
@@ -205,12 +217,42 @@ impl Redis {
             request.nonce.to_string(),
             milliseconds(request.lease),
             milliseconds(self.token_memory),
-            self.source.candidate(),
+            source.to_owned(),
             flag(self.source.is_fixed),
         ];
         self.connection
             .script(&scripts::ACQUIRE, &keys, &arguments)
             .await
+    }
+}
+
+impl Redis {
+    /// Returns for each lock whether it is held.
+    async fn renew_locks(&self, renewals: &[&Renewal]) -> Result<Vec<bool>, BackendError> {
+        if renewals.is_empty() {
+            return Ok(Vec::new());
+        }
+        let key = |renewal: &&Renewal| self.lock_key(&renewal.name);
+        let keys: Vec<_> = renewals.iter().map(key).collect();
+        let arguments =
+            |renewal: &&Renewal| [renewal.nonce.to_string(), milliseconds(renewal.lease)];
+        let arguments: Vec<_> = renewals.iter().flat_map(arguments).collect();
+        let script = self.connection.script(&scripts::RENEW, &keys, &arguments);
+        script.await
+    }
+
+    /// Returns whether the lock was held, and why no waiter could be woken.
+    async fn release_lock(&self, request: &ReleaseRequest) -> Result<(bool, String), BackendError> {
+        let ReleaseRequest {
+            name,
+            nonce,
+            unclear,
+            ..
+        } = request;
+        let keys = [self.lock_key(name), self.tombstone_key(name, *nonce)];
+        let arguments = [nonce.to_string(), milliseconds(TOMBSTONE), flag(*unclear)];
+        let script = self.connection.script(&scripts::RELEASE, &keys, &arguments);
+        script.await
     }
 }
 
@@ -224,41 +266,42 @@ impl Backend for RedisBackend {
         }
     }
 
+    fn supports(&self, _: Claim) -> bool {
+        true
+    }
+
     fn contender(&self, request: Request) -> Box<dyn Contender> {
         Box::new(RedisContender::new(Arc::clone(&self.0), request))
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
-        let key = |renewal: &Renewal| self.0.lock_key(&renewal.name);
-        let keys: Vec<_> = renewals.iter().map(key).collect();
-        let arguments: Vec<_> = renewals
-            .iter()
-            .flat_map(|renewal| [renewal.nonce.to_string(), milliseconds(renewal.lease)])
-            .collect();
-        let script = self.0.connection.script(&scripts::RENEW, &keys, &arguments);
-        let held: Vec<bool> = script.await?;
-        let renewed = |(held, renewal): (bool, &Renewal)| {
-            if held {
-                Renewed::Held(renewal.lease)
+        let is_exclusive = |renewal: &&Renewal| renewal.claim == Claim::Exclusive;
+        let (exclusive, permits): (Vec<_>, Vec<_>) = renewals.iter().partition(is_exclusive);
+        let (exclusive, permits) = tokio::try_join!(
+            self.0.renew_locks(&exclusive),
+            self.0.renew_permits(&permits),
+        )?;
+        let (mut exclusive, mut permits) = (exclusive.into_iter(), permits.into_iter());
+        let renewed = |renewal: &Renewal| {
+            let held = if is_exclusive(&renewal) {
+                exclusive.next()
             } else {
-                Renewed::Gone(LostReason::Stolen)
+                permits.next()
+            };
+            match held {
+                Some(true) => Renewed::Held(renewal.lease),
+                Some(false) => Renewed::Gone(LostReason::Stolen),
+                None => Renewed::Unknown,
             }
         };
-        Ok(held.into_iter().zip(renewals).map(renewed).collect())
+        Ok(renewals.iter().map(renewed).collect())
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
-        let ReleaseRequest {
-            name,
-            nonce,
-            unclear,
-        } = request;
-        let keys = [self.0.lock_key(name), self.0.tombstone_key(name, *nonce)];
-        let arguments = [nonce.to_string(), milliseconds(TOMBSTONE), flag(*unclear)];
-        let connection = &self.0.connection;
-        let (released, refused): (bool, String) = connection
-            .script(&scripts::RELEASE, &keys, &arguments)
-            .await?;
+        let (released, refused) = match request.claim {
+            Claim::Exclusive => self.0.release_lock(request).await?,
+            Claim::Permits { .. } => self.0.release_permits(request).await?,
+        };
         if !refused.is_empty() && !self.0.is_publish_refused.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 error = refused,
@@ -276,7 +319,14 @@ impl Backend for RedisBackend {
         let mut get = redis::cmd("GET");
         get.arg(self.0.lock_key(name));
         let value: Option<String> = self.0.connection.run(&get).await?;
-        Ok(value.is_some_and(|value| value.starts_with(&nonce.to_string())))
+        Ok(
+            value.is_some_and(|value| value.starts_with(&nonce.to_string()))
+                || self.0.has_permits(name, nonce).await?,
+        )
+    }
+
+    async fn reduce(&self, name: &str, nonce: Nonce, keep: u32) -> Result<bool, BackendError> {
+        self.0.reduce_permits(name, nonce, keep).await
     }
 
     async fn ping(&self) -> Result<(), BackendError> {

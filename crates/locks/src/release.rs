@@ -1,13 +1,12 @@
-//! The release task: releases locks after their holders are gone.
+//! Releases locks after their holders are gone.
 //!
-//! Jobs arrive through a channel, which a `Drop` can use without a runtime. A job is repeated until
-//! the server has answered, for at most two leases.
+//! A release is repeated until the server has answered, for at most two leases. The future of
+//! [`LockGuard::release`](crate::LockGuard::release) runs it until the first answer. All others run as
+//! tasks.
 
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::backend::{Release, ReleaseRequest};
 use crate::clock::Moment;
@@ -41,37 +40,8 @@ pub(crate) struct HoldMetrics {
     pub(crate) held_for: Duration,
 }
 
-#[derive(Debug)]
-pub(crate) enum Command {
-    Release(ReleaseJob),
-    /// Answer when all earlier releases are done.
-    Drain(oneshot::Sender<()>),
-}
-
-/// Runs the release task until the manager is dropped and all releases are done.
-pub(crate) async fn run(context: WatchdogContext, mut commands: mpsc::UnboundedReceiver<Command>) {
-    let mut running = FuturesUnordered::new();
-    let mut drained: Vec<oneshot::Sender<()>> = Vec::new();
-    let mut is_open = true;
-    while is_open || !running.is_empty() {
-        tokio::select! {
-            command = commands.recv(), if is_open => match command {
-                Some(Command::Release(job)) => running.push(release(&context, job)),
-                Some(Command::Drain(done)) => drained.push(done),
-                None => is_open = false,
-            },
-            Some(()) = running.next() => {}
-        }
-        if running.is_empty() {
-            for done in drained.drain(..) {
-                // The receiver may be gone.
-                let _ = done.send(());
-            }
-        }
-    }
-}
-
-async fn release(context: &WatchdogContext, job: ReleaseJob) {
+/// Releases a lock. Ends when the server has answered, or after two leases.
+pub(crate) async fn run(context: WatchdogContext, job: ReleaseJob) {
     let ReleaseJob {
         request,
         lease,
@@ -81,7 +51,7 @@ async fn release(context: &WatchdogContext, job: ReleaseJob) {
         metrics,
     } = job;
     let name = &request.name;
-    let report = |was_held| report(context, name, metrics, was_held);
+    let report = |was_held| report(&context, name, metrics, was_held);
     if let Some(moment) = not_before {
         context.clock.sleep_until(moment).await;
     }

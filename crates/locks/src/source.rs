@@ -3,40 +3,61 @@
 //! The server stores the id. If it loses it together with its data, a client that has seen the id
 //! stores it again, so tokens from before and after the loss stay comparable.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::nonce::Nonce;
 
 #[derive(Debug)]
 pub(crate) struct SourceId {
-    id: Mutex<String>,
+    /// The kind of server, which is the first part of the source.
+    kind: &'static str,
+    known: Mutex<Known>,
     /// The user chose the id. It replaces another id of the server.
     pub(crate) is_fixed: bool,
 }
 
+#[derive(Debug)]
+struct Known {
+    id: Arc<str>,
+    source: Arc<str>,
+}
+
 impl SourceId {
     /// With `fixed`, that id. Otherwise the id of the server, or a random one if it has none.
-    pub(crate) fn new(fixed: Option<String>) -> Self {
+    pub(crate) fn new(kind: &'static str, fixed: Option<String>) -> Self {
+        let is_fixed = fixed.is_some();
+        let id = fixed.unwrap_or_else(|| Nonce::random().to_string());
         Self {
-            is_fixed: fixed.is_some(),
-            id: Mutex::new(fixed.unwrap_or_else(|| Nonce::random().to_string())),
+            kind,
+            known: Mutex::new(Known::new(kind, &id)),
+            is_fixed,
         }
     }
 
     /// The id to store on a server that has none.
-    pub(crate) fn candidate(&self) -> String {
-        self.id().clone()
+    pub(crate) fn candidate(&self) -> Arc<str> {
+        Arc::clone(&self.known().id)
     }
 
-    /// Remembers the id that the server has.
-    pub(crate) fn saw(&self, id: &str) {
-        let mut known = self.id();
-        if *known != id {
-            id.clone_into(&mut known);
+    /// Remembers the id that the server has, and returns the source that it stands for.
+    pub(crate) fn saw(&self, id: &str) -> Arc<str> {
+        let mut known = self.known();
+        if *known.id != *id {
+            *known = Known::new(self.kind, id);
         }
+        Arc::clone(&known.source)
     }
 
-    fn id(&self) -> MutexGuard<'_, String> {
-        self.id.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn new(kind: &str, id: &str) -> Self {
+        Self {
+            id: id.into(),
+            source: format!("{kind}:{id}").into(),
+        }
     }
 }

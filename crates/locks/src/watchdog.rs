@@ -36,7 +36,7 @@ pub(crate) struct Watchdog {
 struct Schedule {
     holds: HashMap<u64, (Arc<Hold>, DueTimes)>,
     due: BTreeSet<(Moment, u64, Due)>,
-    /// When the task will look at the schedule, if no entry wakes it earlier.
+    /// When the task will look at the schedule, or has been woken to set a timer for.
     alarm: Option<Moment>,
 }
 
@@ -53,7 +53,7 @@ enum Due {
     Renewal,
 }
 
-/// What the watchdog and the release task need.
+/// What the watchdog and the releases need.
 #[derive(Debug, Clone)]
 pub(crate) struct WatchdogContext {
     pub(crate) backend: Arc<dyn Backend>,
@@ -74,7 +74,7 @@ impl Watchdog {
         let mut schedule = self.schedule();
         schedule.holds.insert(hold.id, (Arc::clone(hold), times));
         schedule.add(hold.id, times);
-        self.wake_if_earlier(&schedule, times);
+        self.wake_if_earlier(&mut schedule, times);
     }
 
     /// Notes the current deadline of a hold, if it is still watched, and when to renew it next.
@@ -94,7 +94,7 @@ impl Watchdog {
         let times = *times;
         schedule.remove(id, old);
         schedule.add(id, times);
-        self.wake_if_earlier(&schedule, times);
+        self.wake_if_earlier(&mut schedule, times);
     }
 
     pub(crate) fn remove(&self, id: u64) {
@@ -131,11 +131,10 @@ impl Watchdog {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake_if_earlier(&self, schedule: &Schedule, times: DueTimes) {
+    fn wake_if_earlier(&self, schedule: &mut Schedule, times: DueTimes) {
         let first_due = times.renewal.unwrap_or(times.deadline).min(times.deadline);
-        // A lock that is used for a short time should not wake the task: it would have to set a timer
-        // for each.
         if schedule.alarm.is_none_or(|alarm| first_due < alarm) {
+            schedule.alarm = Some(first_due);
             self.earlier.notify_one();
         }
     }
@@ -153,11 +152,7 @@ impl Watchdog {
             closed,
         };
         loop {
-            let next = {
-                let mut schedule = self.schedule();
-                schedule.alarm = schedule.due.first().map(|(moment, ..)| *moment);
-                schedule.alarm
-            };
+            let next = self.schedule().set_alarm(context.clock.now());
             let alarm = async {
                 match next {
                     Some(moment) => context.clock.sleep_until(moment).await,
@@ -240,6 +235,17 @@ impl Drop for End<'_> {
 }
 
 impl Schedule {
+    /// Returns when to look at the schedule.
+    ///
+    /// An alarm for a lock that has ended stays. Otherwise each lock that is used for a short time would
+    /// wake the task, which would set a timer. So the task wakes once without need, not for each lock.
+    fn set_alarm(&mut self, now: Moment) -> Option<Moment> {
+        let pending = self.alarm.filter(|alarm| *alarm > now);
+        let first = self.due.first().map(|(moment, ..)| *moment);
+        self.alarm = pending.into_iter().chain(first).min();
+        self.alarm
+    }
+
     fn add(&mut self, id: u64, times: DueTimes) {
         self.due.insert((times.deadline, id, Due::Deadline));
         if let Some(renewal) = times.renewal {
@@ -305,9 +311,14 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
-    use crate::clock::TokioClock;
+    use futures_util::future::BoxFuture;
+
+    use crate::clock::{Clock, Moment, TokioClock};
+    use crate::local::LocalBackend;
     use crate::memory::MemoryServer;
     use crate::{LockManager, LostReason};
 
@@ -336,5 +347,40 @@ mod tests {
         let mut ended = hold.subscribe();
         let ended = tokio::time::timeout(LEASE * 3, ended.wait_for(Option::is_some)).await;
         assert_eq!(*ended.unwrap().unwrap(), Some(LostReason::MaxRenewals));
+    }
+
+    /// Counts how often it is read.
+    #[derive(Debug, Clone)]
+    struct Counting(TokioClock, Arc<AtomicU32>);
+
+    impl Clock for Counting {
+        fn now(&self) -> Moment {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            self.0.now()
+        }
+
+        fn sleep_until(&self, moment: Moment) -> BoxFuture<'static, ()> {
+            self.0.sleep_until(moment)
+        }
+    }
+
+    /// The watchdog reads the clock whenever it is woken. It can run only if the task yields.
+    #[tokio::test(start_paused = true)]
+    async fn short_holds_do_not_wake_the_watchdog() {
+        let reads = async |yields: bool| {
+            let clock = Counting(TokioClock::new(), Arc::default());
+            let builder = LockManager::builder(LocalBackend::new()).clock(clock.clone());
+            let manager = builder.lease(LEASE).build();
+            for _ in 0..100 {
+                let guard = manager.lock("a").acquire().await.unwrap();
+                guard.release().await;
+                if yields {
+                    tokio::task::yield_now().await;
+                }
+            }
+            clock.1.load(Ordering::SeqCst)
+        };
+        let (without, with) = (reads(false).await, reads(true).await);
+        assert!(with < without + 50, "{with}, {without}");
     }
 }

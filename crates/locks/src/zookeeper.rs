@@ -8,7 +8,8 @@
 //! guarded write detects it. *Use when* ZooKeeper is available, fairness matters, or Redis might
 //! lose data.
 //!
-//! The order of arrival is between processes: each process has one contender per lock. Locks and
+//! The order of arrival is between processes: each process has one holder or waiter per lock, and one
+//! waiter behind it. Locks and
 //! tokens survive the failure of a server as long as the ensemble keeps its quorum.
 //!
 //! All locks of a back end belong to one session. While the connection is lost, they are suspect.
@@ -31,7 +32,8 @@ use futures_util::future::join_all;
 use zookeeper_client::{Error, MultiWriteError};
 
 use crate::backend::{
-    Backend, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
+    Backend, Claim, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
+    Request,
 };
 use crate::error::{BackendError, LostReason};
 use crate::link::Link;
@@ -246,6 +248,11 @@ impl Backend for ZooKeeperBackend {
         }
     }
 
+    /// The node of the next holder is created while the lock is held.
+    fn lookahead(&self) -> usize {
+        1
+    }
+
     fn contender(&self, request: Request) -> Box<dyn Contender> {
         Box::new(ZooKeeperContender {
             zookeeper: Arc::clone(&self.0),
@@ -312,6 +319,7 @@ impl Backend for ZooKeeperBackend {
             name: name.into(),
             nonce,
             lease: Duration::ZERO,
+            claim: Claim::Exclusive,
         };
         match self.renew(&[renewal]).await?[..] {
             [Renewed::Held(_)] => Ok(true),

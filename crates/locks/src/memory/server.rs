@@ -8,6 +8,7 @@ use tokio::sync::{Notify, watch};
 use crate::clock::Clock;
 use crate::managers::Managers;
 use crate::nonce::Nonce;
+use crate::shares::Shares;
 use crate::table::Table;
 use crate::token::Token;
 
@@ -24,6 +25,8 @@ pub enum Question {
     Renew,
     /// The release of a lock.
     Release,
+    /// The reduction of a claim.
+    Reduce,
     /// The check whether a client holds a lock.
     Verify,
     /// The check whether the server answers.
@@ -42,11 +45,12 @@ pub(super) enum Fate {
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) table: Table,
+    pub(super) shares: Shares,
     pub(super) clock: Arc<dyn Clock>,
     /// Every client, to cause renewals.
     pub(super) managers: Managers,
     /// The id under which tokens are issued. Lost with the data.
-    source: Mutex<Option<String>>,
+    source: Mutex<Option<Arc<str>>>,
     /// The acquisitions that were released before their request arrived. That request gets no lock.
     tombstones: Mutex<HashSet<Nonce>>,
     faults: Mutex<Faults>,
@@ -66,6 +70,7 @@ impl MemoryServer {
     pub fn new(clock: impl Clock) -> Self {
         Self(Arc::new(Server {
             table: Table::default(),
+            shares: Shares::default(),
             clock: Arc::new(clock),
             managers: Managers::default(),
             source: Mutex::default(),
@@ -118,12 +123,14 @@ impl MemoryServer {
     /// Removes a lock, as if its lease had expired or it had been evicted.
     pub fn expire(&self, name: &str) {
         self.0.table.expire(name);
+        self.0.shares.expire(name);
     }
 
     /// Forgets all data, like a restart without persistence: the locks, the source of their tokens,
     /// and which acquisitions were released. Tokens still grow, because they come from the clock.
     pub fn forget_all(&self) {
         self.0.table.clear();
+        self.0.shares.clear();
         self.0.tombstones().clear();
         *self.0.stored_source() = None;
     }
@@ -133,10 +140,11 @@ impl MemoryServer {
         self.0.managers.nudge_all();
     }
 
-    /// Returns the number of held locks.
+    /// Returns the number of held locks, with the clients that hold permits or wait for them.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.0.table.len(self.0.clock.now())
+        let now = self.0.clock.now();
+        self.0.table.len(now) + self.0.shares.len(now)
     }
 
     /// Returns the token of the current holder of a lock.
@@ -156,15 +164,15 @@ impl Server {
 
     /// Returns the id under which tokens are issued. A client without a fixed id gives its candidate
     /// only to a server that has none.
-    pub(super) fn source(&self, candidate: String, is_fixed: bool) -> String {
+    pub(super) fn source(&self, candidate: Arc<str>, is_fixed: bool) -> Arc<str> {
         let mut source = self.stored_source();
         if is_fixed {
-            *source = Some(candidate.clone());
+            *source = Some(Arc::clone(&candidate));
         }
-        source.get_or_insert(candidate).clone()
+        Arc::clone(source.get_or_insert(candidate))
     }
 
-    fn stored_source(&self) -> MutexGuard<'_, Option<String>> {
+    fn stored_source(&self) -> MutexGuard<'_, Option<Arc<str>>> {
         self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

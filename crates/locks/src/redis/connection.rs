@@ -65,7 +65,7 @@ impl Connection {
         };
         match self.query(&command("EVALSHA", &script.hash)).await? {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.run(&command("EVAL", script.code)).await
+                self.run(&command("EVAL", &script.code)).await
             }
             answer => answer.map_err(backend_error),
         }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::Redis;
 use super::connection::backend_error;
 use super::wakeups::Subscription;
-use crate::backend::{Attempt, Contender, Grant, Request};
+use crate::backend::{Attempt, Claim, Contender, Grant, Request};
 use crate::error::BackendError;
 use crate::retry::jittered;
 use crate::token::Token;
@@ -17,7 +17,7 @@ pub(super) struct RedisContender {
     redis: Arc<Redis>,
     request: Request,
     subscription: Option<Subscription>,
-    holds: bool,
+    left_something: bool,
     is_unanswered: bool,
 }
 
@@ -27,7 +27,7 @@ impl RedisContender {
             redis,
             request,
             subscription: None,
-            holds: false,
+            left_something: false,
             is_unanswered: false,
         }
     }
@@ -39,23 +39,28 @@ impl Contender for RedisContender {
         // Connect first: if this fails, the request was never sent, and no release is needed.
         self.redis.connection.connected().await?;
         let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
-        let answer = self.redis.acquire(&self.request).await?;
+        let known = self.redis.source.candidate();
+        let answer = self.redis.acquire(&self.request, &known).await?;
         let attempt = match answer.as_slice() {
-            [redis::Value::Int(1), token, source] => {
+            [redis::Value::Int(1), token, other @ ..] if other.len() <= 1 => {
                 let token = redis::from_redis_value_ref::<i64>(token);
-                let source = redis::from_redis_value_ref::<String>(source);
-                let source = source.map_err(|e| backend_error(e.into()))?;
-                self.redis.source.saw(&source);
-                self.holds = true;
+                let token = token.map_err(|e| backend_error(e.into()))?;
+                let other = other.first().map(redis::from_redis_value_ref::<String>);
+                let other = other.transpose().map_err(|e| backend_error(e.into()))?;
+                self.left_something = true;
                 Attempt::Held(Grant {
-                    token: Token::new(token.map_err(|e| backend_error(e.into()))?),
-                    source: format!("redis:{source}").into(),
+                    token: Token::new(token),
+                    source: self.redis.source.saw(other.as_deref().unwrap_or(&known)),
                     lease: self.request.lease,
                 })
             }
-            [redis::Value::Int(0), redis::Value::Int(left)] => Attempt::Busy {
-                ask_again: Some(self.ask_again(*left)),
-            },
+            [redis::Value::Int(0), redis::Value::Int(left)] => {
+                // A request for permits that was not granted is in their queue.
+                self.left_something |= self.request.claim != Claim::Exclusive;
+                Attempt::Busy {
+                    ask_again: Some(self.ask_again(*left)),
+                }
+            }
             [redis::Value::Int(-1)] => {
                 return Err(BackendError::permanent(
                     "this acquisition was already released",
@@ -76,7 +81,11 @@ impl Contender for RedisContender {
             subscription.message().await;
             return Ok(());
         }
-        let channel = self.redis.lock_key(&self.request.name);
+        let Request { name, nonce, .. } = &self.request;
+        let channel = match self.request.claim {
+            Claim::Exclusive => self.redis.lock_key(name),
+            Claim::Permits { .. } => self.redis.permit_channel(name, *nonce),
+        };
         let (subscription, confirmed) = self.redis.wake_ups.get().subscribe(&channel);
         // Store the subscription before waiting: this future may be dropped while it waits.
         let subscription = self.subscription.insert(subscription);
@@ -90,7 +99,7 @@ impl Contender for RedisContender {
     }
 
     fn may_have_left_something(&self) -> bool {
-        self.holds || self.is_unanswered
+        self.left_something || self.is_unanswered
     }
 
     fn has_unanswered_attempt(&self) -> bool {

@@ -7,15 +7,16 @@ use std::sync::LazyLock;
 
 /// The text of a script, and the hash by which the server knows it.
 pub(super) struct Script {
-    pub(super) code: &'static str,
+    pub(super) code: String,
     pub(super) hash: String,
 }
 
 impl Script {
-    fn new(code: &'static str) -> Self {
+    pub(super) fn new(code: impl Into<String>) -> Self {
+        let code = code.into();
         Self {
+            hash: redis::Script::new(&code).get_hash().to_owned(),
             code,
-            hash: redis::Script::new(code).get_hash().to_owned(),
         }
     }
 }
@@ -23,42 +24,47 @@ impl Script {
 /// `KEYS`: lock, last token, tombstone, source. `ARGV`: nonce, lease in ms, lifetime of the last
 /// token in ms, id for a server that has no source, 1 if that id replaces another one.
 ///
-/// Returns `{1, token, source}`, `{0, remaining ms}` if the lock is busy, or `{-1}` if this nonce
-/// was already released.
+/// Returns `{1, token}`, with the source's id if it is not that of the client. Returns `{0, remaining
+/// ms}` if the lock is busy, or `{-1}` if this nonce was already released.
 ///
 /// The token is the time in µs, or the last token plus one if the clock went back. It therefore
 /// grows even if the last token was forgotten, evicted or lost in a failover. A counter would start
 /// again. A double represents the value exactly until the year 2255.
 ///
 /// A repeated request never shortens the lease, because it may arrive late.
+///
+/// Each call costs time in the server, so one reads all keys. It reads a key of a foreign type as a
+/// missing one. `NX` protects such a key, and `GET` then reports it.
 pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
-local function source()
-  local id = redis.call('GET', KEYS[4])
-  if not id or (ARGV[5] == '1' and id ~= ARGV[4]) then
-    id = ARGV[4]
-    redis.call('SET', KEYS[4], id)
+local value, last, gone, id = unpack(redis.call('MGET', unpack(KEYS)))
+if gone then return {-1} end
+local token
+if not value then
+  local time = redis.call('TIME')
+  token = time[1] * 1000000 + time[2]
+  last = tonumber(last or 0)
+  if token <= last then token = last + 1 end
+  token = string.format('%.0f', token)
+  if not redis.call('SET', KEYS[1], ARGV[1] .. token, 'PX', ARGV[2], 'NX') then
+    return redis.call('GET', KEYS[1])
   end
-  return id
-end
-if redis.call('EXISTS', KEYS[3]) == 1 then return {-1} end
-local value = redis.call('GET', KEYS[1])
-if value then
-  if string.sub(value, 1, 32) ~= ARGV[1] then return {0, redis.call('PTTL', KEYS[1])} end
+  redis.call('SET', KEYS[2], token, 'PX', ARGV[3])
+elseif string.sub(value, 1, 32) == ARGV[1] then
+  token = string.sub(value, 33)
   if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
   end
-  return {1, string.sub(value, 33), source()}
+else
+  return {0, redis.call('PTTL', KEYS[1])}
 end
-local time = redis.call('TIME')
-local token = time[1] * 1000000 + time[2]
-local last = tonumber(redis.call('GET', KEYS[2]) or 0)
-if token <= last then token = last + 1 end
-token = string.format('%.0f', token)
-redis.call('SET', KEYS[1], ARGV[1] .. token, 'PX', ARGV[2])
-redis.call('SET', KEYS[2], token, 'PX', ARGV[3])
-return {1, token, source()}
+if not id or (ARGV[5] == '1' and id ~= ARGV[4]) then
+  id = ARGV[4]
+  redis.call('SET', KEYS[4], id)
+end
+if id == ARGV[4] then return {1, token} end
+return {1, token, id}
 ",
     )
 });

@@ -7,6 +7,7 @@ mod cancel;
 mod core;
 mod faults;
 mod leases;
+mod permits;
 
 /// Generates a module with one test per case.
 macro_rules! contract {
@@ -98,6 +99,30 @@ macro_rules! restart_contract {
     };
 }
 
+/// Generates the cases of locks that several clients share.
+macro_rules! permit_contract {
+    ($rig:ident, $start:path, $test:meta $(, $more:ident)*) => {
+        contract!(
+            $rig, $start, $test,
+            permits: [
+                readers_share_lock_and_exclude_writer,
+                waiting_writer_stops_new_readers,
+                waiting_readers_acquire_together,
+                permits_never_exceed_their_limit,
+                claims_are_granted_in_order_of_arrival,
+                dead_waiters_cost_their_patience_once,
+                permits_of_expired_holder_return,
+                renewals_keep_permits_for_many_leases,
+                raised_limit_admits_waiters,
+                downgraded_writer_admits_readers,
+                impossible_permits_are_refused,
+                claim_dropped_at_any_time_leaves_nothing,
+                $($more,)*
+            ],
+        );
+    };
+}
+
 use crate::rig::local::LocalRig;
 use crate::rig::memory::MemoryRig;
 use crate::rig::redis::RedisRig;
@@ -114,3 +139,22 @@ restart_contract!(
 );
 restart_contract!(redis_restart, RedisRig::start, tokio::test);
 restart_contract!(zookeeper_restart, ZooKeeperRig::start_private, tokio::test);
+permit_contract!(
+    local_permits,
+    LocalRig::start,
+    tokio::test(start_paused = true)
+);
+permit_contract!(
+    memory_permits,
+    MemoryRig::start,
+    tokio::test(start_paused = true),
+    late_claim_takes_nothing,
+    claim_with_lost_answer_has_one_holder
+);
+permit_contract!(
+    redis_permits,
+    RedisRig::start,
+    tokio::test,
+    late_claim_takes_nothing,
+    claim_with_lost_answer_has_one_holder
+);

@@ -3,8 +3,7 @@
 use std::task::Poll;
 use std::time::Duration;
 
-use stocklock_locks::clock::TokioClock;
-use stocklock_locks::local::LocalBackend;
+use stocklock_locks::clock::{BootClock, TokioClock};
 use stocklock_locks::memory::{MemoryServer, Question};
 use stocklock_locks::{LockError, LockManager, LockState, LostReason, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
@@ -261,12 +260,33 @@ async fn silent_server_costs_at_most_the_limits() {
     assert!(begin.elapsed() < RESPONSE + Duration::from_millis(10));
 }
 
+/// A caller keeps futures without polling them.
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_futures_that_are_not_polled() {
+    let server = server();
+    let manager = manager(&server);
+    let guard = manager.lock("held").acquire().await.unwrap();
+    let mut release = Box::pin(guard.release());
+    let mut acquisition = Box::pin(manager.lock("other").acquire());
+    let mut queued = Box::pin(manager.lock("other").acquire());
+    assert!(futures_util::poll!(&mut release).is_pending());
+    assert!(futures_util::poll!(&mut acquisition).is_pending());
+    assert!(futures_util::poll!(&mut queued).is_pending());
+    let ended = tokio::time::timeout(RESPONSE * 5, manager.shutdown()).await;
+    ended.expect("the shutdown ends");
+    assert_eq!(server.held(), 0);
+    assert_matches!(release.await, ReleaseOutcome::Released { .. });
+    for refused in [acquisition, queued] {
+        assert_matches!(refused.await.unwrap_err(), LockError::Shutdown);
+    }
+}
+
 /// One thread drops futures while another thread completes their acquisitions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn futures_dropped_on_completion_leave_nothing() {
-    let backend = LocalBackend::new();
+    let server = MemoryServer::new(BootClock);
     let counts = Counts::default();
-    let builder = LockManager::builder(backend.clone()).hooks(counts.clone());
+    let builder = LockManager::builder(server.client()).hooks(counts.clone());
     let manager = builder.build();
     for round in 0..20_000_u32 {
         let mut acquisition = Box::pin(manager.lock(&format!("n{}", round % 7)).acquire());
@@ -278,7 +298,7 @@ async fn futures_dropped_on_completion_leave_nothing() {
             std::hint::spin_loop();
         }
     }
-    let nothing = async || (manager.held(), manager.names(), backend.held()) == (0, 0, 0);
+    let nothing = async || (manager.held(), manager.names(), server.held()) == (0, 0, 0);
     eventually("nothing is left", Duration::from_secs(5), nothing).await;
     assert_eq!((counts.dropped(), counts.lost()), (0, 0));
 }

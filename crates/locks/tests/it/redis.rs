@@ -1,10 +1,11 @@
 //! Faults and costs that only Redis has.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use stocklock_locks::backend::{Backend, Renewal, Renewed, Request};
+use stocklock_locks::backend::{Backend, Claim, Renewal, Renewed, Request};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockManager, Nonce};
 use stocklock_testkit::ports::free_port;
@@ -67,6 +68,7 @@ async fn attempt_without_connection_needs_no_release() {
         name: "away".into(),
         nonce: Nonce::random(),
         lease: Duration::from_secs(1),
+        claim: Claim::Exclusive,
     });
     contender.attempt().await.unwrap_err();
     assert!(!contender.may_have_left_something());
@@ -83,6 +85,7 @@ async fn acquire_that_arrives_after_its_release_takes_nothing() {
         name: "late".into(),
         nonce,
         lease: rig.lease(),
+        claim: Claim::Exclusive,
     };
     backend.contender(request).attempt().await.unwrap_err();
     assert_eq!(rig.left().await, 0);
@@ -98,10 +101,20 @@ async fn renewal_with_shorter_lease_keeps_the_longer_one() {
         name: Arc::clone(&name),
         nonce,
         lease,
+        claim: Claim::Exclusive,
     };
     backend.contender(request(long)).attempt().await.unwrap();
-    let Request { name, nonce, lease } = request(rig.lease());
-    let renewed = backend.renew(&[Renewal { name, nonce, lease }]).await;
+    let Request {
+        name, nonce, lease, ..
+    } = request(rig.lease());
+    let renewed = backend
+        .renew(&[Renewal {
+            name,
+            nonce,
+            lease,
+            claim: Claim::Exclusive,
+        }])
+        .await;
     assert!(matches!(renewed.unwrap()[..], [Renewed::Held(_)]));
     let left: u64 = run(&mut rig.direct().await, "PTTL lock{long}").await;
     assert!(Duration::from_millis(left) > long / 2, "{left} ms");
@@ -117,11 +130,19 @@ async fn late_attempt_keeps_longer_lease() {
         name: Arc::clone(&name),
         nonce,
         lease: rig.lease(),
+        claim: Claim::Exclusive,
     };
     let mut contender = backend.contender(request);
     contender.attempt().await.unwrap();
     let lease = long;
-    let renewed = backend.renew(&[Renewal { name, nonce, lease }]).await;
+    let renewed = backend
+        .renew(&[Renewal {
+            name,
+            nonce,
+            lease,
+            claim: Claim::Exclusive,
+        }])
+        .await;
     assert!(matches!(renewed.unwrap()[..], [Renewed::Held(_)]));
     contender.attempt().await.unwrap();
     let left: u64 = run(&mut rig.direct().await, "PTTL lock{long}").await;
@@ -185,9 +206,10 @@ async fn eviction_policy_causes_warning() {
     }
 }
 
-/// Checks the costs in the documentation: one round trip to acquire, one to release.
+/// Checks the costs in the documentation: one round trip to acquire, one to release. The scripts run
+/// four and three commands.
 #[tokio::test]
-async fn free_lock_costs_two_commands() {
+async fn free_lock_costs_two_scripts_of_seven_calls() {
     let rig = RedisRig::start().await;
     let manager = rig.manager();
     token(&manager, "first").await;
@@ -196,9 +218,26 @@ async fn free_lock_costs_two_commands() {
         token(&manager, name).await;
     }
     let stats: String = run(&mut rig.direct().await, "INFO commandstats").await;
-    // Ignore the commands of the direct connection and those inside the scripts.
-    let scripts: Vec<_> = stats.lines().filter(|line| line.contains("eval")).collect();
-    assert_eq!(scripts.len(), 1, "{scripts:?}");
-    let six_calls = scripts[0].starts_with("cmdstat_evalsha:calls=6,");
-    assert!(six_calls, "{scripts:?}");
+    let mut calls = BTreeMap::new();
+    for line in stats.lines() {
+        let found = line
+            .strip_prefix("cmdstat_")
+            .and_then(|line| line.split_once(":calls="));
+        if let Some((command, rest)) = found {
+            let number = rest.split(',').next().unwrap();
+            calls.insert(command, number.parse::<u32>().unwrap());
+        }
+    }
+    // Ignore the commands of the direct connections.
+    calls.retain(|command, _| !command.starts_with("client") && *command != "config|resetstat");
+    let expected = [
+        ("del", 3),
+        ("evalsha", 6),
+        ("get", 3),
+        ("mget", 3),
+        ("publish", 3),
+        ("set", 6),
+        ("time", 3),
+    ];
+    assert_eq!(calls, BTreeMap::from(expected));
 }

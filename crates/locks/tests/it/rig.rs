@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use stocklock_locks::backend::{Backend, ReleaseRequest};
+use stocklock_locks::backend::{Backend, Claim, ReleaseRequest};
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::metrics::LockHooks;
 use stocklock_locks::{LockError, LockGuard, LockManager, LostReason, ManagerBuilder, Nonce};
@@ -191,6 +191,7 @@ pub(crate) fn released(name: &str, nonce: Nonce) -> ReleaseRequest {
         name: name.into(),
         nonce,
         unclear: false,
+        claim: Claim::Exclusive,
     }
 }
 

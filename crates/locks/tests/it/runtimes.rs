@@ -70,7 +70,7 @@ async fn third_process_acquires([holder, first, second]: [Process; 3]) {
     assert!(token < next.token());
     assert!(guard.check().is_err());
     second.runtime.spawn(next.release()).await.unwrap();
-    // The release task of this guard is gone. Its lease has already expired.
+    // The runtime of this guard is gone. Its lease has already expired.
     drop(guard);
     second.kill();
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stocklock_locks::backend::{Backend, Renewal, Renewed, Request};
+use stocklock_locks::backend::{Backend, Claim, Renewal, Renewed, Request};
 use stocklock_locks::{LockManager, LostReason, Nonce};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::ports::free_port;
@@ -99,6 +99,23 @@ async fn handover_causes_at_most_two_watch_events() {
         (59..=2 * 61).contains(&events),
         "{events} watch events for 61 handovers"
     );
+}
+
+/// One of the waiting tasks of a process has a place behind the holder. The others wait in the process.
+#[tokio::test]
+async fn one_waiting_task_of_a_process_queues_ahead() {
+    let rig = ZooKeeperRig::start().await;
+    let manager = rig.manager();
+    let guard = manager.lock("hot").acquire().await.unwrap();
+    let waiters = [(); 3].map(|()| tokio::spawn(manager.lock("hot").acquire()));
+    let queued = async || rig.left().await == 2;
+    eventually("a waiter has a place", rig.moment(), queued).await;
+    guard.release().await;
+    for waiter in waiters {
+        let guard = waiter.await.unwrap().unwrap();
+        assert!(rig.left().await <= 2);
+        guard.release().await;
+    }
 }
 
 async fn watch_events(rig: &ZooKeeperRig) -> u64 {
@@ -252,6 +269,7 @@ async fn renewal_of_several_locks_is_one_write() {
             name: Arc::clone(name),
             nonce: *nonce,
             lease: rig.lease(),
+            claim: Claim::Exclusive,
         };
         backend.contender(request).attempt().await.unwrap();
     }
@@ -259,6 +277,7 @@ async fn renewal_of_several_locks_is_one_write() {
         name,
         nonce,
         lease: rig.lease(),
+        claim: Claim::Exclusive,
     });
     // Heartbeats of the session may add packets, so use the minimum. Reading the counter is one
     // packet itself.
@@ -341,9 +360,17 @@ async fn renewal_that_no_leader_confirms_is_unknown() {
         name: Arc::clone(&name),
         nonce,
         lease,
+        claim: Claim::Exclusive,
     };
     backend.contender(request).attempt().await.unwrap();
-    let renewed = backend.renew(&[Renewal { name, nonce, lease }]).await;
+    let renewed = backend
+        .renew(&[Renewal {
+            name,
+            nonce,
+            lease,
+            claim: Claim::Exclusive,
+        }])
+        .await;
     let renewed = renewed.unwrap();
     assert!(matches!(renewed[..], [Renewed::Unknown]), "{renewed:?}");
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use stocklock_locks::backend::{Attempt, Backend as _, Release, Request};
+use stocklock_locks::backend::{Attempt, Backend as _, Claim, Release, Request};
 use stocklock_locks::{LockError, LostReason, Nonce, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
@@ -95,6 +95,7 @@ pub(super) async fn repeated_release_keeps_lock_of_next_holder(rig: &impl Rig) {
             name: "twice".into(),
             nonce,
             lease: rig.lease(),
+            claim: Claim::Exclusive,
         };
         let mut contender = backend.contender(request);
         let attempt = contender.attempt().await.unwrap();
@@ -218,7 +219,8 @@ pub(super) async fn unusual_names_work_and_invalid_lengths_fail(rig: &impl Rig) 
     }
 }
 
-/// Fifty waiting tasks cause fifty attempts on the server, and acquire in order of arrival.
+/// Fifty waiting tasks cause fifty attempts on the server, and acquire in order of arrival. A task that
+/// asked while the lock was held asks a second time.
 pub(super) async fn waiting_tasks_acquire_in_order_with_one_attempt_each(rig: &impl Rig) {
     let counts = Counts::default();
     let manager = rig.builder().hooks(counts.clone()).build();
@@ -241,5 +243,7 @@ pub(super) async fn waiting_tasks_acquire_in_order_with_one_attempt_each(rig: &i
     for number in 0..50 {
         assert_eq!(order.recv().await, Some(number));
     }
-    assert_eq!(counts.attempts(), 51);
+    let repeated = if rig.backend().lookahead() > 0 { 50 } else { 0 };
+    let attempts = counts.attempts();
+    assert!((51..=51 + repeated).contains(&attempts), "{attempts}");
 }

@@ -73,7 +73,18 @@ impl Rig for RedisRig {
     }
 
     async fn left(&self) -> usize {
-        self.keys("lock{*}").await.len()
+        let mut left = self.keys("lock{*}").await.len();
+        let mut direct = self.direct().await;
+        for pattern in ["lock{*}:holders", "lock{*}:waiters"] {
+            for key in self.keys(pattern).await {
+                let count = redis::cmd("ZCARD")
+                    .arg(&key)
+                    .query_async::<usize>(&mut direct)
+                    .await;
+                left += count.unwrap();
+            }
+        }
+        left
     }
 }
 

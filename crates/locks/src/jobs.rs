@@ -1,0 +1,180 @@
+//! The acquisitions and releases that callers wait for.
+//!
+//! The caller's future runs its job itself, which saves two changes of task. The job does not depend
+//! on that future. If the caller drops it, the job continues as a task of the manager's runtime. So do
+//! all jobs when the manager is shut down, because a caller may hold a future without polling it.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+
+type Job = BoxFuture<'static, ()>;
+
+/// The runtime of a manager, and the jobs that callers run in their own futures.
+#[derive(Clone)]
+pub(crate) struct Jobs(Arc<State>);
+
+struct State {
+    runtime: Handle,
+    /// `None` while the caller polls the job.
+    running: Mutex<HashMap<u64, Option<Job>>>,
+    next_id: AtomicU64,
+}
+
+impl Jobs {
+    pub(crate) fn new(runtime: Handle) -> Self {
+        Self(Arc::new(State {
+            runtime,
+            running: Mutex::default(),
+            next_id: AtomicU64::new(0),
+        }))
+    }
+
+    /// Runs a job as a task. This needs no runtime at the caller. If the manager's runtime was shut
+    /// down, the job is dropped.
+    pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
+        self.0.runtime.spawn(job);
+    }
+
+    /// Runs a job in the returned future.
+    pub(crate) fn run(&self, job: impl Future<Output = ()> + Send + 'static) -> Running {
+        let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
+        self.running().insert(id, Some(job.boxed()));
+        let jobs = self.clone();
+        Running { jobs, id }
+    }
+
+    /// Moves all jobs from their callers to tasks. A job that is being polled follows after that
+    /// poll.
+    pub(crate) fn move_to_tasks(&self) {
+        let running = std::mem::take(&mut *self.running());
+        running
+            .into_values()
+            .flatten()
+            .for_each(|job| self.spawn(job));
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<u64, Option<Job>>> {
+        let running = &self.0.running;
+        running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Jobs {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let running = self.running().len();
+        formatter.debug_tuple("Jobs").field(&running).finish()
+    }
+}
+
+/// Runs a job. Completes when the job has ended, or was moved to a task.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct Running {
+    jobs: Jobs,
+    id: u64,
+}
+
+impl Future for Running {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let job = self.jobs.running().get_mut(&self.id).and_then(Option::take);
+        let Some(mut job) = job else {
+            return Poll::Ready(());
+        };
+        // The mutex is not locked during the poll, which may run code of the user.
+        let polled = {
+            // The caller may run in another runtime, which may end before the job.
+            let _inside = self.jobs.0.runtime.enter();
+            job.poll_unpin(context)
+        };
+        if polled.is_ready() {
+            self.jobs.running().remove(&self.id);
+            return polled;
+        }
+        if let Some(place) = self.jobs.running().get_mut(&self.id) {
+            *place = Some(job);
+            return polled;
+        }
+        // `move_to_tasks` ran during the poll.
+        self.jobs.spawn(job);
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let job = self.jobs.running().remove(&self.id);
+        if let Some(job) = job.flatten() {
+            self.jobs.spawn(job);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use futures_util::{FutureExt, poll};
+    use tokio::runtime::Handle;
+    use tokio::sync::Notify;
+    use tokio::time::timeout;
+
+    use super::Jobs;
+
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    /// A job that announces its first poll, and its end after `proceed`.
+    fn job(proceed: &Arc<Notify>, ended: &Arc<Notify>) -> impl Future<Output = ()> + use<> {
+        let (proceed, ended) = (Arc::clone(proceed), Arc::clone(ended));
+        async move {
+            proceed.notified().await;
+            ended.notify_one();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dropped_job_continues_as_a_task() {
+        let jobs = Jobs::new(Handle::current());
+        let (proceed, ended) = (Arc::default(), Arc::default());
+        let mut running = jobs.run(job(&proceed, &ended));
+        assert!(poll!(&mut running).is_pending());
+        drop(running);
+        proceed.notify_one();
+        timeout(LIMIT, ended.notified()).await.unwrap();
+        assert!(jobs.running().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn job_without_polls_continues_after_the_move() {
+        let jobs = Jobs::new(Handle::current());
+        let (proceed, ended) = (Arc::default(), Arc::default());
+        let mut running = jobs.run(job(&proceed, &ended));
+        assert!(poll!(&mut running).is_pending());
+        jobs.move_to_tasks();
+        proceed.notify_one();
+        timeout(LIMIT, ended.notified()).await.unwrap();
+        assert!(poll!(&mut running).is_ready());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn job_moved_during_its_poll_becomes_a_task() {
+        let jobs = Jobs::new(Handle::current());
+        let (proceed, ended) = (Arc::<Notify>::default(), Arc::<Notify>::default());
+        let (rest, moves) = (job(&proceed, &ended), jobs.clone());
+        let running = jobs.run(async move {
+            moves.move_to_tasks();
+            rest.await;
+        });
+        assert!(running.now_or_never().is_some());
+        proceed.notify_one();
+        timeout(LIMIT, ended.notified()).await.unwrap();
+    }
+}

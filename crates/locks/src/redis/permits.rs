@@ -1,0 +1,300 @@
+//! The scripts for permits: locks that several holders share, in order of arrival.
+//!
+//! A lock has four keys below its name: a sorted set of the holders by the end of their lease, a sorted
+//! set of the waiters by their number, a hash with what each of them takes, and the tombstones. All
+//! times come from the server's clock. A waiter repeats its request before its patience ends, otherwise
+//! it counts as dead. Only the first waiter is checked: those behind it cost no time.
+//!
+//! The first waiter is woken when there are enough permits for it, over a channel with its nonce.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use super::scripts::Script;
+use super::{Redis, TOMBSTONE, flag, milliseconds};
+use crate::backend::{ReleaseRequest, Renewal, Request};
+use crate::error::BackendError;
+use crate::nonce::Nonce;
+
+/// `KEYS`: holders, waiters, claims. The last three arguments are: the start of the channels, how long
+/// the keys stay in ms, and the nonce.
+const COMMON: &str = r"
+local holders, waiters, claims = KEYS[1], KEYS[2], KEYS[3]
+local channel, keep, nonce = ARGV[#ARGV - 2], tonumber(ARGV[#ARGV - 1]), ARGV[#ARGV]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- What a client takes, and its token or the end of its patience.
+local function claim(client)
+  local value = redis.call('HGET', claims, client)
+  if not value then return 0, nil end
+  local take, rest = string.match(value, '^(%d+):(%d+)$')
+  return tonumber(take), rest
+end
+
+local used = 0
+if redis.call('ZCARD', holders) > 0 then
+  used = tonumber(redis.call('HGET', claims, 'used') or 0)
+end
+for _, expired in ipairs(redis.call('ZRANGEBYSCORE', holders, '-inf', now)) do
+  used = used - claim(expired)
+  redis.call('ZREM', holders, expired)
+  redis.call('HDEL', claims, expired)
+end
+
+local function first()
+  while true do
+    local head = redis.call('ZRANGE', waiters, 0, 0)[1]
+    if not head then return nil end
+    local take, patience = claim(head)
+    if patience and tonumber(patience) > now then return head, take, tonumber(patience) end
+    redis.call('ZREM', waiters, head)
+    redis.call('HDEL', claims, head)
+  end
+end
+
+-- Stores the state, and wakes the first waiter if there are enough permits for it.
+local function finish()
+  redis.call('HSET', claims, 'used', used)
+  local head, take = first()
+  local limit = tonumber(redis.call('HGET', claims, 'of') or 0)
+  local refused = ''
+  if head and head ~= nonce and used + take <= limit then
+    local woken = redis.pcall('PUBLISH', channel .. head, '')
+    if type(woken) == 'table' and woken.err then refused = woken.err end
+  end
+  for _, key in ipairs({holders, waiters, claims}) do
+    if redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end
+  end
+  return refused
+end
+";
+
+fn script(code: &str) -> Script {
+    Script::new(format!("{COMMON}{code}"))
+}
+
+/// `KEYS`: holders, waiters, claims, tombstone, source. `ARGV`: lease in ms, permits to take, their
+/// limit, patience in ms, id for a server that has no source, 1 if that id replaces another one, and
+/// those of [`COMMON`].
+///
+/// The answer is that of a racing lock. `{0, remaining ms}` means that the nonce is in the queue.
+pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
+    script(
+        r"
+if redis.call('EXISTS', KEYS[4]) == 1 then return {-1} end
+local lease, take, limit, patience = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local token
+local expiry = redis.call('ZSCORE', holders, nonce)
+if expiry or redis.call('ZSCORE', waiters, nonce) then
+  -- A repeated request does not bring an old limit back.
+  limit = tonumber(redis.call('HGET', claims, 'of') or limit)
+else
+  redis.call('HSET', claims, 'of', limit)
+end
+if expiry then
+  local _, known = claim(nonce)
+  token = known
+  if tonumber(expiry) < now + lease then redis.call('ZADD', holders, now + lease, nonce) end
+else
+  local head, _, alive = first()
+  if (head and head ~= nonce) or used + take > limit then
+    if not redis.call('ZSCORE', waiters, nonce) then
+      redis.call('ZADD', waiters, redis.call('HINCRBY', claims, 'last', 1), nonce)
+    end
+    redis.call('HSET', claims, nonce, string.format('%d:%.0f', take, now + patience))
+    local left = patience
+    if head and head ~= nonce then left = math.min(left, alive - now) end
+    local held = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
+    if held[2] then left = math.min(left, held[2] - now) end
+    finish()
+    return {0, left}
+  end
+  token = time[1] * 1000000 + time[2]
+  local last = tonumber(redis.call('HGET', claims, 'token') or 0)
+  if token <= last then token = last + 1 end
+  token = string.format('%.0f', token)
+  redis.call('ZREM', waiters, nonce)
+  redis.call('ZADD', holders, now + lease, nonce)
+  redis.call('HSET', claims, nonce, take .. ':' .. token, 'token', token)
+  used = used + take
+end
+finish()
+local id = redis.call('GET', KEYS[5])
+if not id or (ARGV[6] == '1' and id ~= ARGV[5]) then
+  id = ARGV[5]
+  redis.call('SET', KEYS[5], id)
+end
+if id == ARGV[5] then return {1, token} end
+return {1, token, id}
+",
+    )
+});
+
+/// `KEYS`: holders, waiters, claims, tombstone. `ARGV`: lifetime of the tombstone in ms, 1 if an acquire
+/// request was not answered, and those of [`COMMON`]. Returns whether the nonce held permits, and
+/// why the next waiter could not be woken.
+pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
+    script(
+        r"
+local held = redis.call('ZREM', holders, nonce) == 1
+if held then used = used - claim(nonce) end
+local waited = redis.call('ZREM', waiters, nonce) == 1
+redis.call('HDEL', claims, nonce)
+if ARGV[2] == '1' or not (held or waited) then redis.call('SET', KEYS[4], '', 'PX', ARGV[1]) end
+return {held and 1 or 0, finish()}
+",
+    )
+});
+
+/// `KEYS`: holders and claims of each lock. `ARGV`: how long the keys stay in ms, then nonce and lease in
+/// ms of each lock. Returns 1 or 0 for each lock. A renewal never shortens a lease.
+pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local renewed = {}
+for i = 1, #KEYS / 2 do
+  local holders, nonce, lease = KEYS[2 * i - 1], ARGV[2 * i], tonumber(ARGV[2 * i + 1])
+  local expiry = tonumber(redis.call('ZSCORE', holders, nonce) or 0)
+  if expiry > now then
+    if expiry < now + lease then redis.call('ZADD', holders, now + lease, nonce) end
+    local keep = math.max(tonumber(ARGV[1]), lease)
+    for _, key in ipairs({holders, KEYS[2 * i]}) do
+      if redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end
+    end
+    renewed[i] = 1
+  else
+    renewed[i] = 0
+  end
+end
+return renewed
+",
+    )
+});
+
+/// `KEYS`: holders, waiters, claims. `ARGV`: permits to keep, and those of [`COMMON`]. Returns whether the
+/// nonce holds permits.
+pub(super) static REDUCE: LazyLock<Script> = LazyLock::new(|| {
+    script(
+        r"
+local held = redis.call('ZSCORE', holders, nonce)
+if held then
+  local keeps, take, token = tonumber(ARGV[1]), claim(nonce)
+  if take > keeps then
+    used = used - take + keeps
+    redis.call('HSET', claims, nonce, keeps .. ':' .. token)
+  end
+end
+finish()
+return held and 1 or 0
+",
+    )
+});
+
+impl Redis {
+    /// The channel over which a waiter is woken.
+    pub(super) fn permit_channel(&self, name: &str, nonce: Nonce) -> String {
+        format!("{}:{nonce}", self.lock_key(name))
+    }
+
+    fn permit_keys(&self, name: &str) -> [String; 3] {
+        let lock = self.lock_key(name);
+        ["holders", "waiters", "claims"].map(|key| format!("{lock}:{key}"))
+    }
+
+    /// The last arguments of the scripts.
+    fn common_arguments(&self, name: &str, nonce: Nonce, lease: Duration) -> [String; 3] {
+        [
+            format!("{}:", self.lock_key(name)),
+            milliseconds(self.token_memory.max(lease * 2)),
+            nonce.to_string(),
+        ]
+    }
+
+    pub(super) async fn acquire_permits(
+        &self,
+        request: &Request,
+        take: u32,
+        of: u32,
+        source: &str,
+    ) -> Result<Vec<redis::Value>, BackendError> {
+        let Request {
+            name, nonce, lease, ..
+        } = request;
+        let mut keys = self.permit_keys(name).to_vec();
+        keys.push(self.tombstone_key(name, *nonce));
+        keys.push(format!("{}:source", self.prefix));
+        let mut arguments = vec![
+            milliseconds(*lease),
+            take.to_string(),
+            of.to_string(),
+            // A waiter asks again after the fallback. It may miss two requests.
+            milliseconds(self.fallback * 3),
+            source.to_owned(),
+            flag(self.source.is_fixed),
+        ];
+        arguments.extend(self.common_arguments(name, *nonce, *lease));
+        self.connection.script(&ACQUIRE, &keys, &arguments).await
+    }
+
+    /// Returns whether the nonce held permits, and why the next waiter could not be woken.
+    pub(super) async fn release_permits(
+        &self,
+        request: &ReleaseRequest,
+    ) -> Result<(bool, String), BackendError> {
+        let ReleaseRequest {
+            name,
+            nonce,
+            unclear,
+            ..
+        } = request;
+        let mut keys = self.permit_keys(name).to_vec();
+        keys.push(self.tombstone_key(name, *nonce));
+        let mut arguments = vec![milliseconds(TOMBSTONE), flag(*unclear)];
+        arguments.extend(self.common_arguments(name, *nonce, Duration::ZERO));
+        self.connection.script(&RELEASE, &keys, &arguments).await
+    }
+
+    /// Returns for each claim whether it is held.
+    pub(super) async fn renew_permits(
+        &self,
+        renewals: &[&Renewal],
+    ) -> Result<Vec<bool>, BackendError> {
+        if renewals.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut keys = Vec::new();
+        let mut arguments = vec![milliseconds(self.token_memory)];
+        for Renewal {
+            name, nonce, lease, ..
+        } in renewals
+        {
+            let [holders, _, claims] = self.permit_keys(name);
+            keys.extend([holders, claims]);
+            arguments.extend([nonce.to_string(), milliseconds(*lease)]);
+        }
+        self.connection.script(&RENEW, &keys, &arguments).await
+    }
+
+    pub(super) async fn reduce_permits(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        keep: u32,
+    ) -> Result<bool, BackendError> {
+        let mut arguments = vec![keep.to_string()];
+        arguments.extend(self.common_arguments(name, nonce, Duration::ZERO));
+        let keys = self.permit_keys(name);
+        self.connection.script(&REDUCE, &keys, &arguments).await
+    }
+
+    pub(super) async fn has_permits(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
+        let [holders, ..] = self.permit_keys(name);
+        let mut score = redis::cmd("ZSCORE");
+        score.arg(holders).arg(nonce.to_string());
+        let score: Option<f64> = self.connection.run(&score).await?;
+        Ok(score.is_some())
+    }
+}

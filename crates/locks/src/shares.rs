@@ -1,0 +1,247 @@
+//! An in-memory table of locks whose holders share permits, used by the back ends `local` and
+//! `memory`.
+//!
+//! It follows the Redis scripts for permits step by step, so tests on the model also apply to them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::backend::{Release, Renewal, Renewed};
+use crate::clock::Moment;
+use crate::error::LostReason;
+use crate::nonce::Nonce;
+use crate::token::Token;
+use crate::topics::Topics;
+
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    rows: Mutex<Rows>,
+    /// One topic per waiter.
+    pub(crate) turns: Topics,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    locks: HashMap<String, Lock>,
+    last_token: i64,
+}
+
+#[derive(Debug, Default)]
+struct Lock {
+    /// The limit of the latest request.
+    of: u32,
+    holders: Vec<Holder>,
+    queue: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    nonce: Nonce,
+    take: u32,
+    token: Token,
+    expires_at: Moment,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    nonce: Nonce,
+    take: u32,
+    /// Until then the waiter counts as alive.
+    alive_until: Moment,
+}
+
+/// A request for `take` of `of` permits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) nonce: Nonce,
+    pub(crate) take: u32,
+    pub(crate) of: u32,
+    pub(crate) lease: Duration,
+    /// How long the waiter stays in the queue without another request.
+    pub(crate) patience: Duration,
+}
+
+impl Shares {
+    /// Acquires permits and returns the token. If there are too few, or other clients are ahead,
+    /// queues the request, and returns the time until a holder or waiter ahead may have expired.
+    pub(crate) fn acquire(
+        &self,
+        now: Moment,
+        name: &str,
+        wanted: Wanted,
+    ) -> Result<Token, Duration> {
+        let mut rows = self.rows();
+        let next_token = Token::new(rows.last_token + 1);
+        let lock = rows.locks.entry(name.to_owned()).or_default();
+        lock.expire(now);
+        // A repeated request does not bring an old limit back.
+        if !lock.knows(wanted.nonce) {
+            lock.of = wanted.of;
+        }
+        let acquired = lock.acquire(now, wanted, next_token);
+        self.wake(lock);
+        if acquired == Ok(next_token) {
+            rows.last_token += 1;
+        }
+        acquired
+    }
+
+    pub(crate) fn renew(&self, now: Moment, renewal: &Renewal) -> Renewed {
+        let mut rows = self.rows();
+        let lock = rows.locks.get_mut(&*renewal.name);
+        let mut holders = lock.into_iter().flat_map(|lock| &mut lock.holders);
+        match holders.find(|holder| holder.nonce == renewal.nonce) {
+            Some(holder) if holder.expires_at > now => {
+                holder.expires_at = holder.expires_at.max(now + renewal.lease);
+                Renewed::Held(renewal.lease)
+            }
+            _ => Renewed::Gone(LostReason::Stolen),
+        }
+    }
+
+    /// Returns permits, or leaves the queue.
+    pub(crate) fn release(&self, now: Moment, name: &str, nonce: Nonce) -> Release {
+        let mut rows = self.rows();
+        let Some(lock) = rows.locks.get_mut(name) else {
+            return Release::NotHeld;
+        };
+        lock.expire(now);
+        let before = lock.holders.len();
+        lock.holders.retain(|holder| holder.nonce != nonce);
+        let was_held = lock.holders.len() < before;
+        lock.queue.retain(|waiter| waiter.nonce != nonce);
+        self.wake(lock);
+        if lock.holders.is_empty() && lock.queue.is_empty() {
+            rows.locks.remove(name);
+        }
+        if was_held {
+            Release::Released
+        } else {
+            Release::NotHeld
+        }
+    }
+
+    /// Gives permits back, except `keep` of them. Returns false if the nonce holds none.
+    pub(crate) fn reduce(&self, now: Moment, name: &str, nonce: Nonce, keep: u32) -> bool {
+        let mut rows = self.rows();
+        let Some(lock) = rows.locks.get_mut(name) else {
+            return false;
+        };
+        lock.expire(now);
+        let mut holders = lock.holders.iter_mut();
+        let holder = holders.find(|holder| holder.nonce == nonce);
+        let is_held = holder.is_some();
+        if let Some(holder) = holder {
+            holder.take = holder.take.min(keep);
+        }
+        self.wake(lock);
+        is_held
+    }
+
+    pub(crate) fn holds(&self, now: Moment, name: &str, nonce: Nonce) -> bool {
+        let rows = self.rows();
+        let mut holders = rows
+            .locks
+            .get(name)
+            .into_iter()
+            .flat_map(|lock| &lock.holders);
+        holders.any(|holder| holder.nonce == nonce && holder.expires_at > now)
+    }
+
+    /// Removes the holders of a lock, without waking its waiters.
+    pub(crate) fn expire(&self, name: &str) {
+        if let Some(lock) = self.rows().locks.get_mut(name) {
+            lock.holders.clear();
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        self.rows().locks.clear();
+    }
+
+    /// Returns the number of holders and waiters.
+    pub(crate) fn len(&self, now: Moment) -> usize {
+        let mut rows = self.rows();
+        rows.locks.values_mut().for_each(|lock| lock.expire(now));
+        let count = |lock: &Lock| lock.holders.len() + lock.queue.len();
+        rows.locks.values().map(count).sum()
+    }
+
+    /// Wakes the first waiter if there are enough permits for it.
+    fn wake(&self, lock: &Lock) {
+        if let Some(first) = lock.queue.front()
+            && lock.has(first.take)
+        {
+            self.turns.publish(&first.nonce.to_string());
+        }
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lock {
+    fn acquire(&mut self, now: Moment, wanted: Wanted, token: Token) -> Result<Token, Duration> {
+        let Wanted { nonce, take, .. } = wanted;
+        let expires_at = now + wanted.lease;
+        let mut holders = self.holders.iter_mut();
+        if let Some(holder) = holders.find(|holder| holder.nonce == nonce) {
+            holder.expires_at = holder.expires_at.max(expires_at);
+            return Ok(holder.token);
+        }
+        let is_first = self.queue.front().is_none_or(|first| first.nonce == nonce);
+        if is_first && self.has(take) {
+            self.queue.pop_front();
+            self.holders.push(Holder {
+                nonce,
+                take,
+                token,
+                expires_at,
+            });
+            return Ok(token);
+        }
+        let alive_until = now + wanted.patience;
+        match self.queue.iter_mut().find(|waiter| waiter.nonce == nonce) {
+            Some(waiter) => waiter.alive_until = alive_until,
+            None => self.queue.push_back(Waiter {
+                nonce,
+                take,
+                alive_until,
+            }),
+        }
+        let holders = self.holders.iter().map(|holder| holder.expires_at);
+        let first = self.queue.iter().take(1).map(|waiter| waiter.alive_until);
+        let earliest = holders.chain(first).min().unwrap_or(alive_until);
+        Err(earliest.since(now))
+    }
+
+    fn knows(&self, nonce: Nonce) -> bool {
+        let holders = self.holders.iter().map(|holder| holder.nonce);
+        let waiters = self.queue.iter().map(|waiter| waiter.nonce);
+        holders.chain(waiters).any(|known| known == nonce)
+    }
+
+    fn has(&self, take: u32) -> bool {
+        let used: u64 = self
+            .holders
+            .iter()
+            .map(|holder| u64::from(holder.take))
+            .sum();
+        used + u64::from(take) <= u64::from(self.of)
+    }
+
+    /// Removes expired holders, and expired waiters at the head of the queue. Those behind the head
+    /// cost no time before they are first.
+    fn expire(&mut self, now: Moment) {
+        self.holders.retain(|holder| holder.expires_at > now);
+        while self
+            .queue
+            .front()
+            .is_some_and(|first| first.alive_until <= now)
+        {
+            self.queue.pop_front();
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Locks that several clients share, in order of arrival: read and write locks, and permits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use stocklock_locks::backend::{Attempt, Backend as _, Claim, Request};
+use stocklock_locks::{LockError, LockManager, LostReason, Nonce};
+use stocklock_testkit::assert_matches;
+
+use super::cancel::cut_after;
+use crate::rig::{Counts, Faults, Rig, RigExt, eventually, released, wait_until_nothing_is_left};
+
+/// How long a waiter that died stays in the queue: three times the fallback.
+const PATIENCE: Duration = Duration::from_secs(3);
+const FALLBACK: Duration = Duration::from_secs(1);
+
+async fn can_read(manager: &LockManager, name: &str) -> bool {
+    let guard = manager.read(name).try_acquire().await.unwrap();
+    match guard {
+        Some(guard) => {
+            guard.release().await;
+            true
+        }
+        None => false,
+    }
+}
+
+pub(super) async fn readers_share_lock_and_exclude_writer(rig: &impl Rig) {
+    let (one, other) = (rig.manager(), rig.manager());
+    let first = one.read("shared").acquire().await.unwrap();
+    let second = other.read("shared").acquire().await.unwrap();
+    let third = one.read("shared").acquire().await.unwrap();
+    assert!(first.token() < second.token() && second.token() < third.token());
+    for manager in [&one, &other] {
+        let writer = manager.write("shared").try_acquire().await.unwrap();
+        assert!(writer.is_none());
+    }
+    for guard in [first, second, third] {
+        guard.release().await;
+    }
+    let writer = other.write("shared").try_acquire().await.unwrap();
+    let writer = writer.expect("no reader is left");
+    for manager in [&one, &other] {
+        assert!(!can_read(manager, "shared").await);
+        let second = manager.write("shared").try_acquire().await.unwrap();
+        assert!(second.is_none());
+    }
+    writer.release().await;
+    wait_until_nothing_is_left(rig, rig.moment()).await;
+}
+
+/// Readers that arrive after a waiting writer wait behind it.
+pub(super) async fn waiting_writer_stops_new_readers(rig: &impl Rig) {
+    let (one, other) = (rig.manager(), rig.manager());
+    let reader = one.read("storm").acquire().await.unwrap();
+    let writer = tokio::spawn(other.write("storm").acquire());
+    let stops = async || !can_read(&one, "storm").await;
+    eventually("the writer waits", rig.moment(), stops).await;
+    let next = tokio::spawn(one.read("storm").acquire());
+    let waits = async || rig.left().await == 3;
+    eventually("a reader waits behind it", rig.moment(), waits).await;
+    let begin = rig.now();
+    reader.release().await;
+    let writer = writer.await.unwrap().unwrap();
+    assert!(!next.is_finished());
+    writer.release().await;
+    next.await.unwrap().unwrap().release().await;
+    assert!(rig.now().since(begin) < rig.moment());
+}
+
+/// Waiting readers that follow each other in the queue acquire together.
+pub(super) async fn waiting_readers_acquire_together(rig: &impl Rig) {
+    let managers = [(); 4].map(|()| rig.manager());
+    let writer = managers[0].write("many").acquire().await.unwrap();
+    let readers = managers
+        .each_ref()
+        .map(|manager| tokio::spawn(manager.read("many").acquire()));
+    let wait = async || rig.left().await == 1 + readers.len();
+    eventually("the readers wait", rig.moment(), wait).await;
+    let begin = rig.now();
+    writer.release().await;
+    let mut guards = Vec::new();
+    for reader in readers {
+        guards.push(reader.await.unwrap().unwrap());
+    }
+    assert!(rig.now().since(begin) < rig.moment());
+    for guard in guards {
+        guard.release().await;
+    }
+}
+
+/// Four processes with three tasks each take one to three of four permits.
+pub(super) async fn permits_never_exceed_their_limit(rig: &impl Rig) {
+    const LIMIT: u32 = 4;
+    let used = Arc::new(AtomicU32::new(0));
+    let most = Arc::new(AtomicU32::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for manager in (0..4).map(|_| rig.manager()) {
+        for take in 1..=3 {
+            let (manager, used, most) = (manager.clone(), Arc::clone(&used), Arc::clone(&most));
+            tasks.spawn(async move {
+                for _ in 0..3 {
+                    let permits = manager.permits("slots", take, LIMIT);
+                    let permits = permits.wait(Duration::from_mins(1)).acquire();
+                    let guard = permits.await.expect("permits are returned");
+                    let now = used.fetch_add(take, Ordering::SeqCst) + take;
+                    assert!(now <= LIMIT, "{now}");
+                    most.fetch_max(now, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    used.fetch_sub(take, Ordering::SeqCst);
+                    guard.release().await;
+                }
+            });
+        }
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    assert_eq!(most.load(Ordering::SeqCst), LIMIT);
+    wait_until_nothing_is_left(rig, rig.moment()).await;
+}
+
+pub(super) async fn claims_are_granted_in_order_of_arrival(rig: &impl Rig) {
+    let holder = rig.manager().write("queue").acquire().await.unwrap();
+    let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..6 {
+        let manager = rig.manager();
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            let lock = manager.write("queue").wait(Duration::from_mins(1));
+            let guard = lock.acquire().await.expect("the lock becomes free");
+            sender.send(number).unwrap();
+            guard.release().await;
+        });
+        let waits = async || rig.left().await == 2 + number;
+        eventually("it waits", rig.moment(), waits).await;
+    }
+    let begin = rig.now();
+    holder.release().await;
+    for number in 0..6 {
+        assert_eq!(order.recv().await, Some(number));
+    }
+    assert!(rig.now().since(begin) < rig.moment() * 2);
+}
+
+/// Five waiters die. Together they cost their patience, not five times as much.
+pub(super) async fn dead_waiters_cost_their_patience_once(rig: &impl Rig) {
+    let (one, other) = (rig.manager(), rig.manager());
+    let holder = one.write("dead").acquire().await.unwrap();
+    let backend = rig.backend();
+    for _ in 0..5 {
+        let mut contender = backend.contender(Request {
+            name: "dead".into(),
+            nonce: Nonce::random(),
+            lease: rig.lease(),
+            claim: Claim::WRITE,
+        });
+        let attempt = contender.attempt().await.unwrap();
+        assert_matches!(attempt, Attempt::Busy { .. });
+        assert!(contender.may_have_left_something());
+    }
+    let next = other.write("dead").wait(Duration::from_mins(1));
+    let next = tokio::spawn(next.acquire());
+    let waits = async || rig.left().await == 7;
+    eventually("it waits behind them", rig.moment(), waits).await;
+    let begin = rig.now();
+    holder.release().await;
+    next.await.unwrap().unwrap().release().await;
+    let took = rig.now().since(begin);
+    assert!(took < PATIENCE + FALLBACK + rig.moment(), "{took:?}");
+    wait_until_nothing_is_left(rig, rig.moment()).await;
+}
+
+pub(super) async fn permits_of_expired_holder_return(rig: &impl Rig) {
+    let (one, other) = (rig.manager(), rig.manager());
+    let short = one.permits("slots", 2, 3).max_renewals(0);
+    let guard = short.acquire().await.unwrap();
+    let kept = one.permits("slots", 1, 3).acquire().await.unwrap();
+    let begin = rig.now();
+    let next = other.permits("slots", 2, 3).wait(rig.lease() * 2);
+    let next = next.acquire().await.unwrap();
+    assert!(rig.now().since(begin) < rig.lease() + rig.moment());
+    assert_eq!(guard.lost().await, LostReason::MaxRenewals);
+    assert!(guard.token() < next.token());
+    kept.verify().await.unwrap();
+    next.verify().await.unwrap();
+}
+
+pub(super) async fn renewals_keep_permits_for_many_leases(rig: &impl Rig) {
+    let (one, other) = (rig.manager(), rig.manager());
+    let guard = one.read("kept").acquire().await.unwrap();
+    let racing = one.lock("kept").acquire().await.unwrap();
+    let writer = other.write("kept").wait(rig.lease() * 3);
+    let error = writer.acquire().await.unwrap_err();
+    assert_matches!(error, LockError::WaitLimit { .. });
+    for guard in [guard, racing] {
+        guard.verify().await.unwrap();
+        guard.release().await;
+    }
+    wait_until_nothing_is_left(rig, rig.moment()).await;
+}
+
+/// A new limit applies at once, and to the requests that already wait.
+pub(super) async fn raised_limit_admits_waiters(rig: &impl Rig) {
+    let managers = [(); 3].map(|()| rig.manager());
+    let first = managers[0].permits("slots", 1, 1).acquire().await.unwrap();
+    let second = tokio::spawn(managers[1].permits("slots", 1, 1).acquire());
+    let waits = async || rig.left().await == 2;
+    eventually("the second one waits", rig.moment(), waits).await;
+    let begin = rig.now();
+    let third = managers[2].permits("slots", 1, 3).acquire().await.unwrap();
+    let second = second.await.unwrap().unwrap();
+    assert!(rig.now().since(begin) < rig.moment());
+    for guard in [first, second, third] {
+        guard.release().await;
+    }
+}
+
+pub(super) async fn downgraded_writer_admits_readers(rig: &impl Rig) {
+    let (one, other) = (rig.manager(), rig.manager());
+    let writer = one.write("down").acquire().await.unwrap();
+    let token = writer.token();
+    let reader = tokio::spawn(other.read("down").acquire());
+    let waits = async || rig.left().await == 2;
+    eventually("the reader waits", rig.moment(), waits).await;
+    let begin = rig.now();
+    writer.downgrade().await.unwrap();
+    writer.downgrade().await.unwrap();
+    let reader = reader.await.unwrap().unwrap();
+    assert!(rig.now().since(begin) < rig.moment());
+    assert_eq!(writer.token(), token);
+    writer.verify().await.unwrap();
+    reader.release().await;
+    assert!(other.write("down").try_acquire().await.unwrap().is_none());
+    writer.release().await;
+    let writer = other.write("down").try_acquire().await.unwrap();
+    writer.expect("no reader is left").release().await;
+    let racing = one.lock("down").acquire().await.unwrap();
+    let error = racing.downgrade().await.unwrap_err();
+    assert_matches!(error, LockError::Unsupported { .. });
+}
+
+pub(super) async fn impossible_permits_are_refused(rig: &impl Rig) {
+    let manager = rig.manager();
+    for (take, of) in [(0, 1), (2, 1), (0, 0)] {
+        let error = manager
+            .permits("slots", take, of)
+            .acquire()
+            .await
+            .unwrap_err();
+        assert_matches!(error, LockError::InvalidPermits { .. });
+    }
+    assert_eq!(rig.left().await, 0);
+}
+
+/// Drops waits for a write lock and for a read lock behind it, in two processes.
+pub(super) async fn claim_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
+    let (one, other) = (rig.manager(), rig.manager());
+    let guard = one.read("cut").acquire().await.unwrap();
+    for round in 0..30 {
+        let time = rig.step() * round * 2;
+        for (manager, is_read) in [(&one, true), (&other, false), (&other, true)] {
+            let lock = if is_read {
+                manager.read("cut")
+            } else {
+                manager.write("cut")
+            };
+            if let Some(guard) = cut_after(rig, time, lock.acquire()).await {
+                assert!(is_read);
+                guard.unwrap().release().await;
+            }
+        }
+        let only_holder = async || {
+            let names = (one.names(), other.names());
+            rig.left().await == 1 && names == (0, 0)
+        };
+        eventually("only the holder is left", rig.moment(), only_holder).await;
+    }
+    guard.release().await;
+    let writer = other.write("cut").try_acquire().await.unwrap();
+    writer.expect("the lock is free").release().await;
+}
+
+/// The request arrives after its release.
+pub(super) async fn late_claim_takes_nothing(rig: &impl Faults) {
+    let (backend, nonce) = (rig.backend(), Nonce::random());
+    let mut request = released("late", nonce);
+    request.claim = Claim::READ;
+    backend.release(&request).await.unwrap();
+    let request = Request {
+        name: "late".into(),
+        nonce,
+        lease: rig.lease(),
+        claim: Claim::READ,
+    };
+    backend.contender(request).attempt().await.unwrap_err();
+    assert_eq!(rig.left().await, 0);
+}
+
+pub(super) async fn claim_with_lost_answer_has_one_holder(rig: &impl Faults) {
+    let counts = Counts::default();
+    let one = rig.builder().hooks(counts.clone()).build();
+    one.write("warm").acquire().await.unwrap().release().await;
+    rig.lose_acquire_answer("cut").await;
+    let guard = one.write("cut").acquire().await.unwrap();
+    assert!(counts.attempts() >= 3, "no answer was lost");
+    assert_eq!(rig.left().await, 1);
+    assert!(!can_read(&rig.manager(), "cut").await);
+    guard.verify().await.unwrap();
+    guard.release().await;
+    assert!(can_read(&rig.manager(), "cut").await);
+    wait_until_nothing_is_left(rig, rig.moment()).await;
+}
