@@ -45,7 +45,14 @@ impl Replica {
         let metrics = Arc::new(Metrics::default());
         // Every caller has its answer by the deadline; a task that holds its lock longer hangs.
         let max_hold = 2 * limits.request_deadline_ms;
-        let locks = LockServers::new(&config.services, max_hold, &metrics.locks)?;
+        let replica = config.service.replica_id.clone().unwrap_or_else(replica_id);
+        let locks = LockServers::new(
+            &config.database,
+            &config.services,
+            &replica,
+            max_hold,
+            &metrics.locks,
+        )?;
         let available = config.available();
         let policy = RetryPolicy::new(
             limits.max_attempts,
@@ -67,7 +74,7 @@ impl Replica {
         let api = Arc::new(Api {
             config: config.clone(),
             mode,
-            replica: config.service.replica_id.clone().unwrap_or_else(replica_id),
+            replica,
             deductor: Arc::new(Deductor::new(context, writes.clone())),
             levels: LevelService::new(Arc::clone(&store) as _, policy, writes.clone(), sold_out),
             store,

@@ -1,4 +1,5 @@
-//! The distributed locks of one replica: one manager for each configured lock server.
+//! The distributed locks of one replica: one manager for each configured lock server, and one for the
+//! table of locks in the database.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +10,11 @@ use stocklock_core::ports::{HeldLock, Lock, LockError, Locks};
 use stocklock_core::stock::Fence;
 use stocklock_core::strategy::{Dependency, Strategy};
 use stocklock_locks::redis::RedisBackend;
+use stocklock_locks::sql::SqlBackend;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
 use stocklock_locks::{LockGuard, LockManager, ManagerBuilder, ReleaseOutcome};
 
-use crate::config::ServicesConfig;
+use crate::config::{DatabaseConfig, ServicesConfig};
 use crate::metrics::LockMetrics;
 
 /// The locks of one replica.
@@ -25,13 +27,15 @@ pub struct LockServers {
 }
 
 impl LockServers {
-    /// Locks on the configured servers. Does not connect. No deduction holds a lock for longer than
-    /// `max_hold`.
+    /// Locks on the configured servers, and in the database under the name of this replica. Does not
+    /// connect. No deduction holds a lock for longer than `max_hold`.
     ///
     /// # Errors
     /// A sentence that names the variable with the wrong value.
     pub fn new(
+        database: &DatabaseConfig,
         services: &ServicesConfig,
+        replica: &str,
         max_hold: Duration,
         metrics: &LockMetrics,
     ) -> Result<Self, String> {
@@ -47,6 +51,11 @@ impl LockServers {
             };
             locks.push((strategy, Arc::new(lock) as _));
         };
+        let builder = SqlBackend::builder(database.url()).owner(replica);
+        let variable = Dependency::Database.variable();
+        let backend = builder.build().map_err(|e| format!("{variable}: {e}"))?;
+        let manager = LockManager::builder(backend);
+        add(Strategy::SqlLock, Dependency::Database, variable, manager);
         let mut redis = None;
         let of_stock = services.redis_url.as_ref();
         let of_stock = of_stock.map(|url| (url, Dependency::Redis.variable()));
@@ -73,9 +82,12 @@ impl LockServers {
     }
 
     /// One sentence for each problem: a server that does not answer, or a setting that can lose
-    /// locks. Asks all servers at once, because the replica waits for this before it serves.
+    /// locks. Asks all servers at once, because the replica waits for this before it serves. The
+    /// store asks the database.
     pub async fn warnings(&self) -> Vec<String> {
-        let warnings = self.locks.iter().map(|lock| self.warning(lock));
+        let servers = self.locks.iter();
+        let servers = servers.filter(|lock| lock.dependency() != Dependency::Database);
+        let warnings = servers.map(|lock| self.warning(lock));
         let warnings = futures_util::future::join_all(warnings).await;
         warnings.into_iter().flatten().collect()
     }

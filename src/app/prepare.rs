@@ -5,6 +5,7 @@ use crate::http::lab_sku;
 use stocklock_core::stock::{
     Home, LevelChange, OperationId, Precondition, Remark, Scope, StockError, Warehouse,
 };
+use stocklock_core::strategy::{Dependency, Strategy};
 
 /// Units of each SKU of the lab.
 const LAB_STOCK: i64 = 5_000;
@@ -24,7 +25,11 @@ impl Replica {
         }
         let lease = api.config.services.lock_lease_ms;
         let deadline = api.config.limits.request_deadline_ms;
-        if api.locks.locks.iter().next().is_some() && lease < deadline {
+        let on_servers = api.locks.locks.iter();
+        let on_servers = on_servers.filter(|lock| lock.dependency() != Dependency::Database);
+        let in_database = [Home::Sql, Home::Redis].map(|home| api.config.strategy(home));
+        let has_leases = on_servers.count() > 0 || in_database.contains(&Strategy::SqlLock);
+        if has_leases && lease < deadline {
             tracing::warn!(
                 ?lease,
                 ?deadline,

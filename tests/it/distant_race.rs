@@ -10,7 +10,8 @@ use crate::support::process::{Ended, Process};
 use crate::support::services::Backend::{self, Mysql, Postgres};
 use crate::support::services::fresh_database;
 
-const EXACT: &str = "single-sql,for-update,optimistic,group-commit,redis-lock,zookeeper-lock";
+const EXACT: &str =
+    "single-sql,for-update,optimistic,group-commit,sql-lock,redis-lock,zookeeper-lock";
 
 /// Runs `stocklock race` with these words; it must succeed.
 pub(crate) async fn race(words: &str, variables: &[(&str, &str)]) -> (Value, Ended) {
@@ -93,6 +94,7 @@ async fn deduction_takes_a_round_trip_for_each_exchange(
         ("for-update", 3.0),
         ("optimistic", 2.0),
         ("group-commit", 1.0),
+        ("sql-lock", 3.0),
         ("redis-lock", 3.0),
         ("zookeeper-lock", 3.0),
     ];

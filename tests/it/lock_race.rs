@@ -37,10 +37,11 @@ async fn working_lock_excludes_without_the_safeguards(
 ) {
     let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
     let app = replicas(&database.url, 2, &services).await;
-    let report = race("redis-lock,zookeeper-lock", safeguards, app.targets()).await;
+    let strategies = "sql-lock,redis-lock,zookeeper-lock";
+    let report = race(strategies, safeguards, app.targets()).await;
     assert_eq!(
         report.rows.len(),
-        2,
+        3,
         "{}",
         report.table(TableStyle::default())
     );

@@ -14,6 +14,24 @@ use crate::support::app::send;
 use crate::support::process::Process;
 use crate::support::services::{PrivateServer, fresh_redis};
 
+/// The migration is a copy, because applied files never change.
+#[test]
+fn migration_creates_the_tables_that_the_lock_needs() {
+    use stocklock_locks::sql::{MYSQL_TABLES, POSTGRES_TABLES, SQLITE_TABLES};
+    macro_rules! migration {
+        ($database:literal) => {
+            include_str!(concat!(
+                "../../migrations/",
+                $database,
+                "/0030_distributed_lock.sql"
+            ))
+        };
+    }
+    assert_eq!(migration!("postgres"), POSTGRES_TABLES);
+    assert_eq!(migration!("mysql"), MYSQL_TABLES);
+    assert_eq!(migration!("sqlite"), SQLITE_TABLES);
+}
+
 /// A bound for what usually takes a moment.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -108,7 +126,10 @@ async fn lease_shorter_than_the_request_deadline_is_warned_about() {
         let warned = has_warning(&log, &["LOCK_LEASE_MS", "REQUEST_DEADLINE_MS"]);
         assert_eq!(warned, expected, "{log}");
     }
-    // Without a server for locks there is no lease.
+    let sql_lock = [("STRATEGY", "sql-lock"), ("LOCK_LEASE_MS", "4999")];
+    let log = Process::serving(&["serve"], &sql_lock).await.stderr();
+    assert!(has_warning(&log, &["LOCK_LEASE_MS"]), "{log}");
+    // Without a server for locks there is no lease, unless the locks are in the database.
     let serve = Process::serving(&["serve"], &[("LOCK_LEASE_MS", "1000")]).await;
     let log = serve.stderr();
     assert!(!log.contains("LOCK_LEASE_MS"), "{log}");

@@ -16,9 +16,10 @@ use crate::support::process::Process;
 use crate::support::services::Backend;
 
 /// All strategies for stock in Redis.
-const RACING: [Strategy; 6] = [
+const RACING: [Strategy; 7] = [
     Strategy::NoLock,
     Strategy::LocalMutex,
+    Strategy::SqlLock,
     Strategy::RedisLock,
     Strategy::ZookeeperLock,
     Strategy::RedisWatch,

@@ -9,13 +9,14 @@ use crate::support::lock_services::LockServices;
 use crate::support::services::Backend::Sqlite;
 
 /// The strategies that need only the database.
-pub(crate) const WITHOUT_SERVICES: [&str; 6] = [
+pub(crate) const WITHOUT_SERVICES: [&str; 7] = [
     "no-lock",
     "local-mutex",
     "single-sql",
     "for-update",
     "optimistic",
     "group-commit",
+    "sql-lock",
 ];
 
 /// The strategies that need another server, with the reason why they are unavailable without it.
@@ -43,6 +44,7 @@ async fn all_strategies_are_listed_with_tier_and_texts() {
         "for-update safe",
         "optimistic safe",
         "group-commit safe",
+        "sql-lock guarded",
         "redis-lock guarded",
         "zookeeper-lock guarded",
         "redis-watch volatile",

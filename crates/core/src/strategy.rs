@@ -27,6 +27,7 @@ mod redis_lock;
 mod redis_lua;
 mod redis_watch;
 mod single_sql;
+mod sql_lock;
 mod zookeeper_lock;
 
 pub use available::Available;
@@ -75,6 +76,8 @@ strategies! {
     Optimistic => optimistic,
     /// Many waiting deductions of one level in one transaction.
     GroupCommit => group_commit,
+    /// A row in a table of locks around read, check, write.
+    SqlLock => sql_lock,
     /// A Redis lock around read, check, write.
     RedisLock => redis_lock,
     /// A `ZooKeeper` lock around read, check, write.

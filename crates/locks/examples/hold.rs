@@ -1,6 +1,7 @@
 //! Holds a lock on a real server for some seconds. Start it in two terminals to see one wait:
 //! `cargo run -p stocklock-locks --example hold -- redis://127.0.0.1/ sku:42 10`
-//! The URL of a ZooKeeper server is `zookeeper://127.0.0.1:2181/`.
+//! The URL of a ZooKeeper server is `zookeeper://127.0.0.1:2181/`. The URL of a database is that of
+//! `sql::SqlBackend`; the example creates the tables.
 //!
 //! Output: `waiting`, `held <token>`, then `lost <reason>` or `released`.
 
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use stocklock_locks::LockManager;
 use stocklock_locks::redis::RedisBackend;
+use stocklock_locks::sql::SqlBackend;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -27,8 +29,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
             .root(format!("/{root}"))
             .session_timeout(LEASE);
         LockManager::new(backend.build()?)
-    } else {
+    } else if url.starts_with("redis") {
         LockManager::new(RedisBackend::new(url)?)
+    } else {
+        let backend = SqlBackend::new(url)?;
+        backend.create_tables().await?;
+        LockManager::new(backend)
     };
     println!("waiting");
     let lock = locks.lock(name).lease(LEASE).wait(Duration::from_mins(1));

@@ -1,8 +1,8 @@
 //! Distributed locks that report their own loss.
 //!
 //! A [`LockManager`] acquires, renews and releases locks on one lock server. A [back
-//! end](backend::Backend) connects it to that server: Redis, ZooKeeper, the current process, or an
-//! in-memory model of a server for tests. A held lock is a [`LockGuard`].
+//! end](backend::Backend) connects it to that server: Redis, ZooKeeper, a SQL database, the current
+//! process, or an in-memory model of a server for tests. A held lock is a [`LockGuard`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -10,7 +10,8 @@
 //! use stocklock_locks::{LockManager, local::LocalBackend};
 //!
 //! // Or redis::RedisBackend::new("redis://127.0.0.1/")?, or
-//! // zookeeper::ZooKeeperBackend::new("127.0.0.1:2181")?.
+//! // zookeeper::ZooKeeperBackend::new("127.0.0.1:2181")?, or
+//! // sql::SqlBackend::new("postgres://127.0.0.1/shop")?.
 //! let locks = LockManager::new(LocalBackend::new());
 //!
 //! let guard = locks.lock("sku:42").wait(Duration::from_secs(2)).acquire().await?;
@@ -39,15 +40,15 @@
 //!   answer was lost.
 //! - **A holder that hangs can be limited**, with [`max_hold`](LockBuilder::max_hold) or
 //!   [`max_renewals`](LockBuilder::max_renewals).
-//! - **Waiters are woken; they do not poll.** One task per process and lock contends on the server; on
-//!   ZooKeeper, another one waits behind it. The other tasks wait in a local queue.
+//! - **Waiters are woken; they do not poll**, except on MariaDB, MySQL and SQLite. One task per process
+//!   and lock contends on the server; on ZooKeeper, another one waits behind it. The other tasks wait in
+//!   a local queue.
 //!
 //! # Limitations
 //!
-//! - Read-write locks and permits exist on Redis and within one process, but not on ZooKeeper. There
-//!   are no barriers.
-//! - There is no quorum over several Redis servers, no support for Redis Cluster or Sentinel, and
-//!   no lock in a SQL database.
+//! - Read-write locks and permits exist on Redis and within one process, but not on ZooKeeper or in a
+//!   SQL database. There are no barriers.
+//! - There is no quorum over several Redis servers, and no support for Redis Cluster or Sentinel.
 //! - An acquisition does not wait until the lock is durable or replicated.
 //! - There is no lock delay: the next client may acquire a lost lock at once.
 //!
@@ -55,7 +56,7 @@
 //!
 //! # Features
 //!
-//! `redis` and `zookeeper`. Both are on by default.
+//! `redis`, `sql` and `zookeeper`. All are on by default.
 
 mod acquire;
 pub mod backend;
@@ -80,6 +81,8 @@ mod release;
 mod retry;
 mod shares;
 mod source;
+#[cfg(feature = "sql")]
+pub mod sql;
 mod table;
 mod token;
 mod topics;

@@ -27,7 +27,7 @@ impl Backoff {
 }
 
 /// Returns a random duration between 75 % and 100 % of `duration`.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "sql"))]
 pub(crate) fn jittered(duration: Duration) -> Duration {
     duration.mul_f64(0.75 + fastrand::f64() / 4.0)
 }

@@ -36,7 +36,7 @@ impl Topics {
         }
     }
 
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "sql"))]
     pub(crate) fn publish_to_all(&self) {
         for sender in self.topics().values() {
             sender.send_modify(|changes| *changes += 1);

@@ -17,7 +17,13 @@ use crate::support::services::{Backend, PrivateServer};
 
 /// How many buy at once, for each strategy.
 const BUYERS: usize = 12;
-const STRATEGIES: [&str; 4] = ["single-sql", "for-update", "optimistic", "group-commit"];
+const STRATEGIES: [&str; 5] = [
+    "single-sql",
+    "for-update",
+    "optimistic",
+    "group-commit",
+    "sql-lock",
+];
 /// What each strategy must sell before, between and after the kills.
 const SALES: usize = 20;
 const KILLS: usize = 2;
@@ -28,7 +34,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Goal: each acknowledged sale is in the ledger once, and nothing else is. While the database is
 /// down, the service stays alive, is not ready, and never answers 500. It recovers by itself.
 ///
-/// Method: 36 buyers under three strategies at two replicas; `kill -9` of every process of the
+/// Method: 60 buyers under five strategies at two replicas; `kill -9` of every process of the
 /// server while they buy, twice.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,8 +89,10 @@ async fn alive_but_not_ready(app: &TestApp, replica: usize) {
         let get = |path| app.request(replica, Method::GET, path);
         requests.spawn(expect(get("/healthz"), 200, "", SECOND));
         requests.spawn(expect(get("/readyz"), 503, "not-ready", SECOND));
-        let order = app.deduct(replica, "single-sql", &json!({"sku": "cold"}));
-        requests.spawn(expect(order, 503, "unavailable", WAIT_LIMIT + SECOND));
+        for strategy in ["single-sql", "sql-lock"] {
+            let order = app.deduct(replica, strategy, &json!({"sku": "cold"}));
+            requests.spawn(expect(order, 503, "unavailable", WAIT_LIMIT + SECOND));
+        }
         sleep(SECOND / 4).await;
     }
     requests.join_all().await;

@@ -120,7 +120,7 @@ async fn disconnecting_client_leaves_nothing_open_or_half_done(
             answered += i64::from(client.try_read(&mut [0; 1]).is_ok());
         }
         scene.assert_nothing_stays_open().await;
-        assert_locks_released(&scene.services).await;
+        assert_locks_released(&scene.services, &scene.database.url).await;
         let mut sold = 0;
         for sku in &skus {
             let audit = scene.ledger.assert_consistent(sku).await;
@@ -165,7 +165,7 @@ async fn sale_completes_although_its_client_disconnects(
         scene.session.unlock().await;
         let holds = async || scene.ledger.sold("hot").await.len() == number + 1;
         until("the sale is recorded", holds).await;
-        assert_locks_released(&scene.services).await;
+        assert_locks_released(&scene.services, &scene.database.url).await;
     }
     scene.ledger.assert_consistent("hot").await;
     scene.app.stop().await;

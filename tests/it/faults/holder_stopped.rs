@@ -79,7 +79,7 @@ async fn outcome(backend: Backend, service: Dependency, switches: &str) -> Outco
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_holder_does_not_oversell(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(Dependency::Redis, Dependency::Zookeeper)] service: Dependency,
+    #[values(Dependency::Database, Dependency::Redis, Dependency::Zookeeper)] service: Dependency,
     #[case] switches: &str,
     #[case] refused_writes: u64,
 ) {
@@ -101,7 +101,7 @@ async fn stopped_holder_does_not_oversell(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_guard_and_check_the_last_unit_is_sold_twice(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(Dependency::Redis, Dependency::Zookeeper)] service: Dependency,
+    #[values(Dependency::Database, Dependency::Redis, Dependency::Zookeeper)] service: Dependency,
 ) {
     let outcome = outcome(backend, service, "&check=off&guard=off").await;
     assert_eq!(outcome.answer.status, 200, "{outcome:?}");

@@ -44,14 +44,14 @@ impl Scene {
     ) -> Self {
         let database = fresh_database(backend).await;
         let (proxy, proxied) = Proxy::before(&database.url).await;
-        let place = LockPlace::fresh(service).await;
+        let place = LockPlace::fresh(service, &database.url).await;
         let lease = lease.as_millis().to_string();
-        let variables = [
-            (service.variable(), place.url()),
-            ("LOCK_LEASE_MS", &lease),
+        let mut variables = vec![
+            ("LOCK_LEASE_MS", &*lease),
             ("WAIT_LIMIT_MS", "20000"),
             ("REQUEST_DEADLINE_MS", "30000"),
         ];
+        variables.extend(place.variable());
         let (holder, other) = tokio::join!(
             Process::lab(&proxied, &variables),
             Process::lab(&database.url, &variables)

@@ -1,4 +1,5 @@
-//! The locks that are held on a test's Redis and ZooKeeper, read without the service.
+//! The locks that are held on a test's Redis and ZooKeeper and in its database, read without the
+//! service.
 
 use std::time::Duration;
 
@@ -8,6 +9,8 @@ use zookeeper_client::Client;
 
 use crate::redis_home::command;
 use crate::support::lock_services::LockServices;
+use crate::support::rival::Raw;
+use crate::support::services::Backend;
 
 /// Far less than the default lease of ten seconds, and far more than a release takes.
 const AT_ONCE: Duration = Duration::from_secs(3);
@@ -22,36 +25,44 @@ pub(super) fn strategies() -> impl Iterator<Item = Strategy> {
 
 /// The strategy that takes its locks there.
 pub(super) fn strategy(service: Dependency) -> Strategy {
-    let locks = [Strategy::RedisLock, Strategy::ZookeeperLock];
-    let at_service = |strategy: &Strategy| strategy.card().needs == [service];
-    let found = locks.into_iter().find(at_service);
-    found.expect("a strategy locks there")
+    match service {
+        Dependency::Database => Strategy::SqlLock,
+        Dependency::Redis => Strategy::RedisLock,
+        Dependency::Zookeeper => Strategy::ZookeeperLock,
+    }
 }
 
-/// One of a test's two services.
+/// The test's database, or one of its two services.
 pub(super) struct LockPlace {
     service: Dependency,
     services: LockServices,
+    database: String,
 }
 
 impl LockPlace {
-    pub(super) async fn fresh(service: Dependency) -> Self {
+    pub(super) async fn fresh(service: Dependency, database: &str) -> Self {
         let services = LockServices::fresh().await;
-        Self { service, services }
+        let database = database.to_owned();
+        Self {
+            service,
+            services,
+            database,
+        }
     }
 
-    /// The value of the service's variable.
-    pub(super) fn url(&self) -> &str {
-        if self.service == Dependency::Redis {
-            self.services.redis_url()
-        } else {
-            self.services.zookeeper_connect()
-        }
+    /// The service's variable and its value.
+    pub(super) fn variable(&self) -> Option<(&'static str, &str)> {
+        let value = match self.service {
+            Dependency::Database => return None,
+            Dependency::Redis => self.services.redis_url(),
+            Dependency::Zookeeper => self.services.zookeeper_connect(),
+        };
+        Some((self.service.variable(), value))
     }
 
     /// How many locks are held here; on ZooKeeper, waiting clients count, too.
     pub(super) async fn held(&self) -> usize {
-        held(&self.services, self.service).await
+        held(&self.services, &self.database, self.service).await
     }
 
     /// The lease that the service grants if this one is asked for: ZooKeeper has limits.
@@ -60,31 +71,46 @@ impl LockPlace {
             return lease;
         }
         let connector = Client::connector().with_session_timeout(lease);
-        let client = connector.connect(self.url()).await;
+        let client = connector.connect(self.services.zookeeper_connect()).await;
         client.expect("ZooKeeper answers").session_timeout()
     }
 }
 
-async fn held(services: &LockServices, service: Dependency) -> usize {
-    if service == Dependency::Zookeeper {
-        let held = held_on_zookeeper(services.zookeeper_connect()).await;
-        held.expect("ZooKeeper answers")
-    } else {
-        // The key of a lock ends with its name in braces; those of tokens and tombstones do not.
-        let words = ["KEYS", "stocklock:lock{*}"];
-        command::<Vec<String>>(services.redis_url(), &words)
-            .await
-            .len()
+async fn held(services: &LockServices, database: &str, service: Dependency) -> usize {
+    match service {
+        Dependency::Database => held_in_database(database).await,
+        Dependency::Redis => {
+            // The key of a lock ends with its name in braces; those of tokens and tombstones do not.
+            let words = ["KEYS", "stocklock:lock{*}"];
+            let keys = command::<Vec<String>>(services.redis_url(), &words);
+            keys.await.len()
+        }
+        Dependency::Zookeeper => {
+            let held = held_on_zookeeper(services.zookeeper_connect()).await;
+            held.expect("ZooKeeper answers")
+        }
     }
+}
+
+async fn held_in_database(url: &str) -> usize {
+    const HELD: &str = "SELECT concat(count(*), '') FROM distributed_lock WHERE nonce <> ''";
+    let backend = match url.split(':').next() {
+        Some("sqlite") => Backend::Sqlite,
+        Some("postgres") => Backend::Postgres,
+        _ => Backend::Mysql,
+    };
+    let held = Raw::connect(backend, url).await.text(HELD).await;
+    held.expect("a number").parse().expect("a number")
 }
 
 /// Returns when no lock is held or waited for, which may be a moment after the answer.
 ///
 /// # Panics
 /// If that takes so long that a lease must have expired.
-pub(super) async fn assert_locks_released(services: &LockServices) {
-    for service in [Dependency::Redis, Dependency::Zookeeper] {
-        let free = || async { held(services, service).await == 0 };
+pub(super) async fn assert_locks_released(services: &LockServices, database: &str) {
+    use Dependency::{Database, Redis, Zookeeper};
+    for service in [Database, Redis, Zookeeper] {
+        let free = || async { held(services, database, service).await == 0 };
         eventually("every lock is released", AT_ONCE, free).await;
     }
 }

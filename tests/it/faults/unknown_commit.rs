@@ -37,7 +37,7 @@ async fn for_all_strategies(
         for with_key in [false, true] {
             case(&subject, strategy, with_key).await;
         }
-        assert_locks_released(&services).await;
+        assert_locks_released(&services, &subject.database.url).await;
         subject.app.stop().await;
     };
     join_all(strategies().map(run)).await;

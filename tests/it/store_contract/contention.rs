@@ -7,7 +7,7 @@ use futures_util::future::join4;
 use rstest::rstest;
 use secrecy::SecretString;
 use stocklock::batching::TokioSpawn;
-use stocklock::config::{RedisLoss, ServicesConfig};
+use stocklock::config::{DatabaseConfig, RedisLoss, ServicesConfig};
 use stocklock::deduct::{DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool};
 use stocklock::locks::LockServers;
 use stocklock::metrics::Metrics;
@@ -47,8 +47,12 @@ fn deductor(fixture: &Fixture) -> Arc<Deductor> {
     Arc::new(Deductor::new(context, writes))
 }
 
-/// The locks on the fixture's Redis, if it has one.
+/// The locks in the fixture's database, and on its Redis, if it has one.
 fn locks(fixture: &Fixture) -> Locks {
+    let database = DatabaseConfig {
+        database_url: Some(SecretString::from(fixture.url.clone())),
+        database_pool_size: 8,
+    };
     let services = ServicesConfig {
         redis_url: fixture.redis_url().map(SecretString::from),
         lock_redis_url: None,
@@ -58,7 +62,8 @@ fn locks(fixture: &Fixture) -> Locks {
         zookeeper_connect: None,
         lock_lease_ms: Duration::from_secs(10),
     };
-    let servers = LockServers::new(&services, Duration::from_mins(1), &Metrics::default().locks);
+    let (limit, metrics) = (Duration::from_mins(1), Metrics::default().locks);
+    let servers = LockServers::new(&database, &services, "test", limit, &metrics);
     servers.expect("a valid URL").locks
 }
 

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::{DeductionContext, DeductionLock, Outcome, run_to_outcome, wait_for};
-use crate::ports::{AttemptOutcome, Expiry, LateAttempt, LockError, StoreError};
+use crate::ports::{AttemptOutcome, Expiry, LateAttempt, LockError, Server, StoreError};
 use crate::stock::{Deducted, Deduction, Durability, Movement, StockError};
-use crate::strategy::{Safeguards, Strategy};
+use crate::strategy::{Dependency, Safeguards, Strategy};
 
 /// How long the answer may wait for the confirmation that the lock was released.
 const RELEASE_WAIT: Duration = Duration::from_millis(50);
@@ -175,13 +175,17 @@ impl<'a> DeductionRun<'a> {
         error: LockError,
         unknown: bool,
     ) -> Result<Outcome<Deducted>, StoreError> {
+        let server = lock.lock();
         let problem = match &error {
             LockError::WaitLimit(_) => return Err(StoreError::LockWait(error.into())),
             _ if unknown => return Ok(Outcome::Retry),
             LockError::Refused(_) => "refuses; see the log",
+            // Without the database no strategy works.
+            LockError::Unavailable(_) if server.dependency() == Dependency::Database => {
+                return Err(StoreError::Unavailable(Server::Database, error.into()));
+            }
             LockError::Unavailable(_) => "does not answer",
         };
-        let server = lock.lock();
         let (title, variable) = (server.dependency().title(), server.variable());
         Ok(Outcome::Done(Err(StockError::StrategyUnavailable {
             strategy: self.strategy.name(),

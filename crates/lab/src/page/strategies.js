@@ -24,6 +24,7 @@ const QUESTIONS = [
     options: [
       ["no", "Nothing outside the database"],
       ["redis", "Work outside the database, and Redis is there"],
+      ["table", "The same, and the database is the only server"],
       ["zookeeper", "The same, and the lock must survive the loss of one server"],
     ],
     matters: (answers) => answers.decides === "code",
@@ -49,6 +50,9 @@ function chooseStrategy(answers, exists) {
   }
   if (lock === "zookeeper") {
     return ["zookeeper-lock", "The lock is on a majority of the ensemble, and orders get it in the order in which they asked."];
+  }
+  if (lock === "table") {
+    return ["sql-lock", "The lock is a row in the database. It keeps other orders out during your work, and no transaction stays open."];
   }
   if (lock === "redis") {
     return ["redis-lock", "The lock keeps other orders out during your work, and the store refuses the write of a lost lock."];

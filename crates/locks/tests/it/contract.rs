@@ -126,12 +126,16 @@ macro_rules! permit_contract {
 use crate::rig::local::LocalRig;
 use crate::rig::memory::MemoryRig;
 use crate::rig::redis::RedisRig;
+use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
 
 basic_contract!(local, LocalRig::start, tokio::test(start_paused = true));
 full_contract!(memory, MemoryRig::start, tokio::test(start_paused = true));
 full_contract!(redis, RedisRig::start, tokio::test);
 full_contract!(zookeeper, ZooKeeperRig::start, tokio::test);
+full_contract!(postgres, SqlRig::postgres, tokio::test);
+full_contract!(mysql, SqlRig::mysql, tokio::test);
+basic_contract!(sqlite, SqlRig::sqlite, tokio::test);
 restart_contract!(
     memory_restart,
     MemoryRig::start,
@@ -139,6 +143,8 @@ restart_contract!(
 );
 restart_contract!(redis_restart, RedisRig::start, tokio::test);
 restart_contract!(zookeeper_restart, ZooKeeperRig::start_private, tokio::test);
+restart_contract!(postgres_restart, SqlRig::private_postgres, tokio::test);
+restart_contract!(mysql_restart, SqlRig::private_mysql, tokio::test);
 permit_contract!(
     local_permits,
     LocalRig::start,

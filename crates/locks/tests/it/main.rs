@@ -10,5 +10,6 @@ mod processes;
 mod redis;
 mod rig;
 mod runtimes;
+mod sql;
 mod support;
 mod zookeeper;

@@ -3,12 +3,14 @@
 use std::fmt::{Debug, Display};
 
 use stocklock_locks::redis::RedisBackend;
+use stocklock_locks::sql::SqlBackend;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
 use stocklock_locks::{BackendError, LockError, LockManager};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::ports::free_port;
 
 use crate::rig::redis::RedisRig;
+use crate::rig::sql::SqlRig;
 
 const SECRET: &str = "s3cr3t";
 
@@ -115,4 +117,46 @@ fn invalid_zookeeper_address_is_refused() {
         line(ZooKeeperBackend::new("localhost:port").unwrap_err()),
         "expected host:port, found `localhost:port`"
     );
+}
+
+#[tokio::test]
+async fn unreachable_database_is_named_in_one_line() {
+    for scheme in ["mysql", "postgres"] {
+        let url = format!("{scheme}://shop:{SECRET}@127.0.0.1:{}/shop", free_port());
+        let builder = SqlBackend::builder(&url);
+        shows_no_secret(&builder);
+        let locks = LockManager::new(builder.build().unwrap());
+        shows_no_secret(&locks);
+        let message = line(acquire(&locks).await);
+        let start = format!("the lock server is unavailable: {scheme}: acquire \"sku:42\": ");
+        assert!(message.starts_with(&start), "{message}");
+        assert!(message.contains("Connection refused"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn refused_database_password_is_permanent_and_never_shown() {
+    let rig = SqlRig::mysql().await;
+    let (_, address) = rig.url().split_once('@').unwrap();
+    let url = format!("mysql://stranger:{SECRET}@{address}");
+    let locks = LockManager::new(SqlBackend::new(&url).unwrap());
+    let error = acquire(&locks).await;
+    assert_matches!(error, LockError::Unavailable(source) if source.is_permanent());
+    assert!(line(error).contains("Access denied"));
+}
+
+#[test]
+fn invalid_database_url_is_permanent_and_never_shown() {
+    for url in [
+        format!("http://shop:{SECRET}@localhost/"),
+        format!("postgres://shop:{SECRET}@localhost:port/"),
+        format!("mysql://shop:{SECRET}@localhost:port/"),
+        format!("shop:{SECRET}@localhost"),
+    ] {
+        let builder = SqlBackend::builder(&url);
+        shows_no_secret(&builder);
+        let error: BackendError = builder.build().unwrap_err();
+        assert!(error.is_permanent(), "{error}");
+        line(error);
+    }
 }

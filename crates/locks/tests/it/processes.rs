@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use rstest::rstest;
 use rustix::process::Signal;
+use stocklock_testkit::servers::Backend;
 
 use crate::rig::redis::RedisRig;
+use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{Rig, RigExt, eventually};
 use crate::support::holder::Holder;
@@ -48,6 +51,16 @@ async fn killed_holder_is_replaced_on_zookeeper() {
     killed_holder(&rig, &rig.url()).await;
 }
 
+#[rstest]
+#[case(Backend::Sqlite)]
+#[case(Backend::Mysql)]
+#[case(Backend::Postgres)]
+#[tokio::test]
+async fn killed_holder_is_replaced_in_database(#[case] kind: Backend) {
+    let rig = SqlRig::start(kind).await;
+    killed_holder(&rig, rig.url()).await;
+}
+
 /// A killed waiter at the head of the queue blocks the next one only until its session expires.
 async fn killed_waiter(rig: &impl Rig, url: &str, queued: impl AsyncFnMut() -> bool) {
     let manager = rig.manager();
@@ -82,6 +95,14 @@ async fn killed_first_waiter_is_skipped_on_zookeeper() {
     killed_waiter(&rig, &rig.url(), queued).await;
 }
 
+#[tokio::test]
+async fn killed_first_waiter_is_skipped_on_postgres() {
+    let rig = SqlRig::postgres().await;
+    let awaited = "SELECT count(*) FROM distributed_lock WHERE is_awaited";
+    let queued = async || rig.number(awaited).await == 1;
+    killed_waiter(&rig, rig.url(), queued).await;
+}
+
 /// A process that was stopped for longer than its lease learns of its loss as soon as it runs
 /// again. Its release does not affect the next holder.
 async fn stopped_holder(rig: &impl Rig, url: &str) {
@@ -108,4 +129,14 @@ async fn stopped_holder_learns_of_its_loss_on_redis() {
 async fn stopped_holder_learns_of_its_loss_on_zookeeper() {
     let rig = ZooKeeperRig::start().await;
     stopped_holder(&rig, &rig.url()).await;
+}
+
+#[rstest]
+#[case(Backend::Sqlite)]
+#[case(Backend::Mysql)]
+#[case(Backend::Postgres)]
+#[tokio::test]
+async fn stopped_holder_learns_of_its_loss_in_database(#[case] kind: Backend) {
+    let rig = SqlRig::start(kind).await;
+    stopped_holder(&rig, rig.url()).await;
 }

@@ -15,6 +15,7 @@ pub(crate) use stocklock_testkit::eventually;
 pub(crate) mod local;
 pub(crate) mod memory;
 pub(crate) mod redis;
+pub(crate) mod sql;
 pub(crate) mod zookeeper;
 
 /// A lock server for one test, and its clients.

@@ -1,0 +1,224 @@
+//! A few connections, opened on demand.
+//!
+//! Not sqlx's pool, which asks the server about each connection that comes back, and can hand out one
+//! whose last request was not answered. Here a request runs in its own task, which its caller may
+//! leave. The connection comes back when the request is answered, and is closed if it is not.
+
+use std::fmt::{self, Debug, Formatter};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use sqlx::mysql::MySqlConnectOptions;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
+
+use super::errors::{backend_error, keeps_connection};
+use super::session::Session;
+use super::{mysql, postgres, sqlite};
+use crate::error::BackendError;
+use crate::source::SourceId;
+
+/// The database, with the settings of its connections.
+#[derive(Clone)]
+pub(super) enum Database {
+    MySql(MySqlConnectOptions),
+    Postgres(PgConnectOptions),
+    Sqlite(SqliteConnectOptions),
+}
+
+impl Debug for Database {
+    /// The options contain the password.
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl Database {
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::MySql(_) => "mysql",
+            Self::Postgres(_) => "postgres",
+            Self::Sqlite(_) => "sqlite",
+        }
+    }
+
+    async fn connect(&self, limit: Duration) -> sqlx::Result<Box<dyn Session>> {
+        match self {
+            Self::MySql(options) => mysql::connect(options, limit).await,
+            Self::Postgres(options) => postgres::connect(options, limit).await,
+            Self::Sqlite(options) => sqlite::connect(options, limit).await,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Connections {
+    database: Database,
+    connect_limit: Duration,
+    response_limit: Duration,
+    permits: Arc<Semaphore>,
+    idle: Arc<Mutex<Idle>>,
+}
+
+#[derive(Default)]
+struct Idle {
+    sessions: Vec<Box<dyn Session>>,
+    /// Grows when the connections are closed. Those that are in use then do not come back.
+    generation: u64,
+    closed: bool,
+}
+
+impl Debug for Idle {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} connections", self.sessions.len())
+    }
+}
+
+/// A connection for one request.
+pub(super) struct Connected {
+    session: Box<dyn Session>,
+    generation: u64,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Connections {
+    pub(super) fn new(
+        database: Database,
+        most: usize,
+        connect_limit: Duration,
+        response_limit: Duration,
+    ) -> Self {
+        Self {
+            database,
+            connect_limit,
+            response_limit,
+            permits: Arc::new(Semaphore::new(most)),
+            idle: Arc::default(),
+        }
+    }
+
+    pub(super) fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// Returns a connection that no other request uses. A new one reads the source of the tokens.
+    pub(super) async fn get(&self, source: &SourceId) -> Result<Connected, BackendError> {
+        let permit = Arc::clone(&self.permits).acquire_owned();
+        let busy = |_| BackendError::transient("all connections to the database are busy");
+        let permit = timeout(self.response_limit, permit).await.map_err(busy)?;
+        let permit = permit.expect("the semaphore is never closed");
+        let (session, generation) = {
+            let mut idle = lock(&self.idle);
+            if idle.closed {
+                let cause = "the connections were closed by this process";
+                return Err(BackendError::transient(cause));
+            }
+            (idle.sessions.pop(), idle.generation)
+        };
+        let session = match session {
+            Some(session) => session,
+            None => self.connect(Some(source)).await?,
+        };
+        Ok(Connected {
+            session,
+            generation,
+            _permit: permit,
+        })
+    }
+
+    /// Creates the tables over a connection that no other request uses.
+    pub(super) async fn create_tables(&self) -> Result<(), BackendError> {
+        let mut session = self.connect(None).await?;
+        let created = timeout(self.response_limit, session.create_tables());
+        created.await.map_err(late)?.map_err(backend_error)
+    }
+
+    async fn connect(&self, source: Option<&SourceId>) -> Result<Box<dyn Session>, BackendError> {
+        let connect = async {
+            let mut session = self.database.connect(self.response_limit).await?;
+            if let Some(source) = source {
+                let id = session.source(&source.candidate()).await?;
+                source.saw(&id);
+            }
+            Ok(session)
+        };
+        let away = |_| BackendError::transient("no connection to the database in time");
+        let connected = timeout(self.connect_limit, connect).await.map_err(away)?;
+        connected.map_err(backend_error)
+    }
+
+    /// Sends a request in a task. The returned future may be dropped.
+    pub(super) async fn send<T: Send + 'static>(
+        &self,
+        mut connected: Connected,
+        request: impl for<'a> FnOnce(&'a mut dyn Session) -> BoxFuture<'a, sqlx::Result<T>>
+        + Send
+        + 'static,
+    ) -> Result<T, BackendError> {
+        let (idle, limit) = (Arc::clone(&self.idle), self.response_limit);
+        let task = tokio::spawn(async move {
+            let answer = timeout(limit, request(&mut *connected.session)).await;
+            let is_usable = match &answer {
+                Ok(answer) => answer.as_ref().err().is_none_or(keeps_connection),
+                Err(_) => false,
+            };
+            let closed = put_back(&idle, connected, is_usable);
+            drop(closed);
+            answer.map_err(late)?.map_err(backend_error)
+        });
+        let stopped = |_| BackendError::transient("the Tokio runtime was shut down");
+        task.await.map_err(stopped)?
+    }
+
+    /// Allows connections again after [`close`](Self::close).
+    pub(super) fn open(&self) {
+        lock(&self.idle).closed = false;
+    }
+
+    /// Closes all connections, and opens none before [`open`](Self::open).
+    pub(super) fn close(&self) {
+        let mut idle = lock(&self.idle);
+        idle.closed = true;
+        idle.generation += 1;
+        let sessions = std::mem::take(&mut idle.sessions);
+        drop(idle);
+        drop(sessions);
+    }
+}
+
+fn late(_: Elapsed) -> BackendError {
+    BackendError::transient("the database did not answer in time")
+}
+
+/// Makes a connection idle. If it is broken, the idle ones probably are too: returns those to close.
+fn put_back(idle: &Mutex<Idle>, connected: Connected, is_usable: bool) -> Vec<Box<dyn Session>> {
+    let Connected {
+        session,
+        generation,
+        _permit: permit,
+    } = connected;
+    let mut idle = lock(idle);
+    let closed = if generation != idle.generation {
+        vec![session]
+    } else if is_usable {
+        idle.sessions.push(session);
+        Vec::new()
+    } else {
+        idle.generation += 1;
+        let mut closed = std::mem::take(&mut idle.sessions);
+        closed.push(session);
+        closed
+    };
+    // The next request must find the connection when it gets the permit.
+    drop(idle);
+    drop(permit);
+    closed
+}
+
+fn lock(idle: &Mutex<Idle>) -> MutexGuard<'_, Idle> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,201 @@
+//! The statements of MariaDB and MySQL.
+//!
+//! An acquisition is one message with two statements, so it takes one round trip. sqlx sends several
+//! statements only as text, so names and owners are written in hexadecimal.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::mysql::MySqlConnectOptions;
+use sqlx::{ConnectOptions, Executor, MySql, MySqlConnection, QueryBuilder, Result};
+use sqlx::{FromRow, raw_sql};
+
+use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, Session, trusted};
+
+pub(super) const SCHEMA: &str = include_str!("schema/mysql.sql");
+
+/// The clock, which stands still during a statement. Waiting for a row makes it late, never early: a
+/// lock is not taken over too soon. sqlx sets the time zone of the session to UTC.
+macro_rules! now {
+    () => {
+        "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
+    };
+}
+
+/// Parameters: name, nonce, how long, the longest list. The nonce is appended to those that are not
+/// old.
+const BURY: &str = concat!(
+    "INSERT INTO distributed_lock (name, nonce, owner, token, expires_at, gone, gone_until)
+    VALUES (?, '', '', 0, 0, ?, ",
+    now!(),
+    " + ?)
+    ON DUPLICATE KEY UPDATE
+        gone = RIGHT(CONCAT(IF(gone_until > ",
+    now!(),
+    ", gone, ''), VALUES(gone)), ?),
+        gone_until = VALUES(gone_until),
+        expires_at = IF(nonce = VALUES(gone), 0, expires_at),
+        nonce = IF(nonce = VALUES(gone), '', nonce)"
+);
+
+/// Connects, and bounds what a statement may take: the server ends one that has lost its client.
+/// MariaDB and MySQL each read their own line.
+pub(super) async fn connect(
+    options: &MySqlConnectOptions,
+    limit: Duration,
+) -> Result<Box<dyn Session>> {
+    let mut connection = options.connect().await?;
+    let (seconds, milliseconds) = (limit.as_secs().max(1), limit.as_millis().max(1));
+    let session = format!(
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
+        SET SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = {seconds}
+        /*M!100101 , SESSION max_statement_time = {milliseconds} / 1000 */
+        /*!50708 , SESSION max_execution_time = {milliseconds} */"
+    );
+    connection.execute(trusted(session)).await?;
+    Ok(Box::new(connection))
+}
+
+/// The text as a literal of bytes.
+fn hex(text: &str) -> String {
+    let mut literal = String::from("X'");
+    for byte in text.bytes() {
+        write!(literal, "{byte:02X}").expect("a string can be written to");
+    }
+    literal.push('\'');
+    literal
+}
+
+#[async_trait]
+impl Session for MySqlConnection {
+    /// MySQL assigns the columns in this order, and each assignment sees the ones before it. So
+    /// `nonce` comes after those that compare it, and `expires_at` at the end.
+    async fn acquire(&mut self, ask: &Ask) -> Result<Option<Row>> {
+        let (name, nonce, owner) = (hex(&ask.name), &ask.nonce, hex(&ask.owner));
+        let (lease, floor, now) = (ask.lease, ask.floor, now!());
+        let takes = format!("(nonce = '' OR expires_at <= {now}) AND LOCATE('{nonce}', gone) = 0");
+        let message = format!(
+            "INSERT INTO distributed_lock (name, nonce, owner, token, expires_at)
+            VALUES ({name}, '{nonce}', _utf8mb4 {owner}, GREATEST({now}, {floor}), {now} + {lease})
+            ON DUPLICATE KEY UPDATE
+                token = IF({takes}, GREATEST(VALUES(token), token + 1), token),
+                owner = IF({takes}, VALUES(owner), owner),
+                nonce = IF({takes}, VALUES(nonce), nonce),
+                gone = IF(gone_until <= {now}, '', gone),
+                expires_at = IF(nonce = VALUES(nonce),
+                    GREATEST(expires_at, VALUES(expires_at)), expires_at);
+            SELECT nonce, token, expires_at - {now}, LOCATE('{nonce}', gone) > 0
+            FROM distributed_lock WHERE name = {name}"
+        );
+        let rows = raw_sql(trusted(message)).fetch_all(self).await?;
+        rows.first().map(Row::from_row).transpose()
+    }
+
+    /// MySQL cannot return the rows that it has changed. A nonce that holds its lock now held it
+    /// before, so its lease was renewed.
+    async fn renew(
+        &mut self,
+        names: &[String],
+        nonces: &[String],
+        lease: i64,
+    ) -> Result<Vec<String>> {
+        let mut update = QueryBuilder::new(concat!(
+            "UPDATE distributed_lock SET expires_at = GREATEST(expires_at, ",
+            now!(),
+            " + "
+        ));
+        update.push_bind(lease).push(")");
+        push_held(&mut update, names, nonces);
+        update.build().persistent(false).execute(&mut *self).await?;
+        let mut held = QueryBuilder::new("SELECT nonce FROM distributed_lock");
+        push_held(&mut held, names, nonces);
+        let held = held.build_query_scalar().persistent(false);
+        held.fetch_all(self).await
+    }
+
+    async fn release(&mut self, name: &str, nonce: &str) -> Result<bool> {
+        const REMOVE: &str = concat!(
+            "DELETE FROM distributed_lock WHERE name = ? AND nonce = ? AND gone_until <= ",
+            now!()
+        );
+        let remove = sqlx::query(REMOVE).bind(name.as_bytes()).bind(nonce);
+        if remove.execute(&mut *self).await?.rows_affected() > 0 {
+            return Ok(true);
+        }
+        free(self, name, nonce).await
+    }
+
+    /// The second statement also frees the row if a late request takes the lock after the first one.
+    async fn bury(&mut self, name: &str, nonce: &str) -> Result<bool> {
+        let held = free(self, name, nonce).await?;
+        let bury = sqlx::query(BURY).bind(name.as_bytes()).bind(nonce);
+        let bury = bury.bind(BURIED).bind(BURIED_MAX);
+        bury.execute(self).await?;
+        Ok(held)
+    }
+
+    async fn holder(&mut self, name: &str) -> Result<Option<String>> {
+        const HOLDER: &str = concat!(
+            "SELECT nonce FROM distributed_lock WHERE name = ? AND expires_at > ",
+            now!()
+        );
+        let holder = sqlx::query_scalar(HOLDER).bind(name.as_bytes());
+        holder.fetch_optional(self).await
+    }
+
+    async fn source(&mut self, candidate: &str) -> Result<String> {
+        const READ: &str = "SELECT id FROM distributed_lock_source";
+        const STORE: &str = "INSERT IGNORE INTO distributed_lock_source VALUES (1, ?)";
+        if let Some(id) = sqlx::query_scalar(READ).fetch_optional(&mut *self).await? {
+            return Ok(id);
+        }
+        let store = sqlx::query(STORE).bind(candidate);
+        store.execute(&mut *self).await?;
+        sqlx::query_scalar(READ).fetch_one(self).await
+    }
+
+    async fn sweep(&mut self) -> Result<()> {
+        const SWEEP: &str = concat!(
+            "DELETE FROM distributed_lock WHERE (nonce = '' AND gone_until <= ",
+            now!(),
+            ") OR GREATEST(expires_at, gone_until) <= ",
+            now!(),
+            " - ? LIMIT 1000"
+        );
+        let sweep = sqlx::query(SWEEP).bind(ABANDONED);
+        sweep.execute(self).await.map(drop)
+    }
+
+    async fn ping(&mut self) -> Result<()> {
+        const PING: &str = "SELECT id FROM distributed_lock_source";
+        self.execute(PING).await.map(drop)
+    }
+
+    async fn create_tables(&mut self) -> Result<()> {
+        self.execute(SCHEMA).await.map(drop)
+    }
+}
+
+/// Frees the lock if this nonce holds it. The row stays.
+async fn free(connection: &mut MySqlConnection, name: &str, nonce: &str) -> Result<bool> {
+    const FREE: &str = "UPDATE distributed_lock SET nonce = '', owner = '', expires_at = 0
+        WHERE name = ? AND nonce = ?";
+    let free = sqlx::query(FREE).bind(name.as_bytes()).bind(nonce);
+    Ok(free.execute(connection).await?.rows_affected() > 0)
+}
+
+/// Selects the locks that one of these nonces holds. No nonce is used for two names.
+fn push_held(query: &mut QueryBuilder<MySql>, names: &[String], nonces: &[String]) {
+    query.push(" WHERE name IN (");
+    let mut list = query.separated(", ");
+    for name in names {
+        list.push_bind(name.clone().into_bytes());
+    }
+    query.push(") AND nonce IN (");
+    let mut list = query.separated(", ");
+    for nonce in nonces {
+        list.push_bind(nonce.clone());
+    }
+    query.push(concat!(") AND expires_at > ", now!()));
+}

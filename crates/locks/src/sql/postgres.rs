@@ -1,0 +1,229 @@
+//! The statements of PostgreSQL, each one message, and the channel that wakes waiters.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, Connection, Executor, PgConnection, Result};
+
+use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, Session, trusted};
+
+/// The channel on which the names of released locks are published, if a client waits for them.
+pub(super) const CHANNEL: &str = "distributed_lock";
+
+pub(super) const SCHEMA: &str = include_str!("schema/postgres.sql");
+
+/// The clock, read once per statement. It is not the time of the transaction's start, and waiting for
+/// a row makes it late, never early: a lock is not taken over too soon.
+macro_rules! clock {
+    () => {
+        "clock AS (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now)"
+    };
+}
+
+/// The row may be taken: it is free or expired, and the nonce is not buried in it.
+macro_rules! takes {
+    () => {
+        "(l.nonce = '' OR l.expires_at <= excluded.expires_at - $4)
+         AND position(excluded.nonce IN l.gone) = 0"
+    };
+}
+
+/// Parameters: name, nonce, owner, lease, lowest token, whether to wake this client.
+///
+/// `ON CONFLICT` locks the row and then looks at its latest version, so one of two clients sees what
+/// the other one wrote. The last part reads the row if it was not written.
+const ACQUIRE: &str = concat!(
+    "WITH ",
+    clock!(),
+    ", tried AS (
+    INSERT INTO distributed_lock AS l (name, nonce, owner, token, expires_at)
+    SELECT $1, $2, $3, greatest(now, $5), now + $4 FROM clock
+    ON CONFLICT (name) DO UPDATE SET
+        nonce = CASE WHEN ",
+    takes!(),
+    " THEN excluded.nonce ELSE l.nonce END,
+        owner = CASE WHEN ",
+    takes!(),
+    " THEN excluded.owner ELSE l.owner END,
+        token = CASE WHEN ",
+    takes!(),
+    " THEN greatest(excluded.token, l.token + 1) ELSE l.token END,
+        expires_at = CASE WHEN ",
+    takes!(),
+    " THEN excluded.expires_at
+            WHEN l.nonce = excluded.nonce THEN greatest(l.expires_at, excluded.expires_at)
+            ELSE l.expires_at END,
+        is_awaited = CASE WHEN ",
+    takes!(),
+    " THEN false
+            WHEN l.nonce = excluded.nonce THEN l.is_awaited ELSE true END,
+        gone = CASE WHEN l.gone_until <= excluded.expires_at - $4 THEN '' ELSE l.gone END
+    WHERE ",
+    takes!(),
+    " OR l.nonce = excluded.nonce OR ($6 AND NOT l.is_awaited)
+    RETURNING nonce, token, expires_at, gone)
+SELECT nonce, token, expires_at - now, position($2 IN gone) > 0 FROM tried, clock
+UNION ALL
+SELECT nonce, token, expires_at - now, position($2 IN gone) > 0
+FROM distributed_lock, clock WHERE name = $1 AND NOT EXISTS (SELECT FROM tried)"
+);
+
+/// Parameters: names, nonces, lease. No nonce is used for two names.
+const RENEW: &str = concat!(
+    "WITH ",
+    clock!(),
+    " UPDATE distributed_lock
+SET expires_at = greatest(expires_at, now + $3) FROM clock
+WHERE name = ANY($1) AND nonce = ANY($2) AND expires_at > now RETURNING nonce"
+);
+
+/// Parameters: name, nonce. A row whose buried nonces are recent stays.
+const RELEASE: &str = concat!(
+    "WITH ",
+    clock!(),
+    ", removed AS (
+    DELETE FROM distributed_lock USING clock
+    WHERE name = $1 AND nonce = $2 AND gone_until <= now RETURNING is_awaited),
+freed AS (
+    UPDATE distributed_lock SET nonce = '', owner = '', expires_at = 0 FROM clock
+    WHERE name = $1 AND nonce = $2 AND gone_until > now RETURNING is_awaited)
+SELECT CASE WHEN is_awaited THEN pg_notify('distributed_lock', $1)::text END
+FROM (SELECT is_awaited FROM removed UNION ALL SELECT is_awaited FROM freed) AS released"
+);
+
+/// The buried nonces of a row, without those that are old.
+macro_rules! buried {
+    () => {
+        "CASE WHEN l.gone_until > excluded.gone_until - $3 THEN l.gone ELSE '' END"
+    };
+}
+
+/// Parameters: name, nonce, how long, the longest list. Returns whether the nonce held the lock.
+const BURY: &str = concat!(
+    "WITH ",
+    clock!(),
+    ", held AS (SELECT FROM distributed_lock WHERE name = $1 AND nonce = $2),
+buried AS (
+    INSERT INTO distributed_lock AS l (name, nonce, owner, token, expires_at, gone, gone_until)
+    SELECT $1, '', '', 0, 0, $2, now + $3 FROM clock
+    ON CONFLICT (name) DO UPDATE SET
+        nonce = CASE WHEN l.nonce = $2 THEN '' ELSE l.nonce END,
+        owner = CASE WHEN l.nonce = $2 THEN '' ELSE l.owner END,
+        expires_at = CASE WHEN l.nonce = $2 THEN 0 ELSE l.expires_at END,
+        gone = right(",
+    buried!(),
+    " || $2, $4), gone_until = excluded.gone_until
+    RETURNING nonce, is_awaited)
+SELECT EXISTS (SELECT FROM held),
+    CASE WHEN is_awaited AND nonce = '' THEN pg_notify('distributed_lock', $1)::text END
+FROM buried"
+);
+
+/// Parameters: how long after its expiry the lock of a dead holder is removed.
+const SWEEP: &str = concat!(
+    "WITH ",
+    clock!(),
+    " DELETE FROM distributed_lock WHERE name IN (
+    SELECT name FROM distributed_lock, clock
+    WHERE (nonce = '' AND gone_until <= now) OR greatest(expires_at, gone_until) <= now - $1
+    LIMIT 1000 FOR UPDATE OF distributed_lock SKIP LOCKED)"
+);
+
+/// Connects, and bounds what a statement may take: the server ends one that has lost its client.
+pub(super) async fn connect(
+    options: &PgConnectOptions,
+    limit: Duration,
+) -> Result<Box<dyn Session>> {
+    let mut connection = options.connect().await?;
+    let limit = limit.as_millis().max(1);
+    let session = format!(
+        "SET default_transaction_isolation = 'read committed'; SET statement_timeout = {limit}"
+    );
+    connection.execute(trusted(session)).await?;
+    Ok(Box::new(connection))
+}
+
+#[async_trait]
+impl Session for PgConnection {
+    async fn acquire(&mut self, ask: &Ask) -> Result<Option<Row>> {
+        sqlx::query_as(ACQUIRE)
+            .bind(&ask.name)
+            .bind(&ask.nonce)
+            .bind(&ask.owner)
+            .bind(ask.lease)
+            .bind(ask.floor)
+            .bind(ask.is_waiting)
+            .fetch_optional(self)
+            .await
+    }
+
+    async fn renew(
+        &mut self,
+        names: &[String],
+        nonces: &[String],
+        lease: i64,
+    ) -> Result<Vec<String>> {
+        let renew = sqlx::query_scalar(RENEW).bind(names).bind(nonces);
+        renew.bind(lease).fetch_all(self).await
+    }
+
+    async fn release(&mut self, name: &str, nonce: &str) -> Result<bool> {
+        let release = sqlx::query(RELEASE).bind(name).bind(nonce);
+        Ok(!release.fetch_all(self).await?.is_empty())
+    }
+
+    async fn bury(&mut self, name: &str, nonce: &str) -> Result<bool> {
+        let bury = sqlx::query_as(BURY).bind(name).bind(nonce).bind(BURIED);
+        let bury = bury.bind(i32::try_from(BURIED_MAX).expect("it is small"));
+        let (held, _woken): (bool, Option<String>) = bury.fetch_one(self).await?;
+        Ok(held)
+    }
+
+    async fn holder(&mut self, name: &str) -> Result<Option<String>> {
+        const HOLDER: &str = concat!(
+            "WITH ",
+            clock!(),
+            " SELECT nonce FROM distributed_lock, clock WHERE name = $1 AND expires_at > now"
+        );
+        let holder = sqlx::query_scalar(HOLDER).bind(name);
+        holder.fetch_optional(self).await
+    }
+
+    async fn source(&mut self, candidate: &str) -> Result<String> {
+        const READ: &str = "SELECT id FROM distributed_lock_source";
+        const STORE: &str = "INSERT INTO distributed_lock_source VALUES (1, $1)
+            ON CONFLICT DO NOTHING";
+        if let Some(id) = sqlx::query_scalar(READ).fetch_optional(&mut *self).await? {
+            return Ok(id);
+        }
+        let store = sqlx::query(STORE).bind(candidate);
+        store.execute(&mut *self).await?;
+        sqlx::query_scalar(READ).fetch_one(self).await
+    }
+
+    async fn sweep(&mut self) -> Result<()> {
+        let sweep = sqlx::query(SWEEP).bind(ABANDONED);
+        sweep.execute(self).await.map(drop)
+    }
+
+    async fn ping(&mut self) -> Result<()> {
+        const PING: &str = "SELECT FROM distributed_lock_source";
+        self.execute(PING).await.map(drop)
+    }
+
+    /// Two processes may start at the same time: one of them waits, and then finds the tables.
+    async fn create_tables(&mut self) -> Result<()> {
+        let mut transaction = self.begin().await?;
+        let lock = "SELECT pg_advisory_xact_lock(hashtextextended('distributed_lock', 0))";
+        transaction.execute(lock).await?;
+        let exists = "SELECT to_regclass('distributed_lock') IS NOT NULL";
+        let exists: bool = sqlx::query_scalar(exists)
+            .fetch_one(&mut *transaction)
+            .await?;
+        if !exists {
+            transaction.execute(SCHEMA).await?;
+        }
+        transaction.commit().await
+    }
+}

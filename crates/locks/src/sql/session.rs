@@ -1,0 +1,84 @@
+//! What the back end asks of a connection. Each database implements it with its own statements.
+//!
+//! Every method is one or a few statements that commit by themselves, so nothing is left open if the
+//! connection is closed in between. All times come from the database's clock.
+
+use async_trait::async_trait;
+use sqlx::{AssertSqlSafe, Result, SqlSafeStr, SqlStr};
+
+/// One connection to the database.
+#[async_trait]
+pub(super) trait Session: Send {
+    /// Acquires the lock if it is free, expired, or held by this nonce. Returns its row after that.
+    /// `None` if it was busy, and has been removed since.
+    ///
+    /// A repeated request never shortens the lease, because it may arrive late.
+    async fn acquire(&mut self, ask: &Ask) -> Result<Option<Row>>;
+
+    /// Gives all these locks a lease of at least `lease` µs. Returns the nonces that hold their lock.
+    async fn renew(
+        &mut self,
+        names: &[String],
+        nonces: &[String],
+        lease: i64,
+    ) -> Result<Vec<String>>;
+
+    /// Frees the lock if this nonce holds it. Removes the row, unless it contains buried nonces.
+    /// Returns whether the nonce held it.
+    async fn release(&mut self, name: &str, nonce: &str) -> Result<bool>;
+
+    /// The same, and buries the nonce: its requests that arrive within a minute get no lock.
+    async fn bury(&mut self, name: &str, nonce: &str) -> Result<bool>;
+
+    /// Returns the nonce that holds the lock.
+    async fn holder(&mut self, name: &str) -> Result<Option<String>>;
+
+    /// Returns the id of the source of the tokens. Stores `candidate` if there is none.
+    async fn source(&mut self, candidate: &str) -> Result<String>;
+
+    /// Removes rows that nobody needs: free ones whose buried nonces are old, and locks of dead
+    /// holders that expired ten minutes ago. At most a thousand.
+    async fn sweep(&mut self) -> Result<()>;
+
+    /// Checks that the database answers and has the tables.
+    async fn ping(&mut self) -> Result<()>;
+
+    /// Creates the tables, unless they exist.
+    async fn create_tables(&mut self) -> Result<()>;
+}
+
+/// A request to acquire a lock.
+#[derive(Debug, Clone)]
+pub(super) struct Ask {
+    pub(super) name: String,
+    pub(super) nonce: String,
+    pub(super) owner: String,
+    /// µs.
+    pub(super) lease: i64,
+    /// The lowest token that may be granted.
+    pub(super) floor: i64,
+    /// If the lock is busy, its release must wake this client.
+    pub(super) is_waiting: bool,
+}
+
+/// The row of a lock: nonce of the holder, its token, the rest of its lease in µs, and whether the
+/// nonce that asked is buried in it.
+pub(super) type Row = (String, i64, i64, bool);
+
+/// How long a nonce stays buried, in µs. No request stays on its way longer.
+pub(super) const BURIED: i64 = 60_000_000;
+
+/// The maximum length of the list of buried nonces: 64 of them.
+pub(super) const BURIED_MAX: u32 = 2_048;
+
+/// How long after its expiry the lock of a dead holder is removed, in µs.
+pub(super) const ABANDONED: i64 = 600_000_000;
+
+/// A statement that was built from constants, numbers, and hexadecimal digits.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no other text becomes part of it"
+)]
+pub(super) fn trusted(statement: String) -> SqlStr {
+    AssertSqlSafe(statement).into_sql_str()
+}

@@ -1,0 +1,245 @@
+//! A table in an empty database, behind a proxy if it has a server, under real time.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::{
+    AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection, SqlSafeStr, SqlStr,
+    SqliteConnection,
+};
+use stocklock_locks::clock::BootClock;
+use stocklock_locks::sql::{SqlBackend, SqlBuilder};
+use stocklock_testkit::proxy::{Mode, Proxy};
+use stocklock_testkit::servers::{Backend, PrivateServer, TestDatabase, fresh_database};
+
+use super::{Faults, Rig};
+
+pub(crate) struct SqlRig {
+    kind: Backend,
+    /// Does not lead through the proxy.
+    direct: String,
+    proxied: Option<(Proxy, String)>,
+    server: Option<PrivateServer>,
+    _database: Option<TestDatabase>,
+}
+
+/// A statement that a test has written.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests contain no text from outside"
+)]
+fn trusted(statement: impl Into<String>) -> SqlStr {
+    AssertSqlSafe(statement.into()).into_sql_str()
+}
+
+/// Evaluates an expression with a connection that does not use the proxy.
+macro_rules! with_connection {
+    ($rig:expr, $connection:ident => $body:expr) => {
+        match $rig.kind {
+            Backend::Sqlite => {
+                let mut $connection = SqliteConnection::connect(&$rig.direct).await.unwrap();
+                $body
+            }
+            Backend::Mysql => {
+                let mut $connection = MySqlConnection::connect(&$rig.direct).await.unwrap();
+                $body
+            }
+            Backend::Postgres => {
+                let mut $connection = PgConnection::connect(&$rig.direct).await.unwrap();
+                $body
+            }
+        }
+    };
+}
+
+impl SqlRig {
+    pub(crate) async fn postgres() -> Self {
+        Self::start(Backend::Postgres).await
+    }
+
+    pub(crate) async fn mysql() -> Self {
+        Self::start(Backend::Mysql).await
+    }
+
+    pub(crate) async fn sqlite() -> Self {
+        Self::start(Backend::Sqlite).await
+    }
+
+    pub(crate) async fn private_postgres() -> Self {
+        Self::start_private(Backend::Postgres).await
+    }
+
+    pub(crate) async fn private_mysql() -> Self {
+        Self::start_private(Backend::Mysql).await
+    }
+
+    pub(crate) async fn start(kind: Backend) -> Self {
+        let database = fresh_database(kind).await;
+        let direct = database.url.clone();
+        Self::before(kind, direct, None, Some(database)).await
+    }
+
+    async fn start_private(kind: Backend) -> Self {
+        let server = PrivateServer::start(kind).await;
+        let direct = server.url().to_owned();
+        Self::before(kind, direct, Some(server), None).await
+    }
+
+    async fn before(
+        kind: Backend,
+        direct: String,
+        server: Option<PrivateServer>,
+        database: Option<TestDatabase>,
+    ) -> Self {
+        let proxied = match kind {
+            Backend::Sqlite => None,
+            Backend::Mysql | Backend::Postgres => Some(Proxy::before(&direct).await),
+        };
+        let rig = Self {
+            kind,
+            direct,
+            proxied,
+            server,
+            _database: database,
+        };
+        let limit = Duration::from_secs(10);
+        let builder = SqlBackend::builder(&rig.direct).response_limit(limit);
+        let backend = builder.connect_limit(limit).build().unwrap();
+        backend.create_tables().await.unwrap();
+        rig
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        let proxied = self.proxied.as_ref();
+        proxied.map_or(&self.direct, |(_, url)| url)
+    }
+
+    pub(crate) fn proxy(&self) -> &Proxy {
+        let proxied = self.proxied.as_ref();
+        &proxied.expect("SQLite has no connection").0
+    }
+
+    fn server(&self) -> &PrivateServer {
+        self.server.as_ref().expect("a private server")
+    }
+
+    pub(crate) fn builder_of_backend(&self) -> SqlBuilder {
+        SqlBackend::builder(self.url())
+    }
+
+    /// The bytes of a message that contains this text as a parameter.
+    pub(crate) fn on_the_wire(&self, text: &str) -> Vec<u8> {
+        match self.kind {
+            Backend::Mysql => {
+                let digits = text.bytes().map(|byte| format!("{byte:02X}"));
+                digits.collect::<String>().into_bytes()
+            }
+            Backend::Postgres | Backend::Sqlite => text.into(),
+        }
+    }
+
+    /// The number that a statement selects.
+    pub(crate) async fn number(&self, select: impl Into<String>) -> i64 {
+        let select = trusted(select);
+        with_connection!(self, connection => {
+            let number = sqlx::query_scalar(select).fetch_one(&mut connection).await;
+            // Do not count this connection among those of the locks.
+            connection.close().await.unwrap();
+            number.unwrap()
+        })
+    }
+
+    /// The number of rows that a statement changes.
+    pub(crate) async fn change(&self, statement: impl Into<String>) -> u64 {
+        let statement = trusted(statement);
+        with_connection!(self, connection => {
+            let changed = connection.execute(statement).await.unwrap().rows_affected();
+            connection.close().await.unwrap();
+            changed
+        })
+    }
+
+    /// The number of rows of locks, held or not.
+    pub(crate) async fn rows(&self) -> i64 {
+        self.number("SELECT count(*) FROM distributed_lock").await
+    }
+
+    /// The number of connections to this database, without that of the question.
+    pub(crate) async fn connections(&self) -> i64 {
+        match self.kind {
+            Backend::Sqlite => 0,
+            Backend::Mysql => {
+                let count = "SELECT count(*) FROM information_schema.processlist
+                    WHERE db = database() AND id <> connection_id()";
+                self.number(count).await
+            }
+            Backend::Postgres => {
+                let count = "SELECT count(*) FROM pg_stat_activity
+                    WHERE datname = current_database() AND pid <> pg_backend_pid()
+                        AND backend_type = 'client backend'";
+                self.number(count).await
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Rig for SqlRig {
+    const LEASE: Duration = Duration::from_secs(2);
+    const MOMENT: Duration = Duration::from_secs(1);
+    const STEP: Duration = Duration::from_micros(100);
+
+    type Backend = SqlBackend;
+    type Clock = BootClock;
+
+    fn backend(&self) -> SqlBackend {
+        let builder = self.builder_of_backend();
+        let builder = builder.response_limit(Duration::from_millis(500));
+        builder.build().unwrap()
+    }
+
+    fn clock(&self) -> BootClock {
+        BootClock
+    }
+
+    async fn left(&self) -> usize {
+        let count = "SELECT count(*) FROM distributed_lock WHERE nonce <> ''";
+        usize::try_from(self.number(count).await).unwrap()
+    }
+}
+
+#[async_trait]
+impl Faults for SqlRig {
+    async fn take_away(&self, name: &str) {
+        let delete = format!("DELETE FROM distributed_lock WHERE name = '{name}'");
+        assert_eq!(self.change(delete).await, 1);
+    }
+
+    fn outsider(&self) -> SqlBackend {
+        SqlBackend::new(&self.direct).unwrap()
+    }
+
+    async fn block_renewals(&self) {
+        self.block().await;
+    }
+
+    async fn block(&self) {
+        self.proxy().set(Mode::Blackhole).await;
+    }
+
+    async fn unblock(&self) {
+        self.proxy().set(Mode::Pass).await;
+    }
+
+    async fn lose_acquire_answer(&self, name: &str) {
+        self.proxy().cut_after(&self.on_the_wire(name), 1);
+    }
+
+    async fn crash(&self) {
+        self.server().kill9();
+    }
+
+    async fn bring_up(&self) {
+        self.server().restart().await;
+    }
+}
