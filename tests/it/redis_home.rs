@@ -45,6 +45,7 @@ mod lost_answers;
 mod lost_keys;
 mod memory;
 mod mixed_releases;
+mod old_layout;
 mod readiness;
 mod reads;
 mod refused_entries;

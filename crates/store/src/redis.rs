@@ -52,7 +52,6 @@ use idempotency::UnknownOutcomes;
 use keys::Keys;
 use scripts::Answer;
 pub use streams::{JournalReport, RejectedEntry};
-use update::WriteRequest;
 
 /// How to connect to Redis, and the limits of its use.
 #[derive(Debug, Clone)]
@@ -61,6 +60,8 @@ pub struct RedisOptions {
     pub url: secrecy::SecretString,
     /// How long to wait for a connection, and for a reply.
     pub wait_limit: Duration,
+    /// How long a request may be repeated that has no idempotency key. All replicas need the same.
+    pub request_deadline: Duration,
     /// The maximum number of connections for `WATCH`.
     pub watch_connections: u32,
     /// Which connections `WATCH` uses.
@@ -267,7 +268,7 @@ impl RedisStore {
     ) -> Result<AttemptOutcome, StoreError> {
         let key = deduction.idempotency.as_ref();
         let row = LedgerRow::from_deduction(deduction, None);
-        let mut request = Arc::new(WriteRequest::new(self.keys().await?, row, key));
+        let mut request = Arc::new(self.request(row, key).await?);
         Arc::make_mut(&mut request).uncheck(&self.unknown);
         for _ in 0..levels::MAX_LOADS {
             let answer = match how {
@@ -278,7 +279,7 @@ impl RedisStore {
                 RedisMethod::Watch => self.watch(&request, deduction.deadline).await?,
             };
             match answer {
-                Answer::KeyMayBeLost if self.restore_from_sql(&request, key).await? => {
+                Answer::KeyMayBeLost if self.restore(&request, key).await? => {
                     return Ok(AttemptOutcome::Duplicate);
                 }
                 Answer::KeyMayBeLost => Arc::make_mut(&mut request).key_checked = true,

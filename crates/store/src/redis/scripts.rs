@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use redis::Script;
 
 use super::errors::{bad_answer, refused};
+use super::idempotency::BUCKETS;
 use super::streams::PER_ENTRY;
 use crate::StoreError;
 use crate::journal::VERSION;
@@ -59,7 +60,7 @@ pub(super) static BIND: LazyLock<Script> =
 /// A script with the constants that Lua and Rust share.
 fn script(prelude: &str, code: &str) -> Script {
     Script::new(&format!(
-        "local JOURNAL_VERSION = {VERSION}\nlocal PER_ENTRY = {PER_ENTRY}\n{prelude}{code}"
+        "local JOURNAL_VERSION, PER_ENTRY, BUCKETS = {VERSION}, {PER_ENTRY}, {BUCKETS}\n{prelude}{code}"
     ))
 }
 
