@@ -28,6 +28,14 @@ pub(super) static LOAD: LazyLock<Script> =
 pub(super) static TAKE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/take.lua")));
 
+/// Returns the id of the first entry of a journal, or nil. KEYS: the journal.
+pub(super) static FIRST_ENTRY: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
+        return first and first[1]",
+    )
+});
+
 /// Renews a lease. KEYS: the lease. ARGV: its token, its length in milliseconds.
 pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(

@@ -1,12 +1,15 @@
 //! Journal entries as Redis's streams have them: in the journals, and among the entries that SQL
 //! refuses.
 
+use std::time::Duration;
+
 use redis::streams::{StreamId, StreamRangeReply};
 use redis::{Cmd, from_redis_value};
 
-use super::RedisStore;
 use super::connection::SharedConnection;
+use super::errors::bad_answer;
 use super::keys::{Keys, Shard, sku_of_level};
+use super::{RedisStore, scripts};
 use crate::StoreError;
 use crate::journal::{self, EntryId, JournalEntry, parse_movements, parse_old_movements};
 use crate::sql::ledger_row::LedgerRow;
@@ -203,6 +206,24 @@ impl RedisStore {
             from = format!("({}", end.id);
             found.extend(StreamEntry::parse_all(shard, source, page.ids).filter(&keep));
         }
+    }
+
+    /// How long the oldest movement waits; zero if none waits.
+    pub(crate) async fn oldest_waits(&self) -> Result<Duration, StoreError> {
+        let keys = self.keys_to_read().await?;
+        let mut commands = redis::pipe();
+        commands.load_script(&scripts::FIRST_ENTRY).ignore();
+        for shard in Shard::all() {
+            commands.invoke_script(&scripts::FIRST_ENTRY.key(keys.journal(shard)));
+        }
+        let first: Vec<Option<String>> = self.shared.read_all(&commands).await?;
+        let now = self.shared.millis().await?;
+        let ids = first.into_iter().flatten().map(|id| id.parse::<EntryId>());
+        let ids = ids.collect::<Result<Vec<_>, _>>().map_err(bad_answer)?;
+        let oldest = ids.iter().map(|id| id.millis).min().unwrap_or(now);
+        Ok(Duration::from_millis(
+            now.saturating_sub(oldest).try_into().unwrap_or(0),
+        ))
     }
 
     /// Whether SQL has every movement that was written to a journal up to this time, in milliseconds
