@@ -53,6 +53,7 @@ mod repair;
 mod replaced;
 mod requests;
 mod rolled_back;
+mod sentinel;
 mod set_aside;
 mod shared_journal;
 mod store_refusals;

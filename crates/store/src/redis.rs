@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use deadpool::Runtime;
 use deadpool::managed::{Pool, QueueMode};
-use redis::{Client, Cmd};
+use redis::Cmd;
 use secrecy::ExposeSecret;
 
 use super::sql::ledger_row::LedgerRow;
@@ -23,6 +23,7 @@ use super::{AttemptOutcome, RedisMethod, StoreError};
 use stocklock_core::ports::{Expiry, Server};
 use stocklock_core::stock::{Deduction, Durability, Home, Warehouse};
 
+mod address;
 mod audit;
 mod batching;
 mod binding;
@@ -42,6 +43,7 @@ mod streams;
 mod update;
 mod watch;
 
+use address::Address;
 use batching::ScriptBatches;
 use binding::Binding;
 use capacity::Capacity;
@@ -56,7 +58,9 @@ pub use streams::{JournalReport, RejectedEntry};
 /// How to connect to Redis, and the limits of its use.
 #[derive(Debug, Clone)]
 pub struct RedisOptions {
-    /// `redis://[user[:password]@]host[:port][/database]`, or `rediss://…` with TLS.
+    /// `redis://[user[:password]@]host[:port][/database]`, or
+    /// `redis+sentinel://[user[:password]@]host[:port],…/master[/database]`, or both with `rediss` and
+    /// TLS.
     pub url: secrecy::SecretString,
     /// How long to wait for a connection, and for a reply.
     pub wait_limit: Duration,
@@ -138,13 +142,14 @@ pub(super) struct RedisStore {
 
 impl RedisStore {
     pub(super) fn open(options: RedisOptions, sql: Arc<dyn SqlBackend>) -> Result<Self, String> {
-        // The driver's error text may contain the password.
-        let client = Client::open(options.url.expose_secret()).map_err(|_| {
-            "expected redis[s]://[user[:password]@]host[:port][/database]".to_owned()
+        let address = Address::parse(options.url.expose_secret()).ok_or_else(|| {
+            "expected redis[s]://[user[:password]@]host[:port][/database] or \
+             redis[s]+sentinel://[user[:password]@]host[:port],…/master[/database]"
+                .to_owned()
         })?;
         let limit = options.wait_limit;
         let mut connector = Connector {
-            client,
+            address,
             limit,
             binding: None,
         };
