@@ -118,12 +118,11 @@ pub(crate) fn insert<D: Dialect>(
 ) -> String {
     let remarks = Remarks::NAMES.join(", ");
     format!(
-        "{insert} movement ({columns})
+        "INSERT INTO movement ({columns})
             SELECT operation_id, 0, {sku}, {warehouse}, 'deducted', delta, NULL, {strategy}, 'committed', caller,
                 idempotency_key, request_hash, {remarks}, {available} + units_after,
                 {version} + number
             FROM {sales}{in_time}",
-        insert = D::WORDS.insert_or_roll_back,
         columns = *INSERT_COLUMNS,
     )
 }

@@ -46,7 +46,6 @@ impl Dialect for MySqlServer {
         entry_time: "from_unixtime($millis / 1000)",
         upsert_levels: "VALUES $list ON DUPLICATE KEY UPDATE",
         upserted: "VALUES($column)",
-        insert_or_roll_back: "INSERT INTO",
         no_table: " FROM dual",
         // MariaDB 10.11 would scan a level from its newest movement to where the page starts.
         use_index: " FORCE INDEX ($index)",

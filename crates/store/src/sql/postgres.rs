@@ -48,7 +48,6 @@ impl Dialect for PostgresServer {
         entry_time: "to_timestamp($millis / 1000.0)",
         upsert_levels: "$list ON CONFLICT (sku, warehouse) DO UPDATE SET",
         upserted: "excluded.$column",
-        insert_or_roll_back: "INSERT INTO",
         no_table: "",
         use_index: "",
         begin_read_uncommitted: None,

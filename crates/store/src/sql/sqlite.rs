@@ -40,8 +40,6 @@ impl Dialect for SqliteFile {
         entry_time: "strftime('%Y-%m-%dT%H:%M:%fZ', $millis / 1000.0, 'unixepoch')",
         upsert_levels: "$list ON CONFLICT (sku, warehouse) DO UPDATE SET",
         upserted: "excluded.$column",
-        // SQLite would keep a journal of the statement.
-        insert_or_roll_back: "INSERT OR FAIL INTO",
         no_table: "",
         use_index: "",
         begin_read_uncommitted: None,
@@ -258,8 +256,14 @@ impl SqliteFile {
     }
 
     /// Without a busy timeout. The pool waits for the write lock, so no thread blocks in SQLite.
+    ///
+    /// SQLite keeps the old pages of a statement with many rows until its end: here in memory, not in a file
+    /// of their own. A checkpoint writes each changed page once, so a long log (16 MiB) has fewer of them.
     pub(crate) fn for_writer(&self) -> Self {
-        Self(self.0.clone().busy_timeout(Duration::ZERO))
+        let options = self.0.clone().busy_timeout(Duration::ZERO);
+        let options = options.pragma("temp_store", "memory");
+        let options = options.pragma("wal_autocheckpoint", "4000");
+        Self(options.pragma("cache_size", "-16384"))
     }
 
     pub(crate) fn for_readers(&self, wait_limit: Duration) -> Self {

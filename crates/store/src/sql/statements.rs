@@ -37,8 +37,6 @@ pub(crate) struct Words {
     pub(crate) upsert_levels: &'static str,
     /// The value of `$column` in the list of such a statement.
     pub(crate) upserted: &'static str,
-    /// Begins an insert of rows that need not be undone before the transaction is, if one is refused.
-    pub(crate) insert_or_roll_back: &'static str,
     /// Follows the columns of a query that reads no table.
     pub(crate) no_table: &'static str,
     /// Follows the table of a query that must use `$index`, if the optimizer would read more rows.
