@@ -87,7 +87,7 @@ async fn follow(replica: &PrivateServer, master: &PrivateServer) {
 }
 
 /// Goal: the service follows the master without a restart. A sale is lost only if neither the replica nor
-/// SQL had it, its units are then sold once more, and `repair` corrects all other differences.
+/// SQL had it. After a repair, the level agrees with SQL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn service_follows_the_master_through_failovers() {
     let failovers = variable("TEST_FAILOVERS").map_or(DEFAULT_FAILOVERS, |failovers| {

@@ -1,4 +1,4 @@
-//! Where the Redis is: one server, or the master that Redis Sentinel names.
+//! The address of a Redis: one server, or the master that Redis Sentinel names.
 //!
 //! Guarantee: a connection that was opened with the help of Sentinel leads to a server that was the master
 //! after the connection was open. The sentinels are asked again for each connection, so a failover needs no
