@@ -179,6 +179,7 @@ pub(crate) fn open_stores(
     let redis = services.redis_url.clone().map(|url| RedisOptions {
         url,
         wait_limit: limits.wait_limit_ms,
+        request_deadline: limits.request_deadline_ms,
         watch_connections: services.redis_pool_size,
         watch_on: WatchOn::Exclusive,
         journal_limit: services.journal_limit,

@@ -48,6 +48,7 @@ pub struct Metrics {
     responses: Counters<[(&'static str, u16); 1]>,
     journal_waiting: IfKnown<i64>,
     journal_rejected: IfKnown<i64>,
+    journal_oldest: IfKnown<f64>,
     journal_repeated: Counter,
     redis_memory_used: IfKnown<f64>,
     writes_refused: Counters<Labels<2>>,
@@ -66,6 +67,15 @@ impl Default for Metrics {
             "Movements in the Redis journals that are not yet in the SQL ledger. All replicas \
              report the same value: use max, not sum. Absent while Redis does not answer",
             IfKnown::clone(&journal_waiting),
+        );
+        let journal_oldest = IfKnown::default();
+        registry.register_with_unit(
+            "journal_oldest_movement",
+            "How long the oldest movement in the Redis journals waits for the SQL ledger; 0 if none \
+             waits. All replicas report the same value: use max, not sum. Absent while Redis does not \
+             answer",
+            Unit::Seconds,
+            journal_oldest.clone(),
         );
         registry.register(
             "journal_rejected_entries",
@@ -100,6 +110,7 @@ impl Default for Metrics {
             responses: counters(&mut registry, "http_responses", "HTTP responses by status"),
             journal_waiting,
             journal_rejected,
+            journal_oldest,
             journal_repeated,
             redis_memory_used,
             writes_refused: counters(
@@ -127,6 +138,11 @@ impl Metrics {
         *self.journal_waiting.lock() = report.waiting.map(gauge);
         *self.journal_rejected.lock() = report.rejected.map(gauge);
         self.journal_repeated.inc_by(report.repeated);
+    }
+
+    /// Sets how long the oldest movement waits in the journals; `None` if that is unknown.
+    pub fn journal_oldest(&self, waits: Option<Duration>) {
+        *self.journal_oldest.lock() = waits.map(|waits| waits.as_secs_f64());
     }
 
     /// Sets the used share of `maxmemory` of the Redis that holds stock; `None` if it is unknown.

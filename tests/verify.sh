@@ -29,6 +29,7 @@ duplicates | | duplicates::
 creations | TEST_CREATIONS=1000 | creations::
 returns | TEST_PAIRS=10000 | reversals::concurrent::
 kills | TEST_KILLS=20 | kills::
+sentinel | TEST_FAILOVERS=20 | redis_home::sentinel::
 ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size::
 interleavings | EXPLORE=full | interleavings::
 '

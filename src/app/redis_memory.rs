@@ -1,4 +1,5 @@
-//! The task that watches the memory of the Redis with stock. Every replica with a Redis runs it.
+//! The task that watches the memory of the Redis with stock, and how long movements wait there. Every
+//! replica with a Redis runs it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,12 @@ async fn watch(api: Arc<Api>, stop: CancellationToken) {
             None
         });
         api.metrics.redis_memory_used(used);
+        let oldest = tokio::select! {
+            oldest = api.store.oldest_movement_waits() => oldest,
+            () = stop.cancelled() => return,
+        };
+        // The journal consumer warns.
+        api.metrics.journal_oldest(oldest.ok());
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
             () = stop.cancelled() => return,

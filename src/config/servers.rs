@@ -48,7 +48,8 @@ impl DatabaseConfig {
 #[command(next_help_heading = "Services")]
 pub struct ServicesConfig {
     /// The Redis for SKUs whose home is Redis, and for redis-lock:
-    /// `redis://[[user]:password@]host[:port][/database]`, with TLS `rediss://…`
+    /// `redis://[[user]:password@]host[:port][/database]`, with TLS `rediss://…`; with Sentinel
+    /// `redis+sentinel://[[user]:password@]host[:port],…/master[/database]`
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub redis_url: Option<SecretString>,
 

@@ -48,7 +48,7 @@
 //!
 //! - Read-write locks and permits exist on Redis and within one process, but not on ZooKeeper or in a
 //!   SQL database. There are no barriers.
-//! - There is no quorum over several Redis servers, and no support for Redis Cluster or Sentinel.
+//! - There is no quorum over several Redis servers, and no support for Redis Cluster.
 //! - An acquisition does not wait until the lock is durable or replicated.
 //! - There is no lock delay: the next client may acquire a lost lock at once.
 //!

@@ -26,7 +26,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use redis::Client;
 
 use crate::backend::{
     Backend, Claim, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
@@ -37,6 +36,7 @@ use crate::managers::Managers;
 use crate::nonce::Nonce;
 use crate::source::SourceId;
 
+mod address;
 mod connection;
 mod contender;
 mod eviction;
@@ -44,6 +44,7 @@ mod permits;
 mod scripts;
 mod wakeups;
 
+use address::Address;
 use connection::{Connection, backend_error};
 use contender::RedisContender;
 use wakeups::LazyWakeUps;
@@ -56,7 +57,7 @@ const TOMBSTONE: Duration = Duration::from_mins(1);
 #[must_use = "it does nothing before build"]
 pub struct RedisBuilder {
     /// Created from the URL. Its `Debug` output does not contain the password.
-    client: Result<Client, BackendError>,
+    address: Result<Address, BackendError>,
     prefix: String,
     source: Option<String>,
     connect_limit: Duration,
@@ -114,11 +115,11 @@ impl RedisBuilder {
     /// # Errors
     /// Returns an error if the URL is not a valid Redis URL.
     pub fn build(self) -> Result<RedisBackend, BackendError> {
-        let client = self.client?;
+        let address = self.address?;
         let limit = self.connect_limit.max(self.response_limit);
         Ok(RedisBackend(Arc::new(Redis {
-            connection: Connection::new(client.clone(), self.connect_limit, self.response_limit),
-            wake_ups: LazyWakeUps::new(client, limit),
+            connection: Connection::new(address.clone(), self.connect_limit, self.response_limit),
+            wake_ups: LazyWakeUps::new(address, limit),
             managers: Managers::default(),
             source: SourceId::new("redis", self.source),
             is_publish_refused: AtomicBool::new(false),
@@ -153,6 +154,10 @@ struct Redis {
 impl RedisBackend {
     /// Creates a back end from a URL: `redis://[user:password@]host[:port][/database]`.
     ///
+    /// `redis+sentinel://[user:password@]host[:port],…/master[/database]` asks these sentinels, which need no
+    /// password, for the master with this name. They are asked for each connection, so a failover needs no
+    /// restart.
+    ///
     /// `rediss://…` connects with TLS and needs the feature `redis-tls`. The server's certificate must
     /// be issued by an authority that the system trusts, or that the file in the environment variable
     /// `SSL_CERT_FILE` contains.
@@ -166,7 +171,7 @@ impl RedisBackend {
     /// Creates a builder for a back end with other settings.
     pub fn builder(url: &str) -> RedisBuilder {
         RedisBuilder {
-            client: Client::open(url).map_err(backend_error),
+            address: Address::parse(url).map_err(backend_error),
             prefix: "lock".to_owned(),
             source: None,
             connect_limit: Duration::from_secs(1),

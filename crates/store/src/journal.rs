@@ -2,10 +2,11 @@
 //!
 //! One call of a script appends one entry. It holds the movements of one level, each with the units
 //! available after it, and the level after the last movement. A movement is a text that this service
-//! writes and Redis does not interpret; the script writes the other fields.
+//! writes and Redis does not interpret ([`line`]); the script writes the other fields.
 //!
-//! An entry's field `v` is the version of its format. Entries without it have version 1. A build
-//! refuses higher versions, because it cannot know what their fields mean.
+//! An entry's field `v` is the version of its format. Entries of version 1 are those of release 0.1.0
+//! ([`text`]); some have no field `v`. A build refuses higher versions, because it cannot know what their
+//! fields mean.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,16 +15,20 @@ use std::str::FromStr;
 use sqlx::FromRow;
 
 use crate::sql::ledger_row::LedgerRow;
+use stocklock_core::stock::Sku;
 
+mod line;
 mod text;
 
-/// The version of the entries that this build writes, and the highest version that it reads.
-pub(super) const VERSION: u32 = 1;
+pub(super) use line::{dedup_entry, journal_line, parse_dedup_entry};
 
-/// Checks the field `v` of an entry.
-pub(super) fn check_version(text: &str) -> Result<(), String> {
+/// The version of the entries that this build writes, and the highest version that it reads.
+pub(super) const VERSION: u32 = 2;
+
+/// Parses the field `v` of an entry.
+pub(super) fn parse_version(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
-        Ok(1..=VERSION) => Ok(()),
+        Ok(version @ 1..=VERSION) => Ok(version),
         Ok(version) if version > VERSION => Err(format!(
             "the journal entry has version {version}, but this build reads versions up to \
              {VERSION}; upgrade this replica"
@@ -65,13 +70,8 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// Formats a movement as a line of an entry. The dedup entry has the same text.
-pub(super) fn format_line(available: i64, movement: &str) -> String {
-    format!("{available} {movement}")
-}
-
-/// Parses a line that [`format_line`] wrote.
-pub(super) fn parse_line(line: &str, entry: EntryId) -> Result<LedgerRow, String> {
+/// Parses a line of an entry of version 1, or a dedup entry of release 0.1.0.
+pub(super) fn parse_old_line(line: &str, entry: EntryId) -> Result<LedgerRow, String> {
     let no_line = || format!("`{line}` is not a line of a journal entry");
     let (available, movement) = line.split_once(' ').ok_or_else(no_line)?;
     Ok(LedgerRow {
@@ -85,7 +85,7 @@ pub(super) fn parse_line(line: &str, entry: EntryId) -> Result<LedgerRow, String
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct JournalEntry {
     pub(super) id: EntryId,
-    /// What [`parse_movements`] returned.
+    /// At least one, all of the same level.
     pub(super) movements: Vec<LedgerRow>,
     pub(super) on_hand: i64,
     pub(super) held: i64,
@@ -104,9 +104,21 @@ fn place(row: &LedgerRow) -> (&str, &str) {
     (row.sku.as_str(), row.warehouse.as_str())
 }
 
-/// Parses the lines of an entry: at least one movement, all of the same level.
-pub(super) fn parse_movements(lines: &str, id: EntryId) -> Result<Vec<LedgerRow>, String> {
-    let movements = lines.split('\n').map(|line| parse_line(line, id));
+/// Parses the lines of an entry.
+pub(super) fn parse_movements(
+    lines: &str,
+    sku: &Sku,
+    common: &str,
+    id: EntryId,
+) -> Result<Vec<LedgerRow>, String> {
+    let movements = lines.split('\n');
+    let parsed = movements.map(|line| line::parse_line(line, sku, common, id));
+    parsed.collect()
+}
+
+/// The same for an entry of version 1.
+pub(super) fn parse_old_movements(lines: &str, id: EntryId) -> Result<Vec<LedgerRow>, String> {
+    let movements = lines.split('\n').map(|line| parse_old_line(line, id));
     let movements = movements.collect::<Result<Vec<_>, _>>()?;
     let is_elsewhere = |row: &LedgerRow| place(row) != place(&movements[0]);
     if movements.iter().any(is_elsewhere) {
@@ -128,10 +140,12 @@ pub(super) mod tests {
     pub(crate) use super::text::tests::row;
     use super::*;
 
-    /// The field `movements` of an entry with two movements.
-    pub(crate) fn lines(sku: &str) -> String {
-        let text = row(sku).to_journal_text();
-        [format_line(7, &text), format_line(6, &text)].join("\n")
+    /// The fields `common` and `movements` of an entry with two movements.
+    pub(crate) fn entry(sku: &str) -> [String; 2] {
+        let (row, key) = (row(sku), Some("k"));
+        let movement = row.movement_text();
+        let lines = [7, 6].map(|available| journal_line(key, available, &movement));
+        [row.common_text(), lines.join("\n")]
     }
 
     #[test]
@@ -146,22 +160,40 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn movements_of_one_entry_have_one_level() {
+    fn movements_of_an_entry_are_parsed() {
         let id = "951782400123-4".parse().unwrap();
         let of_entry = |available_after| LedgerRow {
             available_after,
             entry: id,
             ..row("a")
         };
-        let parsed = parse_movements(&lines("a"), id);
+        let sku = &row("a").sku;
+        let [common, lines] = entry("a");
+        let parsed = parse_movements(&lines, sku, &common, id);
         assert_eq!(parsed, Ok(vec![of_entry(7), of_entry(6)]));
+        for bad in [lines + "\n", String::new()] {
+            let parsed = parse_movements(&bad, sku, &common, id);
+            assert!(parsed.is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn movements_of_an_old_entry_have_one_level() {
+        let id = EntryId::default();
+        let line = format!("7 {}", text::tests::text());
+        let parsed = parse_old_movements(&line, id).unwrap();
+        assert_eq!(
+            (parsed[0].available_after, &parsed[0].sku),
+            (7, &row("a").sku)
+        );
+        let elsewhere = line.replace("上海仓", "main");
         for bad in [
-            lines("a") + "\n" + &lines("b"),
-            lines("a") + "\n",
+            format!("{line}\n{elsewhere}"),
+            line.clone() + "\n",
+            line.replace("7 ", ""),
             String::new(),
-            row("a").to_journal_text(),
         ] {
-            assert!(parse_movements(&bad, id).is_err(), "{bad}");
+            assert!(parse_old_movements(&bad, id).is_err(), "{bad}");
         }
     }
 

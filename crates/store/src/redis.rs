@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use deadpool::Runtime;
 use deadpool::managed::{Pool, QueueMode};
-use redis::{Client, Cmd};
+use redis::Cmd;
 use secrecy::ExposeSecret;
 
 use super::sql::ledger_row::LedgerRow;
@@ -23,6 +23,7 @@ use super::{AttemptOutcome, RedisMethod, StoreError};
 use stocklock_core::ports::{Expiry, Server};
 use stocklock_core::stock::{Deduction, Durability, Home, Warehouse};
 
+mod address;
 mod audit;
 mod batching;
 mod binding;
@@ -42,6 +43,7 @@ mod streams;
 mod update;
 mod watch;
 
+use address::Address;
 use batching::ScriptBatches;
 use binding::Binding;
 use capacity::Capacity;
@@ -52,15 +54,18 @@ use idempotency::UnknownOutcomes;
 use keys::Keys;
 use scripts::Answer;
 pub use streams::{JournalReport, RejectedEntry};
-use update::WriteRequest;
 
 /// How to connect to Redis, and the limits of its use.
 #[derive(Debug, Clone)]
 pub struct RedisOptions {
-    /// `redis://[user[:password]@]host[:port][/database]`, or `rediss://…` with TLS.
+    /// `redis://[user[:password]@]host[:port][/database]`, or
+    /// `redis+sentinel://[user[:password]@]host[:port],…/master[/database]`, or both with `rediss` and
+    /// TLS.
     pub url: secrecy::SecretString,
     /// How long to wait for a connection, and for a reply.
     pub wait_limit: Duration,
+    /// How long a request may be repeated that has no idempotency key. All replicas need the same.
+    pub request_deadline: Duration,
     /// The maximum number of connections for `WATCH`.
     pub watch_connections: u32,
     /// Which connections `WATCH` uses.
@@ -137,13 +142,14 @@ pub(super) struct RedisStore {
 
 impl RedisStore {
     pub(super) fn open(options: RedisOptions, sql: Arc<dyn SqlBackend>) -> Result<Self, String> {
-        // The driver's error text may contain the password.
-        let client = Client::open(options.url.expose_secret()).map_err(|_| {
-            "expected redis[s]://[user[:password]@]host[:port][/database]".to_owned()
+        let address = Address::parse(options.url.expose_secret()).ok_or_else(|| {
+            "expected redis[s]://[user[:password]@]host[:port][/database] or \
+             redis[s]+sentinel://[user[:password]@]host[:port],…/master[/database]"
+                .to_owned()
         })?;
         let limit = options.wait_limit;
         let mut connector = Connector {
-            client,
+            address,
             limit,
             binding: None,
         };
@@ -267,7 +273,7 @@ impl RedisStore {
     ) -> Result<AttemptOutcome, StoreError> {
         let key = deduction.idempotency.as_ref();
         let row = LedgerRow::from_deduction(deduction, None);
-        let mut request = Arc::new(WriteRequest::new(self.keys().await?, row, key));
+        let mut request = Arc::new(self.request(row, key).await?);
         Arc::make_mut(&mut request).uncheck(&self.unknown);
         for _ in 0..levels::MAX_LOADS {
             let answer = match how {
@@ -278,7 +284,7 @@ impl RedisStore {
                 RedisMethod::Watch => self.watch(&request, deduction.deadline).await?,
             };
             match answer {
-                Answer::KeyMayBeLost if self.restore_from_sql(&request, key).await? => {
+                Answer::KeyMayBeLost if self.restore(&request, key).await? => {
                     return Ok(AttemptOutcome::Duplicate);
                 }
                 Answer::KeyMayBeLost => Arc::make_mut(&mut request).key_checked = true,

@@ -17,6 +17,7 @@ mod pgbouncer;
 mod private_server;
 mod program;
 mod redis;
+mod sentinels;
 mod shared;
 mod sql;
 mod supervisor;
@@ -30,6 +31,7 @@ pub use fresh::{
 pub use pgbouncer::PgBouncer;
 pub use private_server::PrivateServer;
 pub use program::{Program, Settings, find};
+pub use sentinels::RedisSentinels;
 
 /// A kind of SQL database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

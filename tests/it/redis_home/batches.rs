@@ -284,7 +284,7 @@ async fn deduction_behind_aborted_calls_has_an_unknown_outcome() {
     let fixture = Fixture::new(Sqlite).await.with(redis_options(&url));
     fixture.put("a", 10).await;
     deduct(&fixture, "a", RedisMethod::Script).await.unwrap();
-    let _hold = proxy.hold_request(b"\"single-sql\"");
+    let _hold = proxy.hold_request(b"\tsingle-sql\t");
     let (sent, both_are_sent) = oneshot::channel();
     let (end, ended) = oneshot::channel::<()>();
     let store = Arc::clone(&fixture.store);

@@ -292,7 +292,7 @@ async fn redis_is_not_adopted_before_old_levels_are_deleted() {
     command::<()>(redis.url(), &["DEL", &keys[0]]).await;
     let levels: Vec<String> = command(redis.url(), &["KEYS", "stock:*"]).await;
     assert_eq!(levels.len(), 1, "{levels:?}");
-    command::<()>(redis.url(), &["HSET", &levels[0], "on_hand", "14"]).await;
+    command::<()>(redis.url(), &["HSET", &levels[0], "units", "14"]).await;
     write(&fixture, "UPDATE redis_binding SET run_id = 'another'").await;
 
     let open = || {

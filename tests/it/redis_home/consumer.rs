@@ -147,7 +147,7 @@ async fn entry_of_a_newer_format_stays_in_its_journal() {
     fixture.put("a", 10).await;
     sell(&fixture, "a", 1).await;
     let journal = fixture.key("journal:*").await;
-    let newer = ["XADD", &journal, "*", "v", "2", "level", "b"];
+    let newer = ["XADD", &journal, "*", "v", "3", "level", "b"];
     run::<String>(&fixture, &newer).await;
     sell(&fixture, "a", 2).await;
     assert_exact(&fixture, "a", 3, 7).await;

@@ -7,19 +7,29 @@ use stocklock::ports::{
     AttemptOutcome, ChangeOutcome, Condition, Expiry, LateAttempt, RedisMethod, StoreError,
 };
 use stocklock::ports::{DeductionStore as _, LedgerReader as _, LevelStore as _};
-use stocklock::stock::{Adjustment, Deduction};
+use stocklock::stock::{Adjustment, Deduction, LevelChange, OperationId};
 use stocklock_testkit::assert_matches;
 
 use super::{assert_exact, deduct, fixture, flush, run};
 use crate::store_contract::fixture::{
-    Attempt, Fixture, On, adjustment, deduction, deduction_with_key, redis_options,
+    Attempt, Fixture, On, adjustment, deduction, deduction_with_key, level_change, place,
+    redis_options,
 };
 use crate::support::proxy::Proxy;
 use crate::support::services::Backend;
 
+/// The hashes of dedup entries.
+async fn buckets(fixture: &Fixture) -> Vec<String> {
+    run(fixture, &["KEYS", "dedup:*"]).await
+}
+
 /// How many operations Redis remembers.
 async fn remembered(fixture: &Fixture) -> usize {
-    run::<Vec<String>>(fixture, &["KEYS", "op:*"]).await.len()
+    let mut entries = 0;
+    for bucket in buckets(fixture).await {
+        entries += run::<usize>(fixture, &["HLEN", &bucket]).await;
+    }
+    entries
 }
 
 fn adjustment_with_key(delta: i64, key: &str) -> Adjustment {
@@ -31,14 +41,14 @@ fn adjustment_with_key(delta: i64, key: &str) -> Adjustment {
 
 /// The ways to deduct from stock in Redis.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+pub(super) enum Way {
     Script,
     Watch,
     Write,
 }
 
 impl Way {
-    async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> AttemptOutcome {
+    pub(super) async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> AttemptOutcome {
         let attempt = self.try_deduct(fixture, deduction).await;
         attempt.expect("no error")
     }
@@ -80,12 +90,34 @@ async fn operation_is_remembered_once_with_or_without_a_key() {
         deduct(&fixture, "a", how).await.unwrap();
     }
     assert_eq!(remembered(&fixture).await, before + 6);
-    for key in ["scripted", "watched", "written", "adjusted"] {
-        let operation = fixture.key(&format!("op:*:{key}")).await;
-        let left = run(&fixture, &["PTTL", &operation]).await;
+    // Entries with a key are kept for 24 hours, and for at most 12 hours more. Those without a key are kept
+    // for 6 to 9 deadlines.
+    let mut lifetimes = Vec::new();
+    for bucket in buckets(&fixture).await {
+        let left = run(&fixture, &["PTTL", &bucket]).await;
         let left = Duration::from_millis(left);
-        assert!(left > Duration::from_hours(23), "{key}: {left:?}");
+        let entries: usize = run(&fixture, &["HLEN", &bucket]).await;
+        lifetimes.push((left, entries));
     }
+    let (keyed, keyless): (Vec<_>, Vec<_>) =
+        (lifetimes.iter()).partition(|(left, _)| *left > Duration::from_hours(1));
+    let entries =
+        |buckets: &[&(Duration, usize)]| buckets.iter().map(|(_, entries)| entries).sum::<usize>();
+    assert_eq!(
+        (entries(&keyed), entries(&keyless)),
+        (4, before + 2),
+        "{lifetimes:?}"
+    );
+    let hours = Duration::from_hours(24)..=Duration::from_hours(36);
+    assert!(
+        keyed.iter().all(|(left, _)| hours.contains(left)),
+        "{lifetimes:?}"
+    );
+    let deadlines = Duration::from_secs(30)..=Duration::from_secs(45);
+    assert!(
+        keyless.iter().all(|(left, _)| deadlines.contains(left)),
+        "{lifetimes:?}"
+    );
     // The operation can still be found by its key.
     for (way, sale) in [(Way::Script, &watched), (Way::Watch, &written)] {
         assert_eq!(way.deduct(&fixture, sale).await, AttemptOutcome::Duplicate);
@@ -199,8 +231,9 @@ async fn sql_is_asked_for_keys_only_after_a_recent_loss(
         let loaded = ((now - ago) * 1000).to_string();
         run::<()>(&fixture, &["HSET", &level, "loaded", &loaded]).await;
     } else {
-        let operation = fixture.key("op:*:k").await;
-        run::<()>(&fixture, &["DEL", &operation]).await;
+        for bucket in buckets(&fixture).await {
+            run::<()>(&fixture, &["DEL", &bucket]).await;
+        }
     }
     let duplicate = sell().await == AttemptOutcome::Duplicate;
     assert_eq!(duplicate, asked);
@@ -209,9 +242,9 @@ async fn sql_is_asked_for_keys_only_after_a_recent_loss(
 /// Goal: a sale without a key whose answer was lost is not made again, although Redis has lost it since:
 /// SQL has it.
 #[rstest]
-#[case(Way::Script, b"\"single-sql\"")]
+#[case(Way::Script, b"\tsingle-sql\t")]
 #[case(Way::Watch, b"EXEC\r\n")]
-#[case(Way::Write, b"\"single-sql\"")]
+#[case(Way::Write, b"\tsingle-sql\t")]
 #[tokio::test]
 async fn lost_sale_without_a_key_is_found_in_sql(#[case] way: Way, #[case] sent: &[u8]) {
     let near = Fixture::on(On::Redis).await;
@@ -237,4 +270,48 @@ async fn lost_sale_without_a_key_is_found_in_sql(#[case] way: Way, #[case] sent:
     let other = way.deduct(&far, &deduction("a", 1)).await;
     assert_matches!(other, AttemptOutcome::Deducted { .. });
     assert_exact(&near, "a", 3, 7).await;
+}
+
+/// Goal: two attempts with one key do not both sell, although they are for different levels.
+///
+/// Method: the second attempt is made while the last message of the first one is on its way.
+#[tokio::test]
+async fn key_is_used_once_by_attempts_for_two_warehouses() {
+    let near = Fixture::on(On::Redis).await;
+    let redis = near.redis_url().expect("stock lives in Redis");
+    let (proxy, url) = Proxy::before(redis).await;
+    let far = Fixture::at(Backend::Sqlite, near.url.clone()).await;
+    let far = far.with(redis_options(&url));
+    near.put("a", 10).await;
+    let first = deduction_with_key("a", 1, "k");
+    let second = Deduction {
+        warehouse: place("east"),
+        ..deduction_with_key("a", 1, "k")
+    };
+    let east = LevelChange {
+        warehouse: place("east"),
+        ..level_change("a", 10)
+    };
+    near.set(east).await;
+    // Loads both levels.
+    for used in [&first, &second] {
+        let unkeyed = Deduction {
+            idempotency: None,
+            operation: OperationId::mint(),
+            ..used.clone()
+        };
+        Way::Watch.deduct(&far, &unkeyed).await;
+    }
+    let hold = proxy.hold_request(b"EXEC\r\n");
+    let late = Way::Watch.deduct(&far, &first);
+    let other = async {
+        hold.held().await;
+        let sold = Way::Watch.deduct(&near, &second).await;
+        drop(hold);
+        sold
+    };
+    let (late, other) = tokio::join!(late, other);
+    assert_eq!((late, other), (AttemptOutcome::Conflict, On::Redis.done(8)));
+    let again = Way::Watch.deduct(&far, &first).await;
+    assert_eq!(again, AttemptOutcome::Duplicate);
 }

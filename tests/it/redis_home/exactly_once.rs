@@ -6,7 +6,6 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
 use rstest::rstest;
-use serde_json::Value;
 use stocklock_testkit::eventually;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -211,11 +210,9 @@ pub(super) async fn ack(redis: &str) -> Vec<u8> {
     format!(":journal\r\n${}\r\n{lease}", lease.len()).into_bytes()
 }
 
-/// The operation in a line of an entry: the units left, and a movement that begins with its id.
+/// The operation in a line of an entry: after the key, the units left, and the units added.
 fn operation(line: &str) -> String {
-    let (_, movement) = line.split_once(' ').expect("two words");
-    let movement: Value = serde_json::from_str(movement).expect("JSON");
-    let text = movement[0].as_str().expect("an operation");
+    let text = line.split('\t').nth(3).expect("an operation");
     let bytes = BASE64.decode(text).expect("Base64");
     Uuid::from_slice(&bytes).expect("16 bytes").to_string()
 }

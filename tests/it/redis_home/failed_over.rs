@@ -119,7 +119,7 @@ async fn comparison_is_ended_by_another_replica() {
     let interrupted = "UPDATE redis_binding SET run_id = 'comparing ' || run_id";
     write(&fixture, interrupted).await;
     let levels: Vec<String> = command(redis.url(), &["KEYS", "stock:*"]).await;
-    let older = ["HSET", &levels[0], "on_hand", "8", "version", "1"];
+    let older = ["HSET", &levels[0], "units", "8", "version", "1"];
     command::<()>(redis.url(), &older).await;
 
     is_used(&fixture).await;

@@ -1,5 +1,9 @@
 //! Without SQL, sales continue until the journal is full. They resume by themselves afterwards.
 
+use std::fmt::Debug;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
 use rstest::rstest;
 use serde_json::json;
 
@@ -14,14 +18,27 @@ const STOCK: i64 = 1_000;
 /// The most movements that may wait.
 const LIMIT: usize = 30;
 
+/// The value of a gauge of the first replica; `None` if it is not shown.
+async fn gauge<N: FromStr<Err: Debug>>(app: &TestApp, name: &str) -> Option<N> {
+    let metrics = app.get("/metrics").await.text().await.expect("text");
+    let mut lines = metrics.lines().filter_map(|line| line.split_once(' '));
+    let (_, value) = lines.find(|(found, _)| *found == name)?;
+    Some(value.parse().expect("a number"))
+}
+
 /// Returns when the metric shows this number of waiting movements, or none is shown.
 async fn shows_waiting(app: &TestApp, expected: Option<usize>) {
     until("the metric follows", || async {
-        let metrics = app.get("/metrics").await.text().await.expect("text");
-        let waiting = metrics
-            .lines()
-            .find_map(|line| line.strip_prefix("journal_waiting_movements "));
-        waiting.map(|number| number.parse().expect("a number")) == expected
+        gauge(app, "journal_waiting_movements").await == expected
+    })
+    .await;
+}
+
+/// Returns when the metric shows that the oldest movement waits for a time in this range, in seconds.
+async fn oldest_waits(app: &TestApp, range: RangeInclusive<f64>) {
+    until("the metric follows", || async {
+        let waits: Option<f64> = gauge(app, "journal_oldest_movement_seconds").await;
+        waits.is_some_and(|seconds| range.contains(&seconds))
     })
     .await;
 }
@@ -61,9 +78,11 @@ async fn sales_without_sql_continue_until_the_journal_is_full(
         assert!(refused.retry_after, "{refused:?}");
     }
     shows_waiting(&app, Some(LIMIT)).await;
+    oldest_waits(&app, 1.0..=60.0).await;
 
     proxy.set(Mode::Pass).await;
     shows_waiting(&app, Some(0)).await;
+    oldest_waits(&app, 0.0..=0.0).await;
     sell(4).await;
     assert_sold(&applied_audit(&app, SKU).await, 36);
     app.stop().await;

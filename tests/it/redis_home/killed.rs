@@ -64,7 +64,7 @@ impl Scene {
     async fn on_hand(&self, sku: &str) -> i64 {
         let url = self.server.url();
         let keys: Vec<String> = command(url, &["KEYS", &format!("stock:*:{sku}:main")]).await;
-        command(url, &["HGET", &keys[0], "on_hand"]).await
+        command(url, &["HGET", &keys[0], "units"]).await
     }
 
     /// The file of the append-only log that Redis currently writes to.

@@ -39,9 +39,9 @@ async fn late_script_sells_nothing_after_a_refusal(
     // From now on Redis knows the script and executes it when its hash is sent.
     assert_eq!(send(order(&app, "redis-lua", "a")).await.status, 200);
 
-    let hold = proxy.hold_and_cut(b"\"redis-lua\"");
+    let hold = proxy.hold_and_cut(b"\tredis-lua\t");
     let request = add_key_if(with_key, order(&app, "redis-lua", "a"));
-    let look_up = proxy.hold_request(b"$3\r\nGET\r\n");
+    let look_up = proxy.hold_request(b"$4\r\nHGET\r\n");
     let answer = tokio::spawn(send(request));
     hold.held().await;
     // A refused attempt looks for its dedup entry.
@@ -90,14 +90,14 @@ impl Write {
     fn request(self, app: &TestApp) -> (RequestBuilder, &'static [u8]) {
         let (request, message): (_, &[u8]) = match self {
             Watch | KeyedWatch => (order(app, "redis-watch", "a"), b"EXEC\r\n"),
-            UnderLock | KeyedUnderLock => (order(app, "redis-lock", "a"), b"\"redis-lock\""),
+            UnderLock | KeyedUnderLock => (order(app, "redis-lock", "a"), b"\tredis-lock\t"),
             Adjustment | KeyedAdjustment => {
                 let delivery = json!({"delta": 5, "reason": "delivery"});
-                (app.adjust(0, "a", &delivery), b"\"received\"")
+                (app.adjust(0, "a", &delivery), b"\treceived\t")
             }
             Put => {
                 let put = app.put(0, "a", &json!({"on_hand": 20}));
-                (put.header(IF_MATCH, "*"), b"\"received\"")
+                (put.header(IF_MATCH, "*"), b"\treceived\t")
             }
         };
         let is_keyed = matches!(self, KeyedWatch | KeyedUnderLock | KeyedAdjustment);

@@ -76,10 +76,10 @@ impl Scene {
 }
 
 #[rstest]
-#[case::script("redis-lua", b"\"redis-lua\"")]
+#[case::script("redis-lua", b"\tredis-lua\t")]
 #[case::transaction("redis-watch", b"EXEC\r\n")]
-#[case::write_under_lock("redis-lock", b"\"redis-lock\"")]
-#[case::write_without_lock("no-lock", b"\"no-lock\"")]
+#[case::write_under_lock("redis-lock", b"\tredis-lock\t")]
+#[case::write_without_lock("no-lock", b"\tno-lock\t")]
 #[tokio::test]
 async fn sale_with_lost_answer_happens_once(#[case] strategy: &str, #[case] sent: &[u8]) {
     let scene = Scene::open().await;
@@ -96,7 +96,7 @@ async fn adjustment_with_lost_answer_happens_once() {
     let scene = Scene::open().await;
     let adjust = scene.app.request(0, Method::POST, "/stock/a/adjust");
     let adjust = adjust.json(&json!({"delta": 5, "reason": "count"}));
-    scene.change_twice(adjust, b"\"received\"").await;
+    scene.change_twice(adjust, b"\treceived\t").await;
     scene.assert_five_received().await;
 }
 
@@ -104,7 +104,7 @@ async fn adjustment_with_lost_answer_happens_once() {
 async fn level_set_with_lost_answer_is_set_once() {
     let scene = Scene::open().await;
     let before = scene.version().await;
-    let cut = scene.proxy.cut_after(b"\"received\"", 1);
+    let cut = scene.proxy.cut_after(b"\treceived\t", 1);
     let put = scene.app.request(0, Method::PUT, "/stock/a");
     let put = put.json(&json!({"on_hand": 14})).header(IF_MATCH, "*");
     assert_eq!(send(put).await.status, 200);

@@ -89,10 +89,9 @@ async fn changes_are_refused_before_the_memory_is_full() {
     app.stop().await;
 }
 
-/// What Redis keeps of a sale that SQL has, to answer a retry. `docs/redis.md`
-/// says about 420 bytes, in databases with more sales.
+/// What Redis keeps of a sale that SQL has, to answer a retry.
 #[tokio::test]
-async fn sale_with_a_key_keeps_at_most_440_bytes() {
+async fn sale_with_a_key_keeps_at_most_200_bytes() {
     const SALES: usize = 4_096;
     let redis = PrivateServer::redis(&[]).await;
     let fixture = Fixture::new(Backend::Sqlite).await;
@@ -118,5 +117,5 @@ async fn sale_with_a_key_keeps_at_most_440_bytes() {
     let after = sell(SALES + 64..2 * SALES + 128).await;
     let kept = (after - before) / (SALES + 64);
     println!("figure: {kept} bytes per sale with a key");
-    assert!(kept <= 440, "{kept}");
+    assert!(kept <= 200, "{kept}");
 }

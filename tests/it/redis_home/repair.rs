@@ -17,7 +17,7 @@ const SKU: &str = "a";
 /// Adds units to the level as a loss of sales does.
 async fn lose_sales(fixture: &Fixture, units: i64) {
     let level = fixture.key("stock:*:a:main").await;
-    let add = ["HINCRBY", &level, "on_hand", &units.to_string()];
+    let add = ["HINCRBY", &level, "units", &units.to_string()];
     run::<()>(fixture, &add).await;
 }
 

@@ -125,9 +125,12 @@ async fn server_that_cannot_save_is_unavailable(
 
 #[tokio::test]
 async fn settings_that_can_lose_sales_are_warned_of() {
-    let redis = Private::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let persistent = ["--appendonly", "yes", "--appendfsync", "always"];
+    let flags = [&persistent[..], &["--lazyfree-lazy-expire", "yes"]].concat();
+    let redis = Private::start(&flags).await;
     assert_eq!(redis.warnings().await, [""; 0]);
     for (setting, advice) in [
+        ("lazyfree-lazy-expire no", "set lazyfree-lazy-expire yes"),
         ("appendfsync everysec", "set appendfsync always"),
         ("appendonly no", "set appendonly yes"),
     ] {
@@ -137,6 +140,7 @@ async fn settings_that_can_lose_sales_are_warned_of() {
             panic!("{warnings:?}")
         };
         assert!(warning.contains(advice), "{warning}");
+        redis.run("CONFIG SET lazyfree-lazy-expire yes").await;
     }
     // In addition to the warning about `appendonly`.
     for (policy, lost) in [
@@ -160,7 +164,13 @@ async fn settings_that_can_lose_sales_are_warned_of() {
 #[tokio::test]
 async fn primary_that_would_sell_without_its_replica_is_warned_of() {
     let persistent = ["--appendonly", "yes", "--appendfsync", "always"];
-    let flags = [&persistent[..], &["--repl-diskless-sync-delay", "0"]].concat();
+    let fast = [
+        "--lazyfree-lazy-expire",
+        "yes",
+        "--repl-diskless-sync-delay",
+        "0",
+    ];
+    let flags = [persistent, fast].concat();
     let redis = Private::start(&flags).await;
     let replica = PrivateServer::redis(&[]).await;
     let port = Url::parse(redis.server.url())

@@ -323,6 +323,7 @@ pub(crate) fn redis_options(url: &str) -> RedisOptions {
     RedisOptions {
         url: url.into(),
         wait_limit: WAIT_LIMIT,
+        request_deadline: Duration::from_secs(5),
         watch_connections: 8,
         watch_on: WatchOn::Exclusive,
         journal_limit: 10_000,

@@ -7,18 +7,22 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult,
-    ServerErrorKind,
+    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind,
 };
 
+use tokio::time::timeout;
+
+use super::address::Address;
 use super::scripts::Script;
 use crate::error::BackendError;
 use crate::link::Link;
 
 #[derive(Debug)]
 pub(super) struct Connection {
-    client: Client,
+    address: Address,
     limits: AsyncConnectionConfig,
+    /// How long it may take to find the server and to connect to it.
+    timeout: Duration,
     link: Link<Numbered>,
     /// Numbers the connections, so that a late error of an old one does not close a new one.
     next_number: Arc<AtomicU64>,
@@ -31,9 +35,10 @@ struct Numbered {
 }
 
 impl Connection {
-    pub(super) fn new(client: Client, connect: Duration, response: Duration) -> Self {
+    pub(super) fn new(address: Address, connect: Duration, response: Duration) -> Self {
         Self {
-            client,
+            address,
+            timeout: connect + response,
             // The default of the client library is 500 ms.
             limits: AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(connect))
@@ -101,12 +106,16 @@ impl Connection {
     }
 
     fn connect(&self) -> impl Future<Output = Result<Numbered, BackendError>> + Send + 'static {
-        let (client, limits) = (self.client.clone(), self.limits.clone());
+        let (address, limits, limit) = (self.address.clone(), self.limits.clone(), self.timeout);
         let next_number = Arc::clone(&self.next_number);
         async move {
-            let connection = client.get_multiplexed_async_connection_with_config(&limits);
+            let connected = timeout(limit, address.connect(&limits)).await;
+            let connected = connected.unwrap_or_else(|_| {
+                let why = "no connection was opened in time";
+                Err(RedisError::from((ErrorKind::Io, why)))
+            });
             Ok(Numbered {
-                connection: connection.await.map_err(backend_error)?,
+                connection: connected.map_err(backend_error)?,
                 number: next_number.fetch_add(1, Ordering::Relaxed),
             })
         }

@@ -13,10 +13,11 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
 use redis::aio::{PubSubSink, PubSubStream};
-use redis::{Client, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
+use super::address::Address;
 use crate::retry::Backoff;
 use crate::topics::{Listener, Topics};
 
@@ -54,11 +55,11 @@ pub(super) struct Subscription {
 
 impl WakeUps {
     /// Starts the task. It ends after the last handle and subscription are dropped.
-    fn start(client: Client, limit: Duration) -> Self {
+    fn start(address: Address, limit: Duration) -> Self {
         let topics = Topics::default();
         let (commands, inbox) = mpsc::unbounded_channel();
         let task = Task {
-            client,
+            address,
             limit,
             topics: topics.clone(),
             commands: inbox,
@@ -106,7 +107,7 @@ impl Drop for Subscription {
 struct Ended;
 
 struct Task {
-    client: Client,
+    address: Address,
     limit: Duration,
     topics: Topics,
     commands: mpsc::UnboundedReceiver<Command>,
@@ -127,9 +128,9 @@ impl Task {
             while self.topics.is_empty() {
                 self.commands.recv().await.ok_or(Ended)?;
             }
-            let client = self.client.clone();
-            let limit = self.limit;
-            let connect = async move { timeout(limit, client.get_async_pubsub()).await };
+            let (address, limit) = (self.address.clone(), self.limit);
+            let connect = async move { address.client().await?.get_async_pubsub().await };
+            let connect = timeout(limit, connect);
             if let Ok(Ok(connection)) = self.discarding_commands(connect).await? {
                 let (sink, stream) = connection.split();
                 let channels = Channels::new(sink, self.limit);
@@ -339,22 +340,22 @@ async fn completed<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
 /// Starts the task when the first waiter needs it.
 #[derive(Debug)]
 pub(super) struct LazyWakeUps {
-    client: Client,
+    address: Address,
     limit: Duration,
     started: Mutex<Option<WakeUps>>,
 }
 
 impl LazyWakeUps {
-    pub(super) fn new(client: Client, limit: Duration) -> Self {
+    pub(super) fn new(address: Address, limit: Duration) -> Self {
         Self {
-            client,
+            address,
             limit,
             started: Mutex::default(),
         }
     }
 
     pub(super) fn get(&self) -> WakeUps {
-        let start = || WakeUps::start(self.client.clone(), self.limit);
+        let start = || WakeUps::start(self.address.clone(), self.limit);
         self.started().get_or_insert_with(start).clone()
     }
 

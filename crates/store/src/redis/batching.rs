@@ -32,6 +32,17 @@ struct ScriptCall {
     capacity: Arc<Capacity>,
 }
 
+/// What the deductions of one call have in common.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Together {
+    /// The key of the level.
+    level: Arc<str>,
+    /// What their movements have in common.
+    common: Arc<str>,
+    /// The length of their dedup buckets: they differ for operations with and without a key.
+    bucket_length: i64,
+}
+
 impl ScriptBatches {
     pub(super) fn new(shared: SharedConnection, capacity: Arc<Capacity>) -> Self {
         let call = ScriptCall {
@@ -53,7 +64,11 @@ impl ScriptBatches {
         request: Arc<WriteRequest>,
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
-        let level = Arc::clone(&request.level);
+        let level = Together {
+            level: Arc::clone(&request.level),
+            common: Arc::clone(&request.common),
+            bucket_length: request.buckets.length,
+        };
         let expiry = self.shared.expiry(deadline).await?;
         match self.batches.run(level, (request, expiry)).await {
             Some(Ok(answer)) => Answer::parse(&answer),
@@ -64,8 +79,7 @@ impl ScriptBatches {
 }
 
 impl BatchCall for ScriptCall {
-    /// The key of the level.
-    type Level = Arc<str>;
+    type Level = Together;
     type Job = (Arc<WriteRequest>, Expiry);
     type Answer = Result<String, Failed>;
 
@@ -77,8 +91,8 @@ impl BatchCall for ScriptCall {
     }
 
     async fn call(&self, batch: &[Self::Job]) -> Vec<Self::Answer> {
-        let mut script = scripts::DEDUCT.arg(self.capacity.movements());
-        batch[0].0.add_keys(&mut script);
+        let mut script = scripts::DEDUCT.prepare_invoke();
+        batch[0].0.add_call(&mut script, self.capacity.movements());
         for (request, expiry) in batch {
             request.add_operation(&mut script);
             script.arg(-request.row.delta).arg(expiry.at);

@@ -276,8 +276,8 @@ impl Binding {
     }
 
     async fn find(&self, connection: &mut MultiplexedConnection) -> Result<Found, StoreError> {
-        let settings = self.connector.client.get_connection_info().redis_settings();
-        server::find(connection, self.keys().await?, settings.db()).await
+        let database = self.connector.address.database();
+        server::find(connection, self.keys().await?, database).await
     }
 
     /// Makes the next user ask the servers again.

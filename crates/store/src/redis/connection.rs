@@ -14,12 +14,10 @@ use deadpool::managed::{Manager, Metrics, RecycleError};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError,
-    RedisResult, ScriptInvocation,
-};
+use redis::{Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation};
 use tokio::time::{Instant, timeout};
 
+use super::address::Address;
 use super::binding::Binding;
 use super::errors::{Failed, connecting, is_connection_error, reading};
 use crate::StoreError;
@@ -29,7 +27,7 @@ use stocklock_core::ports::Expiry;
 /// Opens connections.
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
-    pub(super) client: Client,
+    pub(super) address: Address,
     /// How long to wait for a connection, and for a reply.
     pub(super) limit: Duration,
     /// Checks that a connection leads to the Redis of the ledger. `None` checks nothing.
@@ -48,13 +46,7 @@ impl Connector {
 
     /// The same to any Redis.
     pub(super) async fn connect_unchecked(&self) -> RedisResult<MultiplexedConnection> {
-        // Set both limits, because the driver's default response timeout is 500 ms.
-        let limits = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.limit))
-            .set_response_timeout(Some(self.limit));
-        self.client
-            .get_multiplexed_async_connection_with_config(&limits)
-            .await
+        self.address.connect(self.limit).await
     }
 }
 

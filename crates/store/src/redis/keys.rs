@@ -9,7 +9,7 @@ use std::fmt::{self, Display};
 
 use sha2::{Digest, Sha256};
 
-use stocklock_core::stock::{Idempotency, OperationId, Sku, Warehouse};
+use stocklock_core::stock::{Idempotency, Sku, Warehouse};
 
 /// The number of journals. Never change it: it maps SKUs to journals.
 const SHARDS: u8 = 64;
@@ -70,39 +70,48 @@ impl Keys {
         format!("consumer:{}", self.tag(shard))
     }
 
-    /// A hash: `waiting` is the number of movements in the journal. For each level, the number of its
-    /// acknowledged entries. `since` is when that count began.
+    /// A hash: `waiting` is the number of movements in the journal. `last KEY` is the state of the level KEY
+    /// after its last write, unless that was before the entry `tracked`. `since` is a time, and another
+    /// one if Redis has lost the hash.
     pub(super) fn counters(&self, shard: Shard) -> String {
         format!("tally:{}:journal", self.tag(shard))
     }
 
-    /// A hash: the level of a SKU of this shard.
+    /// A hash: the level of a SKU of this shard. Its units on hand are `units`; in release 0.1.0 they were
+    /// `on_hand`, so replicas of both releases cannot sell the same level.
     pub(super) fn level(&self, shard: Shard, sku: &Sku, warehouse: &Warehouse) -> String {
         format!("stock:{}:{sku}:{warehouse}", self.tag(shard))
     }
 
-    /// A string that exists until an attempt with `WATCH` expires.
-    pub(super) fn attempt(&self, shard: Shard, operation: OperationId) -> String {
-        format!("attempt:{}:{operation}", self.tag(shard))
+    /// A string that exists until an attempt with `WATCH` expires. `field` names the dedup entry.
+    pub(super) fn attempt(&self, shard: Shard, field: &str) -> String {
+        format!("attempt:{}:{field}", self.tag(shard))
     }
 
-    /// A string: the dedup entry of an idempotency key, or of an operation without one.
-    pub(super) fn dedup(
-        &self,
-        shard: Shard,
-        sku: &Sku,
-        operation: OperationId,
-        idempotency: Option<&Idempotency>,
-    ) -> String {
-        let tag = self.tag(shard);
-        match idempotency {
-            None => format!("op:{tag}:{operation}"),
-            // With the SKU, because a key is unique per SKU even if two SKUs share a shard.
-            Some(Idempotency { caller, key, .. }) => {
-                format!("op:{tag}:{sku}:{}:{}", caller.as_str(), key.as_str())
-            }
-        }
+    /// A hash: dedup entries of some time, in buckets of this length in milliseconds.
+    pub(super) fn bucket(&self, shard: Shard, length: i64, number: usize) -> String {
+        format!("dedup:{}:{length}:{number}", self.tag(shard))
     }
+
+    /// A string: the dedup entry of an idempotency key in release 0.1.0, which this release only reads.
+    pub(super) fn old_dedup(&self, shard: Shard, sku: &Sku, key: &Idempotency) -> String {
+        let (tag, caller) = (self.tag(shard), key.caller.as_str());
+        format!("op:{tag}:{sku}:{caller}:{}", key.key.as_str())
+    }
+}
+
+/// The SKU in the key of a level.
+pub(super) fn sku_of_level(key: &str) -> Result<Sku, String> {
+    let mut parts = key.rsplit(':').skip(1);
+    let sku = parts
+        .next()
+        .ok_or_else(|| format!("`{key}` is not the key of a level"))?;
+    Sku::parse(sku).map_err(|error| error.to_string())
+}
+
+/// The field of [`Keys::counters`] with the last state of a level.
+pub(super) fn last_state(level: &str) -> String {
+    format!("last {level}")
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::errors::{Failed, bad_answer};
 use super::keys::{Keys, Shard};
 use super::{RedisStore, scripts};
 use crate::StoreError;
-use crate::journal::{EntryId, check_version};
+use crate::journal::{EntryId, parse_version};
 use stocklock_core::stock::{Home, Sku, StockLevel, Warehouse};
 
 /// By how much a load increases the version of a level at least. Redis may have lost writes that SQL
@@ -19,19 +19,20 @@ use stocklock_core::stock::{Home, Sku, StockLevel, Warehouse};
 /// higher, so that the versions of two loads differ.
 const MIN_VERSION_JUMP: i64 = 10_000_000;
 
-/// How often a load is repeated because a consumer acknowledged entries of the level during it, and
-/// how often a level is loaded that is missing again when it is read.
+/// How often a load is repeated because Redis has lost the journal's counters during it, and how often a
+/// level is loaded that is missing again when it is read.
 pub(super) const MAX_LOADS: u32 = 20;
 
 /// How many SKUs one message reads. Deductions share the connection, so more would delay them.
 const SKUS_AT_ONCE: usize = 100;
 
-/// `on_hand`, `held`, `backorder_limit`, `version`. All are `None` if Redis does not have the level.
+/// `units`, `held`, `backorder_limit`, `version`. All are `None` if Redis does not have the level. The first
+/// is `None` if it has the level as release 0.1.0 wrote it: loading the level changes that.
 pub(super) type Counters = [Option<i64>; 4];
 
 /// The command that reads the counters of a level.
 pub(super) fn read_level(key: &str) -> Cmd {
-    Cmd::hmget(key, &["on_hand", "held", "backorder_limit", "version"])
+    Cmd::hmget(key, &["units", "held", "backorder_limit", "version"])
 }
 
 /// Converts the counters to a level.
@@ -42,7 +43,7 @@ pub(super) fn level(
 ) -> Result<Option<StockLevel>, StoreError> {
     let (on_hand, held, backorder_limit, version) = match counters {
         [Some(on_hand), Some(held), Some(limit), Some(version)] => (on_hand, held, limit, version),
-        [None, None, None, None] => return Ok(None),
+        [None, ..] => return Ok(None),
         half => return Err(bad_answer(half)),
     };
     Ok(Some(StockLevel {
@@ -181,10 +182,9 @@ impl RedisStore {
         let shard = Shard::for_sku(sku);
         let key = keys.level(shard, sku, warehouse);
         let counters = keys.counters(shard);
-        let ack_state = Cmd::hmget(&counters, &["since", &key]);
+        let since = Cmd::hget(&counters, "since");
         for _ in 0..MAX_LOADS {
-            let (since, acked): (Option<String>, Option<String>) =
-                self.shared.read(&ack_state).await?;
+            let since: Option<String> = self.shared.read(&since).await?;
             let Some((level, entry)) = self.sql.mirrored(sku, warehouse).await? else {
                 return Ok(None);
             };
@@ -197,7 +197,6 @@ impl RedisStore {
                 .key(&counters)
                 .key(keys.rejected(shard))
                 .arg(since.unwrap_or_default())
-                .arg(acked.unwrap_or_default())
                 .arg(entry.to_string())
                 .arg(level.on_hand)
                 .arg(level.held)
@@ -214,7 +213,7 @@ impl RedisStore {
             }
         }
         Err(StoreError::Aborted(
-            "entries were acknowledged while the level was loaded".into(),
+            "Redis lost its data while the level was loaded".into(),
         ))
     }
 }
@@ -230,6 +229,6 @@ pub(super) fn evicted_again() -> StoreError {
 /// A journal entry of a newer format may have a later level than the mirror, so this build must not
 /// load the level. A newer replica applies the entry.
 fn unsupported_entry(version: &str) -> StoreError {
-    let why = check_version(version).err().unwrap_or_default();
+    let why = parse_version(version).err().unwrap_or_default();
     StoreError::Unavailable(Server::Redis, why.into())
 }

@@ -54,7 +54,8 @@ impl RedisStore {
                 return Ok(repair(audit.on_hand, Repaired::UnreadableEntries));
             }
             let mut script = scripts::REPAIR.key(&level);
-            script.key(keys.journal(shard)).arg(audit.drift());
+            script.key(keys.journal(shard)).key(keys.counters(shard));
+            script.arg(audit.drift());
             script.arg(repairs.unwrap_or_default());
             script.arg(loaded.unwrap_or_default());
             let answer: Vec<String> = self.shared.run(&script).await.map_err(Failed::writing)?;

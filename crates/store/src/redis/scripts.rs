@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use redis::Script;
 
 use super::errors::{bad_answer, refused};
+use super::idempotency::BUCKETS;
 use super::streams::PER_ENTRY;
 use crate::StoreError;
 use crate::journal::VERSION;
@@ -26,6 +27,14 @@ pub(super) static LOAD: LazyLock<Script> =
 /// Takes the lease of a journal, and reads entries.
 pub(super) static TAKE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/take.lua")));
+
+/// Returns the id of the first entry of a journal, or nil. KEYS: the journal.
+pub(super) static FIRST_ENTRY: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
+        return first and first[1]",
+    )
+});
 
 /// Renews a lease. KEYS: the lease. ARGV: its token, its length in milliseconds.
 pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
@@ -59,7 +68,7 @@ pub(super) static BIND: LazyLock<Script> =
 /// A script with the constants that Lua and Rust share.
 fn script(prelude: &str, code: &str) -> Script {
     Script::new(&format!(
-        "local JOURNAL_VERSION = {VERSION}\nlocal PER_ENTRY = {PER_ENTRY}\n{prelude}{code}"
+        "local JOURNAL_VERSION, PER_ENTRY, BUCKETS = {VERSION}, {PER_ENTRY}, {BUCKETS}\n{prelude}{code}"
     ))
 }
 

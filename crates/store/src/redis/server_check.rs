@@ -21,12 +21,14 @@ impl RedisStore {
         let appendonly = setting(&mut connection, "appendonly").await?;
         let appendfsync = setting(&mut connection, "appendfsync").await?;
         let policy = setting(&mut connection, "maxmemory-policy").await?;
+        let lazy_expire = setting(&mut connection, "lazyfree-lazy-expire").await?;
         let min_replicas = setting(&mut connection, "min-replicas-to-write").await?;
         let max_lag = setting(&mut connection, "min-replicas-max-lag").await?;
         let problems = [
             version_problem(&info),
             persistence_problem(&appendonly, &appendfsync).map(str::to_owned),
             eviction_problem(&policy),
+            expiry_problem(&lazy_expire).map(str::to_owned),
             replicas_problem(&info, &min_replicas, &max_lag),
             cluster_problem(&info).map(str::to_owned),
         ];
@@ -77,6 +79,13 @@ fn eviction_problem(policy: &str) -> Option<String> {
     Some(format!(
         "Redis evicts ({policy}) when its memory is full: {lost}; set maxmemory-policy noeviction"
     ))
+}
+
+/// A bucket of dedup entries expires as a whole, and may have millions of them.
+fn expiry_problem(lazy_expire: &str) -> Option<&'static str> {
+    (lazy_expire != "yes").then_some(
+        "Redis stops for up to seconds when it deletes old dedup entries; set lazyfree-lazy-expire yes",
+    )
 }
 
 /// A primary that is cut off from its replicas goes on selling, and loses these sales when a replica

@@ -1,14 +1,17 @@
 //! Journal entries as Redis's streams have them: in the journals, and among the entries that SQL
 //! refuses.
 
+use std::time::Duration;
+
 use redis::streams::{StreamId, StreamRangeReply};
 use redis::{Cmd, from_redis_value};
 
-use super::RedisStore;
 use super::connection::SharedConnection;
-use super::keys::{Keys, Shard};
+use super::errors::bad_answer;
+use super::keys::{Keys, Shard, sku_of_level};
+use super::{RedisStore, scripts};
 use crate::StoreError;
-use crate::journal::{self, EntryId, JournalEntry, parse_movements};
+use crate::journal::{self, EntryId, JournalEntry, parse_movements, parse_old_movements};
 use crate::sql::ledger_row::LedgerRow;
 use stocklock_core::stock::Movement;
 
@@ -205,6 +208,24 @@ impl RedisStore {
         }
     }
 
+    /// How long the oldest movement waits; zero if none waits.
+    pub(crate) async fn oldest_waits(&self) -> Result<Duration, StoreError> {
+        let keys = self.keys_to_read().await?;
+        let mut commands = redis::pipe();
+        commands.load_script(&scripts::FIRST_ENTRY).ignore();
+        for shard in Shard::all() {
+            commands.invoke_script(&scripts::FIRST_ENTRY.key(keys.journal(shard)));
+        }
+        let first: Vec<Option<String>> = self.shared.read_all(&commands).await?;
+        let now = self.shared.millis().await?;
+        let ids = first.into_iter().flatten().map(|id| id.parse::<EntryId>());
+        let ids = ids.collect::<Result<Vec<_>, _>>().map_err(bad_answer)?;
+        let oldest = ids.iter().map(|id| id.millis).min().unwrap_or(now);
+        Ok(Duration::from_millis(
+            now.saturating_sub(oldest).try_into().unwrap_or(0),
+        ))
+    }
+
     /// Whether SQL has every movement that was written to a journal up to this time, in milliseconds
     /// since 1970, and no script that expired by then can still write one.
     pub(crate) async fn is_applied_past(&self, millis: i64) -> Result<bool, StoreError> {
@@ -254,13 +275,21 @@ fn parse(entry: &StreamId, id: &str) -> Result<JournalEntry, String> {
             .map_err(|_| format!("the field `{name}` is not a number: `{text}`"))
     };
     // The version comes first, because it decides what the other fields mean.
-    if entry.map.contains_key("v") {
-        journal::check_version(&field(entry, "v")?)?;
-    }
-    let id = id.parse()?;
+    let version = if entry.map.contains_key("v") {
+        journal::parse_version(&field(entry, "v")?)?
+    } else {
+        1
+    };
+    let (id, lines) = (id.parse()?, field(entry, "movements")?);
+    let movements = if version == 1 {
+        parse_old_movements(&lines, id)?
+    } else {
+        let sku = sku_of_level(&field(entry, "level")?)?;
+        parse_movements(&lines, &sku, &field(entry, "common")?, id)?
+    };
     Ok(JournalEntry {
         id,
-        movements: parse_movements(&field(entry, "movements")?, id)?,
+        movements,
         on_hand: number("on_hand")?,
         held: number("held")?,
         backorder_limit: number("backorder_limit")?,
@@ -275,13 +304,15 @@ mod tests {
     use redis::Value;
 
     use super::*;
-    use crate::journal::tests::lines;
+    use crate::journal::tests::entry;
 
     /// An entry with this field in addition, or in place of its own.
     fn entry_with(name: &str, text: &str) -> StreamId {
-        let lines = lines("a");
+        let [common, lines] = entry("a");
         let fields = [
+            ("v", "2"),
             ("level", "stock:{1f.10}:a:main"),
+            ("common", &common),
             ("movements", &lines),
             ("on_hand", "5"),
             ("held", "1"),
@@ -305,20 +336,22 @@ mod tests {
         for (name, text, reason) in [
             (
                 "v",
-                "2",
-                "version 2, but this build reads versions up to 1; upgrade",
+                "3",
+                "version 3, but this build reads versions up to 2; upgrade",
             ),
             ("v", "", "`` is not a version"),
             ("v", "0", "`0` is not a version"),
             ("v", "-1", "`-1` is not a version"),
             ("v", "1.0", "`1.0` is not a version"),
             ("held", "x", "the field `held` is not a number: `x`"),
-            ("movements", "", "is not a line of a journal entry"),
+            ("movements", "", "`` is not a movement"),
+            ("common", "main", "is not a movement"),
+            ("level", "a", "`a` is not the key of a level"),
         ] {
             let error = parse(&entry_with(name, text), "12-3").unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
-        let mut incomplete = entry_with("v", "1");
+        let mut incomplete = entry_with("v", "2");
         incomplete.map.remove("held");
         let error = parse(&incomplete, "12-3").unwrap_err();
         assert_eq!(error, "the field `held` is missing");

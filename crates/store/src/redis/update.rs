@@ -7,8 +7,8 @@ use redis::ScriptInvocation;
 use tokio::time::Instant;
 
 use super::errors::bad_answer;
-use super::idempotency::UnknownOutcomes;
-use super::keys::{Keys, Shard};
+use super::idempotency::{self, Buckets, UnknownOutcomes};
+use super::keys::Shard;
 use super::scripts::{self, Answer};
 use super::{RedisStore, attempt};
 use crate::sql::ledger_row::LedgerRow;
@@ -17,16 +17,6 @@ use stocklock_core::ports::{Condition, PlannedLevel, adjusted};
 use stocklock_core::stock::{
     Adjustment, Deduction, Fence, Idempotency, LevelChange, OperationId, StockLevel, Warehouse,
 };
-
-const HOUR_MILLIS: i64 = 60 * 60 * 1000;
-
-/// How long Redis keeps the dedup entry of an operation without an idempotency key. Only the replica
-/// that created the operation retries it, within the request's deadline of at most one hour. The rest
-/// allows for packets that the network delays.
-const OPERATION_DEDUP_MILLIS: i64 = 2 * HOUR_MILLIS;
-
-/// How long Redis keeps the dedup entry of an idempotency key. The entry contains the operation id.
-const KEY_DEDUP_MILLIS: i64 = 24 * HOUR_MILLIS;
 
 /// One operation on one level: the keys and arguments that every write needs.
 #[derive(Debug, Clone)]
@@ -38,56 +28,44 @@ pub(super) struct WriteRequest {
     pub(super) journal: String,
     /// The key of the journal's counters.
     pub(super) counters: String,
-    /// The key of the dedup entry.
-    pub(super) dedup_key: String,
-    /// The key that ends an attempt with `WATCH` when it expires.
-    pub(super) attempt: String,
+    /// Where its dedup entry may be.
+    pub(super) buckets: Buckets,
+    /// The name of its dedup entry.
+    pub(super) field: String,
+    /// What the movement has in common with others, as the journal stores it.
+    pub(super) common: Arc<str>,
     /// The movement as the journal stores it.
     pub(super) movement: String,
-    /// How long Redis keeps the dedup entry.
-    pub(super) dedup_millis: i64,
     /// Whether SQL does not have the operation or its key. If false, and Redis may have lost the dedup
     /// entry, SQL must be asked before the write.
     pub(super) key_checked: bool,
 }
 
 impl WriteRequest {
-    pub(super) fn new(keys: &Keys, row: LedgerRow, key: Option<&Idempotency>) -> Self {
-        let (sku, operation) = (&row.sku, OperationId(row.operation_id));
-        let shard = Shard::for_sku(sku);
-        Self {
-            level: keys.level(shard, sku, &row.warehouse).into(),
-            journal: keys.journal(shard),
-            counters: keys.counters(shard),
-            dedup_key: keys.dedup(shard, sku, operation, key),
-            attempt: keys.attempt(shard, operation),
-            movement: row.to_journal_text(),
-            dedup_millis: key.map_or(OPERATION_DEDUP_MILLIS, |_| KEY_DEDUP_MILLIS),
-            key_checked: key.is_none(),
-            row,
-        }
-    }
-
     /// Lets SQL be asked if there is a key, or `unknown` has the operation.
     pub(super) fn uncheck(&mut self, unknown: &UnknownOutcomes) {
         let has_key = self.row.idempotency_key.is_some();
         self.key_checked = !has_key && !unknown.have(self.row.operation_id);
     }
 
-    /// Adds the keys that `scripts/prelude.lua` reads.
-    pub(super) fn add_keys(&self, script: &mut ScriptInvocation<'_>) {
+    /// Adds the keys and arguments that `scripts/prelude.lua` reads.
+    pub(super) fn add_call(&self, script: &mut ScriptInvocation<'_>, journal_limit: u32) {
         script
             .key(&*self.level)
             .key(&self.journal)
-            .key(&self.counters);
+            .key(&self.counters)
+            .key(&self.buckets.keys)
+            .arg(journal_limit)
+            .arg(self.buckets.length)
+            .arg(&*self.common);
     }
 
-    /// Adds the dedup key and the arguments that the scripts read for each operation.
+    /// Adds the arguments that the scripts read for each operation.
     pub(super) fn add_operation(&self, script: &mut ScriptInvocation<'_>) {
         script
-            .key(&self.dedup_key)
+            .arg(&self.field)
             .arg(&self.movement)
-            .arg(self.dedup_millis)
+            .arg(self.row.idempotency_key.as_deref().unwrap_or_default())
             .arg(u8::from(self.key_checked));
     }
 }
@@ -111,6 +89,27 @@ fn or_empty(value: Option<impl ToString>) -> String {
 }
 
 impl RedisStore {
+    pub(super) async fn request(
+        &self,
+        row: LedgerRow,
+        key: Option<&Idempotency>,
+    ) -> Result<WriteRequest, StoreError> {
+        let keys = self.keys().await?;
+        let (sku, operation) = (&row.sku, OperationId(row.operation_id));
+        let (shard, deadline) = (Shard::for_sku(sku), self.options.request_deadline);
+        Ok(WriteRequest {
+            level: keys.level(shard, sku, &row.warehouse).into(),
+            journal: keys.journal(shard),
+            counters: keys.counters(shard),
+            buckets: Buckets::new(keys, shard, key.is_some(), deadline),
+            field: idempotency::field(sku, operation, key),
+            common: row.common_text().into(),
+            movement: row.movement_text(),
+            key_checked: key.is_none(),
+            row,
+        })
+    }
+
     /// Deducts from the level `read`, if the condition holds.
     pub(crate) async fn write_from(
         &self,
@@ -121,7 +120,7 @@ impl RedisStore {
         let row = LedgerRow::from_deduction(deduction, Some(read));
         let units = deduction.quantity.units();
         let key = deduction.idempotency.as_ref();
-        let request = WriteRequest::new(self.keys().await?, row, key);
+        let request = self.request(row, key).await?;
         let expected = (request.level.to_string(), read.version);
         let (fence, expected_versions) = match condition {
             Condition::None => (None, vec![]),
@@ -175,8 +174,8 @@ impl RedisStore {
             Err(refused) => {
                 // Redis may have lost the key of the adjustment that took the last units.
                 let row = LedgerRow::from_adjustment(adjustment, &read);
-                let request = WriteRequest::new(self.keys().await?, row, key);
-                let is_recorded = key.is_some() && self.restore_from_sql(&request, key).await?;
+                let request = self.request(row, key).await?;
+                let is_recorded = key.is_some() && self.restore(&request, key).await?;
                 return Ok(if is_recorded {
                     ChangeOutcome::Duplicate
                 } else {
@@ -210,7 +209,7 @@ impl RedisStore {
             expected_versions: read.iter().map(expected).collect(),
             deadline,
         };
-        let request = WriteRequest::new(keys, row, key);
+        let request = self.request(row, key).await?;
         Ok(match self.write(request, key, &wanted).await? {
             Answer::Written { version, .. } => ChangeOutcome::Done {
                 level: StockLevel { version, ..level },
@@ -252,7 +251,7 @@ impl RedisStore {
         if answer != Answer::KeyMayBeLost {
             return Ok(answer);
         }
-        if self.restore_from_sql(&request, key).await? {
+        if self.restore(&request, key).await? {
             return Ok(Answer::Duplicate);
         }
         request.key_checked = true;
@@ -265,8 +264,8 @@ impl RedisStore {
         wanted: &Wanted<'_>,
     ) -> Result<Answer, StoreError> {
         let expiry = self.shared.expiry(wanted.deadline).await?;
-        let mut script = scripts::WRITE.arg(self.capacity.movements());
-        request.add_keys(&mut script);
+        let mut script = scripts::WRITE.prepare_invoke();
+        request.add_call(&mut script, self.capacity.movements());
         request.add_operation(&mut script);
         script
             .arg(wanted.on_hand)

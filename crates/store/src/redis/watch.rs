@@ -5,18 +5,20 @@ use std::error::Error;
 
 use deadpool::managed::{Object, PoolError};
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, RedisError, RedisResult, Value, from_redis_value};
+use redis::{FromRedisValue, Pipeline, RedisError, RedisResult, Value, from_redis_value};
 use stocklock_core::ports::{Expiry, Server};
 use tokio::time::Instant;
 
 use super::errors::{RedisFailure, connecting, is_connection_error, reading, writing};
+use super::idempotency::BUCKETS;
+use super::keys::{Shard, last_state};
 use super::levels::{Counters, level, read_level};
 use super::scripts::Answer;
 use super::streams::waiting_movements;
 use super::update::WriteRequest;
 use super::{RedisStore, WatchOn};
 use crate::StoreError;
-use crate::journal::{self, format_line};
+use crate::journal::{self, dedup_entry, journal_line};
 use stocklock_core::stock::StockLevel;
 
 impl RedisStore {
@@ -28,14 +30,21 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
         let expiry = self.shared.expiry(deadline).await?;
-        let limit = u64::from(self.capacity.movements());
+        let keys = self.keys().await?;
+        let attempt = keys.attempt(Shard::for_sku(&request.row.sku), &request.field);
+        let attempt = Attempt {
+            request,
+            key: &attempt,
+            expiry,
+            journal_limit: u64::from(self.capacity.movements()),
+        };
         if self.options.watch_on == WatchOn::Shared {
             let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
-            return watch_and_deduct(&mut connection, request, expiry, limit).await;
+            return attempt.make(&mut connection).await;
         }
         let mut taken = self.exclusive.get().await.map_err(no_connection)?;
         taken.in_use = true;
-        let answer = watch_and_deduct(&mut taken.connection, request, expiry, limit).await;
+        let answer = attempt.make(&mut taken.connection).await;
         match &answer {
             Ok(_) => taken.in_use = false,
             Err(error) => {
@@ -65,14 +74,13 @@ fn affects_all_connections(error: &StoreError) -> bool {
 }
 
 /// The replies: to `WATCH`, the level, when it was loaded, the journal's number of entries and its
-/// counter `waiting`, whether there is a dedup entry, whether the attempt has not expired, and the time.
+/// counter `waiting`, whether the attempt has not expired, and the time.
 type WatchReply = (
     (),
     Counters,
     Option<i64>,
     u64,
     Option<String>,
-    bool,
     bool,
     (i64, i64),
 );
@@ -94,78 +102,137 @@ struct Watched {
     millis: i64,
 }
 
-/// Sends two messages. The second one, `EXEC` or `UNWATCH`, ends the `WATCH`.
-async fn watch_and_deduct(
-    connection: &mut MultiplexedConnection,
-    request: &WriteRequest,
+/// One attempt at a deduction.
+struct Attempt<'a> {
+    request: &'a WriteRequest,
+    /// The key that exists until the attempt expires. Attempts with the same idempotency key share it, and
+    /// each deletes it, so that only one of them succeeds, also if they are for different warehouses. A
+    /// `WATCH` of the buckets would end when another SKU of the shard is sold.
+    key: &'a str,
     expiry: Expiry,
     journal_limit: u64,
-) -> Result<Answer, StoreError> {
-    let mut watched = watch_and_read(connection, request, expiry).await?;
-    let refused = watched.refused.take();
-    let next = match (decide(watched, request, journal_limit), refused) {
-        (Ok(next), None) => next,
-        // The movement that the server remembers can be read while it refuses to write.
-        (Ok(_) | Err(Answer::Conflict), Some(refused)) => return Err(reading(refused)),
-        (Err(answer), _) => {
-            let unwatched = redis::cmd("UNWATCH").exec_async(connection).await;
-            unwatched.map_err(reading)?;
-            return Ok(answer);
-        }
-    };
-    // The reply is nil if another client wrote in between, or if the key of the attempt has expired.
-    // Then `EXEC` executed nothing.
-    let transaction = transaction(request, &next);
-    let executed: RedisResult<Option<Value>> = transaction.query_async(connection).await;
-    Ok(
-        match executed.map_err(|error| writing(error).expiring(expiry))? {
-            Some(_) => Answer::Written {
-                available: next.available(),
-                version: next.version,
-            },
-            None => Answer::Conflict,
-        },
-    )
 }
 
-async fn watch_and_read(
-    connection: &mut MultiplexedConnection,
-    request: &WriteRequest,
-    expiry: Expiry,
-) -> Result<Watched, StoreError> {
-    let mut commands = redis::pipe();
-    commands
-        .cmd("SET")
-        .arg(&request.attempt)
-        .arg("")
-        .arg("PXAT")
-        .arg(expiry.at)
-        .cmd("WATCH")
-        .arg(&[&*request.level, &request.dedup_key, &request.attempt])
-        .add_command(read_level(&request.level))
-        .hget(&*request.level, "loaded")
-        .xlen(&request.journal)
-        .hget(&request.counters, "waiting")
-        .exists(&request.dedup_key)
-        .exists(&request.attempt)
-        .cmd("TIME")
-        .ignore_errors();
-    let replies: RedisResult<Vec<Value>> = commands.query_async(connection).await;
-    let mut replies = replies.map_err(reading)?.into_iter();
-    let refused = replies.next().and_then(|set| set.extract_error().err());
-    let read = Value::Array(replies.collect()).extract_error();
-    let read = read.and_then(|read| Ok(from_redis_value::<WatchReply>(read)?));
-    let ((), counters, loaded, entries, counted, remembered, in_time, (seconds, micros)) =
-        read.map_err(reading)?;
-    Ok(Watched {
-        level: level(&request.row.sku, &request.row.warehouse, counters)?,
-        loaded,
-        waiting: waiting_movements(entries, counted.as_deref()),
-        remembered,
-        in_time,
-        refused,
-        millis: seconds * 1000 + micros / 1000,
-    })
+impl Attempt<'_> {
+    /// Sends two messages. The second one, `EXEC` or `UNWATCH`, ends the `WATCH`.
+    async fn make(&self, connection: &mut MultiplexedConnection) -> Result<Answer, StoreError> {
+        let mut watched = self.watch_and_read(connection).await?;
+        let (refused, now) = (watched.refused.take(), watched.millis);
+        let next = match (decide(watched, self.request, self.journal_limit), refused) {
+            (Ok(next), None) => next,
+            // The movement that the server remembers can be read while it refuses to write.
+            (Ok(_) | Err(Answer::Conflict), Some(refused)) => return Err(reading(refused)),
+            (Err(answer), _) => {
+                let unwatched = redis::cmd("UNWATCH").exec_async(connection).await;
+                unwatched.map_err(reading)?;
+                return Ok(answer);
+            }
+        };
+        // The reply is nil if another client wrote in between, or if the key of the attempt has expired.
+        // Then `EXEC` executed nothing.
+        let transaction = self.transaction(&next, now);
+        let executed: RedisResult<Option<Value>> = transaction.query_async(connection).await;
+        let executed = executed.map_err(|error| writing(error).expiring(self.expiry))?;
+        let written = Answer::Written {
+            available: next.available(),
+            version: next.version,
+        };
+        Ok(executed.map_or(Answer::Conflict, |_| written))
+    }
+
+    async fn watch_and_read(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<Watched, StoreError> {
+        let request = self.request;
+        let mut commands = redis::pipe();
+        commands
+            .cmd("SET")
+            .arg(self.key)
+            .arg("")
+            .arg("PXAT")
+            .arg(self.expiry.at)
+            .cmd("WATCH")
+            .arg(&[&*request.level, self.key])
+            .add_command(read_level(&request.level))
+            .hget(&*request.level, "loaded")
+            .xlen(&request.journal)
+            .hget(&request.counters, "waiting")
+            .exists(self.key)
+            .cmd("TIME");
+        for bucket in &request.buckets.keys {
+            commands.hexists(bucket, &request.field);
+        }
+        let replies: RedisResult<Vec<Value>> =
+            commands.ignore_errors().query_async(connection).await;
+        let mut replies = replies.map_err(reading)?;
+        let refused = replies.remove(0).extract_error().err();
+        let in_buckets = replies.split_off(replies.len().saturating_sub(BUCKETS));
+        let ((), counters, loaded, entries, counted, in_time, (seconds, micros)): WatchReply =
+            parse_replies(replies)?;
+        let in_buckets: Vec<bool> = parse_replies(in_buckets)?;
+        Ok(Watched {
+            level: level(&request.row.sku, &request.row.warehouse, counters)?,
+            loaded,
+            waiting: waiting_movements(entries, counted.as_deref()),
+            remembered: in_buckets.contains(&true),
+            in_time,
+            refused,
+            millis: seconds * 1000 + micros / 1000,
+        })
+    }
+
+    /// Writes the same as the function `commit` of `scripts/prelude.lua`. `now` is the server's clock.
+    fn transaction(&self, next: &StockLevel, now: i64) -> Pipeline {
+        let (request, available) = (self.request, next.available());
+        let key = request.row.idempotency_key.as_deref();
+        let state = format!(
+            "{} {} {} {} {}",
+            journal::VERSION,
+            next.on_hand,
+            next.held,
+            next.backorder_limit,
+            next.version
+        );
+        let entry = dedup_entry(available, &request.common, &request.movement);
+        let mut commands = redis::pipe();
+        commands
+            .atomic()
+            .del(self.key)
+            .cmd("HSET")
+            .arg(&*request.level)
+            .arg(&[("units", next.on_hand), ("version", next.version)]);
+        let (buckets, field) = (&request.buckets, &request.field);
+        buckets.remember(&mut commands, now, field, &entry);
+        commands
+            .cmd("XADD")
+            .arg(&request.journal)
+            .arg("*")
+            .arg("v")
+            .arg(journal::VERSION)
+            .arg("level")
+            .arg(&*request.level)
+            .arg("common")
+            .arg(&*request.common)
+            .arg("movements")
+            .arg(journal_line(key, available, &request.movement))
+            .arg(&[
+                ("on_hand", next.on_hand),
+                ("held", next.held),
+                ("backorder_limit", next.backorder_limit),
+                ("version", next.version),
+            ])
+            .hincr(&request.counters, "waiting", 1)
+            .hset(&request.counters, last_state(&request.level), state);
+        commands
+    }
+}
+
+/// Fails if one of the replies is an error.
+fn parse_replies<T: FromRedisValue>(replies: Vec<Value>) -> Result<T, StoreError> {
+    let replies = Value::Array(replies).extract_error();
+    let parsed = replies.and_then(|replies| Ok(from_redis_value(replies)?));
+    parsed.map_err(reading)
 }
 
 /// Returns the level to write, or the answer if there is nothing to write. The script `deduct.lua`
@@ -182,7 +249,7 @@ fn decide(
         return Err(Answer::Conflict);
     }
     let level = watched.level.ok_or(Answer::Absent)?;
-    let may_be_lost = |loaded| watched.millis < loaded + request.dedup_millis;
+    let may_be_lost = |loaded| watched.millis < loaded + request.buckets.lifetime();
     if !request.key_checked && watched.loaded.is_some_and(may_be_lost) {
         return Err(Answer::KeyMayBeLost);
     }
@@ -198,37 +265,4 @@ fn decide(
         version: level.version + 1,
         ..level
     })
-}
-
-/// Writes the same as the function `commit` of `scripts/prelude.lua`.
-fn transaction(request: &WriteRequest, next: &StockLevel) -> Pipeline {
-    let line = format_line(next.available(), &request.movement);
-    let mut commands = redis::pipe();
-    commands
-        .atomic()
-        .cmd("HSET")
-        .arg(&*request.level)
-        .arg(&[("on_hand", next.on_hand), ("version", next.version)])
-        .cmd("SET")
-        .arg(&request.dedup_key)
-        .arg(&line)
-        .arg("PX")
-        .arg(request.dedup_millis)
-        .cmd("XADD")
-        .arg(&request.journal)
-        .arg("*")
-        .arg("v")
-        .arg(journal::VERSION)
-        .arg("level")
-        .arg(&*request.level)
-        .arg("movements")
-        .arg(&line)
-        .arg(&[
-            ("on_hand", next.on_hand),
-            ("held", next.held),
-            ("backorder_limit", next.backorder_limit),
-            ("version", next.version),
-        ])
-        .hincr(&request.counters, "waiting", 1);
-    commands
 }

@@ -1,4 +1,6 @@
-//! The Redis that has stock: whether it is the one of the ledger, its memory, and repairs.
+//! The Redis that has stock: whether it is the one of the ledger, its memory and journals, and repairs.
+
+use std::time::Duration;
 
 use super::StoreRouter;
 use crate::{Repair, Result};
@@ -29,6 +31,14 @@ impl StoreRouter {
     /// Redis does not answer, or has not the stock of this ledger.
     pub async fn check_redis_memory(&self) -> Result<Option<f64>> {
         self.redis()?.check_memory().await
+    }
+
+    /// How long the oldest movement waits in the journals in Redis; zero if none waits.
+    ///
+    /// # Errors
+    /// Redis does not answer, or has not the stock of this ledger.
+    pub async fn oldest_movement_waits(&self) -> Result<Duration> {
+        self.redis()?.oldest_waits().await
     }
 
     /// Makes the configured Redis the one that has the stock of this ledger, because an operator says

@@ -156,7 +156,7 @@ impl<'a> Leases<'a> {
                 .arg(&self.token)
                 .arg(applied().count());
             for read in applied() {
-                script.arg(&read.id).arg(&read.level).arg(read.counted());
+                script.arg(&read.id).arg(read.counted());
             }
             for (read, reason) in done.refused.iter().filter(|(read, _)| read.shard == *shard) {
                 script.arg(&read.id).arg(read.counted()).arg(reason);

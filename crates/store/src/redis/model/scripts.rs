@@ -1,34 +1,39 @@
 //! The scripts of the model. Each makes the decisions of the script that it names, for one level.
 
-use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{ROW, Safeguard, State};
+use super::{Level, ROW, Safeguard, State};
 use crate::journal::{EntryId, JournalEntry};
 use crate::redis::scripts::Answer::{self, Absent, Duplicate, Insufficient, KeyMayBeLost, Written};
 use crate::sql::ledger_row::LedgerRow;
 use crate::sql::rows::MirrorRow;
+
+/// More than the number of sales.
+const VERSION_JUMP: i64 = 100;
 
 impl State {
     /// `deduct.lua`, for one unit.
     pub(super) fn deduct(&mut self, operation: u128, has_key: bool, key_checked: bool) -> Answer {
         let redis = &mut self.redis;
         let dedup = Uuid::from_u128(if has_key { 0 } else { operation });
-        let on_hand = match &mut redis.level {
+        let level = match &mut redis.level {
             _ if redis.dedup.contains(&dedup) => return Duplicate,
             None => return Absent,
-            Some((_, true)) if !key_checked => return KeyMayBeLost,
-            Some((0, _)) => return Insufficient { available: 0 },
-            Some((on_hand, _)) => on_hand,
+            Some(level) if level.is_loaded && !key_checked => return KeyMayBeLost,
+            Some(Level { on_hand: 0, .. }) => return Insufficient { available: 0 },
+            Some(level) => level,
         };
-        *on_hand -= 1;
+        level.on_hand -= 1;
+        level.version += 1;
+        let (on_hand, version) = (level.on_hand, level.version);
+        redis.last = Some((on_hand, version));
         redis.last_id += 1;
         let mut movement = ROW.clone();
         movement.operation_id = Uuid::from_u128(operation);
         movement.idempotency_key.take_if(|_| !has_key);
-        let entry = entry(redis.last_id, movement, *on_hand);
+        let entry = entry(redis.last_id, movement, on_hand, version);
         redis.journal.insert(entry.id, Arc::new(entry));
         redis.dedup.insert(dedup);
         redis.sold.insert(Uuid::from_u128(operation));
@@ -38,22 +43,24 @@ impl State {
     }
 
     /// `load.lua`. Returns false if the mirror must be read again.
-    pub(super) fn load(&mut self, before: (u32, usize), mirror: &MirrorRow) -> bool {
+    pub(super) fn load(&mut self, since: u32, mirror: &MirrorRow) -> bool {
         let has = |safeguard| self.without != Some(safeguard);
         let redis = &mut self.redis;
         if redis.level.is_some() {
             return true;
         }
-        if redis.counters != before && has(Safeguard::AckedCheck) {
+        if redis.since != since && has(Safeguard::SinceCheck) {
             return false;
         }
-        let later = (Excluded(mirror.entry), Unbounded);
-        let set_aside = redis.rejected.range(later);
-        let set_aside = set_aside.filter(|_| has(Safeguard::SetAside));
-        let last = redis.journal.range(later).chain(set_aside);
-        let last = last.max_by_key(|(id, _)| **id);
-        let on_hand = last.map_or(mirror.level.on_hand, |(_, entry)| entry.on_hand);
-        redis.level = Some((on_hand, mirror.entry != EntryId::default()));
+        let in_sql = (mirror.level.on_hand, mirror.level.version);
+        let last = redis.last.filter(|_| has(Safeguard::LastState));
+        let later = last.filter(|(_, version)| *version >= in_sql.1);
+        let (on_hand, version) = later.unwrap_or(in_sql);
+        redis.level = Some(Level {
+            on_hand,
+            version: version + VERSION_JUMP,
+            is_loaded: last.is_some() || mirror.entry != EntryId::default(),
+        });
         if has(Safeguard::RaisedId) {
             redis.last_id = redis.last_id.max(mirror.entry.number);
         }
@@ -75,7 +82,6 @@ impl State {
 
     /// `ack.lua`: removes `applied` of the entries, and sets the others aside.
     pub(super) fn ack(&mut self, consumer: u32, entries: &[Arc<JournalEntry>], applied: usize) {
-        self.redis.counters.1 += applied;
         let is_held = self.redis.lease == Some(consumer);
         if !is_held && self.without != Some(Safeguard::LeaseCheck) {
             return;
@@ -95,13 +101,13 @@ impl State {
     }
 }
 
-fn entry(number: i64, movement: LedgerRow, on_hand: i64) -> JournalEntry {
+fn entry(number: i64, movement: LedgerRow, on_hand: i64, version: i64) -> JournalEntry {
     JournalEntry {
         id: EntryId { millis: 0, number },
         movements: vec![movement],
         on_hand,
         held: 0,
         backorder_limit: 0,
-        version: 0,
+        version,
     }
 }

@@ -1,22 +1,42 @@
--- Creates a level from its mirror in SQL, unless Redis has the level.
+-- Creates a level from its mirror in SQL, or as its last entry left it if that is later, unless Redis has the
+-- level. Reads no entries but those from before the counters knew the last state of each level.
 -- KEYS: the level, its journal, the journal's counters, the journal's entries that SQL refuses.
--- ARGV: `since` and the number of acknowledged entries of this level, both as the counters had them
--- before the mirror was read; the mirror's last entry, on_hand, held, backorder_limit, version; the
--- minimum increase of the version.
+-- ARGV: `since` as the counters had it before the mirror was read; the mirror's last entry, on_hand, held,
+-- backorder_limit, version; the minimum increase of the version.
 -- `scripts.rs` defines JOURNAL_VERSION, the highest version of journal entries that this script reads.
 local level, journal, counters, rejected = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local mirrored, mirror = ARGV[2], {ARGV[3], ARGV[4], ARGV[5], ARGV[6]}
 
-if redis.call('EXISTS', level) == 1 then return {'there'} end
 local time = redis.call('TIME')
-local now = string.format('%.0f', time[1] * 1000000 + time[2])
+local millis = string.format('%.0f', time[1] * 1000)
+if redis.call('EXISTS', level) == 1 then
+  -- Release 0.1.0 calls the units `on_hand`. With another name it cannot sell them, because it would not
+  -- know which operations this release has executed. `loaded` makes writers look for its dedup entries.
+  local units = redis.call('HGET', level, 'on_hand')
+  if units then
+    redis.call('HSET', level, 'units', units, 'loaded', millis)
+    redis.call('HDEL', level, 'on_hand')
+  end
+  return {'there'}
+end
 
--- If entries of this level were acknowledged since the mirror was read, the mirror is too old. If
--- Redis lost the counters since then, this is unknown. In both cases the caller reads the mirror again.
-local before = redis.call('HMGET', counters, 'since', level)
-if not before[1] then redis.call('HSETNX', counters, 'since', now) end
-if before[1] ~= ARGV[1] or (before[2] or '') ~= ARGV[2] then return {'again'} end
-local mirrored = ARGV[3]
-local values = {ARGV[4], ARGV[5], ARGV[6], ARGV[7]}
+-- If Redis has lost the counters since the mirror was read, entries may have been written, applied and lost
+-- since. Then the caller reads the mirror again.
+local known = redis.call('HMGET', counters, 'since', 'tracked', 'last ' .. level)
+local since, tracked, last = unpack(known)
+local now = string.format('%.0f', time[1] * 1000000 + time[2])
+if not since then redis.call('HSET', counters, 'since', now) end
+if since ~= ARGV[1] then return {'again'} end
+
+local last_id = '0-0'
+local stream = redis.pcall('XINFO', 'STREAM', journal)
+for i = 1, #stream, 2 do
+  if stream[i] == 'last-generated-id' then last_id = stream[i + 1] end
+end
+if not tracked then
+  tracked = last_id
+  redis.call('HSET', counters, 'tracked', tracked)
+end
 
 -- The format version of an entry. Returns nil if the field is invalid.
 local function entry_version(fields)
@@ -50,13 +70,13 @@ local function is_later(id, other)
   return millis > other_millis or millis == other_millis and number > other_number
 end
 
--- The latest level in the journal, which is later than the mirror if Redis lost only the level, and the
--- id of its entry. The third result is the version of an entry that this script cannot read.
+-- The level in the latest of the entries up to `tracked`, and the id of the entry. The third result is the
+-- version of an entry that this script cannot read.
 local function last_entry()
-  local upper = '+'
-  while true do
+  local upper = tracked
+  while is_later(upper:gsub('^%(', ''), mirrored) do
     local page = redis.call('XREVRANGE', journal, upper, '(' .. mirrored, 'COUNT', 100)
-    if #page == 0 then return nil, mirrored end
+    if #page == 0 then break end
     for _, entry in ipairs(page) do
       local fields = fields_of(entry)
       local version = fields.level == level and entry_version(fields)
@@ -66,36 +86,44 @@ local function last_entry()
       upper = '(' .. entry[1]
     end
   end
+  return nil, mirrored
 end
-local found, id, unsupported = last_entry()
-if unsupported then return {'unsupported', unsupported} end
-for _, entry in ipairs(redis.call('XRANGE', rejected, '-', '+')) do
-  local fields = fields_of(entry)
-  local was = fields.level == level and fields.entry
-  if was and was:find('^%d+%-%d+$') and is_later(was, id) and read(fields) then
-    found, id = read(fields), was
+
+-- The level after its last entry, and the version of a state or entry that this script cannot read.
+local function last_state()
+  if last then
+    local version, state = last:match('^(%d+) (.*)$')
+    if version ~= tostring(JOURNAL_VERSION) then return nil, version end
+    return {state:match('^(%S+) (%S+) (%S+) (%S+)$')}
   end
+  local found, id, unsupported = last_entry()
+  if unsupported then return nil, unsupported end
+  for _, entry in ipairs(redis.call('XRANGE', rejected, '-', '+')) do
+    local fields = fields_of(entry)
+    local was = fields.level == level and fields.entry
+    if was and was:find('^%d+%-%d+$') and is_later(was, id) and read(fields) then
+      found, id = read(fields), was
+    end
+  end
+  return found
 end
-values = found or values
+local found, unsupported = last_state()
+if unsupported then return {'unsupported', unsupported} end
+-- If Redis has lost writes that SQL has, the mirror is later.
+local is_in_redis = found and tonumber(found[4]) >= tonumber(mirror[4])
+local values = is_in_redis and found or mirror
 -- Higher than the version of any earlier load, even of the same mirror, because no level changes a
 -- million times per second.
-local version = string.format('%.0f', math.max(values[4] + ARGV[8], now))
-local fields = {'on_hand', values[1], 'held', values[2], 'backorder_limit', values[3],
+local version = string.format('%.0f', math.max(values[4] + ARGV[7], now))
+local fields = {'units', values[1], 'held', values[2], 'backorder_limit', values[3],
   'version', version}
 -- A level that no entry ever changed has no dedup entries to lose, so it needs no `loaded`.
-if mirrored ~= '0-0' then
-  fields[9], fields[10] = 'loaded', string.format('%.0f', time[1] * 1000)
-end
+if found or mirrored ~= '0-0' then fields[9], fields[10] = 'loaded', millis end
 redis.call('HSET', level, unpack(fields))
 
 -- The id of the next entry must be higher than the mirror's, or the entry would not update the mirror.
 -- Redis's clock may be behind, so raise the journal's last id: add an entry and delete it at once.
-local last = '0-0'
-local stream = redis.pcall('XINFO', 'STREAM', journal)
-for i = 1, #stream, 2 do
-  if stream[i] == 'last-generated-id' then last = stream[i + 1] end
-end
-if is_later(mirrored, last) then
+if is_later(mirrored, last_id) then
   redis.call('XDEL', journal, redis.call('XADD', journal, mirrored, 'level', ''))
 end
 return {'loaded'}

@@ -1,7 +1,10 @@
 -- Shared by the scripts that change a level. `scripts.rs` defines PER_ENTRY, the maximum number of
--- movements in an entry, and JOURNAL_VERSION, the version of the entries in their field `v`.
--- KEYS: the level, its journal, the journal's counters. ARGV: the journal's limit of movements.
+-- movements in an entry, JOURNAL_VERSION, the version of the entries in their field `v`, and BUCKETS.
+-- KEYS: the level, its journal, the journal's counters, the BUCKETS hashes of dedup entries.
+-- ARGV: the journal's limit of movements, the length of a bucket in ms, what the movements of the call
+-- have in common.
 local level, journal, counters, journal_limit = KEYS[1], KEYS[2], KEYS[3], tonumber(ARGV[1])
+local bucket_millis, common = tonumber(ARGV[2]), ARGV[3]
 
 -- Formats a whole number. By default, Lua writes large numbers with an exponent.
 local function text(number) return string.format('%d', number) end
@@ -12,9 +15,9 @@ local function millis()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Reads the level. Returns nil if Redis does not have it.
+-- Reads the level. Returns nil if Redis does not have it, or has it as release 0.1.0 wrote it.
 local function read_level()
-  local read = redis.call('HMGET', level, 'on_hand', 'held', 'backorder_limit', 'version', 'loaded')
+  local read = redis.call('HMGET', level, 'units', 'held', 'backorder_limit', 'version', 'loaded')
   if not read[1] then return nil end
   return {
     on_hand = tonumber(read[1]), held = tonumber(read[2]), backorder_limit = tonumber(read[3]),
@@ -24,11 +27,22 @@ end
 
 local function available(now) return now.on_hand - now.held + now.backorder_limit end
 
+-- Which of these operations have a dedup entry, by their fields.
+local function find_remembered(fields)
+  local found = {}
+  for i = 4, 3 + BUCKETS do
+    for j, entry in ipairs(redis.call('HMGET', KEYS[i], unpack(fields))) do
+      if entry then found[fields[j]] = true end
+    end
+  end
+  return found
+end
+
 -- Whether Redis may have lost the dedup entry of a key. If Redis lost the level, it may have lost dedup
 -- entries too. Until they would have expired, only SQL knows whether the key was used.
-local function key_may_be_lost(now, key_checked, dedup_ttl)
+local function key_may_be_lost(now, key_checked)
   if key_checked == '1' or not now.loaded then return false end
-  return redis.call('TIME')[1] * 1000 < now.loaded + dedup_ttl
+  return millis() < now.loaded + (BUCKETS - 2) * bucket_millis
 end
 
 -- How many movements wait in the journal. The number of entries bounds the counter, which is wrong if
@@ -39,10 +53,21 @@ local function count_waiting()
   return math.max(entries, math.min(counted, entries * PER_ENTRY))
 end
 
--- A movement for `commit`. `now` is the level after the movement, `dedup_ttl` is in milliseconds.
-local function new_movement(now, dedup_key, movement, dedup_ttl)
-  local line = text(available(now)) .. ' ' .. movement
-  return {dedup_key = dedup_key, line = line, dedup_ttl = dedup_ttl}
+-- A movement for `commit`. `now` is the level after the movement. `field` names its dedup entry.
+local function new_movement(now, field, movement, key)
+  local left = text(available(now))
+  return {
+    field = field, entry = left .. '\t' .. common .. '\t' .. movement,
+    line = key .. '\t' .. left .. '\t' .. movement,
+  }
+end
+
+-- Writes dedup entries to the bucket of this time. `Buckets` in `idempotency.rs` does the same.
+local function remember(entries)
+  local bucket = math.floor(millis() / bucket_millis)
+  local key = KEYS[4 + bucket % BUCKETS]
+  redis.call('HSET', key, unpack(entries))
+  redis.call('PEXPIREAT', key, text((bucket + BUCKETS - 1) * bucket_millis))
 end
 
 -- Writes the level after the movements, their dedup entries and the journal entry. HSET comes first,
@@ -50,16 +75,18 @@ end
 -- the error. If it is accepted, the other commands are accepted too.
 local function commit(now, movements, waiting)
   local on_hand, limit, version = text(now.on_hand), text(now.backorder_limit), text(now.version)
-  local written = redis.pcall('HSET', level, 'on_hand', on_hand, 'backorder_limit', limit,
+  local written = redis.pcall('HSET', level, 'units', on_hand, 'backorder_limit', limit,
     'version', version)
   if type(written) == 'table' then return written end
-  local lines = {}
+  local entries, lines = {}, {}
   for i, movement in ipairs(movements) do
-    redis.call('SET', movement.dedup_key, movement.line, 'PX', movement.dedup_ttl)
+    entries[2 * i - 1], entries[2 * i] = movement.field, movement.entry
     lines[i] = movement.line
   end
-  redis.call('XADD', journal, '*', 'v', JOURNAL_VERSION, 'level', level,
+  remember(entries)
+  redis.call('XADD', journal, '*', 'v', JOURNAL_VERSION, 'level', level, 'common', common,
     'movements', table.concat(lines, '\n'), 'on_hand', on_hand, 'held', text(now.held),
     'backorder_limit', limit, 'version', version)
-  redis.call('HSET', counters, 'waiting', text(waiting + #movements))
+  redis.call('HSET', counters, 'waiting', text(waiting + #movements), 'last ' .. level,
+    table.concat({JOURNAL_VERSION, on_hand, text(now.held), limit, version}, ' '))
 end

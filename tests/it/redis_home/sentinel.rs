@@ -1,0 +1,173 @@
+//! Redis Sentinel: the master is replaced while stock is sold and locks are taken.
+//!
+//! `TEST_FAILOVERS` is the number of failovers.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use stocklock_testkit::eventually;
+use stocklock_testkit::run::variable;
+use stocklock_testkit::servers::RedisSentinels;
+
+use super::{applied_audit, assert_sold, create, line, order, try_command};
+use crate::faults::buyers::{Buyers, Keys, PLENTY};
+use crate::faults::{Ledger, SOON, send, until};
+use crate::support::app::TestApp;
+use crate::support::process::Process;
+use crate::support::services::{Backend, PrivateServer};
+
+const DEFAULT_FAILOVERS: usize = 2;
+/// The SKU of each strategy has its name. `redis-lock` also takes its locks from the master.
+const STRATEGIES: [&str; 3] = ["redis-lua", "redis-watch", "redis-lock"];
+/// Concurrent buyers per strategy.
+const BUYERS: usize = 6;
+/// Sales of each strategy between two failovers.
+const SALES: usize = 30;
+
+/// A master, a replica, and the sentinels that watch them.
+struct Pair {
+    servers: [PrivateServer; 2],
+    sentinels: RedisSentinels,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let log = ["--appendonly", "yes", "--repl-diskless-sync-delay", "0"];
+        let servers = [
+            PrivateServer::redis(&log).await,
+            PrivateServer::redis(&log).await,
+        ];
+        follow(&servers[1], &servers[0]).await;
+        let sentinels = RedisSentinels::watching(servers[0].port()).await;
+        Self { servers, sentinels }
+    }
+
+    /// Replaces the master, by a command or because it is killed. Returns when the other server is the
+    /// master, and the former one its replica.
+    async fn fail_over(&self, kill: bool) {
+        let port = self.sentinels.master().await.expect("the sentinel answers");
+        let is_first = self.servers[0].port() == port;
+        let [first, second] = &self.servers;
+        let (old, new) = if is_first {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        if kill {
+            old.kill9();
+        } else {
+            let fails_over = async || self.sentinels.fail_over().await.is_ok();
+            eventually("the sentinel begins", SOON, fails_over).await;
+        }
+        eventually("the replica is the master", SOON, async || {
+            let named = self.sentinels.master().await.ok();
+            named == Some(new.port()) && replication(new).await.contains("role:master")
+        })
+        .await;
+        if kill {
+            old.restart().await;
+        }
+        follow(old, new).await;
+    }
+}
+
+async fn replication(server: &PrivateServer) -> String {
+    let info = try_command(server.url(), &["INFO", "replication"]).await;
+    info.unwrap_or_default()
+}
+
+/// Returns when `replica` has the data of `master`.
+async fn follow(replica: &PrivateServer, master: &PrivateServer) {
+    let port = master.port();
+    line(replica.url(), &format!("REPLICAOF 127.0.0.1 {port}")).await;
+    eventually("the replica is connected", SOON, async || {
+        replication(master).await.contains("state=online")
+    })
+    .await;
+}
+
+/// Goal: the service follows the master without a restart. A sale is lost only if neither the replica nor
+/// SQL had it. After a repair, the level agrees with SQL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn service_follows_the_master_through_failovers() {
+    let failovers = variable("TEST_FAILOVERS").map_or(DEFAULT_FAILOVERS, |failovers| {
+        failovers.parse().expect("a number")
+    });
+    let pair = Pair::start().await;
+    let url = pair.sentinels.url();
+    let flags = ["--redis-url", &url, "--lock-redis-url", &url];
+    let app = TestApp::with_flags(Backend::Postgres, 2, &flags).await;
+    let mut buyers = Vec::new();
+    for strategy in STRATEGIES {
+        create(&app, strategy, PLENTY).await;
+        let order = |number| app.deduct(number, strategy, &json!({ "sku": strategy }));
+        buyers.push(Buyers::start(
+            strategy,
+            Keys::All,
+            (0..BUYERS).map(order),
+            |_, _| (),
+        ));
+    }
+    for number in 0..failovers {
+        for buyers in &buyers {
+            buyers.sell(SALES).await;
+        }
+        pair.fail_over(number % 2 == 0).await;
+    }
+    for buyers in &buyers {
+        buyers.sell(SALES).await;
+    }
+
+    let ledger = Ledger::at(&app.database_url);
+    let mut lost = 0;
+    for (sku, buyers) in STRATEGIES.into_iter().zip(buyers) {
+        let mut acknowledged = buyers.stop().await.acknowledged;
+        let variables = [("DATABASE_URL", &*app.database_url), ("REDIS_URL", &url)];
+        let repaired = Process::run(&["repair", "--sku", sku], &variables).await;
+        assert_eq!(repaired.code, Some(0), "{}", repaired.stderr);
+        let audit = applied_audit(&app, sku).await;
+        assert_eq!(audit["consistent"], true, "{audit}");
+        let recorded: BTreeMap<_, _> = ledger.sales(sku).await.into_iter().collect();
+        assert_eq!(audit["on_hand"], PLENTY - recorded.values().sum::<i64>());
+        for operation in recorded.keys() {
+            let sold = acknowledged.remove(operation);
+            assert!(sold.is_some(), "{sku}: {operation} was not acknowledged");
+        }
+        lost += acknowledged.len();
+    }
+    println!("figure: {failovers} failovers, {lost} acknowledged sales lost without WAIT");
+    app.stop().await;
+}
+
+/// Goal: what the replica has not received is lost once, and nothing else: SQL has the rest.
+///
+/// Method: the replica is cut off, SQL gets the sales, and the master is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sales_that_sql_has_survive_a_stale_replica() {
+    let pair = Pair::start().await;
+    let [master, replica] = &pair.servers;
+    let url = pair.sentinels.url();
+    let app = TestApp::with_flags(Backend::Postgres, 1, &["--redis-url", &url]).await;
+    create(&app, "a", 10).await;
+    let sell = || send(order(&app, "redis-lua", "a"));
+    sell().await.ok();
+    applied_audit(&app, "a").await;
+    replica.stop().await;
+    for _ in 0..4 {
+        sell().await.ok();
+    }
+    assert_sold(&applied_audit(&app, "a").await, 5);
+    master.kill9();
+    replica.resume();
+
+    let mut left = Vec::new();
+    until("stock is sold again", async || {
+        let sold = sell().await;
+        left.extend(sold.body["remaining"].as_i64());
+        sold.status == 200
+    })
+    .await;
+    assert_eq!(left, [4]);
+    assert_sold(&applied_audit(&app, "a").await, 6);
+    app.stop().await;
+}
