@@ -31,6 +31,7 @@ returns | TEST_PAIRS=10000 | reversals::concurrent::
 kills | TEST_KILLS=20 | kills::
 ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size::
 interleavings | EXPLORE=full | interleavings::
+failures | TEST_TELLINGS=50 | failures::
 '
 
 # The program of the previous release, with the dependencies that are already built.
