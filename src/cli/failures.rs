@@ -57,7 +57,7 @@ pub struct FailuresArgs {
 /// The servers of the stories. A private server is started for each that is not set.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Servers")]
-pub struct StoryServers {
+pub(super) struct StoryServers {
     /// A database of `MariaDB`, `mysql://…`; each story creates its own database beside it
     /// [default: a private server]
     #[arg(long, env, hide_env_values = true, value_name = "URL")]

@@ -77,7 +77,7 @@ async fn every_story_shows_its_anomaly() {
     let teller = servers.teller();
     let (begin, mut slowest) = (Instant::now(), (0.0, ""));
     for story in all() {
-        let (began, mut first) = (Instant::now(), None);
+        let (start, mut first) = (Instant::now(), None);
         for _ in 0..tellings() {
             let told = teller.tell(story, Order::AsWritten, None).await;
             let told = told.unwrap_or_else(|error| panic!("{error}"));
@@ -88,7 +88,7 @@ async fn every_story_shows_its_anomaly() {
             let told = json!(told);
             assert_eq!(*first.get_or_insert(told.clone()), told, "{}", story.name);
         }
-        let took = began.elapsed().as_secs_f64();
+        let took = start.elapsed().as_secs_f64();
         if took > slowest.0 {
             slowest = (took, story.name);
         }

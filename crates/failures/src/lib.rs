@@ -8,7 +8,7 @@
 //! 2. `session`: one raw connection. `actor`: the task or process that owns connections.
 //! 3. `places`: the servers, and an empty database or prefix for each variant.
 //! 4. `variant`: the step runner. [`telling`]: its result, as JSON and as text.
-//! 5. [`document()`]: `docs/failures.md`.
+//! 5. [`document()`] writes `docs/failures.md`.
 
 mod actor;
 mod document;

@@ -8,13 +8,12 @@ pub(crate) fn words(command: &str) -> Vec<String> {
     for character in command.chars() {
         match (quote, character) {
             (Some(open), _) if open == character => quote = None,
-            (Some(_), _) => word.get_or_insert_default().push(character),
             (None, '"' | '\'') => {
                 quote = Some(character);
                 word.get_or_insert_default();
             }
             (None, ' ') => words.extend(word.take()),
-            (None, _) => word.get_or_insert_default().push(character),
+            _ => word.get_or_insert_default().push(character),
         }
     }
     words.extend(word);
