@@ -1,5 +1,5 @@
 //! The commands: `stocklock serve | lab | race | migrate | audit | journal | repair | adopt |
-//! openapi`.
+//! failures | openapi`.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -10,6 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 mod adopt;
 mod audit;
+mod failures;
 mod inherit;
 mod journal;
 mod race;
@@ -53,6 +54,8 @@ pub enum Command {
     },
     /// Sell a fresh SKU with each strategy over HTTP, and show which strategies oversell
     Race(race::RaceArgs),
+    /// Watch classic ways to get stock wrong, step by step on real servers, beside the right way
+    Failures(failures::FailuresArgs),
     /// Update the schema of the database, and exit
     Migrate {
         /// Also write the first checkpoint of each level: run it once no replica of release
@@ -168,6 +171,7 @@ impl Cli {
                 None => serve::lab(config).await,
             },
             Command::Race(args) => Box::pin(race::race(args)).await,
+            Command::Failures(args) => Box::pin(failures::failures(args)).await,
             Command::Migrate {
                 finish,
                 database,

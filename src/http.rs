@@ -127,7 +127,8 @@ fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
             .routes(routes!(lab::races::list, lab::races::start))
             .routes(routes!(lab::races::state, lab::races::stop))
             .routes(routes!(lab::races::report))
-            .routes(routes!(lab::events::events)),
+            .routes(routes!(lab::events::events))
+            .routes(routes!(lab::failures::failures)),
         Mode::Serve => routes,
     }
 }

@@ -15,6 +15,7 @@ use crate::races::Races;
 use stocklock_lab::page;
 
 pub(super) mod events;
+pub(super) mod failures;
 pub(super) mod races;
 
 /// Nothing from elsewhere is loaded, and no other page may show this one in a frame.

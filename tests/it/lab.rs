@@ -348,6 +348,7 @@ async fn production_has_no_laboratory() {
         (Method::GET, "/"),
         (Method::GET, "/lab/races"),
         (Method::POST, "/lab/races"),
+        (Method::GET, "/lab/failures"),
         (Method::GET, "/lab/page/app.js"),
         (Method::GET, "/lab/races/1/events"),
         (Method::DELETE, "/lab/races/1"),

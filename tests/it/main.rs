@@ -10,6 +10,7 @@ mod deduct_batch;
 mod deploy;
 mod distant_race;
 mod drain;
+mod failures;
 mod fairness;
 mod faults;
 mod headers;

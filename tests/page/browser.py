@@ -27,7 +27,7 @@ PAUSE_SECONDS = 0.05
 
 DESKTOP = (1280, 900)
 PHONE = (360, 800)
-VIEWS = ("race", "compare", "strategies", "stock/1001")
+VIEWS = ("race", "compare", "strategies", "failures", "stock/1001")
 # What axe-core checks.
 WCAG_AA = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}}
 # Orders that every strategy settles in about a second.
@@ -155,7 +155,8 @@ class Browser(webdriver.Chrome):
         self.get("about:blank")
         self.get(f"{base}/#{view}")
         filled = {"race": "#race-form button", "compare": "#compare-form button",
-                  "strategies": "#strategy-cards article", "stock": "#stock-find .level"}
+                  "strategies": "#strategy-cards article", "failures": "#story-view .player",
+                  "stock": "#stock-find .level"}
         until(f"{view} is filled", lambda: self.shown(filled[view.split("/")[0]]))
 
     def all(self, css):

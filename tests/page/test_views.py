@@ -28,7 +28,7 @@ class WithResults(PageTest):
                 yield f"{view}, {scheme}, {size[0]} px"
 
     def wait_for_content(self, view):
-        content = {"race": "#view-race .verdict", "compare": "#view-compare tbody tr", "strategies": "#strategy-cards article",
+        content = {"race": "#view-race .verdict", "compare": "#view-compare tbody tr", "strategies": "#strategy-cards article", "failures": "#story-view .player",
                    "stock/1001": "#stock-view tbody tr"}
         until(f"{view} has its content", lambda: self.browser.shown(content[view]))
 

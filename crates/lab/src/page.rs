@@ -12,7 +12,7 @@ const REPORT: &str = include_str!("page/report.html");
 const CSS: &str = include_str!("page/page.css");
 
 /// Name and text of each script. The page loads them in this order.
-const SCRIPTS: [(&str, &str); 9] = [
+const SCRIPTS: [(&str, &str); 10] = [
     ("format.js", include_str!("page/format.js")),
     ("charts.js", include_str!("page/charts.js")),
     ("run.js", include_str!("page/run.js")),
@@ -20,6 +20,7 @@ const SCRIPTS: [(&str, &str); 9] = [
     ("report.js", include_str!("page/report.js")),
     ("race.js", include_str!("page/race.js")),
     ("strategies.js", include_str!("page/strategies.js")),
+    ("failures.js", include_str!("page/failures.js")),
     ("stock.js", include_str!("page/stock.js")),
     ("app.js", include_str!("page/app.js")),
 ];

@@ -39,6 +39,12 @@ impl SourceId {
         Arc::clone(&self.known().id)
     }
 
+    /// The source of tokens that the server issues under the id that is known.
+    #[cfg(feature = "sql")]
+    pub(crate) fn source(&self) -> Arc<str> {
+        Arc::clone(&self.known().source)
+    }
+
     /// Remembers the id that the server has, and returns the source that it stands for.
     pub(crate) fn saw(&self, id: &str) -> Arc<str> {
         let mut known = self.known();

@@ -125,6 +125,7 @@ impl SqlBuilder {
     /// Returns an error if the URL is not valid.
     pub fn build(self) -> Result<SqlBackend, BackendError> {
         let database = self.database?;
+        let source = SourceId::new(database.name(), None);
         let limit = self.connect_limit.max(self.response_limit);
         let wake_ups = match &database {
             Database::Postgres(options) => Some(WakeUps::new(options.clone(), limit)),
@@ -139,7 +140,7 @@ impl SqlBuilder {
             ),
             wake_ups,
             managers: Managers::default(),
-            source: SourceId::new(None),
+            source,
             last_token: AtomicI64::new(0),
             sweeps: Mutex::default(),
             owner: self.owner,
@@ -238,11 +239,6 @@ impl Sql {
         self.connections.get(&self.source).await
     }
 
-    fn source(&self) -> Arc<str> {
-        let name = self.connections.database().name();
-        format!("{name}:{}", self.source.candidate()).into()
-    }
-
     /// Removes rows that nobody needs, if there may be some.
     async fn sweep(&self) -> Result<(), BackendError> {
         if !self.sweeps().is_due() {
@@ -309,7 +305,10 @@ impl Backend for SqlBackend {
     async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
         // Nearly always all leases are the same.
         let mut by_lease: BTreeMap<i64, (Vec<String>, Vec<String>)> = BTreeMap::new();
-        for Renewal { name, nonce, lease } in renewals {
+        for Renewal {
+            name, nonce, lease, ..
+        } in renewals
+        {
             let (names, nonces) = by_lease.entry(microseconds(*lease)).or_default();
             names.push(escaped(name));
             nonces.push(nonce.to_string());

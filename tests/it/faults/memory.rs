@@ -28,7 +28,7 @@ async fn replica_under_race_stays_below_150_megabytes() {
     assert!(!report.broken(), "{}", report.table(TableStyle::default()));
     assert_eq!(
         report.rows.len(),
-        8,
+        9,
         "{}",
         report.table(TableStyle::default())
     );

@@ -111,6 +111,11 @@ async fn assert_stays_unknown(subject: &Proxied, cut: Cut, strategy: Strategy, w
     let Proxied { app, ledger, .. } = subject;
     let sku = format!("{strategy}-{with_key}");
     app.set_level(&sku, STOCK).await;
+    let other = format!("other-{sku}");
+    app.set_level(&other, STOCK).await;
+    // A lock may need a connection of its own, which is opened when it is first used.
+    let first = app.deduct(0, strategy.name(), &json!({ "sku": other }));
+    assert_eq!(send(first).await.status, 200, "{sku}");
     let refused = subject.refuse_new_connections();
     let trigger = cut.arm_for(subject, strategy);
     let order = app.deduct(0, strategy.name(), &json!({ "sku": sku }));

@@ -2,9 +2,9 @@
 "use strict";
 
 /** Loaded after the first paint, in this order: the visitor sees the page before the scripts run. */
-const SCRIPTS = ["format", "charts", "run", "compare", "race", "strategies", "stock"];
+const SCRIPTS = ["format", "charts", "run", "compare", "race", "strategies", "failures", "stock"];
 
-const TITLES = { race: "Race", compare: "Compare", strategies: "Strategies", stock: "Stock" };
+const TITLES = { race: "Race", compare: "Compare", strategies: "Strategies", failures: "Failures", stock: "Stock" };
 
 const lab = {
   /** The race that has not ended. */
@@ -110,16 +110,17 @@ function raceStrategy(name) {
 
 /** Shows the tab that the hash names. */
 function showTab() {
-  const [, name, sku] = /^#(\w+)(?:\/(.*))?$/.exec(location.hash) ?? [];
+  const [, name, item] = /^#(\w+)(?:\/(.*))?$/.exec(location.hash) ?? [];
   const shown = name in TITLES ? name : "race";
   for (const tab of Object.keys(TITLES)) byId(`view-${tab}`).hidden = tab !== shown;
-  for (const link of document.querySelectorAll("nav a")) {
+  for (const link of document.querySelectorAll(".top nav a")) {
     if (link.hash === `#${shown}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   window.scrollTo(0, 0);
   document.title = `${TITLES[shown]} · Stocklock lab`;
-  if (shown === "stock") lab.stock?.open(sku && decoded(sku));
+  if (shown === "stock") lab.stock?.open(item && decoded(item));
+  if (shown === "failures") lab.failures?.open(item);
 }
 
 /** A part of the hash. What is not encoded correctly is taken as it is. */
@@ -159,12 +160,14 @@ async function startPage() {
   window.addEventListener("hashchange", showTab);
   showTab();
   try {
-    const [{ strategies }, overview] = await Promise.all([request("GET", "/strategies"), request("GET", "/lab/races")]);
+    const [{ strategies }, overview, { stories }] = await Promise.all(
+      ["/strategies", "/lab/races", "/lab/failures"].map((path) => request("GET", path)));
     lab.strategies = strategies;
     showChips(overview);
     buildTabs(strategies, overview);
     buildStrategies(strategies, raceStrategy);
     lab.stock = new StockTab(strategies);
+    lab.failures = new FailuresTab(stories);
     showTab();
     lab.redraw();
     await restoreRaces(overview.races);

@@ -90,7 +90,7 @@ impl Contender for SqlContender {
             self.holds = true;
             return Ok(Attempt::Held(Grant {
                 token: Token::new(token),
-                source: self.sql.source(),
+                source: self.sql.source.source(),
                 lease: self.request.lease,
             }));
         }

@@ -10,7 +10,7 @@ use super::{redis, sql, zookeeper};
 use crate::run::variable;
 
 /// A server program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Program {
     /// MariaDB.

@@ -1,0 +1,381 @@
+//! The step runner: one variant of a story, from an empty place on each server to its evidence.
+//!
+//! The next step starts when the one before has its answer, or is listed by its server as waiting.
+//! Nothing depends on time, except that a step with `until` repeats its command.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use stocklock_testkit::run::unique_name;
+use tokio::sync::oneshot;
+use tokio::time::{Duration, Instant, sleep};
+
+use crate::actor::{Line, PATIENCE, received};
+use crate::evidence::Values;
+use crate::expect::{Answer, Named, matches};
+use crate::mutexes::{Mutexes, Waiting};
+use crate::networks::Networks;
+use crate::places::{Ground, SHORT_SESSION, Servers};
+use crate::process::ActorProcess;
+use crate::session::{Kind, Session};
+use crate::story::{Step, Story, Variant};
+use crate::telling::{Seen, Told};
+use crate::{Failure, Falsified};
+
+/// The pause between two questions to a server.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// What a falsified answer says. No story expects it.
+const FALSE_ANSWER: &str = "777";
+
+/// Runs one variant.
+pub(crate) async fn tell(
+    story: &Story,
+    servers: &Servers,
+    variant: Variant,
+    falsified: &mut Option<Falsified>,
+) -> Result<Told, Failure> {
+    let mut run = Run {
+        story,
+        variant,
+        servers,
+        falsified: falsified.take(),
+        pending: HashMap::new(),
+        mutexes: Mutexes::default(),
+        observers: HashMap::new(),
+        lines: HashMap::new(),
+        processes: HashMap::new(),
+        networks: Networks::default(),
+        named: Named::default(),
+        grounds: HashMap::new(),
+    };
+    let told = run.tell().await;
+    let cleaned = run.remove_keys().await;
+    *falsified = run.falsified.take();
+    let told = told.map_err(|error| error.at(story.name))?;
+    cleaned.map_err(|error| error.at(story.name))?;
+    Ok(told)
+}
+
+/// What an actor waits for.
+enum Pending {
+    Answer(oneshot::Receiver<String>),
+    Mutex(Waiting),
+}
+
+/// A variant that runs. Connections end before the databases are removed.
+struct Run<'a> {
+    story: &'a Story,
+    variant: Variant,
+    servers: &'a Servers,
+    falsified: Option<Falsified>,
+    pending: HashMap<&'static str, Pending>,
+    mutexes: Mutexes,
+    /// Connections that look at those of the actors.
+    observers: HashMap<String, Session>,
+    lines: HashMap<(&'static str, String), Line>,
+    processes: HashMap<&'static str, ActorProcess>,
+    networks: Networks,
+    named: Named,
+    grounds: HashMap<String, Ground>,
+}
+
+impl Run<'_> {
+    async fn tell(&mut self) -> Result<Told, Failure> {
+        let variant = self.variant;
+        // One for all servers, because a replica has the keys of its primary.
+        let prefix = format!("stocklock-failures:{}:", unique_name());
+        for server in &self.story.servers {
+            let ground = self.servers.ground(server, &prefix).await?;
+            if let Some(private) = &ground.server {
+                let name = format!("port-of-{server}");
+                let shown = format!("<{name}>");
+                self.named.insert(&name, private.port().to_string(), shown);
+            }
+            self.grounds.insert((*server).to_owned(), ground);
+        }
+        let default = self.story.servers[0];
+        for actor in self.story.proxied.iter().copied() {
+            let ground = &self.grounds[default];
+            self.networks.place(actor, &ground.address).await;
+        }
+        for command in &self.story.setup {
+            let (command, _) = self.named.fill(command);
+            let answer = self.ask("setup", &command).await?;
+            if answer.starts_with("error") {
+                return Err(Failure::new(format!("setup: {command}: {answer}")));
+            }
+        }
+        let mut seen = Vec::new();
+        for (number, step) in (1..).zip(self.story.steps(variant)) {
+            let done = self.step(step).await;
+            let place = format!(
+                "{variant:?}, step {number}, {}: {}",
+                step.actor, step.command
+            );
+            seen.push(done.map_err(|error| error.at(place))?);
+        }
+        let evidence = self.evidence().await?;
+        Ok(Told {
+            anomaly: self.story.anomaly.holds(&evidence)?,
+            finding: (self.story)
+                .found(evidence.iter().map(|(name, value)| (name.as_str(), *value))),
+            evidence,
+            steps: seen,
+        })
+    }
+
+    async fn evidence(&mut self) -> Result<Values, Failure> {
+        let variant = self.variant;
+        let mut values = Values::new();
+        for evidence in &self.story.evidence {
+            let (query, _) = self.named.fill(evidence.query);
+            let answer = match query.strip_prefix("= ") {
+                Some(answers) => sum(answers)?,
+                None => self.ask("check", &query).await?,
+            };
+            let answer = self.perhaps_false(answer);
+            let failed = |why: &str| {
+                let name = evidence.name;
+                Failure::new(format!(
+                    "{variant:?}: the evidence `{name}` is {answer}{why}"
+                ))
+            };
+            let value: i64 = answer.parse().map_err(|_| failed(", not a number"))?;
+            let expected = match variant {
+                Variant::Naive => evidence.naive,
+                Variant::Right => evidence.right,
+            };
+            if value != expected {
+                return Err(failed(&format!(", not {expected}")));
+            }
+            values.insert(evidence.name.to_owned(), value);
+        }
+        Ok(values)
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<Seen, Failure> {
+        let (command, shown) = self.named.fill(step.command);
+        let actor = step.actor;
+        let mut answer = match (actor, step.expected.answer) {
+            ("machine", _) => self.machine(&command).await?,
+            (_, Answer::Waits) => self.waits(actor, &command).await?,
+            _ if command == "(answer)" => self.finish(actor).await?,
+            (_, Answer::Until(expected)) => self.repeat(actor, &command, expected).await?,
+            (_, Answer::Text(_) | Answer::Any) => self.ask(actor, &command).await?,
+        };
+        match step.expected.answer {
+            Answer::Text(expected) | Answer::Until(expected) => {
+                answer = self.perhaps_false(answer);
+                let (expected, _) = self.named.fill(expected);
+                if !matches(&expected, &answer) {
+                    let message = format!("answered `{answer}`, not `{expected}`");
+                    return Err(Failure::new(message));
+                }
+            }
+            Answer::Any if answer.starts_with("error") => {
+                return Err(Failure::new(format!("answered `{answer}`")));
+            }
+            Answer::Waits | Answer::Any => {}
+        }
+        let is_any = step.expected.answer == Answer::Any;
+        let shown_answer = match step.expected.name {
+            Some(name) if is_any => format!("<{name}>"),
+            _ => answer.clone(),
+        };
+        if let Some(name) = step.expected.name {
+            self.named.insert(name, answer, shown_answer.clone());
+        }
+        Ok(Seen {
+            actor,
+            command: shown.replace('~', ""),
+            answer: shown_answer,
+            sentence: step.sentence,
+        })
+    }
+
+    /// Replaces the answer whose turn it is.
+    fn perhaps_false(&mut self, answer: String) -> String {
+        match self.falsified {
+            Some(Falsified(0)) => {
+                self.falsified = None;
+                FALSE_ANSWER.to_owned()
+            }
+            Some(Falsified(number)) => {
+                self.falsified = Some(Falsified(number - 1));
+                answer
+            }
+            None => answer,
+        }
+    }
+
+    /// Sends a command and receives the answer.
+    async fn ask(&mut self, actor: &'static str, command: &str) -> Result<String, Failure> {
+        let (server, command) = self.story.place_of(command);
+        if server == "mutex" {
+            return self.mutexes.run(command);
+        }
+        self.line(actor, server).await?.answer(command).await
+    }
+
+    /// Sends a command until it answers what is expected.
+    async fn repeat(
+        &mut self,
+        actor: &'static str,
+        command: &str,
+        expected: &str,
+    ) -> Result<String, Failure> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.ask(actor, command).await?;
+            if matches(expected, &answer) {
+                return Ok(answer);
+            }
+            if Instant::now() > deadline {
+                return Err(Failure::new(format!("still answers `{answer}`")));
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Sends a command, and returns when its server lists the connection as waiting.
+    async fn waits(&mut self, actor: &'static str, command: &str) -> Result<String, Failure> {
+        let (server, command) = self.story.place_of(command);
+        if server == "mutex" {
+            let waiting = self.mutexes.wait(command)?;
+            self.pending.insert(actor, Pending::Mutex(waiting));
+            return Ok("waits".to_owned());
+        }
+        let line = self.line(actor, server).await?;
+        let (kind, id) = (line.address.kind, line.id.clone());
+        let mut answer = line.send(command).await;
+        let deadline = Instant::now() + PATIENCE;
+        let observer = self.observer(server).await?;
+        while !observer.lists_as_waiting(kind, &id).await {
+            if let Ok(answer) = answer.try_recv() {
+                return Err(Failure::new(format!(
+                    "did not wait, but answered `{answer}`"
+                )));
+            }
+            if Instant::now() > deadline {
+                return Err(Failure::new("the server does not list it as waiting"));
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+        self.pending.insert(actor, Pending::Answer(answer));
+        Ok("waits".to_owned())
+    }
+
+    /// Receives what the actor waits for.
+    async fn finish(&mut self, actor: &'static str) -> Result<String, Failure> {
+        match self.pending.remove(actor) {
+            Some(Pending::Answer(answer)) => received(answer).await,
+            Some(Pending::Mutex(waiting)) => self.mutexes.finish(waiting).await,
+            None => Err(Failure::new("the actor waits for nothing")),
+        }
+    }
+
+    /// A command of the actor `machine`.
+    async fn machine(&mut self, command: &str) -> Result<String, Failure> {
+        let (word, name) = command.split_once(' ').unwrap_or((command, ""));
+        let server = self.grounds.get(name).and_then(|it| it.server.clone());
+        match (word, server, self.processes.get_mut(name)) {
+            ("kill", Some(server), _) => server.kill9(),
+            ("start", Some(server), _) => {
+                server.restart().await;
+                self.lines.retain(|(_, at), _| at != name);
+                self.observers.remove(name);
+            }
+            ("pause", None, Some(process)) => process.stop().await?,
+            ("resume", None, Some(process)) => process.resume()?,
+            ("kill", None, Some(process)) => process.kill().await?,
+            ("disconnect", None, None) => self.lines.retain(|(actor, _), _| *actor != name),
+            _ => {
+                if !self.networks.run(command).await? {
+                    return Err(Failure::new("the machine cannot do this"));
+                }
+            }
+        }
+        Ok("ok".to_owned())
+    }
+
+    /// The connection of an actor to a server; opened at the first call.
+    async fn line(&mut self, actor: &'static str, server: &str) -> Result<&Line, Failure> {
+        let sharing = &self.story.sharing;
+        let is_shared = !sharing.contains("naive") || self.variant == Variant::Naive;
+        let owner = if is_shared && sharing.contains(actor) {
+            "shared"
+        } else {
+            actor
+        };
+        let key = (owner, server.to_owned());
+        if !self.lines.contains_key(&key) {
+            let mut address = self.ground(server)?.address.clone();
+            if self.story.proxied.contains(actor) && server == self.story.servers[0] {
+                address = self.networks.through(actor, &address)?;
+            }
+            let line = if self.story.processes.contains(actor) {
+                address.session = SHORT_SESSION;
+                let process = match self.processes.entry(actor) {
+                    Entry::Occupied(running) => running.into_mut(),
+                    Entry::Vacant(place) => {
+                        place.insert(ActorProcess::start(&self.servers.places.program)?)
+                    }
+                };
+                process.line(&address).await?
+            } else {
+                Line::open(&address).await?
+            };
+            self.lines.insert(key.clone(), line);
+        }
+        Ok(&self.lines[&key])
+    }
+
+    async fn observer(&mut self, server: &str) -> Result<&mut Session, Failure> {
+        if !self.observers.contains_key(server) {
+            let session = Session::open(&self.ground(server)?.address).await?;
+            self.observers.insert(server.to_owned(), session);
+        }
+        let observer = self.observers.get_mut(server);
+        observer.ok_or_else(|| Failure::new("no observer"))
+    }
+
+    fn ground(&self, server: &str) -> Result<&Ground, Failure> {
+        let ground = self.grounds.get(server);
+        ground.ok_or_else(|| Failure::new(format!("the story has no server {server}")))
+    }
+
+    /// Deletes the keys of the story from a Redis that the caller has named.
+    async fn remove_keys(&mut self) -> Result<(), Failure> {
+        let Some(address) = self.grounds.get("redis").map(|it| it.address.clone()) else {
+            return Ok(());
+        };
+        if address.kind != Kind::Redis || self.servers.places.redis.is_none() {
+            return Ok(());
+        }
+        let steps = self.story.naive.iter().chain(&self.story.right);
+        let commands = steps
+            .map(|step| step.command)
+            .chain(self.story.setup.clone());
+        let keys: Vec<_> = commands
+            .flat_map(crate::redis_words::words)
+            .filter(|word| word.starts_with('~'))
+            .collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let mut session = Session::open(&address).await?;
+        let deleted = session.run(&format!("DEL {}", keys.join(" "))).await;
+        match deleted.parse::<u64>() {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Failure::new(format!("cannot delete its keys: {deleted}"))),
+        }
+    }
+}
+
+/// The sum of answers that are separated by spaces.
+fn sum(answers: &str) -> Result<String, Failure> {
+    let numbers = answers.split(' ').map(str::parse::<i64>);
+    let sum = numbers.sum::<Result<i64, _>>();
+    sum.map(|sum| sum.to_string())
+        .map_err(|_| Failure::new(format!("not all answers are numbers: {answers}")))
+}

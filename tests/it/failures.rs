@@ -1,0 +1,234 @@
+//! The gallery of failures: every story shows its anomaly on real servers, its right way does not, and
+//! every story notices an answer that a server did not give.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use stocklock_failures::telling::{Seen, Told};
+use stocklock_failures::{Falsified, Order, Places, Story, Teller, Variant, all};
+use stocklock_testkit::run::variable;
+use tokio::time::Instant;
+
+use crate::support::process::{Ended, Process, this_build};
+use crate::support::services::Backend::{Mysql, Postgres};
+use crate::support::services::{
+    TestDatabase, TestRedis, TestZooKeeper, fresh_database, fresh_redis, fresh_zookeeper,
+};
+
+/// The servers of the tests.
+struct Servers {
+    mariadb: TestDatabase,
+    postgres: TestDatabase,
+    redis: TestRedis,
+    zookeeper: TestZooKeeper,
+}
+
+impl Servers {
+    async fn start() -> Self {
+        let (mariadb, postgres, redis, zookeeper) = tokio::join!(
+            fresh_database(Mysql),
+            fresh_database(Postgres),
+            fresh_redis(),
+            fresh_zookeeper()
+        );
+        Self {
+            mariadb,
+            postgres,
+            redis,
+            zookeeper,
+        }
+    }
+
+    fn teller(&self) -> Teller {
+        Teller::new(Places {
+            mariadb: Some(self.mariadb.url.clone()),
+            postgres: Some(self.postgres.url.clone()),
+            redis: Some(self.redis.url.clone()),
+            zookeeper: Some(self.zookeeper.connect.clone()),
+            program: this_build().into(),
+        })
+    }
+}
+
+/// How often each story runs.
+fn tellings() -> u32 {
+    variable("TEST_TELLINGS").map_or(1, |count| count.parse().expect("a number"))
+}
+
+/// Asserts that the servers answered what the page and the document show. Of an error, these show only
+/// the code.
+fn assert_as_written(told: &Told, story: &Story, variant: Variant) {
+    let name = story.name;
+    assert_eq!(told.finding, story.finding(variant), "{name}");
+    let written = story.written(variant);
+    assert_eq!(told.steps.len(), written.len(), "{name}");
+    for (seen, written) in told.steps.iter().zip(&written) {
+        let is_same = |seen: &Seen, written: &Seen| {
+            let is_error = seen.answer.starts_with(&format!("{}:", written.answer));
+            (seen.answer == written.answer || is_error) && seen.command == written.command
+        };
+        assert!(is_same(seen, written), "{name}: {seen:?} {written:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_story_shows_its_anomaly() {
+    let servers = Servers::start().await;
+    let teller = servers.teller();
+    let (begin, mut slowest) = (Instant::now(), (0.0, ""));
+    for story in all() {
+        let (start, mut first) = (Instant::now(), None);
+        for _ in 0..tellings() {
+            let told = teller.tell(story, Order::AsWritten, None).await;
+            let told = told.unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(told.problem(), None);
+            assert!(told.naive.anomaly && !told.right.anomaly);
+            assert_as_written(&told.naive, story, Variant::Naive);
+            assert_as_written(&told.right, story, Variant::Right);
+            let told = json!(told);
+            assert_eq!(*first.get_or_insert(told.clone()), told, "{}", story.name);
+        }
+        let took = start.elapsed().as_secs_f64();
+        if took > slowest.0 {
+            slowest = (took, story.name);
+        }
+    }
+    println!(
+        "figure: {} stories, each {} times, in {:.1} s; slowest {} with {:.1} s",
+        all().len(),
+        tellings(),
+        begin.elapsed().as_secs_f64(),
+        slowest.1,
+        slowest.0
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn right_way_in_the_naive_place_is_noticed() {
+    let servers = Servers::start().await;
+    let teller = servers.teller();
+    for story in all() {
+        let told = teller.tell(story, Order::Swapped, None).await;
+        let told = told.unwrap_or_else(|error| panic!("{error}"));
+        let problem = told.problem().expect("a problem");
+        assert!(problem.contains("shows no anomaly"), "{problem}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_answer_of_a_server_fails_each_story() {
+    let servers = Servers::start().await;
+    let teller = servers.teller();
+    for story in all() {
+        let name = story.name;
+        // Every answer if the story needs no server; otherwise the first and the last one.
+        let answers = story.answers();
+        let falsified: Vec<_> = match *story.servers.as_slice() {
+            ["sqlite"] => (0..answers).collect(),
+            _ => vec![0, answers - 1],
+        };
+        for number in falsified {
+            let told = teller
+                .tell(story, Order::AsWritten, Some(Falsified(number)))
+                .await;
+            let error = told.expect_err(name).to_string();
+            assert!(error.contains("777"), "{error}");
+        }
+        let none = Some(Falsified(answers));
+        if story.servers == ["sqlite"] {
+            let told = teller.tell(story, Order::AsWritten, none).await;
+            assert!(told.is_ok(), "{name} has more than {answers} answers");
+        }
+    }
+}
+
+/// A story whose only step must wait for a lock, and does not.
+const NOTHING_TO_WAIT_FOR: &str = "\
+title: t
+group: g
+summary: s
+why: w
+right: r
+strategy: x
+servers: postgres
+finding: f
+anomaly: rows < 1
+
+[naive]
+A | SELECT 1 | waits | No lock is needed.
+
+[right]
+A | SELECT 1 | 1 | No lock is needed.
+
+[evidence]
+rows | SELECT 1 | 1 | 1
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn step_that_does_not_wait_fails_its_story() {
+    let servers = Servers::start().await;
+    let story = Story::parse("nothing-to-wait-for", NOTHING_TO_WAIT_FOR).expect("a story");
+    let told = servers.teller().tell(&story, Order::AsWritten, None).await;
+    let error = told.expect_err("it does not wait").to_string();
+    assert!(error.contains("did not wait, but answered `1`"), "{error}");
+}
+
+/// Runs the command. The stories must need no server but SQLite.
+async fn run(words: &[&str]) -> Ended {
+    Process::run(&[&["failures"][..], words].concat(), &[]).await
+}
+
+#[tokio::test]
+async fn failures_lists_every_story() {
+    let (text, lines) = (run(&[]).await, run(&["--json"]).await);
+    assert_eq!(
+        (text.code, lines.code),
+        (Some(0), Some(0)),
+        "{}",
+        text.stderr
+    );
+    assert_eq!(lines.stdout.lines().count(), all().len());
+    for story in all() {
+        assert!(text.stdout.contains(story.summary), "{}", text.stdout);
+        assert!(text.stdout.contains(story.group), "{}", text.stdout);
+    }
+}
+
+#[tokio::test]
+async fn failures_tells_a_story_as_text_and_json() {
+    let text = run(&["lost-update"]).await;
+    assert_eq!(text.code, Some(0), "{}", text.stderr);
+    insta::assert_snapshot!("failures_lost_update", text.stdout);
+    let json = run(&["lost-update", "--json", "--times", "3"]).await;
+    assert_eq!(json.code, Some(0), "{}", json.stderr);
+    let told: Value = serde_json::from_str(&json.stdout).expect("one line of JSON");
+    assert_eq!(told["name"], "lost-update");
+    assert_eq!(told["naive"]["anomaly"], true);
+    assert_eq!(told["naive"]["evidence"], json!({"sold": 2, "left": 9}));
+    assert_eq!(told["naive"]["steps"][0]["answer"], "10");
+    assert_eq!(told["right"]["anomaly"], false);
+    assert_eq!(told["right"]["evidence"], json!({"sold": 2, "left": 8}));
+}
+
+#[tokio::test]
+async fn failures_exits_with_1_if_the_story_does_not_hold() {
+    let alone = all().iter().filter(|story| story.servers == ["sqlite"]);
+    for story in alone {
+        let swapped = run(&[story.name, "--json", "--swap"]).await;
+        assert_eq!(swapped.code, Some(1), "{}", swapped.stderr);
+        let told: Value = serde_json::from_str(&swapped.stdout).expect("one line of JSON");
+        assert_eq!(told["naive"]["anomaly"], false);
+        let falsified = run(&[story.name, "--falsify", "0"]).await;
+        assert_eq!(falsified.code, Some(1), "{}", falsified.stderr);
+    }
+    let unknown = run(&["no-such-story"]).await;
+    assert_eq!(unknown.code, Some(2), "{}", unknown.stderr);
+}
+
+#[test]
+fn document_of_the_gallery_is_up_to_date() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/failures.md");
+    let document = fs::read_to_string(file).expect("docs/failures.md");
+    let hint = "run `stocklock failures --markdown >docs/failures.md`";
+    assert!(document == stocklock_failures::document(), "{hint}");
+}
