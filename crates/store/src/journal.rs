@@ -2,7 +2,7 @@
 //!
 //! One call of a script appends one entry. It holds the movements of one level, each with the units
 //! available after it, and the level after the last movement. A movement is a text that this service
-//! writes and Redis does not interpret ([`line`]); the script writes the other fields.
+//! writes and Redis does not interpret ([`mod@line`]); the script writes the other fields.
 //!
 //! An entry's field `v` is the version of its format. Entries of version 1 are those of release 0.1.0
 //! ([`text`]); some have no field `v`. A build refuses higher versions, because it cannot know what their
