@@ -239,7 +239,7 @@ impl Sql {
         self.connections.get(&self.source).await
     }
 
-    /// Removes rows that nobody needs, if there may be some.
+    /// Removes rows that have no use, if there may be some.
     async fn sweep(&self) -> Result<(), BackendError> {
         if !self.sweeps().is_due() {
             return Ok(());
@@ -261,7 +261,7 @@ impl Sql {
     }
 }
 
-/// When rows may be left that nobody needs. There is no task for it: a release looks.
+/// When rows without use may be left. No task waits for that time: a release compares it.
 #[derive(Debug, Default)]
 struct Sweeps {
     /// Another process may have left something before the first one.

@@ -36,7 +36,7 @@ pub(super) trait Session: Send {
     /// Returns the id of the source of the tokens. Stores `candidate` if there is none.
     async fn source(&mut self, candidate: &str) -> Result<String>;
 
-    /// Removes rows that nobody needs: free ones whose buried nonces are old, and locks of dead
+    /// Removes rows that have no use: free ones whose buried nonces are old, and locks of dead
     /// holders that expired ten minutes ago. At most a thousand.
     async fn sweep(&mut self) -> Result<()>;
 
