@@ -1,4 +1,4 @@
-//! The statements of PostgreSQL, each one message, and the channel that wakes waiters.
+//! The statements of PostgreSQL, and the channel that wakes waiters.
 
 use std::time::Duration;
 
@@ -78,18 +78,31 @@ SET expires_at = greatest(expires_at, now + $3) FROM clock
 WHERE name = ANY($1) AND nonce = ANY($2) AND expires_at > now RETURNING nonce"
 );
 
+/// Wakes the waiters of a released lock, if there are some.
+macro_rules! notify {
+    () => {
+        "SELECT CASE WHEN is_awaited THEN pg_notify('distributed_lock', $1)::text END FROM "
+    };
+}
+
 /// Parameters: name, nonce. A row whose buried nonces are recent stays.
-const RELEASE: &str = concat!(
+const REMOVE: &str = concat!(
     "WITH ",
     clock!(),
     ", removed AS (
     DELETE FROM distributed_lock USING clock
-    WHERE name = $1 AND nonce = $2 AND gone_until <= now RETURNING is_awaited),
-freed AS (
-    UPDATE distributed_lock SET nonce = '', owner = '', expires_at = 0 FROM clock
-    WHERE name = $1 AND nonce = $2 AND gone_until > now RETURNING is_awaited)
-SELECT CASE WHEN is_awaited THEN pg_notify('distributed_lock', $1)::text END
-FROM (SELECT is_awaited FROM removed UNION ALL SELECT is_awaited FROM freed) AS released"
+    WHERE name = $1 AND nonce = $2 AND gone_until <= now RETURNING is_awaited) ",
+    notify!(),
+    "removed"
+);
+
+/// Parameters: name, nonce. The row stays.
+const FREE: &str = concat!(
+    "WITH freed AS (
+    UPDATE distributed_lock SET nonce = '', owner = '', expires_at = 0
+    WHERE name = $1 AND nonce = $2 RETURNING is_awaited) ",
+    notify!(),
+    "freed"
 );
 
 /// The buried nonces of a row, without those that are old.
@@ -169,8 +182,14 @@ impl Session for PgConnection {
     }
 
     async fn release(&mut self, name: &str, nonce: &str) -> Result<bool> {
-        let release = sqlx::query(RELEASE).bind(name).bind(nonce);
-        Ok(!release.fetch_all(self).await?.is_empty())
+        let remove = sqlx::query(REMOVE).bind(name).bind(nonce);
+        if !remove.fetch_all(&mut *self).await?.is_empty() {
+            return Ok(true);
+        }
+        // A nonce may have been buried while the first statement waited for the row. Only another
+        // statement reads what was committed since.
+        let free = sqlx::query(FREE).bind(name).bind(nonce);
+        Ok(!free.fetch_all(self).await?.is_empty())
     }
 
     async fn bury(&mut self, name: &str, nonce: &str) -> Result<bool> {

@@ -12,6 +12,7 @@ use stocklock_testkit::servers::Backend;
 use crate::rig::sql::SqlRig;
 use crate::rig::{Faults, Rig, RigExt, eventually, try_lock, use_lock};
 
+mod schedules;
 mod wakeups;
 
 /// The process and the acquisition that hold a lock can be read, and who holds it until when.
@@ -45,7 +46,7 @@ async fn row_shows_owner_token_and_expiry(#[case] kind: Backend) {
 #[tokio::test]
 async fn expired_lock_is_taken_over_alone(#[case] kind: Backend) {
     let rig = SqlRig::start(kind).await;
-    let now = database_time(&rig).await;
+    let now = rig.clock().await;
     for (name, expires_at) in [("one", 0), ("other", 0), ("recent", now)] {
         rig.change(dead_holder(name, now, expires_at)).await;
     }
@@ -67,14 +68,6 @@ fn dead_holder(name: &str, token: i64, expires_at: i64) -> String {
     )
 }
 
-/// The database's clock in µs.
-async fn database_time(rig: &SqlRig) -> i64 {
-    let guard = try_lock(&rig.manager(), "clock").await.unwrap();
-    let now = guard.token().get();
-    guard.release().await;
-    now
-}
-
 /// The clock went back by an hour after the last acquisition. The row of an expired lock still has
 /// its token; after a release the client still knows it.
 #[rstest]
@@ -85,7 +78,7 @@ async fn database_time(rig: &SqlRig) -> i64 {
 async fn token_grows_if_clock_goes_back(#[case] kind: Backend) {
     let rig = SqlRig::start(kind).await;
     let manager = rig.manager();
-    let future = database_time(&rig).await + 3_600_000_000;
+    let future = rig.clock().await + 3_600_000_000;
     rig.change(dead_holder("held", future, 0)).await;
     for _ in 0..3 {
         let guard = try_lock(&manager, "held").await.unwrap();

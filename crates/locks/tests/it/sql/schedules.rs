@@ -1,0 +1,45 @@
+//! Schedules in which a statement waits for a row that another connection has changed and not yet
+//! committed.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use stocklock_locks::sql::SqlBackend;
+use stocklock_locks::{LockManager, ReleaseOutcome};
+use stocklock_testkit::assert_matches;
+use stocklock_testkit::servers::Backend;
+
+use crate::rig::sql::SqlRig;
+use crate::rig::{Rig, eventually, try_lock};
+
+/// How long a test waits for a statement that must make progress.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A client whose statements may wait for as long as a test.
+fn patient(rig: &SqlRig) -> SqlBackend {
+    let builder = rig.builder_of_backend().response_limit(PATIENCE);
+    builder.build().unwrap()
+}
+
+async fn wait_until_blocked(rig: &SqlRig, statements: i64) {
+    let blocked = async || rig.blocked().await == statements;
+    eventually("the statements wait for a row", PATIENCE, blocked).await;
+}
+
+/// Another client buries its nonce while the holder releases the lock: the row must stay, but free.
+#[rstest]
+#[case(Backend::Mysql)]
+#[case(Backend::Postgres)]
+#[tokio::test]
+async fn release_that_waits_for_a_burial_frees_the_lock(#[case] kind: Backend) {
+    let rig = SqlRig::start(kind).await;
+    let manager = LockManager::new(patient(&rig));
+    let guard = try_lock(&manager, "sku").await.unwrap();
+    let bury = "UPDATE distributed_lock SET gone = 'other', gone_until = expires_at + 60000000";
+    let burial = rig.begin(bury).await;
+    let release = tokio::spawn(guard.release());
+    wait_until_blocked(&rig, 1).await;
+    burial.commit().await;
+    assert_matches!(release.await.unwrap(), ReleaseOutcome::Released { .. });
+    assert_eq!((rig.left().await, rig.rows().await), (0, 1));
+}
