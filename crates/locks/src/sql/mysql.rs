@@ -3,7 +3,6 @@
 //! An acquisition is one message with two statements, so it takes one round trip. sqlx sends several
 //! statements only as text, so names and owners are written in hexadecimal.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,7 +10,7 @@ use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{ConnectOptions, Executor, MySql, MySqlConnection, QueryBuilder, Result};
 use sqlx::{FromRow, raw_sql};
 
-use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, Session, trusted};
+use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, Session, hex, trusted};
 
 pub(super) const SCHEMA: &str = include_str!("schema/mysql.sql");
 
@@ -57,22 +56,13 @@ pub(super) async fn connect(
     Ok(Box::new(connection))
 }
 
-/// The text as a literal of bytes.
-fn hex(text: &str) -> String {
-    let mut literal = String::from("X'");
-    for byte in text.bytes() {
-        write!(literal, "{byte:02X}").expect("a string can be written to");
-    }
-    literal.push('\'');
-    literal
-}
-
 #[async_trait]
 impl Session for MySqlConnection {
     /// MySQL assigns the columns in this order, and each assignment sees the ones before it. So
     /// `nonce` comes after those that compare it, and `expires_at` at the end.
     async fn acquire(&mut self, ask: &Ask) -> Result<Option<Row>> {
-        let (name, nonce, owner) = (hex(&ask.name), &ask.nonce, hex(&ask.owner));
+        let bytes = |text| format!("X'{}'", hex(text));
+        let (name, nonce, owner) = (bytes(&ask.name), &ask.nonce, bytes(&ask.owner));
         let (lease, floor, now) = (ask.lease, ask.floor, now!());
         let takes = format!("(nonce = '' OR expires_at <= {now}) AND LOCATE('{nonce}', gone) = 0");
         let message = format!(

@@ -1,73 +1,28 @@
 //! The statements of PostgreSQL, and the channel that wakes waiters.
+//!
+//! sqlx sends several statements in one message only as text, so names and owners are written in
+//! hexadecimal.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Connection, Executor, PgConnection, Result};
+use sqlx::{ConnectOptions, Connection, Executor, FromRow, PgConnection, Result, raw_sql};
 
-use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, Session, trusted};
+use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, Session, hex, trusted};
 
 /// The channel on which the names of released locks are published, if a client waits for them.
 pub(super) const CHANNEL: &str = "distributed_lock";
 
 pub(super) const SCHEMA: &str = include_str!("schema/postgres.sql");
 
-/// The clock, read once per statement. It is not the time of the transaction's start, and waiting for
-/// a row makes it late, never early: a lock is not taken over too soon.
+/// The clock, read once per statement, and not at the start of the transaction. A statement that waits
+/// for a row uses the time before the wait, so a lock is not taken over too soon.
 macro_rules! clock {
     () => {
         "clock AS (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now)"
     };
 }
-
-/// The row may be taken: it is free or expired, and the nonce is not buried in it.
-macro_rules! takes {
-    () => {
-        "(l.nonce = '' OR l.expires_at <= excluded.expires_at - $4)
-         AND position(excluded.nonce IN l.gone) = 0"
-    };
-}
-
-/// Parameters: name, nonce, owner, lease, lowest token, whether to wake this client.
-///
-/// `ON CONFLICT` locks the row and then looks at its latest version, so one of two clients sees what
-/// the other one wrote. The last part reads the row if it was not written.
-const ACQUIRE: &str = concat!(
-    "WITH ",
-    clock!(),
-    ", tried AS (
-    INSERT INTO distributed_lock AS l (name, nonce, owner, token, expires_at)
-    SELECT $1, $2, $3, greatest(now, $5), now + $4 FROM clock
-    ON CONFLICT (name) DO UPDATE SET
-        nonce = CASE WHEN ",
-    takes!(),
-    " THEN excluded.nonce ELSE l.nonce END,
-        owner = CASE WHEN ",
-    takes!(),
-    " THEN excluded.owner ELSE l.owner END,
-        token = CASE WHEN ",
-    takes!(),
-    " THEN greatest(excluded.token, l.token + 1) ELSE l.token END,
-        expires_at = CASE WHEN ",
-    takes!(),
-    " THEN excluded.expires_at
-            WHEN l.nonce = excluded.nonce THEN greatest(l.expires_at, excluded.expires_at)
-            ELSE l.expires_at END,
-        is_awaited = CASE WHEN ",
-    takes!(),
-    " THEN false
-            WHEN l.nonce = excluded.nonce THEN l.is_awaited ELSE true END,
-        gone = CASE WHEN l.gone_until <= excluded.expires_at - $4 THEN '' ELSE l.gone END
-    WHERE ",
-    takes!(),
-    " OR l.nonce = excluded.nonce OR ($6 AND NOT l.is_awaited)
-    RETURNING nonce, token, expires_at, gone)
-SELECT nonce, token, expires_at - now, position($2 IN gone) > 0 FROM tried, clock
-UNION ALL
-SELECT nonce, token, expires_at - now, position($2 IN gone) > 0
-FROM distributed_lock, clock WHERE name = $1 AND NOT EXISTS (SELECT FROM tried)"
-);
 
 /// Parameters: names, nonces, lease. No nonce is used for two names.
 const RENEW: &str = concat!(
@@ -159,16 +114,42 @@ pub(super) async fn connect(
 
 #[async_trait]
 impl Session for PgConnection {
+    /// One message, so one transaction. The first statement inserts a free row, unless there is a row.
+    /// The clock is read after that: a client that waited for a row to be deleted gets a later token
+    /// than the holders of that row. Only the second statement grants the lock, because it decides on
+    /// the latest version of the row.
     async fn acquire(&mut self, ask: &Ask) -> Result<Option<Row>> {
-        sqlx::query_as(ACQUIRE)
-            .bind(&ask.name)
-            .bind(&ask.nonce)
-            .bind(&ask.owner)
-            .bind(ask.lease)
-            .bind(ask.floor)
-            .bind(ask.is_waiting)
-            .fetch_optional(self)
-            .await
+        let text = |text| format!("convert_from(decode('{}', 'hex'), 'UTF8')", hex(text));
+        let (name, nonce, owner) = (text(&ask.name), &ask.nonce, text(&ask.owner));
+        let (lease, floor, clock) = (ask.lease, ask.floor, clock!());
+        let wait = if ask.is_waiting {
+            format!(
+                "UPDATE distributed_lock SET is_awaited = true
+                WHERE name = {name} AND nonce <> '{nonce}' AND NOT is_awaited;"
+            )
+        } else {
+            String::new()
+        };
+        let message = format!(
+            "INSERT INTO distributed_lock (name, nonce, owner, token, expires_at)
+            VALUES ({name}, '', '', 0, 0) ON CONFLICT (name) DO NOTHING;
+            WITH {clock} UPDATE distributed_lock SET
+                token = CASE WHEN nonce = '{nonce}' THEN token
+                    ELSE greatest(now, {floor}, token + 1) END,
+                nonce = '{nonce}',
+                owner = {owner},
+                expires_at = greatest(expires_at, now + {lease}),
+                is_awaited = is_awaited AND nonce = '{nonce}',
+                gone = CASE WHEN gone_until <= now THEN '' ELSE gone END
+            FROM clock WHERE name = {name} AND (nonce = '{nonce}' OR
+                (nonce = '' OR expires_at <= now) AND position('{nonce}' IN gone) = 0)
+            RETURNING nonce, token, expires_at - now, false;
+            {wait}
+            WITH {clock} SELECT nonce, token, expires_at - now, position('{nonce}' IN gone) > 0
+            FROM distributed_lock, clock WHERE name = {name} AND nonce <> '{nonce}'"
+        );
+        let rows = raw_sql(trusted(message)).fetch_all(self).await?;
+        rows.first().map(Row::from_row).transpose()
     }
 
     async fn renew(

@@ -3,6 +3,8 @@
 //! Every method is one or a few statements that commit by themselves, so nothing is left open if the
 //! connection is closed in between. All times come from the database's clock.
 
+use std::fmt::Write;
+
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Result, SqlSafeStr, SqlStr};
 
@@ -73,6 +75,15 @@ pub(super) const BURIED_MAX: u32 = 2_048;
 
 /// How long after its expiry the lock of a dead holder is removed, in µs.
 pub(super) const ABANDONED: i64 = 600_000_000;
+
+/// The bytes of the text in hexadecimal.
+pub(super) fn hex(text: &str) -> String {
+    let mut digits = String::new();
+    for byte in text.bytes() {
+        write!(digits, "{byte:02X}").expect("a string can be written to");
+    }
+    digits
+}
 
 /// A statement that was built from constants, numbers, and hexadecimal digits.
 #[expect(

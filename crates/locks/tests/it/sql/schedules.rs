@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use rstest::rstest;
+use stocklock_locks::backend::{Attempt, Backend as _, Claim, Request};
 use stocklock_locks::sql::SqlBackend;
-use stocklock_locks::{LockManager, ReleaseOutcome};
+use stocklock_locks::{LockManager, Nonce, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::servers::Backend;
 
@@ -42,4 +43,29 @@ async fn release_that_waits_for_a_burial_frees_the_lock(#[case] kind: Backend) {
     burial.commit().await;
     assert_matches!(release.await.unwrap(), ReleaseOutcome::Released { .. });
     assert_eq!((rig.left().await, rig.rows().await), (0, 1));
+}
+
+/// The lease ended before a repeated request arrived, and another client takes the lock over.
+#[rstest]
+#[case(Backend::Mysql)]
+#[case(Backend::Postgres)]
+#[tokio::test]
+async fn repeated_request_is_not_granted_by_an_old_row(#[case] kind: Backend) {
+    let rig = SqlRig::start(kind).await;
+    let mut contender = patient(&rig).contender(Request {
+        name: "sku".into(),
+        nonce: Nonce::random(),
+        lease: PATIENCE,
+        claim: Claim::Exclusive,
+    });
+    assert_matches!(contender.attempt().await.unwrap(), Attempt::Held(_));
+    rig.change("UPDATE distributed_lock SET expires_at = 1")
+        .await;
+    let take_over = "UPDATE distributed_lock SET nonce = 'other', token = token + 1,
+        expires_at = token + 60000000";
+    let other = rig.begin(take_over).await;
+    let repeated = tokio::spawn(async move { contender.attempt().await });
+    wait_until_blocked(&rig, 1).await;
+    other.commit().await;
+    assert_matches!(repeated.await.unwrap().unwrap(), Attempt::Busy { .. });
 }
