@@ -1,7 +1,7 @@
 //! The statements of MariaDB and MySQL.
 //!
-//! An acquisition is one message with two statements, so it takes one round trip. sqlx sends several
-//! statements only as text, so names and owners are written in hexadecimal.
+//! An acquisition is one message with several statements, so it takes one round trip. sqlx sends them
+//! only as text, so names and owners are written in hexadecimal.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, Session, hex, trus
 
 pub(super) const SCHEMA: &str = include_str!("schema/mysql.sql");
 
-/// The clock, which stands still during a statement. Waiting for a row makes it late, never early: a
-/// lock is not taken over too soon. sqlx sets the time zone of the session to UTC.
+/// The clock, which stands still during a statement. A statement that waits for a row uses the time
+/// before the wait. sqlx sets the time zone of the session to UTC.
 macro_rules! now {
     () => {
         "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
@@ -58,28 +58,39 @@ pub(super) async fn connect(
 
 #[async_trait]
 impl Session for MySqlConnection {
-    /// MySQL assigns the columns in this order, and each assignment sees the ones before it. So
-    /// `nonce` comes after those that compare it, and `expires_at` at the end.
+    /// The first statement locks the row, which it inserts if there is none. The clock is read after
+    /// that: a client that waited for a row to be deleted gets a later token than the holders of that
+    /// row.
+    ///
+    /// MySQL assigns the columns in this order, so `nonce` comes after `token`, which compares it.
     async fn acquire(&mut self, ask: &Ask) -> Result<Option<Row>> {
         let bytes = |text| format!("X'{}'", hex(text));
         let (name, nonce, owner) = (bytes(&ask.name), &ask.nonce, bytes(&ask.owner));
         let (lease, floor, now) = (ask.lease, ask.floor, now!());
-        let takes = format!("(nonce = '' OR expires_at <= {now}) AND LOCATE('{nonce}', gone) = 0");
         let message = format!(
-            "INSERT INTO distributed_lock (name, nonce, owner, token, expires_at)
-            VALUES ({name}, '{nonce}', _utf8mb4 {owner}, GREATEST({now}, {floor}), {now} + {lease})
-            ON DUPLICATE KEY UPDATE
-                token = IF({takes}, GREATEST(VALUES(token), token + 1), token),
-                owner = IF({takes}, VALUES(owner), owner),
-                nonce = IF({takes}, VALUES(nonce), nonce),
-                gone = IF(gone_until <= {now}, '', gone),
-                expires_at = IF(nonce = VALUES(nonce),
-                    GREATEST(expires_at, VALUES(expires_at)), expires_at);
+            "START TRANSACTION;
+            INSERT INTO distributed_lock (name, nonce, owner, token, expires_at)
+            VALUES ({name}, '', '', 0, 0) ON DUPLICATE KEY UPDATE token = token;
+            UPDATE distributed_lock SET
+                token = IF(nonce = '{nonce}', token, GREATEST({now}, {floor}, token + 1)),
+                nonce = '{nonce}',
+                owner = _utf8mb4 {owner},
+                expires_at = GREATEST(expires_at, {now} + {lease}),
+                gone = IF(gone_until <= {now}, '', gone)
+            WHERE name = {name} AND (nonce = '{nonce}' OR
+                (nonce = '' OR expires_at <= {now}) AND LOCATE('{nonce}', gone) = 0);
             SELECT nonce, token, expires_at - {now}, LOCATE('{nonce}', gone) > 0
-            FROM distributed_lock WHERE name = {name}"
+            FROM distributed_lock WHERE name = {name};
+            COMMIT"
         );
-        let rows = raw_sql(trusted(message)).fetch_all(self).await?;
-        rows.first().map(Row::from_row).transpose()
+        match raw_sql(trusted(message)).fetch_all(&mut *self).await {
+            Ok(rows) => rows.first().map(Row::from_row).transpose(),
+            Err(error) => {
+                // The transaction is still open, unless the server has ended it.
+                self.execute("ROLLBACK").await?;
+                Err(error)
+            }
+        }
     }
 
     /// MySQL cannot return the rows that it has changed. A nonce that holds its lock now held it

@@ -1,7 +1,8 @@
 //! What the back end asks of a connection. Each database implements it with its own statements.
 //!
-//! Every method is one or a few statements that commit by themselves, so nothing is left open if the
-//! connection is closed in between. All times come from the database's clock.
+//! Every method is one or a few statements that commit by themselves, or one message that ends with a
+//! commit, so nothing is left open if the connection is closed in between. All times come from the
+//! database's clock.
 
 use std::fmt::Write;
 

@@ -10,6 +10,7 @@ use stocklock_locks::{LockManager, Nonce, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::servers::Backend;
 
+use super::dead_holder;
 use crate::rig::sql::SqlRig;
 use crate::rig::{Rig, eventually, try_lock};
 
@@ -68,4 +69,22 @@ async fn repeated_request_is_not_granted_by_an_old_row(#[case] kind: Backend) {
     wait_until_blocked(&rig, 1).await;
     other.commit().await;
     assert_matches!(repeated.await.unwrap().unwrap(), Attempt::Busy { .. });
+}
+
+/// A request waits for the release of a row. A client that got the lock before it has a lower token.
+#[rstest]
+#[case(Backend::Mysql)]
+#[case(Backend::Postgres)]
+#[tokio::test]
+async fn token_is_later_than_the_wait_for_the_row(#[case] kind: Backend) {
+    let rig = SqlRig::start(kind).await;
+    let manager = LockManager::new(patient(&rig));
+    rig.change(dead_holder("sku", 1, 1)).await;
+    let release = rig.begin("DELETE FROM distributed_lock").await;
+    let acquired = tokio::spawn(manager.lock("sku").wait(PATIENCE).acquire());
+    wait_until_blocked(&rig, 1).await;
+    let waited = rig.clock().await;
+    release.commit().await;
+    let guard = acquired.await.unwrap().unwrap();
+    assert!(guard.token().get() > waited);
 }
