@@ -60,7 +60,6 @@ mod wakeups;
 
 use connections::{Connected, Connections, Database};
 use contender::SqlContender;
-use session::BURIED;
 use wakeups::WakeUps;
 
 /// The statements that create the tables on PostgreSQL, for a migration of yours.
@@ -69,6 +68,9 @@ pub const POSTGRES_TABLES: &str = postgres::SCHEMA;
 pub const MYSQL_TABLES: &str = mysql::SCHEMA;
 /// The statements that create the tables on SQLite.
 pub const SQLITE_TABLES: &str = sqlite::SCHEMA;
+
+/// How often a process that releases locks looks for rows without use.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
 /// The maximum length of the name of the owner in characters.
 const OWNER_MAX: usize = 255;
@@ -142,7 +144,7 @@ impl SqlBuilder {
             managers: Managers::default(),
             source,
             last_token: AtomicI64::new(0),
-            sweeps: Mutex::default(),
+            next_sweep: Mutex::default(),
             owner: self.owner,
             limits: self.connect_limit + self.response_limit,
             fallback: self.fallback,
@@ -163,7 +165,9 @@ struct Sql {
     source: SourceId,
     /// The greatest token that this client has seen.
     last_token: AtomicI64,
-    sweeps: Mutex<Sweeps>,
+    /// When to look for rows without use. No task waits for that time: a release compares it. `None`:
+    /// at once, because an earlier process may have left rows.
+    next_sweep: Mutex<Option<Instant>>,
     owner: String,
     limits: Duration,
     fallback: Duration,
@@ -239,52 +243,39 @@ impl Sql {
         self.connections.get(&self.source).await
     }
 
-    /// Removes rows that have no use, if there may be some.
-    async fn sweep(&self) -> Result<(), BackendError> {
-        if !self.sweeps().is_due() {
-            return Ok(());
-        }
-        let connected = self.connected().await?;
-        let sweep = self.connections.send(connected, |session| session.sweep());
-        sweep.await
-    }
-
-    /// A nonce was buried, so its row can be removed later.
-    fn sweep_later(&self) {
-        // The database may have buried it only just before it answered.
-        let later = Duration::from_micros(BURIED.unsigned_abs()) + self.limits;
-        self.sweeps().plan(Instant::now() + later);
-    }
-
-    fn sweeps(&self) -> MutexGuard<'_, Sweeps> {
-        self.sweeps.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// When rows without use may be left. No task waits for that time: a release compares it.
-#[derive(Debug, Default)]
-struct Sweeps {
-    /// Another process may have left something before the first one.
-    is_first_done: bool,
-    next: Option<Instant>,
-    last: Option<Instant>,
-}
-
-impl Sweeps {
-    fn plan(&mut self, at: Instant) {
-        self.next.get_or_insert(at);
-        self.last = Some(at);
-    }
-
-    /// Whether to sweep now. The next call returns false.
-    fn is_due(&mut self) -> bool {
+    /// Removes rows that have no use, in a task, if it is time: the next local waiter does not wait for
+    /// that. A sweep that failed is repeated at the next time.
+    fn sweep_if_due(self: &Arc<Self>) {
         let now = Instant::now();
-        let is_first = !std::mem::replace(&mut self.is_first_done, true);
-        let is_planned = self.next.take_if(|at| *at <= now).is_some();
-        if is_planned {
-            self.next = self.last.take_if(|at| *at > now);
+        let mut next = self.next_sweep();
+        if next.is_some_and(|at| now < at) {
+            return;
         }
-        is_first || is_planned
+        *next = Some(now + SWEEP_EVERY);
+        drop(next);
+        let sql = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(error) = sql.sweep().await {
+                tracing::debug!(%error, "rows of old locks could not be removed");
+            }
+        });
+    }
+
+    async fn sweep(&self) -> Result<(), BackendError> {
+        loop {
+            let connected = self.connected().await?;
+            let sweep = self.connections.send(connected, |session| session.sweep());
+            let may_have_left_more = sweep.await?;
+            if !may_have_left_more {
+                return Ok(());
+            }
+        }
+    }
+
+    fn next_sweep(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.next_sweep
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -345,11 +336,7 @@ impl Backend for SqlBackend {
             })
         });
         let released = released.await?;
-        if unclear {
-            self.0.sweep_later();
-        } else if let Err(error) = self.0.sweep().await {
-            tracing::debug!(%error, "rows of old locks could not be removed");
-        }
+        self.0.sweep_if_due();
         Ok(if released {
             Release::Released
         } else {

@@ -10,7 +10,7 @@ use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{ConnectOptions, Executor, MySql, MySqlConnection, QueryBuilder, Result};
 use sqlx::{FromRow, raw_sql};
 
-use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, Session, hex, trusted};
+use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, hex, trusted};
 
 pub(super) const SCHEMA: &str = include_str!("schema/mysql.sql");
 
@@ -156,16 +156,26 @@ impl Session for MySqlConnection {
         sqlx::query_scalar(READ).fetch_one(self).await
     }
 
-    async fn sweep(&mut self) -> Result<()> {
-        const SWEEP: &str = concat!(
-            "DELETE FROM distributed_lock WHERE (nonce = '' AND gone_until <= ",
-            now!(),
-            ") OR GREATEST(expires_at, gone_until) <= ",
-            now!(),
-            " - ? LIMIT 1000"
-        );
-        let sweep = sqlx::query(SWEEP).bind(ABANDONED);
-        sweep.execute(self).await.map(drop)
+    /// A deletion locks every row that it reads, so the rows are found without locks first.
+    async fn sweep(&mut self) -> Result<bool> {
+        let mut find = QueryBuilder::new("SELECT name FROM distributed_lock WHERE ");
+        push_useless(&mut find);
+        find.push(" LIMIT ").push_bind(SWEPT_MOST);
+        let find = find.build_query_scalar();
+        let found: Vec<Vec<u8>> = find.fetch_all(&mut *self).await?;
+        if found.is_empty() {
+            return Ok(false);
+        }
+        let is_full = found.len() == SWEPT_MOST as usize;
+        let mut remove = QueryBuilder::new("DELETE FROM distributed_lock WHERE name IN (");
+        let mut list = remove.separated(", ");
+        for name in found {
+            list.push_bind(name);
+        }
+        remove.push(") AND ");
+        push_useless(&mut remove);
+        remove.build().persistent(false).execute(self).await?;
+        Ok(is_full)
     }
 
     async fn ping(&mut self) -> Result<()> {
@@ -199,4 +209,16 @@ fn push_held(query: &mut QueryBuilder<MySql>, names: &[String], nonces: &[String
         list.push_bind(nonce.clone());
     }
     query.push(concat!(") AND expires_at > ", now!()));
+}
+
+/// Selects rows that have no use.
+fn push_useless(query: &mut QueryBuilder<MySql>) {
+    query.push(concat!(
+        "((nonce = '' AND gone_until <= ",
+        now!(),
+        ") OR GREATEST(expires_at, gone_until) <= ",
+        now!(),
+        " - "
+    ));
+    query.push_bind(ABANDONED).push(")");
 }

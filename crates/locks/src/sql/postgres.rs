@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor, FromRow, PgConnection, Result, raw_sql};
 
-use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, Session, hex, trusted};
+use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, hex, trusted};
 
 /// The channel on which the names of released locks are published, if a client waits for them.
 pub(super) const CHANNEL: &str = "distributed_lock";
@@ -88,14 +88,14 @@ SELECT EXISTS (SELECT FROM held),
 FROM buried"
 );
 
-/// Parameters: how long after its expiry the lock of a dead holder is removed.
+/// Parameters: how long after its expiry the lock of a dead holder is removed, how many rows at most.
 const SWEEP: &str = concat!(
     "WITH ",
     clock!(),
     " DELETE FROM distributed_lock WHERE name IN (
     SELECT name FROM distributed_lock, clock
     WHERE (nonce = '' AND gone_until <= now) OR greatest(expires_at, gone_until) <= now - $1
-    LIMIT 1000 FOR UPDATE OF distributed_lock SKIP LOCKED)"
+    LIMIT $2 FOR UPDATE OF distributed_lock SKIP LOCKED)"
 );
 
 /// Connects, and bounds what a statement may take: the server ends one that has lost its client.
@@ -202,9 +202,12 @@ impl Session for PgConnection {
         sqlx::query_scalar(READ).fetch_one(self).await
     }
 
-    async fn sweep(&mut self) -> Result<()> {
-        let sweep = sqlx::query(SWEEP).bind(ABANDONED);
-        sweep.execute(self).await.map(drop)
+    async fn sweep(&mut self) -> Result<bool> {
+        let sweep = sqlx::query(SWEEP)
+            .bind(ABANDONED)
+            .bind(i64::from(SWEPT_MOST));
+        let swept = sweep.execute(self).await?.rows_affected();
+        Ok(swept == u64::from(SWEPT_MOST))
     }
 
     async fn ping(&mut self) -> Result<()> {

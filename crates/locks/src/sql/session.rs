@@ -40,8 +40,8 @@ pub(super) trait Session: Send {
     async fn source(&mut self, candidate: &str) -> Result<String>;
 
     /// Removes rows that have no use: free ones whose buried nonces are old, and locks of dead
-    /// holders that expired ten minutes ago. At most a thousand.
-    async fn sweep(&mut self) -> Result<()>;
+    /// holders that expired ten minutes ago. Returns whether there may be more.
+    async fn sweep(&mut self) -> Result<bool>;
 
     /// Checks that the database answers and has the tables.
     async fn ping(&mut self) -> Result<()>;
@@ -85,6 +85,9 @@ pub(super) fn hex(text: &str) -> String {
     }
     digits
 }
+
+/// How many rows one sweep removes at most.
+pub(super) const SWEPT_MOST: u32 = 1_000;
 
 /// A statement that was built from constants, numbers, and hexadecimal digits.
 #[expect(
