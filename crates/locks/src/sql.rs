@@ -58,7 +58,7 @@ mod session;
 mod sqlite;
 mod wakeups;
 
-use connections::{Connected, Connections, Database};
+use connections::{Connected, Connections, Database, Use};
 use contender::SqlContender;
 use wakeups::WakeUps;
 
@@ -95,8 +95,9 @@ impl SqlBuilder {
         self
     }
 
-    /// Sets the maximum number of connections, at least one. PostgreSQL needs one more while a task
-    /// waits. Default: 4; SQLite: 1.
+    /// Sets the maximum number of connections, at least one. If there are several, acquisitions leave
+    /// one to renewals and releases. PostgreSQL needs one more from the first time that a task waits.
+    /// Default: 5; SQLite: 1.
     pub fn connections(mut self, most: usize) -> Self {
         self.connections = most.max(1);
         self
@@ -146,7 +147,8 @@ impl SqlBuilder {
             last_token: AtomicI64::new(0),
             next_sweep: Mutex::default(),
             owner: self.owner,
-            limits: self.connect_limit + self.response_limit,
+            // Waiting for a connection, opening it, and the answer.
+            limits: self.response_limit + self.connect_limit + self.response_limit,
             fallback: self.fallback,
         })))
     }
@@ -189,7 +191,7 @@ impl SqlBackend {
         let database = database(url);
         let connections = match &database {
             Ok(Database::Sqlite(_)) => 1,
-            _ => 4,
+            _ => 5,
         };
         SqlBuilder {
             database,
@@ -239,8 +241,8 @@ fn database(url: &str) -> Result<Database, BackendError> {
 
 impl Sql {
     /// A connection to a database that has the tables.
-    async fn connected(&self) -> Result<Connected, BackendError> {
-        self.connections.get(&self.source).await
+    async fn connected(&self, what_for: Use) -> Result<Connected, BackendError> {
+        self.connections.get(&self.source, what_for).await
     }
 
     /// Removes rows that have no use, in a task, if it is time: the next local waiter does not wait for
@@ -263,7 +265,7 @@ impl Sql {
 
     async fn sweep(&self) -> Result<(), BackendError> {
         loop {
-            let connected = self.connected().await?;
+            let connected = self.connected(Use::MayQueue).await?;
             let sweep = self.connections.send(connected, |session| session.sweep());
             let may_have_left_more = sweep.await?;
             if !may_have_left_more {
@@ -306,7 +308,7 @@ impl Backend for SqlBackend {
         }
         let mut held = HashSet::new();
         for (lease, (names, nonces)) in by_lease {
-            let connected = self.0.connected().await?;
+            let connected = self.0.connected(Use::Urgent).await?;
             let renewed = self.0.connections.send(connected, move |session| {
                 Box::pin(async move { session.renew(&names, &nonces, lease).await })
             });
@@ -325,7 +327,7 @@ impl Backend for SqlBackend {
     async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
         let (name, nonce) = (escaped(&request.name), request.nonce.to_string());
         let unclear = request.unclear;
-        let connected = self.0.connected().await?;
+        let connected = self.0.connected(Use::Urgent).await?;
         let released = self.0.connections.send(connected, move |session| {
             Box::pin(async move {
                 if unclear {
@@ -346,7 +348,7 @@ impl Backend for SqlBackend {
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
         let name = escaped(name);
-        let connected = self.0.connected().await?;
+        let connected = self.0.connected(Use::Urgent).await?;
         let holder = self.0.connections.send(connected, move |session| {
             Box::pin(async move { session.holder(&name).await })
         });
@@ -355,7 +357,7 @@ impl Backend for SqlBackend {
     }
 
     async fn ping(&self) -> Result<(), BackendError> {
-        let connected = self.0.connected().await?;
+        let connected = self.0.connected(Use::Urgent).await?;
         let ping = self.0.connections.send(connected, |session| session.ping());
         ping.await
     }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use rstest::rstest;
 use stocklock_locks::backend::{Attempt, Backend as _, Claim, Request};
 use stocklock_locks::sql::SqlBackend;
@@ -87,4 +88,35 @@ async fn token_is_later_than_the_wait_for_the_row(#[case] kind: Backend) {
     release.commit().await;
     let guard = acquired.await.unwrap().unwrap();
     assert!(guard.token().get() > waited);
+}
+
+/// Acquisitions of other locks wait for the database. The connections are not all theirs.
+#[rstest]
+#[case(Backend::Mysql)]
+#[case(Backend::Postgres)]
+#[tokio::test]
+async fn release_does_not_wait_behind_acquisitions(#[case] kind: Backend) {
+    let rig = SqlRig::start(kind).await;
+    let manager = LockManager::new(patient(&rig));
+    let guard = try_lock(&manager, "held").await.unwrap();
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    for name in names {
+        rig.change(dead_holder(name, 1, 1)).await;
+    }
+    let others = "UPDATE distributed_lock SET token = 2 WHERE name <> 'held'";
+    let others = rig.begin(others).await;
+    let lock = |name| tokio::spawn(manager.lock(name).wait(PATIENCE).acquire());
+    let waiting = names.map(lock);
+    // All connections but one.
+    wait_until_blocked(&rig, 4).await;
+    assert_matches!(guard.release().await, ReleaseOutcome::Released { .. });
+    assert_eq!(rig.blocked().await, 4);
+    others.commit().await;
+    let guards = join_all(waiting).await;
+    join_all(
+        guards
+            .into_iter()
+            .map(|guard| guard.unwrap().unwrap().release()),
+    )
+    .await;
 }
