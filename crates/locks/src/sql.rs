@@ -7,19 +7,25 @@
 //! lock, and only the token in the guarded write detects it. *Use when* the data is in that database,
 //! and no other server shall be needed.
 //!
-//! A lock is one row, which exists while the lock is held. One statement acquires it: it inserts the
-//! row, or takes over a row whose lease has expired. A release removes only its own row. Readable for
-//! operators: `SELECT name, owner, nonce, token, expires_at FROM distributed_lock`.
+//! A lock is one row, which exists while the lock is held. One message acquires it: it inserts a free
+//! row if there is none, and then takes the row if it is free or its lease has expired. A release
+//! removes only its own row. Readable for operators:
+//! `SELECT name, owner, nonce, token, expires_at FROM distributed_lock`.
+//!
+//! Two kinds of rows are not removed by a release: rows with buried nonces (see below), for a minute,
+//! and rows of dead holders, for ten minutes after the end of their lease. A process that releases locks
+//! looks for such rows at its first release and then every ten seconds.
 //!
 //! **Tokens** are the time of the acquisition in µs, or more: greater than the last token in the row
-//! of an expired lock, and than each token that this client has seen. On SQLite, whose clock counts in
-//! ms, the greatest token is stored. On the other databases a token may be lower than an earlier one
-//! if the lock was released in between, another client acquires it, and the database's clock went back
-//! by more than the time since then. The holder's writes are then refused until the clock has caught
-//! up.
+//! of an expired lock, and than each token that this client has seen. The clock is read when the row
+//! exists, so a later holder gets a later time. On SQLite, whose clock counts in ms, the greatest token
+//! is stored. On the other databases a token may be lower than an earlier one if the lock was released
+//! in between, another client acquires it, and the database's clock went back by more than the time
+//! since then. The holder's writes are then refused until the clock has caught up.
 //!
 //! **Waiting**: PostgreSQL sends a notification (`LISTEN`, `NOTIFY`), but only if a client waits:
-//! notifications serialise the commits of a database. On the other databases waiters poll, 2 ms to 20 ms
+//! notifications serialise the commits of a database. The connection that listens stays open until the
+//! last manager is shut down. On the other databases waiters poll, 2 ms to 20 ms
 //! apart. A connection pooler must keep sessions (PgBouncer: `pool_mode = session`).
 //!
 //! **Late requests**: if a request to acquire a lock was not answered, its release buries the nonce in
