@@ -164,14 +164,14 @@ impl SqlRig {
         SqlBackend::builder(self.url())
     }
 
-    /// The bytes of a message that contains this text as a parameter.
+    /// The bytes of a request for this lock: it contains the name in hexadecimal.
     pub(crate) fn on_the_wire(&self, text: &str) -> Vec<u8> {
         match self.kind {
-            Backend::Mysql => {
+            Backend::Mysql | Backend::Postgres => {
                 let digits = text.bytes().map(|byte| format!("{byte:02X}"));
                 digits.collect::<String>().into_bytes()
             }
-            Backend::Postgres | Backend::Sqlite => text.into(),
+            Backend::Sqlite => text.into(),
         }
     }
 
