@@ -70,6 +70,9 @@ local function finish()
 end
 ";
 
+/// Before [`COMMON`], which removes expired holders from the state that only `finish` stores.
+const IGNORE_IF_RELEASED: &str = "if redis.call('EXISTS', KEYS[4]) == 1 then return {-1} end";
+
 fn script(code: &str) -> Script {
     Script::new(format!("{COMMON}{code}"))
 }
@@ -80,9 +83,7 @@ fn script(code: &str) -> Script {
 ///
 /// The answer is that of a racing lock. `{0, remaining ms}` means that the nonce is in the queue.
 pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    script(
-        r"
-if redis.call('EXISTS', KEYS[4]) == 1 then return {-1} end
+    let code = r"
 local lease, take, limit, patience = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local token
 local expiry = redis.call('ZSCORE', holders, nonce)
@@ -127,8 +128,8 @@ if not id or (ARGV[6] == '1' and id ~= ARGV[5]) then
 end
 if id == ARGV[5] then return {1, token} end
 return {1, token, id}
-",
-    )
+";
+    Script::new(format!("{IGNORE_IF_RELEASED}{COMMON}{code}"))
 });
 
 /// `KEYS`: holders, waiters, claims, tombstone. `ARGV`: lifetime of the tombstone in ms, 1 if an acquire

@@ -155,6 +155,7 @@ permit_contract!(
     MemoryRig::start,
     tokio::test(start_paused = true),
     late_claim_takes_nothing,
+    late_claim_keeps_expired_permits_free,
     claim_with_lost_answer_has_one_holder
 );
 permit_contract!(
@@ -162,5 +163,6 @@ permit_contract!(
     RedisRig::start,
     tokio::test,
     late_claim_takes_nothing,
+    late_claim_keeps_expired_permits_free,
     claim_with_lost_answer_has_one_holder
 );

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use stocklock_locks::backend::{Attempt, Backend as _, Claim, Request};
+use stocklock_locks::clock::Clock as _;
 use stocklock_locks::{LockError, LockManager, LostReason, Nonce};
 use stocklock_testkit::assert_matches;
 
@@ -296,6 +297,35 @@ pub(super) async fn late_claim_takes_nothing(rig: &impl Faults) {
     };
     backend.contender(request).attempt().await.unwrap_err();
     assert_eq!(rig.left().await, 0);
+}
+
+/// After a holder has expired, the first request is a late one, which takes nothing.
+pub(super) async fn late_claim_keeps_expired_permits_free(rig: &impl Faults) {
+    let (backend, late) = (rig.backend(), Nonce::random());
+    let claim = Claim::Permits { take: 5, of: 10 };
+    let contender = |nonce| {
+        backend.contender(Request {
+            name: "slots".into(),
+            nonce,
+            lease: rig.lease(),
+            claim,
+        })
+    };
+    let kept = rig.manager().permits("slots", 5, 10).acquire().await;
+    let kept = kept.unwrap();
+    let mut request = released("slots", late);
+    request.claim = claim;
+    backend.release(&request).await.unwrap();
+    contender(Nonce::random()).attempt().await.unwrap();
+    // That holder has no manager, which would renew its lease.
+    let expired = rig.now() + rig.lease() + rig.moment();
+    rig.clock().sleep_until(expired).await;
+    contender(late).attempt().await.unwrap_err();
+    let free = rig.manager().permits("slots", 5, 10).try_acquire().await;
+    let free = free.unwrap().expect("five permits are free");
+    for guard in [kept, free] {
+        guard.release().await;
+    }
 }
 
 pub(super) async fn claim_with_lost_answer_has_one_holder(rig: &impl Faults) {
