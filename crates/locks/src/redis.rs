@@ -282,11 +282,22 @@ impl Backend for RedisBackend {
     async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
         let is_exclusive = |renewal: &&Renewal| renewal.claim == Claim::Exclusive;
         let (exclusive, permits): (Vec<_>, Vec<_>) = renewals.iter().partition(is_exclusive);
-        let (exclusive, permits) = tokio::try_join!(
+        let (exclusive, permits) = tokio::join!(
             self.0.renew_locks(&exclusive),
             self.0.renew_permits(&permits),
-        )?;
-        let (mut exclusive, mut permits) = (exclusive.into_iter(), permits.into_iter());
+        );
+        let mut failure = None;
+        let mut known = |answer: Result<Vec<bool>, _>| {
+            let answer = answer.map_err(|error| failure = Some(error));
+            answer.unwrap_or_default().into_iter()
+        };
+        let (mut exclusive, mut permits) = (known(exclusive), known(permits));
+        if let Some(error) = failure {
+            if exclusive.len() + permits.len() == 0 {
+                return Err(error);
+            }
+            tracing::debug!(%error, "some of the locks were not renewed");
+        }
         let renewed = |renewal: &Renewal| {
             let held = if is_exclusive(&renewal) {
                 exclusive.next()

@@ -160,11 +160,12 @@ for i = 1, #KEYS / 2 do
   local holders, nonce, lease = KEYS[2 * i - 1], ARGV[2 * i], tonumber(ARGV[2 * i + 1])
   local expiry = tonumber(redis.call('ZSCORE', holders, nonce) or 0)
   if expiry > now then
-    if expiry < now + lease then redis.call('ZADD', holders, now + lease, nonce) end
     local keep = math.max(tonumber(ARGV[1]), lease)
+    -- First and always: if its memory is full, Redis refuses ZADD as the first write of a script.
     for _, key in ipairs({holders, KEYS[2 * i]}) do
-      if redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end
+      redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), keep))
     end
+    if expiry < now + lease then redis.call('ZADD', holders, now + lease, nonce) end
     renewed[i] = 1
   else
     renewed[i] = 0
