@@ -103,6 +103,8 @@ enum End {
     Busy,
     /// The wait limit passed without an answer from the server, or the error is permanent.
     Unavailable(BackendError),
+    /// There are fewer permits now than the acquisition wants.
+    TooFewPermits { of: u32 },
     /// The caller dropped its future, or the manager was shut down.
     Abandoned,
 }
@@ -123,6 +125,11 @@ impl Acquisition {
                 let request = format!("acquire {:?}", self.options.name);
                 let error = error.with_request(self.inner.backend.properties().name, request);
                 (LockError::Unavailable(error), NotAcquired::Unavailable)
+            }
+            End::TooFewPermits { of } => {
+                let take = self.options.claim.take();
+                let error = LockError::InvalidPermits { take, of };
+                (error, NotAcquired::TooFewPermits)
             }
             End::Abandoned if self.inner.closed.is_cancelled() => {
                 (LockError::Shutdown, NotAcquired::Shutdown)
@@ -278,6 +285,7 @@ impl Acquisition {
                     self.contended = true;
                     self.wait(contender, ask_again).await?
                 }
+                Ok(Attempt::TooFewPermits { of }) => return Err(End::TooFewPermits { of }),
                 Err(error) => Some(error),
             };
             last_failure = match failure {
@@ -372,7 +380,7 @@ impl Acquisition {
         let outcome = match answer {
             Ok(Attempt::Held(_)) => AttemptOutcome::Held,
             Ok(Attempt::Busy { .. }) => AttemptOutcome::Busy,
-            Err(_) => AttemptOutcome::Failed,
+            Ok(Attempt::TooFewPermits { .. }) | Err(_) => AttemptOutcome::Failed,
         };
         let hooks = &self.inner.hooks;
         hooks.report(|hooks| hooks.attempted(self.options.label, outcome));

@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::error::BackendError;
 use crate::managers::Managers;
 use crate::nonce::Nonce;
-use crate::shares::Wanted;
+use crate::shares::{Denied, Wanted};
 use crate::source::SourceId;
 use crate::topics::Listener;
 
@@ -272,7 +272,10 @@ impl Contender for MemoryContender {
                 return None;
             }
             let acquired = match claim {
-                Claim::Exclusive => server.table.acquire(now, &name, nonce, lease),
+                Claim::Exclusive => {
+                    let acquired = server.table.acquire(now, &name, nonce, lease);
+                    acquired.map_err(Denied::Busy)
+                }
                 Claim::Permits { take, of } => {
                     let wanted = Wanted {
                         nonce,
@@ -298,9 +301,7 @@ impl Contender for MemoryContender {
                 source: source.saw(&id),
                 lease,
             }),
-            Err(remaining) => Attempt::Busy {
-                ask_again: Some(remaining.min(self.client.fallback)),
-            },
+            Err(denied) => denied.attempt(self.client.fallback),
         })
     }
 

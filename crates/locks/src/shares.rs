@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::backend::{Release, Renewal, Renewed};
+use crate::backend::{Attempt, Release, Renewal, Renewed};
 use crate::clock::Moment;
 use crate::error::LostReason;
 use crate::nonce::Nonce;
@@ -62,23 +62,40 @@ pub(crate) struct Wanted {
     pub(crate) patience: Duration,
 }
 
+/// Why permits were not granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// A holder or waiter ahead may have expired after this time.
+    Busy(Duration),
+    /// Fewer permits are left than a queued request wants. It has left the queue.
+    TooFewPermits { of: u32 },
+}
+
+impl Denied {
+    /// The answer to the attempt. The client asks again at the latest after `fallback`.
+    pub(crate) fn attempt(self, fallback: Duration) -> Attempt {
+        match self {
+            Self::Busy(remaining) => Attempt::Busy {
+                ask_again: Some(remaining.min(fallback)),
+            },
+            Self::TooFewPermits { of } => Attempt::TooFewPermits { of },
+        }
+    }
+}
+
 impl Shares {
-    /// Acquires permits and returns the token. If there are too few, or other clients are ahead,
-    /// queues the request, and returns the time until a holder or waiter ahead may have expired.
-    pub(crate) fn acquire(
-        &self,
-        now: Moment,
-        name: &str,
-        wanted: Wanted,
-    ) -> Result<Token, Duration> {
+    /// Acquires permits and returns the token. If too many are in use, or other clients are ahead,
+    /// queues the request.
+    pub(crate) fn acquire(&self, now: Moment, name: &str, wanted: Wanted) -> Result<Token, Denied> {
         let mut rows = self.rows();
         let next_token = Token::new(rows.last_token + 1);
         let lock = rows.locks.entry(name.to_owned()).or_default();
-        lock.expire(now);
+        lock.holders.retain(|holder| holder.expires_at > now);
         // A repeated request does not bring an old limit back.
         if !lock.knows(wanted.nonce) {
             lock.of = wanted.of;
         }
+        lock.expire(now);
         let acquired = lock.acquire(now, wanted, next_token);
         self.wake(lock);
         if acquired == Ok(next_token) {
@@ -170,7 +187,7 @@ impl Shares {
 
     /// Wakes the first waiter if there are enough permits for it.
     fn wake(&self, lock: &Lock) {
-        if let Some(first) = lock.queue.front()
+        if let Some(first) = lock.first()
             && lock.has(first.take)
         {
             self.turns.publish(&first.nonce.to_string());
@@ -183,7 +200,7 @@ impl Shares {
 }
 
 impl Lock {
-    fn acquire(&mut self, now: Moment, wanted: Wanted, token: Token) -> Result<Token, Duration> {
+    fn acquire(&mut self, now: Moment, wanted: Wanted, token: Token) -> Result<Token, Denied> {
         let Wanted { nonce, take, .. } = wanted;
         let expires_at = now + wanted.lease;
         let mut holders = self.holders.iter_mut();
@@ -191,9 +208,14 @@ impl Lock {
             holder.expires_at = holder.expires_at.max(expires_at);
             return Ok(holder.token);
         }
-        let is_first = self.queue.front().is_none_or(|first| first.nonce == nonce);
+        let of = self.of;
+        if take > of {
+            self.queue.retain(|waiter| waiter.nonce != nonce);
+            return Err(Denied::TooFewPermits { of });
+        }
+        let is_first = self.first().is_none_or(|first| first.nonce == nonce);
         if is_first && self.has(take) {
-            self.queue.pop_front();
+            self.queue.retain(|waiter| waiter.nonce != nonce);
             self.holders.push(Holder {
                 nonce,
                 take,
@@ -212,9 +234,15 @@ impl Lock {
             }),
         }
         let holders = self.holders.iter().map(|holder| holder.expires_at);
-        let first = self.queue.iter().take(1).map(|waiter| waiter.alive_until);
+        let first = self.first().into_iter().map(|waiter| waiter.alive_until);
         let earliest = holders.chain(first).min().unwrap_or(alive_until);
-        Err(earliest.since(now))
+        Err(Denied::Busy(earliest.since(now)))
+    }
+
+    /// The first waiter whose claim can be granted. Those that want more permits than there are now stay
+    /// in the queue until their next request, which is refused.
+    fn first(&self) -> Option<&Waiter> {
+        self.queue.iter().find(|waiter| waiter.take <= self.of)
     }
 
     fn knows(&self, nonce: Nonce) -> bool {
@@ -232,16 +260,16 @@ impl Lock {
         used + u64::from(take) <= u64::from(self.of)
     }
 
-    /// Removes expired holders, and expired waiters at the head of the queue. Those behind the head
-    /// cost no time before they are first.
+    /// Removes expired holders, and expired waiters up to the first one. Those behind it cost no time
+    /// before they are first.
     fn expire(&mut self, now: Moment) {
         self.holders.retain(|holder| holder.expires_at > now);
-        while self
-            .queue
-            .front()
-            .is_some_and(|first| first.alive_until <= now)
-        {
-            self.queue.pop_front();
-        }
+        let (of, mut is_ahead) = (self.of, true);
+        self.queue.retain(|waiter| {
+            let is_alive = waiter.alive_until > now;
+            let stays = !is_ahead || is_alive;
+            is_ahead &= !(is_alive && waiter.take <= of);
+            stays
+        });
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use stocklock_locks::backend::{Attempt, Backend as _, Claim, Request};
 use stocklock_locks::clock::Clock as _;
-use stocklock_locks::{LockError, LockManager, LostReason, Nonce};
+use stocklock_locks::{LockError, LockManager, LostReason, ManagerBuilder, Nonce};
 use stocklock_testkit::assert_matches;
 
 use super::cancel::cut_after;
@@ -216,6 +216,38 @@ pub(super) async fn raised_limit_admits_waiters(rig: &impl Rig) {
     for guard in [first, second, third] {
         guard.release().await;
     }
+}
+
+/// A request waits for all permits when their number becomes smaller. It keeps no others from theirs.
+pub(super) async fn waiter_for_too_many_permits_is_refused(rig: &impl Rig) {
+    let counts = Counts::default();
+    let builders = [(); 4].map(|()| rig.builder().hooks(counts.clone()));
+    let managers = builders.map(ManagerBuilder::build);
+    let permits = |number: usize, take, of| managers[number].permits("slots", take, of);
+    let first = permits(0, 1, 10).acquire().await.unwrap();
+    let long = Duration::from_mins(1);
+    let large = tokio::spawn(permits(1, 10, 10).wait(long).acquire());
+    // After it has subscribed, it asks again at once, and then after the fallback.
+    let waits = async || rig.left().await == 2 && counts.attempts() == 3;
+    eventually("it waits", rig.moment(), waits).await;
+    let begin = rig.now();
+    let second = permits(2, 4, 5).acquire().await.unwrap();
+    let third = tokio::spawn(permits(3, 2, 5).wait(long).acquire());
+    assert!(rig.now().since(begin) < rig.moment());
+    let refused = large.await.unwrap().unwrap_err();
+    assert_matches!(refused, LockError::InvalidPermits { take: 10, of: 5 });
+    assert!(rig.now().since(begin) < PATIENCE + rig.moment());
+    let third_waits = async || rig.left().await == 3;
+    eventually("the third one waits", rig.moment(), third_waits).await;
+    let begin = rig.now();
+    second.release().await;
+    let third = third.await.unwrap().unwrap();
+    assert!(rig.now().since(begin) < rig.moment());
+    // A larger number lets the same request through.
+    first.release().await;
+    third.release().await;
+    permits(1, 10, 10).acquire().await.unwrap().release().await;
+    wait_until_nothing_is_left(rig, rig.moment()).await;
 }
 
 pub(super) async fn downgraded_writer_admits_readers(rig: &impl Rig) {
