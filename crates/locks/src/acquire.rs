@@ -190,9 +190,11 @@ impl Acquisition {
             Entered::Waiter(waiter) => waiter,
         };
         self.contended = true;
+        // First the cancellation: after the end of the manager's runtime, its timers panic.
         tokio::select! {
-            turn = waiter.turn() => Ok(turn),
+            biased;
             () = self.abandoned.cancelled() => Err(End::Abandoned),
+            turn = waiter.turn() => Ok(turn),
             () = self.inner.clock.sleep_until(self.wait_limit()) => {
                 // The task ahead may be waiting for a dead server, not for the lock. It often reaches its
                 // limit at the same time, so let it report that first.
@@ -249,6 +251,7 @@ impl Acquisition {
         self.release(request, turn, Some(done));
         let now = self.inner.clock.now();
         tokio::select! {
+            biased;
             _ = is_done => {}
             () = self.inner.clock.sleep_until(now + CLEANUP_LIMIT) => {}
         }
@@ -325,6 +328,7 @@ impl Acquisition {
         }
         tracing::debug!(lock = %self.options.name, %error, "an attempt to acquire a lock failed");
         tokio::select! {
+            biased;
             () = self.abandoned.cancelled() => Err(End::Abandoned),
             () = self.inner.clock.sleep_until(again) => Ok(error),
         }

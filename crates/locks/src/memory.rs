@@ -132,6 +132,7 @@ impl MemoryBackend {
         });
         let clock = &self.server.clock;
         tokio::select! {
+            biased;
             answer = receiver => {
                 answer.map_err(|_| BackendError::transient("the connection was lost"))
             }
