@@ -15,6 +15,7 @@ use crate::rig::{Rig, RigExt, released};
 
 mod permits;
 mod refusals;
+mod sentinel;
 mod wakeups;
 
 async fn run<T: redis::FromRedisValue>(to: &mut MultiplexedConnection, command: &str) -> T {
