@@ -7,11 +7,11 @@
 //! token in the guarded write detects it. *Use when* Redis is available and the guarded resource
 //! checks tokens.
 //!
-//! The URL must lead to one server, directly or through a proxy. Scripts renew many locks at once,
-//! which Redis Cluster would refuse. Sentinel is not supported. If a server refuses writes, the
-//! request is repeated. If it is a replica, the request is repeated over a new connection, so a DNS
-//! name or proxy that follows the master is enough. A failover loses the locks that the new master
-//! had not received.
+//! The URL must lead to one server, directly, through a proxy, or with the help of Redis Sentinel. Scripts
+//! renew many locks at once, which Redis Cluster would refuse. If a server refuses writes, the request is
+//! repeated. If it is a replica, the request is repeated over a new connection, so Sentinel, a DNS name or
+//! a proxy that follows the master is enough. A failover loses the locks that the new master had not
+//! received.
 //!
 //! Keys, with the prefix `P`:
 //! - `P{name}`: the lock. The braces are part of the key.
