@@ -202,7 +202,8 @@ impl Backend for MemoryBackend {
             if unclear || outcome == Release::NotHeld {
                 server.add_tombstone(nonce);
             }
-            if outcome == Release::Released && !server.lose_wake_up() {
+            let is_freed = claim == Claim::Exclusive && outcome == Release::Released;
+            if is_freed && !server.lose_wake_up() {
                 server.table.freed.publish(&name);
             }
             outcome

@@ -4,6 +4,7 @@
 //! It follows the Redis scripts for permits step by step, so tests on the model also apply to them.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ pub(crate) struct Shares {
     rows: Mutex<Rows>,
     /// One topic per waiter.
     pub(crate) turns: Topics,
+    /// How many of the next wake-ups are lost.
+    lost_wake_ups: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -177,6 +180,11 @@ impl Shares {
         self.rows().locks.clear();
     }
 
+    /// Loses the next `times` wake-ups.
+    pub(crate) fn lose_wake_ups(&self, times: u32) {
+        self.lost_wake_ups.store(times, Ordering::SeqCst);
+    }
+
     /// Returns the number of holders and waiters.
     pub(crate) fn len(&self, now: Moment) -> usize {
         let mut rows = self.rows();
@@ -189,9 +197,17 @@ impl Shares {
     fn wake(&self, lock: &Lock) {
         if let Some(first) = lock.first()
             && lock.has(first.take)
+            && !self.loses_wake_up()
         {
             self.turns.publish(&first.nonce.to_string());
         }
+    }
+
+    fn loses_wake_up(&self) -> bool {
+        let lost = &self.lost_wake_ups;
+        let one_less = |times: u32| times.checked_sub(1);
+        lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less)
+            .is_ok()
     }
 
     fn rows(&self) -> MutexGuard<'_, Rows> {
