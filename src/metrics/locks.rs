@@ -61,6 +61,7 @@ impl LockHooks for LockMetrics {
         let outcome = match why {
             NotAcquired::WaitLimit => "wait-limit",
             NotAcquired::Unavailable => "unavailable",
+            NotAcquired::TooFewPermits => "too-few-permits",
             NotAcquired::Abandoned => "abandoned",
             NotAcquired::Shutdown => "shutdown",
         };

@@ -56,6 +56,7 @@ mod rolled_back;
 mod sentinel;
 mod set_aside;
 mod shared_journal;
+mod silent_sentinel;
 mod store_refusals;
 mod two_consumers;
 mod unresponsive;

@@ -1,5 +1,6 @@
 //! Holds a lock on a real server for some seconds. Start it in two terminals to see one wait:
 //! `cargo run -p stocklock-locks --example hold -- redis://127.0.0.1/ sku:42 10`
+//! With the environment variable `PERMITS=2/3`, it holds two of three permits.
 //! The URL of a ZooKeeper server is `zookeeper://127.0.0.1:2181/`. The URL of a database is that of
 //! `sql::SqlBackend`; the example creates the tables.
 //!
@@ -37,7 +38,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
         LockManager::new(backend)
     };
     println!("waiting");
-    let lock = locks.lock(name).lease(LEASE).wait(Duration::from_mins(1));
+    let lock = match std::env::var("PERMITS") {
+        Ok(permits) => {
+            let (take, of) = permits.split_once('/').ok_or("PERMITS has no `/`")?;
+            locks.permits(name, take.parse()?, of.parse()?)
+        }
+        Err(_) => locks.lock(name),
+    };
+    let lock = lock.lease(LEASE).wait(Duration::from_mins(1));
     let guard = lock.acquire().await?;
     println!("held {}", guard.token());
     tokio::select! {

@@ -103,6 +103,8 @@ enum End {
     Busy,
     /// The wait limit passed without an answer from the server, or the error is permanent.
     Unavailable(BackendError),
+    /// There are fewer permits now than the acquisition wants.
+    TooFewPermits { of: u32 },
     /// The caller dropped its future, or the manager was shut down.
     Abandoned,
 }
@@ -123,6 +125,11 @@ impl Acquisition {
                 let request = format!("acquire {:?}", self.options.name);
                 let error = error.with_request(self.inner.backend.properties().name, request);
                 (LockError::Unavailable(error), NotAcquired::Unavailable)
+            }
+            End::TooFewPermits { of } => {
+                let take = self.options.claim.take();
+                let error = LockError::InvalidPermits { take, of };
+                (error, NotAcquired::TooFewPermits)
             }
             End::Abandoned if self.inner.closed.is_cancelled() => {
                 (LockError::Shutdown, NotAcquired::Shutdown)
@@ -183,9 +190,11 @@ impl Acquisition {
             Entered::Waiter(waiter) => waiter,
         };
         self.contended = true;
+        // First the cancellation: after the end of the manager's runtime, its timers panic.
         tokio::select! {
-            turn = waiter.turn() => Ok(turn),
+            biased;
             () = self.abandoned.cancelled() => Err(End::Abandoned),
+            turn = waiter.turn() => Ok(turn),
             () = self.inner.clock.sleep_until(self.wait_limit()) => {
                 // The task ahead may be waiting for a dead server, not for the lock. It often reaches its
                 // limit at the same time, so let it report that first.
@@ -242,6 +251,7 @@ impl Acquisition {
         self.release(request, turn, Some(done));
         let now = self.inner.clock.now();
         tokio::select! {
+            biased;
             _ = is_done => {}
             () = self.inner.clock.sleep_until(now + CLEANUP_LIMIT) => {}
         }
@@ -278,6 +288,7 @@ impl Acquisition {
                     self.contended = true;
                     self.wait(contender, ask_again).await?
                 }
+                Ok(Attempt::TooFewPermits { of }) => return Err(End::TooFewPermits { of }),
                 Err(error) => Some(error),
             };
             last_failure = match failure {
@@ -317,6 +328,7 @@ impl Acquisition {
         }
         tracing::debug!(lock = %self.options.name, %error, "an attempt to acquire a lock failed");
         tokio::select! {
+            biased;
             () = self.abandoned.cancelled() => Err(End::Abandoned),
             () = self.inner.clock.sleep_until(again) => Ok(error),
         }
@@ -372,7 +384,7 @@ impl Acquisition {
         let outcome = match answer {
             Ok(Attempt::Held(_)) => AttemptOutcome::Held,
             Ok(Attempt::Busy { .. }) => AttemptOutcome::Busy,
-            Err(_) => AttemptOutcome::Failed,
+            Ok(Attempt::TooFewPermits { .. }) | Err(_) => AttemptOutcome::Failed,
         };
         let hooks = &self.inner.hooks;
         hooks.report(|hooks| hooks.attempted(self.options.label, outcome));

@@ -153,6 +153,14 @@ impl Claim {
         take: Self::SHARES,
         of: Self::SHARES,
     };
+
+    /// How many permits the holder has.
+    pub(crate) fn take(self) -> u32 {
+        match self {
+            Self::Exclusive => 1,
+            Self::Permits { take, .. } => take,
+        }
+    }
 }
 
 /// A lock to acquire.
@@ -177,6 +185,12 @@ pub enum Attempt {
     Busy {
         /// When to ask again if no wake-up arrives. `None` if wake-ups cannot be lost.
         ask_again: Option<Duration>,
+    },
+    /// Since the request was queued, the number of permits has become smaller than its claim. The
+    /// request has left the queue.
+    TooFewPermits {
+        /// How many there are now.
+        of: u32,
     },
 }
 

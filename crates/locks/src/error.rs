@@ -38,7 +38,7 @@ pub enum LockError {
         /// The maximum length in bytes.
         limit: usize,
     },
-    /// There can never be so many permits.
+    /// There can never be so many permits, or there are fewer than that since the request began to wait.
     #[error("{take} of {of} permits are impossible; take at least 1 and at most {of}")]
     InvalidPermits {
         /// How many were wanted.

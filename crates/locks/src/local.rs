@@ -147,7 +147,12 @@ impl Contender for LocalContender {
             name, nonce, lease, ..
         } = &self.request;
         let acquired = match self.request.claim {
-            Claim::Exclusive => self.local.table.acquire(now, name, *nonce, *lease),
+            Claim::Exclusive => {
+                let acquired = self.local.table.acquire(now, name, *nonce, *lease);
+                acquired.map_err(|remaining| Attempt::Busy {
+                    ask_again: Some(remaining),
+                })
+            }
             Claim::Permits { take, of } => {
                 self.left_something = true;
                 let wanted = Wanted {
@@ -158,7 +163,7 @@ impl Contender for LocalContender {
                     patience: PATIENCE,
                 };
                 let acquired = self.local.shares.acquire(now, name, wanted);
-                acquired.map_err(|remaining| remaining.min(PATIENCE / 3))
+                acquired.map_err(|denied| denied.attempt(PATIENCE / 3))
             }
         };
         Ok(match acquired {
@@ -170,9 +175,7 @@ impl Contender for LocalContender {
                     lease: *lease,
                 })
             }
-            Err(remaining) => Attempt::Busy {
-                ask_again: Some(remaining),
-            },
+            Err(denied) => denied,
         })
     }
 

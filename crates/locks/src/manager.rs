@@ -117,7 +117,8 @@ impl LockManager {
     /// the end of the lease.
     ///
     /// The latest request decides how many permits there are. If that number shrinks, holders keep
-    /// theirs. Do not use a name for both permits and read-write locks: both count the same permits.
+    /// theirs, and a waiter that wants more than there are now gets
+    /// [`InvalidPermits`](crate::LockError::InvalidPermits). Do not use a name for both permits and read-write locks: both count the same permits.
     pub fn permits(&self, name: &str, take: u32, of: u32) -> LockBuilder {
         LockBuilder::new(self.clone(), name, Claim::Permits { take, of })
     }

@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::error::BackendError;
 use crate::managers::Managers;
 use crate::nonce::Nonce;
-use crate::shares::Wanted;
+use crate::shares::{Denied, Wanted};
 use crate::source::SourceId;
 use crate::topics::Listener;
 
@@ -132,6 +132,7 @@ impl MemoryBackend {
         });
         let clock = &self.server.clock;
         tokio::select! {
+            biased;
             answer = receiver => {
                 answer.map_err(|_| BackendError::transient("the connection was lost"))
             }
@@ -201,7 +202,8 @@ impl Backend for MemoryBackend {
             if unclear || outcome == Release::NotHeld {
                 server.add_tombstone(nonce);
             }
-            if outcome == Release::Released && !server.lose_wake_up() {
+            let is_freed = claim == Claim::Exclusive && outcome == Release::Released;
+            if is_freed && !server.lose_wake_up() {
                 server.table.freed.publish(&name);
             }
             outcome
@@ -272,7 +274,10 @@ impl Contender for MemoryContender {
                 return None;
             }
             let acquired = match claim {
-                Claim::Exclusive => server.table.acquire(now, &name, nonce, lease),
+                Claim::Exclusive => {
+                    let acquired = server.table.acquire(now, &name, nonce, lease);
+                    acquired.map_err(Denied::Busy)
+                }
                 Claim::Permits { take, of } => {
                     let wanted = Wanted {
                         nonce,
@@ -298,9 +303,7 @@ impl Contender for MemoryContender {
                 source: source.saw(&id),
                 lease,
             }),
-            Err(remaining) => Attempt::Busy {
-                ask_again: Some(remaining.min(self.client.fallback)),
-            },
+            Err(denied) => denied.attempt(self.client.fallback),
         })
     }
 

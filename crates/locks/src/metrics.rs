@@ -48,6 +48,8 @@ pub enum NotAcquired {
     WaitLimit,
     /// The server could not be reached, or did not answer.
     Unavailable,
+    /// While the acquisition waited, the number of permits became smaller than its claim.
+    TooFewPermits,
     /// The caller dropped the future of the acquisition.
     Abandoned,
     /// The manager was shut down.

@@ -7,11 +7,11 @@
 //! token in the guarded write detects it. *Use when* Redis is available and the guarded resource
 //! checks tokens.
 //!
-//! The URL must lead to one server, directly or through a proxy. Scripts renew many locks at once,
-//! which Redis Cluster would refuse. Sentinel is not supported. If a server refuses writes, the
-//! request is repeated. If it is a replica, the request is repeated over a new connection, so a DNS
-//! name or proxy that follows the master is enough. A failover loses the locks that the new master
-//! had not received.
+//! The URL must lead to one server, directly, through a proxy, or with the help of Redis Sentinel. Scripts
+//! renew many locks at once, which Redis Cluster would refuse. If a server refuses writes, the request is
+//! repeated. If it is a replica, the request is repeated over a new connection, so Sentinel, a DNS name or
+//! a proxy that follows the master is enough. A failover loses the locks that the new master had not
+//! received.
 //!
 //! Keys, with the prefix `P`:
 //! - `P{name}`: the lock. The braces are part of the key.
@@ -282,11 +282,22 @@ impl Backend for RedisBackend {
     async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
         let is_exclusive = |renewal: &&Renewal| renewal.claim == Claim::Exclusive;
         let (exclusive, permits): (Vec<_>, Vec<_>) = renewals.iter().partition(is_exclusive);
-        let (exclusive, permits) = tokio::try_join!(
+        let (exclusive, permits) = tokio::join!(
             self.0.renew_locks(&exclusive),
             self.0.renew_permits(&permits),
-        )?;
-        let (mut exclusive, mut permits) = (exclusive.into_iter(), permits.into_iter());
+        );
+        let mut failure = None;
+        let mut known = |answer: Result<Vec<bool>, _>| {
+            let answer = answer.map_err(|error| failure = Some(error));
+            answer.unwrap_or_default().into_iter()
+        };
+        let (mut exclusive, mut permits) = (known(exclusive), known(permits));
+        if let Some(error) = failure {
+            if exclusive.len() + permits.len() == 0 {
+                return Err(error);
+            }
+            tracing::debug!(%error, "some of the locks were not renewed");
+        }
         let renewed = |renewal: &Renewal| {
             let held = if is_exclusive(&renewal) {
                 exclusive.next()

@@ -67,7 +67,9 @@ pub(crate) async fn run(context: WatchdogContext, job: ReleaseJob) {
     let mut waiting = (turn, done);
     let mut is_first = true;
     loop {
+        // First the answer: after the end of the manager's runtime, its timers panic.
         let answer = tokio::select! {
+            biased;
             answer = context.backend.release(&request) => Some(answer),
             () = context.clock.sleep_until(until) => None,
         };
@@ -94,6 +96,8 @@ pub(crate) async fn run(context: WatchdogContext, job: ReleaseJob) {
                 let pause = backoff.next();
                 if context.clock.now() + pause < until {
                     tracing::debug!(lock = %name, %error, "releasing a lock failed; trying again");
+                    // The caller has its result, and drops the future before it polls the timer.
+                    tokio::task::yield_now().await;
                     context.clock.sleep_until(context.clock.now() + pause).await;
                     continue;
                 }

@@ -4,10 +4,11 @@
 //! It follows the Redis scripts for permits step by step, so tests on the model also apply to them.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::backend::{Release, Renewal, Renewed};
+use crate::backend::{Attempt, Release, Renewal, Renewed};
 use crate::clock::Moment;
 use crate::error::LostReason;
 use crate::nonce::Nonce;
@@ -19,6 +20,8 @@ pub(crate) struct Shares {
     rows: Mutex<Rows>,
     /// One topic per waiter.
     pub(crate) turns: Topics,
+    /// How many of the next wake-ups are lost.
+    lost_wake_ups: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -62,23 +65,40 @@ pub(crate) struct Wanted {
     pub(crate) patience: Duration,
 }
 
+/// Why permits were not granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// A holder or waiter ahead may have expired after this time.
+    Busy(Duration),
+    /// Fewer permits are left than a queued request wants. It has left the queue.
+    TooFewPermits { of: u32 },
+}
+
+impl Denied {
+    /// The answer to the attempt. The client asks again at the latest after `fallback`.
+    pub(crate) fn attempt(self, fallback: Duration) -> Attempt {
+        match self {
+            Self::Busy(remaining) => Attempt::Busy {
+                ask_again: Some(remaining.min(fallback)),
+            },
+            Self::TooFewPermits { of } => Attempt::TooFewPermits { of },
+        }
+    }
+}
+
 impl Shares {
-    /// Acquires permits and returns the token. If there are too few, or other clients are ahead,
-    /// queues the request, and returns the time until a holder or waiter ahead may have expired.
-    pub(crate) fn acquire(
-        &self,
-        now: Moment,
-        name: &str,
-        wanted: Wanted,
-    ) -> Result<Token, Duration> {
+    /// Acquires permits and returns the token. If too many are in use, or other clients are ahead,
+    /// queues the request.
+    pub(crate) fn acquire(&self, now: Moment, name: &str, wanted: Wanted) -> Result<Token, Denied> {
         let mut rows = self.rows();
         let next_token = Token::new(rows.last_token + 1);
         let lock = rows.locks.entry(name.to_owned()).or_default();
-        lock.expire(now);
+        lock.holders.retain(|holder| holder.expires_at > now);
         // A repeated request does not bring an old limit back.
         if !lock.knows(wanted.nonce) {
             lock.of = wanted.of;
         }
+        lock.expire(now);
         let acquired = lock.acquire(now, wanted, next_token);
         self.wake(lock);
         if acquired == Ok(next_token) {
@@ -160,6 +180,11 @@ impl Shares {
         self.rows().locks.clear();
     }
 
+    /// Loses the next `times` wake-ups.
+    pub(crate) fn lose_wake_ups(&self, times: u32) {
+        self.lost_wake_ups.store(times, Ordering::SeqCst);
+    }
+
     /// Returns the number of holders and waiters.
     pub(crate) fn len(&self, now: Moment) -> usize {
         let mut rows = self.rows();
@@ -170,11 +195,19 @@ impl Shares {
 
     /// Wakes the first waiter if there are enough permits for it.
     fn wake(&self, lock: &Lock) {
-        if let Some(first) = lock.queue.front()
+        if let Some(first) = lock.first()
             && lock.has(first.take)
+            && !self.loses_wake_up()
         {
             self.turns.publish(&first.nonce.to_string());
         }
+    }
+
+    fn loses_wake_up(&self) -> bool {
+        let lost = &self.lost_wake_ups;
+        let one_less = |times: u32| times.checked_sub(1);
+        lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less)
+            .is_ok()
     }
 
     fn rows(&self) -> MutexGuard<'_, Rows> {
@@ -183,7 +216,7 @@ impl Shares {
 }
 
 impl Lock {
-    fn acquire(&mut self, now: Moment, wanted: Wanted, token: Token) -> Result<Token, Duration> {
+    fn acquire(&mut self, now: Moment, wanted: Wanted, token: Token) -> Result<Token, Denied> {
         let Wanted { nonce, take, .. } = wanted;
         let expires_at = now + wanted.lease;
         let mut holders = self.holders.iter_mut();
@@ -191,9 +224,14 @@ impl Lock {
             holder.expires_at = holder.expires_at.max(expires_at);
             return Ok(holder.token);
         }
-        let is_first = self.queue.front().is_none_or(|first| first.nonce == nonce);
+        let of = self.of;
+        if take > of {
+            self.queue.retain(|waiter| waiter.nonce != nonce);
+            return Err(Denied::TooFewPermits { of });
+        }
+        let is_first = self.first().is_none_or(|first| first.nonce == nonce);
         if is_first && self.has(take) {
-            self.queue.pop_front();
+            self.queue.retain(|waiter| waiter.nonce != nonce);
             self.holders.push(Holder {
                 nonce,
                 take,
@@ -212,9 +250,15 @@ impl Lock {
             }),
         }
         let holders = self.holders.iter().map(|holder| holder.expires_at);
-        let first = self.queue.iter().take(1).map(|waiter| waiter.alive_until);
+        let first = self.first().into_iter().map(|waiter| waiter.alive_until);
         let earliest = holders.chain(first).min().unwrap_or(alive_until);
-        Err(earliest.since(now))
+        Err(Denied::Busy(earliest.since(now)))
+    }
+
+    /// The first waiter whose claim can be granted. Those that want more permits than there are now stay
+    /// in the queue until their next request, which is refused.
+    fn first(&self) -> Option<&Waiter> {
+        self.queue.iter().find(|waiter| waiter.take <= self.of)
     }
 
     fn knows(&self, nonce: Nonce) -> bool {
@@ -232,16 +276,16 @@ impl Lock {
         used + u64::from(take) <= u64::from(self.of)
     }
 
-    /// Removes expired holders, and expired waiters at the head of the queue. Those behind the head
-    /// cost no time before they are first.
+    /// Removes expired holders, and expired waiters up to the first one. Those behind it cost no time
+    /// before they are first.
     fn expire(&mut self, now: Moment) {
         self.holders.retain(|holder| holder.expires_at > now);
-        while self
-            .queue
-            .front()
-            .is_some_and(|first| first.alive_until <= now)
-        {
-            self.queue.pop_front();
-        }
+        let (of, mut is_ahead) = (self.of, true);
+        self.queue.retain(|waiter| {
+            let is_alive = waiter.alive_until > now;
+            let stays = !is_ahead || is_alive;
+            is_ahead &= !(is_alive && waiter.take <= of);
+            stays
+        });
     }
 }

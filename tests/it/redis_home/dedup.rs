@@ -59,7 +59,9 @@ impl Way {
             Self::Script => store.deduct_in_redis(deduction, RedisMethod::Script).await,
             Self::Watch => store.deduct_in_redis(deduction, RedisMethod::Watch).await,
             Self::Write => {
-                let read = fixture.level(deduction.sku.as_str()).await;
+                let Deduction { sku, warehouse, .. } = deduction;
+                let read = fixture.subject().level(sku, warehouse).await?;
+                let read = read.expect("the level exists");
                 store.write_back(deduction, &read, Condition::Version).await
             }
         }
@@ -274,9 +276,12 @@ async fn lost_sale_without_a_key_is_found_in_sql(#[case] way: Way, #[case] sent:
 
 /// Goal: two attempts with one key do not both sell, although they are for different levels.
 ///
-/// Method: the second attempt is made while the last message of the first one is on its way.
+/// Method: the second attempt is made while the last message of the first one, `EXEC`, is on its way.
+#[rstest]
 #[tokio::test]
-async fn key_is_used_once_by_attempts_for_two_warehouses() {
+async fn key_is_used_once_by_attempts_for_two_warehouses(
+    #[values(Way::Script, Way::Watch, Way::Write)] way: Way,
+) {
     let near = Fixture::on(On::Redis).await;
     let redis = near.redis_url().expect("stock lives in Redis");
     let (proxy, url) = Proxy::before(redis).await;
@@ -306,7 +311,7 @@ async fn key_is_used_once_by_attempts_for_two_warehouses() {
     let late = Way::Watch.deduct(&far, &first);
     let other = async {
         hold.held().await;
-        let sold = Way::Watch.deduct(&near, &second).await;
+        let sold = way.deduct(&near, &second).await;
         drop(hold);
         sold
     };

@@ -118,9 +118,10 @@ impl MemoryServer {
         self.0.faults().remaining.insert(fault, times);
     }
 
-    /// Loses the next `times` wake-ups of waiters after a release.
+    /// Loses the next `times` wake-ups of waiters for locks, and as many for permits.
     pub fn lose_wake_ups(&self, times: u32) {
         self.0.faults().wake_ups_lost = times;
+        self.0.shares.lose_wake_ups(times);
     }
 
     /// Removes a lock, as if its lease had expired or it had been evicted.

@@ -1,9 +1,11 @@
 //! The address of a Redis: one server, or the master that Redis Sentinel names.
 //!
 //! Guarantee: a connection that was opened with the help of Sentinel leads to a server that was the master
-//! after the connection was open. The sentinels are asked again for each connection, so a failover needs no
-//! restart.
+//! after the connection was open. All sentinels are asked again for each connection, and the first one that
+//! names a master decides: a failover needs no restart, and a sentinel that does not answer costs no time.
 
+use futures_util::FutureExt;
+use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
@@ -103,9 +105,17 @@ impl Sentinels {
     }
 
     async fn master(&self) -> RedisResult<Client> {
-        let addresses = self.addresses.iter().cloned();
+        let lookups = self.addresses.iter().cloned();
+        let lookups = lookups.map(|sentinel| self.master_of(sentinel).boxed());
+        // The driver asks all at the same time too, but waits for the answers in the order of the URL.
+        let found = select_ok(lookups).await;
+        found.map(|(master, _)| master)
+    }
+
+    /// The master that one of the sentinels names.
+    async fn master_of(&self, sentinel: ConnectionAddr) -> RedisResult<Client> {
         let mut builder =
-            SentinelClientBuilder::new(addresses, &self.name, SentinelServerType::Master)?
+            SentinelClientBuilder::new([sentinel], &self.name, SentinelServerType::Master)?
                 .set_client_to_redis_db(self.settings.db());
         if let Some(user) = self.settings.username() {
             builder = builder.set_client_to_redis_username(user);

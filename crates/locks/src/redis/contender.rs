@@ -61,6 +61,12 @@ impl Contender for RedisContender {
                     ask_again: Some(self.ask_again(*left)),
                 }
             }
+            [redis::Value::Int(-2), redis::Value::Int(of)] => {
+                self.left_something = false;
+                Attempt::TooFewPermits {
+                    of: u32::try_from(*of).unwrap_or(u32::MAX),
+                }
+            }
             [redis::Value::Int(-1)] => {
                 return Err(BackendError::permanent(
                     "this acquisition was already released",

@@ -3,7 +3,10 @@
 //! A lock has four keys below its name: a sorted set of the holders by the end of their lease, a sorted
 //! set of the waiters by their number, a hash with what each of them takes, and the tombstones. All
 //! times come from the server's clock. A waiter repeats its request before its patience ends, otherwise
-//! it counts as dead. Only the first waiter is checked: those behind it cost no time.
+//! it counts as dead. So does a waiter that cannot reach the server for that long, and each of them if the
+//! server stalls: they then start again at the end of the queue. Only the first waiter is checked: those
+//! behind it cost no time. A waiter that wants more permits than there are now keeps no other waiter from
+//! its turn.
 //!
 //! The first waiter is woken when there are enough permits for it, over a channel with its nonce.
 
@@ -42,14 +45,22 @@ for _, expired in ipairs(redis.call('ZRANGEBYSCORE', holders, '-inf', now)) do
   redis.call('HDEL', claims, expired)
 end
 
+-- The first waiter whose claim can be granted. Those that want more permits than there are now stay in
+-- the queue until their next request, which is refused.
 local function first()
+  local limit, skipped = tonumber(redis.call('HGET', claims, 'of') or 0), 0
   while true do
-    local head = redis.call('ZRANGE', waiters, 0, 0)[1]
+    local head = redis.call('ZRANGE', waiters, skipped, skipped)[1]
     if not head then return nil end
     local take, patience = claim(head)
-    if patience and tonumber(patience) > now then return head, take, tonumber(patience) end
-    redis.call('ZREM', waiters, head)
-    redis.call('HDEL', claims, head)
+    if not patience or tonumber(patience) <= now then
+      redis.call('ZREM', waiters, head)
+      redis.call('HDEL', claims, head)
+    elseif take > limit then
+      skipped = skipped + 1
+    else
+      return head, take, tonumber(patience)
+    end
   end
 end
 
@@ -70,6 +81,9 @@ local function finish()
 end
 ";
 
+/// Before [`COMMON`], which removes expired holders from the state that only `finish` stores.
+const IGNORE_IF_RELEASED: &str = "if redis.call('EXISTS', KEYS[4]) == 1 then return {-1} end";
+
 fn script(code: &str) -> Script {
     Script::new(format!("{COMMON}{code}"))
 }
@@ -78,17 +92,22 @@ fn script(code: &str) -> Script {
 /// limit, patience in ms, id for a server that has no source, 1 if that id replaces another one, and
 /// those of [`COMMON`].
 ///
-/// The answer is that of a racing lock. `{0, remaining ms}` means that the nonce is in the queue.
+/// The answer is that of a racing lock. `{0, remaining ms}` means that the nonce is in the queue, and
+/// `{-2, limit}` that it has left the queue, because there are fewer permits than it wants now.
 pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    script(
-        r"
-if redis.call('EXISTS', KEYS[4]) == 1 then return {-1} end
+    let code = r"
 local lease, take, limit, patience = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local token
 local expiry = redis.call('ZSCORE', holders, nonce)
 if expiry or redis.call('ZSCORE', waiters, nonce) then
   -- A repeated request does not bring an old limit back.
   limit = tonumber(redis.call('HGET', claims, 'of') or limit)
+  if not expiry and take > limit then
+    redis.call('ZREM', waiters, nonce)
+    redis.call('HDEL', claims, nonce)
+    finish()
+    return {-2, limit}
+  end
 else
   redis.call('HSET', claims, 'of', limit)
 end
@@ -127,8 +146,8 @@ if not id or (ARGV[6] == '1' and id ~= ARGV[5]) then
 end
 if id == ARGV[5] then return {1, token} end
 return {1, token, id}
-",
-    )
+";
+    Script::new(format!("{IGNORE_IF_RELEASED}{COMMON}{code}"))
 });
 
 /// `KEYS`: holders, waiters, claims, tombstone. `ARGV`: lifetime of the tombstone in ms, 1 if an acquire
@@ -159,11 +178,12 @@ for i = 1, #KEYS / 2 do
   local holders, nonce, lease = KEYS[2 * i - 1], ARGV[2 * i], tonumber(ARGV[2 * i + 1])
   local expiry = tonumber(redis.call('ZSCORE', holders, nonce) or 0)
   if expiry > now then
-    if expiry < now + lease then redis.call('ZADD', holders, now + lease, nonce) end
     local keep = math.max(tonumber(ARGV[1]), lease)
+    -- First and always: if its memory is full, Redis refuses ZADD as the first write of a script.
     for _, key in ipairs({holders, KEYS[2 * i]}) do
-      if redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end
+      redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), keep))
     end
+    if expiry < now + lease then redis.call('ZADD', holders, now + lease, nonce) end
     renewed[i] = 1
   else
     renewed[i] = 0

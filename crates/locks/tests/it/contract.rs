@@ -148,19 +148,24 @@ restart_contract!(mysql_restart, SqlRig::private_mysql, tokio::test);
 permit_contract!(
     local_permits,
     LocalRig::start,
-    tokio::test(start_paused = true)
+    tokio::test(start_paused = true),
+    waiter_for_too_many_permits_is_refused
 );
 permit_contract!(
     memory_permits,
     MemoryRig::start,
     tokio::test(start_paused = true),
+    waiter_for_too_many_permits_is_refused,
     late_claim_takes_nothing,
+    late_claim_keeps_expired_permits_free,
     claim_with_lost_answer_has_one_holder
 );
 permit_contract!(
     redis_permits,
     RedisRig::start,
     tokio::test,
+    waiter_for_too_many_permits_is_refused,
     late_claim_takes_nothing,
+    late_claim_keeps_expired_permits_free,
     claim_with_lost_answer_has_one_holder
 );

@@ -29,17 +29,46 @@ fn manager(server: &MemoryServer) -> LockManager {
 
 #[tokio::test(start_paused = true)]
 async fn lost_wake_up_costs_at_most_the_fallback() {
+    for lock in [LockManager::lock, LockManager::write] {
+        let server = server();
+        let (one, other) = (manager(&server), manager(&server));
+        let guard = lock(&one, "quiet").acquire().await.unwrap();
+        let waiter = tokio::spawn(lock(&other, "quiet").acquire());
+        sleep(Duration::from_millis(300)).await;
+        server.lose_wake_ups(1);
+        let begin = Instant::now();
+        guard.release().await;
+        waiter.await.unwrap().unwrap().release().await;
+        let took = begin.elapsed();
+        let fallback = Duration::from_millis(500)..=Duration::from_secs(1);
+        assert!(fallback.contains(&took), "{took:?}");
+    }
+}
+
+/// Each waiter in the queue for permits misses the message that it is the first.
+#[tokio::test(start_paused = true)]
+async fn lost_wake_ups_of_permits_keep_their_order() {
     let server = server();
-    let (one, other) = (manager(&server), manager(&server));
-    let guard = one.lock("quiet").acquire().await.unwrap();
-    let waiter = tokio::spawn(other.lock("quiet").acquire());
-    sleep(Duration::from_millis(300)).await;
-    server.lose_wake_ups(1);
+    let guard = manager(&server).write("quiet").acquire().await.unwrap();
+    let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..5 {
+        let (manager, sender) = (manager(&server), sender.clone());
+        tokio::spawn(async move {
+            let lock = manager.write("quiet").wait(LEASE * 3);
+            let guard = lock.acquire().await.expect("the lock becomes free");
+            sender.send(number).unwrap();
+            guard.release().await;
+        });
+        sleep(Duration::from_millis(100)).await;
+    }
+    server.lose_wake_ups(u32::MAX);
     let begin = Instant::now();
     guard.release().await;
-    waiter.await.unwrap().unwrap().release().await;
-    let took = begin.elapsed();
-    assert!(took <= Duration::from_secs(1), "{took:?}");
+    for number in 0..5 {
+        assert_eq!(order.recv().await, Some(number));
+        let most = (number + 1) * Duration::from_secs(1);
+        assert!(begin.elapsed() <= most, "{number}: {:?}", begin.elapsed());
+    }
 }
 
 /// An acquisition spends most of its wait limit behind another task. The rest is too short for an

@@ -140,3 +140,27 @@ async fn stopped_holder_learns_of_its_loss_in_database(#[case] kind: Backend) {
     let rig = SqlRig::start(kind).await;
     stopped_holder(&rig, rig.url()).await;
 }
+
+/// Two of three permits are held by a process that is stopped for longer than its lease. A waiter gets
+/// them, and the permit of another holder stays with it.
+#[tokio::test]
+async fn stopped_holder_of_permits_learns_of_its_loss() {
+    let rig = RedisRig::start().await;
+    let manager = rig.manager();
+    let permits = |take| manager.permits("stopped", take, 3).wait(LEASE * 10);
+    let kept = permits(1).acquire().await.unwrap();
+    let (mut holder, token) = Holder::start_with_permits(&rig.url(), "stopped", "2/3").await;
+    let free = permits(2).try_acquire().await.unwrap();
+    assert!(free.is_none());
+    holder.signal(Signal::STOP);
+    let guard = permits(2).acquire().await.unwrap();
+    assert!(guard.token().get() > token);
+    holder.signal(Signal::CONT);
+    let line = holder.line(Duration::from_secs(30)).await;
+    assert!(line.starts_with("lost "), "{line}");
+    guard.verify().await.unwrap();
+    kept.verify().await.unwrap();
+    // The release of the lost permits returned none of those that the waiter has now.
+    let free = permits(1).try_acquire().await.unwrap();
+    assert!(free.is_none());
+}

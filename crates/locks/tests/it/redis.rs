@@ -13,7 +13,9 @@ use stocklock_testkit::ports::free_port;
 use crate::rig::redis::RedisRig;
 use crate::rig::{Rig, RigExt, released};
 
+mod permits;
 mod refusals;
+mod sentinel;
 mod wakeups;
 
 async fn run<T: redis::FromRedisValue>(to: &mut MultiplexedConnection, command: &str) -> T {

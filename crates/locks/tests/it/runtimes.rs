@@ -1,16 +1,17 @@
 //! Runtimes that end at once with all their tasks. On back ends without a server process, this
-//! stands for a killed client process.
+//! stands for a killed client process. Callers in other runtimes get an error.
 
 use std::time::Duration;
 
 use stocklock_locks::backend::Backend;
-use stocklock_locks::clock::BootClock;
+use stocklock_locks::clock::{BootClock, TokioClock};
 use stocklock_locks::local::LocalBackend;
-use stocklock_locks::memory::MemoryServer;
-use stocklock_locks::{LockGuard, LockManager};
+use stocklock_locks::memory::{MemoryServer, Question};
+use stocklock_locks::{LockError, LockGuard, LockManager, ReleaseOutcome};
+use stocklock_testkit::assert_matches;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::rig::eventually;
+use crate::rig::{Counts, eventually};
 
 const LEASE: Duration = Duration::from_millis(400);
 const MOMENT: Duration = Duration::from_millis(500);
@@ -87,4 +88,96 @@ fn lock_of_ended_runtime_goes_to_next_waiter_on_model() {
     let server = MemoryServer::new(BootClock);
     with([(); 3].map(|()| server.client()), third_process_acquires);
     assert_eq!(server.held(), 0);
+}
+
+/// A manager on the model, with timers of its own runtime, which is not the one of its callers.
+struct Elsewhere {
+    runtime: Runtime,
+    server: MemoryServer,
+    manager: LockManager,
+    counts: Counts,
+}
+
+impl Elsewhere {
+    fn start(runtime: &mut Builder) -> Self {
+        let runtime = runtime.enable_all().build().unwrap();
+        let inside = runtime.enter();
+        let server = MemoryServer::new(TokioClock::new());
+        let manager = LockManager::builder(server.client()).clock(TokioClock::new());
+        let counts = Counts::default();
+        let manager = manager.hooks(counts.clone()).build();
+        drop(inside);
+        Self {
+            runtime,
+            server,
+            manager,
+            counts,
+        }
+    }
+}
+
+/// Starts an acquisition or release in the runtime of the caller, ends that of the manager, and returns
+/// what the caller gets.
+fn outcome_after_end<T>(start: impl AsyncFnOnce(&Elsewhere) -> tokio::task::JoinHandle<T>) -> T {
+    let elsewhere = Elsewhere::start(Builder::new_multi_thread().worker_threads(1));
+    let caller = Builder::new_current_thread().enable_all().build().unwrap();
+    let outcome = caller.block_on(async {
+        let outcome = start(&elsewhere).await;
+        // The future runs until it waits. The next poll is after the end of the runtime.
+        tokio::task::yield_now().await;
+        outcome
+    });
+    elsewhere.runtime.shutdown_timeout(MOMENT * 10);
+    caller.block_on(outcome).expect("it does not panic")
+}
+
+/// Without an order in `select!`, one of three polls would begin with the timer.
+#[test]
+fn end_of_runtime_ends_waits_in_local_queue() {
+    for _ in 0..20 {
+        let refused = outcome_after_end(async |Elsewhere { manager, .. }| {
+            let guard = manager.lock("held").acquire().await.unwrap();
+            let queued = manager.lock("held").acquire();
+            tokio::spawn(async move {
+                let refused = queued.await.unwrap_err();
+                drop(guard);
+                refused
+            })
+        });
+        assert_matches!(refused, LockError::Shutdown);
+    }
+}
+
+/// The acquisition pauses after each error.
+#[test]
+fn end_of_runtime_ends_pauses_of_acquisition() {
+    for _ in 0..20 {
+        let refused = outcome_after_end(async |elsewhere| {
+            let Elsewhere { server, counts, .. } = elsewhere;
+            server.lose_requests(Question::Acquire, u32::MAX);
+            let lock = elsewhere.manager.lock("away").wait(LEASE * 100).acquire();
+            let refused = tokio::spawn(async move { lock.await.unwrap_err() });
+            let fails = async || counts.attempts() >= 3;
+            eventually("attempts fail", MOMENT * 10, fails).await;
+            refused
+        });
+        assert_matches!(refused, LockError::Shutdown);
+    }
+}
+
+/// The release waits for an answer, which is lost with the runtime.
+#[test]
+fn end_of_runtime_leaves_release_unconfirmed() {
+    for _ in 0..20 {
+        let outcome = outcome_after_end(
+            async |Elsewhere {
+                       manager, server, ..
+                   }| {
+                let guard = manager.lock("held").acquire().await.unwrap();
+                server.delay_requests(Question::Release, 1);
+                tokio::spawn(guard.release())
+            },
+        );
+        assert_matches!(outcome, ReleaseOutcome::Unconfirmed { .. });
+    }
 }

@@ -83,7 +83,8 @@ impl Keys {
         format!("stock:{}:{sku}:{warehouse}", self.tag(shard))
     }
 
-    /// A string that exists until an attempt with `WATCH` expires. `field` names the dedup entry.
+    /// A string that exists until an attempt with `WATCH` expires. `field` names the dedup entry. The script
+    /// `prelude.lua` makes the same name.
     pub(super) fn attempt(&self, shard: Shard, field: &str) -> String {
         format!("attempt:{}:{field}", self.tag(shard))
     }

@@ -106,8 +106,8 @@ struct Watched {
 struct Attempt<'a> {
     request: &'a WriteRequest,
     /// The key that exists until the attempt expires. Attempts with the same idempotency key share it, and
-    /// each deletes it, so that only one of them succeeds, also if they are for different warehouses. A
-    /// `WATCH` of the buckets would end when another SKU of the shard is sold.
+    /// each deletes it, as do the scripts, so that only one of them succeeds, also if they are for different
+    /// warehouses. A `WATCH` of the buckets would end when another SKU of the shard is sold.
     key: &'a str,
     expiry: Expiry,
     journal_limit: u64,

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use stocklock_locks::backend::{Attempt, Backend as _, Claim, Request};
-use stocklock_locks::{LockError, LockManager, LostReason, Nonce};
+use stocklock_locks::clock::Clock as _;
+use stocklock_locks::{LockError, LockManager, LostReason, ManagerBuilder, Nonce};
 use stocklock_testkit::assert_matches;
 
 use super::cancel::cut_after;
@@ -217,6 +218,38 @@ pub(super) async fn raised_limit_admits_waiters(rig: &impl Rig) {
     }
 }
 
+/// A request waits for all permits when their number becomes smaller. It keeps no others from theirs.
+pub(super) async fn waiter_for_too_many_permits_is_refused(rig: &impl Rig) {
+    let counts = Counts::default();
+    let builders = [(); 4].map(|()| rig.builder().hooks(counts.clone()));
+    let managers = builders.map(ManagerBuilder::build);
+    let permits = |number: usize, take, of| managers[number].permits("slots", take, of);
+    let first = permits(0, 1, 10).acquire().await.unwrap();
+    let long = Duration::from_mins(1);
+    let large = tokio::spawn(permits(1, 10, 10).wait(long).acquire());
+    // After it has subscribed, it asks again at once, and then after the fallback.
+    let waits = async || rig.left().await == 2 && counts.attempts() == 3;
+    eventually("it waits", rig.moment(), waits).await;
+    let begin = rig.now();
+    let second = permits(2, 4, 5).acquire().await.unwrap();
+    let third = tokio::spawn(permits(3, 2, 5).wait(long).acquire());
+    assert!(rig.now().since(begin) < rig.moment());
+    let refused = large.await.unwrap().unwrap_err();
+    assert_matches!(refused, LockError::InvalidPermits { take: 10, of: 5 });
+    assert!(rig.now().since(begin) < PATIENCE + rig.moment());
+    let third_waits = async || rig.left().await == 3;
+    eventually("the third one waits", rig.moment(), third_waits).await;
+    let begin = rig.now();
+    second.release().await;
+    let third = third.await.unwrap().unwrap();
+    assert!(rig.now().since(begin) < rig.moment());
+    // A larger number lets the same request through.
+    first.release().await;
+    third.release().await;
+    permits(1, 10, 10).acquire().await.unwrap().release().await;
+    wait_until_nothing_is_left(rig, rig.moment()).await;
+}
+
 pub(super) async fn downgraded_writer_admits_readers(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
     let writer = one.write("down").acquire().await.unwrap();
@@ -296,6 +329,35 @@ pub(super) async fn late_claim_takes_nothing(rig: &impl Faults) {
     };
     backend.contender(request).attempt().await.unwrap_err();
     assert_eq!(rig.left().await, 0);
+}
+
+/// After a holder has expired, the first request is a late one, which takes nothing.
+pub(super) async fn late_claim_keeps_expired_permits_free(rig: &impl Faults) {
+    let (backend, late) = (rig.backend(), Nonce::random());
+    let claim = Claim::Permits { take: 5, of: 10 };
+    let contender = |nonce| {
+        backend.contender(Request {
+            name: "slots".into(),
+            nonce,
+            lease: rig.lease(),
+            claim,
+        })
+    };
+    let kept = rig.manager().permits("slots", 5, 10).acquire().await;
+    let kept = kept.unwrap();
+    let mut request = released("slots", late);
+    request.claim = claim;
+    backend.release(&request).await.unwrap();
+    contender(Nonce::random()).attempt().await.unwrap();
+    // That holder has no manager, which would renew its lease.
+    let expired = rig.now() + rig.lease() + rig.moment();
+    rig.clock().sleep_until(expired).await;
+    contender(late).attempt().await.unwrap_err();
+    let free = rig.manager().permits("slots", 5, 10).try_acquire().await;
+    let free = free.unwrap().expect("five permits are free");
+    for guard in [kept, free] {
+        guard.release().await;
+    }
 }
 
 pub(super) async fn claim_with_lost_answer_has_one_holder(rig: &impl Faults) {

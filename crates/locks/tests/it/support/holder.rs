@@ -19,7 +19,11 @@ pub(crate) struct Holder {
 impl Holder {
     /// Starts it, and returns when it requests the lock.
     pub(crate) async fn start(url: &str, name: &str) -> Self {
-        let process = Process::start(program(), &[url, name, "600"], &[]);
+        Self::start_with(url, name, &[]).await
+    }
+
+    async fn start_with(url: &str, name: &str, variables: &[(&str, &str)]) -> Self {
+        let process = Process::start(program(), &[url, name, "600"], variables);
         let mut holder = Self { process, read: 0 };
         assert_eq!(holder.line(SOON).await, "waiting");
         holder
@@ -27,11 +31,21 @@ impl Holder {
 
     /// Starts it, and returns when it holds the lock, with the token.
     pub(crate) async fn start_and_hold(url: &str, name: &str) -> (Self, i64) {
-        let mut holder = Self::start(url, name).await;
-        let line = holder.line(SOON).await;
+        Self::start(url, name).await.holds().await
+    }
+
+    /// Starts it for permits such as `2/3`, and returns when it holds them, with the token.
+    pub(crate) async fn start_with_permits(url: &str, name: &str, permits: &str) -> (Self, i64) {
+        let variables = [("PERMITS", permits)];
+        let holder = Self::start_with(url, name, &variables).await;
+        holder.holds().await
+    }
+
+    async fn holds(mut self) -> (Self, i64) {
+        let line = self.line(SOON).await;
         let token = line.strip_prefix("held ").expect("it holds the lock");
         let token = token.parse().expect("a number");
-        (holder, token)
+        (self, token)
     }
 
     /// The next line that it writes.

@@ -57,7 +57,7 @@ end
 local function new_movement(now, field, movement, key)
   local left = text(available(now))
   return {
-    field = field, entry = left .. '\t' .. common .. '\t' .. movement,
+    field = field, has_key = key ~= '', entry = left .. '\t' .. common .. '\t' .. movement,
     line = key .. '\t' .. left .. '\t' .. movement,
   }
 end
@@ -68,6 +68,17 @@ local function remember(entries)
   local key = KEYS[4 + bucket % BUCKETS]
   redis.call('HSET', key, unpack(entries))
   redis.call('PEXPIREAT', key, text((bucket + BUCKETS - 1) * bucket_millis))
+end
+
+-- Ends the attempts with `WATCH` whose idempotency keys these movements use. Such an attempt may be for
+-- another level, so it does not notice that this level has changed. `Keys::attempt` in `keys.rs` names the
+-- same keys.
+local function end_attempts(movements)
+  local prefix, attempts = 'attempt:' .. string.match(level, '{.-}') .. ':', {}
+  for _, movement in ipairs(movements) do
+    if movement.has_key then attempts[#attempts + 1] = prefix .. movement.field end
+  end
+  if #attempts > 0 then redis.call('DEL', unpack(attempts)) end
 end
 
 -- Writes the level after the movements, their dedup entries and the journal entry. HSET comes first,
@@ -84,6 +95,7 @@ local function commit(now, movements, waiting)
     lines[i] = movement.line
   end
   remember(entries)
+  end_attempts(movements)
   redis.call('XADD', journal, '*', 'v', JOURNAL_VERSION, 'level', level, 'common', common,
     'movements', table.concat(lines, '\n'), 'on_hand', on_hand, 'held', text(now.held),
     'backorder_limit', limit, 'version', version)

@@ -1,0 +1,45 @@
+//! Redis Sentinel.
+
+use std::time::Duration;
+
+use stocklock_locks::LockManager;
+use stocklock_locks::redis::RedisBackend;
+use stocklock_testkit::proxy::{Mode, Proxy};
+use stocklock_testkit::servers::{PrivateServer, RedisSentinels};
+
+use crate::rig::eventually;
+use crate::rig::redis::RedisRig;
+
+/// The first sentinel of the URL takes connections and never answers. The limits are shorter than the time
+/// after which the driver gives it up.
+#[tokio::test]
+async fn silent_sentinel_delays_neither_locks_nor_wake_ups() {
+    const LIMIT: Duration = Duration::from_millis(300);
+    const LONG: Duration = Duration::from_mins(2);
+    let (master, replica) = (
+        PrivateServer::redis(&[]).await,
+        PrivateServer::redis(&[]).await,
+    );
+    let rig = RedisRig::before(master).await;
+    let port = rig.server.port();
+    let command = format!("REPLICAOF 127.0.0.1 {port}");
+    let replica = RedisRig::before(replica).await;
+    super::run::<String>(&mut replica.direct().await, &command).await;
+    let sentinels = RedisSentinels::watching(port).await;
+    let silent = Proxy::to(rig.server.address()).await;
+    silent.set(Mode::Blackhole).await;
+    let url = sentinels.url();
+    let url = url.replacen("://", &format!("://{},", silent.address()), 1);
+    let manager = || {
+        let backend = RedisBackend::builder(&url).connect_limit(LIMIT);
+        let backend = backend.response_limit(LIMIT).fallback(LONG);
+        LockManager::new(backend.build().unwrap())
+    };
+    let (one, other) = (manager(), manager());
+    let guard = one.lock("held").wait(LONG).acquire().await.unwrap();
+    let waiter = tokio::spawn(other.lock("held").wait(LONG).acquire());
+    let subscribed = async || rig.channels().await.iter().any(|name| name == "lock{held}");
+    eventually("the waiter subscribes", LONG / 4, subscribed).await;
+    guard.release().await;
+    waiter.await.unwrap().unwrap().release().await;
+}
