@@ -44,6 +44,10 @@
 //!   and lock contends on the server; on ZooKeeper, another one waits behind it. The other tasks wait in
 //!   a local queue.
 //!
+//! # What is built on locks
+//!
+//! - [`MultiLock`]: several locks, all or none.
+//!
 //! # Limitations
 //!
 //! - Read-write locks and permits exist on Redis and within one process, but not on ZooKeeper or in a
@@ -73,6 +77,7 @@ mod manager;
 mod managers;
 pub mod memory;
 pub mod metrics;
+mod multi;
 mod nonce;
 mod queue;
 #[cfg(feature = "redis")]
@@ -94,5 +99,6 @@ pub use builder::{LockBuilder, Ran};
 pub use error::{BackendError, LockError, LostReason};
 pub use guard::{LockGuard, LockState, Lost, ReleaseOutcome};
 pub use manager::{LockManager, ManagerBuilder};
+pub use multi::{MultiGuard, MultiLock};
 pub use nonce::Nonce;
 pub use token::Token;

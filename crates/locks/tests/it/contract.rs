@@ -7,6 +7,7 @@ mod cancel;
 mod core;
 mod faults;
 mod leases;
+mod multi;
 mod permits;
 
 /// Generates a module with one test per case.
@@ -62,6 +63,13 @@ macro_rules! basic_contract {
                 acquire_dropped_between_polls_leaves_nothing,
                 wait_dropped_at_any_time_leaves_nothing,
                 release_undoes_attempt_dropped_at_any_await_point,
+            ],
+            multi: [
+                multi_lock_takes_all_or_nothing,
+                multi_lock_has_one_wait_limit,
+                multi_locks_in_any_order_never_deadlock,
+                loss_of_one_lock_is_loss_of_all,
+                multi_lock_dropped_at_any_time_leaves_nothing,
             ],
             $($list: $cases,)*
         );
