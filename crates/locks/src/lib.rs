@@ -47,6 +47,8 @@
 //! # What is built on locks
 //!
 //! - [`MultiLock`]: several locks, all or none.
+//! - [`LockBuilder::campaign`] and [`lead`](LockBuilder::lead): leader election.
+//! - [`LockBuilder::once_per`]: a job that starts at most once per period over all processes.
 //!
 //! # Limitations
 //!
@@ -66,6 +68,7 @@ mod acquire;
 pub mod backend;
 mod builder;
 pub mod clock;
+mod election;
 mod error;
 mod guard;
 mod hold;
@@ -79,6 +82,7 @@ pub mod memory;
 pub mod metrics;
 mod multi;
 mod nonce;
+mod periodic;
 mod queue;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -101,4 +105,5 @@ pub use guard::{LockGuard, LockState, Lost, ReleaseOutcome};
 pub use manager::{LockManager, ManagerBuilder};
 pub use multi::{MultiGuard, MultiLock};
 pub use nonce::Nonce;
+pub use periodic::OncePer;
 pub use token::Token;

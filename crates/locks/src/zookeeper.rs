@@ -22,7 +22,8 @@
 //! client some time before.
 //!
 //! Nodes: `<root>/<name>/_c_<nonce>-lock-<sequence>`, and `<root>/.source`. The directories of the
-//! names are container nodes, which the server removes when they are empty.
+//! names are container nodes, which the server removes when they are empty. A periodic job has a node
+//! `<root>/.periods/<name>`, which stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +43,7 @@ use crate::nonce::Nonce;
 mod cluster;
 mod contender;
 mod names;
+mod periods;
 mod places;
 mod session;
 
@@ -312,6 +314,21 @@ impl Backend for ZooKeeperBackend {
         } else {
             Release::NotHeld
         })
+    }
+
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        let session = self.0.sessions.get().await?;
+        if session.health() == Health::Disconnected {
+            return Err(disconnected());
+        }
+        let root = &self.0.sessions.root;
+        let begun = session.begin_period(root, name, nonce, period);
+        begun.await.map_err(backend_error)
     }
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {

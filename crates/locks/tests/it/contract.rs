@@ -6,6 +6,7 @@
 mod cancel;
 mod core;
 mod faults;
+mod jobs;
 mod leases;
 mod multi;
 mod permits;
@@ -63,6 +64,15 @@ macro_rules! basic_contract {
                 acquire_dropped_between_polls_leaves_nothing,
                 wait_dropped_at_any_time_leaves_nothing,
                 release_undoes_attempt_dropped_at_any_await_point,
+            ],
+            jobs: [
+                job_runs_once_per_period_over_processes,
+                job_runs_again_after_its_period,
+                job_whose_runner_is_gone_waits_for_next_period,
+                job_longer_than_its_period_runs_alone,
+                next_leader_follows_resignation,
+                lost_leadership_is_followed_by_another,
+                shutdown_ends_candidacies,
             ],
             multi: [
                 multi_lock_takes_all_or_nothing,

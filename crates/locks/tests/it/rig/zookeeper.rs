@@ -92,10 +92,11 @@ impl ZooKeeperRig {
         }
     }
 
-    /// Returns the places in the queues of all locks.
+    /// Returns the places in the queues of all locks. Names that begin with a dot are no locks.
     pub(crate) async fn places(&self) -> Vec<String> {
         let client = self.direct().await;
-        let names = self.names().await;
+        let mut names = self.names().await;
+        names.retain(|name| !name.starts_with('.'));
         let queue = async |name: &String| {
             let directory = format!("{}/{name}", self.root);
             match client.list_children(&directory).await {

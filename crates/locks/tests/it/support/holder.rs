@@ -19,7 +19,16 @@ pub(crate) struct Holder {
 impl Holder {
     /// Starts it, and returns when it requests the lock.
     pub(crate) async fn start(url: &str, name: &str) -> Self {
-        let process = Process::start(program(), &[url, name, "600"], &[]);
+        Self::start_with(&[url, name, "600"]).await
+    }
+
+    /// Starts it for a job that runs once per `period` seconds.
+    pub(crate) async fn start_job(url: &str, name: &str, period: &str) -> Self {
+        Self::start_with(&[url, name, "600", period]).await
+    }
+
+    async fn start_with(arguments: &[&str]) -> Self {
+        let process = Process::start(program(), arguments, &[]);
         let mut holder = Self { process, read: 0 };
         assert_eq!(holder.line(SOON).await, "waiting");
         holder
