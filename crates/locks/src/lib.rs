@@ -49,6 +49,8 @@
 //! - [`MultiLock`]: several locks, all or none.
 //! - [`LockBuilder::campaign`] and [`lead`](LockBuilder::lead): leader election.
 //! - [`LockBuilder::once_per`]: a job that starts at most once per period over all processes.
+//! - Guarded writes, which refuse an outdated holder: `sql::fence`, `redis::FENCED_COMMAND`,
+//!   `zookeeper::ZooKeeperBackend::write_if_held`.
 //!
 //! # Limitations
 //!

@@ -41,6 +41,7 @@ mod address;
 mod connection;
 mod contender;
 mod eviction;
+mod fence;
 mod periods;
 mod permits;
 mod scripts;
@@ -49,6 +50,7 @@ mod wakeups;
 use address::Address;
 use connection::{Connection, backend_error};
 use contender::RedisContender;
+pub use fence::FENCED_COMMAND;
 use wakeups::LazyWakeUps;
 
 /// How long the nonce of a released acquisition is remembered. No request stays on its way longer.

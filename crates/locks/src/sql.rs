@@ -51,6 +51,7 @@ use crate::source::SourceId;
 mod connections;
 mod contender;
 mod errors;
+pub mod fence;
 mod mysql;
 mod periods;
 mod postgres;

@@ -42,6 +42,7 @@ use crate::nonce::Nonce;
 
 mod cluster;
 mod contender;
+mod fence;
 mod names;
 mod periods;
 mod places;
