@@ -54,8 +54,8 @@
 //!
 //! # Limitations
 //!
-//! - Read-write locks and permits exist on Redis and within one process, but not on ZooKeeper or in a
-//!   SQL database. There are no barriers.
+//! - Read-write locks and permits exist on Redis, on ZooKeeper and within one process, but not in a SQL
+//!   database. There are no barriers.
 //! - There is no quorum over several Redis servers, and no support for Redis Cluster.
 //! - An acquisition does not wait until the lock is durable or replicated.
 //! - There is no lock delay: the next client may acquire a lost lock at once.

@@ -128,7 +128,6 @@ macro_rules! permit_contract {
                 waiting_readers_acquire_together,
                 permits_never_exceed_their_limit,
                 claims_are_granted_in_order_of_arrival,
-                dead_waiters_cost_their_patience_once,
                 permits_of_expired_holder_return,
                 renewals_keep_permits_for_many_leases,
                 raised_limit_admits_waiters,
@@ -166,12 +165,14 @@ restart_contract!(mysql_restart, SqlRig::private_mysql, tokio::test);
 permit_contract!(
     local_permits,
     LocalRig::start,
-    tokio::test(start_paused = true)
+    tokio::test(start_paused = true),
+    dead_waiters_cost_their_patience_once
 );
 permit_contract!(
     memory_permits,
     MemoryRig::start,
     tokio::test(start_paused = true),
+    dead_waiters_cost_their_patience_once,
     late_claim_takes_nothing,
     claim_with_lost_answer_has_one_holder
 );
@@ -179,6 +180,13 @@ permit_contract!(
     redis_permits,
     RedisRig::start,
     tokio::test,
+    dead_waiters_cost_their_patience_once,
     late_claim_takes_nothing,
+    claim_with_lost_answer_has_one_holder
+);
+permit_contract!(
+    zookeeper_permits,
+    ZooKeeperRig::start,
+    tokio::test,
     claim_with_lost_answer_has_one_holder
 );

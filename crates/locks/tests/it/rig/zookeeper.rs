@@ -167,12 +167,11 @@ impl Faults for ZooKeeperRig {
     async fn lose_acquire_answer(&self, name: &str) {
         // Without a directory, the lost answer would be `NoNode` instead of the created place.
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        let directory = format!("{}/{name}", self.root);
-        self.direct()
-            .await
-            .mkdir(&directory, &options)
-            .await
-            .unwrap();
+        let direct = self.direct().await;
+        for kind in ["", "%permits"] {
+            let directory = format!("{}/{name}{kind}", self.root);
+            direct.mkdir(&directory, &options).await.unwrap();
+        }
         self.proxy.cut_after(b"-lock-", 1);
     }
 
