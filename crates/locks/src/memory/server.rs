@@ -51,6 +51,8 @@ pub(super) struct Server {
     pub(super) shares: Shares,
     pub(super) periods: Periods,
     pub(super) clock: Arc<dyn Clock>,
+    /// Locked while a request is executed: requests are executed one at a time.
+    executing: Mutex<()>,
     /// Every client, to cause renewals.
     pub(super) managers: Managers,
     /// The id under which tokens are issued. Lost with the data.
@@ -77,6 +79,7 @@ impl MemoryServer {
             shares: Shares::default(),
             periods: Periods::default(),
             clock: Arc::new(clock),
+            executing: Mutex::default(),
             managers: Managers::default(),
             source: Mutex::default(),
             tombstones: Mutex::default(),
@@ -132,13 +135,16 @@ impl MemoryServer {
     }
 
     /// Forgets all data, like a restart without persistence: the locks, the source of their tokens,
-    /// which acquisitions were released, and the periods. Tokens still grow, because they come from the clock.
+    /// which acquisitions were released, and the periods. Tokens still grow, because they come from
+    /// the clock.
     pub fn forget_all(&self) {
-        self.0.table.clear();
-        self.0.shares.clear();
-        self.0.periods.clear();
-        self.0.tombstones().clear();
-        *self.0.stored_source() = None;
+        self.0.execute(|server| {
+            server.table.clear();
+            server.shares.clear();
+            server.periods.clear();
+            server.tombstones().clear();
+            *server.stored_source() = None;
+        });
     }
 
     /// Makes all managers renew their locks now, as after a reconnect.
@@ -162,6 +168,12 @@ impl MemoryServer {
 }
 
 impl Server {
+    pub(super) fn execute<T>(&self, request: impl FnOnce(&Self) -> T) -> T {
+        let executing = &self.executing;
+        let _executing = executing.lock().unwrap_or_else(PoisonError::into_inner);
+        request(self)
+    }
+
     pub(super) async fn wait_until_running(&self) {
         let mut paused = self.paused.subscribe();
         // The sender lives in `self`, so this cannot fail.
