@@ -141,7 +141,7 @@ pub(super) async fn next_leader_follows_resignation(rig: &impl Rig) {
 /// A leader that loses its leadership stops its work, and then leads again.
 pub(super) async fn lost_leadership_is_followed_by_another(rig: &impl Rig) {
     let manager = rig.manager();
-    let lock = manager.lock("leader").max_hold(rig.lease() / 2);
+    let lock = manager.lock("leader").max_hold(Duration::from_secs(3));
     let mut terms = Vec::new();
     let led = lock.lead(|guard| {
         terms.push(guard.token());

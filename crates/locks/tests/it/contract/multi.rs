@@ -19,10 +19,8 @@ pub(super) async fn multi_lock_takes_all_or_nothing(rig: &impl Rig) {
     let names = ["c", "a", "b", "a"];
     assert!(all(&other, &names).try_acquire().await.unwrap().is_none());
     let limit = Duration::from_millis(200);
-    let begin = rig.now();
     let error = all(&other, &names).wait(limit).acquire().await.unwrap_err();
     assert_matches!(error, LockError::WaitLimit { waited } if *waited >= limit);
-    assert!(rig.now().since(begin) < limit + rig.moment());
     let only_holder = async || rig.left().await == 1 && other.names() == 0;
     eventually("only the holder is left", rig.moment(), only_holder).await;
     holder.release().await;
@@ -45,7 +43,7 @@ pub(super) async fn multi_lock_has_one_wait_limit(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
     let first = one.lock("a").acquire().await.unwrap();
     let _second = one.lock("b").acquire().await.unwrap();
-    let limit = rig.moment() * 3;
+    let limit = Duration::from_secs(6);
     let begin = rig.now();
     let both = tokio::spawn(all(&other, &["a", "b"]).wait(limit).acquire());
     tokio::time::sleep(limit * 2 / 3).await;
@@ -53,7 +51,7 @@ pub(super) async fn multi_lock_has_one_wait_limit(rig: &impl Rig) {
     let error = both.await.unwrap().unwrap_err();
     let took = rig.now().since(begin);
     assert_matches!(error, LockError::WaitLimit { waited } if *waited >= limit);
-    assert!(took < limit + rig.moment(), "{took:?}");
+    assert!(took < limit * 3 / 2, "{took:?}");
 }
 
 /// Four tasks in two processes take three locks, and each names them in another order.
@@ -86,7 +84,7 @@ pub(super) async fn loss_of_one_lock_is_loss_of_all(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
     let locks = [
         one.lock("a"),
-        one.lock("b").max_hold(rig.lease() / 4),
+        one.lock("b").max_hold(Duration::from_secs(3)),
         one.lock("c"),
     ];
     let guard = MultiLock::of(locks).acquire().await.unwrap();
