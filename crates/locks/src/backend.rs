@@ -63,6 +63,20 @@ pub trait Backend: Debug + Send + Sync + 'static {
         Err(BackendError::permanent("this back end has no permits"))
     }
 
+    /// Starts a period of this length, unless another one with this name has not ended by the server's
+    /// clock. Returns `None` if this nonce has started the current period, otherwise the rest of it.
+    ///
+    /// # Errors
+    /// Returns an error if it is unknown whether the period has started, or if the server has no periods.
+    async fn begin_period(
+        &self,
+        _name: &str,
+        _nonce: Nonce,
+        _period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        Err(BackendError::permanent("this back end has no periods"))
+    }
+
     /// Asks the server whether this nonce holds the lock.
     ///
     /// # Errors

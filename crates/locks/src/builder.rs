@@ -99,6 +99,14 @@ impl LockBuilder {
         Self { manager, options }
     }
 
+    pub(crate) const fn manager(&self) -> &LockManager {
+        &self.manager
+    }
+
+    pub(crate) const fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// Sets how long [`acquire`](Self::acquire) may wait, in this process and on the server.
     /// Default: 5 s.
     pub fn wait(mut self, limit: Duration) -> Self {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
+use futures_util::future::{BoxFuture, Shared, pending, select_all};
 use tokio::sync::oneshot;
 
 use crate::backend::{Claim, Release, Renewed};
@@ -70,12 +70,24 @@ pub enum ReleaseOutcome {
     },
 }
 
+impl ReleaseOutcome {
+    /// Returns how long the lock was held, or the time since its acquisition if it was lost.
+    #[must_use]
+    pub const fn held_for(&self) -> Duration {
+        match self {
+            Self::Released { held_for }
+            | Self::Unconfirmed { held_for }
+            | Self::AlreadyLost { held_for, .. } => *held_for,
+        }
+    }
+}
+
 impl LockGuard {
     pub(crate) fn new(hold: Arc<Hold>) -> Self {
         Self { hold: Some(hold) }
     }
 
-    fn hold(&self) -> &Arc<Hold> {
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
         self.hold
             .as_ref()
             .expect("only release, which consumes the guard, takes the hold")
@@ -344,6 +356,21 @@ impl Debug for LockGuard {
 #[derive(Clone)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Lost(Shared<BoxFuture<'static, LostReason>>);
+
+impl Lost {
+    /// Completes when the first of these locks is lost. `None` without any lock.
+    pub(crate) fn first_of(guards: &[LockGuard]) -> Option<Self> {
+        let losses: Vec<_> = guards.iter().map(LockGuard::lost).collect();
+        (!losses.is_empty()).then(|| {
+            let first = select_all(losses).map(|(reason, _, _)| reason);
+            Self(first.boxed().shared())
+        })
+    }
+
+    pub(crate) fn never() -> Self {
+        Self(pending().boxed().shared())
+    }
+}
 
 impl Future for Lost {
     type Output = LostReason;

@@ -44,10 +44,18 @@
 //!   and lock contends on the server; on ZooKeeper, another one waits behind it. The other tasks wait in
 //!   a local queue.
 //!
+//! # What is built on locks
+//!
+//! - [`MultiLock`]: several locks, all or none.
+//! - [`LockBuilder::campaign`] and [`lead`](LockBuilder::lead): leader election.
+//! - [`LockBuilder::once_per`]: a job that starts at most once per period over all processes.
+//! - Guarded writes, which refuse an outdated holder: `sql::fence`, `redis::FENCED_COMMAND`,
+//!   `zookeeper::ZooKeeperBackend::write_if_held`.
+//!
 //! # Limitations
 //!
-//! - Read-write locks and permits exist on Redis and within one process, but not on ZooKeeper or in a
-//!   SQL database. There are no barriers.
+//! - Read-write locks and permits exist on Redis, on ZooKeeper and within one process, but not in a SQL
+//!   database. There are no barriers.
 //! - There is no quorum over several Redis servers, and no support for Redis Cluster.
 //! - An acquisition does not wait until the lock is durable or replicated.
 //! - There is no lock delay: the next client may acquire a lost lock at once.
@@ -62,6 +70,7 @@ mod acquire;
 pub mod backend;
 mod builder;
 pub mod clock;
+mod election;
 mod error;
 mod guard;
 mod hold;
@@ -73,7 +82,9 @@ mod manager;
 mod managers;
 pub mod memory;
 pub mod metrics;
+mod multi;
 mod nonce;
+mod periodic;
 mod queue;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -94,5 +105,7 @@ pub use builder::{LockBuilder, Ran};
 pub use error::{BackendError, LockError, LostReason};
 pub use guard::{LockGuard, LockState, Lost, ReleaseOutcome};
 pub use manager::{LockManager, ManagerBuilder};
+pub use multi::{MultiGuard, MultiLock};
 pub use nonce::Nonce;
+pub use periodic::OncePer;
 pub use token::Token;

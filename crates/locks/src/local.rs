@@ -17,6 +17,7 @@ use crate::backend::{
 use crate::clock::{Clock, default_clock};
 use crate::error::BackendError;
 use crate::nonce::Nonce;
+use crate::periodic::Periods;
 use crate::shares::{Shares, Wanted};
 use crate::table::Table;
 use crate::topics::Listener;
@@ -32,6 +33,7 @@ pub struct LocalBackend(Arc<Local>);
 struct Local {
     table: Table,
     shares: Shares,
+    periods: Periods,
     clock: Arc<dyn Clock>,
     source: Arc<str>,
 }
@@ -49,6 +51,7 @@ impl LocalBackend {
         Self(Arc::new(Local {
             table: Table::default(),
             shares: Shares::default(),
+            periods: Periods::default(),
             clock,
             source: format!("local:{}", Nonce::random()).into(),
         }))
@@ -114,6 +117,16 @@ impl Backend for LocalBackend {
     async fn reduce(&self, name: &str, nonce: Nonce, keep: u32) -> Result<bool, BackendError> {
         let now = self.0.clock.now();
         Ok(self.0.shares.reduce(now, name, nonce, keep))
+    }
+
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        let now = self.0.clock.now();
+        Ok(self.0.periods.begin(now, name, nonce, period))
     }
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {

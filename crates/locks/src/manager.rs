@@ -100,8 +100,8 @@ impl LockManager {
     /// the same time, but no writer.
     ///
     /// Read and write locks are granted in order of arrival, so a stream of readers does not keep a
-    /// writer waiting. They exclude each other, but not the [lock](Self::lock) with the same name. Redis
-    /// and the back ends without a server have them.
+    /// writer waiting. They exclude each other, but not the [lock](Self::lock) with the same name. Redis,
+    /// ZooKeeper and the back ends without a server have them.
     pub fn read(&self, name: &str) -> LockBuilder {
         LockBuilder::new(self.clone(), name, Claim::READ)
     }

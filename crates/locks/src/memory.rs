@@ -219,6 +219,20 @@ impl Backend for MemoryBackend {
         .await
     }
 
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        let name = name.to_owned();
+        self.ask(Question::Period, move |server| {
+            let now = server.clock.now();
+            server.periods.begin(now, &name, nonce, period)
+        })
+        .await
+    }
+
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
         let name = name.to_owned();
         self.ask(Question::Verify, move |server| {

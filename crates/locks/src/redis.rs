@@ -19,6 +19,7 @@
 //! - `P{name}:holders`, `P{name}:waiters`, `P{name}:claims`: the permits of a name, kept for ten minutes
 //!   after their last use.
 //! - `P{name}:gone:nonce`: a tombstone that stops late requests, kept for one minute.
+//! - `P{name}:period`: the last start of a periodic job, kept until the end of its period.
 //! - `P:source`: the id under which tokens are issued.
 
 use std::sync::Arc;
@@ -40,6 +41,8 @@ mod address;
 mod connection;
 mod contender;
 mod eviction;
+mod fence;
+mod periods;
 mod permits;
 mod scripts;
 mod wakeups;
@@ -47,6 +50,7 @@ mod wakeups;
 use address::Address;
 use connection::{Connection, backend_error};
 use contender::RedisContender;
+pub use fence::FENCED_COMMAND;
 use wakeups::LazyWakeUps;
 
 /// How long the nonce of a released acquisition is remembered. No request stays on its way longer.
@@ -329,6 +333,15 @@ impl Backend for RedisBackend {
         } else {
             Release::NotHeld
         })
+    }
+
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        self.0.begin_period(name, nonce, period).await
     }
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {

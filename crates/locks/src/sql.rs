@@ -28,6 +28,10 @@
 //! last manager is shut down. On the other databases waiters poll, 2 ms to 20 ms
 //! apart. A connection pooler must keep sessions (PgBouncer: `pool_mode = session`).
 //!
+//! **Periods** of jobs are rows whose name begins with `\:`, and whose lease is the period. The next
+//! period of the job takes the row over. A row that expired ten minutes ago is removed by the first
+//! release of any process.
+//!
 //! **Late requests**: if a request to acquire a lock was not answered, its release buries the nonce in
 //! the row for a minute. The request gets no lock if it arrives in that time.
 //!
@@ -35,16 +39,11 @@
 //! for as long as it is held, and they have no token.
 
 use std::collections::{BTreeMap, HashSet};
-use std::str::FromStr;
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::ConnectOptions;
-use sqlx::mysql::MySqlConnectOptions;
-use sqlx::postgres::PgConnectOptions;
-use sqlx::sqlite::SqliteConnectOptions;
 use tokio::time::Instant;
 
 use crate::backend::{
@@ -58,7 +57,9 @@ use crate::source::SourceId;
 mod connections;
 mod contender;
 mod errors;
+pub mod fence;
 mod mysql;
+mod periods;
 mod postgres;
 mod session;
 mod sqlite;
@@ -194,7 +195,7 @@ impl SqlBackend {
 
     /// Creates a builder for a back end with other settings.
     pub fn builder(url: &str) -> SqlBuilder {
-        let database = database(url);
+        let database = Database::parse(url);
         let connections = match &database {
             Ok(Database::Sqlite(_)) => 1,
             _ => 5,
@@ -217,32 +218,6 @@ impl SqlBackend {
     pub async fn create_tables(&self) -> Result<(), BackendError> {
         self.0.connections.create_tables().await
     }
-}
-
-/// The connections do not log: a statement that waits for a row needs no warning.
-fn database(url: &str) -> Result<Database, BackendError> {
-    let invalid = |error: sqlx::Error| BackendError::permanent(error);
-    let scheme = url.split(':').next().unwrap_or_default();
-    Ok(match scheme {
-        "mysql" | "mariadb" => {
-            let options = MySqlConnectOptions::from_str(url).map_err(invalid)?;
-            Database::MySql(options.disable_statement_logging())
-        }
-        "postgres" | "postgresql" => {
-            let options = PgConnectOptions::from_str(url).map_err(invalid)?;
-            // PgBouncer refuses this parameter at the start of a session. No column is a float.
-            let options = options.extra_float_digits(None);
-            Database::Postgres(options.disable_statement_logging())
-        }
-        "sqlite" => {
-            let options = SqliteConnectOptions::from_str(url).map_err(invalid)?;
-            Database::Sqlite(options.disable_statement_logging())
-        }
-        _ => {
-            let cause = "expected a URL that begins with mysql:, mariadb:, postgres: or sqlite:";
-            return Err(BackendError::permanent(cause));
-        }
-    })
 }
 
 impl Sql {
@@ -350,6 +325,15 @@ impl Backend for SqlBackend {
         } else {
             Release::NotHeld
         })
+    }
+
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        self.0.begin_period(name, nonce, period).await
     }
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {

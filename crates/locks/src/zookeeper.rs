@@ -21,8 +21,15 @@
 //! timeout is for a server that fails together with its client: the leader may have heard of that
 //! client some time before.
 //!
-//! Nodes: `<root>/<name>/_c_<nonce>-lock-<sequence>`, and `<root>/.source`. The directories of the
-//! names are container nodes, which the server removes when they are empty.
+//! **Read-write locks and permits** are queues too: a place has its permits if those of all places ahead
+//! and its own are not more than there are. The number in the latest request that is still in the queue
+//! applies. A waiting reader watches the last writer ahead, a waiting writer its predecessor, and a
+//! client that waits for other permits the queue, so all of those are woken by each change.
+//!
+//! Nodes: `<root>/<name>/_c_<nonce>-lock-<sequence>`,
+//! `<root>/<name>%permits/_c_<nonce>-<take>-<of>-lock-<sequence>`, and `<root>/.source`. The directories of the
+//! names are container nodes, which the server removes when they are empty. A periodic job has a node
+//! `<root>/.periods/<name>`, which stays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,9 +48,12 @@ use crate::nonce::Nonce;
 
 mod cluster;
 mod contender;
+mod fence;
 mod names;
+mod periods;
 mod places;
 mod session;
+mod turn;
 
 use contender::ZooKeeperContender;
 use places::{Place, Places};
@@ -160,8 +170,8 @@ impl ZooKeeperBackend {
 }
 
 impl ZooKeeper {
-    fn directory(&self, name: &str) -> String {
-        format!("{}/{}", self.sessions.root, names::element(name))
+    fn directory(&self, name: &str, claim: Claim) -> String {
+        format!("{}/{}", self.sessions.root, names::directory(name, claim))
     }
 
     /// Renews places of one session with one write. If a node is gone, checks each place alone.
@@ -187,12 +197,12 @@ impl ZooKeeper {
     /// Deletes a place. Returns true if it existed.
     async fn delete(&self, nonce: Nonce, mut place: Place) -> Result<bool, BackendError> {
         if place.node.is_none() {
-            let prefix = names::place_prefix(nonce);
+            let prefix = names::nonce_prefix(nonce);
             let found = contender::find(&place, &prefix).await;
             place.node = found.map_err(backend_error)?;
         }
         let Some(path) = place.path() else {
-            return remove_unused(&place).await.map(|()| false);
+            return contender::remove_unused(&place).await.map(|()| false);
         };
         // Record this before the request, because this future may be dropped.
         self.places
@@ -204,19 +214,6 @@ impl ZooKeeper {
             Err(Error::SessionExpired) => Ok(false),
             Err(error) => Err(backend_error(error)),
         }
-    }
-}
-
-/// Removes the directory of a place that was never created. The server removes only containers that
-/// once had a child. A concurrent contender creates the directory again if it needs it.
-async fn remove_unused(place: &Place) -> Result<(), BackendError> {
-    let session = &place.session;
-    match session
-        .ask(session.client.delete(&place.directory, None))
-        .await
-    {
-        Ok(()) | Err(Error::NoNode | Error::NotEmpty | Error::SessionExpired) => Ok(()),
-        Err(error) => Err(backend_error(error)),
     }
 }
 
@@ -253,11 +250,15 @@ impl Backend for ZooKeeperBackend {
         1
     }
 
+    fn supports(&self, _: Claim) -> bool {
+        true
+    }
+
     fn contender(&self, request: Request) -> Box<dyn Contender> {
         Box::new(ZooKeeperContender {
             zookeeper: Arc::clone(&self.0),
             request,
-            predecessor: None,
+            blocker: None,
         })
     }
 
@@ -312,6 +313,39 @@ impl Backend for ZooKeeperBackend {
         } else {
             Release::NotHeld
         })
+    }
+
+    async fn reduce(&self, _: &str, nonce: Nonce, keep: u32) -> Result<bool, BackendError> {
+        let place = self.0.places.get(nonce);
+        let Some((path, place)) = place.and_then(|place| Some((place.path()?, place))) else {
+            return Ok(false);
+        };
+        let session = &place.session;
+        let keep = keep.to_string();
+        let write = session.client.set_data(&path, keep.as_bytes(), None);
+        match session.write(write).await {
+            Ok(_) => Ok(true),
+            Err(Error::NoNode | Error::SessionExpired) => {
+                self.0.places.remove(nonce);
+                Ok(false)
+            }
+            Err(error) => Err(backend_error(error)),
+        }
+    }
+
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        let session = self.0.sessions.get().await?;
+        if session.health() == Health::Disconnected {
+            return Err(disconnected());
+        }
+        let root = &self.0.sessions.root;
+        let begun = session.begin_period(root, name, nonce, period);
+        begun.await.map_err(backend_error)
     }
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {

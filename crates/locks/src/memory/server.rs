@@ -8,6 +8,7 @@ use tokio::sync::{Notify, watch};
 use crate::clock::Clock;
 use crate::managers::Managers;
 use crate::nonce::Nonce;
+use crate::periodic::Periods;
 use crate::shares::Shares;
 use crate::table::Table;
 use crate::token::Token;
@@ -27,6 +28,8 @@ pub enum Question {
     Release,
     /// The reduction of a claim.
     Reduce,
+    /// The start of a period.
+    Period,
     /// The check whether a client holds a lock.
     Verify,
     /// The check whether the server answers.
@@ -46,6 +49,7 @@ pub(super) enum Fate {
 pub(super) struct Server {
     pub(super) table: Table,
     pub(super) shares: Shares,
+    pub(super) periods: Periods,
     pub(super) clock: Arc<dyn Clock>,
     /// Locked while a request is executed: requests are executed one at a time.
     executing: Mutex<()>,
@@ -73,6 +77,7 @@ impl MemoryServer {
         Self(Arc::new(Server {
             table: Table::default(),
             shares: Shares::default(),
+            periods: Periods::default(),
             clock: Arc::new(clock),
             executing: Mutex::default(),
             managers: Managers::default(),
@@ -131,11 +136,13 @@ impl MemoryServer {
     }
 
     /// Forgets all data, like a restart without persistence: the locks, the source of their tokens,
-    /// and which acquisitions were released. Tokens still grow, because they come from the clock.
+    /// which acquisitions were released, and the periods. Tokens still grow, because they come from
+    /// the clock.
     pub fn forget_all(&self) {
         self.0.execute(|server| {
             server.table.clear();
             server.shares.clear();
+            server.periods.clear();
             server.tombstones().clear();
             *server.stored_source() = None;
         });

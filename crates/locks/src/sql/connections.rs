@@ -5,10 +5,12 @@
 //! leave. The connection comes back when the request is answered, and is closed if it is not.
 
 use std::fmt::{self, Debug, Formatter};
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use sqlx::ConnectOptions;
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -38,6 +40,33 @@ impl Debug for Database {
 }
 
 impl Database {
+    /// Reads a URL. The connections do not log: a statement that waits for a row needs no warning.
+    pub(super) fn parse(url: &str) -> Result<Self, BackendError> {
+        let invalid = |error: sqlx::Error| BackendError::permanent(error);
+        let scheme = url.split(':').next().unwrap_or_default();
+        Ok(match scheme {
+            "mysql" | "mariadb" => {
+                let options = MySqlConnectOptions::from_str(url).map_err(invalid)?;
+                Self::MySql(options.disable_statement_logging())
+            }
+            "postgres" | "postgresql" => {
+                let options = PgConnectOptions::from_str(url).map_err(invalid)?;
+                // PgBouncer refuses this parameter at the start of a session. No column is a float.
+                let options = options.extra_float_digits(None);
+                Self::Postgres(options.disable_statement_logging())
+            }
+            "sqlite" => {
+                let options = SqliteConnectOptions::from_str(url).map_err(invalid)?;
+                Self::Sqlite(options.disable_statement_logging())
+            }
+            _ => {
+                let cause =
+                    "expected a URL that begins with mysql:, mariadb:, postgres: or sqlite:";
+                return Err(BackendError::permanent(cause));
+            }
+        })
+    }
+
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::MySql(_) => "mysql",

@@ -1,5 +1,5 @@
 //! One acquisition: a place in the queue of a lock. The place is created once, even if answers are
-//! lost. The first place in the queue holds the lock.
+//! lost. The first place in the queue holds the lock; of a name with permits, the first places.
 
 use std::sync::Arc;
 
@@ -7,10 +7,11 @@ use async_trait::async_trait;
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
 use super::ZooKeeper;
-use super::names::{in_order, place_prefix};
+use super::names::{in_order, nonce_prefix, place_prefix, share};
 use super::places::Place;
 use super::session::{Health, Session, backend_error, disconnected};
-use crate::backend::{Attempt, Contender, Grant, Request};
+use super::turn::{Turn, turn};
+use crate::backend::{Attempt, Claim, Contender, Grant, Request};
 use crate::clock::Moment;
 use crate::error::BackendError;
 use crate::token::Token;
@@ -21,7 +22,22 @@ const TRIES: u32 = 8;
 pub(super) struct ZooKeeperContender {
     pub(super) zookeeper: Arc<ZooKeeper>,
     pub(super) request: Request,
-    pub(super) predecessor: Option<String>,
+    /// What the acquisition waits for.
+    pub(super) blocker: Option<Blocker>,
+}
+
+pub(super) enum Blocker {
+    /// The node at this path, until it is deleted or changed.
+    Node {
+        path: String,
+        /// A change that has already happened ends the wait too.
+        may_be_reduced: bool,
+    },
+    /// The queue in this directory, until it is no longer like this.
+    Queue {
+        directory: String,
+        order: Vec<String>,
+    },
 }
 
 #[async_trait]
@@ -45,13 +61,11 @@ impl Contender for ZooKeeperContender {
 
     async fn wait(&mut self) -> Result<(), BackendError> {
         let nonce = self.request.nonce;
-        let (Some(place), Some(predecessor)) =
-            (self.zookeeper.places.get(nonce), &self.predecessor)
-        else {
+        let (Some(place), Some(blocker)) = (self.zookeeper.places.get(nonce), &self.blocker) else {
             return Ok(());
         };
         tokio::select! {
-            gone = gone(&place.session, predecessor) => gone.map_err(backend_error),
+            changed = changed(&place.session, blocker) => changed.map_err(backend_error),
             // A watch survives a reconnect, but not the end of the session. While disconnected, the
             // answer `Busy` would be a guess, so this is an error.
             error = place.session.trouble() => Err(error),
@@ -81,7 +95,9 @@ impl ZooKeeperContender {
         }
         Ok(Place {
             session: self.zookeeper.sessions.get().await?,
-            directory: self.zookeeper.directory(&self.request.name),
+            directory: self
+                .zookeeper
+                .directory(&self.request.name, self.request.claim),
             node: None,
             deletion_unclear: false,
         })
@@ -90,10 +106,12 @@ impl ZooKeeperContender {
     /// Returns the node of this nonce: one that an unanswered request created, or a new one.
     async fn find_or_create(&mut self, place: &mut Place) -> Result<String, BackendError> {
         let nonce = self.request.nonce;
-        let prefix = place_prefix(nonce);
+        let prefix = place_prefix(nonce, self.request.claim);
         let mut found = None;
         if self.zookeeper.places.get(nonce).is_some() {
-            found = find(place, &prefix).await.map_err(backend_error)?;
+            found = find(place, &nonce_prefix(nonce))
+                .await
+                .map_err(backend_error)?;
         } else {
             // Record the place before the request. If this future is dropped, the release finds it.
             self.zookeeper.places.insert(nonce, place.clone());
@@ -109,7 +127,7 @@ impl ZooKeeperContender {
         Ok(node)
     }
 
-    /// Checks whether the node is the first in its queue. If not, remembers its predecessor.
+    /// Checks whether it is the turn of the node. If not, remembers what it waits for.
     async fn position(
         &mut self,
         place: &Place,
@@ -139,7 +157,15 @@ impl ZooKeeperContender {
                 "the node of this acquisition was deleted by another client",
             ));
         };
-        if position == 0 {
+        let turn = match self.request.claim {
+            Claim::Exclusive if position == 0 => Turn::Held,
+            Claim::Exclusive => Turn::Behind(order[position - 1].clone()),
+            Claim::Permits { .. } => {
+                let keeps = kept_by_first(place, &order, position).await;
+                turn(&order, position, keeps.map_err(backend_error)?)
+            }
+        };
+        if turn == Turn::Held {
             // The reads may come from a server that has lost its leader. Only a write proves that
             // the session lives; normally it is the creation of the node.
             let lease = if let Some(rest) = session.rest_of_lease(begin) {
@@ -155,22 +181,69 @@ impl ZooKeeperContender {
                 lease,
             }));
         }
-        self.predecessor = Some(format!("{}/{}", place.directory, order[position - 1]));
+        let directory = place.directory.clone();
+        self.blocker = Some(match turn {
+            Turn::Behind(node) => Blocker::Node {
+                path: format!("{directory}/{node}"),
+                may_be_reduced: self.request.claim == Claim::READ,
+            },
+            Turn::BehindSeveral | Turn::Held => Blocker::Queue { directory, order },
+        });
         // The watch fires unless the session ends, so no fallback is needed.
         Ok(Attempt::Busy { ask_again: None })
     }
 }
 
-async fn gone(session: &Session, path: &str) -> Result<(), Error> {
-    // Not `stat`: if the node is already gone, it would leave a watch for its creation.
-    match session.ask(session.client.get_and_watch_data(path)).await {
-        Ok((_, _, watcher)) => {
+/// Waits for a change. Completes at once if it has already happened.
+async fn changed(session: &Session, blocker: &Blocker) -> Result<(), Error> {
+    let client = &session.client;
+    let answer = match blocker {
+        // Not `stat`: if the node is already gone, it would leave a watch for its creation.
+        Blocker::Node {
+            path,
+            may_be_reduced,
+        } => {
+            let answer = session.ask(client.get_and_watch_data(path)).await;
+            answer.map(|(data, _, watcher)| (*may_be_reduced && !data.is_empty(), watcher))
+        }
+        Blocker::Queue { directory, order } => {
+            let answer = session.ask(client.list_and_watch_children(directory)).await;
+            answer.map(|(children, watcher)| (in_order(children) != *order, watcher))
+        }
+    };
+    match answer {
+        Ok((true, _)) | Err(Error::NoNode) => Ok(()),
+        Ok((false, watcher)) => {
             watcher.changed().await;
             Ok(())
         }
-        Err(Error::NoNode) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Returns what the first place in a queue keeps, if it is a writer that was reduced. Only a writer that
+/// has its permits is reduced, and it is the first.
+async fn kept_by_first(
+    place: &Place,
+    order: &[String],
+    position: usize,
+) -> Result<Option<u32>, Error> {
+    let first = order.first().filter(|_| position > 0);
+    let Some(first) = first.filter(|first| is_writer(first)) else {
+        return Ok(None);
+    };
+    let path = format!("{}/{first}", place.directory);
+    let session = &place.session;
+    match session.ask(session.client.get_data(&path)).await {
+        Ok((data, _)) => Ok(String::from_utf8_lossy(&data).parse().ok()),
+        Err(Error::NoNode) => Ok(Some(0)),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_writer(place: &str) -> bool {
+    let claim = share(place).map(|(take, of)| Claim::Permits { take, of });
+    claim == Some(Claim::WRITE)
 }
 
 /// Finds the node of an unanswered create request, if it exists.
@@ -215,4 +288,17 @@ async fn create(place: &Place, prefix: &str) -> Result<String, Error> {
 async fn make_directory(client: &Client, directory: &str) -> Result<(), Error> {
     let options = CreateMode::Container.with_acls(Acls::anyone_all());
     client.mkdir(directory, &options).await
+}
+
+/// Removes the directory of a place that was never created. The server removes only containers that
+/// once had a child. A concurrent contender creates the directory again if it needs it.
+pub(super) async fn remove_unused(place: &Place) -> Result<(), BackendError> {
+    let session = &place.session;
+    match session
+        .ask(session.client.delete(&place.directory, None))
+        .await
+    {
+        Ok(()) | Err(Error::NoNode | Error::NotEmpty | Error::SessionExpired) => Ok(()),
+        Err(error) => Err(backend_error(error)),
+    }
 }

@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use crate::backend::Claim;
 use crate::nonce::Nonce;
 
 /// Encodes a lock name as one path element. Letters, digits and `_-:@` stay, and also `.` except at
@@ -23,9 +24,37 @@ pub(super) fn element(name: &str) -> String {
     element
 }
 
-/// Returns the start of the node name of a nonce.
-pub(super) fn place_prefix(nonce: Nonce) -> String {
-    format!("_c_{nonce}-lock-")
+/// Returns the path element of a lock's directory. Permits have another one than the exclusive lock
+/// with the same name. No encoded name contains this suffix.
+pub(super) fn directory(name: &str, claim: Claim) -> String {
+    let suffix = match claim {
+        Claim::Exclusive => "",
+        Claim::Permits { .. } => "%permits",
+    };
+    element(name) + suffix
+}
+
+/// Returns the start of all node names of a nonce.
+pub(super) fn nonce_prefix(nonce: Nonce) -> String {
+    format!("_c_{nonce}-")
+}
+
+/// Returns the start of the node name of a claim: `_c_<nonce>-lock-`, or `_c_<nonce>-<take>-<of>-lock-`
+/// with permits.
+pub(super) fn place_prefix(nonce: Nonce, claim: Claim) -> String {
+    let nonce = nonce_prefix(nonce);
+    match claim {
+        Claim::Exclusive => format!("{nonce}lock-"),
+        Claim::Permits { take, of } => format!("{nonce}{take}-{of}-lock-"),
+    }
+}
+
+/// Parses what the claim of a place with permits takes, and of how many.
+pub(super) fn share(place: &str) -> Option<(u32, u32)> {
+    let (claim, _sequence) = place.strip_prefix("_c_")?.split_once("-lock-")?;
+    let mut parts = claim.rsplit('-');
+    let (of, take) = (parts.next()?, parts.next()?);
+    Some((take.parse().ok()?, of.parse().ok()?))
 }
 
 /// Sorts the places of a lock by arrival, and drops all other nodes.

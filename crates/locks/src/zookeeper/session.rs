@@ -15,7 +15,7 @@ use crate::link::Link;
 use crate::managers::Managers;
 use crate::nonce::Nonce;
 
-const ANY_VERSION: i32 = -1;
+pub(super) const ANY_VERSION: i32 = -1;
 
 /// A server that is silent for this part of the session timeout is replaced by another one. The
 /// client library then pings a silent server after three eighths of that, so after less than a tenth

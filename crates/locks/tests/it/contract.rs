@@ -6,7 +6,9 @@
 mod cancel;
 mod core;
 mod faults;
+mod jobs;
 mod leases;
+mod multi;
 mod permits;
 
 /// Generates a module with one test per case.
@@ -63,6 +65,22 @@ macro_rules! basic_contract {
                 wait_dropped_at_any_time_leaves_nothing,
                 release_undoes_attempt_dropped_at_any_await_point,
             ],
+            jobs: [
+                job_runs_once_per_period_over_processes,
+                job_runs_again_after_its_period,
+                job_whose_runner_is_gone_waits_for_next_period,
+                job_longer_than_its_period_runs_alone,
+                next_leader_follows_resignation,
+                lost_leadership_is_followed_by_another,
+                shutdown_ends_candidacies,
+            ],
+            multi: [
+                multi_lock_takes_all_or_nothing,
+                multi_lock_has_one_wait_limit,
+                multi_locks_in_any_order_never_deadlock,
+                loss_of_one_lock_is_loss_of_all,
+                multi_lock_dropped_at_any_time_leaves_nothing,
+            ],
             $($list: $cases,)*
         );
     };
@@ -110,7 +128,6 @@ macro_rules! permit_contract {
                 waiting_readers_acquire_together,
                 permits_never_exceed_their_limit,
                 claims_are_granted_in_order_of_arrival,
-                dead_waiters_cost_their_patience_once,
                 permits_of_expired_holder_return,
                 renewals_keep_permits_for_many_leases,
                 raised_limit_admits_waiters,
@@ -149,12 +166,14 @@ permit_contract!(
     local_permits,
     LocalRig::start,
     tokio::test(start_paused = true),
+    dead_waiters_cost_their_patience_once,
     waiter_for_too_many_permits_is_refused
 );
 permit_contract!(
     memory_permits,
     MemoryRig::start,
     tokio::test(start_paused = true),
+    dead_waiters_cost_their_patience_once,
     waiter_for_too_many_permits_is_refused,
     late_claim_takes_nothing,
     late_claim_keeps_expired_permits_free,
@@ -164,8 +183,15 @@ permit_contract!(
     redis_permits,
     RedisRig::start,
     tokio::test,
+    dead_waiters_cost_their_patience_once,
     waiter_for_too_many_permits_is_refused,
     late_claim_takes_nothing,
     late_claim_keeps_expired_permits_free,
+    claim_with_lost_answer_has_one_holder
+);
+permit_contract!(
+    zookeeper_permits,
+    ZooKeeperRig::start,
+    tokio::test,
     claim_with_lost_answer_has_one_holder
 );

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use stocklock_locks::clock::{Clock, Moment, TokioClock};
 use stocklock_locks::memory::{MemoryServer, Question};
 use stocklock_locks::metrics::{AttemptOutcome, LockHooks, NotAcquired};
-use stocklock_locks::{LockError, LockManager, LostReason, ReleaseOutcome};
+use stocklock_locks::{LockError, LockManager, LostReason, OncePer, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, sleep};
 
@@ -271,4 +271,37 @@ async fn renewals_keep_their_pace_after_extend() {
     let begin = Instant::now();
     assert_eq!(guard.lost().await, LostReason::Stolen);
     assert!(begin.elapsed() < LEASE / 2, "{:?}", begin.elapsed());
+}
+
+/// The server starts the period, but its answer is lost. The repeated request finds the period of this
+/// acquisition, so the job runs. Without any answer it does not run, and is not due either.
+#[tokio::test(start_paused = true)]
+async fn period_with_lost_answer_starts_once() {
+    let server = server();
+    let manager = manager(&server);
+    let day = Duration::from_hours(24);
+    let job = async || manager.lock("job").once_per(day, async |_| ()).await;
+    server.lose_answers(Question::Period, 1);
+    assert_matches!(job().await.unwrap(), OncePer::Ran(_));
+    assert_matches!(job().await.unwrap(), OncePer::NotDue { .. });
+    sleep(day).await;
+    server.lose_answers(Question::Period, u32::MAX);
+    assert_matches!(job().await.unwrap_err(), LockError::Unavailable(_));
+    server.lose_answers(Question::Period, 0);
+    assert_matches!(job().await.unwrap(), OncePer::NotDue { .. });
+    assert_eq!(server.held(), 0);
+}
+
+/// The candidate waits until the server answers, longer than any wait limit.
+#[tokio::test(start_paused = true)]
+async fn candidacy_outlasts_silent_server() {
+    let server = server();
+    let manager = manager(&server);
+    server.pause();
+    let candidate = tokio::spawn(manager.lock("leader").campaign());
+    sleep(Duration::from_hours(1)).await;
+    server.resume();
+    let leader = candidate.await.unwrap().unwrap();
+    leader.verify().await.unwrap();
+    leader.release().await;
 }

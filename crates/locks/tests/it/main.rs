@@ -2,6 +2,7 @@
 
 mod clock;
 mod contract;
+mod fencing;
 mod leftovers;
 mod losses;
 mod messages;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rstest::rstest;
 use rustix::process::Signal;
+use stocklock_locks::OncePer;
 use stocklock_testkit::servers::Backend;
 
 use crate::rig::redis::RedisRig;
@@ -163,4 +164,48 @@ async fn stopped_holder_of_permits_learns_of_its_loss() {
     // The release of the lost permits returned none of those that the waiter has now.
     let free = permits(1).try_acquire().await.unwrap();
     assert!(free.is_none());
+}
+
+/// The process that runs a periodic job is killed. The job does not run again in the same period, and
+/// runs in the next one.
+async fn killed_runner(rig: &impl Rig, url: &str) {
+    const PERIOD: Duration = Duration::from_secs(20);
+    let began = rig.now();
+    let mut runner = Holder::start_job(url, "job", "20").await;
+    let line = runner.line(Duration::from_secs(10)).await;
+    assert!(line.starts_with("held "), "{line}");
+    runner.signal(Signal::KILL);
+    let manager = rig.manager();
+    let guard = manager.lock("job").wait(LEASE * 5).acquire().await.unwrap();
+    guard.release().await;
+    let mut second = Holder::start_job(url, "job", "20").await;
+    assert_eq!(second.line(Duration::from_secs(10)).await, "not due");
+    let job = async || {
+        let job = manager.lock("job").once_per(PERIOD, async |_| ());
+        matches!(job.await.unwrap(), OncePer::Ran(_))
+    };
+    eventually("the next period begins", PERIOD * 2, job).await;
+    assert!(rig.now().since(began) >= PERIOD);
+}
+
+#[tokio::test]
+async fn job_of_killed_process_runs_in_next_period_on_redis() {
+    let rig = RedisRig::start().await;
+    killed_runner(&rig, &rig.url()).await;
+}
+
+#[tokio::test]
+async fn job_of_killed_process_runs_in_next_period_on_zookeeper() {
+    let rig = ZooKeeperRig::start().await;
+    killed_runner(&rig, &rig.url()).await;
+}
+
+#[rstest]
+#[case(Backend::Sqlite)]
+#[case(Backend::Mysql)]
+#[case(Backend::Postgres)]
+#[tokio::test]
+async fn job_of_killed_process_runs_in_next_period_in_sql(#[case] kind: Backend) {
+    let rig = SqlRig::start(kind).await;
+    killed_runner(&rig, rig.url()).await;
 }

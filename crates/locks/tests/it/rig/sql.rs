@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::{
-    AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection, SqlSafeStr, SqlStr,
-    SqliteConnection,
+    AssertSqlSafe, Connection, Executor, MySql, MySqlConnection, PgConnection, Postgres,
+    QueryBuilder, SqlSafeStr, SqlStr, Sqlite, SqliteConnection,
 };
+use stocklock_locks::LockGuard;
 use stocklock_locks::clock::BootClock;
-use stocklock_locks::sql::{SqlBackend, SqlBuilder};
+use stocklock_locks::sql::{SqlBackend, SqlBuilder, fence};
 use stocklock_testkit::proxy::{Mode, Proxy};
 use stocklock_testkit::servers::{Backend, PrivateServer, TestDatabase, fresh_database};
 
@@ -231,6 +232,37 @@ impl SqlRig {
             }
         };
         self.number(count).await
+    }
+
+    /// Creates a table with one row that only the holder of a lock may write.
+    pub(crate) async fn create_account(&self) {
+        let create = "CREATE TABLE account (
+            id integer NOT NULL PRIMARY KEY, balance bigint NOT NULL,
+            fence_token bigint NOT NULL DEFAULT 0, fence_source varchar(255) NOT NULL DEFAULT '')";
+        self.change(create).await;
+        self.change("INSERT INTO account (id, balance) VALUES (7, 0)")
+            .await;
+    }
+
+    /// Writes the row, and returns the number of rows that this changed.
+    pub(crate) async fn write_account(&self, guard: &LockGuard, balance: i64) -> u64 {
+        macro_rules! write_with {
+            ($database:ty, $connection:ty) => {{
+                let mut connection = <$connection>::connect(&self.direct).await.unwrap();
+                let mut update = QueryBuilder::<$database>::new("UPDATE account SET balance = ");
+                update.push_bind(balance).push(", ");
+                fence::push_set(&mut update, guard);
+                update.push(" WHERE id = 7 AND ");
+                fence::push_condition(&mut update, guard);
+                let written = update.build().execute(&mut connection).await.unwrap();
+                written.rows_affected()
+            }};
+        }
+        match self.kind {
+            Backend::Sqlite => write_with!(Sqlite, SqliteConnection),
+            Backend::Mysql => write_with!(MySql, MySqlConnection),
+            Backend::Postgres => write_with!(Postgres, PgConnection),
+        }
     }
 
     /// The number of rows of locks, held or not.

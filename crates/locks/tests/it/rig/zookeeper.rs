@@ -92,10 +92,11 @@ impl ZooKeeperRig {
         }
     }
 
-    /// Returns the places in the queues of all locks.
+    /// Returns the places in the queues of all locks. Names that begin with a dot are no locks.
     pub(crate) async fn places(&self) -> Vec<String> {
         let client = self.direct().await;
-        let names = self.names().await;
+        let mut names = self.names().await;
+        names.retain(|name| !name.starts_with('.'));
         let queue = async |name: &String| {
             let directory = format!("{}/{name}", self.root);
             match client.list_children(&directory).await {
@@ -166,12 +167,11 @@ impl Faults for ZooKeeperRig {
     async fn lose_acquire_answer(&self, name: &str) {
         // Without a directory, the lost answer would be `NoNode` instead of the created place.
         let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        let directory = format!("{}/{name}", self.root);
-        self.direct()
-            .await
-            .mkdir(&directory, &options)
-            .await
-            .unwrap();
+        let direct = self.direct().await;
+        for kind in ["", "%permits"] {
+            let directory = format!("{}/{name}{kind}", self.root);
+            direct.mkdir(&directory, &options).await.unwrap();
+        }
         self.proxy.cut_after(b"-lock-", 1);
     }
 

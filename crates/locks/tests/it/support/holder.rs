@@ -19,11 +19,16 @@ pub(crate) struct Holder {
 impl Holder {
     /// Starts it, and returns when it requests the lock.
     pub(crate) async fn start(url: &str, name: &str) -> Self {
-        Self::start_with(url, name, &[]).await
+        Self::start_with(&[url, name, "600"], &[]).await
     }
 
-    async fn start_with(url: &str, name: &str, variables: &[(&str, &str)]) -> Self {
-        let process = Process::start(program(), &[url, name, "600"], variables);
+    /// Starts it for a job that runs once per `period` seconds.
+    pub(crate) async fn start_job(url: &str, name: &str, period: &str) -> Self {
+        Self::start_with(&[url, name, "600", period], &[]).await
+    }
+
+    async fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let process = Process::start(program(), arguments, variables);
         let mut holder = Self { process, read: 0 };
         assert_eq!(holder.line(SOON).await, "waiting");
         holder
@@ -37,7 +42,7 @@ impl Holder {
     /// Starts it for permits such as `2/3`, and returns when it holds them, with the token.
     pub(crate) async fn start_with_permits(url: &str, name: &str, permits: &str) -> (Self, i64) {
         let variables = [("PERMITS", permits)];
-        let holder = Self::start_with(url, name, &variables).await;
+        let holder = Self::start_with(&[url, name, "600"], &variables).await;
         holder.holds().await
     }
 

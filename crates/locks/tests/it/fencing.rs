@@ -1,0 +1,113 @@
+//! Guarded writes: a holder that is paused past its lease, and wakes up, changes nothing.
+//!
+//! The paused holder does not ask its guard whether it still holds the lock.
+
+use rstest::rstest;
+use stocklock_locks::redis::FENCED_COMMAND;
+use stocklock_locks::{LockError, LockGuard, LockManager, LostReason};
+use stocklock_testkit::assert_matches;
+use stocklock_testkit::servers::Backend;
+use zookeeper_client::{Acls, CreateMode};
+
+use crate::rig::redis::RedisRig;
+use crate::rig::sql::SqlRig;
+use crate::rig::zookeeper::ZooKeeperRig;
+use crate::rig::{Faults as _, Rig, RigExt as _};
+
+/// Acquires a lock that expires without renewal, and then again by another client.
+async fn paused_holder_and_next(rig: &impl Rig) -> [LockGuard; 2] {
+    let lock = |manager: &LockManager| manager.lock("account").wait(rig.lease() * 5);
+    let paused = lock(&rig.manager()).max_renewals(0).acquire().await;
+    let next = lock(&rig.manager()).acquire().await;
+    [paused.unwrap(), next.unwrap()]
+}
+
+#[rstest]
+#[case(Backend::Sqlite)]
+#[case(Backend::Mysql)]
+#[case(Backend::Postgres)]
+#[tokio::test]
+async fn write_of_paused_holder_is_refused_by_sql(#[case] kind: Backend) {
+    let rig = SqlRig::start(kind).await;
+    rig.create_account().await;
+    let [paused, next] = paused_holder_and_next(&rig).await;
+    assert_eq!(rig.write_account(&paused, 1).await, 1);
+    assert_eq!(rig.write_account(&next, 2).await, 1);
+    assert_eq!(rig.write_account(&paused, 3).await, 0);
+    assert_eq!(rig.number("SELECT balance FROM account").await, 2);
+    assert_eq!(rig.write_account(&next, 4).await, 1);
+}
+
+/// Runs the script with this command.
+async fn fenced(rig: &RedisRig, guard: &LockGuard, command: &[&str]) -> (bool, redis::Value) {
+    redis::Script::new(FENCED_COMMAND)
+        .key("{account}:fence")
+        .key("{account}")
+        .arg(guard.token().get())
+        .arg(guard.source())
+        .arg(command)
+        .invoke_async(&mut rig.direct().await)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn write_of_paused_holder_is_refused_by_redis() {
+    let rig = RedisRig::start().await;
+    let [paused, next] = paused_holder_and_next(&rig).await;
+    let (written, _) = fenced(&rig, &paused, &["SET", "{account}", "1"]).await;
+    assert!(written);
+    let (written, balance) = fenced(&rig, &next, &["INCRBY", "{account}", "2"]).await;
+    assert_eq!((written, balance), (true, redis::Value::Int(3)));
+    let (written, newest) = fenced(&rig, &paused, &["SET", "{account}", "9"]).await;
+    assert!(!written);
+    let newest: i64 = redis::from_redis_value(newest).unwrap();
+    assert_eq!(newest, next.token().get());
+    let balance = redis::cmd("GET").arg("{account}").to_owned();
+    let balance = balance.query_async(&mut rig.direct().await).await;
+    assert_eq!(balance, Ok(3));
+}
+
+/// The server refuses the write although the guard does not know of its loss yet, and no other client
+/// has written. An outdated version is no loss.
+#[tokio::test]
+async fn write_of_paused_holder_is_refused_by_zookeeper() {
+    let rig = ZooKeeperRig::start().await;
+    let backend = rig.backend();
+    let manager = rig.builder_for(backend.clone()).build();
+    let guard = manager.lock("account").acquire().await.unwrap();
+    let node = format!("{}/.balance", rig.root);
+    let direct = rig.direct().await;
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    direct.create(&node, b"0", &options).await.unwrap();
+    let write = async |value, version| backend.write_if_held(&guard, &node, value, version).await;
+    assert_eq!(write(b"1", None).await.unwrap(), Some(1));
+    assert_eq!(write(b"2", Some(1)).await.unwrap(), Some(2));
+    assert_eq!(write(b"3", Some(1)).await.unwrap(), None);
+    guard.check().unwrap();
+
+    rig.take_away("account").await;
+    let error = write(b"4", None).await.unwrap_err();
+    let reason = LostReason::Stolen;
+    assert_matches!(error, LockError::Lost { reason: found } if *found == reason);
+    assert_eq!(guard.lost().await, reason);
+    assert_eq!(backend.places(), 0);
+    let (value, _) = direct.get_data(&node).await.unwrap();
+    assert_eq!(value, b"2");
+}
+
+/// The session ends while the holder is cut off.
+#[tokio::test]
+async fn write_after_end_of_session_is_refused_by_zookeeper() {
+    let rig = ZooKeeperRig::start().await;
+    let backend = rig.backend();
+    let manager = rig.builder_for(backend.clone()).build();
+    let guard = manager.lock("account").acquire().await.unwrap();
+    rig.block().await;
+    let lock = rig.past_the_proxy().lock("account").wait(rig.lease() * 10);
+    let next = lock.acquire().await.unwrap();
+    rig.unblock().await;
+    let error = backend.write_if_held(&guard, "/", b"", None).await;
+    assert_matches!(error.unwrap_err(), LockError::Lost { .. });
+    next.release().await;
+}
