@@ -101,6 +101,29 @@ async fn paused_server_is_unavailable_not_busy() {
     }
 }
 
+/// All tasks reach their wait limit at the same time, in any order. While another client holds the lock,
+/// the lock is the reason; after that it is the server.
+#[tokio::test(start_paused = true)]
+async fn equal_wait_limits_report_the_same_reason() {
+    let server = server();
+    let manager = manager(&server);
+    let other = server.client();
+    let held = LockManager::builder(other).clock(TokioClock::new()).build();
+    let guard = held.lock("frozen").acquire().await.unwrap();
+    let wait = async || {
+        let lock = manager.lock("frozen").wait(RESPONSE / 2);
+        futures_util::future::join_all((0..16).map(|_| lock.clone().acquire())).await
+    };
+    for refused in wait().await {
+        assert_matches!(refused, Err(LockError::WaitLimit { .. }));
+    }
+    guard.release().await;
+    server.pause();
+    for refused in wait().await {
+        assert_matches!(refused, Err(LockError::Unavailable(_)));
+    }
+}
+
 /// Unanswered renewals make a guard suspect. The next successful renewal makes it held again.
 #[tokio::test(start_paused = true)]
 async fn guard_is_suspect_until_a_renewal_succeeds() {

@@ -1,13 +1,18 @@
 //! Runtimes that end at once with all their tasks. On back ends without a server process, this
 //! stands for a killed client process.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use stocklock_locks::backend::Backend;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::local::LocalBackend;
 use stocklock_locks::memory::MemoryServer;
-use stocklock_locks::{LockGuard, LockManager};
+use stocklock_locks::{LockGuard, LockManager, ReleaseOutcome};
+use stocklock_testkit::assert_matches;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::rig::eventually;
@@ -87,4 +92,35 @@ fn lock_of_ended_runtime_goes_to_next_waiter_on_model() {
     let server = MemoryServer::new(BootClock);
     with([(); 3].map(|()| server.client()), third_process_acquires);
     assert_eq!(server.held(), 0);
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Wakes(AtomicU32);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Tokio passes a task that wakes itself while it runs to another thread, which costs more than the
+/// lock.
+#[tokio::test]
+async fn lock_does_not_wake_the_task_that_uses_it() {
+    let manager = LockManager::new(LocalBackend::new());
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut context = Context::from_waker(&waker);
+    let acquired = manager
+        .lock("free")
+        .acquire()
+        .boxed()
+        .poll_unpin(&mut context);
+    let Poll::Ready(Ok(guard)) = acquired else {
+        panic!("{acquired:?}");
+    };
+    let released = guard.release().boxed().poll_unpin(&mut context);
+    assert_matches!(released, Poll::Ready(ReleaseOutcome::Released { .. }));
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 0);
 }
