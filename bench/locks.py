@@ -17,7 +17,7 @@ from .process import ROOT, program, run
 
 RELEASE = ROOT / "target/release"
 FILE = "performance-locks.json"
-# A round takes about a minute.
+# All rounds take about four minutes.
 LIMIT_SECONDS = 1200
 SECTION = """\
 `make bench-locks` compares `stocklock-locks` with rslock, zookeeper-client and a `Mutex` of Tokio, on private servers.

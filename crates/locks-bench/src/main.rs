@@ -49,6 +49,6 @@ async fn main() -> Result<()> {
         })
     });
     let runs: Vec<_> = runs.collect();
-    println!("{}", json!({"seconds": TIME.as_secs(), "runs": runs}));
+    println!("{}", json!({"seconds": TIME.as_secs_f64(), "runs": runs}));
     Ok(())
 }

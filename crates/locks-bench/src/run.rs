@@ -11,7 +11,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use crate::servers::Servers;
 
 /// How long each run takes.
-pub(crate) const TIME: Duration = Duration::from_secs(2);
+pub(crate) const TIME: Duration = Duration::from_millis(1_500);
 /// The tasks of all processes.
 const TASKS: usize = 64;
 

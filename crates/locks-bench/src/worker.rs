@@ -146,13 +146,13 @@ async fn use_lock(
     while Instant::now() < end {
         let begin = Instant::now();
         let mut waited = None;
-        let held = library.hold(name, hold, || waited = Some(begin.elapsed()));
-        let held = timeout_at(end, held).await;
+        let cycle = library.hold(name, hold, || waited = Some(begin.elapsed()));
+        let result = timeout_at(end, cycle).await;
         let wait = waited.unwrap_or_else(|| begin.elapsed());
         waits.push(u64::try_from(wait.as_micros()).context("a long wait")?);
         count += u64::from(waited.is_some());
-        match held {
-            Ok(held) => held?,
+        match result {
+            Ok(done) => done?,
             Err(_) => break,
         }
         let pause_end = (Instant::now() + think).min(end);

@@ -225,9 +225,11 @@ impl Redis {
             source.to_owned(),
         ];
         arguments.extend(self.source.is_fixed.then(|| "fixed".to_owned()));
-        self.connection
-            .script(&scripts::ACQUIRE, &keys, &arguments)
-            .await
+        let script = self.connection.script(&scripts::ACQUIRE, &keys, &arguments);
+        Ok(match script.await? {
+            redis::Value::Array(answer) => answer,
+            token => vec![redis::Value::Int(1), token],
+        })
     }
 }
 

@@ -26,8 +26,8 @@ impl Script {
 /// `KEYS`: lock, last token, tombstone, source. `ARGV`: nonce, lease in ms, lifetime of the last
 /// token in ms, id for a server that has no source, and any text if that id replaces another one.
 ///
-/// Returns `{1, token}`, with the source's id if it is not that of the client. Returns `{0, remaining
-/// ms}` if the lock is busy, or `{-1}` if this nonce was already released.
+/// Returns the token, or `{1, token, id}` if the source's id is not that of the client. Returns `{0,
+/// remaining ms}` if the lock is busy, or `{-1}` if this nonce was already released.
 ///
 /// The token is the time in µs, or the last token plus one if the clock went back. It therefore
 /// grows even if the last token was forgotten, evicted or lost in a failover. A counter would start
@@ -60,7 +60,7 @@ elseif string.sub(value, 1, 32) == ARGV[1] then
 else
   return {0, call('PTTL', KEYS[1])}
 end
-if id == ARGV[4] then return {1, token} end
+if id == ARGV[4] then return token end
 if not id or ARGV[5] then
   id = ARGV[4]
   call('SET', KEYS[4], id)

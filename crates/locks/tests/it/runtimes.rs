@@ -109,8 +109,8 @@ impl Wake for Wakes {
 #[tokio::test]
 async fn lock_does_not_wake_the_task_that_uses_it() {
     let manager = LockManager::new(LocalBackend::new());
-    let wakes = Arc::new(Wakes::default());
-    let waker = Waker::from(Arc::clone(&wakes));
+    let counter = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&counter));
     let mut context = Context::from_waker(&waker);
     let acquired = manager
         .lock("free")
@@ -122,5 +122,5 @@ async fn lock_does_not_wake_the_task_that_uses_it() {
     };
     let released = guard.release().boxed().poll_unpin(&mut context);
     assert_matches!(released, Poll::Ready(ReleaseOutcome::Released { .. }));
-    assert_eq!(wakes.0.load(Ordering::SeqCst), 0);
+    assert_eq!(counter.0.load(Ordering::SeqCst), 0);
 }
