@@ -50,7 +50,7 @@ services: ## check that the servers' programs are installed; install them if all
 
 check: ## check format, lints and documentation
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked --features stocklock-locks-bench/peers -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 
 mutations: services ## check that a test fails for each change of the code in tests/mutations.json; MUTATIONS=... selects
@@ -69,9 +69,9 @@ bench: bench-test $(if $(filter file,$(origin BENCH_BINARY)),release,testkit) ##
 bench-core: ## measure the parts of a deduction that need no database, with criterion
 	$(CARGO) bench --locked --package stocklock-core --bench hot_path
 
-bench-locks: services testkit ## compare the lock crate with rslock and zookeeper-client, on private servers
+bench-locks: services testkit ## compare the lock crate with rslock and zookeeper-client, write docs/performance.md
 	$(CARGO) build --release --locked --package stocklock-locks-bench --features peers
-	@target/release/bench-locks target/release/testkit
+	@python3 -m bench --locks
 
 bench-test: ## test the calculations of `make bench`, and the statements that it sends
 	@python3 -m unittest discover --quiet --top-level-directory . --start-directory bench/tests

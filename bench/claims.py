@@ -5,6 +5,7 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from .experiments import CLAIMED_POLICY, REDIS_CONNECTIONS
+from .grid import grid
 from .load import Run
 from .servers import MariaDb, PostgreSql
 
@@ -77,7 +78,7 @@ def of_part(claim: PartClaim, database: str, rounds: Sequence[dict[str, Run]]) -
         base = one[claim.base][claim.key] if isinstance(claim.base, str) else claim.base
         ratios.append(one[claim.side][claim.key] / base)
     target = claim.target[database] if isinstance(claim.target, dict) else claim.target
-    return _claim(f"{database}: {claim.text}", target, ratios, claim.bound)
+    return judge(f"{database}: {claim.text}", target, ratios, claim.bound)
 
 
 def single_sql(database: str, tool: str, rounds: Sequence[dict[str, list[Run]]]) -> Claim:
@@ -89,7 +90,7 @@ def single_sql(database: str, tool: str, rounds: Sequence[dict[str, list[Run]]])
         clients = {run["clients"] for run in one["direct"]}
         service = max(run["rate"] for run in one["service"] if run["connections"] in clients)
         ratios.append(service / max(run["rate"] for run in one["direct"]))
-    return _claim(f"single-sql on {database} to the best of {tool}", 0.7, ratios)
+    return judge(f"single-sql on {database} to the best of {tool}", 0.7, ratios)
 
 
 def redis_lua(rounds: Sequence[dict[str, Any]]) -> Claim:
@@ -99,7 +100,16 @@ def redis_lua(rounds: Sequence[dict[str, Any]]) -> Claim:
     for one in rounds:
         ratios.append(_sold(one) / mean(_rates(one["healthz"])))
     text = f"redis-lua to /healthz, {REDIS_CONNECTIONS} connections, appendfsync {CLAIMED_POLICY}"
-    return _claim(text, 0.25, ratios)
+    return judge(text, 0.25, ratios)
+
+
+def table(claims: Sequence[Claim]) -> str:
+    rows = []
+    for claim in claims:
+        rounds = ", ".join(f"{ratio:.2f}" for ratio in claim["rounds"])
+        figures = [f"**{claim['ratio']:.2f}**", f"{claim['bound']} {claim['target']:.2f}"]
+        rows.append((claim["text"], *figures, "yes" if claim["holds"] else "**no**", rounds))
+    return grid(("ratio of", "median", "claimed", "holds", "rounds"), rows)
 
 
 def line(claim: Claim) -> str:
@@ -149,7 +159,8 @@ def _rates(runs: Sequence[Run]) -> list[float]:
     return [run["rate"] for run in runs if run["connections"] == REDIS_CONNECTIONS]
 
 
-def _claim(text: str, target: float, ratios: list[float], bound: str = LEAST) -> Claim:
+def judge(text: str, target: float, ratios: list[float], bound: str = LEAST) -> Claim:
+    """The claim that the median of the rounds reaches the target."""
     ratio = median(ratios)
     holds = ratio >= target if bound == LEAST else ratio <= target
     return {"text": text, "bound": bound, "target": target, "rounds": ratios, "ratio": ratio,

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from . import charts, claims, machine, report
+from . import charts, claims, locks, machine, report
 from .bench import DATABASES, SERVERS, check, measure
 from .experiments import CONNECTIONS, CROWDS
 from .parts import PARTS
@@ -62,6 +62,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--quick", "one round, and runs of 1 s: not precise", False, action="store_true")
     add("--rounds", "number of interleaved rounds, at most 20 [5]", **number, choices=range(1, 21))
     add("--output", "for performance.* [docs; target/bench if the bench is limited]", **file)
+    add("--locks", "measure only the lock crate, and write its section", False, action="store_true")
     add("--render", "measure nothing; write page and charts again", False, action="store_true")
     add("--data", "for the servers; must be on a disk [/var/tmp]", Path("/var/tmp"), **file)
     add("--port", "the first of 8, with --against of 16 [19180]", 19180, **number)
@@ -89,10 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # SIGTERM must stop the servers like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if plan.render:
+        if plan.render or plan.locks:
             output = plan.output or ROOT / "docs"
+            found = locks.measure(output) if plan.locks else []
             _write(output, json.loads((output / "performance.json").read_text()))
-            return 0
+            return _print(found)
         return _bench(plan)
     except BenchError as error:
         say(str(error))
@@ -124,10 +126,15 @@ def _bench(plan: argparse.Namespace) -> int:
     output.mkdir(parents=True, exist_ok=True)
     (output / "performance.json").write_text(json.dumps(results, indent=1) + "\n")
     _write(output, results)
-    for claim in results["claims"]:
-        print(claims.line(claim))
     print(f"pool size: {plan.settings['DATABASE_POOL_SIZE']}; {results['minutes']:.0f} minutes")
-    return 0 if all(claim["holds"] for claim in results["claims"]) else 1
+    return _print(results["claims"])
+
+
+def _print(found: list[claims.Claim]) -> int:
+    """Prints the claims. Returns the exit code."""
+    for claim in found:
+        print(claims.line(claim))
+    return 0 if all(claim["holds"] for claim in found) else 1
 
 
 def _empty_results(plan: argparse.Namespace, binary: Path, state: Path) -> dict[str, Any]:
@@ -149,5 +156,6 @@ def _empty_results(plan: argparse.Namespace, binary: Path, state: Path) -> dict[
 def _write(output: Path, results: dict[str, Any]) -> None:
     for name, chart in charts.all_charts(results).items():
         (output / name).write_text(chart)
-    (output / "performance.md").write_text(report.markdown(results))
+    measured = locks.load(output)
+    (output / "performance.md").write_text(report.markdown(results, measured))
     say(f"wrote {output / 'performance.md'}")

@@ -23,15 +23,20 @@ def describe(data: Path) -> dict[str, str]:
     file_system = run(["df", "--output=fstype", str(data)]).split()[1]
     if file_system in ("tmpfs", "ramfs"):
         raise BenchError(f"{data} is in memory: name a directory on a disk with --data")
+    disk = f"{file_system}, 4 KiB synced in {_sync_milliseconds(data):.2f} ms (median)"
+    return processor() | {"disk": disk}
+
+
+def processor() -> dict[str, str]:
+    """The machine without its disk."""
     models = re.findall(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    processor = models[0] if models else platform.machine()
+    name = models[0] if models else platform.machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
-        "processor": f"{processor}, {len(os.sched_getaffinity(0))} cores",
+        "processor": f"{name}, {len(os.sched_getaffinity(0))} cores",
         "memory": f"{memory:.0f} GiB",
         "kernel": f"{platform.system()} {platform.release().split('-')[0]}",
         "other load": f"load average {os.getloadavg()[0]:.1f} in the minute before",
-        "disk": f"{file_system}, 4 KiB synced in {_sync_milliseconds(data):.2f} ms (median)",
     }
 
 

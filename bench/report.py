@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from . import charts, sections
+from . import charts, claims, locks, sections
 from .experiments import CONNECTIONS, POLICIES
 from .grid import grid, refused
 from .load import Run
 
 HEAD = """\
-`make bench` writes this page. Do not edit it.
+`make bench` writes this page, and `make bench-locks` its section [Locks](#locks). Do not edit it.
 The file [performance.json](performance.json) has all measurements, also latencies."""
 
 READ = """\
@@ -61,12 +61,12 @@ perf report --no-inline --no-children
 `make bench-core` measures the parts of a deduction that need no database: parsing, the queue of `group-commit`, and the answer."""
 
 
-def markdown(results: dict[str, Any]) -> str:
-    """The whole page."""
+def markdown(results: dict[str, Any], measured_locks: dict[str, Any] | None = None) -> str:
+    """The whole page, with the section on locks if they were measured."""
     page = [
         "# Performance\n\n" + HEAD,
         "## How to read it\n\n" + READ,
-        "## Claims\n\n" + _claims(results["claims"]),
+        "## Claims\n\n" + claims.table(results["claims"]),
         "## Machine, programs and settings\n\n" + _environment(results),
     ]
     curves = {title: charts.curves(table) for title, table in results["tables"].items()}
@@ -83,17 +83,10 @@ def markdown(results: dict[str, Any]) -> str:
     if results["tables"]:
         page.append("## All strategies\n\n" + TABLES)
         page += [_table(*each) for each in results["tables"].items()]
+    if measured_locks:
+        page.append("## Locks\n\n" + locks.section(measured_locks))
     page.append("## Where the time goes\n\n" + PROFILE)
     return "\n\n".join(page) + "\n"
-
-
-def _claims(claims: Sequence[dict[str, Any]]) -> str:
-    rows = []
-    for claim in claims:
-        rounds = ", ".join(f"{ratio:.2f}" for ratio in claim["rounds"])
-        figures = [f"**{claim['ratio']:.2f}**", f"{claim['bound']} {claim['target']:.2f}"]
-        rows.append((claim["text"], *figures, "yes" if claim["holds"] else "**no**", rounds))
-    return grid(("ratio of", "median", "claimed", "holds", "rounds"), rows)
 
 
 def _environment(results: dict[str, Any]) -> str:

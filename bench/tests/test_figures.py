@@ -5,7 +5,7 @@ import re
 import unittest
 from typing import Any
 
-from bench import charts, claims, cli, report
+from bench import charts, claims, cli, locks, report
 from bench.direct import parse_pgbench
 from bench.load import Run, parse, why_void
 from bench.process import ROOT, BenchError
@@ -53,6 +53,20 @@ class VoidRuns(unittest.TestCase):
     def test_only_unsafe_strategies_may_drift(self) -> None:
         self.assertIsNotNone(void(100, 100, drift=1))
         self.assertIsNone(void(100, 100, drift=1, unsafe=True))
+
+
+class Locks(unittest.TestCase):
+    def test_task_without_a_lock_breaks_the_claim_of_the_spread(self) -> None:
+        used = {(one.scenario, one.processes, one.side) for one in locks.CLAIMS}
+        used |= {(one.scenario, one.base_processes or one.processes, one.base) for one in locks.CLAIMS}
+        figures = {"rate": 10, "p99_ms": 1, "busiest": 3, "quietest": 0}
+        runs = [
+            {"scenario": scenario, "processes": processes, "library": library, "rounds": [figures]}
+            for scenario, processes, library in used | {locks.SPREAD[:3]}
+        ]
+        *ratios, spread = locks.of(runs)
+        self.assertEqual({claim["ratio"] for claim in ratios}, {1})
+        self.assertFalse(spread["holds"])
 
 
 class CommandLine(unittest.TestCase):
@@ -105,7 +119,7 @@ class Page(unittest.TestCase):
         self.assertEqual(by_text(claims.of(self.results)), by_text(self.results["claims"]))
 
     def test_files_are_rendered_from_the_recorded_run(self) -> None:
-        page = report.markdown(self.results)
+        page = report.markdown(self.results, locks.load(ROOT / "docs"))
         for name, text in (charts.all_charts(self.results) | {"performance.md": page}).items():
             same = (ROOT / "docs" / name).read_text() == text
             self.assertTrue(same, f"docs/{name} is old: run `python3 -m bench --render`")

@@ -1,11 +1,9 @@
 //! `make bench-locks`: compares the lock crate with rslock, zookeeper-client and a mutex in one
-//! process, on private servers, and prints ratios.
+//! process, on private servers, and prints the figures as JSON.
 //!
 //! Each run starts one or four processes, which start together and use one lock for a fixed time. The
-//! runs of one round follow each other, so a slow phase of the machine affects all. The results are
-//! medians over the rounds.
+//! runs of one round follow each other, so a slow phase of the machine affects all.
 
-mod report;
 mod run;
 mod servers;
 mod worker;
@@ -14,7 +12,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 
-use run::{Run, SCENARIOS};
+use run::{Run, SCENARIOS, TIME};
+use serde_json::{Value, json};
 
 const ROUNDS: usize = 5;
 const USAGE: &str = "usage: bench-locks PATH_OF_TESTKIT [ROUNDS]";
@@ -30,7 +29,7 @@ async fn main() -> Result<()> {
         _ => bail!(USAGE),
     };
     let servers = servers::Servers::start(testkit).await?;
-    let mut figures: BTreeMap<Run, Vec<run::Figures>> = BTreeMap::new();
+    let mut figures: BTreeMap<Run, Vec<Value>> = BTreeMap::new();
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
         for scenario in SCENARIOS {
@@ -41,6 +40,15 @@ async fn main() -> Result<()> {
             }
         }
     }
-    print!("{}", report::table(&figures));
+    let runs = figures.iter().map(|(run, rounds)| {
+        json!({
+            "scenario": format!("{:?}", run.scenario),
+            "processes": run.processes,
+            "library": run.implementation.name(),
+            "rounds": rounds,
+        })
+    });
+    let runs: Vec<_> = runs.collect();
+    println!("{}", json!({"seconds": TIME.as_secs_f64(), "runs": runs}));
     Ok(())
 }

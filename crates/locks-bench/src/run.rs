@@ -4,14 +4,14 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::servers::Servers;
 
 /// How long each run takes.
-pub(crate) const TIME: Duration = Duration::from_secs(2);
+pub(crate) const TIME: Duration = Duration::from_millis(1_500);
 /// The tasks of all processes.
 const TASKS: usize = 64;
 
@@ -21,15 +21,18 @@ pub(crate) enum Implementation {
     /// `tokio::sync::Mutex`: the ideal, and only within one process.
     Mutex,
     Redis,
+    /// In order of arrival.
+    Fair,
     Rslock,
     ZooKeeper,
     ZooKeeperClient,
 }
 
 impl Implementation {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Mutex,
         Self::Redis,
+        Self::Fair,
         Self::Rslock,
         Self::ZooKeeper,
         Self::ZooKeeperClient,
@@ -39,6 +42,7 @@ impl Implementation {
         match self {
             Self::Mutex => "tokio Mutex",
             Self::Redis => "ours, Redis",
+            Self::Fair => "ours, Redis, fair",
             Self::Rslock => "rslock",
             Self::ZooKeeper => "ours, ZooKeeper",
             Self::ZooKeeperClient => "zookeeper-client",
@@ -111,21 +115,11 @@ impl Scenario {
     }
 }
 
-/// The result of one run.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Figures {
-    /// Acquisitions per second.
-    pub(crate) rate: f64,
-    /// The 99th percentile of the waits, in ms. A wait that had not ended counts.
-    pub(crate) p99: f64,
-    /// The acquisitions of the busiest task divided by those of the quietest: infinite if that one
-    /// got none.
-    pub(crate) spread: f64,
-}
-
 impl Run {
-    /// Measures with a lock of this name, which no other run has used.
-    pub(crate) async fn measure(self, servers: &Servers, name: &str) -> Result<Figures> {
+    /// Measures with a lock of this name, which no other run has used: acquisitions per second, the 99th
+    /// percentile of the waits, and the acquisitions of the busiest and of the quietest task. A wait
+    /// that had not ended counts.
+    pub(crate) async fn measure(self, servers: &Servers, name: &str) -> Result<Value> {
         let mut workers = Vec::new();
         for _ in 0..self.processes {
             workers.push(Worker::start(self, servers, name)?);
@@ -146,14 +140,13 @@ impl Run {
             ensure!(worker.process.wait().await?.success(), "a worker failed");
         }
         waits.sort_unstable();
-        let busiest = counts.iter().max().copied().unwrap_or_default();
-        let quietest = counts.iter().min().copied().unwrap_or_default();
         let total: u64 = counts.iter().sum();
-        Ok(Figures {
-            rate: total as f64 / TIME.as_secs_f64(),
-            p99: waits[(waits.len() - 1) * 99 / 100] as f64 / 1_000.0,
-            spread: busiest as f64 / quietest as f64,
-        })
+        Ok(json!({
+            "rate": total as f64 / TIME.as_secs_f64(),
+            "p99_ms": waits[(waits.len() - 1) * 99 / 100] as f64 / 1_000.0,
+            "busiest": counts.iter().max(),
+            "quietest": counts.iter().min(),
+        }))
     }
 }
 

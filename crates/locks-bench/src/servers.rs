@@ -45,7 +45,7 @@ impl Servers {
     pub(crate) fn address(&self, implementation: Implementation) -> &str {
         match implementation {
             Implementation::Mutex => "",
-            Implementation::Redis | Implementation::Rslock => &self.redis,
+            Implementation::Redis | Implementation::Fair | Implementation::Rslock => &self.redis,
             Implementation::ZooKeeper | Implementation::ZooKeeperClient => &self.zookeeper,
         }
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
-use stocklock_locks::LockManager;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
+use stocklock_locks::{LockBuilder, LockManager};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -24,6 +24,7 @@ const WAIT: Duration = Duration::from_mins(1);
 enum Library {
     Mutex(Mutex<()>),
     Ours(LockManager),
+    Fair(LockManager),
     Rslock(rslock::LockManager),
     ZooKeeper(Client),
 }
@@ -32,11 +33,10 @@ impl Library {
     async fn connect(implementation: Implementation, address: &str) -> Result<Self> {
         Ok(match implementation {
             Implementation::Mutex => Self::Mutex(Mutex::new(())),
-            Implementation::Redis => {
-                Self::Ours(LockManager::builder(RedisBackend::new(address)?).build())
-            }
+            Implementation::Redis => Self::Ours(LockManager::new(RedisBackend::new(address)?)),
+            Implementation::Fair => Self::Fair(LockManager::new(RedisBackend::new(address)?)),
             Implementation::ZooKeeper => {
-                Self::Ours(LockManager::builder(ZooKeeperBackend::new(address)?).build())
+                Self::Ours(LockManager::new(ZooKeeperBackend::new(address)?))
             }
             Implementation::Rslock => Self::Rslock(rslock::LockManager::new(vec![address])),
             Implementation::ZooKeeperClient => Self::ZooKeeper(Client::connect(address).await?),
@@ -54,12 +54,8 @@ impl Library {
                 // Otherwise a task alone would never give way to the others.
                 tokio::task::yield_now().await;
             }
-            Self::Ours(manager) => {
-                let guard = manager.lock(name).wait(WAIT).lease(LEASE).acquire().await?;
-                waited();
-                pause(time).await;
-                guard.release().await;
-            }
+            Self::Ours(manager) => hold(manager.lock(name), time, waited).await?,
+            Self::Fair(manager) => hold(manager.write(name), time, waited).await?,
             Self::Rslock(manager) => {
                 let guard = manager.acquire(name, LEASE).await;
                 let guard = guard.map_err(|error| anyhow::anyhow!("{error}"))?;
@@ -90,6 +86,14 @@ impl Library {
         }
         self.hold(&other, Duration::ZERO, || {}).await
     }
+}
+
+async fn hold(lock: LockBuilder, time: Duration, waited: impl FnOnce()) -> Result<()> {
+    let guard = lock.wait(WAIT).lease(LEASE).acquire().await?;
+    waited();
+    pause(time).await;
+    guard.release().await;
+    Ok(())
 }
 
 async fn pause(time: Duration) {
@@ -142,13 +146,13 @@ async fn use_lock(
     while Instant::now() < end {
         let begin = Instant::now();
         let mut waited = None;
-        let held = library.hold(name, hold, || waited = Some(begin.elapsed()));
-        let held = timeout_at(end, held).await;
+        let cycle = library.hold(name, hold, || waited = Some(begin.elapsed()));
+        let result = timeout_at(end, cycle).await;
         let wait = waited.unwrap_or_else(|| begin.elapsed());
         waits.push(u64::try_from(wait.as_micros()).context("a long wait")?);
         count += u64::from(waited.is_some());
-        match held {
-            Ok(held) => held?,
+        match result {
+            Ok(done) => done?,
             Err(_) => break,
         }
         let pause_end = (Instant::now() + think).min(end);

@@ -64,9 +64,11 @@ pub(crate) async fn acquire(
     // abandoned before it continues as a task.
     let mut running = inner.jobs.run(job);
     let outcome = Outcome(outcome);
-    let _abandoned = abandoned.drop_guard();
+    let abandoned = abandoned.drop_guard();
     (&mut running).await;
-    outcome.receive().await
+    let outcome = outcome.receive().await;
+    abandoned.disarm();
+    outcome
 }
 
 /// Receives the result of the acquisition. If the caller is gone, a granted lock is released.
@@ -180,6 +182,17 @@ impl Acquisition {
             && !self.queues().is_failing(&self.options.name)
     }
 
+    /// Returns true if the first task in the local queue waits for a dead server, not for the lock: its
+    /// last request failed, or the server has left it unanswered for at least half of this task's wait.
+    fn server_is_silent(&self) -> bool {
+        let (queues, name) = (self.queues(), &self.options.name);
+        let now = self.inner.clock.now();
+        queues.is_failing(name)
+            || queues
+                .asked(name)
+                .is_some_and(|sent| now.since(sent) >= self.waited() / 2)
+    }
+
     /// Waits for the first position in the local queue.
     async fn wait_for_turn(&mut self) -> Result<Turn, End> {
         if self.abandoned.is_cancelled() {
@@ -196,10 +209,7 @@ impl Acquisition {
             () = self.abandoned.cancelled() => Err(End::Abandoned),
             turn = waiter.turn() => Ok(turn),
             () = self.inner.clock.sleep_until(self.wait_limit()) => {
-                // The task ahead may be waiting for a dead server, not for the lock. It often reaches its
-                // limit at the same time, so let it report that first.
-                tokio::task::yield_now().await;
-                if self.queues().is_failing(&self.options.name) {
+                if self.server_is_silent() {
                     let cause = "the server did not answer the first task in the local queue";
                     Err(End::Unavailable(BackendError::transient(cause)))
                 } else {
@@ -266,6 +276,7 @@ impl Acquisition {
         let mut last_failure = None;
         loop {
             let sent = self.inner.clock.now();
+            turn.ask(sent);
             let answer = tokio::select! {
                 biased;
                 () = self.abandoned.cancelled() => return Err(End::Abandoned),

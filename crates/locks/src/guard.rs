@@ -1,6 +1,7 @@
 //! The guard of a held lock.
 
 use std::fmt::{self, Debug, Formatter};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, pending, select_all};
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::backend::{Claim, Release, Renewed};
 use crate::clock::Moment;
@@ -283,18 +284,25 @@ impl LockGuard {
         let (done, mut is_done) = oneshot::channel();
         job.done = Some(done);
         let mut release = hold.inner.run_release(job);
-        let answer = tokio::select! {
-            biased;
-            answer = &mut is_done => answer,
-            () = &mut release => is_done.await,
-        };
-        match answer {
-            Ok(Some(Release::Released)) => ReleaseOutcome::Released { held_for },
-            Ok(Some(Release::NotHeld)) => {
+        // Wait for `is_done` only after the job has left this future. The job's answer would otherwise
+        // wake the task that runs it, and Tokio would hand that task to another thread.
+        let answer = poll_fn(|context| {
+            if release.poll_unpin(context).is_ready() {
+                return is_done.poll_unpin(context).map(Result::ok);
+            }
+            match is_done.try_recv() {
+                Ok(answer) => Poll::Ready(Some(answer)),
+                Err(TryRecvError::Empty) => Poll::Pending,
+                Err(TryRecvError::Closed) => Poll::Ready(None),
+            }
+        });
+        match answer.await.flatten() {
+            Some(Release::Released) => ReleaseOutcome::Released { held_for },
+            Some(Release::NotHeld) => {
                 let reason = LostReason::Stolen;
                 ReleaseOutcome::AlreadyLost { reason, held_for }
             }
-            Ok(None) | Err(_) => ReleaseOutcome::Unconfirmed { held_for },
+            None => ReleaseOutcome::Unconfirmed { held_for },
         }
     }
 

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
+use crate::clock::Moment;
+
 /// The queues of all lock names.
 #[derive(Debug, Clone)]
 pub(crate) struct LocalQueues {
@@ -25,6 +27,8 @@ struct LocalQueue {
     next_number: u64,
     /// Whether the last request of a task that has a turn failed.
     failing: bool,
+    /// When the latest request was sent, until the server has answered it.
+    asked: Option<Moment>,
 }
 
 /// One of the first positions in a queue. Dropping it gives the turn to the next task.
@@ -74,6 +78,11 @@ impl LocalQueues {
         self.queues().get(name).is_some_and(|queue| queue.failing)
     }
 
+    /// Returns when the latest request was sent, if the server has not answered it.
+    pub(crate) fn asked(&self, name: &str) -> Option<Moment> {
+        self.queues().get(name).and_then(|queue| queue.asked)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.queues().len()
     }
@@ -106,11 +115,23 @@ impl LocalQueues {
 }
 
 impl Turn {
+    /// Records for the waiting tasks that a request was sent to the server.
+    pub(crate) fn ask(&self, sent: Moment) {
+        self.update(|queue| queue.asked = Some(sent));
+    }
+
     /// Records for the waiting tasks whether the last request to the server failed.
     pub(crate) fn set_failing(&self, failing: bool) {
+        self.update(|queue| {
+            queue.asked = None;
+            queue.failing = failing;
+        });
+    }
+
+    fn update(&self, change: impl FnOnce(&mut LocalQueue)) {
         let Some(name) = &self.name else { return };
         if let Some(queue) = self.queues.queues().get_mut(name) {
-            queue.failing = failing;
+            change(queue);
         }
     }
 }

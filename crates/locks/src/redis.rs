@@ -222,16 +222,18 @@ impl Redis {
             self.tombstone_key(&request.name, request.nonce),
             format!("{}:source", self.prefix),
         ];
-        let arguments = [
+        let mut arguments = vec![
             request.nonce.to_string(),
             milliseconds(request.lease),
             milliseconds(self.token_memory),
             source.to_owned(),
-            flag(self.source.is_fixed),
         ];
-        self.connection
-            .script(&scripts::ACQUIRE, &keys, &arguments)
-            .await
+        arguments.extend(self.source.is_fixed.then(|| "fixed".to_owned()));
+        let script = self.connection.script(&scripts::ACQUIRE, &keys, &arguments);
+        Ok(match script.await? {
+            redis::Value::Array(answer) => answer,
+            token => vec![redis::Value::Int(1), token],
+        })
     }
 }
 
@@ -258,10 +260,17 @@ impl Redis {
             unclear,
             ..
         } = request;
-        let keys = [self.lock_key(name), self.tombstone_key(name, *nonce)];
-        let arguments = [nonce.to_string(), milliseconds(TOMBSTONE), flag(*unclear)];
+        let mut arguments = vec![nonce.to_string()];
+        arguments.extend(unclear.then(|| "unclear".to_owned()));
+        let keys = [self.lock_key(name)];
         let script = self.connection.script(&scripts::RELEASE, &keys, &arguments);
-        script.await
+        Ok(match script.await? {
+            redis::Value::Int(held) => (held == 1, String::new()),
+            refused => {
+                let refused = redis::from_redis_value(refused);
+                (true, refused.map_err(|e| backend_error(e.into()))?)
+            }
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::{FutureExt, poll};
 use stocklock_locks::clock::{BootClock, TokioClock};
 use stocklock_locks::memory::{MemoryServer, Question};
 use stocklock_locks::{LockError, LockManager, LockState, LostReason, MultiLock, ReleaseOutcome};
@@ -175,6 +176,30 @@ async fn paused_server_is_unavailable_not_busy() {
         let refused = refused.await.unwrap().unwrap_err();
         let unavailable = matches!(refused, LockError::Unavailable(_));
         assert!(unavailable, "{wait:?}: {refused}");
+    }
+}
+
+/// Two tasks reach their wait limit at the same time, first the one that waits behind the other. The
+/// reason is the lock while another client holds it, and the server while that is silent.
+#[tokio::test(start_paused = true)]
+async fn equal_wait_limits_report_the_same_reason() {
+    let server = server();
+    let (one, other) = (manager(&server), manager(&server));
+    let wait = async || {
+        let lock = one.lock("frozen").wait(RESPONSE / 2);
+        let mut first = lock.clone().acquire().boxed();
+        assert!(poll!(&mut first).is_pending());
+        let (second, first) = futures_util::future::join(lock.acquire(), first).await;
+        [first.unwrap_err(), second.unwrap_err()]
+    };
+    let guard = other.lock("frozen").acquire().await.unwrap();
+    for refused in wait().await {
+        assert_matches!(refused, LockError::WaitLimit { .. });
+    }
+    guard.release().await;
+    server.pause();
+    for refused in wait().await {
+        assert_matches!(refused, LockError::Unavailable(_));
     }
 }
 

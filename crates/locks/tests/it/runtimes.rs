@@ -1,8 +1,12 @@
 //! Runtimes that end at once with all their tasks. On back ends without a server process, this
 //! stands for a killed client process. Callers in other runtimes get an error.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use stocklock_locks::backend::Backend;
 use stocklock_locks::clock::{BootClock, TokioClock};
 use stocklock_locks::local::LocalBackend;
@@ -180,4 +184,35 @@ fn end_of_runtime_leaves_release_unconfirmed() {
         );
         assert_matches!(outcome, ReleaseOutcome::Unconfirmed { .. });
     }
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Wakes(AtomicU32);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Tokio passes a task that wakes itself while it runs to another thread, which costs more than the
+/// lock.
+#[tokio::test]
+async fn lock_does_not_wake_the_task_that_uses_it() {
+    let manager = LockManager::new(LocalBackend::new());
+    let counter = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&counter));
+    let mut context = Context::from_waker(&waker);
+    let acquired = manager
+        .lock("free")
+        .acquire()
+        .boxed()
+        .poll_unpin(&mut context);
+    let Poll::Ready(Ok(guard)) = acquired else {
+        panic!("{acquired:?}");
+    };
+    let released = guard.release().boxed().poll_unpin(&mut context);
+    assert_matches!(released, Poll::Ready(ReleaseOutcome::Released { .. }));
+    assert_eq!(counter.0.load(Ordering::SeqCst), 0);
 }

@@ -14,9 +14,11 @@ use crate::rig::{Counts, Rig, RigExt, eventually, released, use_lock, wait_until
 pub(super) async fn acquire_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
     let counts = Counts::default();
     let manager = rig.builder().hooks(counts.clone()).build();
-    let mut acquired = 0;
-    for round in 0..100 {
+    let (mut acquired, mut round) = (0, 0);
+    // On a busy machine, an acquisition may take longer than a hundred steps.
+    while round < 100 || acquired == 0 {
         let time = rig.step() * round;
+        round += 1;
         if let Some(guard) = cut_after(rig, time, manager.lock("cut").acquire()).await {
             guard.unwrap().release().await;
             acquired += 1;
@@ -24,7 +26,6 @@ pub(super) async fn acquire_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
         let holds = async || rig.left().await == 0 && manager.names() == 0;
         eventually("nothing is left", rig.moment(), holds).await;
     }
-    assert!(acquired > 0);
     assert_eq!((manager.held(), counts.dropped(), counts.lost()), (0, 0, 0));
 }
 
