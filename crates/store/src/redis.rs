@@ -33,6 +33,7 @@ mod consumer;
 mod errors;
 mod idempotency;
 mod keys;
+mod level_keys;
 mod levels;
 #[cfg(test)]
 mod model;
@@ -52,6 +53,7 @@ pub use consumer::JournalConsumer;
 use errors::{bad_answer, connecting};
 use idempotency::UnknownOutcomes;
 use keys::Keys;
+use level_keys::KeptKeys;
 use scripts::Answer;
 pub use streams::{JournalReport, RejectedEntry};
 
@@ -136,6 +138,7 @@ pub(super) struct RedisStore {
     exclusive: Pool<Connector>,
     batches: ScriptBatches,
     capacity: Arc<Capacity>,
+    kept_keys: KeptKeys,
     unknown: UnknownOutcomes,
     options: RedisOptions,
 }
@@ -173,6 +176,7 @@ impl RedisStore {
             capacity,
             shared,
             exclusive,
+            kept_keys: KeptKeys::default(),
             unknown: UnknownOutcomes::default(),
             options,
         })
@@ -314,7 +318,8 @@ fn attempt(answer: Answer, units: i64) -> Result<AttemptOutcome, StoreError> {
         Answer::Duplicate => AttemptOutcome::Duplicate,
         // A restock came between the read and the write.
         Answer::Insufficient { available } if available >= units => AttemptOutcome::Conflict,
-        Answer::Insufficient { available } => AttemptOutcome::Insufficient { available },
+        // The script has looked for the operation.
+        Answer::Insufficient { available } => AttemptOutcome::Unrecorded { available },
         Answer::Conflict => AttemptOutcome::Conflict,
         Answer::Fenced => AttemptOutcome::LockLost,
         Answer::Absent | Answer::KeyMayBeLost | Answer::Full => return Err(bad_answer(answer)),

@@ -80,6 +80,15 @@ impl On {
             durability,
         }
     }
+
+    /// The result of a deduction of more units than are available. In Redis, the script has also looked
+    /// for the operation.
+    pub(crate) fn short(self, available: i64) -> AttemptOutcome {
+        match self {
+            Self::Sql(_) | Self::Model => AttemptOutcome::Insufficient { available },
+            Self::Redis => AttemptOutcome::Unrecorded { available },
+        }
+    }
 }
 
 /// The result of a successful deduction on a database.

@@ -65,9 +65,9 @@ impl ScriptBatches {
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
         let level = Together {
-            level: Arc::clone(&request.level),
+            level: Arc::clone(&request.keys.level),
             common: Arc::clone(&request.common),
-            bucket_length: request.buckets.length,
+            bucket_length: request.keys.buckets.length,
         };
         let expiry = self.shared.expiry(deadline).await?;
         match self.batches.run(level, (request, expiry)).await {
@@ -83,8 +83,8 @@ impl BatchCall for ScriptCall {
     type Job = (Arc<WriteRequest>, Expiry);
     type Answer = Result<String, Failed>;
 
-    /// While Redis executes one, the other travels.
-    const CALLS: usize = 2;
+    /// More calls would carry fewer deductions each, and cost Redis and this process more.
+    const CALLS: usize = 1;
 
     fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a Self::Job>) -> usize {
         waiting.len().min(PER_ENTRY.into())

@@ -205,7 +205,7 @@ impl RedisStore {
         );
         let now = self.shared.millis().await?;
         let mut commands = redis::pipe();
-        let (buckets, field) = (&request.buckets, &request.field);
+        let (buckets, field) = (&request.keys.buckets, &request.field);
         buckets.remember(commands.atomic(), now, field, &entry);
         // `read_all` is correct here because these commands are safe to repeat.
         self.shared.read_all::<()>(&commands).await?;

@@ -153,14 +153,14 @@ impl Attempt<'_> {
             .arg("PXAT")
             .arg(self.expiry.at)
             .cmd("WATCH")
-            .arg(&[&*request.level, self.key])
-            .add_command(read_level(&request.level))
-            .hget(&*request.level, "loaded")
-            .xlen(&request.journal)
-            .hget(&request.counters, "waiting")
+            .arg(&[&*request.keys.level, self.key])
+            .add_command(read_level(&request.keys.level))
+            .hget(&*request.keys.level, "loaded")
+            .xlen(&request.keys.journal)
+            .hget(&request.keys.counters, "waiting")
             .exists(self.key)
             .cmd("TIME");
-        for bucket in &request.buckets.keys {
+        for bucket in &request.keys.buckets.keys {
             commands.hexists(bucket, &request.field);
         }
         let replies: RedisResult<Vec<Value>> =
@@ -200,18 +200,18 @@ impl Attempt<'_> {
             .atomic()
             .del(self.key)
             .cmd("HSET")
-            .arg(&*request.level)
+            .arg(&*request.keys.level)
             .arg(&[("units", next.on_hand), ("version", next.version)]);
-        let (buckets, field) = (&request.buckets, &request.field);
+        let (buckets, field) = (&request.keys.buckets, &request.field);
         buckets.remember(&mut commands, now, field, &entry);
         commands
             .cmd("XADD")
-            .arg(&request.journal)
+            .arg(&request.keys.journal)
             .arg("*")
             .arg("v")
             .arg(journal::VERSION)
             .arg("level")
-            .arg(&*request.level)
+            .arg(&*request.keys.level)
             .arg("common")
             .arg(&*request.common)
             .arg("movements")
@@ -222,8 +222,12 @@ impl Attempt<'_> {
                 ("backorder_limit", next.backorder_limit),
                 ("version", next.version),
             ])
-            .hincr(&request.counters, "waiting", 1)
-            .hset(&request.counters, last_state(&request.level), state);
+            .hincr(&request.keys.counters, "waiting", 1)
+            .hset(
+                &request.keys.counters,
+                last_state(&request.keys.level),
+                state,
+            );
         commands
     }
 }
@@ -249,7 +253,7 @@ fn decide(
         return Err(Answer::Conflict);
     }
     let level = watched.level.ok_or(Answer::Absent)?;
-    let may_be_lost = |loaded| watched.millis < loaded + request.buckets.lifetime();
+    let may_be_lost = |loaded| watched.millis < loaded + request.keys.buckets.lifetime();
     if !request.key_checked && watched.loaded.is_some_and(may_be_lost) {
         return Err(Answer::KeyMayBeLost);
     }
