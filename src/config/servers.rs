@@ -58,10 +58,17 @@ pub struct ServicesConfig {
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub lock_redis_url: Option<SecretString>,
 
-    /// Maximum number of Redis connections for redis-watch; each deduction uses one
+    /// Maximum number of Redis connections for redis-watch, and for all changes if
+    /// `REDIS_WAIT_REPLICAS` is set; each deduction, or batch of deductions, uses one
     #[arg(long, env, value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub redis_pool_size: u32,
+
+    /// How many replicas of Redis must have a change of stock before it is answered 2xx (WAIT); if too
+    /// few answer within half of `WAIT_LIMIT_MS`, the answer is 504
+    #[arg(long, env, value_name = "N", default_value_t = 0,
+          value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub redis_wait_replicas: u32,
 
     /// Maximum number of movements that wait in one of the 64 Redis journals for the SQL ledger;
     /// above it, changes are answered 503

@@ -43,6 +43,7 @@ mod server_check;
 mod streams;
 mod update;
 mod watch;
+mod writer;
 
 use address::Address;
 use batching::ScriptBatches;
@@ -56,6 +57,7 @@ use keys::Keys;
 use level_keys::KeptKeys;
 use scripts::Answer;
 pub use streams::{JournalReport, RejectedEntry};
+use writer::Writer;
 
 /// How to connect to Redis, and the limits of its use.
 #[derive(Debug, Clone)]
@@ -68,10 +70,12 @@ pub struct RedisOptions {
     pub wait_limit: Duration,
     /// How long a request may be repeated that has no idempotency key. All replicas need the same.
     pub request_deadline: Duration,
-    /// The maximum number of connections for `WATCH`.
+    /// The maximum number of connections for `WATCH` and `WAIT`.
     pub watch_connections: u32,
     /// Which connections `WATCH` uses.
     pub watch_on: WatchOn,
+    /// How many replicas must have a change before it is answered.
+    pub wait_replicas: u32,
     /// The maximum number of movements that may wait in one journal.
     pub journal_limit: u32,
     /// What to do if Redis has lost its data.
@@ -136,6 +140,7 @@ pub(super) struct RedisStore {
     connector: Connector,
     shared: SharedConnection,
     exclusive: Pool<Connector>,
+    writer: Writer,
     batches: ScriptBatches,
     capacity: Arc<Capacity>,
     kept_keys: KeptKeys,
@@ -167,16 +172,22 @@ impl RedisStore {
             .build()
             .map_err(|error| error.to_string())?;
         let capacity = Arc::new(Capacity::new(options.journal_limit));
+        let writer = Writer {
+            shared: shared.clone(),
+            exclusive: exclusive.clone(),
+            replicas: options.wait_replicas,
+        };
         Ok(Self {
             sql,
             binding,
             bound: AtomicU64::new(0),
             connector,
-            batches: ScriptBatches::new(shared.clone(), Arc::clone(&capacity)),
+            batches: ScriptBatches::new(writer.clone(), Arc::clone(&capacity)),
             capacity,
             shared,
             exclusive,
             kept_keys: KeptKeys::default(),
+            writer,
             unknown: UnknownOutcomes::default(),
             options,
         })

@@ -57,6 +57,7 @@ fn locks(fixture: &Fixture) -> Locks {
         redis_url: fixture.redis_url().map(SecretString::from),
         lock_redis_url: None,
         redis_pool_size: 16,
+        redis_wait_replicas: 0,
         journal_limit: 10_000,
         on_redis_loss: RedisLoss::Refuse,
         zookeeper_connect: None,

@@ -335,6 +335,7 @@ pub(crate) fn redis_options(url: &str) -> RedisOptions {
         request_deadline: Duration::from_secs(5),
         watch_connections: 8,
         watch_on: WatchOn::Exclusive,
+        wait_replicas: 0,
         journal_limit: 10_000,
         on_loss: OnRedisLoss::Refuse,
     }

@@ -155,6 +155,8 @@ impl RedisStore {
         let Some((parsed, entry)) = found else {
             return Ok(None);
         };
+        // The movement may be one that too few replicas had when it was written.
+        self.writer.wait_for_all(keys).await?;
         let row = parsed.map_err(|problem| {
             let problem = format!("this release cannot read the dedup entry {entry}: {problem}");
             StoreError::Unavailable(Server::Redis, problem.into())

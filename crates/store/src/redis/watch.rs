@@ -16,6 +16,7 @@ use super::levels::{Counters, level, read_level};
 use super::scripts::Answer;
 use super::streams::waiting_movements;
 use super::update::WriteRequest;
+use super::writer::Writer;
 use super::{RedisStore, WatchOn};
 use crate::StoreError;
 use crate::journal::{self, dedup_entry, journal_line};
@@ -37,6 +38,7 @@ impl RedisStore {
             key: &attempt,
             expiry,
             journal_limit: u64::from(self.capacity.movements()),
+            writer: &self.writer,
         };
         if self.options.watch_on == WatchOn::Shared {
             let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
@@ -111,10 +113,11 @@ struct Attempt<'a> {
     key: &'a str,
     expiry: Expiry,
     journal_limit: u64,
+    writer: &'a Writer,
 }
 
 impl Attempt<'_> {
-    /// Sends two messages. The second one, `EXEC` or `UNWATCH`, ends the `WATCH`.
+    /// Sends two messages, and perhaps `WAIT`. The second one, `EXEC` or `UNWATCH`, ends the `WATCH`.
     async fn make(&self, connection: &mut MultiplexedConnection) -> Result<Answer, StoreError> {
         let mut watched = self.watch_and_read(connection).await?;
         let (refused, now) = (watched.refused.take(), watched.millis);
@@ -137,7 +140,12 @@ impl Attempt<'_> {
             available: next.available(),
             version: next.version,
         };
-        Ok(executed.map_or(Answer::Conflict, |_| written))
+        if executed.is_none() {
+            return Ok(Answer::Conflict);
+        }
+        let waited = self.writer.wait(connection).await;
+        waited.map_err(|failed| failed.writing().expiring(self.expiry))?;
+        Ok(written)
     }
 
     async fn watch_and_read(
