@@ -76,6 +76,11 @@ pub struct ServicesConfig {
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub journal_limit: u32,
 
+    /// Maximum number of bytes of Redis that all journals take together, measured four times a second;
+    /// above it, changes are answered 503
+    #[arg(long, env, value_name = "N", default_value_t = 256 * 1024 * 1024)]
+    pub journal_limit_bytes: u64,
+
     /// What to do if Redis has lost its data, or is another one than before: sell nothing from it
     /// until `stocklock adopt`, or load the stock from SQL. Sales that SQL does not have are then lost
     #[arg(long, env, value_name = "ACTION", value_enum, default_value_t = RedisLoss::Refuse)]

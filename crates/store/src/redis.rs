@@ -78,6 +78,8 @@ pub struct RedisOptions {
     pub wait_replicas: u32,
     /// The maximum number of movements that may wait in one journal.
     pub journal_limit: u32,
+    /// The maximum number of bytes that all journals may take together.
+    pub journal_limit_bytes: u64,
     /// What to do if Redis has lost its data.
     pub on_loss: OnRedisLoss,
 }
@@ -171,7 +173,10 @@ impl RedisStore {
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| error.to_string())?;
-        let capacity = Arc::new(Capacity::new(options.journal_limit));
+        let capacity = Arc::new(Capacity::new(
+            options.journal_limit,
+            options.journal_limit_bytes,
+        ));
         let writer = Writer {
             shared: shared.clone(),
             exclusive: exclusive.clone(),

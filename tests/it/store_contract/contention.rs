@@ -59,6 +59,7 @@ fn locks(fixture: &Fixture) -> Locks {
         redis_pool_size: 16,
         redis_wait_replicas: 0,
         journal_limit: 10_000,
+        journal_limit_bytes: u64::MAX,
         on_redis_loss: RedisLoss::Refuse,
         zookeeper_connect: None,
         lock_lease_ms: Duration::from_secs(10),

@@ -337,6 +337,7 @@ pub(crate) fn redis_options(url: &str) -> RedisOptions {
         watch_on: WatchOn::Exclusive,
         wait_replicas: 0,
         journal_limit: 10_000,
+        journal_limit_bytes: u64::MAX,
         on_loss: OnRedisLoss::Refuse,
     }
 }
