@@ -57,6 +57,10 @@ impl DeductionStore for Plenty {
         Ok(TAKEN)
     }
 
+    fn max_batch(&self) -> usize {
+        256
+    }
+
     async fn deduct_all(&self, batch: &[Deduction], _: bool) -> Vec<BatchAnswer> {
         // The others arrive while the database works.
         tokio::task::yield_now().await;

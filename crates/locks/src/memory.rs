@@ -122,7 +122,7 @@ impl MemoryBackend {
                 Fate::Answered | Fate::AnswerLost => {}
             }
             server.wait_until_running().await;
-            let answer = answer(&server);
+            let answer = server.execute(answer);
             if fate == Fate::AnswerLost {
                 return;
             }

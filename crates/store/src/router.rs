@@ -319,6 +319,10 @@ impl DeductionStore for StoreRouter {
         self.sql.deduct_in_sql(deduction, method).await
     }
 
+    fn max_batch(&self) -> usize {
+        self.sql.max_batch()
+    }
+
     async fn deduct_all(&self, deductions: &[Deduction], read_first: bool) -> Vec<BatchAnswer> {
         self.sql.deduct_all(deductions, read_first).await
     }

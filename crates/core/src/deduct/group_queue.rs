@@ -83,7 +83,7 @@ fn unanswered(deduction: &Deduction) -> StoreError {
 /// that can wait for its row. More share transactions.
 const ALONE: usize = 4;
 
-/// The maximum number of deductions in a transaction.
+/// The maximum number of deductions in a transaction of several levels.
 const MAX_DEDUCTIONS: usize = 256;
 
 /// The maximum number of levels in a transaction.
@@ -193,7 +193,7 @@ impl BatchCall for GroupCommit {
     const CALLS: usize = 1;
 
     fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a Deduction>) -> usize {
-        waiting.len().min(MAX_DEDUCTIONS)
+        waiting.len().min(self.store.max_batch())
     }
 
     async fn call(&self, batch: &[Deduction]) -> Vec<BatchAnswer> {

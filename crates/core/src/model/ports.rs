@@ -168,6 +168,10 @@ impl DeductionStore for MemoryStore {
         }
     }
 
+    fn max_batch(&self) -> usize {
+        usize::MAX
+    }
+
     async fn deduct_all(&self, deductions: &[Deduction], read_first: bool) -> Vec<BatchAnswer> {
         deduct_batch(self, deductions, read_first).await
     }

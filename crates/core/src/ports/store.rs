@@ -47,6 +47,9 @@ pub trait DeductionStore: LedgerReader {
         method: SqlMethod,
     ) -> Result<AttemptOutcome, StoreError>;
 
+    /// The maximum number of deductions in a call of [`DeductionStore::deduct_all`].
+    fn max_batch(&self) -> usize;
+
     /// Takes the units of each deduction in SQL, as if they came one after the other, and answers each
     /// by itself. All are of one level, and carry the name of one strategy. One deduction is made like
     /// [`SqlMethod::Guarded`]. More share a commit. `read_first`: some of them will probably be refused.

@@ -47,6 +47,8 @@ pub(super) struct Server {
     pub(super) table: Table,
     pub(super) shares: Shares,
     pub(super) clock: Arc<dyn Clock>,
+    /// Locked while a request is executed: requests are executed one at a time.
+    executing: Mutex<()>,
     /// Every client, to cause renewals.
     pub(super) managers: Managers,
     /// The id under which tokens are issued. Lost with the data.
@@ -72,6 +74,7 @@ impl MemoryServer {
             table: Table::default(),
             shares: Shares::default(),
             clock: Arc::new(clock),
+            executing: Mutex::default(),
             managers: Managers::default(),
             source: Mutex::default(),
             tombstones: Mutex::default(),
@@ -129,10 +132,12 @@ impl MemoryServer {
     /// Forgets all data, like a restart without persistence: the locks, the source of their tokens,
     /// and which acquisitions were released. Tokens still grow, because they come from the clock.
     pub fn forget_all(&self) {
-        self.0.table.clear();
-        self.0.shares.clear();
-        self.0.tombstones().clear();
-        *self.0.stored_source() = None;
+        self.0.execute(|server| {
+            server.table.clear();
+            server.shares.clear();
+            server.tombstones().clear();
+            *server.stored_source() = None;
+        });
     }
 
     /// Makes all managers renew their locks now, as after a reconnect.
@@ -156,6 +161,12 @@ impl MemoryServer {
 }
 
 impl Server {
+    pub(super) fn execute<T>(&self, request: impl FnOnce(&Self) -> T) -> T {
+        let executing = &self.executing;
+        let _executing = executing.lock().unwrap_or_else(PoisonError::into_inner);
+        request(self)
+    }
+
     pub(super) async fn wait_until_running(&self) {
         let mut paused = self.paused.subscribe();
         // The sender lives in `self`, so this cannot fail.

@@ -29,6 +29,10 @@ pub(crate) trait Dialect: Server + Clone {
     /// The words in which its statements differ from those of the others.
     const WORDS: Words;
 
+    /// The maximum number of deductions that share a statement. With the longest values, 256 fit into one
+    /// megabyte, the smallest `max_allowed_packet` in use.
+    const MAX_BATCH: usize = 256;
+
     /// Executes a statement, and returns its rows. The answer is read to its end.
     fn fetch<T: AnyRow>(
         connection: &mut Self::Connection,

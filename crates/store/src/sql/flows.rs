@@ -77,6 +77,10 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
         }
     }
 
+    fn max_batch(&self) -> usize {
+        D::MAX_BATCH
+    }
+
     async fn deduct_all(&self, deductions: &[Deduction], read_first: bool) -> Vec<BatchAnswer> {
         deduct_batch(self, deductions, read_first).await
     }

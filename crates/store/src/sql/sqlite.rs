@@ -52,6 +52,9 @@ impl Dialect for SqliteFile {
         oldest_write: "NULL",
     };
 
+    /// No message limits it. The more deductions share a commit, the fewer wait for the disk.
+    const MAX_BATCH: usize = 1_000;
+
     fetch!(query::<Sqlite>);
 
     async fn fetch_list<T: AnyRow>(
@@ -258,11 +261,11 @@ impl SqliteFile {
     /// Without a busy timeout. The pool waits for the write lock, so no thread blocks in SQLite.
     ///
     /// SQLite keeps the old pages of a statement with many rows until its end: here in memory, not in a file
-    /// of their own. A checkpoint writes each changed page once, so a long log (16 MiB) has fewer of them.
+    /// of their own. A checkpoint writes each changed page once, so a long log (32 MiB) has fewer of them.
     pub(crate) fn for_writer(&self) -> Self {
         let options = self.0.clone().busy_timeout(Duration::ZERO);
         let options = options.pragma("temp_store", "memory");
-        let options = options.pragma("wal_autocheckpoint", "4000");
+        let options = options.pragma("wal_autocheckpoint", "8000");
         Self(options.pragma("cache_size", "-16384"))
     }
 

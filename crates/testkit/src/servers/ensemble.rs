@@ -19,6 +19,8 @@ const READY_WITHIN: Duration = Duration::from_mins(1);
 /// them: it stays in office while they elect another one.
 const PATIENCE: [u32; SERVERS] = [4, 4, 240];
 const SERVERS: usize = 3;
+/// The first leader.
+const LEADER: usize = SERVERS - 1;
 
 /// An ensemble whose third server is the leader. Dropping this ends it and removes its data.
 #[derive(Debug)]
@@ -63,7 +65,7 @@ impl ZooKeeperEnsemble {
             let mut addresses = String::new();
             for (other, peer) in peers.iter().enumerate() {
                 // The third server and another one.
-                let is_cuttable = index != other && index + other >= SERVERS - 1;
+                let is_cuttable = index != other && index + other >= LEADER;
                 let mut ports = [peer.quorum, peer.election];
                 for port in ports.iter_mut().filter(|_| is_cuttable) {
                     let link = Proxy::to(format!("127.0.0.1:{port}")).await;
@@ -85,29 +87,30 @@ impl ZooKeeperEnsemble {
             let supervisor = Supervisor::new(directory, "KILL", Some(&command))?;
             servers.push(Server { supervisor, port });
         }
-        // The greatest number wins an election in which it takes part.
-        let [.., leader] = &servers[..] else {
-            unreachable!("there are three servers");
-        };
-        leader.supervisor.start()?;
-        let election = peers[SERVERS - 1].election;
+        let election = peers[LEADER].election;
+        let ensemble = Self { servers, links };
+        ensemble.servers[LEADER].supervisor.start()?;
         let listens = async || !is_free(election);
         eventually("the third server listens", READY_WITHIN, listens).await;
-        for server in &servers[..SERVERS - 1] {
-            server.supervisor.start()?;
-        }
-        let ensemble = Self { servers, links };
+        // Two servers elect the one with the greater number. With all three, the third may come too
+        // late for the election of the others.
+        ensemble.servers[1].supervisor.start()?;
+        let leads = async || {
+            ensemble
+                .role(LEADER)
+                .await
+                .is_ok_and(|role| role == "leader")
+        };
+        eventually("the third server leads", READY_WITHIN, leads).await;
+        ensemble.servers[0].supervisor.start()?;
         let ready = async || {
             let mut all = true;
             for index in 0..SERVERS {
                 all &= probe(&ensemble.address(index)).await.is_ok();
             }
-            all && ensemble
-                .role(SERVERS - 1)
-                .await
-                .is_ok_and(|role| role == "leader")
+            all
         };
-        eventually("the third server leads", READY_WITHIN, ready).await;
+        eventually("all three servers answer", READY_WITHIN, ready).await;
         Ok(ensemble)
     }
 

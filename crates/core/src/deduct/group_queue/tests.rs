@@ -14,6 +14,9 @@ use crate::stock::{Durability, Idempotency, Movement, OperationId, Quantity, Rem
 
 const WAIT_LIMIT: Duration = Duration::from_secs(2);
 
+/// The maximum number of deductions in a batch of this store.
+const MAX_BATCH: usize = 4;
+
 /// A level whose transaction panics.
 const BROKEN: &str = "broken";
 
@@ -69,6 +72,10 @@ impl LedgerReader for Calls {
 impl DeductionStore for Calls {
     async fn deduct_in_sql(&self, _: &Deduction, _: SqlMethod) -> BatchAnswer {
         unreachable!("every deduction is in a batch")
+    }
+
+    fn max_batch(&self) -> usize {
+        MAX_BATCH
     }
 
     async fn deduct_all(&self, batch: &[Deduction], _: bool) -> Vec<BatchAnswer> {
@@ -219,6 +226,18 @@ async fn level_that_is_left_out_too_late_is_overloaded() {
         assert!(matches!(answer, Err(StoreError::Queued)), "{answer:?}");
     }
     assert_sold(first).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn batch_has_at_most_as_many_as_the_store_takes() {
+    let scene = Scene::new();
+    let mut buyers = vec![scene.buy(1, "a").await];
+    buyers.push(scene.buy(MAX_BATCH + 1, "a").await);
+    assert_eq!(scene.end_calls(0).await, ["1 a"]);
+    assert_eq!(scene.end_calls(1).await, ["4 a"]);
+    assert_eq!(scene.end_calls(1).await, ["1 a"]);
+    scene.end_calls(1).await;
+    assert_sold(buyers).await;
 }
 
 #[test]
