@@ -102,9 +102,9 @@ pub struct LogConfig {
     pub format: LogFormat,
 }
 
-/// Connections of a replica that no setting counts: those to the database, five for locks in it, two
+/// Connections of a replica that no setting counts: those to the database, six for locks in it, two
 /// for locks in Redis, two for stock in Redis, one for `ZooKeeper`.
-pub(crate) const UNCOUNTED_CONNECTIONS: u32 = OTHER_CONNECTIONS + 10;
+pub(crate) const UNCOUNTED_CONNECTIONS: u32 = OTHER_CONNECTIONS + 11;
 
 impl Config {
     /// The configured servers, which decide the strategies that can be used.

@@ -7,19 +7,25 @@
 //! lock, and only the token in the guarded write detects it. *Use when* the data is in that database,
 //! and no other server shall be needed.
 //!
-//! A lock is one row, which exists while the lock is held. One statement acquires it: it inserts the
-//! row, or takes over a row whose lease has expired. A release removes only its own row. Readable for
-//! operators: `SELECT name, owner, nonce, token, expires_at FROM distributed_lock`.
+//! A lock is one row, which exists while the lock is held. One message acquires it: it inserts a free
+//! row if there is none, and then takes the row if it is free or its lease has expired. A release
+//! removes only its own row. Readable for operators:
+//! `SELECT name, owner, nonce, token, expires_at FROM distributed_lock`.
+//!
+//! Two kinds of rows are not removed by a release: rows with buried nonces (see below), for a minute,
+//! and rows of dead holders, for ten minutes after the end of their lease. A process that releases locks
+//! looks for such rows at its first release and then every ten seconds.
 //!
 //! **Tokens** are the time of the acquisition in µs, or more: greater than the last token in the row
-//! of an expired lock, and than each token that this client has seen. On SQLite, whose clock counts in
-//! ms, the greatest token is stored. On the other databases a token may be lower than an earlier one
-//! if the lock was released in between, another client acquires it, and the database's clock went back
-//! by more than the time since then. The holder's writes are then refused until the clock has caught
-//! up.
+//! of an expired lock, and than each token that this client has seen. The clock is read when the row
+//! exists, so a later holder gets a later time. On SQLite, whose clock counts in ms, the greatest token
+//! is stored. On the other databases a token may be lower than an earlier one if the lock was released
+//! in between, another client acquires it, and the database's clock went back by more than the time
+//! since then. The holder's writes are then refused until the clock has caught up.
 //!
 //! **Waiting**: PostgreSQL sends a notification (`LISTEN`, `NOTIFY`), but only if a client waits:
-//! notifications serialise the commits of a database. On the other databases waiters poll, 2 ms to 20 ms
+//! notifications serialise the commits of a database. The connection that listens stays open until the
+//! last manager is shut down. On the other databases waiters poll, 2 ms to 20 ms
 //! apart. A connection pooler must keep sessions (PgBouncer: `pool_mode = session`).
 //!
 //! **Late requests**: if a request to acquire a lock was not answered, its release buries the nonce in
@@ -58,9 +64,8 @@ mod session;
 mod sqlite;
 mod wakeups;
 
-use connections::{Connected, Connections, Database};
+use connections::{Connected, Connections, Database, Use};
 use contender::SqlContender;
-use session::BURIED;
 use wakeups::WakeUps;
 
 /// The statements that create the tables on PostgreSQL, for a migration of yours.
@@ -69,6 +74,9 @@ pub const POSTGRES_TABLES: &str = postgres::SCHEMA;
 pub const MYSQL_TABLES: &str = mysql::SCHEMA;
 /// The statements that create the tables on SQLite.
 pub const SQLITE_TABLES: &str = sqlite::SCHEMA;
+
+/// How often a process that releases locks looks for rows without use.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
 /// The maximum length of the name of the owner in characters.
 const OWNER_MAX: usize = 255;
@@ -93,8 +101,9 @@ impl SqlBuilder {
         self
     }
 
-    /// Sets the maximum number of connections, at least one. PostgreSQL needs one more while a task
-    /// waits. Default: 4; SQLite: 1.
+    /// Sets the maximum number of connections, at least one. If there are several, acquisitions leave
+    /// one to renewals and releases. PostgreSQL needs one more from the first time that a task waits.
+    /// Default: 5; SQLite: 1.
     pub fn connections(mut self, most: usize) -> Self {
         self.connections = most.max(1);
         self
@@ -142,9 +151,10 @@ impl SqlBuilder {
             managers: Managers::default(),
             source,
             last_token: AtomicI64::new(0),
-            sweeps: Mutex::default(),
+            next_sweep: Mutex::default(),
             owner: self.owner,
-            limits: self.connect_limit + self.response_limit,
+            // Waiting for a connection, opening it, and the answer.
+            limits: self.response_limit + self.connect_limit + self.response_limit,
             fallback: self.fallback,
         })))
     }
@@ -163,7 +173,9 @@ struct Sql {
     source: SourceId,
     /// The greatest token that this client has seen.
     last_token: AtomicI64,
-    sweeps: Mutex<Sweeps>,
+    /// When to look for rows without use. No task waits for that time: a release compares it. `None`:
+    /// at once, because an earlier process may have left rows.
+    next_sweep: Mutex<Option<Instant>>,
     owner: String,
     limits: Duration,
     fallback: Duration,
@@ -185,7 +197,7 @@ impl SqlBackend {
         let database = database(url);
         let connections = match &database {
             Ok(Database::Sqlite(_)) => 1,
-            _ => 4,
+            _ => 5,
         };
         SqlBuilder {
             database,
@@ -235,56 +247,43 @@ fn database(url: &str) -> Result<Database, BackendError> {
 
 impl Sql {
     /// A connection to a database that has the tables.
-    async fn connected(&self) -> Result<Connected, BackendError> {
-        self.connections.get(&self.source).await
+    async fn connected(&self, what_for: Use) -> Result<Connected, BackendError> {
+        self.connections.get(&self.source, what_for).await
     }
 
-    /// Removes rows that have no use, if there may be some.
-    async fn sweep(&self) -> Result<(), BackendError> {
-        if !self.sweeps().is_due() {
-            return Ok(());
-        }
-        let connected = self.connected().await?;
-        let sweep = self.connections.send(connected, |session| session.sweep());
-        sweep.await
-    }
-
-    /// A nonce was buried, so its row can be removed later.
-    fn sweep_later(&self) {
-        // The database may have buried it only just before it answered.
-        let later = Duration::from_micros(BURIED.unsigned_abs()) + self.limits;
-        self.sweeps().plan(Instant::now() + later);
-    }
-
-    fn sweeps(&self) -> MutexGuard<'_, Sweeps> {
-        self.sweeps.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// When rows without use may be left. No task waits for that time: a release compares it.
-#[derive(Debug, Default)]
-struct Sweeps {
-    /// Another process may have left something before the first one.
-    is_first_done: bool,
-    next: Option<Instant>,
-    last: Option<Instant>,
-}
-
-impl Sweeps {
-    fn plan(&mut self, at: Instant) {
-        self.next.get_or_insert(at);
-        self.last = Some(at);
-    }
-
-    /// Whether to sweep now. The next call returns false.
-    fn is_due(&mut self) -> bool {
+    /// Removes rows that have no use, in a task, if it is time: the next local waiter does not wait for
+    /// that. A sweep that failed is repeated at the next time.
+    fn sweep_if_due(self: &Arc<Self>) {
         let now = Instant::now();
-        let is_first = !std::mem::replace(&mut self.is_first_done, true);
-        let is_planned = self.next.take_if(|at| *at <= now).is_some();
-        if is_planned {
-            self.next = self.last.take_if(|at| *at > now);
+        let mut next = self.next_sweep();
+        if next.is_some_and(|at| now < at) {
+            return;
         }
-        is_first || is_planned
+        *next = Some(now + SWEEP_EVERY);
+        drop(next);
+        let sql = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(error) = sql.sweep().await {
+                tracing::debug!(%error, "rows of old locks could not be removed");
+            }
+        });
+    }
+
+    async fn sweep(&self) -> Result<(), BackendError> {
+        loop {
+            let connected = self.connected(Use::MayQueue).await?;
+            let sweep = self.connections.send(connected, |session| session.sweep());
+            let may_have_left_more = sweep.await?;
+            if !may_have_left_more {
+                return Ok(());
+            }
+        }
+    }
+
+    fn next_sweep(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.next_sweep
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -315,7 +314,7 @@ impl Backend for SqlBackend {
         }
         let mut held = HashSet::new();
         for (lease, (names, nonces)) in by_lease {
-            let connected = self.0.connected().await?;
+            let connected = self.0.connected(Use::Urgent).await?;
             let renewed = self.0.connections.send(connected, move |session| {
                 Box::pin(async move { session.renew(&names, &nonces, lease).await })
             });
@@ -334,7 +333,7 @@ impl Backend for SqlBackend {
     async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
         let (name, nonce) = (escaped(&request.name), request.nonce.to_string());
         let unclear = request.unclear;
-        let connected = self.0.connected().await?;
+        let connected = self.0.connected(Use::Urgent).await?;
         let released = self.0.connections.send(connected, move |session| {
             Box::pin(async move {
                 if unclear {
@@ -345,11 +344,7 @@ impl Backend for SqlBackend {
             })
         });
         let released = released.await?;
-        if unclear {
-            self.0.sweep_later();
-        } else if let Err(error) = self.0.sweep().await {
-            tracing::debug!(%error, "rows of old locks could not be removed");
-        }
+        self.0.sweep_if_due();
         Ok(if released {
             Release::Released
         } else {
@@ -359,7 +354,7 @@ impl Backend for SqlBackend {
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
         let name = escaped(name);
-        let connected = self.0.connected().await?;
+        let connected = self.0.connected(Use::Urgent).await?;
         let holder = self.0.connections.send(connected, move |session| {
             Box::pin(async move { session.holder(&name).await })
         });
@@ -368,7 +363,7 @@ impl Backend for SqlBackend {
     }
 
     async fn ping(&self) -> Result<(), BackendError> {
-        let connected = self.0.connected().await?;
+        let connected = self.0.connected(Use::Urgent).await?;
         let ping = self.0.connections.send(connected, |session| session.ping());
         ping.await
     }

@@ -61,6 +61,8 @@ pub(super) struct Connections {
     connect_limit: Duration,
     response_limit: Duration,
     permits: Arc<Semaphore>,
+    /// Limits the requests of [`Use::MayQueue`].
+    places: Arc<Semaphore>,
     idle: Arc<Mutex<Idle>>,
 }
 
@@ -78,12 +80,25 @@ impl Debug for Idle {
     }
 }
 
+/// How a request gets a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// All these requests leave one connection to the other ones, if there are several. With one
+    /// connection, at most one of these is ahead of another request.
+    MayQueue,
+    /// Renewals and releases: others wait for them, and a lock is lost if they are late.
+    Urgent,
+}
+
 /// A connection for one request.
 pub(super) struct Connected {
     session: Box<dyn Session>,
     generation: u64,
-    _permit: OwnedSemaphorePermit,
+    permits: Permits,
 }
+
+/// To use a connection, and to be one of the requests that may queue.
+type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 impl Connections {
     pub(super) fn new(
@@ -97,6 +112,7 @@ impl Connections {
             connect_limit,
             response_limit,
             permits: Arc::new(Semaphore::new(most)),
+            places: Arc::new(Semaphore::new(most.saturating_sub(1).max(1))),
             idle: Arc::default(),
         }
     }
@@ -106,11 +122,14 @@ impl Connections {
     }
 
     /// Returns a connection that no other request uses. A new one reads the source of the tokens.
-    pub(super) async fn get(&self, source: &SourceId) -> Result<Connected, BackendError> {
-        let permit = Arc::clone(&self.permits).acquire_owned();
+    pub(super) async fn get(
+        &self,
+        source: &SourceId,
+        what_for: Use,
+    ) -> Result<Connected, BackendError> {
+        let permits = timeout(self.response_limit, self.permits(what_for));
         let busy = |_| BackendError::transient("all connections to the database are busy");
-        let permit = timeout(self.response_limit, permit).await.map_err(busy)?;
-        let permit = permit.expect("the semaphore is never closed");
+        let permits = permits.await.map_err(busy)?;
         let (session, generation) = {
             let mut idle = lock(&self.idle);
             if idle.closed {
@@ -126,8 +145,20 @@ impl Connections {
         Ok(Connected {
             session,
             generation,
-            _permit: permit,
+            permits,
         })
+    }
+
+    async fn permits(&self, what_for: Use) -> Permits {
+        let acquire = async |semaphore: &Arc<Semaphore>| {
+            let permit = Arc::clone(semaphore).acquire_owned().await;
+            permit.expect("the semaphores are never closed")
+        };
+        let place = match what_for {
+            Use::MayQueue => Some(acquire(&self.places).await),
+            Use::Urgent => None,
+        };
+        (acquire(&self.permits).await, place)
     }
 
     /// Creates the tables over a connection that no other request uses.
@@ -199,7 +230,7 @@ fn put_back(idle: &Mutex<Idle>, connected: Connected, is_usable: bool) -> Vec<Bo
     let Connected {
         session,
         generation,
-        _permit: permit,
+        permits,
     } = connected;
     let mut idle = lock(idle);
     let closed = if generation != idle.generation {
@@ -215,7 +246,7 @@ fn put_back(idle: &Mutex<Idle>, connected: Connected, is_usable: bool) -> Vec<Bo
     };
     // The next request must find the connection when it gets the permit.
     drop(idle);
-    drop(permit);
+    drop(permits);
     closed
 }
 

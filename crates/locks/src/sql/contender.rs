@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Sql;
+use super::connections::Use;
 use super::session::Ask;
 use super::wakeups::Subscription;
 use crate::backend::{Attempt, Contender, Grant, Request};
@@ -57,7 +58,7 @@ impl SqlContender {
 impl Contender for SqlContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
         // Connect first: if this fails, the request was never sent, and no release is needed.
-        let connected = self.sql.connected().await?;
+        let connected = self.sql.connected(Use::MayQueue).await?;
         let ask = Ask {
             name: super::escaped(&self.request.name),
             nonce: self.request.nonce.to_string(),

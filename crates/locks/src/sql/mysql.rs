@@ -1,9 +1,8 @@
 //! The statements of MariaDB and MySQL.
 //!
-//! An acquisition is one message with two statements, so it takes one round trip. sqlx sends several
-//! statements only as text, so names and owners are written in hexadecimal.
+//! An acquisition is one message with several statements, so it takes one round trip. sqlx sends them
+//! only as text, so names and owners are written in hexadecimal.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,12 +10,12 @@ use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{ConnectOptions, Executor, MySql, MySqlConnection, QueryBuilder, Result};
 use sqlx::{FromRow, raw_sql};
 
-use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, Session, trusted};
+use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, hex, trusted};
 
 pub(super) const SCHEMA: &str = include_str!("schema/mysql.sql");
 
-/// The clock, which stands still during a statement. Waiting for a row makes it late, never early: a
-/// lock is not taken over too soon. sqlx sets the time zone of the session to UTC.
+/// The clock, which stands still during a statement. A statement that waits for a row uses the time
+/// before the wait. sqlx sets the time zone of the session to UTC.
 macro_rules! now {
     () => {
         "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
@@ -57,39 +56,41 @@ pub(super) async fn connect(
     Ok(Box::new(connection))
 }
 
-/// The text as a literal of bytes.
-fn hex(text: &str) -> String {
-    let mut literal = String::from("X'");
-    for byte in text.bytes() {
-        write!(literal, "{byte:02X}").expect("a string can be written to");
-    }
-    literal.push('\'');
-    literal
-}
-
 #[async_trait]
 impl Session for MySqlConnection {
-    /// MySQL assigns the columns in this order, and each assignment sees the ones before it. So
-    /// `nonce` comes after those that compare it, and `expires_at` at the end.
+    /// The first statement locks the row, which it inserts if there is none. The clock is read after
+    /// that: a client that waited for a row to be deleted gets a later token than the holders of that
+    /// row.
+    ///
+    /// MySQL assigns the columns in this order, so `nonce` comes after `token`, which compares it.
     async fn acquire(&mut self, ask: &Ask) -> Result<Option<Row>> {
-        let (name, nonce, owner) = (hex(&ask.name), &ask.nonce, hex(&ask.owner));
+        let bytes = |text| format!("X'{}'", hex(text));
+        let (name, nonce, owner) = (bytes(&ask.name), &ask.nonce, bytes(&ask.owner));
         let (lease, floor, now) = (ask.lease, ask.floor, now!());
-        let takes = format!("(nonce = '' OR expires_at <= {now}) AND LOCATE('{nonce}', gone) = 0");
         let message = format!(
-            "INSERT INTO distributed_lock (name, nonce, owner, token, expires_at)
-            VALUES ({name}, '{nonce}', _utf8mb4 {owner}, GREATEST({now}, {floor}), {now} + {lease})
-            ON DUPLICATE KEY UPDATE
-                token = IF({takes}, GREATEST(VALUES(token), token + 1), token),
-                owner = IF({takes}, VALUES(owner), owner),
-                nonce = IF({takes}, VALUES(nonce), nonce),
-                gone = IF(gone_until <= {now}, '', gone),
-                expires_at = IF(nonce = VALUES(nonce),
-                    GREATEST(expires_at, VALUES(expires_at)), expires_at);
+            "START TRANSACTION;
+            INSERT INTO distributed_lock (name, nonce, owner, token, expires_at)
+            VALUES ({name}, '', '', 0, 0) ON DUPLICATE KEY UPDATE token = token;
+            UPDATE distributed_lock SET
+                token = IF(nonce = '{nonce}', token, GREATEST({now}, {floor}, token + 1)),
+                nonce = '{nonce}',
+                owner = _utf8mb4 {owner},
+                expires_at = GREATEST(expires_at, {now} + {lease}),
+                gone = IF(gone_until <= {now}, '', gone)
+            WHERE name = {name} AND (nonce = '{nonce}' OR
+                (nonce = '' OR expires_at <= {now}) AND LOCATE('{nonce}', gone) = 0);
             SELECT nonce, token, expires_at - {now}, LOCATE('{nonce}', gone) > 0
-            FROM distributed_lock WHERE name = {name}"
+            FROM distributed_lock WHERE name = {name};
+            COMMIT"
         );
-        let rows = raw_sql(trusted(message)).fetch_all(self).await?;
-        rows.first().map(Row::from_row).transpose()
+        match raw_sql(trusted(message)).fetch_all(&mut *self).await {
+            Ok(rows) => rows.first().map(Row::from_row).transpose(),
+            Err(error) => {
+                // The transaction is still open, unless the server has ended it.
+                self.execute("ROLLBACK").await?;
+                Err(error)
+            }
+        }
     }
 
     /// MySQL cannot return the rows that it has changed. A nonce that holds its lock now held it
@@ -155,16 +156,26 @@ impl Session for MySqlConnection {
         sqlx::query_scalar(READ).fetch_one(self).await
     }
 
-    async fn sweep(&mut self) -> Result<()> {
-        const SWEEP: &str = concat!(
-            "DELETE FROM distributed_lock WHERE (nonce = '' AND gone_until <= ",
-            now!(),
-            ") OR GREATEST(expires_at, gone_until) <= ",
-            now!(),
-            " - ? LIMIT 1000"
-        );
-        let sweep = sqlx::query(SWEEP).bind(ABANDONED);
-        sweep.execute(self).await.map(drop)
+    /// A deletion locks every row that it reads, so the rows are found without locks first.
+    async fn sweep(&mut self) -> Result<bool> {
+        let mut find = QueryBuilder::new("SELECT name FROM distributed_lock WHERE ");
+        push_useless(&mut find);
+        find.push(" LIMIT ").push_bind(SWEPT_MOST);
+        let find = find.build_query_scalar();
+        let found: Vec<Vec<u8>> = find.fetch_all(&mut *self).await?;
+        if found.is_empty() {
+            return Ok(false);
+        }
+        let is_full = found.len() == SWEPT_MOST as usize;
+        let mut remove = QueryBuilder::new("DELETE FROM distributed_lock WHERE name IN (");
+        let mut list = remove.separated(", ");
+        for name in found {
+            list.push_bind(name);
+        }
+        remove.push(") AND ");
+        push_useless(&mut remove);
+        remove.build().persistent(false).execute(self).await?;
+        Ok(is_full)
     }
 
     async fn ping(&mut self) -> Result<()> {
@@ -198,4 +209,16 @@ fn push_held(query: &mut QueryBuilder<MySql>, names: &[String], nonces: &[String
         list.push_bind(nonce.clone());
     }
     query.push(concat!(") AND expires_at > ", now!()));
+}
+
+/// Selects rows that have no use.
+fn push_useless(query: &mut QueryBuilder<MySql>) {
+    query.push(concat!(
+        "((nonce = '' AND gone_until <= ",
+        now!(),
+        ") OR GREATEST(expires_at, gone_until) <= ",
+        now!(),
+        " - "
+    ));
+    query.push_bind(ABANDONED).push(")");
 }

@@ -1,73 +1,28 @@
-//! The statements of PostgreSQL, each one message, and the channel that wakes waiters.
+//! The statements of PostgreSQL, and the channel that wakes waiters.
+//!
+//! sqlx sends several statements in one message only as text, so names and owners are written in
+//! hexadecimal.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Connection, Executor, PgConnection, Result};
+use sqlx::{ConnectOptions, Connection, Executor, FromRow, PgConnection, Result, raw_sql};
 
-use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, Session, trusted};
+use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, hex, trusted};
 
 /// The channel on which the names of released locks are published, if a client waits for them.
 pub(super) const CHANNEL: &str = "distributed_lock";
 
 pub(super) const SCHEMA: &str = include_str!("schema/postgres.sql");
 
-/// The clock, read once per statement. It is not the time of the transaction's start, and waiting for
-/// a row makes it late, never early: a lock is not taken over too soon.
+/// The clock, read once per statement, and not at the start of the transaction. A statement that waits
+/// for a row uses the time before the wait, so a lock is not taken over too soon.
 macro_rules! clock {
     () => {
         "clock AS (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now)"
     };
 }
-
-/// The row may be taken: it is free or expired, and the nonce is not buried in it.
-macro_rules! takes {
-    () => {
-        "(l.nonce = '' OR l.expires_at <= excluded.expires_at - $4)
-         AND position(excluded.nonce IN l.gone) = 0"
-    };
-}
-
-/// Parameters: name, nonce, owner, lease, lowest token, whether to wake this client.
-///
-/// `ON CONFLICT` locks the row and then looks at its latest version, so one of two clients sees what
-/// the other one wrote. The last part reads the row if it was not written.
-const ACQUIRE: &str = concat!(
-    "WITH ",
-    clock!(),
-    ", tried AS (
-    INSERT INTO distributed_lock AS l (name, nonce, owner, token, expires_at)
-    SELECT $1, $2, $3, greatest(now, $5), now + $4 FROM clock
-    ON CONFLICT (name) DO UPDATE SET
-        nonce = CASE WHEN ",
-    takes!(),
-    " THEN excluded.nonce ELSE l.nonce END,
-        owner = CASE WHEN ",
-    takes!(),
-    " THEN excluded.owner ELSE l.owner END,
-        token = CASE WHEN ",
-    takes!(),
-    " THEN greatest(excluded.token, l.token + 1) ELSE l.token END,
-        expires_at = CASE WHEN ",
-    takes!(),
-    " THEN excluded.expires_at
-            WHEN l.nonce = excluded.nonce THEN greatest(l.expires_at, excluded.expires_at)
-            ELSE l.expires_at END,
-        is_awaited = CASE WHEN ",
-    takes!(),
-    " THEN false
-            WHEN l.nonce = excluded.nonce THEN l.is_awaited ELSE true END,
-        gone = CASE WHEN l.gone_until <= excluded.expires_at - $4 THEN '' ELSE l.gone END
-    WHERE ",
-    takes!(),
-    " OR l.nonce = excluded.nonce OR ($6 AND NOT l.is_awaited)
-    RETURNING nonce, token, expires_at, gone)
-SELECT nonce, token, expires_at - now, position($2 IN gone) > 0 FROM tried, clock
-UNION ALL
-SELECT nonce, token, expires_at - now, position($2 IN gone) > 0
-FROM distributed_lock, clock WHERE name = $1 AND NOT EXISTS (SELECT FROM tried)"
-);
 
 /// Parameters: names, nonces, lease. No nonce is used for two names.
 const RENEW: &str = concat!(
@@ -78,18 +33,31 @@ SET expires_at = greatest(expires_at, now + $3) FROM clock
 WHERE name = ANY($1) AND nonce = ANY($2) AND expires_at > now RETURNING nonce"
 );
 
+/// Wakes the waiters of a released lock, if there are some.
+macro_rules! notify {
+    () => {
+        "SELECT CASE WHEN is_awaited THEN pg_notify('distributed_lock', $1)::text END FROM "
+    };
+}
+
 /// Parameters: name, nonce. A row whose buried nonces are recent stays.
-const RELEASE: &str = concat!(
+const REMOVE: &str = concat!(
     "WITH ",
     clock!(),
     ", removed AS (
     DELETE FROM distributed_lock USING clock
-    WHERE name = $1 AND nonce = $2 AND gone_until <= now RETURNING is_awaited),
-freed AS (
-    UPDATE distributed_lock SET nonce = '', owner = '', expires_at = 0 FROM clock
-    WHERE name = $1 AND nonce = $2 AND gone_until > now RETURNING is_awaited)
-SELECT CASE WHEN is_awaited THEN pg_notify('distributed_lock', $1)::text END
-FROM (SELECT is_awaited FROM removed UNION ALL SELECT is_awaited FROM freed) AS released"
+    WHERE name = $1 AND nonce = $2 AND gone_until <= now RETURNING is_awaited) ",
+    notify!(),
+    "removed"
+);
+
+/// Parameters: name, nonce. The row stays.
+const FREE: &str = concat!(
+    "WITH freed AS (
+    UPDATE distributed_lock SET nonce = '', owner = '', expires_at = 0
+    WHERE name = $1 AND nonce = $2 RETURNING is_awaited) ",
+    notify!(),
+    "freed"
 );
 
 /// The buried nonces of a row, without those that are old.
@@ -120,14 +88,14 @@ SELECT EXISTS (SELECT FROM held),
 FROM buried"
 );
 
-/// Parameters: how long after its expiry the lock of a dead holder is removed.
+/// Parameters: how long after its expiry the lock of a dead holder is removed, how many rows at most.
 const SWEEP: &str = concat!(
     "WITH ",
     clock!(),
     " DELETE FROM distributed_lock WHERE name IN (
     SELECT name FROM distributed_lock, clock
     WHERE (nonce = '' AND gone_until <= now) OR greatest(expires_at, gone_until) <= now - $1
-    LIMIT 1000 FOR UPDATE OF distributed_lock SKIP LOCKED)"
+    LIMIT $2 FOR UPDATE OF distributed_lock SKIP LOCKED)"
 );
 
 /// Connects, and bounds what a statement may take: the server ends one that has lost its client.
@@ -146,16 +114,42 @@ pub(super) async fn connect(
 
 #[async_trait]
 impl Session for PgConnection {
+    /// One message, so one transaction. The first statement inserts a free row, unless there is a row.
+    /// The clock is read after that: a client that waited for a row to be deleted gets a later token
+    /// than the holders of that row. Only the second statement grants the lock, because it decides on
+    /// the latest version of the row.
     async fn acquire(&mut self, ask: &Ask) -> Result<Option<Row>> {
-        sqlx::query_as(ACQUIRE)
-            .bind(&ask.name)
-            .bind(&ask.nonce)
-            .bind(&ask.owner)
-            .bind(ask.lease)
-            .bind(ask.floor)
-            .bind(ask.is_waiting)
-            .fetch_optional(self)
-            .await
+        let text = |text| format!("convert_from(decode('{}', 'hex'), 'UTF8')", hex(text));
+        let (name, nonce, owner) = (text(&ask.name), &ask.nonce, text(&ask.owner));
+        let (lease, floor, clock) = (ask.lease, ask.floor, clock!());
+        let wait = if ask.is_waiting {
+            format!(
+                "UPDATE distributed_lock SET is_awaited = true
+                WHERE name = {name} AND nonce <> '{nonce}' AND NOT is_awaited;"
+            )
+        } else {
+            String::new()
+        };
+        let message = format!(
+            "INSERT INTO distributed_lock (name, nonce, owner, token, expires_at)
+            VALUES ({name}, '', '', 0, 0) ON CONFLICT (name) DO NOTHING;
+            WITH {clock} UPDATE distributed_lock SET
+                token = CASE WHEN nonce = '{nonce}' THEN token
+                    ELSE greatest(now, {floor}, token + 1) END,
+                nonce = '{nonce}',
+                owner = {owner},
+                expires_at = greatest(expires_at, now + {lease}),
+                is_awaited = is_awaited AND nonce = '{nonce}',
+                gone = CASE WHEN gone_until <= now THEN '' ELSE gone END
+            FROM clock WHERE name = {name} AND (nonce = '{nonce}' OR
+                (nonce = '' OR expires_at <= now) AND position('{nonce}' IN gone) = 0)
+            RETURNING nonce, token, expires_at - now, false;
+            {wait}
+            WITH {clock} SELECT nonce, token, expires_at - now, position('{nonce}' IN gone) > 0
+            FROM distributed_lock, clock WHERE name = {name} AND nonce <> '{nonce}'"
+        );
+        let rows = raw_sql(trusted(message)).fetch_all(self).await?;
+        rows.first().map(Row::from_row).transpose()
     }
 
     async fn renew(
@@ -169,8 +163,14 @@ impl Session for PgConnection {
     }
 
     async fn release(&mut self, name: &str, nonce: &str) -> Result<bool> {
-        let release = sqlx::query(RELEASE).bind(name).bind(nonce);
-        Ok(!release.fetch_all(self).await?.is_empty())
+        let remove = sqlx::query(REMOVE).bind(name).bind(nonce);
+        if !remove.fetch_all(&mut *self).await?.is_empty() {
+            return Ok(true);
+        }
+        // A nonce may have been buried while the first statement waited for the row. Only another
+        // statement reads what was committed since.
+        let free = sqlx::query(FREE).bind(name).bind(nonce);
+        Ok(!free.fetch_all(self).await?.is_empty())
     }
 
     async fn bury(&mut self, name: &str, nonce: &str) -> Result<bool> {
@@ -202,9 +202,12 @@ impl Session for PgConnection {
         sqlx::query_scalar(READ).fetch_one(self).await
     }
 
-    async fn sweep(&mut self) -> Result<()> {
-        let sweep = sqlx::query(SWEEP).bind(ABANDONED);
-        sweep.execute(self).await.map(drop)
+    async fn sweep(&mut self) -> Result<bool> {
+        let sweep = sqlx::query(SWEEP)
+            .bind(ABANDONED)
+            .bind(i64::from(SWEPT_MOST));
+        let swept = sweep.execute(self).await?.rows_affected();
+        Ok(swept == u64::from(SWEPT_MOST))
     }
 
     async fn ping(&mut self) -> Result<()> {

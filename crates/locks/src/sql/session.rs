@@ -1,7 +1,10 @@
 //! What the back end asks of a connection. Each database implements it with its own statements.
 //!
-//! Every method is one or a few statements that commit by themselves, so nothing is left open if the
-//! connection is closed in between. All times come from the database's clock.
+//! Every method is one or a few statements that commit by themselves, or one message that ends with a
+//! commit, so nothing is left open if the connection is closed in between. All times come from the
+//! database's clock.
+
+use std::fmt::Write;
 
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Result, SqlSafeStr, SqlStr};
@@ -37,8 +40,8 @@ pub(super) trait Session: Send {
     async fn source(&mut self, candidate: &str) -> Result<String>;
 
     /// Removes rows that have no use: free ones whose buried nonces are old, and locks of dead
-    /// holders that expired ten minutes ago. At most a thousand.
-    async fn sweep(&mut self) -> Result<()>;
+    /// holders that expired ten minutes ago. Returns whether there may be more.
+    async fn sweep(&mut self) -> Result<bool>;
 
     /// Checks that the database answers and has the tables.
     async fn ping(&mut self) -> Result<()>;
@@ -73,6 +76,18 @@ pub(super) const BURIED_MAX: u32 = 2_048;
 
 /// How long after its expiry the lock of a dead holder is removed, in µs.
 pub(super) const ABANDONED: i64 = 600_000_000;
+
+/// The bytes of the text in hexadecimal.
+pub(super) fn hex(text: &str) -> String {
+    let mut digits = String::new();
+    for byte in text.bytes() {
+        write!(digits, "{byte:02X}").expect("a string can be written to");
+    }
+    digits
+}
+
+/// How many rows one sweep removes at most.
+pub(super) const SWEPT_MOST: u32 = 1_000;
 
 /// A statement that was built from constants, numbers, and hexadecimal digits.
 #[expect(

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, Executor, QueryBuilder, Result, SqliteConnection};
 
-use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, Session};
+use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session};
 
 pub(super) const SCHEMA: &str = include_str!("schema/sqlite.sql");
 
@@ -74,14 +74,14 @@ const BURY: &str = concat!(
         gone_until = excluded.gone_until"
 );
 
-/// Parameters: how long after its expiry the lock of a dead holder is removed.
+/// Parameters: how long after its expiry the lock of a dead holder is removed, how many rows at most.
 const SWEEP: &str = concat!(
     "DELETE FROM distributed_lock WHERE name IN (SELECT name FROM distributed_lock
     WHERE (nonce = '' AND gone_until <= ",
     now!(),
     ") OR max(expires_at, gone_until) <= ",
     now!(),
-    " - ?1 LIMIT 1000)"
+    " - ?1 LIMIT ?2)"
 );
 
 /// Opens the file. `NORMAL`: a power cut may lose the last commits, but it also ends every process
@@ -180,9 +180,10 @@ impl Session for SqliteConnection {
         sqlx::query_scalar(READ).fetch_one(self).await
     }
 
-    async fn sweep(&mut self) -> Result<()> {
-        let sweep = sqlx::query(SWEEP).bind(ABANDONED);
-        sweep.execute(self).await.map(drop)
+    async fn sweep(&mut self) -> Result<bool> {
+        let sweep = sqlx::query(SWEEP).bind(ABANDONED).bind(SWEPT_MOST);
+        let swept = sweep.execute(self).await?.rows_affected();
+        Ok(swept == u64::from(SWEPT_MOST))
     }
 
     async fn ping(&mut self) -> Result<()> {

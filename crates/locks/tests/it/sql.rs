@@ -12,6 +12,7 @@ use stocklock_testkit::servers::Backend;
 use crate::rig::sql::SqlRig;
 use crate::rig::{Faults, Rig, RigExt, eventually, try_lock, use_lock};
 
+mod schedules;
 mod wakeups;
 
 /// The process and the acquisition that hold a lock can be read, and who holds it until when.
@@ -45,7 +46,7 @@ async fn row_shows_owner_token_and_expiry(#[case] kind: Backend) {
 #[tokio::test]
 async fn expired_lock_is_taken_over_alone(#[case] kind: Backend) {
     let rig = SqlRig::start(kind).await;
-    let now = database_time(&rig).await;
+    let now = rig.clock().await;
     for (name, expires_at) in [("one", 0), ("other", 0), ("recent", now)] {
         rig.change(dead_holder(name, now, expires_at)).await;
     }
@@ -54,9 +55,51 @@ async fn expired_lock_is_taken_over_alone(#[case] kind: Backend) {
     assert_eq!(rig.rows().await, 3);
     // The first release of a client also removes what expired more than ten minutes ago.
     guard.release().await;
-    assert_eq!(rig.rows().await, 1);
+    let one = async || rig.rows().await == 1;
+    eventually("two rows are removed", rig.moment() * 5, one).await;
     let recent = "SELECT count(*) FROM distributed_lock WHERE name = 'recent'";
     assert_eq!(rig.number(recent).await, 1);
+}
+
+/// Waits until no row is left.
+async fn swept(rig: &SqlRig) {
+    let empty = async || rig.rows().await == 0;
+    eventually("the rows are removed", Duration::from_mins(1), empty).await;
+}
+
+/// Processes died that held more locks than one statement removes.
+#[rstest]
+#[case(Backend::Sqlite)]
+#[case(Backend::Mysql)]
+#[case(Backend::Postgres)]
+#[tokio::test]
+async fn sweep_removes_more_rows_than_one_statement(#[case] kind: Backend) {
+    let rig = SqlRig::start(kind).await;
+    let rows: Vec<String> = (0..2_500)
+        .map(|number| format!("('dead-{number}', 'dead', 'dead', 1, 1)"))
+        .collect();
+    let insert = "INSERT INTO distributed_lock (name, nonce, owner, token, expires_at) VALUES";
+    rig.change(format!("{insert} {}", rows.join(", "))).await;
+    use_lock(&rig.manager(), "first").await;
+    swept(&rig).await;
+}
+
+/// Rows that expire after the first sweep are removed while a process uses locks.
+#[rstest]
+#[case(Backend::Sqlite)]
+#[case(Backend::Mysql)]
+#[case(Backend::Postgres)]
+#[tokio::test]
+async fn sweeps_continue_while_locks_are_released(#[case] kind: Backend) {
+    let rig = SqlRig::start(kind).await;
+    let manager = rig.manager();
+    use_lock(&manager, "first").await;
+    rig.change(dead_holder("dead", 1, 1)).await;
+    let removed = async || {
+        use_lock(&manager, "other").await;
+        rig.rows().await == 0
+    };
+    eventually("the row is removed", Duration::from_mins(1), removed).await;
 }
 
 /// A row as a holder leaves it that died.
@@ -65,14 +108,6 @@ fn dead_holder(name: &str, token: i64, expires_at: i64) -> String {
         "INSERT INTO distributed_lock (name, nonce, owner, token, expires_at)
         VALUES ('{name}', 'dead', 'dead', {token}, {expires_at})"
     )
-}
-
-/// The database's clock in µs.
-async fn database_time(rig: &SqlRig) -> i64 {
-    let guard = try_lock(&rig.manager(), "clock").await.unwrap();
-    let now = guard.token().get();
-    guard.release().await;
-    now
 }
 
 /// The clock went back by an hour after the last acquisition. The row of an expired lock still has
@@ -85,7 +120,7 @@ async fn database_time(rig: &SqlRig) -> i64 {
 async fn token_grows_if_clock_goes_back(#[case] kind: Backend) {
     let rig = SqlRig::start(kind).await;
     let manager = rig.manager();
-    let future = database_time(&rig).await + 3_600_000_000;
+    let future = rig.clock().await + 3_600_000_000;
     rig.change(dead_holder("held", future, 0)).await;
     for _ in 0..3 {
         let guard = try_lock(&manager, "held").await.unwrap();
@@ -137,7 +172,7 @@ async fn late_request_of_released_lock_takes_nothing(#[case] kind: Backend) {
     let past = "UPDATE distributed_lock SET gone_until = 1";
     assert_eq!(rig.change(past).await, 1);
     use_lock(&rig.manager(), "other").await;
-    assert_eq!(rig.rows().await, 0);
+    swept(&rig).await;
 }
 
 #[rstest]

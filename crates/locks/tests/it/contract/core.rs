@@ -14,11 +14,11 @@ use crate::rig::{
 
 /// Four processes with three tasks each increment a number that only the lock protects.
 pub(super) async fn many_contenders_have_one_holder_at_a_time(rig: &impl Rig) {
-    let sum = Arc::new(AtomicU64::new(0));
+    let [sum, last] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
     let mut tasks = tokio::task::JoinSet::new();
     for manager in (0..4).map(|_| rig.manager()) {
         for _ in 0..3 {
-            let (manager, sum) = (manager.clone(), Arc::clone(&sum));
+            let (manager, sum, last) = (manager.clone(), Arc::clone(&sum), Arc::clone(&last));
             tasks.spawn(async move {
                 for _ in 0..3 {
                     let lock = manager.lock("counter").wait(Duration::from_mins(1));
@@ -26,6 +26,8 @@ pub(super) async fn many_contenders_have_one_holder_at_a_time(rig: &impl Rig) {
                     let read = sum.load(Ordering::SeqCst);
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     sum.store(read + 1, Ordering::SeqCst);
+                    let token = u64::try_from(guard.token().get()).unwrap();
+                    assert!(last.swap(token, Ordering::SeqCst) < token);
                     let outcome = guard.release().await;
                     assert_matches!(outcome, ReleaseOutcome::Released { .. });
                 }

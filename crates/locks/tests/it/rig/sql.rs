@@ -23,6 +23,43 @@ pub(crate) struct SqlRig {
     _database: Option<TestDatabase>,
 }
 
+/// A transaction that has changed rows. Other connections wait for them.
+pub(crate) enum OpenTransaction {
+    Sqlite(SqliteConnection),
+    Mysql(MySqlConnection),
+    Postgres(PgConnection),
+}
+
+impl OpenTransaction {
+    pub(crate) async fn commit(self) {
+        let commit = "COMMIT";
+        match self {
+            Self::Sqlite(mut connection) => connection.execute(commit).await.map(drop),
+            Self::Mysql(mut connection) => connection.execute(commit).await.map(drop),
+            Self::Postgres(mut connection) => connection.execute(commit).await.map(drop),
+        }
+        .unwrap();
+    }
+}
+
+impl From<SqliteConnection> for OpenTransaction {
+    fn from(connection: SqliteConnection) -> Self {
+        Self::Sqlite(connection)
+    }
+}
+
+impl From<MySqlConnection> for OpenTransaction {
+    fn from(connection: MySqlConnection) -> Self {
+        Self::Mysql(connection)
+    }
+}
+
+impl From<PgConnection> for OpenTransaction {
+    fn from(connection: PgConnection) -> Self {
+        Self::Postgres(connection)
+    }
+}
+
 /// A statement that a test has written.
 #[expect(
     clippy::disallowed_methods,
@@ -127,14 +164,14 @@ impl SqlRig {
         SqlBackend::builder(self.url())
     }
 
-    /// The bytes of a message that contains this text as a parameter.
+    /// The bytes of a request for this lock: it contains the name in hexadecimal.
     pub(crate) fn on_the_wire(&self, text: &str) -> Vec<u8> {
         match self.kind {
-            Backend::Mysql => {
+            Backend::Mysql | Backend::Postgres => {
                 let digits = text.bytes().map(|byte| format!("{byte:02X}"));
                 digits.collect::<String>().into_bytes()
             }
-            Backend::Postgres | Backend::Sqlite => text.into(),
+            Backend::Sqlite => text.into(),
         }
     }
 
@@ -157,6 +194,43 @@ impl SqlRig {
             connection.close().await.unwrap();
             changed
         })
+    }
+
+    /// Changes rows in a transaction that stays open.
+    pub(crate) async fn begin(&self, statement: &str) -> OpenTransaction {
+        let statement = trusted(format!("BEGIN; {statement}"));
+        with_connection!(self, connection => {
+            connection.execute(sqlx::raw_sql(statement)).await.unwrap();
+            OpenTransaction::from(connection)
+        })
+    }
+
+    /// The database's clock in µs.
+    pub(crate) async fn clock(&self) -> i64 {
+        let select = match self.kind {
+            Backend::Sqlite => "SELECT CAST(unixepoch('now', 'subsec') * 1000000 AS INTEGER)",
+            Backend::Mysql => "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
+            Backend::Postgres => "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+        };
+        self.number(select).await
+    }
+
+    /// The number of statements that wait for a row in this database.
+    pub(crate) async fn blocked(&self) -> i64 {
+        let count = match self.kind {
+            // Its clients wait by asking again.
+            Backend::Sqlite => return 0,
+            Backend::Mysql => {
+                "SELECT count(*) FROM information_schema.innodb_trx
+                JOIN information_schema.processlist ON id = trx_mysql_thread_id
+                WHERE trx_state = 'LOCK WAIT' AND db = database()"
+            }
+            Backend::Postgres => {
+                "SELECT count(*) FROM pg_stat_activity
+                WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            }
+        };
+        self.number(count).await
     }
 
     /// The number of rows of locks, held or not.
