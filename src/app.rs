@@ -182,7 +182,9 @@ pub(crate) fn open_stores(
         request_deadline: limits.request_deadline_ms,
         watch_connections: services.redis_pool_size,
         watch_on: WatchOn::Exclusive,
+        wait_replicas: services.redis_wait_replicas,
         journal_limit: services.journal_limit,
+        journal_limit_bytes: services.journal_limit_bytes,
         on_loss: match services.on_redis_loss {
             RedisLoss::Refuse => OnRedisLoss::Refuse,
             RedisLoss::Reload => OnRedisLoss::Reload,

@@ -49,6 +49,7 @@ pub struct Metrics {
     journal_waiting: IfKnown<i64>,
     journal_rejected: IfKnown<i64>,
     journal_oldest: IfKnown<f64>,
+    journal_bytes: IfKnown<i64>,
     journal_repeated: Counter,
     redis_memory_used: IfKnown<f64>,
     writes_refused: Counters<Labels<2>>,
@@ -76,6 +77,14 @@ impl Default for Metrics {
              answer",
             Unit::Seconds,
             journal_oldest.clone(),
+        );
+        let journal_bytes = IfKnown::default();
+        registry.register_with_unit(
+            "journal",
+            "How much of Redis the journals take together. All replicas report the same value: use max, \
+             not sum. Absent while Redis does not answer",
+            Unit::Bytes,
+            IfKnown::clone(&journal_bytes),
         );
         registry.register(
             "journal_rejected_entries",
@@ -111,6 +120,7 @@ impl Default for Metrics {
             journal_waiting,
             journal_rejected,
             journal_oldest,
+            journal_bytes,
             journal_repeated,
             redis_memory_used,
             writes_refused: counters(
@@ -143,6 +153,12 @@ impl Metrics {
     /// Sets how long the oldest movement waits in the journals; `None` if that is unknown.
     pub fn journal_oldest(&self, waits: Option<Duration>) {
         *self.journal_oldest.lock() = waits.map(|waits| waits.as_secs_f64());
+    }
+
+    /// Sets how many bytes the journals take; `None` if that is unknown.
+    pub fn journal_bytes(&self, bytes: Option<u64>) {
+        let shown = bytes.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        *self.journal_bytes.lock() = shown;
     }
 
     /// Sets the used share of `maxmemory` of the Redis that holds stock; `None` if it is unknown.

@@ -1,4 +1,5 @@
-//! The task that watches the memory of the Redis with stock, and how long movements wait there. Every
+//! The task that watches the memory of the Redis with stock, the bytes of its journals, and how long
+//! movements wait there. Every
 //! replica with a Redis runs it.
 
 use std::sync::Arc;
@@ -30,6 +31,12 @@ async fn watch(api: Arc<Api>, stop: CancellationToken) {
             None
         });
         api.metrics.redis_memory_used(used);
+        let bytes = tokio::select! {
+            bytes = api.store.check_journals() => bytes,
+            () = stop.cancelled() => return,
+        };
+        // The check of the binding has warned.
+        api.metrics.journal_bytes(bytes.ok());
         let oldest = tokio::select! {
             oldest = api.store.oldest_movement_waits() => oldest,
             () = stop.cancelled() => return,

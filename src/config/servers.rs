@@ -58,16 +58,28 @@ pub struct ServicesConfig {
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub lock_redis_url: Option<SecretString>,
 
-    /// Maximum number of Redis connections for redis-watch; each deduction uses one
+    /// Maximum number of Redis connections for redis-watch, and for all changes if
+    /// `REDIS_WAIT_REPLICAS` is set; each deduction, or batch of deductions, uses one
     #[arg(long, env, value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub redis_pool_size: u32,
+
+    /// How many replicas of Redis must have a change of stock before it is answered 2xx (WAIT); if too
+    /// few answer within half of `WAIT_LIMIT_MS`, the answer is 504
+    #[arg(long, env, value_name = "N", default_value_t = 0,
+          value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub redis_wait_replicas: u32,
 
     /// Maximum number of movements that wait in one of the 64 Redis journals for the SQL ledger;
     /// above it, changes are answered 503
     #[arg(long, env, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub journal_limit: u32,
+
+    /// Maximum number of bytes of Redis that all journals take together, measured four times a second;
+    /// above it, changes are answered 503
+    #[arg(long, env, value_name = "N", default_value_t = 256 * 1024 * 1024)]
+    pub journal_limit_bytes: u64,
 
     /// What to do if Redis has lost its data, or is another one than before: sell nothing from it
     /// until `stocklock adopt`, or load the stock from SQL. Sales that SQL does not have are then lost

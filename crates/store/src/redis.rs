@@ -33,6 +33,7 @@ mod consumer;
 mod errors;
 mod idempotency;
 mod keys;
+mod level_keys;
 mod levels;
 #[cfg(test)]
 mod model;
@@ -42,6 +43,7 @@ mod server_check;
 mod streams;
 mod update;
 mod watch;
+mod writer;
 
 use address::Address;
 use batching::ScriptBatches;
@@ -52,8 +54,10 @@ pub use consumer::JournalConsumer;
 use errors::{bad_answer, connecting};
 use idempotency::UnknownOutcomes;
 use keys::Keys;
+use level_keys::KeptKeys;
 use scripts::Answer;
 pub use streams::{JournalReport, RejectedEntry};
+use writer::Writer;
 
 /// How to connect to Redis, and the limits of its use.
 #[derive(Debug, Clone)]
@@ -66,12 +70,16 @@ pub struct RedisOptions {
     pub wait_limit: Duration,
     /// How long a request may be repeated that has no idempotency key. All replicas need the same.
     pub request_deadline: Duration,
-    /// The maximum number of connections for `WATCH`.
+    /// The maximum number of connections for `WATCH` and `WAIT`.
     pub watch_connections: u32,
     /// Which connections `WATCH` uses.
     pub watch_on: WatchOn,
+    /// How many replicas must have a change before it is answered.
+    pub wait_replicas: u32,
     /// The maximum number of movements that may wait in one journal.
     pub journal_limit: u32,
+    /// The maximum number of bytes that all journals may take together.
+    pub journal_limit_bytes: u64,
     /// What to do if Redis has lost its data.
     pub on_loss: OnRedisLoss,
 }
@@ -134,8 +142,10 @@ pub(super) struct RedisStore {
     connector: Connector,
     shared: SharedConnection,
     exclusive: Pool<Connector>,
+    writer: Writer,
     batches: ScriptBatches,
     capacity: Arc<Capacity>,
+    kept_keys: KeptKeys,
     unknown: UnknownOutcomes,
     options: RedisOptions,
 }
@@ -163,16 +173,26 @@ impl RedisStore {
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| error.to_string())?;
-        let capacity = Arc::new(Capacity::new(options.journal_limit));
+        let capacity = Arc::new(Capacity::new(
+            options.journal_limit,
+            options.journal_limit_bytes,
+        ));
+        let writer = Writer {
+            shared: shared.clone(),
+            exclusive: exclusive.clone(),
+            replicas: options.wait_replicas,
+        };
         Ok(Self {
             sql,
             binding,
             bound: AtomicU64::new(0),
             connector,
-            batches: ScriptBatches::new(shared.clone(), Arc::clone(&capacity)),
+            batches: ScriptBatches::new(writer.clone(), Arc::clone(&capacity)),
             capacity,
             shared,
             exclusive,
+            kept_keys: KeptKeys::default(),
+            writer,
             unknown: UnknownOutcomes::default(),
             options,
         })
@@ -314,7 +334,8 @@ fn attempt(answer: Answer, units: i64) -> Result<AttemptOutcome, StoreError> {
         Answer::Duplicate => AttemptOutcome::Duplicate,
         // A restock came between the read and the write.
         Answer::Insufficient { available } if available >= units => AttemptOutcome::Conflict,
-        Answer::Insufficient { available } => AttemptOutcome::Insufficient { available },
+        // The script has looked for the operation.
+        Answer::Insufficient { available } => AttemptOutcome::Unrecorded { available },
         Answer::Conflict => AttemptOutcome::Conflict,
         Answer::Fenced => AttemptOutcome::LockLost,
         Answer::Absent | Answer::KeyMayBeLost | Answer::Full => return Err(bad_answer(answer)),

@@ -41,6 +41,7 @@ mod sold;
 mod sqlite;
 mod statements;
 
+pub(crate) use apply::Known;
 use checkpoints::{Checkpoints, Rounds};
 use dialect::Dialect;
 use errors::unavailable;

@@ -73,7 +73,7 @@ async fn deductions_of_a_batch_are_decided_in_order_of_arrival() {
     let fixture = fixture(Sqlite).await;
     fixture.put("a", 10).await;
     let attempts = all(&fixture, &of_one_sku([4, 7, 3, 2, 2, 1, 1])).await;
-    let short = |available| AttemptOutcome::Insufficient { available };
+    let short = |available| AttemptOutcome::Unrecorded { available };
     let expected = [
         sold(6),
         short(6),
@@ -337,6 +337,6 @@ async fn refused_sale_fails_no_other_of_its_batch() {
         assert_matches!(refused, Err(StoreError::Unavailable(..)));
     }
     assert_matches!(replay, Ok(AttemptOutcome::Duplicate));
-    assert_matches!(short, Ok(AttemptOutcome::Insufficient { available: 8 }));
+    assert_matches!(short, Ok(AttemptOutcome::Unrecorded { available: 8 }));
     assert_exact(fixture, "a", 2, 8).await;
 }

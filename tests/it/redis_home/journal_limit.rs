@@ -8,7 +8,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::{applied_audit, assert_sold, create, journal_lengths};
-use crate::faults::{send, until};
+use crate::faults::{Answer, send, until};
 use crate::support::app::TestApp;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::services::{Backend, PrivateServer, fresh_database, fresh_redis};
@@ -85,6 +85,67 @@ async fn sales_without_sql_continue_until_the_journal_is_full(
     oldest_waits(&app, 0.0..=0.0).await;
     sell(4).await;
     assert_sold(&applied_audit(&app, SKU).await, 36);
+    app.stop().await;
+}
+
+/// The limit in bytes is for all journals together.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sales_without_sql_continue_until_the_journals_are_large(
+    #[values("redis-lua", "redis-watch")] strategy: &str,
+) {
+    const BYTES: u64 = 40_000;
+    let (database, redis) = (fresh_database(Backend::Postgres).await, fresh_redis().await);
+    let (proxy, url) = Proxy::before(&database.url).await;
+    let bytes = BYTES.to_string();
+    let flags = ["--redis-url", &redis.url, "--journal-limit-bytes", &bytes];
+    let app = TestApp::on(&url, 1, &flags).await;
+    let skus = ["a", "b", "c"];
+    for sku in skus {
+        create(&app, sku, STOCK).await;
+    }
+    let sell = async || {
+        let sell = |sku| send(app.deduct(0, strategy, &json!({"sku": sku})));
+        futures_util::future::join_all(skus.map(sell)).await
+    };
+    for sold in sell().await {
+        assert_eq!(sold.status, 200, "{sold:?}");
+    }
+
+    proxy.set(Mode::Refuse).await;
+    let mut sold = 3;
+    until("the journals are full", async || {
+        let answers = sell().await;
+        sold += answers.iter().filter(|answer| answer.status == 200).count();
+        let full = |answer: &Answer| {
+            answer.status_and_code() == (503, "overloaded")
+                && answer.retry_after
+                && answer.detail.contains("JOURNAL_LIMIT_BYTES")
+        };
+        answers.iter().all(full)
+    })
+    .await;
+    until("the metric follows", async || {
+        let shown: Option<u64> = gauge(&app, "journal_bytes").await;
+        shown.is_some_and(|bytes| bytes >= BYTES)
+    })
+    .await;
+
+    proxy.set(Mode::Pass).await;
+    until("stock is sold again", async || {
+        let answers = sell().await;
+        let again = answers.iter().filter(|answer| answer.status == 200).count();
+        sold += again;
+        again == skus.len()
+    })
+    .await;
+    let mut recorded = 0;
+    for sku in skus {
+        let audit = applied_audit(&app, sku).await;
+        assert_eq!(audit["consistent"], true, "{audit}");
+        recorded += audit["sold"].as_u64().expect("a number");
+    }
+    assert_eq!(recorded, sold as u64);
     app.stop().await;
 }
 

@@ -54,7 +54,7 @@ async fn evicted_level_is_loaded_with_the_sales_in_the_journal() {
     assert!(level.version > before.version + 1000, "{level:?}");
     sell(&fixture, "a", 5).await;
     let refused = deduct(&fixture, "a", RedisMethod::Script).await;
-    let short = AttemptOutcome::Insufficient { available: 0 };
+    let short = AttemptOutcome::Unrecorded { available: 0 };
     assert_eq!(refused.unwrap(), short);
     assert!(fixture.audit("a").await.consistent());
 }

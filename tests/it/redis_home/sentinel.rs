@@ -2,16 +2,20 @@
 //!
 //! `TEST_FAILOVERS` is the number of failovers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
+use rstest::rstest;
 use serde_json::json;
 use stocklock_testkit::eventually;
 use stocklock_testkit::run::variable;
 use stocklock_testkit::servers::RedisSentinels;
+use uuid::Uuid;
 
-use super::{applied_audit, assert_sold, create, line, order, try_command};
+use super::{applied_audit, assert_sold, command, create, line, order, try_command};
 use crate::faults::buyers::{Buyers, Keys, PLENTY};
-use crate::faults::{Ledger, SOON, send, until};
+use crate::faults::{KEY, Ledger, SOON, send, until};
 use crate::support::app::TestApp;
 use crate::support::process::Process;
 use crate::support::services::{Backend, PrivateServer};
@@ -43,8 +47,9 @@ impl Pair {
     }
 
     /// Replaces the master, by a command or because it is killed. Returns when the other server is the
-    /// master, and the former one its replica.
-    async fn fail_over(&self, kill: bool) {
+    /// master, and the former one its replica. Returns operations that the new master had received, and
+    /// that both servers have.
+    async fn fail_over(&self, kill: bool) -> BTreeSet<String> {
         let port = self.sentinels.master().await.expect("the sentinel answers");
         let is_first = self.servers[0].port() == port;
         let [first, second] = &self.servers;
@@ -64,11 +69,34 @@ impl Pair {
             named == Some(new.port()) && replication(new).await.contains("role:master")
         })
         .await;
+        let received = operations(new).await;
         if kill {
             old.restart().await;
         }
         follow(old, new).await;
+        // Otherwise the next failover may lose some of them.
+        eventually("the replica has the operations", SOON, async || {
+            operations(old).await.is_superset(&received)
+        })
+        .await;
+        received
     }
+}
+
+/// The operations in the dedup entries of a server.
+async fn operations(server: &PrivateServer) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let buckets: Vec<String> = command(server.url(), &["KEYS", "dedup:*"]).await;
+    for bucket in buckets {
+        let entries: Vec<String> = command(server.url(), &["HVALS", &bucket]).await;
+        found.extend(entries.iter().map(|entry| {
+            let operation = entry.split('\t').nth(6).expect("a movement");
+            let operation = BASE64.decode(operation).expect("an operation id");
+            let id = Uuid::from_slice(&operation).expect("an operation id");
+            id.to_string()
+        }));
+    }
+    found
 }
 
 async fn replication(server: &PrivateServer) -> String {
@@ -87,15 +115,23 @@ async fn follow(replica: &PrivateServer, master: &PrivateServer) {
 }
 
 /// Goal: the service follows the master without a restart. A sale is lost only if neither the replica nor
-/// SQL had it. After a repair, the level agrees with SQL.
+/// SQL had it, and none is lost with `WAIT`. After a repair, the level agrees with SQL.
+#[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn service_follows_the_master_through_failovers() {
+async fn service_follows_the_master_through_failovers(#[values("0", "1")] wait: &str) {
     let failovers = variable("TEST_FAILOVERS").map_or(DEFAULT_FAILOVERS, |failovers| {
         failovers.parse().expect("a number")
     });
     let pair = Pair::start().await;
     let url = pair.sentinels.url();
-    let flags = ["--redis-url", &url, "--lock-redis-url", &url];
+    let flags = [
+        "--redis-url",
+        &url,
+        "--lock-redis-url",
+        &url,
+        "--redis-wait-replicas",
+        wait,
+    ];
     let app = TestApp::with_flags(Backend::Postgres, 2, &flags).await;
     let mut buyers = Vec::new();
     for strategy in STRATEGIES {
@@ -108,11 +144,12 @@ async fn service_follows_the_master_through_failovers() {
             |_, _| (),
         ));
     }
+    let mut received = BTreeSet::new();
     for number in 0..failovers {
         for buyers in &buyers {
             buyers.sell(SALES).await;
         }
-        pair.fail_over(number % 2 == 0).await;
+        received.extend(pair.fail_over(number % 2 == 0).await);
     }
     for buyers in &buyers {
         buyers.sell(SALES).await;
@@ -133,9 +170,17 @@ async fn service_follows_the_master_through_failovers() {
             let sold = acknowledged.remove(operation);
             assert!(sold.is_some(), "{sku}: {operation} was not acknowledged");
         }
+        for operation in acknowledged.keys() {
+            let had = received.contains(operation);
+            assert!(!had, "{sku}: {operation} is lost, but a new master had it");
+        }
         lost += acknowledged.len();
     }
-    println!("figure: {failovers} failovers, {lost} acknowledged sales lost without WAIT");
+    println!("figure: {failovers} failovers, WAIT {wait}: {lost} acknowledged sales lost");
+    assert!(
+        wait == "0" || lost == 0,
+        "{lost} sales lost in spite of WAIT"
+    );
     app.stop().await;
 }
 
@@ -169,5 +214,37 @@ async fn sales_that_sql_has_survive_a_stale_replica() {
     .await;
     assert_eq!(left, [4]);
     assert_sold(&applied_audit(&app, "a").await, 6);
+    app.stop().await;
+}
+
+/// Goal: with `WAIT`, neither a sale that the replica does not have nor its retry is acknowledged.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sale_that_the_replica_lacks_is_not_acknowledged(
+    #[values("redis-lua", "redis-watch", "no-lock")] strategy: &str,
+) {
+    let [master, replica] = [
+        PrivateServer::redis(&[]).await,
+        PrivateServer::redis(&[]).await,
+    ];
+    follow(&replica, &master).await;
+    let flags = ["--redis-url", master.url(), "--redis-wait-replicas", "1"];
+    let app = TestApp::with_flags(Backend::Sqlite, 1, &flags).await;
+    create(&app, "a", 10).await;
+    let sale = || order(&app, strategy, "a").header(KEY, "once");
+    send(order(&app, strategy, "a")).await.ok();
+
+    replica.stop().await;
+    for _ in 0..2 {
+        let answer = send(sale()).await;
+        assert_eq!(answer.status_and_code(), (504, "outcome-unknown"));
+    }
+    replica.resume();
+
+    until("the replica has the sale", async || {
+        send(sale()).await.status == 200
+    })
+    .await;
+    assert_sold(&applied_audit(&app, "a").await, 2);
     app.stop().await;
 }

@@ -31,9 +31,9 @@ const WATCHING: usize = 64;
 const PROBES: usize = 20;
 /// The pause between two sales in SQL.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The maximum number of deductions in flight when Redis stops answering: two scripts of 64 each.
+/// The maximum number of deductions in flight when Redis stops answering: those of one script.
 /// Their outcome is unknown.
-const IN_FLIGHT: usize = 128;
+const IN_FLIGHT: usize = 64;
 
 /// An answer, and how long it took.
 type Timed = (Answer, Duration);

@@ -107,9 +107,9 @@ async fn stock_is_sold_to_zero_and_no_further(
     fixture.put("a", 5).await;
     let attempts = [
         (2, on.done(3)),
-        (4, AttemptOutcome::Insufficient { available: 3 }),
+        (4, on.short(3)),
         (3, on.done(0)),
-        (1, AttemptOutcome::Insufficient { available: 0 }),
+        (1, on.short(0)),
     ];
     assert_deducts(way, &fixture, &attempts).await;
     let audit = fixture.audit("a").await;
@@ -132,9 +132,9 @@ async fn backorders_are_sold_down_to_the_limit(
     fixture.set(with_limit).await;
     let attempts = [
         (2, on.done(1)),
-        (2, AttemptOutcome::Insufficient { available: 1 }),
+        (2, on.short(1)),
         (1, on.done(0)),
-        (1, AttemptOutcome::Insufficient { available: 0 }),
+        (1, on.short(0)),
     ];
     assert_deducts(way, &fixture, &attempts).await;
     assert_eq!(fixture.level("a").await.on_hand, -2);
@@ -149,7 +149,7 @@ async fn held_units_are_not_sold(#[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)
     fixture.hold_three("a").await;
     for way in Way::atomic(on) {
         let refused = way.deduct(&fixture, &deduction("a", 3)).await.unwrap();
-        let short = AttemptOutcome::Insufficient { available: 2 };
+        let short = on.short(2);
         assert_eq!(refused, short, "{way:?}");
     }
     for (way, remaining) in Way::atomic(on).into_iter().zip([1, 0]) {
@@ -235,7 +235,7 @@ async fn overwrite_below_the_limit_is_refused(
 
     let attempt = fixture.write_back(&read, Condition::None).await;
 
-    let short = AttemptOutcome::Insufficient { available: 0 };
+    let short = on.short(0);
     assert_eq!(attempt.unwrap(), short);
     assert_eq!(fixture.level("a").await.on_hand, 0);
 }

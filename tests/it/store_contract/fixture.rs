@@ -80,6 +80,15 @@ impl On {
             durability,
         }
     }
+
+    /// The result of a deduction of more units than are available. In Redis, the script has also looked
+    /// for the operation.
+    pub(crate) fn short(self, available: i64) -> AttemptOutcome {
+        match self {
+            Self::Sql(_) | Self::Model => AttemptOutcome::Insufficient { available },
+            Self::Redis => AttemptOutcome::Unrecorded { available },
+        }
+    }
 }
 
 /// The result of a successful deduction on a database.
@@ -326,7 +335,9 @@ pub(crate) fn redis_options(url: &str) -> RedisOptions {
         request_deadline: Duration::from_secs(5),
         watch_connections: 8,
         watch_on: WatchOn::Exclusive,
+        wait_replicas: 0,
         journal_limit: 10_000,
+        journal_limit_bytes: u64::MAX,
         on_loss: OnRedisLoss::Refuse,
     }
 }

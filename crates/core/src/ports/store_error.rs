@@ -55,6 +55,9 @@ pub enum StoreError {
     /// The journal holds as many movements as `JOURNAL_LIMIT` allows.
     #[error("the journal is full")]
     JournalFull,
+    /// The journals take as many bytes as `JOURNAL_LIMIT_BYTES` allows.
+    #[error("the journals take too many bytes")]
+    JournalBytesFull,
     /// Redis has almost no memory left.
     #[error("redis has almost used up its maxmemory")]
     MemoryFull,
@@ -106,6 +109,7 @@ impl StoreError {
             Self::Queued => Self::Queued,
             Self::RedisExhausted => Self::RedisExhausted,
             Self::JournalFull => Self::JournalFull,
+            Self::JournalBytesFull => Self::JournalBytesFull,
             Self::MemoryFull => Self::MemoryFull,
             Self::NotBound(problem) => Self::NotBound(problem.clone()),
             Self::NoRedis => Self::NoRedis,
@@ -160,6 +164,10 @@ impl From<StoreError> for StockError {
             StoreError::NotBound(reason) => Self::HomeUnavailable { reason },
             StoreError::JournalFull => Self::Overloaded {
                 what: "as many movements wait for the SQL ledger as JOURNAL_LIMIT allows",
+            },
+            StoreError::JournalBytesFull => Self::Overloaded {
+                what: "the movements that wait for the SQL ledger take as many bytes of Redis as \
+                       JOURNAL_LIMIT_BYTES allows",
             },
             StoreError::MemoryFull => Self::Overloaded {
                 what: "Redis has used up 90 percent of its memory (maxmemory)",

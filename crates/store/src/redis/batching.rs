@@ -14,6 +14,7 @@ use super::errors::{Failed, is_connection_error};
 use super::scripts::{self, Answer};
 use super::streams::PER_ENTRY;
 use super::update::WriteRequest;
+use super::writer::Writer;
 use crate::StoreError;
 use stocklock_core::batching::{BatchCall, Batches, TokioSpawn};
 use stocklock_core::ports::Expiry;
@@ -28,7 +29,7 @@ pub(super) struct ScriptBatches {
 /// One call of the script.
 #[derive(Debug)]
 struct ScriptCall {
-    shared: SharedConnection,
+    writer: Writer,
     capacity: Arc<Capacity>,
 }
 
@@ -44,14 +45,10 @@ struct Together {
 }
 
 impl ScriptBatches {
-    pub(super) fn new(shared: SharedConnection, capacity: Arc<Capacity>) -> Self {
-        let call = ScriptCall {
-            shared: shared.clone(),
-            capacity,
-        };
+    pub(super) fn new(writer: Writer, capacity: Arc<Capacity>) -> Self {
         Self {
-            shared,
-            batches: Batches::new(call, Arc::new(TokioSpawn)),
+            shared: writer.shared.clone(),
+            batches: Batches::new(ScriptCall { writer, capacity }, Arc::new(TokioSpawn)),
         }
     }
 
@@ -65,9 +62,9 @@ impl ScriptBatches {
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
         let level = Together {
-            level: Arc::clone(&request.level),
+            level: Arc::clone(&request.keys.level),
             common: Arc::clone(&request.common),
-            bucket_length: request.buckets.length,
+            bucket_length: request.keys.buckets.length,
         };
         let expiry = self.shared.expiry(deadline).await?;
         match self.batches.run(level, (request, expiry)).await {
@@ -83,8 +80,8 @@ impl BatchCall for ScriptCall {
     type Job = (Arc<WriteRequest>, Expiry);
     type Answer = Result<String, Failed>;
 
-    /// While Redis executes one, the other travels.
-    const CALLS: usize = 2;
+    /// More calls would carry fewer deductions each, and cost Redis and this process more.
+    const CALLS: usize = 1;
 
     fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a Self::Job>) -> usize {
         waiting.len().min(PER_ENTRY.into())
@@ -97,7 +94,7 @@ impl BatchCall for ScriptCall {
             request.add_operation(&mut script);
             script.arg(-request.row.delta).arg(expiry.at);
         }
-        match self.shared.run::<Vec<_>>(&script).await {
+        match self.writer.run::<Vec<_>>(&script).await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
             Err(failed) => vec![Err(failed); batch.len()],
         }
@@ -108,17 +105,16 @@ impl BatchCall for ScriptCall {
         std::future::pending::<()>().await;
     }
 
-    /// If there is no connection, this fails all that wait. If the connection broke, it fails those
-    /// that have waited for half of the limit, because a new connection would take them past it.
+    /// If there is no connection, this fails all that wait. If the connection broke, or replicas did not
+    /// answer, it fails those that have waited for half of the limit, because another call would take them
+    /// past it.
     fn give_up(&self, waited: Duration, last: Option<&mut Self::Answer>) -> Option<Self::Answer> {
+        let is_late = waited >= self.writer.shared.limit() / 2;
         let error = match last?.as_ref().err()? {
             Failed::NotSent(error) => error,
-            Failed::Unanswered(error)
-                if is_connection_error(error) && waited >= self.shared.limit() / 2 =>
-            {
-                error
-            }
-            Failed::Unanswered(_) => return None,
+            Failed::Unanswered(error) if is_connection_error(error) && is_late => error,
+            Failed::NotReplicated(error) if is_late => error,
+            Failed::Unanswered(_) | Failed::NotReplicated(_) | Failed::Exhausted => return None,
         };
         Some(Err(Failed::NotSent(error.clone())))
     }

@@ -1,4 +1,4 @@
-//! How much Redis can still take: the limit of the journals, and the memory of the server.
+//! How much Redis can still take: the limits of the journals, and the memory of the server.
 //!
 //! Guarantee: changes are refused while Redis still has memory, if it is asked often enough. So the answer
 //! names the cause, what was done before is still found, and locks and the consumer can write.
@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::RedisStore;
 use super::binding::field;
 use super::errors::bad_answer;
+use super::keys::Shard;
 use crate::StoreError;
 
 /// From this share of `maxmemory` on, a warning is logged.
@@ -20,22 +21,27 @@ const FULL: f64 = 0.9;
 #[derive(Debug)]
 pub(super) struct Capacity {
     journal_limit: u32,
+    journal_limit_bytes: u64,
+    journals_are_full: AtomicBool,
     memory_is_high: AtomicBool,
     memory_is_full: AtomicBool,
 }
 
 impl Capacity {
-    pub(super) fn new(journal_limit: u32) -> Self {
+    pub(super) fn new(journal_limit: u32, journal_limit_bytes: u64) -> Self {
         Self {
             journal_limit,
+            journal_limit_bytes,
+            journals_are_full: AtomicBool::new(false),
             memory_is_high: AtomicBool::new(false),
             memory_is_full: AtomicBool::new(false),
         }
     }
 
-    /// The maximum number of movements in a journal; 0 if Redis has too little memory for any change.
+    /// The maximum number of movements in a journal; 0 if no change is possible, because the journals
+    /// together or the server have no memory left.
     pub(super) fn movements(&self) -> u32 {
-        if self.memory_is_full.load(Ordering::Relaxed) {
+        if is_set(&self.memory_is_full) || is_set(&self.journals_are_full) {
             0
         } else {
             self.journal_limit
@@ -44,10 +50,27 @@ impl Capacity {
 
     /// The error of a change that the limit refuses.
     pub(super) fn exceeded(&self) -> StoreError {
-        if self.memory_is_full.load(Ordering::Relaxed) {
+        if is_set(&self.memory_is_full) {
             StoreError::MemoryFull
+        } else if is_set(&self.journals_are_full) {
+            StoreError::JournalBytesFull
         } else {
             StoreError::JournalFull
+        }
+    }
+
+    /// Applies how many bytes the journals take, if that is known.
+    fn update_journals(&self, bytes: Option<u64>) {
+        let are_full = bytes.is_some_and(|bytes| bytes >= self.journal_limit_bytes);
+        let were_full = self.journals_are_full.swap(are_full, Ordering::Relaxed);
+        if are_full && !were_full {
+            tracing::error!(
+                bytes,
+                "the journals in Redis have reached JOURNAL_LIMIT_BYTES, so changes of stock in Redis \
+                 are refused; the SQL database is too slow, or does not answer"
+            );
+        } else if were_full && !are_full {
+            tracing::info!("changes of stock in Redis are no longer refused for full journals");
         }
     }
 
@@ -76,7 +99,29 @@ impl Capacity {
     }
 }
 
+fn is_set(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::Relaxed)
+}
+
 impl RedisStore {
+    /// Asks the server how many bytes its journals take, and applies the limit from then on.
+    pub(crate) async fn check_journals(&self) -> Result<u64, StoreError> {
+        let bytes = self.journal_bytes().await;
+        self.capacity.update_journals(bytes.as_ref().ok().copied());
+        bytes
+    }
+
+    async fn journal_bytes(&self) -> Result<u64, StoreError> {
+        let keys = self.keys_to_read().await?;
+        let mut commands = redis::pipe();
+        for shard in Shard::all() {
+            // From a sample of the stream, so the time does not depend on its length.
+            commands.cmd("MEMORY").arg("USAGE").arg(keys.journal(shard));
+        }
+        let bytes: Vec<Option<u64>> = self.shared.read_all(&commands).await?;
+        Ok(bytes.into_iter().flatten().sum())
+    }
+
     /// Asks the server for its memory, and applies the limit from then on. Returns the used share of
     /// `maxmemory`, or `None` if there is no maximum.
     pub(crate) async fn check_memory(&self) -> Result<Option<f64>, StoreError> {
@@ -126,7 +171,7 @@ mod tests {
 
     #[test]
     fn full_memory_takes_the_place_of_the_journal_limit() {
-        let capacity = Capacity::new(7);
+        let capacity = Capacity::new(7, 100);
         for (used, movements, is_memory) in [
             (None, 7, false),
             (Some(0.89), 7, false),
@@ -139,6 +184,24 @@ mod tests {
             assert_eq!(capacity.movements(), movements, "{used:?}");
             let is_full = matches!(capacity.exceeded(), StoreError::MemoryFull);
             assert_eq!(is_full, is_memory, "{used:?}");
+        }
+    }
+
+    #[test]
+    fn full_journals_take_the_place_of_the_journal_limit() {
+        let capacity = Capacity::new(7, 100);
+        for (bytes, movements, are_full) in [
+            (None, 7, false),
+            (Some(99), 7, false),
+            (Some(100), 0, true),
+            (Some(0), 7, false),
+            (Some(101), 0, true),
+            (None, 7, false),
+        ] {
+            capacity.update_journals(bytes);
+            assert_eq!(capacity.movements(), movements, "{bytes:?}");
+            let named = matches!(capacity.exceeded(), StoreError::JournalBytesFull);
+            assert_eq!(named, are_full, "{bytes:?}");
         }
     }
 }

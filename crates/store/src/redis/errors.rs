@@ -48,16 +48,30 @@ pub(super) fn is_connection_error(error: &RedisError) -> bool {
 pub(super) enum Failed {
     /// There was no connection, so the script was not sent.
     NotSent(RedisError),
+    /// Every connection for it was busy, so it was not sent.
+    Exhausted,
     /// The script was sent, and this error came back.
     Unanswered(RedisError),
+    /// The script was executed, and too few replicas are known to have what it wrote.
+    NotReplicated(RedisError),
 }
 
 impl Failed {
+    /// The error of the driver.
+    pub(super) fn error(&self) -> Option<&RedisError> {
+        match self {
+            Self::NotSent(error) | Self::Unanswered(error) | Self::NotReplicated(error) => {
+                Some(error)
+            }
+            Self::Exhausted => None,
+        }
+    }
+
     /// Converts the error of a script that changes nothing.
     pub(super) fn reading(self) -> StoreError {
         match self {
-            Self::NotSent(error) => connecting(error),
             Self::Unanswered(error) => reading(error),
+            other => other.writing(),
         }
     }
 
@@ -65,7 +79,9 @@ impl Failed {
     pub(super) fn writing(self) -> StoreError {
         match self {
             Self::NotSent(error) => connecting(error),
+            Self::Exhausted => StoreError::RedisExhausted,
             Self::Unanswered(error) => writing(error),
+            Self::NotReplicated(error) => StoreError::outcome_unknown(RedisFailure(error)),
         }
     }
 }

@@ -155,6 +155,8 @@ impl RedisStore {
         let Some((parsed, entry)) = found else {
             return Ok(None);
         };
+        // The movement may be one that too few replicas had when it was written.
+        self.writer.wait_for_all(keys).await?;
         let row = parsed.map_err(|problem| {
             let problem = format!("this release cannot read the dedup entry {entry}: {problem}");
             StoreError::Unavailable(Server::Redis, problem.into())
@@ -205,7 +207,7 @@ impl RedisStore {
         );
         let now = self.shared.millis().await?;
         let mut commands = redis::pipe();
-        let (buckets, field) = (&request.buckets, &request.field);
+        let (buckets, field) = (&request.keys.buckets, &request.field);
         buckets.remember(commands.atomic(), now, field, &entry);
         // `read_all` is correct here because these commands are safe to repeat.
         self.shared.read_all::<()>(&commands).await?;

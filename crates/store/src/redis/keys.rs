@@ -54,6 +54,11 @@ impl Keys {
         format!("binding:{{{}.redis}}", self.0)
     }
 
+    /// A string without meaning, written so that `WAIT` has something to wait for.
+    pub(super) fn marker(&self) -> String {
+        format!("marker:{{{}.redis}}", self.0)
+    }
+
     /// A stream: the movements that are not yet applied to SQL.
     pub(super) fn journal(&self, shard: Shard) -> String {
         format!("journal:{}", self.tag(shard))

@@ -65,6 +65,11 @@ pub(super) static REPAIR: LazyLock<Script> =
 pub(super) static BIND: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/bind.lua")));
 
+/// Writes something, also if Redis is out of memory. KEYS: a key that expires soon.
+pub(super) static MARK: LazyLock<Script> = LazyLock::new(|| {
+    Script::new("#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], '', 'PX', 1000)")
+});
+
 /// A script with the constants that Lua and Rust share.
 fn script(prelude: &str, code: &str) -> Script {
     Script::new(&format!(

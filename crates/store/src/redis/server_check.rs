@@ -30,6 +30,7 @@ impl RedisStore {
             eviction_problem(&policy),
             expiry_problem(&lazy_expire).map(str::to_owned),
             replicas_problem(&info, &min_replicas, &max_lag),
+            wait_problem(&info, self.options.wait_replicas),
             cluster_problem(&info).map(str::to_owned),
         ];
         Ok(problems.into_iter().flatten().collect())
@@ -109,6 +110,17 @@ fn replicas_problem(info: &str, min_replicas: &str, max_lag: &str) -> Option<Str
     })
 }
 
+/// A change that too few replicas confirm is answered 504, although it is made.
+fn wait_problem(info: &str, wanted: u32) -> Option<String> {
+    let replicas: u32 = field(info, "connected_slaves")?.trim().parse().ok()?;
+    (wanted > replicas).then(|| {
+        format!(
+            "every sale in Redis is answered 504, because REDIS_WAIT_REPLICAS is {wanted} and {replicas} \
+             replicas are connected; start the replicas"
+        )
+    })
+}
+
 /// A cluster spreads the shards over several nodes, but the journal consumer reads all shards with
 /// one command.
 fn cluster_problem(info: &str) -> Option<&'static str> {
@@ -139,5 +151,18 @@ mod tests {
             assert!(problem.contains("needs Redis 7"), "{problem}");
         }
         assert_eq!(version_problem("# Server\r\n"), None);
+    }
+
+    #[test]
+    fn fewer_replicas_than_waited_for_are_a_problem() {
+        let info = "# Replication\r\nrole:master\r\nconnected_slaves:1\r\n";
+        for fine in [0, 1] {
+            assert_eq!(wait_problem(info, fine), None, "{fine}");
+        }
+        let problem = wait_problem(info, 2).expect("a replica is missing");
+        assert!(
+            problem.contains("REDIS_WAIT_REPLICAS is 2 and 1 replicas"),
+            "{problem}"
+        );
     }
 }

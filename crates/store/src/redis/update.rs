@@ -7,8 +7,9 @@ use redis::ScriptInvocation;
 use tokio::time::Instant;
 
 use super::errors::bad_answer;
-use super::idempotency::{self, Buckets, UnknownOutcomes};
+use super::idempotency::{self, UnknownOutcomes};
 use super::keys::Shard;
+use super::level_keys::LevelKeys;
 use super::scripts::{self, Answer};
 use super::{RedisStore, attempt};
 use crate::sql::ledger_row::LedgerRow;
@@ -22,14 +23,7 @@ use stocklock_core::stock::{
 #[derive(Debug, Clone)]
 pub(super) struct WriteRequest {
     pub(super) row: LedgerRow,
-    /// The key of the level.
-    pub(super) level: Arc<str>,
-    /// The key of the journal.
-    pub(super) journal: String,
-    /// The key of the journal's counters.
-    pub(super) counters: String,
-    /// Where its dedup entry may be.
-    pub(super) buckets: Buckets,
+    pub(super) keys: Arc<LevelKeys>,
     /// The name of its dedup entry.
     pub(super) field: String,
     /// What the movement has in common with others, as the journal stores it.
@@ -51,12 +45,12 @@ impl WriteRequest {
     /// Adds the keys and arguments that `scripts/prelude.lua` reads.
     pub(super) fn add_call(&self, script: &mut ScriptInvocation<'_>, journal_limit: u32) {
         script
-            .key(&*self.level)
-            .key(&self.journal)
-            .key(&self.counters)
-            .key(&self.buckets.keys)
+            .key(&*self.keys.level)
+            .key(&self.keys.journal)
+            .key(&self.keys.counters)
+            .key(&self.keys.buckets.keys)
             .arg(journal_limit)
-            .arg(self.buckets.length)
+            .arg(self.keys.buckets.length)
             .arg(&*self.common);
     }
 
@@ -95,14 +89,11 @@ impl RedisStore {
         key: Option<&Idempotency>,
     ) -> Result<WriteRequest, StoreError> {
         let keys = self.keys().await?;
-        let (sku, operation) = (&row.sku, OperationId(row.operation_id));
-        let (shard, deadline) = (Shard::for_sku(sku), self.options.request_deadline);
+        let (place, deadline) = ((&row.sku, &row.warehouse), self.options.request_deadline);
+        let operation = OperationId(row.operation_id);
         Ok(WriteRequest {
-            level: keys.level(shard, sku, &row.warehouse).into(),
-            journal: keys.journal(shard),
-            counters: keys.counters(shard),
-            buckets: Buckets::new(keys, shard, key.is_some(), deadline),
-            field: idempotency::field(sku, operation, key),
+            keys: self.kept_keys.get(keys, place, key.is_some(), deadline),
+            field: idempotency::field(&row.sku, operation, key),
             common: row.common_text().into(),
             movement: row.movement_text(),
             key_checked: key.is_none(),
@@ -121,7 +112,7 @@ impl RedisStore {
         let units = deduction.quantity.units();
         let key = deduction.idempotency.as_ref();
         let request = self.request(row, key).await?;
-        let expected = (request.level.to_string(), read.version);
+        let expected = (request.keys.level.to_string(), read.version);
         let (fence, expected_versions) = match condition {
             Condition::None => (None, vec![]),
             Condition::Version => (None, vec![expected]),
@@ -276,7 +267,7 @@ impl RedisStore {
         for (level, version) in &wanted.expected_versions {
             script.key(level).arg(*version);
         }
-        let answer = self.shared.run::<Vec<String>>(&script).await;
+        let answer = self.writer.run::<Vec<String>>(&script).await;
         let answer = answer.map_err(|failed| failed.writing().expiring(expiry))?;
         Answer::parse(answer.first().map_or("", String::as_str))
     }

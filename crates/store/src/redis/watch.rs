@@ -16,6 +16,7 @@ use super::levels::{Counters, level, read_level};
 use super::scripts::Answer;
 use super::streams::waiting_movements;
 use super::update::WriteRequest;
+use super::writer::Writer;
 use super::{RedisStore, WatchOn};
 use crate::StoreError;
 use crate::journal::{self, dedup_entry, journal_line};
@@ -37,6 +38,7 @@ impl RedisStore {
             key: &attempt,
             expiry,
             journal_limit: u64::from(self.capacity.movements()),
+            writer: &self.writer,
         };
         if self.options.watch_on == WatchOn::Shared {
             let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
@@ -111,10 +113,11 @@ struct Attempt<'a> {
     key: &'a str,
     expiry: Expiry,
     journal_limit: u64,
+    writer: &'a Writer,
 }
 
 impl Attempt<'_> {
-    /// Sends two messages. The second one, `EXEC` or `UNWATCH`, ends the `WATCH`.
+    /// Sends two messages, and perhaps `WAIT`. The second one, `EXEC` or `UNWATCH`, ends the `WATCH`.
     async fn make(&self, connection: &mut MultiplexedConnection) -> Result<Answer, StoreError> {
         let mut watched = self.watch_and_read(connection).await?;
         let (refused, now) = (watched.refused.take(), watched.millis);
@@ -137,7 +140,12 @@ impl Attempt<'_> {
             available: next.available(),
             version: next.version,
         };
-        Ok(executed.map_or(Answer::Conflict, |_| written))
+        if executed.is_none() {
+            return Ok(Answer::Conflict);
+        }
+        let waited = self.writer.wait(connection).await;
+        waited.map_err(|failed| failed.writing().expiring(self.expiry))?;
+        Ok(written)
     }
 
     async fn watch_and_read(
@@ -153,14 +161,14 @@ impl Attempt<'_> {
             .arg("PXAT")
             .arg(self.expiry.at)
             .cmd("WATCH")
-            .arg(&[&*request.level, self.key])
-            .add_command(read_level(&request.level))
-            .hget(&*request.level, "loaded")
-            .xlen(&request.journal)
-            .hget(&request.counters, "waiting")
+            .arg(&[&*request.keys.level, self.key])
+            .add_command(read_level(&request.keys.level))
+            .hget(&*request.keys.level, "loaded")
+            .xlen(&request.keys.journal)
+            .hget(&request.keys.counters, "waiting")
             .exists(self.key)
             .cmd("TIME");
-        for bucket in &request.buckets.keys {
+        for bucket in &request.keys.buckets.keys {
             commands.hexists(bucket, &request.field);
         }
         let replies: RedisResult<Vec<Value>> =
@@ -200,18 +208,18 @@ impl Attempt<'_> {
             .atomic()
             .del(self.key)
             .cmd("HSET")
-            .arg(&*request.level)
+            .arg(&*request.keys.level)
             .arg(&[("units", next.on_hand), ("version", next.version)]);
-        let (buckets, field) = (&request.buckets, &request.field);
+        let (buckets, field) = (&request.keys.buckets, &request.field);
         buckets.remember(&mut commands, now, field, &entry);
         commands
             .cmd("XADD")
-            .arg(&request.journal)
+            .arg(&request.keys.journal)
             .arg("*")
             .arg("v")
             .arg(journal::VERSION)
             .arg("level")
-            .arg(&*request.level)
+            .arg(&*request.keys.level)
             .arg("common")
             .arg(&*request.common)
             .arg("movements")
@@ -222,8 +230,12 @@ impl Attempt<'_> {
                 ("backorder_limit", next.backorder_limit),
                 ("version", next.version),
             ])
-            .hincr(&request.counters, "waiting", 1)
-            .hset(&request.counters, last_state(&request.level), state);
+            .hincr(&request.keys.counters, "waiting", 1)
+            .hset(
+                &request.keys.counters,
+                last_state(&request.keys.level),
+                state,
+            );
         commands
     }
 }
@@ -249,7 +261,7 @@ fn decide(
         return Err(Answer::Conflict);
     }
     let level = watched.level.ok_or(Answer::Absent)?;
-    let may_be_lost = |loaded| watched.millis < loaded + request.buckets.lifetime();
+    let may_be_lost = |loaded| watched.millis < loaded + request.keys.buckets.lifetime();
     if !request.key_checked && watched.loaded.is_some_and(may_be_lost) {
         return Err(Answer::KeyMayBeLost);
     }

@@ -33,6 +33,15 @@ impl StoreRouter {
         self.redis()?.check_memory().await
     }
 
+    /// Asks Redis how many bytes the journals take. From then on, changes are refused if these are as many
+    /// as the limit.
+    ///
+    /// # Errors
+    /// Redis does not answer, or has not the stock of this ledger.
+    pub async fn check_journals(&self) -> Result<u64> {
+        self.redis()?.check_journals().await
+    }
+
     /// How long the oldest movement waits in the journals in Redis; zero if none waits.
     ///
     /// # Errors

@@ -36,19 +36,39 @@ const UPDATED: [&str; 7] = [
 
 type Mirrors = HashMap<(Sku, Warehouse), MirrorRow>;
 
+/// Whether a batch first looks for movements and keys that the ledger has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// It looks for them, and records the others.
+    Look,
+    /// It records all. If the ledger has one of them, the batch fails with [`StoreError::Aborted`].
+    ///
+    /// [`StoreError::Aborted`]: crate::StoreError::Aborted
+    Refuse,
+}
+
 /// Records the movements that the ledger does not have, and updates the levels to the last of their
 /// entries. The caller commits. Returns how many of the entries the ledger had already.
 pub(super) async fn apply<D: Dialect>(
     tx: &mut Transaction<D>,
     entries: &[&JournalEntry],
+    known: Known,
 ) -> Result<usize> {
     let last = last_of_each_level(entries);
     let mut mirrors = lock_mirrors(tx, &last).await?;
     // After the levels are locked: no other consumer records these movements from now on.
-    let movements = entries.iter().flat_map(|entry| &entry.movements);
-    let recorded = recorded_among(tx, movements.map(|row| row.operation_id)).await?;
+    let recorded = match known {
+        Known::Look => {
+            let movements = entries.iter().flat_map(|entry| &entry.movements);
+            recorded_among(tx, movements.map(|row| row.operation_id)).await?
+        }
+        Known::Refuse => HashSet::new(),
+    };
     let mut rows = new_movements(entries, &recorded);
-    drop_known_keys(tx, &mut rows).await?;
+    match known {
+        Known::Look => drop_known_keys(tx, &mut rows).await?,
+        Known::Refuse => drop_keys(&mut rows, HashSet::new()),
+    }
     for row in &mut rows {
         if let Some(mirror) = mirrors.get_mut(&place(row)) {
             let number = mirror.ledger_version.unwrap_or(0) + 1;
@@ -57,7 +77,7 @@ pub(super) async fn apply<D: Dialect>(
         }
     }
     let inserted = D::insert_entries(tx, &rows).await;
-    // Another transaction has recorded a key since: the next attempt finds it.
+    // The next attempt looks for it, and finds it.
     inserted.map_err(conflict_if_duplicate)?;
     update_mirrors(tx, &mirrors, &last).await?;
     let is_recorded = |row: &LedgerRow| recorded.contains(&row.operation_id);

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use super::apply::{apply, recorded_among};
+use super::apply::{Known, apply, recorded_among};
 use super::dialect::{Dialect, ROWS_PER_LIST, Statement, values};
 use super::errors::before_commit;
 use super::pool::Transaction;
@@ -48,7 +48,12 @@ pub(crate) trait JournalSink: Send + Sync {
     /// Records each movement of the entries once, even if it is applied repeatedly, and updates the
     /// mirrors. All in one transaction, and only if the stock is still in the Redis that the entries
     /// were read `from`. Returns how many of the entries had been applied before.
-    async fn apply_entries(&self, from: &BoundRedis, entries: &[&JournalEntry]) -> Result<usize>;
+    async fn apply_entries(
+        &self,
+        from: &BoundRedis,
+        entries: &[&JournalEntry],
+        known: Known,
+    ) -> Result<usize>;
 
     /// Writes a level as it was at `entry`, unless the mirror is from a later entry. Only if the stock is
     /// still in the Redis that the level was read `from`.
@@ -106,10 +111,15 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
         Ok(found.pop().map(|row| (row.level, row.entry)))
     }
 
-    async fn apply_entries(&self, from: &BoundRedis, entries: &[&JournalEntry]) -> Result<usize> {
+    async fn apply_entries(
+        &self,
+        from: &BoundRedis,
+        entries: &[&JournalEntry],
+        known: Known,
+    ) -> Result<usize> {
         self.write(async {
             let mut tx = self.begin_bound(from).await?;
-            let repeated = apply(&mut tx, entries).await?;
+            let repeated = apply(&mut tx, entries, known).await?;
             tx.commit().await?;
             Ok(repeated)
         })

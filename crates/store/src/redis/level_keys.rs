@@ -1,0 +1,91 @@
+//! The keys that every write of a level needs. They are kept, because it takes longer to put them together.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::idempotency::Buckets;
+use super::keys::{Keys, Shard};
+use stocklock_core::stock::{Sku, Warehouse};
+
+/// The SKUs whose keys are kept.
+const KEPT: usize = 10_000;
+
+/// The keys that a write of a level needs.
+#[derive(Debug)]
+pub(super) struct LevelKeys {
+    warehouse: Warehouse,
+    has_key: bool,
+    pub(super) level: Arc<str>,
+    pub(super) journal: String,
+    /// The journal's counters.
+    pub(super) counters: String,
+    /// Where dedup entries may be.
+    pub(super) buckets: Buckets,
+}
+
+/// The keys of the levels that were written.
+#[derive(Debug, Default)]
+pub(super) struct KeptKeys(Mutex<HashMap<Sku, Vec<Arc<LevelKeys>>>>);
+
+impl KeptKeys {
+    /// The keys for an operation with or without an idempotency key, whose requests have this deadline.
+    /// `keys` and `deadline` must always be the same.
+    pub(super) fn get(
+        &self,
+        keys: &Keys,
+        (sku, warehouse): (&Sku, &Warehouse),
+        has_key: bool,
+        deadline: Duration,
+    ) -> Arc<LevelKeys> {
+        // No code panics while it holds this mutex.
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |one: &&Arc<LevelKeys>| one.has_key == has_key && one.warehouse == *warehouse;
+        if let Some(found) = kept.get(sku).and_then(|of_sku| of_sku.iter().find(is_it)) {
+            return Arc::clone(found);
+        }
+        let shard = Shard::for_sku(sku);
+        let new = Arc::new(LevelKeys {
+            warehouse: warehouse.clone(),
+            has_key,
+            level: keys.level(shard, sku, warehouse).into(),
+            journal: keys.journal(shard),
+            counters: keys.counters(shard),
+            buckets: Buckets::new(keys, shard, has_key, deadline),
+        });
+        if kept.len() >= KEPT {
+            kept.clear();
+        }
+        kept.entry(sku.clone()).or_default().push(Arc::clone(&new));
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_keys_are_those_of_the_level_and_the_operation() {
+        let (kept, keys) = (KeptKeys::default(), Keys("1f".to_owned()));
+        let name = |sku: &str, warehouse: &str| {
+            let sku = Sku::parse(sku).expect("a SKU");
+            (sku, Warehouse::parse(warehouse).expect("a warehouse"))
+        };
+        let get = |(sku, warehouse): &(Sku, Warehouse), has_key| {
+            let found = kept.get(&keys, (sku, warehouse), has_key, Duration::from_secs(5));
+            (found.level.to_string(), found.buckets.length)
+        };
+        for _ in 0..2 {
+            for (sku, warehouse) in [("a", "main"), ("a", "other"), ("b", "main")] {
+                let place = name(sku, warehouse);
+                let level = format!(":{sku}:{warehouse}");
+                for (has_key, length) in [(true, 12 * 3_600_000), (false, 15_000)] {
+                    let found = get(&place, has_key);
+                    assert!(found.0.ends_with(&level), "{found:?}");
+                    assert_eq!(found.1, length);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Sends changes of stock, and waits until replicas of Redis have them, if so configured.
+//!
+//! `WAIT` covers only what its connection has written, and blocks it. So with `WAIT`, each change has a
+//! connection for itself, of the pool that `WATCH` uses.
+
+use std::time::Duration;
+
+use deadpool::managed::{Object, Pool, PoolError};
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, FromRedisValue, RedisError, RedisResult, ScriptInvocation};
+
+use super::connection::{Connector, SharedConnection};
+use super::errors::{Failed, is_connection_error};
+use super::keys::Keys;
+use super::scripts;
+use crate::StoreError;
+
+/// Sends changes.
+#[derive(Debug, Clone)]
+pub(super) struct Writer {
+    pub(super) shared: SharedConnection,
+    pub(super) exclusive: Pool<Connector>,
+    /// How many replicas must have a change before it is answered. 0: it does not wait.
+    pub(super) replicas: u32,
+}
+
+impl Writer {
+    /// Runs a script that changes stock. The answer means that the replicas have the change.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the outcome is unknown.
+    pub(super) async fn run<T: FromRedisValue>(
+        &self,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T, Failed> {
+        if self.replicas == 0 {
+            return self.shared.run(script).await;
+        }
+        // Boxed, because the futures of all changes contain it, and it is large.
+        Box::pin(self.run_and_wait(script)).await
+    }
+
+    async fn run_and_wait<T: FromRedisValue>(
+        &self,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T, Failed> {
+        let mut taken = self.exclusive.get().await.map_err(|error| match error {
+            PoolError::Timeout(_) => Failed::Exhausted,
+            PoolError::Backend(error) => Failed::NotSent(error),
+            closed => Failed::NotSent(RedisError::from((
+                ErrorKind::Io,
+                "the connections are closed",
+                closed.to_string(),
+            ))),
+        })?;
+        taken.in_use = true;
+        let connection = &mut taken.connection;
+        let answer = match script.invoke_async(connection).await {
+            Ok(answer) => self.wait(connection).await.map(|()| answer),
+            Err(error) => Err(Failed::Unanswered(error)),
+        };
+        let error = answer.as_ref().err().and_then(Failed::error);
+        if error.is_some_and(is_connection_error) {
+            drop(Object::take(taken));
+            self.exclusive.retain(|_, _| false);
+        } else {
+            taken.in_use = false;
+        }
+        answer
+    }
+
+    /// Waits until the replicas have all that this connection has written.
+    pub(super) async fn wait(&self, connection: &mut MultiplexedConnection) -> Result<(), Failed> {
+        if self.replicas == 0 {
+            return Ok(());
+        }
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(self.replicas).arg(self.limit().as_millis());
+        let have: RedisResult<u32> = wait.query_async(connection).await;
+        match have {
+            Ok(have) if have >= self.replicas => Ok(()),
+            Ok(have) => {
+                let what = "too few replicas have the change: REDIS_WAIT_REPLICAS";
+                let detail = format!("{have} of {} have it", self.replicas);
+                let error = RedisError::from((ErrorKind::Client, what, detail));
+                Err(Failed::NotReplicated(error))
+            }
+            Err(error) => Err(Failed::NotReplicated(error)),
+        }
+    }
+
+    /// Waits until the replicas have all that any connection has written. An earlier change whose replicas
+    /// did not answer in time may only be answered after this.
+    pub(super) async fn wait_for_all(&self, keys: &Keys) -> Result<(), StoreError> {
+        if self.replicas == 0 {
+            return Ok(());
+        }
+        // `WAIT` covers this write, and the replicas get all writes in one order.
+        let marker = scripts::MARK.key(keys.marker());
+        self.run::<()>(&marker).await.map_err(Failed::writing)
+    }
+
+    /// How long `WAIT` waits: less than the connection waits for an answer.
+    fn limit(&self) -> Duration {
+        self.shared.limit() / 2
+    }
+}
