@@ -32,7 +32,7 @@ kills | TEST_KILLS=20 | kills::
 sentinel | TEST_FAILOVERS=20 | redis_home::sentinel::
 ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size::
 interleavings | EXPLORE=full | interleavings::
-failures | TEST_TELLINGS=50 | failures::
+failures | TEST_TELLINGS=50 TEST_ANSWERS=all | failures::
 '
 
 # The program of the previous release, with the dependencies that are already built.
