@@ -45,7 +45,7 @@ impl Kind {
     }
 }
 
-/// Where an actor connects to, and which part of the server belongs to the story.
+/// The server to which an actor connects, and the part of it that belongs to the story.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Address {
     pub(crate) kind: Kind,
