@@ -17,7 +17,9 @@ This file is generated from `crates/failures/stories/` by `stocklock failures --
 the anomaly, and the right steps must not. Each answer below is compared with that of the server.
 
 In a command, `redis>` names the server if the actor uses several. `waits` means that the server lists \
-the connection as waiting. A command that needs some time to get its answer is repeated.
+the connection as waiting; `(the answer arrives)` is the end of the wait. A command that needs some time \
+to get its answer is repeated. The actor `machine` changes processes, servers and the network; `clock` \
+lets time pass.
 ";
 
 /// The document.
@@ -45,6 +47,7 @@ fn add(text: &mut String, story: &Story) {
         right_way,
         strategy,
         servers,
+        setup,
         ..
     } = story;
     let servers = servers.join(", ");
@@ -53,6 +56,8 @@ fn add(text: &mut String, story: &Story) {
         "\n### {title}\n\n`stocklock failures {name}` · servers: {servers}\n\n{summary}\n\n\
          - Why: {why}\n- The right way: {right_way}\n- Our strategies: {strategy}\n"
     );
+    let setup = setup.join("\n").replace('~', "");
+    let _ = write!(text, "\nBefore the first step:\n\n```text\n{setup}\n```\n");
     for (title, variant) in [
         ("What goes wrong", Variant::Naive),
         ("The right way", Variant::Right),

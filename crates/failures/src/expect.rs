@@ -1,12 +1,16 @@
 //! What a step expects, and the answers that steps have named.
 
 use std::collections::BTreeMap;
+use std::fmt;
+
+/// The answer of a step whose command waits.
+pub(crate) const WAITS: &str = "waits";
 
 /// What a step expects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub(crate) answer: Answer,
-    /// The name under which later commands find the answer.
+    /// The name under which later commands find the answer; several if it has several parts.
     pub(crate) name: Option<&'static str>,
 }
 
@@ -23,6 +27,16 @@ pub(crate) enum Answer {
     Any,
 }
 
+impl fmt::Display for Answer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) | Self::Until(text) => write!(out, "`{text}`"),
+            Self::Waits => write!(out, "`{WAITS}`"),
+            Self::Any => out.write_str("without an error"),
+        }
+    }
+}
+
 impl Expected {
     pub(crate) fn parse(text: &'static str) -> Self {
         let (text, name) = match text.split_once(" as ") {
@@ -30,7 +44,7 @@ impl Expected {
             None => (text, None),
         };
         let answer = match text {
-            "waits" => Answer::Waits,
+            WAITS => Answer::Waits,
             "*" => Answer::Any,
             text => text
                 .strip_prefix("until ")
@@ -58,9 +72,18 @@ struct Value {
 }
 
 impl Named {
-    pub(crate) fn insert(&mut self, name: &str, actual: String, shown: String) {
-        let value = Value { actual, shown };
-        self.0.insert(name.to_owned(), value);
+    /// `names` are one name, or one for each part of an answer with commas: `n, version`.
+    pub(crate) fn insert(&mut self, names: &str, actual: &str, shown: &str) {
+        let names: Vec<_> = names.split(", ").collect();
+        let actual = actual.splitn(names.len(), ", ");
+        let shown = shown.splitn(names.len(), ", ");
+        for (name, (actual, shown)) in names.into_iter().zip(actual.zip(shown)) {
+            let value = Value {
+                actual: actual.to_owned(),
+                shown: shown.to_owned(),
+            };
+            self.0.insert(name.to_owned(), value);
+        }
     }
 
     /// A text with `{name}` and `{name-1}` replaced by the answers: as they are sent, and as they are
@@ -101,11 +124,11 @@ mod tests {
     #[test]
     fn named_answers_fill_commands() {
         let mut named = Named::default();
-        named.insert("a", "10".into(), "10".into());
-        named.insert("t", "f00".into(), "<t>".into());
-        let (sent, shown) = named.fill("SET n {a-1} {a} {t} {b}");
-        assert_eq!(sent, "SET n 9 10 f00 {b}");
-        assert_eq!(shown, "SET n 9 10 <t> {b}");
+        named.insert("a, v", "10, 1", "10, 1");
+        named.insert("t", "f, 00", "<t>");
+        let (sent, shown) = named.fill("SET n {a-1} {a} {v} {t} {b}");
+        assert_eq!(sent, "SET n 9 10 1 f, 00 {b}");
+        assert_eq!(shown, "SET n 9 10 1 <t> {b}");
     }
 
     #[test]

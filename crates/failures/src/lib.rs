@@ -24,6 +24,7 @@ mod stories;
 pub mod story;
 mod teller;
 pub mod telling;
+mod upstreams;
 mod variant;
 
 pub use document::document;

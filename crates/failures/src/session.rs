@@ -10,6 +10,7 @@ use url::Url;
 
 use crate::Failure;
 
+mod http;
 mod redis;
 mod sql;
 mod zookeeper;
@@ -26,6 +27,7 @@ pub(crate) enum Kind {
     Postgres,
     Redis,
     Zookeeper,
+    Nginx,
 }
 
 impl Kind {
@@ -37,16 +39,18 @@ impl Kind {
             "postgres" => Ok(Self::Postgres),
             "redis" => Ok(Self::Redis),
             "zookeeper" => Ok(Self::Zookeeper),
+            "nginx" => Ok(Self::Nginx),
             _ => Err(Failure::new(format!("there is no server `{server}`"))),
         }
     }
 }
 
-/// Where an actor connects to, and which part of the server belongs to the story.
+/// The server to which an actor connects, and the part of it that belongs to the story.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Address {
     pub(crate) kind: Kind,
-    /// The URL of the story's database, or the connect string of its root in `ZooKeeper`.
+    /// The URL of the story's database, the connect string of its root in `ZooKeeper`, or the address
+    /// of nginx.
     pub(crate) url: String,
     /// What `~` stands for in Redis.
     pub(crate) prefix: String,
@@ -81,6 +85,7 @@ pub(crate) enum Session {
     Sql(sql::SqlSession),
     Redis(redis::RedisSession),
     ZooKeeper(zookeeper::ZooKeeperSession),
+    Http(http::HttpSession),
 }
 
 impl Session {
@@ -100,6 +105,7 @@ impl Session {
                 let session = session.map(Self::ZooKeeper);
                 session.map_err(|error| error.to_string())
             }
+            Kind::Nginx => Ok(Self::Http(http::HttpSession::new(address))),
         };
         opened.map_err(|error| Failure::new(format!("cannot connect: {error}")))
     }
@@ -110,6 +116,7 @@ impl Session {
             Self::Sql(session) => session.run(command).await,
             Self::Redis(session) => session.run(command).await,
             Self::ZooKeeper(session) => session.run(command).await,
+            Self::Http(session) => session.run(command).await,
         }
     }
 
@@ -119,7 +126,7 @@ impl Session {
             Kind::Mariadb => Some("SELECT connection_id()"),
             Kind::Postgres => Some("SELECT pg_backend_pid()"),
             Kind::Redis => Some("CLIENT ID"),
-            Kind::Sqlite | Kind::Zookeeper => None,
+            Kind::Sqlite | Kind::Zookeeper | Kind::Nginx => None,
         }
     }
 
@@ -150,6 +157,11 @@ impl Session {
                 let id = format!("id={id} ");
                 let mut client = clients.lines().filter(|line| line.starts_with(&id));
                 client.any(|line| line.contains(" flags=b"))
+            }
+            Kind::Nginx => {
+                // It has read one request that it has not answered, besides this one.
+                let status = self.run("GET /nginx_status").await;
+                status.contains("Writing: 2 ")
             }
             Kind::Sqlite | Kind::Zookeeper => false,
         }

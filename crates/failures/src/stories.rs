@@ -50,6 +50,7 @@ static TEXTS: &[(&str, &str)] = &stories! {
     "client-gone"
     "ambiguous-commit"
     "late-packet"
+    "proxy-retries-get"
     "flush-setting-loses-commits"
     "cache-breakdown"
     "fence-without-version"

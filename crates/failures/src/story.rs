@@ -11,15 +11,18 @@
 //! ```
 //!
 //! A command may start with a server's name and `>`: `redis> GET ~stock`. `~` is the story's prefix of
-//! keys in Redis. `{x}` and `{x-1}` are an answer that an earlier step has named (`10 as x`). The
+//! keys in Redis. `{x}` and `{x-1}` are an answer that an earlier step has named (`10 as x`, or
+//! `10, 1 as x, y`). The
 //! expected answer is a text, `waits`, `until TEXT` (the command is repeated) or `*` (any). The command
-//! `(answer)` receives what the actor waits for. Evidence `= {x} {y}` is a sum of named answers.
+//! `(the answer arrives)` receives what the actor waits for. `mutex> lock NAME` and `mutex> unlock NAME`
+//! use a mutex in memory. `http> receive` and `http> answer STATUS TEXT` are what an upstream of nginx
+//! does. Evidence `= {x} {y}` is a sum of named answers.
 
 use std::collections::BTreeSet;
 
 use crate::Failure;
 use crate::evidence::Anomaly;
-use crate::expect::{Answer, Expected, Named};
+use crate::expect::{Answer, Expected, Named, WAITS};
 use crate::telling::Seen;
 
 /// One classic way to get stock wrong, and the right way.
@@ -45,6 +48,8 @@ pub struct Story {
     pub(crate) processes: BTreeSet<&'static str>,
     /// The actors whose connections pass a proxy, which can hold and cut them.
     pub(crate) proxied: BTreeSet<&'static str>,
+    /// The actors to which nginx sends requests, in this order.
+    pub(crate) upstreams: Vec<&'static str>,
     /// The actors that use one connection. With `naive` in front, only in the naive variant.
     pub(crate) sharing: BTreeSet<&'static str>,
     /// What to say about the evidence: `{name}` is a value.
@@ -116,6 +121,7 @@ impl Story {
             servers: words("servers").collect(),
             processes: words("processes").collect(),
             proxied: words("proxied").collect(),
+            upstreams: words("upstreams").collect(),
             sharing: words("sharing").collect(),
             finding: needed("finding")?,
             anomaly: Anomaly::parse(needed("anomaly")?).map_err(|error| error.at(name))?,
@@ -152,7 +158,9 @@ impl Story {
     /// The command without the server in front of it, and the server.
     pub(crate) fn place_of<'a>(&self, command: &'a str) -> (&'a str, &'a str) {
         match command.split_once("> ") {
-            Some((server, command)) if server == "mutex" || self.servers.contains(&server) => {
+            Some((server, command))
+                if ["mutex", "http"].contains(&server) || self.servers.contains(&server) =>
+            {
                 (server, command)
             }
             _ => (self.servers[0], command),
@@ -179,11 +187,11 @@ impl Story {
                 let name = step.expected.name;
                 let answer = match step.expected.answer {
                     Answer::Text(text) | Answer::Until(text) => named.fill(text).1,
-                    Answer::Waits => "waits".to_owned(),
+                    Answer::Waits => WAITS.to_owned(),
                     Answer::Any => name.map_or("ok".to_owned(), |name| format!("<{name}>")),
                 };
                 if let Some(name) = name {
-                    named.insert(name, answer.clone(), answer.clone());
+                    named.insert(name, &answer, &answer);
                 }
                 Seen {
                     actor: step.actor,
@@ -195,13 +203,10 @@ impl Story {
             .collect()
     }
 
-    /// How many answers both variants compare with what the story expects.
+    /// How many answers both variants get: one for each step and each value of the evidence.
     #[must_use]
     pub fn answers(&self) -> usize {
-        let steps = self.naive.iter().chain(&self.right);
-        let is_compared =
-            |step: &&Step| matches!(step.expected.answer, Answer::Text(_) | Answer::Until(_));
-        steps.filter(is_compared).count() + 2 * self.evidence.len()
+        self.naive.len() + self.right.len() + 2 * self.evidence.len()
     }
 
     /// The evidence of a variant in words, with the values that the story expects.

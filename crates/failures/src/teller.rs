@@ -16,7 +16,7 @@ pub enum Order {
 }
 
 /// An answer that is replaced, to check that a story depends on it: the number of the answer, counted
-/// over both variants, from 0. Answers that may be anything are not counted.
+/// over both variants, from 0. Each step and each value of the evidence is an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Falsified(pub usize);
 

@@ -5,7 +5,19 @@ use std::fmt::{self, Write as _};
 use serde::Serialize;
 
 use crate::evidence::Values;
+use crate::expect::WAITS;
 use crate::story::Story;
+
+/// Words of steps that are not commands or names, and what they mean.
+const WORDS: [(&str, &str); 4] = [
+    (
+        WAITS,
+        "means that the server lists the connection as waiting, until `(the answer arrives)`.",
+    ),
+    ("machine", "changes processes, servers and the network."),
+    ("clock", "lets time pass."),
+    ("operator", "looks after the servers."),
+];
 
 /// Both variants of a story, as they happened.
 #[derive(Debug, Clone, Serialize)]
@@ -59,12 +71,23 @@ impl Telling {
     /// The telling for a terminal.
     #[must_use]
     pub fn text(&self, story: &Story) -> String {
-        let mut text = format!("{}: {}\n{}\n", story.name, story.title, story.summary);
+        let (name, servers) = (story.name, story.servers.join(", "));
+        let mut text = format!("{name}: {}\n{}\n", story.title, story.summary);
+        // Writing to a text cannot fail.
+        let _ = write!(text, "\nServers: {servers}\nBefore the first step:\n");
+        for command in &story.setup {
+            let _ = writeln!(text, "     {}", command.replace('~', ""));
+        }
+        let steps = || self.naive.steps.iter().chain(&self.right.steps);
+        for (word, meaning) in WORDS {
+            if steps().any(|step| [step.actor, &step.answer].contains(&word)) {
+                let _ = writeln!(text, "`{word}` {meaning}");
+            }
+        }
         for (title, told) in [
             ("What goes wrong", &self.naive),
             ("The right way", &self.right),
         ] {
-            // Writing to a text cannot fail.
             let _ = write!(text, "\n{title}\n{told}");
         }
         let _ = write!(text, "\nWhy: {}\nInstead: {}\n", story.why, story.right_way);

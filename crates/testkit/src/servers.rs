@@ -13,6 +13,7 @@ use url::Url;
 mod certificates;
 mod ensemble;
 mod fresh;
+mod nginx;
 mod pgbouncer;
 mod private_server;
 mod program;
@@ -28,6 +29,7 @@ pub use ensemble::ZooKeeperEnsemble;
 pub use fresh::{
     TestDatabase, TestRedis, TestZooKeeper, fresh_database, fresh_redis, fresh_zookeeper,
 };
+pub use nginx::Nginx;
 pub use pgbouncer::PgBouncer;
 pub use private_server::PrivateServer;
 pub use program::{Program, Settings, find};

@@ -65,7 +65,7 @@ impl SqlSession {
                 let connection = PgConnection::connect(&address.url).await;
                 connection.map(Self::Postgres)
             }
-            Kind::Sqlite | Kind::Redis | Kind::Zookeeper => {
+            Kind::Sqlite | Kind::Redis | Kind::Zookeeper | Kind::Nginx => {
                 // A lock of another connection is an error at once, so that the story shows it.
                 let options: SqliteConnectOptions = address.url.parse()?;
                 let options = options

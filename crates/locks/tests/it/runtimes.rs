@@ -1,6 +1,11 @@
 //! Runtimes that end at once with all their tasks. On back ends without a server process, this
 //! stands for a killed client process. Callers in other runtimes get an error.
 
+#![expect(
+    clippy::async_yields_async,
+    reason = "a task is awaited after the end of another runtime"
+)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};

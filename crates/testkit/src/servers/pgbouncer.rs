@@ -1,11 +1,8 @@
 //! PgBouncer, a connection pooler before a PostgreSQL server.
 
-use anyhow::{Result, bail, ensure};
-use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep};
+use anyhow::Result;
 use url::Url;
 
-use super::private_server::{POLL_INTERVAL, READY_WITHIN};
 use super::program::server_command;
 use super::supervisor::{Supervisor, create_directory, write_file};
 use crate::ports::free_port;
@@ -52,15 +49,7 @@ impl PgBouncer {
         command.arg(write_file(directory.path(), "pgbouncer.ini", &settings)?);
         let supervisor = Supervisor::new(directory, "KILL", Some(&command))?;
         supervisor.start()?;
-        let deadline = Instant::now() + READY_WITHIN;
-        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
-            let log = supervisor.log_tail();
-            if supervisor.has_ended() {
-                bail!("it ended:\n{log}");
-            }
-            ensure!(Instant::now() < deadline, "it is not ready:\n{log}");
-            sleep(POLL_INTERVAL).await;
-        }
+        supervisor.listens_at(port).await?;
         url.set_ip_host([127, 0, 0, 1].into())
             .and_then(|()| url.set_port(Some(port)))
             .expect("the URL has a host");

@@ -16,7 +16,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
 use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
 
+use super::private_server::{POLL_INTERVAL, READY_WITHIN};
 use crate::run::announce;
 
 const SUPERVISE: &str = include_str!("supervise.sh");
@@ -97,6 +100,18 @@ impl Supervisor {
             fs::read_to_string(format!("/proc/{}/status", id.as_raw_nonzero()))
                 .map_or(true, |status| status.contains("State:\tZ"))
         })
+    }
+
+    /// Waits until the server accepts connections at this port. Fails if it ends first.
+    pub(super) async fn listens_at(&self, port: u16) -> Result<()> {
+        let deadline = Instant::now() + READY_WITHIN;
+        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+            let log = self.log_tail();
+            ensure!(!self.has_ended(), "it ended:\n{log}");
+            ensure!(Instant::now() < deadline, "it is not ready:\n{log}");
+            sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
     }
 
     /// The last 80 lines of the server's output.

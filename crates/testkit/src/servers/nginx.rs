@@ -1,0 +1,53 @@
+//! nginx in front of HTTP servers.
+
+use anyhow::Result;
+
+use super::program::server_command;
+use super::supervisor::{Supervisor, create_directory, write_file};
+use crate::ports::free_port;
+
+/// A private nginx with the defaults of nginx, and one worker. Dropping this ends it.
+#[derive(Debug)]
+pub struct Nginx {
+    address: String,
+    _supervisor: Supervisor,
+}
+
+impl Nginx {
+    /// Starts one that sends each request to the next of the servers at `upstreams` (`host:port`).
+    /// `/nginx_status` has the counters of nginx (`stub_status`).
+    pub async fn before(upstreams: &[String]) -> Result<Self> {
+        let port = free_port();
+        let servers = upstreams.join("; server ");
+        let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|name| format!("{name}_temp_path {name};\n"))
+            .concat();
+        let settings = format!(
+            "daemon off;\npid nginx.pid;\nworker_processes 1;\nerror_log stderr;\nevents {{}}\n\
+             http {{\naccess_log off;\n{paths}upstream servers {{ server {servers}; }}\n\
+             server {{\nlisten 127.0.0.1:{port};\nlocation / {{ proxy_pass http://servers; }}\n\
+             location = /nginx_status {{ stub_status; }}\n}}\n}}\n"
+        );
+        let directory = create_directory("nginx")?;
+        let mut command = server_command("nginx")?;
+        command
+            .arg("-p")
+            .arg(directory.path())
+            .args(["-e", "stderr"]);
+        let file = write_file(directory.path(), "nginx.conf", &settings)?;
+        command.arg("-c").arg(file);
+        // Ends the worker, too.
+        let supervisor = Supervisor::new(directory, "TERM", Some(&command))?;
+        supervisor.start()?;
+        supervisor.listens_at(port).await?;
+        Ok(Self {
+            address: format!("127.0.0.1:{port}"),
+            _supervisor: supervisor,
+        })
+    }
+
+    /// The address at which it listens, `host:port`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+}
