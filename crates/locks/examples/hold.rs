@@ -18,6 +18,10 @@ use stocklock_locks::{LockGuard, LockManager, OncePer};
 
 const LEASE: Duration = Duration::from_secs(2);
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an example has no module for its settings"
+)]
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
