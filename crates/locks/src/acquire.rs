@@ -183,14 +183,15 @@ impl Acquisition {
     }
 
     /// Returns true if the first task in the local queue waits for a dead server, not for the lock: its
-    /// last request failed, or the server has left it unanswered for at least half of this task's wait.
+    /// last request failed, or the server has left it unanswered for at least half of this task's wait,
+    /// and for longer than a healthy server would.
     fn server_is_silent(&self) -> bool {
         let (queues, name) = (self.queues(), &self.options.name);
         let now = self.inner.clock.now();
-        queues.is_failing(name)
-            || queues
-                .asked(name)
-                .is_some_and(|sent| now.since(sent) >= self.waited() / 2)
+        let healthy = self.inner.backend.properties().response_limit / 4;
+        let patience = healthy.max(self.waited() / 2);
+        let is_silent = |sent| now.since(sent) >= patience;
+        queues.is_failing(name) || queues.asked(name).is_some_and(is_silent)
     }
 
     /// Waits for the first position in the local queue.

@@ -203,6 +203,22 @@ async fn equal_wait_limits_report_the_same_reason() {
     }
 }
 
+/// A request that another task has just sent says nothing about the server.
+#[tokio::test(start_paused = true)]
+async fn short_wait_behind_a_request_is_no_failure() {
+    let server = server();
+    let client = server.client().latency(RESPONSE / 100);
+    let manager = LockManager::builder(client)
+        .clock(TokioClock::new())
+        .build();
+    let mut first = manager.lock("free").acquire().boxed();
+    assert!(poll!(&mut first).is_pending());
+    assert!(manager.lock("free").try_acquire().await.unwrap().is_none());
+    let short = manager.lock("free").wait(RESPONSE / 1_000).acquire();
+    assert_matches!(short.await.unwrap_err(), LockError::WaitLimit { .. });
+    first.await.unwrap().release().await;
+}
+
 /// Unanswered renewals make a guard suspect. The next successful renewal makes it held again.
 #[tokio::test(start_paused = true)]
 async fn guard_is_suspect_until_a_renewal_succeeds() {
