@@ -25,8 +25,8 @@ use crate::retry::Backoff;
 /// Maximum length of a lock name in bytes. Escaping it for a ZooKeeper path can triple its length.
 const NAME_MAX: usize = 1_024;
 
-/// How long an acquisition that reached its wait limit may wait for its own cleanup.
-const CLEANUP_LIMIT: Duration = Duration::from_millis(50);
+/// A healthy server usually answers within this time.
+const USUAL_ANSWER: Duration = Duration::from_millis(50);
 
 pub(crate) async fn acquire(
     manager: &LockManager,
@@ -170,10 +170,8 @@ impl Acquisition {
         }
     }
 
-    /// Returns true if the request was sent too close to the wait limit for a healthy server to
-    /// answer in time.
-    ///
-    /// This holds only if the acquisition spent its time behind other holders, and if the server
+    /// Returns true if the request was sent too close to the wait limit for a healthy server to answer in
+    /// time. This holds only if the acquisition spent its time behind other holders, and if the server
     /// answered the task that was first in the local queue.
     fn sent_too_late(&self, sent: Moment) -> bool {
         let unanswered = self.inner.clock.now().since(sent);
@@ -182,15 +180,13 @@ impl Acquisition {
             && !self.queues().is_failing(&self.options.name)
     }
 
-    /// Returns true if the first task in the local queue waits for a dead server, not for the lock: its
-    /// last request failed, or the server has left it unanswered for at least half of this task's wait.
+    /// Returns true if the first task in the local queue waits for a dead server, not for the lock: its last
+    /// request failed, or has no answer for longer than a healthy server takes, and half of this wait.
     fn server_is_silent(&self) -> bool {
         let (queues, name) = (self.queues(), &self.options.name);
-        let now = self.inner.clock.now();
-        queues.is_failing(name)
-            || queues
-                .asked(name)
-                .is_some_and(|sent| now.since(sent) >= self.waited() / 2)
+        let silence = |sent| self.inner.clock.now().since(sent);
+        let patience = Some(USUAL_ANSWER.max(self.waited() / 2));
+        queues.is_failing(name) || queues.asked(name).map(silence) >= patience
     }
 
     /// Waits for the first position in the local queue.
@@ -251,7 +247,7 @@ impl Acquisition {
 
     /// Starts the release of everything that this acquisition may have left on the server.
     ///
-    /// If the lock was busy, this waits up to [`CLEANUP_LIMIT`] for the release. Otherwise a caller
+    /// If the lock was busy, this waits up to [`USUAL_ANSWER`] for the release. Otherwise a caller
     /// that retries immediately could wait behind its own old place in the server's queue.
     async fn clean_up(&self, request: ReleaseRequest, turn: Turn, end: &End) {
         if !matches!(end, End::Busy) {
@@ -263,7 +259,7 @@ impl Acquisition {
         tokio::select! {
             biased;
             _ = is_done => {}
-            () = self.inner.clock.sleep_until(now + CLEANUP_LIMIT) => {}
+            () = self.inner.clock.sleep_until(now + USUAL_ANSWER) => {}
         }
     }
 
@@ -397,7 +393,6 @@ impl Acquisition {
             Ok(Attempt::Busy { .. }) => AttemptOutcome::Busy,
             Ok(Attempt::TooFewPermits { .. }) | Err(_) => AttemptOutcome::Failed,
         };
-        let hooks = &self.inner.hooks;
-        hooks.report(|hooks| hooks.attempted(self.options.label, outcome));
+        (self.inner.hooks).report(|hooks| hooks.attempted(self.options.label, outcome));
     }
 }

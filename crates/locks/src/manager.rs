@@ -118,7 +118,9 @@ impl LockManager {
     ///
     /// The latest request decides how many permits there are. If that number shrinks, holders keep
     /// theirs, and a waiter that wants more than there are now gets
-    /// [`InvalidPermits`](crate::LockError::InvalidPermits). Do not use a name for both permits and read-write locks: both count the same permits.
+    /// [`InvalidPermits`](crate::LockError::InvalidPermits). On ZooKeeper it waits until its wait limit,
+    /// and those behind it wait too. Do not use a name for both permits and read-write locks: both count
+    /// the same permits.
     pub fn permits(&self, name: &str, take: u32, of: u32) -> LockBuilder {
         LockBuilder::new(self.clone(), name, Claim::Permits { take, of })
     }

@@ -20,7 +20,8 @@ use crate::guard::{LockGuard, Lost, ReleaseOutcome};
 ///
 /// The locks may belong to different managers, and may be read locks or permits. A name that occurs
 /// several times is acquired once, with its largest claim. Do not use two managers for one name on
-/// one server: one of them would wait for the other.
+/// one server: one of them would wait for the other. Name locks with equal names on several servers of
+/// one kind in the same order everywhere: here nothing else puts them in order.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -47,7 +47,9 @@ impl LockBuilder {
     ///   the next run. Only the [token](LockGuard::token) in every write stops it.
     ///
     /// The record of the start is kept under the lock's name: on Redis until the end of the period, in a
-    /// SQL database and on ZooKeeper until the next start, as one row or node for each job.
+    /// SQL database and on ZooKeeper until the next start, as one row or node for each job. All callers
+    /// must use the same period. After a change, the period of the last start still applies; on ZooKeeper
+    /// it is the caller's.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -8,7 +8,7 @@
 /// arguments.
 ///
 /// It returns `{1, reply}` if the command was executed, and `{0, token of the later holder}` if not.
-/// The holder must then stop. If the command fails, nothing is stored.
+/// The holder must then stop. If the command fails, the token is stored nevertheless.
 ///
 /// The key of the token must live as long as the data, and on the same server: give both the same
 /// expiry, or none. If it is lost, the next write passes. Tokens of different sources cannot be
@@ -43,7 +43,7 @@ local newest, issuer = string.match(redis.call('GET', KEYS[1]) or '', '^(%d+) (.
 if issuer == source and (#newest > #token or (#newest == #token and newest > token)) then
   return {0, newest}
 end
-local reply = redis.call(unpack(ARGV, 3))
+-- First the token: if Redis refuses to store it, the command must not run.
 redis.call('SET', KEYS[1], token .. ' ' .. source, 'KEEPTTL')
-return {1, reply}
+return {1, redis.call(unpack(ARGV, 3))}
 ";

@@ -15,8 +15,14 @@
 //! ```
 //!
 //! Bind, in this order: the data, [token](LockGuard::token), [source](LockGuard::source), the key, source,
-//! token. If it changes no row, a later holder has written, and this holder must stop. With
-//! [`sqlx::QueryBuilder`], [`push_set`] and [`push_condition`] add the two parts.
+//! token. If it changes no row, a later holder has written, or the row is missing; this holder must stop.
+//! With [`sqlx::QueryBuilder`], [`push_set`] and [`push_condition`] add the two parts.
+//!
+//! - Insert the row before its first guarded `UPDATE`. A late `INSERT` of a row that exists fails by itself.
+//! - If the row is deleted and inserted again, its token is lost, and the next write passes. Mark rows as
+//!   deleted instead.
+//! - Other MySQL drivers than sqlx may count only rows that differ. There, a repeated write of the same
+//!   data by the same holder changes no row, although no later holder has written.
 //!
 //! Tokens of different sources cannot be compared, so a change of the source passes. A late write can
 //! also arrive *before* the first write of the next holder, and then passes. If the new value depends

@@ -6,12 +6,14 @@ use std::time::Duration;
 use futures_util::{FutureExt, poll};
 use stocklock_locks::clock::{BootClock, TokioClock};
 use stocklock_locks::memory::{MemoryServer, Question};
-use stocklock_locks::{LockError, LockManager, LockState, LostReason, MultiLock, ReleaseOutcome};
+use stocklock_locks::{LockError, LockManager, LockState, LostReason, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::run::rng;
 use tokio::time::{Instant, sleep};
 
 use crate::rig::{Counts, eventually};
+
+mod multi;
 
 const LEASE: Duration = Duration::from_secs(10);
 const RESPONSE: Duration = Duration::from_secs(1);
@@ -116,54 +118,6 @@ async fn delayed_request_of_ended_acquire_takes_nothing() {
     assert_eq!(server.held(), 0);
 }
 
-/// Locks of two servers, of which each name is taken once: the write lock contains the read lock.
-#[tokio::test(start_paused = true)]
-async fn multi_lock_spans_managers_and_claims() {
-    let servers = [server(), server()];
-    let managers = [manager(&servers[0]), manager(&servers[1])];
-    let locks = MultiLock::of([
-        managers[1].lock("b"),
-        managers[0].lock("b"),
-        managers[1].lock("b"),
-        managers[0].read("a"),
-        managers[0].write("a"),
-    ]);
-    let guard = locks.acquire().await.unwrap();
-    let held = [servers[0].held(), servers[1].held(), guard.guards().len()];
-    assert_eq!(held, [2, 1, 3]);
-    let reader = managers[0].read("a").try_acquire().await.unwrap();
-    assert!(reader.is_none());
-    servers[1].expire("b");
-    assert_eq!(guard.lost().await, LostReason::Stolen);
-    let outcome = guard.release().await;
-    assert_matches!(outcome, ReleaseOutcome::AlreadyLost { .. });
-    assert_eq!((servers[0].held(), servers[1].held()), (0, 0));
-}
-
-/// The first lock is lost while the acquisition waits for the second one.
-#[tokio::test(start_paused = true)]
-async fn loss_ends_wait_of_multi_lock_for_the_rest() {
-    let server = server();
-    let [one, other] = [manager(&server), manager(&server)];
-    let holder = other.lock("b").acquire().await.unwrap();
-    let locks = MultiLock::of([one.lock("a").wait(LEASE * 3), one.lock("b")]);
-    let both = tokio::spawn(locks.acquire());
-    sleep(Duration::from_secs(1)).await;
-    server.expire("a");
-    let begin = Instant::now();
-    let error = both.await.unwrap().unwrap_err();
-    assert_matches!(
-        error,
-        LockError::Lost {
-            reason: LostReason::Stolen
-        }
-    );
-    assert!(begin.elapsed() <= LEASE / 3, "{:?}", begin.elapsed());
-    holder.release().await;
-    sleep(Duration::from_secs(1)).await;
-    assert_eq!((server.held(), one.names()), (0, 0));
-}
-
 /// Waits in the local queue behind an unanswered request also report the server as unavailable.
 #[tokio::test(start_paused = true)]
 async fn paused_server_is_unavailable_not_busy() {
@@ -201,6 +155,22 @@ async fn equal_wait_limits_report_the_same_reason() {
     for refused in wait().await {
         assert_matches!(refused, LockError::Unavailable(_));
     }
+}
+
+/// A request that another task has just sent says nothing about the server.
+#[tokio::test(start_paused = true)]
+async fn short_wait_behind_a_request_is_no_failure() {
+    let server = server();
+    let client = server.client().latency(RESPONSE / 100);
+    let manager = LockManager::builder(client)
+        .clock(TokioClock::new())
+        .build();
+    let mut first = manager.lock("free").acquire().boxed();
+    assert!(poll!(&mut first).is_pending());
+    assert!(manager.lock("free").try_acquire().await.unwrap().is_none());
+    let short = manager.lock("free").wait(RESPONSE / 1_000).acquire();
+    assert_matches!(short.await.unwrap_err(), LockError::WaitLimit { .. });
+    first.await.unwrap().release().await;
 }
 
 /// Unanswered renewals make a guard suspect. The next successful renewal makes it held again.

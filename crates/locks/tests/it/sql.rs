@@ -93,8 +93,10 @@ async fn sweep_removes_more_rows_than_one_statement(#[case] kind: Backend) {
 async fn sweeps_continue_while_locks_are_released(#[case] kind: Backend) {
     let rig = SqlRig::start(kind).await;
     let manager = rig.manager();
-    use_lock(&manager, "first").await;
-    rig.change(dead_holder("dead", 1, 1)).await;
+    rig.change(dead_holder("first", 1, 1)).await;
+    use_lock(&manager, "other").await;
+    swept(&rig).await;
+    rig.change(dead_holder("second", 1, 1)).await;
     let removed = async || {
         use_lock(&manager, "other").await;
         rig.rows().await == 0

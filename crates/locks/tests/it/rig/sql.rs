@@ -117,7 +117,7 @@ impl SqlRig {
         Self::before(kind, direct, None, Some(database)).await
     }
 
-    async fn start_private(kind: Backend) -> Self {
+    pub(crate) async fn start_private(kind: Backend) -> Self {
         let server = PrivateServer::start(kind).await;
         let direct = server.url().to_owned();
         Self::before(kind, direct, Some(server), None).await
@@ -199,7 +199,12 @@ impl SqlRig {
 
     /// Changes rows in a transaction that stays open.
     pub(crate) async fn begin(&self, statement: &str) -> OpenTransaction {
-        let statement = trusted(format!("BEGIN; {statement}"));
+        let begin = match self.kind {
+            // Otherwise it locks every row that it reads.
+            Backend::Mysql => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; BEGIN",
+            Backend::Postgres | Backend::Sqlite => "BEGIN",
+        };
+        let statement = trusted(format!("{begin}; {statement}"));
         with_connection!(self, connection => {
             connection.execute(sqlx::raw_sql(statement)).await.unwrap();
             OpenTransaction::from(connection)
@@ -216,19 +221,18 @@ impl SqlRig {
         self.number(select).await
     }
 
-    /// The number of statements that wait for a row in this database.
+    /// The number of statements that wait for a row on this private server.
     pub(crate) async fn blocked(&self) -> i64 {
         let count = match self.kind {
             // Its clients wait by asking again.
             Backend::Sqlite => return 0,
+            // `innodb_trx` shows old contents to those that read it often.
             Backend::Mysql => {
-                "SELECT count(*) FROM information_schema.innodb_trx
-                JOIN information_schema.processlist ON id = trx_mysql_thread_id
-                WHERE trx_state = 'LOCK WAIT' AND db = database()"
+                "SELECT CAST(variable_value AS SIGNED) FROM information_schema.global_status
+                WHERE variable_name = 'Innodb_row_lock_current_waits'"
             }
             Backend::Postgres => {
-                "SELECT count(*) FROM pg_stat_activity
-                WHERE datname = current_database() AND wait_event_type = 'Lock'"
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             }
         };
         self.number(count).await

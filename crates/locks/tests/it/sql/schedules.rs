@@ -1,5 +1,5 @@
 //! Schedules in which a statement waits for a row that another connection has changed and not yet
-//! committed.
+//! committed. Each test has a server of its own, which counts the statements that wait.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn wait_until_blocked(rig: &SqlRig, statements: i64) {
 #[case(Backend::Postgres)]
 #[tokio::test]
 async fn release_that_waits_for_a_burial_frees_the_lock(#[case] kind: Backend) {
-    let rig = SqlRig::start(kind).await;
+    let rig = SqlRig::start_private(kind).await;
     let manager = LockManager::new(patient(&rig));
     let guard = try_lock(&manager, "sku").await.unwrap();
     let bury = "UPDATE distributed_lock SET gone = 'other', gone_until = expires_at + 60000000";
@@ -53,7 +53,7 @@ async fn release_that_waits_for_a_burial_frees_the_lock(#[case] kind: Backend) {
 #[case(Backend::Postgres)]
 #[tokio::test]
 async fn repeated_request_is_not_granted_by_an_old_row(#[case] kind: Backend) {
-    let rig = SqlRig::start(kind).await;
+    let rig = SqlRig::start_private(kind).await;
     let mut contender = patient(&rig).contender(Request {
         name: "sku".into(),
         nonce: Nonce::random(),
@@ -78,7 +78,7 @@ async fn repeated_request_is_not_granted_by_an_old_row(#[case] kind: Backend) {
 #[case(Backend::Postgres)]
 #[tokio::test]
 async fn token_is_later_than_the_wait_for_the_row(#[case] kind: Backend) {
-    let rig = SqlRig::start(kind).await;
+    let rig = SqlRig::start_private(kind).await;
     let manager = LockManager::new(patient(&rig));
     rig.change(dead_holder("sku", 1, 1)).await;
     let release = rig.begin("DELETE FROM distributed_lock").await;
@@ -96,7 +96,7 @@ async fn token_is_later_than_the_wait_for_the_row(#[case] kind: Backend) {
 #[case(Backend::Postgres)]
 #[tokio::test]
 async fn release_does_not_wait_behind_acquisitions(#[case] kind: Backend) {
-    let rig = SqlRig::start(kind).await;
+    let rig = SqlRig::start_private(kind).await;
     let manager = LockManager::new(patient(&rig));
     let guard = try_lock(&manager, "held").await.unwrap();
     let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
