@@ -44,6 +44,18 @@ impl Writer {
         &self,
         script: &ScriptInvocation<'_>,
     ) -> Result<T, Failed> {
+        let mut taken = self.take().await?;
+        let connection = &mut taken.connection;
+        let answer = match script.invoke_async(connection).await {
+            Ok(answer) => self.wait(connection).await.map(|()| answer),
+            Err(error) => Err(Failed::Unanswered(error)),
+        };
+        self.give_back(taken, answer.as_ref().err());
+        answer
+    }
+
+    /// Takes a connection out of the pool.
+    async fn take(&self) -> Result<Object<Connector>, Failed> {
         let mut taken = self.exclusive.get().await.map_err(|error| match error {
             PoolError::Timeout(_) => Failed::Exhausted,
             PoolError::Backend(error) => Failed::NotSent(error),
@@ -54,19 +66,19 @@ impl Writer {
             ))),
         })?;
         taken.in_use = true;
-        let connection = &mut taken.connection;
-        let answer = match script.invoke_async(connection).await {
-            Ok(answer) => self.wait(connection).await.map(|()| answer),
-            Err(error) => Err(Failed::Unanswered(error)),
-        };
-        let error = answer.as_ref().err().and_then(Failed::error);
-        if error.is_some_and(is_connection_error) {
-            drop(Object::take(taken));
-            self.exclusive.retain(|_, _| false);
-        } else {
+        Ok(taken)
+    }
+
+    /// Gives it back, or closes it after an error: its server may no longer be the one to use.
+    fn give_back(&self, mut taken: Object<Connector>, failed: Option<&Failed>) {
+        let Some(failed) = failed else {
             taken.in_use = false;
+            return;
+        };
+        drop(Object::take(taken));
+        if failed.error().is_some_and(is_connection_error) {
+            self.exclusive.retain(|_, _| false);
         }
-        answer
     }
 
     /// Waits until the replicas have all that this connection has written.
