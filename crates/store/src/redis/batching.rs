@@ -94,7 +94,7 @@ impl BatchCall for ScriptCall {
             request.add_operation(&mut script);
             script.arg(-request.row.delta).arg(expiry.at);
         }
-        match self.writer.run::<Vec<_>>(&script).await {
+        match self.writer.run(&script).await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
             Err(failed) => vec![Err(failed); batch.len()],
         }

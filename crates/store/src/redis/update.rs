@@ -267,7 +267,7 @@ impl RedisStore {
         for (level, version) in &wanted.expected_versions {
             script.key(level).arg(*version);
         }
-        let answer = self.writer.run::<Vec<String>>(&script).await;
+        let answer = self.writer.run(&script).await;
         let answer = answer.map_err(|failed| failed.writing().expiring(expiry))?;
         Answer::parse(answer.first().map_or("", String::as_str))
     }
