@@ -143,6 +143,15 @@ impl RedisStore {
         let planned = match PlannedLevel::new(change, &existing) {
             Ok(planned) if planned.is_creation() => return Ok(ChangeOutcome::UnknownSku),
             Ok(planned) => planned,
+            Err(done @ ChangeOutcome::Done { .. }) => {
+                // An earlier attempt may have written the level, and too few replicas have it.
+                let is_kept = self.is_replicated(&change.sku, &existing).await?;
+                return Ok(if is_kept {
+                    done
+                } else {
+                    ChangeOutcome::Conflict
+                });
+            }
             Err(outcome) => return Ok(outcome),
         };
         let row = LedgerRow::from_level_change(change, &planned);
