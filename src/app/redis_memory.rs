@@ -20,6 +20,7 @@ pub(super) async fn run(api: Arc<Api>, stop: CancellationToken) {
 }
 
 async fn watch(api: Arc<Api>, stop: CancellationToken) {
+    let mut is_measured = true;
     loop {
         let checked = tokio::select! {
             checked = api.store.check_redis_memory() => checked,
@@ -35,7 +36,11 @@ async fn watch(api: Arc<Api>, stop: CancellationToken) {
             bytes = api.store.check_journals() => bytes,
             () = stop.cancelled() => return,
         };
-        // The check of the binding has warned.
+        if let (true, Err(error)) = (is_measured, &bytes) {
+            let cause = std::error::Error::source(error).map(ToString::to_string);
+            tracing::warn!(%error, cause, "JOURNAL_LIMIT_BYTES: the journals in Redis cannot be measured");
+        }
+        is_measured = bytes.is_ok();
         api.metrics.journal_bytes(bytes.ok());
         let oldest = tokio::select! {
             oldest = api.store.oldest_movement_waits() => oldest,

@@ -78,7 +78,8 @@ pub struct ServicesConfig {
 
     /// Maximum number of bytes of Redis that all journals take together, measured four times a second;
     /// above it, changes are answered 503
-    #[arg(long, env, value_name = "N", default_value_t = 256 * 1024 * 1024)]
+    #[arg(long, env, value_name = "N", default_value_t = 256 * 1024 * 1024,
+          value_parser = clap::value_parser!(u64).range(1..))]
     pub journal_limit_bytes: u64,
 
     /// What to do if Redis has lost its data, or is another one than before: sell nothing from it

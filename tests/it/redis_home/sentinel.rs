@@ -6,11 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
+use futures_util::StreamExt;
+use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
 use stocklock_testkit::eventually;
 use stocklock_testkit::run::variable;
 use stocklock_testkit::servers::RedisSentinels;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::{applied_audit, assert_sold, command, create, line, order, try_command};
@@ -217,17 +220,23 @@ async fn sales_that_sql_has_survive_a_stale_replica() {
     app.stop().await;
 }
 
+/// A master and its replica, without sentinels.
+async fn master_and_replica() -> [PrivateServer; 2] {
+    let servers = [
+        PrivateServer::redis(&[]).await,
+        PrivateServer::redis(&[]).await,
+    ];
+    follow(&servers[1], &servers[0]).await;
+    servers
+}
+
 /// Goal: with `WAIT`, neither a sale that the replica does not have nor its retry is acknowledged.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sale_that_the_replica_lacks_is_not_acknowledged(
     #[values("redis-lua", "redis-watch", "no-lock")] strategy: &str,
 ) {
-    let [master, replica] = [
-        PrivateServer::redis(&[]).await,
-        PrivateServer::redis(&[]).await,
-    ];
-    follow(&replica, &master).await;
+    let [master, replica] = master_and_replica().await;
     let flags = ["--redis-url", master.url(), "--redis-wait-replicas", "1"];
     let app = TestApp::with_flags(Backend::Sqlite, 1, &flags).await;
     create(&app, "a", 10).await;
@@ -239,6 +248,12 @@ async fn sale_that_the_replica_lacks_is_not_acknowledged(
         let answer = send(sale()).await;
         assert_eq!(answer.status_and_code(), (504, "outcome-unknown"));
     }
+    // Their server may no longer be the master.
+    until("connections whose WAIT failed are closed", async || {
+        let clients: String = command(master.url(), &["CLIENT", "LIST"]).await;
+        !clients.contains("cmd=wait")
+    })
+    .await;
     replica.resume();
 
     until("the replica has the sale", async || {
@@ -246,5 +261,74 @@ async fn sale_that_the_replica_lacks_is_not_acknowledged(
     })
     .await;
     assert_sold(&applied_audit(&app, "a").await, 2);
+    app.stop().await;
+}
+
+/// Goal: with `WAIT`, no change that the replica does not have is acknowledged, also if it is repeated. A
+/// refusal, which changes nothing, does not need the replica.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change_that_the_replica_lacks_is_not_acknowledged() {
+    let [master, replica] = master_and_replica().await;
+    let flags = ["--redis-url", master.url(), "--redis-wait-replicas", "1"];
+    let app = TestApp::with_flags(Backend::Sqlite, 1, &flags).await;
+    create(&app, "a", 10).await;
+    create(&app, "sold-out", 1).await;
+    for sku in ["a", "sold-out"] {
+        assert_eq!(send(order(&app, "redis-lua", sku)).await.status, 200);
+    }
+    let limit = json!({ "backorder_limit": 5 });
+    let set = || app.request(0, Method::PUT, "/stock/a").json(&limit);
+    let restock = json!({ "delta": 3, "reason": "restock" });
+    let adjust = || app.adjust(0, "a", &restock).header(KEY, "once");
+
+    replica.stop().await;
+    let refused = send(order(&app, "redis-lua", "sold-out")).await;
+    assert_eq!(refused.status_and_code(), (409, "insufficient-stock"));
+    for change in [set(), set(), adjust(), adjust()] {
+        let answer = send(change).await;
+        assert_eq!(answer.status_and_code(), (504, "outcome-unknown"));
+    }
+    replica.resume();
+
+    until("the replica has the changes", async || {
+        send(set()).await.status == 200 && send(adjust()).await.status == 200
+    })
+    .await;
+    assert_eq!(applied_audit(&app, "a").await["on_hand"], 12);
+    app.stop().await;
+}
+
+/// Goal: what `WAIT` confirms is what was read, because another connection may lead to another server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retry_is_read_on_the_connection_that_waits() {
+    let [master, _replica] = master_and_replica().await;
+    let flags = ["--redis-url", master.url(), "--redis-wait-replicas", "1"];
+    let app = TestApp::with_flags(Backend::Sqlite, 1, &flags).await;
+    create(&app, "a", 10).await;
+    let sale = || order(&app, "redis-lua", "a").header(KEY, "once");
+    assert_eq!(send(sale()).await.status, 200);
+
+    let client = redis::Client::open(master.url()).expect("a URL");
+    let monitor = client.get_async_monitor().await.expect("it connects");
+    let mut commands = monitor.into_on_message::<String>();
+    assert_eq!(send(sale()).await.status, 200);
+    // Each line is like: 1700000000.000000 [0 127.0.0.1:4711] "WAIT" "1" "1000"
+    let mut seen: Vec<(String, String)> = Vec::new();
+    let waits = async {
+        while let Some(command) = commands.next().await {
+            let (client, words) = command.split_once("] ").expect("a client");
+            let client = client.rsplit(' ').next().expect("an address");
+            if words.starts_with("\"WAIT\"") {
+                return client.to_owned();
+            }
+            seen.push((client.to_owned(), words.to_owned()));
+        }
+        panic!("no WAIT in {seen:?}");
+    };
+    let waits = timeout(SOON, waits).await.expect("the retry waits");
+    let has_read = seen
+        .iter()
+        .any(|(client, words)| *client == waits && words.starts_with("\"HGET\""));
+    assert!(has_read, "{waits}: {seen:?}");
     app.stop().await;
 }

@@ -94,7 +94,7 @@ impl BatchCall for ScriptCall {
             request.add_operation(&mut script);
             script.arg(-request.row.delta).arg(expiry.at);
         }
-        match self.writer.run::<Vec<_>>(&script).await {
+        match self.writer.run(&script).await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
             Err(failed) => vec![Err(failed); batch.len()],
         }
@@ -105,17 +105,55 @@ impl BatchCall for ScriptCall {
         std::future::pending::<()>().await;
     }
 
-    /// If there is no connection, this fails all that wait. If the connection broke, or replicas did not
+    /// If there is no connection, or none became free, this fails all that wait. If the connection broke, or replicas did not
     /// answer, it fails those that have waited for half of the limit, because another call would take them
     /// past it.
     fn give_up(&self, waited: Duration, last: Option<&mut Self::Answer>) -> Option<Self::Answer> {
         let is_late = waited >= self.writer.shared.limit() / 2;
-        let error = match last?.as_ref().err()? {
-            Failed::NotSent(error) => error,
-            Failed::Unanswered(error) if is_connection_error(error) && is_late => error,
-            Failed::NotReplicated(error) if is_late => error,
-            Failed::Unanswered(_) | Failed::NotReplicated(_) | Failed::Exhausted => return None,
-        };
-        Some(Err(Failed::NotSent(error.clone())))
+        given_up(last?.as_ref().err()?, is_late).map(Err)
+    }
+}
+
+/// The error of a deduction that is not sent because the call before it failed. `None` if it may wait.
+fn given_up(last: &Failed, is_late: bool) -> Option<Failed> {
+    match last {
+        Failed::Exhausted => Some(Failed::Exhausted),
+        Failed::NotSent(error) => Some(Failed::NotSent(error.clone())),
+        Failed::Unanswered(error) if is_connection_error(error) && is_late => {
+            Some(Failed::NotSent(error.clone()))
+        }
+        Failed::NotReplicated(error) if is_late => Some(Failed::NotSent(error.clone())),
+        Failed::Unanswered(_) | Failed::NotReplicated(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use redis::{ErrorKind, RedisError};
+
+    use super::*;
+
+    /// Goal: those that wait for a call without a connection do not wait for the next one too.
+    #[test]
+    fn waiting_deductions_are_given_up_with_a_definite_error() {
+        let broken = || RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
+        let refused = || RedisError::from((ErrorKind::Client, "refused"));
+        for is_late in [false, true] {
+            let exhausted = given_up(&Failed::Exhausted, is_late);
+            assert!(matches!(exhausted, Some(Failed::Exhausted)));
+            let not_sent = given_up(&Failed::NotSent(broken()), is_late);
+            assert!(matches!(not_sent, Some(Failed::NotSent(_))));
+            assert!(given_up(&Failed::Unanswered(refused()), is_late).is_none());
+            for last in [
+                Failed::Unanswered(broken()),
+                Failed::NotReplicated(refused()),
+            ] {
+                let given_up = given_up(&last, is_late);
+                assert_eq!(given_up.is_some(), is_late, "{last:?}");
+                assert!(matches!(given_up, None | Some(Failed::NotSent(_))));
+            }
+        }
     }
 }

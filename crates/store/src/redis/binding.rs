@@ -153,24 +153,40 @@ impl Binding {
         }
     }
 
-    /// Refuses a new connection unless its server is the Redis of this ledger.
+    /// Refuses a new connection unless its server is the Redis of this ledger. Returns the number of the
+    /// binding, or 0 if there is none, or the binding changes meanwhile.
     pub(super) async fn admit(
         self: &Arc<Self>,
         connection: &mut MultiplexedConnection,
-    ) -> RedisResult<()> {
+    ) -> RedisResult<u64> {
+        // Before the server answers, so it is not the number of a later binding.
+        let number = self.current.load(Ordering::Acquire);
         let found = self.find(connection).await.map_err(unknown)?;
         if self.is_used(&found) {
-            return Ok(());
+            return Ok(number);
         }
         self.forget();
         match self.decide(false).await.map_err(unknown)? {
-            Now::Nothing => Ok(()),
-            Now::Bound(bound) if bound.run_id == found.run_id => Ok(()),
+            Now::Nothing => Ok(0),
+            Now::Bound(bound) if bound.run_id == found.run_id => Ok(self.number_of(&bound)),
             Now::Refused(why) => Err(not_admitted(why)),
             Now::Bound(_) | Now::Unknown => {
                 Err(not_admitted("Redis was replaced while it was checked"))
             }
         }
+    }
+
+    /// The number of this binding, or 0 if it is no longer the current one.
+    fn number_of(&self, bound: &BoundRedis) -> u64 {
+        match &self.state().now {
+            Now::Bound(now) if now.is_same(bound) => self.current.load(Ordering::Acquire),
+            _ => 0,
+        }
+    }
+
+    /// Whether this is the number of the current binding.
+    pub(super) fn is_current(&self, number: u64) -> bool {
+        number != 0 && number == self.current.load(Ordering::Acquire)
     }
 
     /// Whether the server is the one that is in use.

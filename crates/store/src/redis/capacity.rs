@@ -59,9 +59,10 @@ impl Capacity {
         }
     }
 
-    /// Applies how many bytes the journals take, if that is known.
-    fn update_journals(&self, bytes: Option<u64>) {
-        let are_full = bytes.is_some_and(|bytes| bytes >= self.journal_limit_bytes);
+    /// Applies how many bytes the journals take. If that is unknown, the last answer stays valid.
+    fn update_journals(&self, bytes: &Result<u64, StoreError>) {
+        let Ok(bytes) = *bytes else { return };
+        let are_full = bytes >= self.journal_limit_bytes;
         let were_full = self.journals_are_full.swap(are_full, Ordering::Relaxed);
         if are_full && !were_full {
             tracing::error!(
@@ -74,8 +75,10 @@ impl Capacity {
         }
     }
 
-    /// Applies what the server says. `used`: the used share of `maxmemory`, if that is known.
-    fn update(&self, used: Option<f64>) {
+    /// Applies what the server says. `used`: the used share of `maxmemory`, or `None` if there is no
+    /// maximum. If the server does not say it, its last answer stays valid.
+    fn update(&self, used: &Result<Option<f64>, StoreError>) {
+        let Ok(used) = *used else { return };
         let reaches = |share| used.is_some_and(|used| used >= share);
         let share = used.unwrap_or_default();
         let (is_high, is_full) = (reaches(HIGH), reaches(FULL));
@@ -107,7 +110,7 @@ impl RedisStore {
     /// Asks the server how many bytes its journals take, and applies the limit from then on.
     pub(crate) async fn check_journals(&self) -> Result<u64, StoreError> {
         let bytes = self.journal_bytes().await;
-        self.capacity.update_journals(bytes.as_ref().ok().copied());
+        self.capacity.update_journals(&bytes);
         bytes
     }
 
@@ -126,7 +129,7 @@ impl RedisStore {
     /// `maxmemory`, or `None` if there is no maximum.
     pub(crate) async fn check_memory(&self) -> Result<Option<f64>, StoreError> {
         let used = self.used_memory().await;
-        self.capacity.update(used.as_ref().ok().copied().flatten());
+        self.capacity.update(&used);
         used
     }
 
@@ -180,10 +183,13 @@ mod tests {
             (Some(1.2), 0, true),
             (None, 7, false),
         ] {
-            capacity.update(used);
-            assert_eq!(capacity.movements(), movements, "{used:?}");
-            let is_full = matches!(capacity.exceeded(), StoreError::MemoryFull);
-            assert_eq!(is_full, is_memory, "{used:?}");
+            // An error changes nothing.
+            for answer in [Ok(used), Err(bad_answer(""))] {
+                capacity.update(&answer);
+                assert_eq!(capacity.movements(), movements, "{used:?}");
+                let is_full = matches!(capacity.exceeded(), StoreError::MemoryFull);
+                assert_eq!(is_full, is_memory, "{used:?}");
+            }
         }
     }
 
@@ -191,17 +197,18 @@ mod tests {
     fn full_journals_take_the_place_of_the_journal_limit() {
         let capacity = Capacity::new(7, 100);
         for (bytes, movements, are_full) in [
-            (None, 7, false),
-            (Some(99), 7, false),
-            (Some(100), 0, true),
-            (Some(0), 7, false),
-            (Some(101), 0, true),
-            (None, 7, false),
+            (99, 7, false),
+            (100, 0, true),
+            (0, 7, false),
+            (101, 0, true),
         ] {
-            capacity.update_journals(bytes);
-            assert_eq!(capacity.movements(), movements, "{bytes:?}");
-            let named = matches!(capacity.exceeded(), StoreError::JournalBytesFull);
-            assert_eq!(named, are_full, "{bytes:?}");
+            // An error changes nothing.
+            for answer in [Ok(bytes), Err(bad_answer(""))] {
+                capacity.update_journals(&answer);
+                assert_eq!(capacity.movements(), movements, "{bytes:?}");
+                let named = matches!(capacity.exceeded(), StoreError::JournalBytesFull);
+                assert_eq!(named, are_full, "{bytes:?}");
+            }
         }
     }
 }

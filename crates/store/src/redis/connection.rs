@@ -37,11 +37,23 @@ pub(super) struct Connector {
 impl Connector {
     /// Opens a connection to the Redis of the ledger.
     pub(super) async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+        Ok(self.connect_bound().await?.0)
+    }
+
+    /// The same. Returns also the number of the binding that the connection belongs to, or 0.
+    async fn connect_bound(&self) -> RedisResult<(MultiplexedConnection, u64)> {
         let mut connection = self.connect_unchecked().await?;
-        if let Some(binding) = &self.binding {
-            binding.admit(&mut connection).await?;
-        }
-        Ok(connection)
+        let number = match &self.binding {
+            Some(binding) => binding.admit(&mut connection).await?,
+            None => 0,
+        };
+        Ok((connection, number))
+    }
+
+    /// Whether a connection of this binding leads to the Redis that is used now.
+    fn is_current(&self, number: u64) -> bool {
+        let binding = self.binding.as_ref();
+        binding.is_none_or(|binding| binding.is_current(number))
     }
 
     /// The same to any Redis.
@@ -50,7 +62,7 @@ impl Connector {
     }
 }
 
-/// A connection for `WATCH`, with one user at a time.
+/// A connection for `WATCH` and `WAIT`, with one user at a time.
 ///
 /// `WATCH` applies to a connection. If two callers shared one, the first `EXEC` would end both
 /// watches, and the second `EXEC` would succeed although the level had changed.
@@ -59,6 +71,8 @@ pub(super) struct ExclusiveConnection {
     pub(super) connection: MultiplexedConnection,
     /// Whether the connection may still have a `WATCH` or an outstanding reply.
     pub(super) in_use: bool,
+    /// The number of the binding that it belongs to.
+    binding: u64,
 }
 
 impl Manager for Connector {
@@ -66,13 +80,16 @@ impl Manager for Connector {
     type Error = RedisError;
 
     async fn create(&self) -> RedisResult<ExclusiveConnection> {
+        let (connection, binding) = self.connect_bound().await?;
         Ok(ExclusiveConnection {
-            connection: self.connect().await?,
+            connection,
             in_use: false,
+            binding,
         })
     }
 
-    /// Closes the connection of a caller that was cancelled. Sends nothing, to save a round trip.
+    /// Closes the connection of a caller that was cancelled, and one of an earlier binding, which may lead
+    /// to another server. Sends nothing, to save a round trip.
     async fn recycle(
         &self,
         exclusive: &mut ExclusiveConnection,
@@ -80,6 +97,9 @@ impl Manager for Connector {
     ) -> Result<(), RecycleError<RedisError>> {
         if exclusive.in_use {
             return Err(RecycleError::message("its last user was cancelled"));
+        }
+        if !self.is_current(exclusive.binding) {
+            return Err(RecycleError::message("it is of an earlier binding"));
         }
         Ok(())
     }

@@ -128,7 +128,8 @@ impl UnknownOutcomes {
 }
 
 impl RedisStore {
-    /// Reads the movement in the dedup entry of this key, or of this operation if it has no key.
+    /// Reads the movement in the dedup entry of this key, or of this operation if it has no key. Replicas
+    /// have it too, if so configured.
     pub(crate) async fn remembered(
         &self,
         sku: &Sku,
@@ -143,20 +144,22 @@ impl RedisStore {
         for bucket in &buckets.keys {
             commands.hget(bucket, &field);
         }
-        let entries: Vec<Option<String>> = self.shared.read_all(&commands).await?;
-        let found = match (entries.into_iter().flatten().next(), key) {
-            (Some(entry), _) => Some((parse_dedup_entry(&entry, sku, key), entry)),
-            (None, Some(key)) => self.old_entry(keys, sku, key).await?.map(|entry| {
-                // The entry has no journal entry id, so the movement has no time.
-                (parse_old_line(&entry, EntryId::default()), entry)
-            }),
-            (None, None) => None,
+        if let Some(key) = key {
+            commands.get(keys.old_dedup(shard, sku, key));
+        }
+        let mut entries: Vec<Option<String>> = self.shared.read_all(&commands).await?;
+        let is_found = entries.iter().any(Option::is_some);
+        if is_found && self.writer.replicas > 0 {
+            // The movement may be one that too few replicas had when it was written.
+            entries = self.writer.read_replicated(&commands, keys).await?;
+        }
+        let old = entries.split_off(BUCKETS).into_iter().flatten().next();
+        let (parsed, entry) = match (entries.into_iter().flatten().next(), old) {
+            (Some(entry), _) => (parse_dedup_entry(&entry, sku, key), entry),
+            // The entry has no journal entry id, so the movement has no time.
+            (None, Some(entry)) => (parse_old_line(&entry, EntryId::default()), entry),
+            (None, None) => return Ok(None),
         };
-        let Some((parsed, entry)) = found else {
-            return Ok(None);
-        };
-        // The movement may be one that too few replicas had when it was written.
-        self.writer.wait_for_all(keys).await?;
         let row = parsed.map_err(|problem| {
             let problem = format!("this release cannot read the dedup entry {entry}: {problem}");
             StoreError::Unavailable(Server::Redis, problem.into())

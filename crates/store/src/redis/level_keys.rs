@@ -8,14 +8,12 @@ use super::idempotency::Buckets;
 use super::keys::{Keys, Shard};
 use stocklock_core::stock::{Sku, Warehouse};
 
-/// The SKUs whose keys are kept.
+/// How many [`LevelKeys`] are kept at most: a client can name any number of warehouses.
 const KEPT: usize = 10_000;
 
 /// The keys that a write of a level needs.
 #[derive(Debug)]
 pub(super) struct LevelKeys {
-    warehouse: Warehouse,
-    has_key: bool,
     pub(super) level: Arc<str>,
     pub(super) journal: String,
     /// The journal's counters.
@@ -26,7 +24,16 @@ pub(super) struct LevelKeys {
 
 /// The keys of the levels that were written.
 #[derive(Debug, Default)]
-pub(super) struct KeptKeys(Mutex<HashMap<Sku, Vec<Arc<LevelKeys>>>>);
+pub(super) struct KeptKeys(Mutex<Kept>);
+
+/// The maps are nested so that no name is copied to look one up.
+#[derive(Debug, Default)]
+struct Kept {
+    /// How many there are in both maps.
+    count: usize,
+    /// Those of operations without and with an idempotency key.
+    maps: [HashMap<Sku, HashMap<Warehouse, Arc<LevelKeys>>>; 2],
+}
 
 impl KeptKeys {
     /// The keys for an operation with or without an idempotency key, whose requests have this deadline.
@@ -40,23 +47,24 @@ impl KeptKeys {
     ) -> Arc<LevelKeys> {
         // No code panics while it holds this mutex.
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |one: &&Arc<LevelKeys>| one.has_key == has_key && one.warehouse == *warehouse;
-        if let Some(found) = kept.get(sku).and_then(|of_sku| of_sku.iter().find(is_it)) {
+        let of_sku = kept.maps[usize::from(has_key)].get(sku);
+        if let Some(found) = of_sku.and_then(|of_sku| of_sku.get(warehouse)) {
             return Arc::clone(found);
         }
         let shard = Shard::for_sku(sku);
         let new = Arc::new(LevelKeys {
-            warehouse: warehouse.clone(),
-            has_key,
             level: keys.level(shard, sku, warehouse).into(),
             journal: keys.journal(shard),
             counters: keys.counters(shard),
             buckets: Buckets::new(keys, shard, has_key, deadline),
         });
-        if kept.len() >= KEPT {
-            kept.clear();
+        if kept.count >= KEPT {
+            *kept = Kept::default();
         }
-        kept.entry(sku.clone()).or_default().push(Arc::clone(&new));
+        kept.count += 1;
+        let map = &mut kept.maps[usize::from(has_key)];
+        let of_sku = map.entry(sku.clone()).or_default();
+        of_sku.insert(warehouse.clone(), Arc::clone(&new));
         new
     }
 }
@@ -87,5 +95,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Goal: requests for warehouses that do not exist take no memory for good.
+    #[test]
+    fn number_of_kept_keys_is_bounded() {
+        let (kept, keys) = (KeptKeys::default(), Keys("1f".to_owned()));
+        let sku = Sku::parse("a").expect("a SKU");
+        for number in 0..=KEPT {
+            let warehouse = Warehouse::parse(format!("w{number}")).expect("a warehouse");
+            kept.get(&keys, (&sku, &warehouse), true, Duration::from_secs(5));
+        }
+        let kept = kept.0.lock().expect("no panic");
+        let maps = kept.maps.iter().flat_map(HashMap::values);
+        assert_eq!(maps.map(HashMap::len).sum::<usize>(), 1);
+        assert_eq!(kept.count, 1);
     }
 }

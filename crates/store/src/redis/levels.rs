@@ -171,6 +171,25 @@ impl RedisStore {
         parse_snapshot(&answer, sku, warehouses)
     }
 
+    /// Whether these levels of one SKU have not changed since they were read, and the replicas have them.
+    pub(super) async fn is_replicated(
+        &self,
+        sku: &Sku,
+        read: &[StockLevel],
+    ) -> Result<bool, StoreError> {
+        if self.writer.replicas == 0 {
+            return Ok(true);
+        }
+        let keys = self.keys().await?;
+        let warehouses = || read.iter().map(|level| &level.warehouse);
+        let mut commands = redis::pipe();
+        commands.load_script(&scripts::SNAPSHOT).ignore();
+        commands.invoke_script(&snapshot_of(keys, sku, warehouses()));
+        let [answer]: [Vec<String>; 1] = self.writer.read_replicated(&commands, keys).await?;
+        let (levels, _) = parse_snapshot(&answer, sku, warehouses())?;
+        Ok(levels.iter().flatten().eq(read))
+    }
+
     /// Loads a level from its mirror, unless Redis has it. Returns the SKU's home, or `None` if the
     /// level does not exist.
     pub(super) async fn load(

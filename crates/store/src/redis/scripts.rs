@@ -99,6 +99,11 @@ pub(super) enum Answer {
     Full,
 }
 
+/// Whether this is the text of [`Answer::Written`].
+pub(super) fn is_written(answer: &str) -> bool {
+    answer.starts_with("written ")
+}
+
 impl Answer {
     pub(super) fn parse(answer: &str) -> Result<Self, StoreError> {
         if let Some(error) = answer.strip_prefix("refused ") {

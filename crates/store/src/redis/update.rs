@@ -143,6 +143,15 @@ impl RedisStore {
         let planned = match PlannedLevel::new(change, &existing) {
             Ok(planned) if planned.is_creation() => return Ok(ChangeOutcome::UnknownSku),
             Ok(planned) => planned,
+            Err(done @ ChangeOutcome::Done { .. }) => {
+                // An earlier attempt may have written the level, and too few replicas have it.
+                let is_kept = self.is_replicated(&change.sku, &existing).await?;
+                return Ok(if is_kept {
+                    done
+                } else {
+                    ChangeOutcome::Conflict
+                });
+            }
             Err(outcome) => return Ok(outcome),
         };
         let row = LedgerRow::from_level_change(change, &planned);
@@ -267,7 +276,7 @@ impl RedisStore {
         for (level, version) in &wanted.expected_versions {
             script.key(level).arg(*version);
         }
-        let answer = self.writer.run::<Vec<String>>(&script).await;
+        let answer = self.writer.run(&script).await;
         let answer = answer.map_err(|failed| failed.writing().expiring(expiry))?;
         Answer::parse(answer.first().map_or("", String::as_str))
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use deadpool::managed::{Object, Pool, PoolError};
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, FromRedisValue, RedisError, RedisResult, ScriptInvocation};
+use redis::{ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation};
 
 use super::connection::{Connector, SharedConnection};
 use super::errors::{Failed, is_connection_error};
@@ -25,14 +25,13 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Runs a script that changes stock. The answer means that the replicas have the change.
+    /// Runs a script that changes stock. Its answers mean that the replicas have what it has written. If
+    /// it has written nothing, this does not wait: a change that was made before is answered after
+    /// [`Writer::read_replicated`].
     ///
     /// # Cancel safety
     /// If the future is dropped, the outcome is unknown.
-    pub(super) async fn run<T: FromRedisValue>(
-        &self,
-        script: &ScriptInvocation<'_>,
-    ) -> Result<T, Failed> {
+    pub(super) async fn run(&self, script: &ScriptInvocation<'_>) -> Result<Vec<String>, Failed> {
         if self.replicas == 0 {
             return self.shared.run(script).await;
         }
@@ -40,10 +39,23 @@ impl Writer {
         Box::pin(self.run_and_wait(script)).await
     }
 
-    async fn run_and_wait<T: FromRedisValue>(
-        &self,
-        script: &ScriptInvocation<'_>,
-    ) -> Result<T, Failed> {
+    async fn run_and_wait(&self, script: &ScriptInvocation<'_>) -> Result<Vec<String>, Failed> {
+        let mut taken = self.take().await?;
+        let connection = &mut taken.connection;
+        let answers: RedisResult<Vec<String>> = script.invoke_async(connection).await;
+        let answers = match answers {
+            Ok(answers) if answers.iter().any(|answer| scripts::is_written(answer)) => {
+                self.wait(connection).await.map(|()| answers)
+            }
+            Ok(answers) => Ok(answers),
+            Err(error) => Err(Failed::Unanswered(error)),
+        };
+        self.give_back(taken, answers.as_ref().err());
+        answers
+    }
+
+    /// Takes a connection out of the pool.
+    async fn take(&self) -> Result<Object<Connector>, Failed> {
         let mut taken = self.exclusive.get().await.map_err(|error| match error {
             PoolError::Timeout(_) => Failed::Exhausted,
             PoolError::Backend(error) => Failed::NotSent(error),
@@ -54,19 +66,19 @@ impl Writer {
             ))),
         })?;
         taken.in_use = true;
-        let connection = &mut taken.connection;
-        let answer = match script.invoke_async(connection).await {
-            Ok(answer) => self.wait(connection).await.map(|()| answer),
-            Err(error) => Err(Failed::Unanswered(error)),
-        };
-        let error = answer.as_ref().err().and_then(Failed::error);
-        if error.is_some_and(is_connection_error) {
-            drop(Object::take(taken));
-            self.exclusive.retain(|_, _| false);
-        } else {
+        Ok(taken)
+    }
+
+    /// Gives it back, or closes it after an error: its server may no longer be the one to use.
+    fn give_back(&self, mut taken: Object<Connector>, failed: Option<&Failed>) {
+        let Some(failed) = failed else {
             taken.in_use = false;
+            return;
+        };
+        drop(Object::take(taken));
+        if failed.error().is_some_and(is_connection_error) {
+            self.exclusive.retain(|_, _| false);
         }
-        answer
     }
 
     /// Waits until the replicas have all that this connection has written.
@@ -89,19 +101,40 @@ impl Writer {
         }
     }
 
-    /// Waits until the replicas have all that any connection has written. An earlier change whose replicas
-    /// did not answer in time may only be answered after this.
-    pub(super) async fn wait_for_all(&self, keys: &Keys) -> Result<(), StoreError> {
-        if self.replicas == 0 {
-            return Ok(());
-        }
-        // `WAIT` covers this write, and the replicas get all writes in one order.
-        let marker = scripts::MARK.key(keys.marker());
-        self.run::<()>(&marker).await.map_err(Failed::writing)
+    /// Sends commands that read, and waits until the replicas have all that was read. An earlier change
+    /// whose replicas did not answer in time may only be answered from these replies: another connection
+    /// may lead to another server, which never had the change.
+    pub(super) async fn read_replicated<T: FromRedisValue>(
+        &self,
+        commands: &Pipeline,
+        keys: &Keys,
+    ) -> Result<T, StoreError> {
+        // Boxed, for the same reason.
+        let read = Box::pin(self.read_and_wait(commands.clone(), keys)).await;
+        read.map_err(Failed::writing)
     }
 
-    /// How long `WAIT` waits: less than the connection waits for an answer.
+    async fn read_and_wait<T: FromRedisValue>(
+        &self,
+        mut commands: Pipeline,
+        keys: &Keys,
+    ) -> Result<T, Failed> {
+        // `WAIT` covers this write, and the replicas get all writes in one order.
+        let marker = scripts::MARK.key(keys.marker());
+        commands.load_script(&scripts::MARK).ignore();
+        commands.invoke_script(&marker).ignore();
+        let mut taken = self.take().await?;
+        let connection = &mut taken.connection;
+        let read = match commands.query_async(connection).await {
+            Ok(read) => self.wait(connection).await.map(|()| read),
+            Err(error) => Err(Failed::Unanswered(error)),
+        };
+        self.give_back(taken, read.as_ref().err());
+        read
+    }
+
+    /// How long `WAIT` waits: less than the connection waits for an answer. Not 0, which is without limit.
     fn limit(&self) -> Duration {
-        self.shared.limit() / 2
+        (self.shared.limit() / 2).max(Duration::from_millis(1))
     }
 }
