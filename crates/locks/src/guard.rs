@@ -228,7 +228,8 @@ impl LockGuard {
     ///
     /// # Errors
     /// [`LockError::Unsupported`] if this is no read or write lock, [`LockError::Lost`] if it is no
-    /// longer held. [`LockError::Unavailable`] if the server does not answer; call it again.
+    /// longer held. [`LockError::Unavailable`] if the server does not answer: readers may have the lock
+    /// already, so write no more, and call it again.
     ///
     /// # Cancel safety
     /// The future may be dropped at any point. The server may have executed the request nevertheless.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -22,8 +22,8 @@ pub(crate) struct Jobs(Arc<State>);
 
 struct State {
     runtime: Handle,
-    /// `None` while the caller polls the job.
-    running: Mutex<HashMap<u64, Option<Job>>>,
+    /// Each job, and the caller to wake if the job is moved. `None` while the caller polls the job.
+    running: Mutex<HashMap<u64, Option<(Job, Waker)>>>,
     next_id: AtomicU64,
 }
 
@@ -45,7 +45,8 @@ impl Jobs {
     /// Runs a job in the returned future.
     pub(crate) fn run(&self, job: impl Future<Output = ()> + Send + 'static) -> Running {
         let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
-        self.running().insert(id, Some(job.boxed()));
+        let place = Some((job.boxed(), Waker::noop().clone()));
+        self.running().insert(id, place);
         let jobs = self.clone();
         Running { jobs, id }
     }
@@ -54,13 +55,14 @@ impl Jobs {
     /// poll.
     pub(crate) fn move_to_tasks(&self) {
         let running = std::mem::take(&mut *self.running());
-        running
-            .into_values()
-            .flatten()
-            .for_each(|job| self.spawn(job));
+        for (job, caller) in running.into_values().flatten() {
+            self.spawn(job);
+            // From now on, the job wakes its task and not its caller.
+            caller.wake();
+        }
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<u64, Option<Job>>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<u64, Option<(Job, Waker)>>> {
         let running = &self.0.running;
         running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,7 +87,7 @@ impl Future for Running {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let job = self.jobs.running().get_mut(&self.id).and_then(Option::take);
-        let Some(mut job) = job else {
+        let Some((mut job, _)) = job else {
             return Poll::Ready(());
         };
         // The mutex is not locked during the poll, which may run code of the user.
@@ -99,7 +101,7 @@ impl Future for Running {
             return polled;
         }
         if let Some(place) = self.jobs.running().get_mut(&self.id) {
-            *place = Some(job);
+            *place = Some((job, context.waker().clone()));
             return polled;
         }
         // `move_to_tasks` ran during the poll.
@@ -111,7 +113,7 @@ impl Future for Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let job = self.jobs.running().remove(&self.id);
-        if let Some(job) = job.flatten() {
+        if let Some((job, _)) = job.flatten() {
             self.jobs.spawn(job);
         }
     }
@@ -162,6 +164,18 @@ mod tests {
         proceed.notify_one();
         timeout(LIMIT, ended.notified()).await.unwrap();
         assert!(poll!(&mut running).is_ready());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn caller_that_waits_learns_of_the_move() {
+        let jobs = Jobs::new(Handle::current());
+        let (proceed, ended) = (Arc::default(), Arc::default());
+        let caller = tokio::spawn(jobs.run(job(&proceed, &ended)));
+        tokio::task::yield_now().await;
+        jobs.move_to_tasks();
+        timeout(LIMIT, caller).await.unwrap().unwrap();
+        proceed.notify_one();
+        timeout(LIMIT, ended.notified()).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

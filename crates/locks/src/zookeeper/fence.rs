@@ -12,9 +12,10 @@ const CHECK: usize = 0;
 const WRITE: usize = 1;
 
 impl ZooKeeperBackend {
-    /// Writes the data of a node if this guard holds its lock at that moment, in one transaction of the
-    /// ensemble. This is stronger than comparing tokens: a late write is refused even before the first
-    /// write of the next holder.
+    /// Writes the data of a node if this guard still holds its lock, in one transaction of the ensemble.
+    /// This is stronger than comparing tokens: a late write is refused even before the first write of the
+    /// next holder. It does not tell a write lock from a read lock or permits: use it with an exclusive
+    /// claim, and not after [`downgrade`](LockGuard::downgrade).
     ///
     /// The node is below the chroot of the connection string, and must exist. `version` is the version
     /// that the node must have, or `None` for any. Returns the new version, or `None` if the node has

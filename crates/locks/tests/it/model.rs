@@ -353,6 +353,19 @@ async fn shutdown_ends_futures_that_are_not_polled() {
     }
 }
 
+/// A task waits for its release when the manager is shut down. Nothing else wakes it.
+#[tokio::test(start_paused = true)]
+async fn shutdown_wakes_task_that_waits_for_its_release() {
+    let server = server();
+    let manager = manager(&server);
+    let guard = manager.lock("held").acquire().await.unwrap();
+    let release = tokio::spawn(guard.release());
+    tokio::task::yield_now().await;
+    manager.shutdown().await;
+    let released = tokio::time::timeout(RESPONSE, release).await.unwrap();
+    assert_matches!(released.unwrap(), ReleaseOutcome::Released { .. });
+}
+
 /// One thread drops futures while another thread completes their acquisitions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn futures_dropped_on_completion_leave_nothing() {
