@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::app::TestApp;
 use crate::support::lock_services::LockServices;
-use crate::support::services::{Backend, fresh_database};
+use crate::support::services::{Backend, connect_to_redis, fresh_database};
 
 /// Races with both safeguards (conditional write and local check), or without them.
 async fn race(strategies: &str, safeguards: bool, targets: &[Target]) -> Report {
@@ -103,10 +103,9 @@ async fn without_guard_a_lock_that_does_not_exclude_loses_stock(
 
 /// Lets a Redis lose everything every two milliseconds.
 fn keep_flushing(url: &str) -> AbortOnDropHandle<()> {
-    let client = redis::Client::open(url).expect("the URL of a Redis");
+    let url = url.to_owned();
     AbortOnDropHandle::new(tokio::spawn(async move {
-        let connection = client.get_multiplexed_async_connection().await;
-        let mut connection = connection.expect("Redis answers");
+        let mut connection = connect_to_redis(&url).await.expect("Redis answers");
         loop {
             let flushed = redis::cmd("FLUSHDB").exec_async(&mut connection).await;
             flushed.expect("Redis answers");

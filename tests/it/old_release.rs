@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::faults::{send, until};
 use crate::support::app::TestApp;
 use crate::support::rival::Raw;
-use crate::support::services::{Backend, TestRedis, fresh_database, fresh_redis};
+use crate::support::services::{Backend, TestRedis, connect_to_redis, fresh_database, fresh_redis};
 
 /// The files that the release left for one database.
 struct Left {
@@ -37,8 +37,7 @@ macro_rules! left {
 /// Restores the keys, without expiry.
 async fn restore(redis: &TestRedis, keys: &str) {
     let keys: BTreeMap<String, String> = serde_json::from_str(keys).expect("valid JSON");
-    let client = redis::Client::open(redis.url.as_str()).expect("a valid URL");
-    let connection = client.get_multiplexed_async_connection().await;
+    let connection = connect_to_redis(&redis.url).await;
     let mut connection = connection.expect("the test's Redis answers");
     for (key, dump) in keys {
         let dump = BASE64_STANDARD.decode(dump).expect("valid Base64");

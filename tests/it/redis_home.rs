@@ -20,7 +20,7 @@ use crate::faults::{SOON, send, until};
 use crate::store_contract::fixture::{Attempt, Fixture, assert_deducted, deduction};
 use crate::support::app::TestApp;
 use crate::support::process::Process;
-use crate::support::services::Backend;
+use crate::support::services::{Backend, connect_to_redis};
 
 mod audited;
 mod batches;
@@ -66,8 +66,7 @@ mod watch;
 
 /// Runs one command on the Redis at `url`, without the service.
 pub(crate) async fn try_command<T: FromRedisValue>(url: &str, words: &[&str]) -> RedisResult<T> {
-    let client = redis::Client::open(url)?;
-    let mut connection = client.get_multiplexed_async_connection().await?;
+    let mut connection = connect_to_redis(url).await?;
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]).query_async(&mut connection).await
 }
@@ -174,11 +173,14 @@ async fn applied_audit(replica: &impl Replica, sku: &str) -> Value {
 
 /// The same, if the database was started just now.
 async fn applied_audit_after_outage(replica: &impl Replica, sku: &str) -> Value {
-    until("the database answers", async || {
-        try_audit(replica, sku).await.is_some()
+    let mut applied = Value::Null;
+    until("no movement is pending", async || {
+        let audit = try_audit(replica, sku).await;
+        applied = audit.unwrap_or_default();
+        applied["pending"] == 0
     })
     .await;
-    applied_audit(replica, sku).await
+    applied
 }
 
 /// Asserts what an audit must say of a SKU that sold `sold` units and lost none.

@@ -33,6 +33,7 @@ pub use nginx::Nginx;
 pub use pgbouncer::PgBouncer;
 pub use private_server::PrivateServer;
 pub use program::{Program, Settings, find};
+pub use redis::connect_to_redis;
 pub use sentinels::RedisSentinels;
 
 /// A kind of SQL database.

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use reqwest::{Client, Method};
+use serde_json::json;
 use stocklock_testkit::run::{rng, variable};
 use tokio::time::{Instant, sleep};
 
-use super::{applied_audit_after_outage, command, create};
-use crate::faults::Ledger;
+use super::{Replica as _, applied_audit_after_outage, command};
 use crate::faults::buyers::{Buyers, Keys, PLENTY};
+use crate::faults::{Ledger, copy, send, until};
 use crate::support::process::Process;
 use crate::support::services::{Backend, PrivateServer};
 
@@ -58,7 +59,7 @@ impl Shop {
         let mut all = Vec::new();
         for strategy in STRATEGIES {
             let sku = format!("{strategy}-{round}");
-            create(&self.replicas[0], &sku, PLENTY).await;
+            self.create(&sku).await;
             let path = format!("/stock/deduct?strategy={strategy}");
             let orders = (0..BUYERS).map(|buyer| {
                 let replica = &self.replicas[buyer % 2];
@@ -69,6 +70,16 @@ impl Shop {
             all.push((sku, buyers));
         }
         all
+    }
+
+    /// Creates a SKU. A fault that has just ended may still delay this.
+    async fn create(&self, sku: &str) {
+        let put = self.replicas[0].call(Method::PUT, &format!("/stock/{sku}"));
+        let put = put.json(&json!({"on_hand": PLENTY, "home": "redis"}));
+        until("the SKU is created", async || {
+            matches!(send(copy(&put)).await.status, 200 | 201)
+        })
+        .await;
     }
 
     /// Injects one fault, and ends it.

@@ -19,7 +19,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use crate::support::rival::{Raw, until_found};
-use crate::support::services::{Backend, TestDatabase, TestRedis, fresh_database, fresh_redis};
+use crate::support::services::{
+    Backend, TestDatabase, TestRedis, connect_to_redis, fresh_database, fresh_redis,
+};
 
 mod arguments;
 
@@ -193,9 +195,8 @@ impl Fixture {
 
     /// Runs a command on the Redis that the stock is in, bypassing the store.
     pub(crate) async fn redis<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
-        let client = redis::Client::open(self.redis_url().expect("the stock is in Redis"));
-        let client = client.expect("a valid URL");
-        let connection = client.get_multiplexed_async_connection().await;
+        let url = self.redis_url().expect("the stock is in Redis");
+        let connection = connect_to_redis(url).await;
         let mut connection = connection.expect("the test can connect");
         let answer = command.query_async(&mut connection).await;
         answer.expect("the command succeeds")

@@ -8,6 +8,7 @@ use stocklock_locks::zookeeper::ZooKeeperBackend;
 use stocklock_locks::{BackendError, LockError, LockManager};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::ports::free_port;
+use stocklock_testkit::servers::connect_to_redis;
 
 use crate::rig::redis::RedisRig;
 use crate::rig::sql::SqlRig;
@@ -65,9 +66,9 @@ async fn refused_redis_password_is_permanent_and_never_shown() {
     for require in ["other", ""] {
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg("requirepass").arg(require);
-        let client = redis::Client::open(format!("redis://:other@{}/", rig.server.address()));
+        let url_with_password = format!("redis://:other@{}/", rig.server.address());
         let direct = if require.is_empty() {
-            client.unwrap().get_multiplexed_async_connection().await
+            connect_to_redis(&url_with_password).await
         } else {
             Ok(rig.direct().await)
         };

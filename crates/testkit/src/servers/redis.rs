@@ -38,7 +38,9 @@ pub(super) fn command(
     Ok(command)
 }
 
-async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
+/// Connects to the Redis of a URL. By default, the client waits half a second for an answer, which is
+/// too short on a busy machine.
+pub async fn connect_to_redis(url: &str) -> RedisResult<MultiplexedConnection> {
     let settings = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(ANSWERS_WITHIN))
         .set_response_timeout(Some(ANSWERS_WITHIN));
@@ -62,7 +64,7 @@ async fn setting<T: FromRedisValue>(
 
 /// The version and the data directory of the server of a URL.
 pub(super) async fn probe(url: &str) -> Result<(String, String)> {
-    let mut connection = connect(url).await?;
+    let mut connection = connect_to_redis(url).await?;
     // Fails while the server loads its data, unlike INFO and CONFIG.
     let _: String = cmd("PING").query_async(&mut connection).await?;
     let info: String = cmd("INFO")
@@ -78,7 +80,7 @@ pub(super) async fn probe(url: &str) -> Result<(String, String)> {
 /// Claims an empty database that no other test uses, and returns its number.
 pub(super) async fn claim(server: &str) -> Result<u32> {
     static LAST: AtomicU32 = AtomicU32::new(0);
-    let mut connection = connect(server).await?;
+    let mut connection = connect_to_redis(server).await?;
     let databases: u32 = setting(&mut connection, "databases").await?;
     for _ in 0..databases {
         let number = (LAST.fetch_add(1, Ordering::SeqCst) + 1) % databases;
@@ -89,7 +91,7 @@ pub(super) async fn claim(server: &str) -> Result<u32> {
         if claimed.is_none() {
             continue;
         }
-        let mut database = connect(&with_path(server, &number.to_string())).await?;
+        let mut database = connect_to_redis(&with_path(server, &number.to_string())).await?;
         let keys: u64 = cmd("DBSIZE").query_async(&mut database).await?;
         if keys == 0 {
             return Ok(number);
@@ -101,9 +103,9 @@ pub(super) async fn claim(server: &str) -> Result<u32> {
 
 /// Empties a claimed database, and releases it.
 pub(super) async fn empty(server: &str, number: u32) -> Result<()> {
-    let mut database = connect(&with_path(server, &number.to_string())).await?;
+    let mut database = connect_to_redis(&with_path(server, &number.to_string())).await?;
     cmd("FLUSHDB").exec_async(&mut database).await?;
-    Ok(release(number, &mut connect(server).await?).await?)
+    Ok(release(number, &mut connect_to_redis(server).await?).await?)
 }
 
 /// The key that claims a database. It lies in the database that the server's URL names.

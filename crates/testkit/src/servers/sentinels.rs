@@ -1,11 +1,12 @@
 //! Three Redis Sentinels that watch one master.
 
 use anyhow::{Result, ensure};
-use redis::{Client, FromRedisValue, RedisResult};
+use redis::{FromRedisValue, RedisResult};
 use tokio::time::{Instant, sleep};
 
 use super::private_server::{POLL_INTERVAL, READY_WITHIN};
 use super::program::server_command;
+use super::redis::connect_to_redis;
 use super::supervisor::{Supervisor, create_directory, write_file};
 use crate::ports::free_port;
 
@@ -61,8 +62,8 @@ impl RedisSentinels {
 
     /// Sends a command about the master to one of the sentinels.
     async fn ask<T: FromRedisValue>(&self, sentinel: usize, command: &str) -> RedisResult<T> {
-        let client = Client::open(format!("redis://127.0.0.1:{}", self.ports[sentinel]))?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        let url = format!("redis://127.0.0.1:{}", self.ports[sentinel]);
+        let mut connection = connect_to_redis(&url).await?;
         let mut words = redis::cmd("SENTINEL");
         words
             .arg(command)

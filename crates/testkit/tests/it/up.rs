@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use stocklock_testkit::eventually;
+use stocklock_testkit::servers::connect_to_redis;
 use tokio::net::TcpStream;
 
 use super::SOON;
@@ -65,8 +66,8 @@ async fn every_server_runs_until_standard_input_closes() {
         assert!(server["version"].as_str().unwrap().contains('.'));
     }
     // The deployed Redis refuses to evict keys.
-    let client = redis::Client::open(output["redis"]["url"].as_str().unwrap()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let url = output["redis"]["url"].as_str().unwrap();
+    let mut connection = connect_to_redis(url).await.unwrap();
     let mut policy = redis::cmd("CONFIG");
     policy.arg("GET").arg("maxmemory-policy");
     let policy: (String, String) = policy.query_async(&mut connection).await.unwrap();

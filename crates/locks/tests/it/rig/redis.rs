@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::proxy::{Mode, Proxy};
-use stocklock_testkit::servers::PrivateServer;
+use stocklock_testkit::servers::{PrivateServer, connect_to_redis};
 
 use super::{Faults, Rig};
 
@@ -28,8 +28,8 @@ impl RedisRig {
 
     /// Opens a connection that does not use the proxy.
     pub(crate) async fn direct(&self) -> MultiplexedConnection {
-        let client = redis::Client::open(format!("redis://{}/", self.server.address())).unwrap();
-        client.get_multiplexed_async_connection().await.unwrap()
+        let url = format!("redis://{}/", self.server.address());
+        connect_to_redis(&url).await.unwrap()
     }
 
     pub(crate) fn url(&self) -> String {
