@@ -47,6 +47,7 @@ mod lost_keys;
 mod memory;
 mod mixed_releases;
 mod old_layout;
+mod pair;
 mod readiness;
 mod reads;
 mod refused_entries;

@@ -4,19 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
 use futures_util::StreamExt;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
-use stocklock_testkit::eventually;
 use stocklock_testkit::run::variable;
-use stocklock_testkit::servers::RedisSentinels;
 use tokio::time::timeout;
-use uuid::Uuid;
 
-use super::{applied_audit, assert_sold, command, create, line, order, try_command};
+use super::pair::{Pair, follow};
+use super::{applied_audit, assert_sold, command, create, order};
 use crate::faults::buyers::{Buyers, Keys, PLENTY};
 use crate::faults::{KEY, Ledger, SOON, send, until};
 use crate::support::app::TestApp;
@@ -31,92 +27,6 @@ const BUYERS: usize = 6;
 /// Sales of each strategy between two failovers.
 const SALES: usize = 30;
 
-/// A master, a replica, and the sentinels that watch them.
-struct Pair {
-    servers: [PrivateServer; 2],
-    sentinels: RedisSentinels,
-}
-
-impl Pair {
-    async fn start() -> Self {
-        let log = ["--appendonly", "yes", "--repl-diskless-sync-delay", "0"];
-        let servers = [
-            PrivateServer::redis(&log).await,
-            PrivateServer::redis(&log).await,
-        ];
-        follow(&servers[1], &servers[0]).await;
-        let sentinels = RedisSentinels::watching(servers[0].port()).await;
-        Self { servers, sentinels }
-    }
-
-    /// Replaces the master, by a command or because it is killed. Returns when the other server is the
-    /// master, and the former one its replica. Returns operations that the new master had received, and
-    /// that both servers have.
-    async fn fail_over(&self, kill: bool) -> BTreeSet<String> {
-        let port = self.sentinels.master().await.expect("the sentinel answers");
-        let is_first = self.servers[0].port() == port;
-        let [first, second] = &self.servers;
-        let (old, new) = if is_first {
-            (first, second)
-        } else {
-            (second, first)
-        };
-        if kill {
-            old.kill9();
-        } else {
-            let fails_over = async || self.sentinels.fail_over().await.is_ok();
-            eventually("the sentinel begins", SOON, fails_over).await;
-        }
-        eventually("the replica is the master", SOON, async || {
-            let named = self.sentinels.master().await.ok();
-            named == Some(new.port()) && replication(new).await.contains("role:master")
-        })
-        .await;
-        let received = operations(new).await;
-        if kill {
-            old.restart().await;
-        }
-        follow(old, new).await;
-        // Otherwise the next failover may lose some of them.
-        eventually("the replica has the operations", SOON, async || {
-            operations(old).await.is_superset(&received)
-        })
-        .await;
-        received
-    }
-}
-
-/// The operations in the dedup entries of a server.
-async fn operations(server: &PrivateServer) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let buckets: Vec<String> = command(server.url(), &["KEYS", "dedup:*"]).await;
-    for bucket in buckets {
-        let entries: Vec<String> = command(server.url(), &["HVALS", &bucket]).await;
-        found.extend(entries.iter().map(|entry| {
-            let operation = entry.split('\t').nth(6).expect("a movement");
-            let operation = BASE64.decode(operation).expect("an operation id");
-            let id = Uuid::from_slice(&operation).expect("an operation id");
-            id.to_string()
-        }));
-    }
-    found
-}
-
-async fn replication(server: &PrivateServer) -> String {
-    let info = try_command(server.url(), &["INFO", "replication"]).await;
-    info.unwrap_or_default()
-}
-
-/// Returns when `replica` has the data of `master`.
-async fn follow(replica: &PrivateServer, master: &PrivateServer) {
-    let port = master.port();
-    line(replica.url(), &format!("REPLICAOF 127.0.0.1 {port}")).await;
-    eventually("the replica is connected", SOON, async || {
-        replication(master).await.contains("state=online")
-    })
-    .await;
-}
-
 /// Goal: the service follows the master without a restart. A sale is lost only if neither the replica nor
 /// SQL had it, and none is lost with `WAIT`. After a repair, the level agrees with SQL.
 #[rstest]
@@ -126,7 +36,7 @@ async fn service_follows_the_master_through_failovers(#[values("0", "1")] wait: 
         failovers.parse().expect("a number")
     });
     let pair = Pair::start().await;
-    let url = pair.sentinels.url();
+    let url = pair.url();
     let flags = [
         "--redis-url",
         &url,
@@ -194,7 +104,7 @@ async fn service_follows_the_master_through_failovers(#[values("0", "1")] wait: 
 async fn sales_that_sql_has_survive_a_stale_replica() {
     let pair = Pair::start().await;
     let [master, replica] = &pair.servers;
-    let url = pair.sentinels.url();
+    let url = pair.url();
     let app = TestApp::with_flags(Backend::Postgres, 1, &["--redis-url", &url]).await;
     create(&app, "a", 10).await;
     let sell = || send(order(&app, "redis-lua", "a"));

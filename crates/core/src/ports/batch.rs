@@ -8,7 +8,7 @@
 //!
 //! No deduction fails because of another one. If an index of the ledger refuses the batch although
 //! the ledger was asked, another request has just recorded a key: the ledger is asked again, and then
-//! each deduction is made alone.
+//! each deduction is made alone. A large batch is divided first.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -30,6 +30,10 @@ const WAITS: u32 = 2;
 
 /// How often the ledger may refuse a batch before each deduction is made alone.
 const DUPLICATES: u32 = 2;
+
+/// How many deductions at most are made alone one after the other. The callers of all of them wait, and
+/// each takes a commit.
+const ALONE: usize = 256;
 
 /// A deduction whose caller is answered sooner is not attempted: the batch would expire with it.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
@@ -116,6 +120,12 @@ pub async fn deduct_batch<S: BatchStore>(
         }
     }
     let mut answers = Vec::with_capacity(batch.len());
+    if batch.len() > ALONE {
+        for part in batch.chunks(ALONE) {
+            answers.extend(Box::pin(deduct_batch(store, part, read_first)).await);
+        }
+        return answers;
+    }
     let mut waits = 0;
     for deduction in batch {
         let answer = store.alone(deduction).await;
@@ -332,3 +342,6 @@ impl<'a> Identities<'a> {
 fn key(idempotency: &Idempotency) -> (&str, &str) {
     (idempotency.caller.as_str(), idempotency.key.as_str())
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,21 +103,18 @@ impl UnknownOutcomes {
         self.lock().contains_key(&operation)
     }
 
-    /// Remembers what an attempt has told about the operation.
+    /// Remembers the operation if the outcome of this attempt is unknown. A later attempt that ends with a
+    /// conflict changes nothing: it may not have looked in SQL.
     pub(super) fn observe<T>(
         &self,
         operation: Uuid,
         deadline: Instant,
         attempt: &Result<T, StoreError>,
     ) {
-        match attempt {
-            Ok(_) => _ = self.lock().remove(&operation),
-            Err(StoreError::OutcomeUnknown(..)) => {
-                let (mut operations, now) = (self.lock(), Instant::now());
-                operations.retain(|_, answered| *answered > now);
-                operations.insert(operation, deadline);
-            }
-            Err(_) => {}
+        if matches!(attempt, Err(StoreError::OutcomeUnknown(..))) {
+            let (mut operations, now) = (self.lock(), Instant::now());
+            operations.retain(|_, answered| *answered > now);
+            operations.insert(operation, deadline);
         }
     }
 
@@ -221,6 +218,18 @@ impl RedisStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A conflict may come from a server that has lost the dedup entry.
+    #[tokio::test]
+    async fn outcome_stays_unknown_after_a_conflict() {
+        let (unknown, operation) = (UnknownOutcomes::default(), Uuid::now_v7());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        assert!(!unknown.have(operation));
+        let lost = Err::<(), _>(StoreError::outcome_unknown("cut"));
+        unknown.observe(operation, deadline, &lost);
+        unknown.observe(operation, deadline, &Ok(()));
+        assert!(unknown.have(operation));
+    }
 
     /// Goal: no entry expires early, and the hash that is written has no entries that expire later.
     #[test]

@@ -1,0 +1,129 @@
+//! Two Redis servers whose master is replaced by sentinels.
+
+use std::collections::BTreeSet;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
+use stocklock_testkit::eventually;
+use stocklock_testkit::servers::RedisSentinels;
+use uuid::Uuid;
+
+use super::{command, line, try_command};
+use crate::faults::SOON;
+use crate::support::services::PrivateServer;
+
+/// A master, a replica, and the sentinels that watch them.
+pub(super) struct Pair {
+    pub(super) servers: [PrivateServer; 2],
+    sentinels: RedisSentinels,
+}
+
+impl Pair {
+    pub(super) async fn start() -> Self {
+        let log = ["--appendonly", "yes", "--repl-diskless-sync-delay", "0"];
+        let servers = [
+            PrivateServer::redis(&log).await,
+            PrivateServer::redis(&log).await,
+        ];
+        follow(&servers[1], &servers[0]).await;
+        let sentinels = RedisSentinels::watching(servers[0].port()).await;
+        Self { servers, sentinels }
+    }
+
+    /// The URL of the master, for clients that ask the sentinels.
+    pub(super) fn url(&self) -> String {
+        self.sentinels.url()
+    }
+
+    /// The server that the sentinels call the master, and the other one.
+    async fn roles(&self) -> Option<[&PrivateServer; 2]> {
+        let master = self.sentinels.master().await.ok()?;
+        let [first, second] = &self.servers;
+        Some(if first.port() == master {
+            [first, second]
+        } else {
+            [second, first]
+        })
+    }
+
+    /// Returns the master as soon as the other server is its replica. After a pause of the master, the
+    /// sentinels make it a replica within ten seconds.
+    pub(super) async fn settled(&self) -> &PrivateServer {
+        let mut settled = None;
+        eventually("there is a master with a replica", SOON * 2, async || {
+            let Some([master, replica]) = self.roles().await else {
+                return false;
+            };
+            settled = Some(master);
+            replication(master).await.contains("state=online")
+                && replication(replica).await.contains("master_link_status:up")
+        })
+        .await;
+        settled.expect("it is settled")
+    }
+
+    /// Replaces the master, by a command or because it is killed. Returns when the other server is the
+    /// master, and the former one its replica. Returns operations that the new master had received, and
+    /// that both servers have.
+    pub(super) async fn fail_over(&self, kill: bool) -> BTreeSet<String> {
+        let [old, new] = self.roles().await.expect("the sentinel answers");
+        if kill {
+            old.kill9();
+        } else {
+            let fails_over = async || self.sentinels.fail_over().await.is_ok();
+            eventually("the sentinel begins", SOON, fails_over).await;
+        }
+        eventually("the replica is the master", SOON, async || {
+            let master = self.roles().await.map(|[master, _]| master.port());
+            master == Some(new.port()) && replication(new).await.contains("role:master")
+        })
+        .await;
+        let received = operations(new).await;
+        if kill {
+            old.restart().await;
+        }
+        follow(old, new).await;
+        // Otherwise the next failover may lose some of them. Those without a key expire soon.
+        eventually("the replica has the operations", SOON, async || {
+            let (there, copied) = (operations(new).await, operations(old).await);
+            let is_copied = |operation| copied.contains(operation) || !there.contains(operation);
+            received.iter().all(is_copied)
+        })
+        .await;
+        received
+    }
+}
+
+/// The operations in the dedup entries of a server.
+async fn operations(server: &PrivateServer) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let buckets: Vec<String> = command(server.url(), &["KEYS", "dedup:*"]).await;
+    for bucket in buckets {
+        let entries: Vec<String> = command(server.url(), &["HVALS", &bucket]).await;
+        found.extend(entries.iter().map(|entry| operation(entry, 6)));
+    }
+    found
+}
+
+/// The operation in this field of a dedup entry or of a movement in the journal.
+pub(super) fn operation(text: &str, field: usize) -> String {
+    let operation = text.split('\t').nth(field).expect("a movement");
+    let operation = BASE64.decode(operation).expect("an operation id");
+    let id = Uuid::from_slice(&operation).expect("an operation id");
+    id.to_string()
+}
+
+async fn replication(server: &PrivateServer) -> String {
+    let info = try_command(server.url(), &["INFO", "replication"]).await;
+    info.unwrap_or_default()
+}
+
+/// Returns when `replica` has the data of `master`.
+pub(super) async fn follow(replica: &PrivateServer, master: &PrivateServer) {
+    let port = master.port();
+    line(replica.url(), &format!("REPLICAOF 127.0.0.1 {port}")).await;
+    eventually("the replica is connected", SOON, async || {
+        replication(master).await.contains("state=online")
+    })
+    .await;
+}
