@@ -23,7 +23,7 @@ use crate::release::{Done, ReleaseJob};
 use crate::retry::Backoff;
 
 /// Maximum length of a lock name in bytes. Escaping it for a ZooKeeper path can triple its length.
-const NAME_MAX: usize = 1_024;
+pub(crate) const NAME_MAX: usize = 1_024;
 
 /// A healthy server usually answers within this time.
 const USUAL_ANSWER: Duration = Duration::from_millis(50);

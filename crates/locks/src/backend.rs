@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
+pub use crate::numbers::{Change, Changed, NumberKey, NumberRequest, Numbers};
 use crate::token::Token;
 
 /// A client of a lock server.
@@ -75,6 +76,11 @@ pub trait Backend: Debug + Send + Sync + 'static {
         _period: Duration,
     ) -> Result<Option<Duration>, BackendError> {
         Err(BackendError::permanent("this back end has no periods"))
+    }
+
+    /// The shared numbers of the server, if it has them. A server that has them also has permits.
+    fn numbers(&self) -> Option<&dyn Numbers> {
+        None
     }
 
     /// Asks the server whether this nonce holds the lock.

@@ -46,11 +46,17 @@ pub enum LockError {
         /// How many there are.
         of: u32,
     },
-    /// The back end has no read-write locks and no permits.
-    #[error("locks on {server} are exclusive; it has no read-write locks and no permits")]
+    /// The back end has exclusive locks only.
+    #[error("{server} has exclusive locks only: no read-write locks, permits, numbers or latches")]
     Unsupported {
         /// The kind of server.
         server: &'static str,
+    },
+    /// A latch did not open, or the participants of a barrier did not come or leave, within the limit.
+    #[error("not all participants arrived or left within {limit:?}")]
+    Incomplete {
+        /// How long the call waited at most.
+        limit: Duration,
     },
     /// The manager was shut down.
     #[error("the lock manager was shut down")]

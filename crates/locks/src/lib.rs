@@ -49,13 +49,14 @@
 //! - [`MultiLock`]: several locks, all or none.
 //! - [`LockBuilder::campaign`] and [`lead`](LockBuilder::lead): leader election.
 //! - [`LockBuilder::once_per`]: a job that starts at most once per period over all processes.
+//! - [`coordination`]: shared numbers, latches and barriers.
 //! - Guarded writes, which refuse an outdated holder: `sql::fence`, `redis::FENCED_COMMAND`,
 //!   `zookeeper::ZooKeeperBackend::write_if_held`.
 //!
 //! # Limitations
 //!
-//! - Read-write locks and permits exist on Redis, on ZooKeeper and within one process, but not in a SQL
-//!   database. There are no barriers.
+//! - Read-write locks, permits, numbers, latches and barriers exist on Redis, on ZooKeeper and within one
+//!   process, but not in a SQL database.
 //! - There is no quorum over several Redis servers, and no support for Redis Cluster.
 //! - An acquisition does not wait until the lock is durable or replicated.
 //! - There is no lock delay: the next client may acquire a lost lock at once.
@@ -70,6 +71,7 @@ mod acquire;
 pub mod backend;
 mod builder;
 pub mod clock;
+pub mod coordination;
 mod election;
 mod error;
 mod guard;
@@ -84,6 +86,7 @@ pub mod memory;
 pub mod metrics;
 mod multi;
 mod nonce;
+mod numbers;
 mod periodic;
 mod queue;
 #[cfg(feature = "redis")]

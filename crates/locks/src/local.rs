@@ -11,15 +11,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{
-    Attempt, Backend, Claim, Contender, Grant, Nudge, Properties, Release, ReleaseRequest, Renewal,
-    Renewed, Request,
+    Attempt, Backend, Changed, Claim, Contender, Grant, Nudge, NumberKey, NumberRequest, Numbers,
+    Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
 };
 use crate::clock::{Clock, default_clock};
 use crate::error::BackendError;
 use crate::nonce::Nonce;
+use crate::numbers::NumberTable;
 use crate::periodic::Periods;
 use crate::shares::{Shares, Wanted};
 use crate::table::Table;
+use crate::token::Token;
 use crate::topics::Listener;
 
 /// How long a waiter for permits stays in their queue without another request.
@@ -34,6 +36,7 @@ struct Local {
     table: Table,
     shares: Shares,
     periods: Periods,
+    numbers: NumberTable,
     clock: Arc<dyn Clock>,
     source: Arc<str>,
 }
@@ -52,6 +55,7 @@ impl LocalBackend {
             table: Table::default(),
             shares: Shares::default(),
             periods: Periods::default(),
+            numbers: NumberTable::default(),
             clock,
             source: format!("local:{}", Nonce::random()).into(),
         }))
@@ -62,6 +66,12 @@ impl LocalBackend {
     pub fn held(&self) -> usize {
         let now = self.0.clock.now();
         self.0.table.len(now) + self.0.shares.len(now)
+    }
+
+    /// Returns how many numbers, latches and gates of barriers exist.
+    #[must_use]
+    pub fn stored_numbers(&self) -> usize {
+        self.0.numbers.len(self.0.clock.now())
     }
 }
 
@@ -129,6 +139,10 @@ impl Backend for LocalBackend {
         Ok(self.0.periods.begin(now, name, nonce, period))
     }
 
+    fn numbers(&self) -> Option<&dyn Numbers> {
+        Some(self)
+    }
+
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
         let now = self.0.clock.now();
         let holder = self.0.table.holder(now, name);
@@ -143,6 +157,30 @@ impl Backend for LocalBackend {
     fn attach(&self, _: Nudge) {}
 
     async fn detach(&self, _: &Nudge) {}
+}
+
+#[async_trait]
+impl Numbers for LocalBackend {
+    async fn change(&self, request: &NumberRequest) -> Result<Changed, BackendError> {
+        // No answer can be lost here, so none is remembered.
+        let (now, numbers) = (self.0.clock.now(), &self.0.numbers);
+        let changed = numbers.change(now, request, Duration::ZERO)?;
+        numbers.changed.publish(&request.key.topic());
+        Ok(changed)
+    }
+
+    async fn read(&self, key: &NumberKey, other_than: Option<i64>) -> Result<i64, BackendError> {
+        let mut changed = self.0.numbers.changed.listen(&key.topic());
+        let value = || self.0.numbers.value(self.0.clock.now(), key);
+        if other_than == Some(value()) {
+            changed.changed().await;
+        }
+        Ok(value())
+    }
+
+    async fn tokens(&self, name: &str) -> Result<Vec<Token>, BackendError> {
+        Ok(self.0.shares.tokens(self.0.clock.now(), name))
+    }
 }
 
 struct LocalContender {

@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use crate::backend::{
-    Attempt, Backend, Claim, Contender, Grant, Nudge, Properties, Release, ReleaseRequest, Renewal,
-    Renewed, Request,
+    Attempt, Backend, Claim, Contender, Grant, Nudge, Numbers, Properties, Release, ReleaseRequest,
+    Renewal, Renewed, Request,
 };
 use crate::clock::Clock;
 use crate::error::BackendError;
@@ -25,6 +25,7 @@ use crate::shares::{Denied, Wanted};
 use crate::source::SourceId;
 use crate::topics::Listener;
 
+mod numbers;
 mod server;
 
 use server::{Fate, Server};
@@ -231,6 +232,10 @@ impl Backend for MemoryBackend {
             server.periods.begin(now, &name, nonce, period)
         })
         .await
+    }
+
+    fn numbers(&self) -> Option<&dyn Numbers> {
+        Some(self)
     }
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::builder::{LockBuilder, Ran};
 use crate::clock::Moment;
-use crate::error::{BackendError, LockError};
+use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::nonce::Nonce;
-use crate::retry::Backoff;
+use crate::retry::until_answered;
 
 /// The result of [`LockBuilder::once_per`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,27 +102,12 @@ impl LockGuard {
     /// ended. Repeats the request for twice the response limit of the back end.
     async fn begin_period(&self, period: Duration) -> Result<Option<Duration>, LockError> {
         let hold = self.hold();
-        let (backend, clock) = (&hold.inner.backend, &hold.inner.clock);
-        let until = clock.now() + backend.properties().response_limit * 2;
-        let mut backoff = Backoff::default();
-        loop {
-            let begun = tokio::select! {
-                begun = backend.begin_period(hold.name(), hold.release.nonce, period) => begun,
-                () = clock.sleep_until(until) => {
-                    let cause = "no answer within twice the response limit";
-                    Err(BackendError::transient(cause))
-                }
-            };
-            let error = match begun {
-                Ok(rest) => return Ok(rest),
-                Err(error) => error,
-            };
-            let again = clock.now() + backoff.next();
-            if error.is_permanent() || again >= until {
-                return Err(hold.unavailable("begin a period of", error));
-            }
-            clock.sleep_until(again).await;
-        }
+        let (backend, clock) = (&*hold.inner.backend, &*hold.inner.clock);
+        let (name, nonce) = (hold.name(), hold.release.nonce);
+        let begun = until_answered(backend, clock, || backend.begin_period(name, nonce, period));
+        begun
+            .await
+            .map_err(|error| hold.unavailable("begin a period of", error))
     }
 }
 

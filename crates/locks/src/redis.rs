@@ -20,6 +20,7 @@
 //!   after their last use.
 //! - `P{name}:gone:nonce`: a tombstone that stops late requests, kept for one minute.
 //! - `P{name}:period`: the last start of a periodic job, kept until the end of its period.
+//! - `P{name}:number`, `:latch`, `:gate`: numbers. `P{name}:done:nonce`: an answer, kept for one minute.
 //! - `P:source`: the id under which tokens are issued.
 
 use std::sync::Arc;
@@ -29,8 +30,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{
-    Backend, Claim, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
-    Request,
+    Backend, Claim, Contender, Nudge, Numbers, Properties, Release, ReleaseRequest, Renewal,
+    Renewed, Request,
 };
 use crate::error::{BackendError, LostReason};
 use crate::managers::Managers;
@@ -42,6 +43,7 @@ mod connection;
 mod contender;
 mod eviction;
 mod fence;
+mod numbers;
 mod periods;
 mod permits;
 mod scripts;
@@ -351,6 +353,10 @@ impl Backend for RedisBackend {
         period: Duration,
     ) -> Result<Option<Duration>, BackendError> {
         self.0.begin_period(name, nonce, period).await
+    }
+
+    fn numbers(&self) -> Option<&dyn Numbers> {
+        Some(self)
     }
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {

@@ -1,6 +1,10 @@
-//! Pauses between attempts.
+//! Repeated requests, and the pauses between them.
 
 use std::time::Duration;
+
+use crate::backend::Backend;
+use crate::clock::Clock;
+use crate::error::BackendError;
 
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(250);
@@ -23,6 +27,39 @@ impl Backoff {
 
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
+    }
+}
+
+/// Repeats a request until it is answered, for twice the response limit of the back end. Returns the last
+/// error after that, and a permanent one at once.
+pub(crate) async fn until_answered<T, F>(
+    backend: &dyn Backend,
+    clock: &dyn Clock,
+    mut request: impl FnMut() -> F + Send,
+) -> Result<T, BackendError>
+where
+    T: Send,
+    F: Future<Output = Result<T, BackendError>> + Send,
+{
+    let until = clock.now() + backend.properties().response_limit * 2;
+    let mut backoff = Backoff::default();
+    loop {
+        let answer = tokio::select! {
+            answer = request() => answer,
+            () = clock.sleep_until(until) => {
+                let cause = "no answer within twice the response limit";
+                Err(BackendError::transient(cause))
+            }
+        };
+        let error = match answer {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        let again = clock.now() + backoff.next();
+        if error.is_permanent() || again >= until {
+            return Err(error);
+        }
+        clock.sleep_until(again).await;
     }
 }
 

@@ -169,6 +169,15 @@ impl Shares {
         holders.any(|holder| holder.nonce == nonce && holder.expires_at > now)
     }
 
+    /// The tokens of the holders.
+    pub(crate) fn tokens(&self, now: Moment, name: &str) -> Vec<Token> {
+        let rows = self.rows();
+        let holders = rows.locks.get(name).into_iter();
+        let live = holders.flat_map(|lock| &lock.holders);
+        let live = live.filter(|holder| holder.expires_at > now);
+        live.map(|holder| holder.token).collect()
+    }
+
     /// Removes the holders of a lock, without waking its waiters.
     pub(crate) fn expire(&self, name: &str) {
         if let Some(lock) = self.rows().locks.get_mut(name) {

@@ -9,8 +9,7 @@
 //! lose data.
 //!
 //! The order of arrival is between processes: each process has one holder or waiter per lock, and one
-//! waiter behind it. Locks and
-//! tokens survive the failure of a server as long as the ensemble keeps its quorum.
+//! waiter behind it. Locks and tokens survive the failure of a server if the ensemble keeps its quorum.
 //!
 //! All locks of a back end belong to one session. While the connection is lost, they are suspect.
 //! They are lost when the server reports the end of the session, or when the ensemble has confirmed
@@ -29,7 +28,7 @@
 //! Nodes: `<root>/<name>/_c_<nonce>-lock-<sequence>`,
 //! `<root>/<name>%permits/_c_<nonce>-<take>-<of>-lock-<sequence>`, and `<root>/.source`. The directories of the
 //! names are container nodes, which the server removes when they are empty. A periodic job has a node
-//! `<root>/.periods/<name>`, which stays.
+//! `<root>/.periods/<name>`, which stays. So has a number, in `<root>/.numbers`, until it is removed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,8 +38,8 @@ use futures_util::future::join_all;
 use zookeeper_client::{Error, MultiWriteError};
 
 use crate::backend::{
-    Backend, Claim, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
-    Request,
+    Backend, Claim, Contender, Nudge, Numbers, Properties, Release, ReleaseRequest, Renewal,
+    Renewed, Request,
 };
 use crate::error::{BackendError, LostReason};
 use crate::link::Link;
@@ -50,6 +49,7 @@ mod cluster;
 mod contender;
 mod fence;
 mod names;
+mod numbers;
 mod periods;
 mod places;
 mod session;
@@ -346,6 +346,10 @@ impl Backend for ZooKeeperBackend {
         let root = &self.0.sessions.root;
         let begun = session.begin_period(root, name, nonce, period);
         begun.await.map_err(backend_error)
+    }
+
+    fn numbers(&self) -> Option<&dyn Numbers> {
+        Some(self)
     }
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {

@@ -8,6 +8,7 @@ use tokio::sync::{Notify, watch};
 use crate::clock::Clock;
 use crate::managers::Managers;
 use crate::nonce::Nonce;
+use crate::numbers::NumberTable;
 use crate::periodic::Periods;
 use crate::shares::Shares;
 use crate::table::Table;
@@ -30,6 +31,10 @@ pub enum Question {
     Reduce,
     /// The start of a period.
     Period,
+    /// The change of a number.
+    Change,
+    /// A look at a number, or at the holders of permits.
+    Read,
     /// The check whether a client holds a lock.
     Verify,
     /// The check whether the server answers.
@@ -50,6 +55,7 @@ pub(super) struct Server {
     pub(super) table: Table,
     pub(super) shares: Shares,
     pub(super) periods: Periods,
+    pub(super) numbers: NumberTable,
     pub(super) clock: Arc<dyn Clock>,
     /// Locked while a request is executed: requests are executed one at a time.
     executing: Mutex<()>,
@@ -78,6 +84,7 @@ impl MemoryServer {
             table: Table::default(),
             shares: Shares::default(),
             periods: Periods::default(),
+            numbers: NumberTable::default(),
             clock: Arc::new(clock),
             executing: Mutex::default(),
             managers: Managers::default(),
@@ -123,7 +130,7 @@ impl MemoryServer {
         self.0.faults().remaining.insert(fault, times);
     }
 
-    /// Loses the next `times` wake-ups of waiters for locks, and as many for permits.
+    /// Loses the next `times` wake-ups of waiters for locks and numbers, and as many for permits.
     pub fn lose_wake_ups(&self, times: u32) {
         self.0.faults().wake_ups_lost = times;
         self.0.shares.lose_wake_ups(times);
@@ -136,13 +143,14 @@ impl MemoryServer {
     }
 
     /// Forgets all data, like a restart without persistence: the locks, the source of their tokens,
-    /// which acquisitions were released, and the periods. Tokens still grow, because they come from
+    /// which acquisitions were released, the periods and the numbers. Tokens still grow, because they come from
     /// the clock.
     pub fn forget_all(&self) {
         self.0.execute(|server| {
             server.table.clear();
             server.shares.clear();
             server.periods.clear();
+            server.numbers.clear();
             server.tombstones().clear();
             *server.stored_source() = None;
         });
@@ -158,6 +166,12 @@ impl MemoryServer {
     pub fn held(&self) -> usize {
         let now = self.0.clock.now();
         self.0.table.len(now) + self.0.shares.len(now)
+    }
+
+    /// Returns how many numbers, latches and gates of barriers exist.
+    #[must_use]
+    pub fn stored_numbers(&self) -> usize {
+        self.0.numbers.len(self.0.clock.now())
     }
 
     /// Returns the token of the current holder of a lock.

@@ -219,7 +219,7 @@ impl Redis {
         format!("{}:{nonce}", self.lock_key(name))
     }
 
-    fn permit_keys(&self, name: &str) -> [String; 3] {
+    pub(super) fn permit_keys(&self, name: &str) -> [String; 3] {
         let lock = self.lock_key(name);
         ["holders", "waiters", "claims"].map(|key| format!("{lock}:{key}"))
     }

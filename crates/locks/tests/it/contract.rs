@@ -4,6 +4,7 @@
 //! are short.
 
 mod cancel;
+mod coordination;
 mod core;
 mod faults;
 mod jobs;
@@ -140,6 +141,32 @@ macro_rules! permit_contract {
     };
 }
 
+/// Generates the cases of numbers, latches and barriers.
+macro_rules! coordination_contract {
+    ($rig:ident, $start:path, $test:meta $(, $more:ident)*) => {
+        contract!(
+            $rig, $start, $test,
+            coordination: [
+                changes_of_many_processes_count_once_each,
+                exchange_succeeds_for_one_process,
+                change_of_number_wakes_waiter,
+                number_is_zero_before_first_change_and_after_removal,
+                impossible_numbers_are_refused,
+                latch_opens_for_all_at_last_arrival,
+                incomplete_participants_are_reported_at_limit,
+                barrier_lets_parties_in_and_out_together,
+                party_that_died_before_does_not_open_barrier,
+                party_that_died_inside_holds_up_none,
+                gate_of_abandoned_round_lets_no_party_in,
+                new_party_waits_behind_full_barrier,
+                enter_dropped_at_any_time_leaves_nothing,
+                shutdown_ends_waits_for_participants,
+                $($more,)*
+            ],
+        );
+    };
+}
+
 use crate::rig::local::LocalRig;
 use crate::rig::memory::MemoryRig;
 use crate::rig::redis::RedisRig;
@@ -194,4 +221,33 @@ permit_contract!(
     ZooKeeperRig::start,
     tokio::test,
     claim_with_lost_answer_has_one_holder
+);
+coordination_contract!(
+    local_coordination,
+    LocalRig::start,
+    tokio::test(start_paused = true)
+);
+coordination_contract!(
+    memory_coordination,
+    MemoryRig::start,
+    tokio::test(start_paused = true),
+    repeated_change_counts_once,
+    change_with_lost_answer_counts_once,
+    silent_server_is_reported_to_participants
+);
+coordination_contract!(
+    redis_coordination,
+    RedisRig::start,
+    tokio::test,
+    repeated_change_counts_once,
+    change_with_lost_answer_counts_once,
+    silent_server_is_reported_to_participants
+);
+coordination_contract!(
+    zookeeper_coordination,
+    ZooKeeperRig::start,
+    tokio::test,
+    repeated_change_counts_once,
+    change_with_lost_answer_counts_once,
+    silent_server_is_reported_to_participants
 );

@@ -2,6 +2,7 @@
 
 mod clock;
 mod contract;
+mod coordination;
 mod fencing;
 mod leftovers;
 mod losses;

@@ -18,7 +18,7 @@ const LEASE: Duration = Duration::from_secs(2);
 const SLACK: Duration = Duration::from_secs(2);
 
 impl ZooKeeperRig {
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("zookeeper://{}{}", self.proxy.address(), self.root)
     }
 }

@@ -69,6 +69,13 @@ pub(crate) trait Faults: Rig {
     async fn bring_up(&self);
 }
 
+/// The faults of a rig whose server has numbers.
+#[async_trait]
+pub(crate) trait NumberFaults: Faults {
+    /// Loses the answer to the next change that makes a number this one, after its execution.
+    async fn lose_change_answer(&self, number: i64);
+}
+
 /// Shortcuts for all rigs.
 pub(crate) trait RigExt: Rig + Sized {
     /// Creates a manager with the clock and lease of the rig.

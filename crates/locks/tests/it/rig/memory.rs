@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use stocklock_locks::clock::TokioClock;
 use stocklock_locks::memory::{MemoryBackend, MemoryServer, Question};
 
-use super::{Faults, Rig};
+use super::{Faults, NumberFaults, Rig};
 
 pub(crate) struct MemoryRig {
     pub(crate) server: MemoryServer,
@@ -79,5 +79,12 @@ impl Faults for MemoryRig {
 
     async fn bring_up(&self) {
         self.server.resume();
+    }
+}
+
+#[async_trait]
+impl NumberFaults for MemoryRig {
+    async fn lose_change_answer(&self, _: i64) {
+        self.server.lose_answers(Question::Change, 1);
     }
 }

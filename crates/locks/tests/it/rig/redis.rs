@@ -9,7 +9,7 @@ use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::proxy::{Mode, Proxy};
 use stocklock_testkit::servers::{PrivateServer, connect_to_redis};
 
-use super::{Faults, Rig};
+use super::{Faults, NumberFaults, Rig};
 
 pub(crate) struct RedisRig {
     pub(crate) server: PrivateServer,
@@ -126,5 +126,12 @@ impl Faults for RedisRig {
 
     async fn bring_up(&self) {
         self.server.restart().await;
+    }
+}
+
+#[async_trait]
+impl NumberFaults for RedisRig {
+    async fn lose_change_answer(&self, _: i64) {
+        self.proxy.cut_after(b"EVALSHA", 1);
     }
 }

@@ -10,7 +10,7 @@ use stocklock_testkit::proxy::{Mode, Proxy};
 use stocklock_testkit::servers::{PrivateServer, TestZooKeeper, ask, fresh_zookeeper};
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
-use super::{Faults, Rig};
+use super::{Faults, NumberFaults, Rig};
 
 pub(crate) struct ZooKeeperRig {
     /// A private server that this rig may kill.
@@ -181,5 +181,13 @@ impl Faults for ZooKeeperRig {
 
     async fn bring_up(&self) {
         self.own().restart().await;
+    }
+}
+
+#[async_trait]
+impl NumberFaults for ZooKeeperRig {
+    async fn lose_change_answer(&self, number: i64) {
+        // Only the request that writes the node contains the number.
+        self.proxy.cut_after(format!("{number}\n").as_bytes(), 1);
     }
 }

@@ -1,0 +1,246 @@
+//! Numbers, latches and barriers: what they leave behind, wake-ups, and processes that are killed.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use stocklock_locks::backend::{Change, NumberKey, NumberRequest, Numbers as _};
+use stocklock_locks::memory::Question;
+use stocklock_locks::redis::RedisBackend;
+use stocklock_locks::{LockError, LockManager};
+use stocklock_testkit::assert_matches;
+
+use crate::rig::memory::MemoryRig;
+use crate::rig::redis::RedisRig;
+use crate::rig::sql::SqlRig;
+use crate::rig::zookeeper::ZooKeeperRig;
+use crate::rig::{NumberFaults as _, Rig, RigExt as _, eventually};
+use crate::support::holder::Holder;
+
+/// Long enough for a busy machine.
+const LONG: Duration = Duration::from_mins(1);
+
+/// Two processes use a barrier once.
+async fn meet(one: &LockManager, other: &LockManager, name: &str) {
+    let (first, second) = (one.barrier(name, 2), other.barrier(name, 2));
+    let (first, second) = tokio::join!(first.enter(LONG), second.enter(LONG));
+    let (first, second) = tokio::join!(first.unwrap().leave(LONG), second.unwrap().leave(LONG));
+    first.and(second).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn latches_expire_and_barriers_leave_nothing_on_model() {
+    let rig = MemoryRig::start().await;
+    let (one, other) = (rig.manager(), rig.manager());
+    for number in 0..200 {
+        let name = format!("n{number}");
+        meet(&one, &other, &name).await;
+        one.latch(&name, 2).arrive().await.unwrap();
+    }
+    assert_eq!(rig.server.stored_numbers(), 200);
+    let kept = one.latch("kept", 1);
+    kept.arrive().await.unwrap();
+    // Each arrival starts the hour again.
+    tokio::time::sleep(Duration::from_mins(50)).await;
+    kept.arrive().await.unwrap();
+    tokio::time::sleep(Duration::from_mins(50)).await;
+    assert_eq!(rig.server.stored_numbers(), 1);
+    kept.wait(Duration::ZERO).await.unwrap();
+    tokio::time::sleep(Duration::from_mins(11)).await;
+    assert_eq!(rig.server.stored_numbers(), 0);
+}
+
+/// A request that arrives after its repetition changes nothing.
+#[tokio::test(start_paused = true)]
+async fn late_change_counts_once_on_model() {
+    let rig = MemoryRig::start().await;
+    let number = rig.manager().number("hits");
+    rig.server.delay_requests(Question::Change, 1);
+    let begin = rig.now();
+    assert_eq!(number.add(1).await.unwrap(), 1);
+    assert!(
+        rig.now().since(begin) >= Duration::from_secs(1),
+        "it was not delayed"
+    );
+    number.add(1).await.unwrap();
+    rig.server.deliver();
+    tokio::time::sleep(rig.moment()).await;
+    assert_eq!(number.get().await.unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_is_woken_at_once_and_lost_wake_up_costs_fallback() {
+    let rig = MemoryRig::start().await;
+    let (one, other) = (rig.manager(), rig.manager());
+    for (lost, most) in [(0, Duration::from_millis(50)), (1, Duration::from_secs(2))] {
+        let latch = other.latch(&format!("parts{lost}"), 1);
+        let waiter = tokio::spawn({
+            let latch = latch.clone();
+            async move { latch.wait(LONG).await }
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        rig.server.lose_wake_ups(lost);
+        let begin = rig.now();
+        let latch = one.latch(&format!("parts{lost}"), 1);
+        latch.arrive().await.unwrap();
+        waiter.await.unwrap().unwrap();
+        let passed = rig.now().since(begin);
+        assert!(passed < most, "{passed:?}");
+    }
+}
+
+/// The fallback is an hour, so only the messages can wake the waiters.
+#[tokio::test]
+async fn waiters_on_redis_are_woken_by_messages() {
+    let rig = RedisRig::start().await;
+    let backend = || {
+        let builder = RedisBackend::builder(&rig.url()).fallback(Duration::from_hours(1));
+        builder.build().unwrap()
+    };
+    let (one, other) = (LockManager::new(backend()), LockManager::new(backend()));
+    let latch = other.latch("parts", 1);
+    let waiter = tokio::spawn(async move { latch.wait(LONG).await });
+    let subscribed = async || rig.channels().await == ["lock{parts}:latch"];
+    eventually("the waiter has subscribed", LONG, subscribed).await;
+    one.latch("parts", 1).arrive().await.unwrap();
+    waiter.await.unwrap().unwrap();
+    for number in 0..5 {
+        meet(&one, &other, &format!("round{}", number / 3)).await;
+    }
+}
+
+/// Everything on Redis expires, except a number without a lifetime.
+#[tokio::test]
+async fn all_keys_expire_on_redis() {
+    let rig = RedisRig::start().await;
+    let (one, other) = (rig.manager(), rig.manager());
+    meet(&one, &other, "round").await;
+    one.latch("parts", 2).arrive().await.unwrap();
+    one.number("kept").add(1).await.unwrap();
+    let short = one.number("short").expires_after(Duration::from_secs(2));
+    short.set(1).await.unwrap();
+    assert!(!rig.keys("lock{parts}:latch").await.is_empty());
+    assert!(rig.keys("lock{round}:gate").await.is_empty());
+    let mut direct = rig.direct().await;
+    for key in rig.keys("*").await {
+        let mut ttl = redis::cmd("PTTL");
+        let left: i64 = ttl.arg(&key).query_async(&mut direct).await.unwrap();
+        let stays = key == "lock{kept}:number" || key == "lock:source";
+        assert_eq!(left == -1, stays, "{key}: {left} ms");
+    }
+    let expired = async || short.get().await.unwrap() == 0;
+    eventually("the number expires", LONG, expired).await;
+    // A key that another program has written is reported.
+    let mut set = redis::cmd("SET");
+    let set = set.arg("lock{foreign}:number").arg("text");
+    set.query_async::<()>(&mut direct).await.unwrap();
+    let error = one.number("foreign").get().await.unwrap_err();
+    assert_matches!(error, LockError::Unavailable(error) if error.is_permanent());
+}
+
+#[tokio::test]
+async fn barrier_and_removed_latch_leave_no_node() {
+    let rig = ZooKeeperRig::start_private().await;
+    let (one, other) = (rig.manager(), rig.manager());
+    for _ in 0..3 {
+        meet(&one, &other, "round").await;
+    }
+    let latch = one.latch("parts", 1);
+    let waiter = tokio::spawn({
+        let latch = other.latch("parts", 1);
+        async move { latch.wait(LONG).await }
+    });
+    let watched = async || rig.counter("zk_watch_count").await == 1;
+    eventually("the waiter watches", LONG, watched).await;
+    latch.arrive().await.unwrap();
+    waiter.await.unwrap().unwrap();
+    let error = other
+        .latch("other", 1)
+        .wait(rig.moment())
+        .await
+        .unwrap_err();
+    assert_matches!(error, LockError::Incomplete { .. });
+    latch.remove().await.unwrap();
+    let direct = rig.direct().await;
+    let numbers = format!("{}/.numbers", rig.root);
+    assert_eq!(direct.list_children(&numbers).await.unwrap(), [""; 0]);
+    let no_watch = async || rig.counter("zk_watch_count").await == 0;
+    eventually("no watch is left", LONG, no_watch).await;
+}
+
+/// The answer to a change is lost, and 40 other changes follow. The repetition must not guess.
+#[tokio::test]
+async fn change_forgotten_by_zookeeper_is_reported_as_unknown() {
+    let rig = ZooKeeperRig::start().await;
+    let (backend, other) = (rig.backend(), rig.past_the_proxy());
+    let request = || {
+        let key = NumberKey {
+            kind: "number",
+            name: "hits".into(),
+        };
+        NumberRequest::new(key, Change::Add(1), None)
+    };
+    // Connects, and creates the node.
+    backend.change(&request()).await.unwrap();
+    other.number("hits").set(7_770).await.unwrap();
+    for (changes, is_known) in [(20, true), (40, false)] {
+        let before = other.number("hits").get().await.unwrap();
+        let request = request();
+        rig.lose_change_answer(before + 1).await;
+        backend.change(&request).await.unwrap_err();
+        for _ in 0..changes {
+            other.number("hits").add(1).await.unwrap();
+        }
+        let repeated = async || match backend.change(&request).await {
+            Ok(changed) => Some(changed.value == before + 1),
+            Err(error) => error.is_permanent().then_some(false),
+        };
+        let mut outcome = None;
+        eventually("the server answers", LONG, async || {
+            outcome = repeated().await;
+            outcome.is_some()
+        })
+        .await;
+        assert_eq!(outcome, Some(is_known));
+        let sum = other.number("hits").get().await.unwrap();
+        assert_eq!(sum, before + 1 + changes);
+    }
+}
+
+#[tokio::test]
+async fn database_has_no_numbers_and_says_so() {
+    let rig = SqlRig::sqlite().await;
+    let manager = rig.manager();
+    let number = manager.number("hits").add(1).await.unwrap_err();
+    let barrier = manager.barrier("round", 2).enter(LONG).await.unwrap_err();
+    for error in [number, barrier] {
+        assert_matches!(error, LockError::Unsupported { server: "sqlite" });
+    }
+}
+
+/// A process has one of two places of a barrier, and is killed inside.
+async fn killed_party(rig: &impl Rig, url: &str) {
+    let (holder, token) = Holder::start_with_permits(url, "round", "1/2").await;
+    let barrier = rig.manager().barrier("round", 2);
+    let party = barrier.enter(LONG).await.unwrap();
+    assert!(party.guard().token().get() > token);
+    let leaving = tokio::spawn(party.leave(LONG));
+    tokio::time::sleep(rig.moment()).await;
+    assert!(!leaving.is_finished());
+    holder.signal(Signal::KILL);
+    leaving.await.unwrap().unwrap();
+    // The dead process is not counted either.
+    let error = barrier.enter(rig.moment()).await.unwrap_err();
+    assert_matches!(error, LockError::Incomplete { .. });
+}
+
+#[tokio::test]
+async fn killed_party_holds_up_none_on_redis() {
+    let rig = RedisRig::start().await;
+    killed_party(&rig, &rig.url()).await;
+}
+
+#[tokio::test]
+async fn killed_party_holds_up_none_on_zookeeper() {
+    let rig = ZooKeeperRig::start().await;
+    killed_party(&rig, &rig.url()).await;
+}
