@@ -13,4 +13,5 @@ mod rig;
 mod runtimes;
 mod sql;
 mod support;
+mod tower;
 mod zookeeper;
