@@ -15,7 +15,8 @@ use stocklock_locks::{LockBuilder, LockGuard, LockManager};
 use stocklock_testkit::ports::free_port;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::rig::redis::RedisRig;
@@ -142,6 +143,12 @@ fn client() -> Client {
     client.build().unwrap()
 }
 
+/// The answer to a request that is sent by a task.
+async fn answer(request: JoinHandle<reqwest::Result<reqwest::Response>>) -> reqwest::Response {
+    let answer = timeout(PATIENCE, request).await;
+    answer.expect("the server answers").unwrap().unwrap()
+}
+
 /// Two servers with a manager each.
 async fn two_servers(rig: &RedisRig, handlers: &Arc<Handlers>) -> [Server; 2] {
     [
@@ -173,8 +180,8 @@ async fn route_is_locked_by_key_over_two_servers() {
     tokens.sort_unstable();
     tokens.dedup();
     assert_eq!(tokens.len(), 10);
-    other.await.unwrap().unwrap().text().await.unwrap();
-    let free = without.await.unwrap().unwrap().text().await.unwrap();
+    assert_eq!(answer(other).await.status(), StatusCode::OK);
+    let free = answer(without).await.text().await.unwrap();
     assert_eq!(free, "free");
     // Those of the first key, one at a time, and the other two.
     assert_eq!(Handlers::count(&handlers.most), 3);
@@ -210,7 +217,7 @@ async fn wait_limit_answers_503_or_what_the_user_says() {
     assert_eq!(invalid.unwrap().status(), StatusCode::BAD_REQUEST);
 
     handlers.may_finish.add_permits(1);
-    assert_eq!(holder.await.unwrap().unwrap().status(), StatusCode::OK);
+    assert_eq!(answer(holder).await.status(), StatusCode::OK);
     assert_eq!(Handlers::count(&handlers.finished), 1);
     assert_eq!(Handlers::count(&handlers.dropped), 0);
 }
@@ -247,7 +254,7 @@ async fn handler_is_dropped_when_its_lock_is_lost() {
     let request = tokio::spawn(server.request("a").send());
     handlers.wait_until_running(1).await;
     rig.take_away("a").await;
-    let answer = request.await.unwrap().unwrap();
+    let answer = answer(request).await;
     assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
     assert!(answer.headers().get("retry-after").is_none());
     assert_eq!(Handlers::count(&handlers.dropped), 1);
@@ -263,11 +270,11 @@ async fn hanging_handler_loses_lock_after_max_renewals() {
     let hanging = tokio::spawn(hanging);
     handlers.wait_until_running(1).await;
     let next = tokio::spawn(second.request("a").send());
-    let answer = hanging.await.unwrap().unwrap();
-    assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
+    let lost = answer(hanging).await;
+    assert_eq!(lost.status(), StatusCode::GATEWAY_TIMEOUT);
     handlers.wait_until_running(1).await;
     handlers.may_finish.add_permits(1);
-    assert_eq!(next.await.unwrap().unwrap().status(), StatusCode::OK);
+    assert_eq!(answer(next).await.status(), StatusCode::OK);
     assert_eq!(Handlers::count(&handlers.most), 1);
 }
 
