@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, DatabaseConfig, Limits, Mode, RedisLoss, ServicesConfig};
 use crate::http::{Api, router};
+use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
 use crate::race::RaceSettings;
@@ -53,6 +54,7 @@ impl Replica {
             max_hold,
             &metrics.locks,
         )?;
+        let level_cache = LevelCache::new(&stores, &locks, limits, metrics.cache.clone());
         let available = config.available();
         let policy = RetryPolicy::new(
             limits.max_attempts,
@@ -78,6 +80,7 @@ impl Replica {
             deductor: Arc::new(Deductor::new(context, writes.clone())),
             levels: LevelService::new(Arc::clone(&store) as _, policy, writes.clone(), sold_out),
             store,
+            level_cache,
             locks,
             available,
             metrics,
@@ -147,7 +150,11 @@ impl Replica {
             {
                 tracing::warn!(%error, "the checks of Redis failed");
             }
-            tokio::join!(api.locks.close(), stores.store.close());
+            tokio::join!(
+                api.level_cache.close(),
+                api.locks.close(),
+                stores.store.close()
+            );
         };
         let drain_limit = async {
             api.shutdown.cancelled().await;

@@ -16,6 +16,7 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
 use crate::config::{Config, Mode};
+use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
 use crate::races::Races;
@@ -62,6 +63,7 @@ pub(crate) struct Api {
     pub(crate) deductor: Arc<Deductor>,
     pub(crate) levels: LevelService,
     pub(crate) store: Arc<StoreRouter>,
+    pub(crate) level_cache: Arc<LevelCache>,
     pub(crate) locks: LockServers,
     pub(crate) available: Available,
     pub(crate) metrics: Arc<Metrics>,

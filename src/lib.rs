@@ -7,7 +7,8 @@
 //! 1. [`config`]: the settings.
 //! 2. [`app`]: builds a replica from the settings and runs it.
 //! 3. [`http`]: routes, handlers, errors. `server`: the accept loop.
-//! 4. [`locks`], [`metrics`]: adapters for the ports of the core.
+//! 4. [`locks`], [`metrics`]: adapters for the ports of the core. `level_cache`: levels for reads that
+//!    accept an older answer.
 //! 5. [`lab`]: the race, which shows which strategy oversells.
 //! 6. [`cli`]: the commands, and the log.
 //!
@@ -19,6 +20,7 @@ pub use stocklock_core::{batching, deduct, ports, stock, strategy};
 pub use stocklock_lab as lab;
 pub use stocklock_store as store;
 
+mod level_cache;
 pub mod locks;
 pub mod metrics;
 

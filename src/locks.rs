@@ -22,7 +22,7 @@ use crate::metrics::LockMetrics;
 pub struct LockServers {
     /// The locks, by strategy.
     pub locks: Locks,
-    /// Also in `locks`; here to check its settings.
+    /// Also in `locks`; here to check its settings, and for the cache of levels.
     redis: Option<RedisBackend>,
 }
 
@@ -79,6 +79,13 @@ impl LockServers {
         }
         let locks = Locks::new(locks);
         Ok(Self { locks, redis })
+    }
+
+    /// Locks for the cache of levels, if there is a Redis for locks. A dead holder delays the others for at
+    /// most `wait`.
+    pub(crate) fn for_cache(&self, wait: Duration) -> Option<LockManager> {
+        let builder = LockManager::builder(self.redis.clone()?);
+        Some(builder.wait(wait).lease(wait).max_hold(2 * wait).build())
     }
 
     /// One sentence for each problem: a server that does not answer, or a setting that can lose

@@ -20,9 +20,11 @@ use stocklock_core::stock::{Audit, Sku};
 use stocklock_store::JournalReport;
 
 mod audits;
+mod cache;
 mod locks;
 
 use audits::AuditGauges;
+pub(crate) use cache::{CacheMetrics, CachedRead};
 pub use locks::LockMetrics;
 
 /// Upper bounds in seconds, from a fast commit on loopback to the deadline.
@@ -54,6 +56,8 @@ pub struct Metrics {
     redis_memory_used: IfKnown<f64>,
     writes_refused: Counters<Labels<2>>,
     audits: AuditGauges,
+    /// The metrics of the cached levels.
+    pub(crate) cache: CacheMetrics,
     /// The metrics of the distributed locks.
     pub locks: LockMetrics,
 }
@@ -130,6 +134,7 @@ impl Default for Metrics {
                  lock holder had left its fence",
             ),
             audits: AuditGauges::register(&mut registry),
+            cache: CacheMetrics::register(&mut registry),
             locks: LockMetrics::register(&mut registry),
             registry,
         }

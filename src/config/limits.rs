@@ -55,6 +55,10 @@ pub struct Limits {
     #[arg(long, env, value_name = "MS", default_value = "10000", value_parser = milliseconds)]
     pub body_timeout_ms: Duration,
 
+    /// Maximum age of a level in an answer to GET /stock/{sku}?cached=true, in ms
+    #[arg(long, env, value_name = "MS", default_value = "1000", value_parser = milliseconds)]
+    pub cached_level_max_age_ms: Duration,
+
     /// Time in ms after which an idle keep-alive connection is closed; must be longer than the
     /// keep-alive timeout of the proxy in front
     #[arg(long, env, value_name = "MS", default_value = "75000", value_parser = milliseconds)]

@@ -58,9 +58,11 @@ pub(super) async fn adjust(
     headers: HeaderMap,
     body: StrictJson<AdjustBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let adjustment = adjustment(&api, new_sku(sku)?, body.parse()?, &headers)?;
+    let sku = new_sku(sku)?;
+    let adjustment = adjustment(&api, sku.clone(), body.parse()?, &headers)?;
     let operation = adjustment.operation;
     let adjusted = api.levels.adjust(adjustment).await;
+    api.level_cache.forget(&sku).await;
     let adjusted = adjusted.map_err(|error| ApiError::of_operation(operation, error))?;
     Ok((idempotent_replayed(adjusted.replayed), Json(adjusted)))
 }

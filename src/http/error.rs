@@ -121,7 +121,13 @@ impl IntoResponse for ApiError {
 
 impl From<StockError> for ApiError {
     fn from(error: StockError) -> Self {
-        let status = match &error {
+        Self::from(&error)
+    }
+}
+
+impl From<&StockError> for ApiError {
+    fn from(error: &StockError) -> Self {
+        let status = match error {
             StockError::UnknownSku | StockError::UnknownOperation => StatusCode::NOT_FOUND,
             StockError::Insufficient { .. }
             | StockError::NotASale
@@ -140,10 +146,10 @@ impl From<StockError> for ApiError {
             | StockError::HomeUnavailable { .. }
             | StockError::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             StockError::OutcomeUnknown { .. } => StatusCode::GATEWAY_TIMEOUT,
-            StockError::Internal { .. } => return Self::internal(with_sources(&error)),
+            StockError::Internal { .. } => return Self::internal(with_sources(error)),
         };
         let mut answer = Self::new(status, error.code(), error.to_string());
-        answer.fields = match &error {
+        answer.fields = match error {
             StockError::Insufficient {
                 requested,
                 available,
@@ -164,7 +170,7 @@ impl From<StockError> for ApiError {
             }
             _ => Vec::new(),
         };
-        match &error {
+        match error {
             StockError::RequestInFlight
             | StockError::Contended { .. }
             | StockError::Overloaded { .. } => answer.retry_after = true,
@@ -174,9 +180,9 @@ impl From<StockError> for ApiError {
             }
             | StockError::Unavailable { .. } => {
                 answer.retry_after = true;
-                answer.cause = Some(with_sources(&error));
+                answer.cause = Some(with_sources(error));
             }
-            StockError::OutcomeUnknown { .. } => answer.cause = Some(with_sources(&error)),
+            StockError::OutcomeUnknown { .. } => answer.cause = Some(with_sources(error)),
             _ => {}
         }
         answer

@@ -103,7 +103,7 @@ fn schema(place: &str, field: &str) -> Value {
         "file" => json!({"type": "string"}),
         "format" => one_of(&["html", "json"]),
         "since" | "Last-Event-ID" => whole(0, i64::MAX),
-        "restock" => json!({"type": "boolean"}),
+        "restock" | "cached" => json!({"type": "boolean"}),
         "lines" => {
             let line = json!({"$ref": "#/components/schemas/BatchLine"});
             json!({"type": "array", "items": line, "minItems": 1, "maxItems": MAX_LINES})

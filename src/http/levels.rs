@@ -66,10 +66,15 @@ pub(super) struct LevelPage {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct WarehouseQuery {
+pub(super) struct SkuQuery {
     /// Only the level in this warehouse.
     #[param(value_type = Option<String>)]
     warehouse: Option<Warehouse>,
+    /// Accept levels from a cache, up to `CACHED_LEVEL_MAX_AGE_MS` old (1 s by default). Many such
+    /// requests cost one read of the database. Default: `false`.
+    #[serde(default)]
+    #[param(required = false)]
+    cached: bool,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -126,9 +131,10 @@ pub(super) struct SkuLevels {
 
 /// Get the levels of a SKU in all warehouses, or in one
 ///
-/// The ETag covers the levels in the answer; send it back as If-Match with a PUT.
+/// The ETag covers the levels in the answer; send it back as If-Match with a PUT. If a cached level is
+/// outdated, that PUT is answered 412.
 #[utoipa::path(
-    get, path = "/stock/{sku}", tag = "stock", params(openapi::SkuPath, WarehouseQuery, openapi::IfNoneMatchHeader),
+    get, path = "/stock/{sku}", tag = "stock", params(openapi::SkuPath, SkuQuery, openapi::IfNoneMatchHeader),
     responses(
         (status = 200, description = "Its levels", body = SkuLevels, headers(("ETag" = String))),
         (status = 304, description = "Not modified (If-None-Match)"),
@@ -138,11 +144,11 @@ pub(super) struct SkuLevels {
 pub(super) async fn of_sku(
     State(api): State<Arc<Api>>,
     Path(sku): Path<String>,
-    StrictQuery(query): StrictQuery<WarehouseQuery>,
+    StrictQuery(query): StrictQuery<SkuQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let sku = known_sku(sku)?;
-    let mut levels = api.store.levels_of(&sku).await?;
+    let mut levels = read(&api, &sku, query.cached).await?;
     if let Some(warehouse) = query.warehouse {
         levels.retain(|level| level.warehouse == warehouse);
     }
@@ -156,6 +162,16 @@ pub(super) async fn of_sku(
     let warehouses = levels.into_iter().map(LevelBody::from).collect();
     let sku = sku.into();
     Ok((etag(&revision), Json(SkuLevels { sku, warehouses })).into_response())
+}
+
+async fn read(api: &Api, sku: &Sku, cached: bool) -> Result<Vec<StockLevel>, ApiError> {
+    if !cached {
+        return Ok(api.store.levels_of(sku).await?);
+    }
+    match api.level_cache.levels_of(sku).await {
+        Ok(levels) => Ok(levels.to_vec()),
+        Err(error) => Err(ApiError::from(&*error)),
+    }
 }
 
 /// The SKU in the path of a read. An invalid SKU answers 404, like a missing one.

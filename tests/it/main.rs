@@ -17,6 +17,7 @@ mod headers;
 mod idempotency;
 mod lab;
 mod ledger_size;
+mod level_cache;
 mod levels;
 mod limits;
 mod load;

@@ -65,7 +65,8 @@
 //!
 //! # Features
 //!
-//! `redis`, `sql` and `zookeeper`. All are on by default.
+//! `redis`, `sql` and `zookeeper`. All are on by default. `tower` adds the module `tower`, a layer that
+//! locks a route of a web service.
 
 mod acquire;
 pub mod backend;
@@ -100,6 +101,8 @@ pub mod sql;
 mod table;
 mod token;
 mod topics;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod watchdog;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;

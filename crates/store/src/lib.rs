@@ -18,8 +18,8 @@ mod router;
 mod sql;
 
 pub use self::redis::{
-    BEAT_EVERY, JournalConsumer, JournalReport, OnRedisLoss, RedisOptions, RejectedEntry, Repair,
-    Repaired, WatchOn,
+    BEAT_EVERY, Cached, JournalConsumer, JournalReport, Miss, OnRedisLoss, RedisOptions,
+    RejectedEntry, Repair, Repaired, SharedLevels, WatchOn,
 };
 pub use all_audits::AllAudits;
 pub use router::{StoreRouter, Stores, connect};

@@ -33,6 +33,7 @@ mod consumer;
 mod errors;
 mod idempotency;
 mod keys;
+mod level_cache;
 mod level_keys;
 mod levels;
 #[cfg(test)]
@@ -54,6 +55,7 @@ pub use consumer::JournalConsumer;
 use errors::{bad_answer, connecting};
 use idempotency::UnknownOutcomes;
 use keys::Keys;
+pub use level_cache::{Cached, Miss, SharedLevels};
 use level_keys::KeptKeys;
 use scripts::Answer;
 pub use streams::{JournalReport, RejectedEntry};

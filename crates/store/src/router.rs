@@ -5,14 +5,15 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::redis::RedisStore;
 use crate::sql::{self, LedgerQueries, SqlBackend};
 use crate::{
-    AttemptOutcome, JournalConsumer, RedisMethod, RedisOptions, RejectedEntry, Result, StoreError,
-    StoreOptions,
+    AttemptOutcome, JournalConsumer, RedisMethod, RedisOptions, RejectedEntry, Result,
+    SharedLevels, StoreError, StoreOptions,
 };
 use stocklock_core::ports::{
     BatchAnswer, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader, SqlMethod,
@@ -70,6 +71,13 @@ impl Stores {
     pub fn journal_consumer(&self, replica: &str) -> Option<JournalConsumer> {
         let redis = Arc::clone(self.store.redis.as_ref()?);
         Some(JournalConsumer::new(redis, replica))
+    }
+
+    /// The cache of levels in that Redis, if there is one. Its values are at most `max_age` old.
+    #[must_use]
+    pub fn shared_levels(&self, max_age: Duration) -> Option<SharedLevels> {
+        let redis = Arc::clone(self.store.redis.as_ref()?);
+        Some(SharedLevels { redis, max_age })
     }
 
     /// The journal entries that SQL refuses. Empty if there is no Redis.

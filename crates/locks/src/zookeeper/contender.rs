@@ -90,7 +90,8 @@ impl ZooKeeperContender {
             if place.session.health() != Health::Over {
                 return Ok(place);
             }
-            // Its node disappears with its session.
+            // Its node disappears with its session. The ensemble may end that one later than this client
+            // did, so both nodes of this nonce may exist for a while.
             self.zookeeper.places.remove(nonce);
         }
         Ok(Place {
@@ -246,7 +247,9 @@ fn is_writer(place: &str) -> bool {
     claim == Some(Claim::WRITE)
 }
 
-/// Finds the node of an unanswered create request, if it exists.
+/// Finds the node of an unanswered create request, if it exists. A node with the same nonce in an earlier
+/// session does not count: if it were used or deleted instead, the node of this session would stay, and
+/// block all clients, for as long as the process lives.
 pub(super) async fn find(place: &Place, prefix: &str) -> Result<Option<String>, Error> {
     let client = &place.session.client;
     // The client may now be connected to another server, whose data may be older.
@@ -259,7 +262,14 @@ pub(super) async fn find(place: &Place, prefix: &str) -> Result<Option<String>, 
         (_, Err(Error::NoNode)) | (Err(Error::NoNode), _) => return Ok(None),
         (Err(error), _) | (_, Err(error)) => return Err(error),
     };
-    Ok(children.into_iter().find(|child| child.starts_with(prefix)))
+    for child in children.iter().filter(|child| child.starts_with(prefix)) {
+        let path = format!("{}/{child}", place.directory);
+        let stat = place.session.ask(client.check_stat(&path)).await?;
+        if stat.is_some_and(|stat| place.session.owns(&stat)) {
+            return Ok(Some(child.clone()));
+        }
+    }
+    Ok(None)
 }
 
 /// Creates a node, and the directories above it as containers. The server removes containers that

@@ -2,17 +2,27 @@
 //!
 //! The paused holder does not ask its guard whether it still holds the lock.
 
+use std::future::{pending, ready};
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use rstest::rstest;
+use stocklock_locks::backend::{
+    Backend, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
+};
+use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::redis::FENCED_COMMAND;
-use stocklock_locks::{LockError, LockGuard, LockManager, LostReason};
+use stocklock_locks::zookeeper::ZooKeeperBackend;
+use stocklock_locks::{BackendError, LockError, LockGuard, LockManager, LostReason, Nonce};
 use stocklock_testkit::assert_matches;
-use stocklock_testkit::servers::Backend;
+use stocklock_testkit::servers::Backend as Database;
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::rig::redis::RedisRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Faults as _, Rig, RigExt as _};
+use crate::rig::{Faults as _, Rig, RigExt as _, eventually};
 
 /// Acquires a lock that expires without renewal, and then again by another client.
 async fn paused_holder_and_next(rig: &impl Rig) -> [LockGuard; 2] {
@@ -23,11 +33,11 @@ async fn paused_holder_and_next(rig: &impl Rig) -> [LockGuard; 2] {
 }
 
 #[rstest]
-#[case(Backend::Sqlite)]
-#[case(Backend::Mysql)]
-#[case(Backend::Postgres)]
+#[case(Database::Sqlite)]
+#[case(Database::Mysql)]
+#[case(Database::Postgres)]
 #[tokio::test]
-async fn write_of_paused_holder_is_refused_by_sql(#[case] kind: Backend) {
+async fn write_of_paused_holder_is_refused_by_sql(#[case] kind: Database) {
     let rig = SqlRig::start(kind).await;
     rig.create_account().await;
     let [paused, next] = paused_holder_and_next(&rig).await;
@@ -96,18 +106,97 @@ async fn write_of_paused_holder_is_refused_by_zookeeper() {
     assert_eq!(value, b"2");
 }
 
-/// The session ends while the holder is cut off.
+/// The time stands still for a holder that is paused.
+#[derive(Debug)]
+struct Paused(Moment);
+
+impl Clock for Paused {
+    fn now(&self) -> Moment {
+        self.0
+    }
+
+    fn sleep_until(&self, moment: Moment) -> BoxFuture<'static, ()> {
+        if moment <= self.0 {
+            return ready(()).boxed();
+        }
+        pending().boxed()
+    }
+}
+
+/// The client of a holder that is paused: no renewal tells its manager that the session has ended.
+#[derive(Debug)]
+struct WithoutRenewals(ZooKeeperBackend);
+
+#[async_trait]
+impl Backend for WithoutRenewals {
+    fn properties(&self) -> Properties {
+        self.0.properties()
+    }
+
+    fn contender(&self, request: Request) -> Box<dyn Contender> {
+        self.0.contender(request)
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
+        Ok(vec![Renewed::Unknown; renewals.len()])
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
+        self.0.release(request).await
+    }
+
+    async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
+        self.0.verify(name, nonce).await
+    }
+
+    async fn ping(&self) -> Result<(), BackendError> {
+        self.0.ping().await
+    }
+
+    fn attach(&self, nudge: Nudge) {
+        self.0.attach(nudge);
+    }
+
+    async fn detach(&self, nudge: &Nudge) {
+        self.0.detach(nudge).await;
+    }
+}
+
+/// The session ends while the holder is cut off. The holder believes that it has the lock, and learns of the
+/// loss by its write.
 #[tokio::test]
 async fn write_after_end_of_session_is_refused_by_zookeeper() {
     let rig = ZooKeeperRig::start().await;
     let backend = rig.backend();
-    let manager = rig.builder_for(backend.clone()).build();
+    let builder = LockManager::builder(WithoutRenewals(backend.clone()));
+    let manager = builder.clock(Paused(rig.now())).build();
     let guard = manager.lock("account").acquire().await.unwrap();
+    let node = format!("{}/.balance", rig.root);
+    let direct = rig.direct().await;
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    direct.create(&node, b"0", &options).await.unwrap();
+    let write = async |value| backend.write_if_held(&guard, &node, value, None).await;
+    assert_eq!(write(b"1").await.unwrap(), Some(1));
+
     rig.block().await;
     let lock = rig.past_the_proxy().lock("account").wait(rig.lease() * 10);
     let next = lock.acquire().await.unwrap();
     rig.unblock().await;
-    let error = backend.write_if_held(&guard, "/", b"", None).await;
-    assert_matches!(error.unwrap_err(), LockError::Lost { .. });
+    let mut refused = None;
+    eventually("the write is answered", rig.lease() * 10, async || {
+        guard.check().unwrap();
+        let answer = write(b"2").await;
+        // Until the client has connected again.
+        let is_answered = !matches!(answer, Err(LockError::Unavailable(_)));
+        refused = Some(answer);
+        is_answered
+    })
+    .await;
+    let error = refused.unwrap().unwrap_err();
+    let reason = LostReason::SessionExpired;
+    assert_matches!(error, LockError::Lost { reason: found } if *found == reason);
+    assert_eq!(guard.lost().await, reason);
+    let (value, _) = direct.get_data(&node).await.unwrap();
+    assert_eq!(value, b"1");
     next.release().await;
 }

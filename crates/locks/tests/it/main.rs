@@ -14,4 +14,5 @@ mod rig;
 mod runtimes;
 mod sql;
 mod support;
+mod tower;
 mod zookeeper;

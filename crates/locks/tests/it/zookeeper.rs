@@ -16,6 +16,8 @@ use tokio::task::JoinSet;
 use zookeeper_client::Error;
 
 mod ensemble;
+mod permits;
+mod sessions;
 
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{Faults, Rig, RigExt, eventually, try_lock, use_lock};

@@ -88,6 +88,11 @@ impl Keys {
         format!("stock:{}:{sku}:{warehouse}", self.tag(shard))
     }
 
+    /// A string: the cached levels of a SKU of this shard, or the mark of their last change.
+    pub(super) fn cached(&self, shard: Shard, sku: &Sku) -> String {
+        format!("cached:{}:{sku}", self.tag(shard))
+    }
+
     /// A string that exists until an attempt with `WATCH` expires. `field` names the dedup entry. The script
     /// `prelude.lua` makes the same name.
     pub(super) fn attempt(&self, shard: Shard, field: &str) -> String {

@@ -1,0 +1,118 @@
+//! An acquisition that continues in a new session while the ensemble has not ended the earlier one. The
+//! earlier session may have a node with the same nonce until then.
+
+use std::sync::Arc;
+
+use stocklock_locks::Nonce;
+use stocklock_locks::backend::{Attempt, Backend as _, Claim, Contender, ReleaseRequest, Request};
+use stocklock_locks::zookeeper::ZooKeeperBackend;
+use stocklock_testkit::assert_matches;
+use zookeeper_client::{Acls, Client, CreateMode};
+
+use crate::rig::zookeeper::ZooKeeperRig;
+use crate::rig::{Rig as _, RigExt as _, eventually};
+
+/// How many acquisitions a test tries: the nodes of a directory have no order, so the right one may be
+/// found by chance.
+const TIMES: usize = 8;
+
+/// An acquisition with a node in each of two sessions, whose answers were lost.
+struct Twice {
+    contender: Box<dyn Contender>,
+    name: Arc<str>,
+    nonce: Nonce,
+    /// The path of the node in the earlier session.
+    earlier: String,
+}
+
+impl Twice {
+    async fn start(
+        rig: &ZooKeeperRig,
+        backend: &ZooKeeperBackend,
+        earlier: &Client,
+        number: usize,
+    ) -> Self {
+        let name: Arc<str> = format!("twice-{number}").into();
+        let nonce = Nonce::random();
+        let directory = format!("{}/{name}", rig.root);
+        let container = CreateMode::Container.with_acls(Acls::anyone_all());
+        earlier.mkdir(&directory, &container).await.unwrap();
+        let place = format!("{directory}/_c_{nonce}-lock-");
+        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let (_, sequence) = earlier.create(&place, &[], &options).await.unwrap();
+        let mut contender = backend.contender(Request {
+            name: Arc::clone(&name),
+            nonce,
+            lease: rig.lease(),
+            claim: Claim::Exclusive,
+        });
+        rig.proxy.cut_after(b"-lock-", 1);
+        contender.attempt().await.unwrap_err();
+        assert_eq!(rig.left().await, 2);
+        Self {
+            contender,
+            name,
+            nonce,
+            earlier: format!("{place}{sequence}"),
+        }
+    }
+
+    /// Repeats the attempt until it is answered.
+    async fn attempt(&mut self, rig: &ZooKeeperRig) -> Attempt {
+        let mut attempt = None;
+        eventually("the attempt is answered", rig.lease() * 5, async || {
+            attempt = self.contender.attempt().await.ok();
+            attempt.is_some()
+        })
+        .await;
+        attempt.unwrap()
+    }
+
+    /// Repeats the release until it is answered.
+    async fn release(&self, rig: &ZooKeeperRig, backend: &ZooKeeperBackend) {
+        let request = ReleaseRequest {
+            name: Arc::clone(&self.name),
+            nonce: self.nonce,
+            unclear: true,
+            claim: Claim::Exclusive,
+        };
+        eventually("the release is answered", rig.lease() * 5, async || {
+            backend.release(&request).await.is_ok()
+        })
+        .await;
+    }
+}
+
+/// The acquisition is given up. Its node in the current session must go: it would block all clients for as
+/// long as the process lives.
+#[tokio::test]
+async fn release_deletes_the_node_of_the_current_session() {
+    let rig = ZooKeeperRig::start().await;
+    let (backend, earlier) = (rig.zookeeper(), rig.direct().await);
+    for number in 0..TIMES {
+        let twice = Twice::start(&rig, &backend, &earlier, number).await;
+        twice.release(&rig, &backend).await;
+        assert_eq!(rig.places().await, [twice.earlier.as_str()]);
+        earlier.delete(&twice.earlier, None).await.unwrap();
+    }
+    assert_eq!(backend.places(), 0);
+}
+
+/// The acquisition goes on. It finds its node in the current session, creates no third one, and has its
+/// turn when the earlier session has ended.
+#[tokio::test]
+async fn retry_finds_the_node_of_the_current_session() {
+    let rig = ZooKeeperRig::start().await;
+    let (backend, earlier) = (rig.zookeeper(), rig.direct().await);
+    for number in 0..TIMES {
+        let mut twice = Twice::start(&rig, &backend, &earlier, number).await;
+        let attempt = twice.attempt(&rig).await;
+        assert_matches!(attempt, Attempt::Busy { .. });
+        assert_eq!(rig.left().await, 2);
+        earlier.delete(&twice.earlier, None).await.unwrap();
+        let attempt = twice.attempt(&rig).await;
+        assert_matches!(attempt, Attempt::Held(_));
+        twice.release(&rig, &backend).await;
+        assert_eq!(rig.left().await, 0);
+    }
+}

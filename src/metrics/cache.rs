@@ -1,0 +1,60 @@
+//! The metrics of the cached levels. They prove that an expired level costs one load, not one for each
+//! request.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
+
+use super::{Counters, Labels, counters};
+
+/// How a request for a cached level was handled. Each request counts once, before it waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CachedRead {
+    /// The cache had the level.
+    Hit,
+    /// The cache did not have the level, and the request began to load it.
+    Miss,
+    /// Another request of this replica was reading or loading the level, so the request waits for it.
+    Waited,
+    /// The cache did not answer, so the request began to load the level.
+    Bypassed,
+}
+
+/// The metrics of the cached levels. Clones count together.
+#[derive(Debug, Clone)]
+pub(crate) struct CacheMetrics {
+    reads: Counters<Labels<1>>,
+    loads: Counter,
+}
+
+impl CacheMetrics {
+    /// All metrics at zero, in `registry`.
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let loads = Counter::default();
+        registry.register(
+            "stock_cache_loads",
+            "Reads of the database on behalf of all requests for a cached level that wait for them",
+            loads.clone(),
+        );
+        let reads = counters(
+            registry,
+            "stock_cache_reads",
+            "Requests for a cached level: hit, miss, waited for another request, or bypassed a cache \
+             that does not answer",
+        );
+        Self { reads, loads }
+    }
+
+    pub(crate) fn read(&self, read: CachedRead) {
+        let result = match read {
+            CachedRead::Hit => "hit",
+            CachedRead::Miss => "miss",
+            CachedRead::Waited => "waited",
+            CachedRead::Bypassed => "bypassed",
+        };
+        self.reads.get_or_create(&[("result", result)]).inc();
+    }
+
+    pub(crate) fn load(&self) {
+        self.loads.inc();
+    }
+}
