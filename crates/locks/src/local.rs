@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{
-    Attempt, Backend, Claim, Contender, Grant, Nudge, Properties, Release, ReleaseRequest, Renewal,
-    Renewed, Request,
+    Attempt, Backend, Claim, Contender, Fence, Fencing, Grant, Nudge, Properties, Release,
+    ReleaseRequest, Renewal, Renewed, Request,
 };
 use crate::clock::{Clock, default_clock};
 use crate::error::BackendError;
@@ -20,6 +20,7 @@ use crate::nonce::Nonce;
 use crate::periodic::Periods;
 use crate::shares::{Shares, Wanted};
 use crate::table::Table;
+use crate::token::Token;
 use crate::topics::Listener;
 
 /// How long a waiter for permits stays in their queue without another request.
@@ -69,6 +70,10 @@ impl Default for LocalBackend {
     fn default() -> Self {
         Self::new()
     }
+}
+
+impl Fencing for LocalBackend {
+    type Token = Token;
 }
 
 #[async_trait]
@@ -183,8 +188,10 @@ impl Contender for LocalContender {
             Ok(token) => {
                 self.left_something = true;
                 Attempt::Held(Grant {
-                    token,
-                    source: Arc::clone(&self.local.source),
+                    fence: Some(Fence {
+                        token,
+                        source: Arc::clone(&self.local.source),
+                    }),
                     lease: *lease,
                 })
             }

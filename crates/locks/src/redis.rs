@@ -44,6 +44,7 @@ mod eviction;
 mod fence;
 mod periods;
 mod permits;
+pub mod redlock;
 mod scripts;
 mod wakeups;
 

@@ -12,10 +12,10 @@ use zookeeper_client::{Acls, CreateMode};
 use crate::rig::redis::RedisRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Faults as _, Rig, RigExt as _};
+use crate::rig::{Faults as _, Rig as _, RigExt as _, TokenRig};
 
 /// Acquires a lock that expires without renewal, and then again by another client.
-async fn paused_holder_and_next(rig: &impl Rig) -> [LockGuard; 2] {
+async fn paused_holder_and_next(rig: &impl TokenRig) -> [LockGuard; 2] {
     let lock = |manager: &LockManager| manager.lock("account").wait(rig.lease() * 5);
     let paused = lock(&rig.manager()).max_renewals(0).acquire().await;
     let next = lock(&rig.manager()).acquire().await;
