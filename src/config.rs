@@ -102,9 +102,12 @@ pub struct LogConfig {
     pub format: LogFormat,
 }
 
+/// The maximum number of masters in `REDLOCK_URLS`.
+pub(crate) const MASTERS_MAX: u32 = 9;
+
 /// Connections of a replica that no setting counts: those to the database, six for locks in it, two
-/// for locks in Redis, two for stock in Redis, one for `ZooKeeper`.
-pub(crate) const UNCOUNTED_CONNECTIONS: u32 = OTHER_CONNECTIONS + 11;
+/// for locks in Redis, two for stock in Redis, one for `ZooKeeper`, one for each master of `RedLock`.
+pub(crate) const UNCOUNTED_CONNECTIONS: u32 = OTHER_CONNECTIONS + 11 + MASTERS_MAX;
 
 impl Config {
     /// The configured servers, which decide the strategies that can be used.
@@ -112,6 +115,10 @@ impl Config {
     pub fn available(&self) -> Available {
         let servers = [
             (Dependency::Redis, self.services.redis_url.is_some()),
+            (
+                Dependency::RedisMasters,
+                self.services.redlock_urls.is_some(),
+            ),
             (
                 Dependency::Zookeeper,
                 self.services.zookeeper_connect.is_some(),

@@ -1,6 +1,7 @@
 //! The distributed locks of one replica: one manager for each configured lock server, and one for the
 //! table of locks in the database.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,12 @@ use stocklock_core::ports::{HeldLock, Lock, LockError, Locks};
 use stocklock_core::stock::Fence;
 use stocklock_core::strategy::{Dependency, Strategy};
 use stocklock_locks::redis::RedisBackend;
+use stocklock_locks::redis::redlock::RedLockBackend;
 use stocklock_locks::sql::SqlBackend;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
 use stocklock_locks::{LockGuard, LockManager, ManagerBuilder, ReleaseOutcome};
 
-use crate::config::{DatabaseConfig, ServicesConfig};
+use crate::config::{DatabaseConfig, MASTERS_MAX, ServicesConfig};
 use crate::metrics::LockMetrics;
 
 /// The locks of one replica.
@@ -24,6 +26,8 @@ pub struct LockServers {
     pub locks: Locks,
     /// Also in `locks`; here to check its settings, and for the cache of levels.
     redis: Option<RedisBackend>,
+    /// The same.
+    masters: Option<RedLockBackend>,
 }
 
 impl LockServers {
@@ -48,8 +52,9 @@ impl LockServers {
                 dependency,
                 variable,
                 manager: builder.hooks(metrics.clone()).build(),
+                fence: |guard| Some(fence(guard)),
             };
-            locks.push((strategy, Arc::new(lock) as _));
+            locks.push((strategy, Arc::new(lock) as Arc<dyn Lock>));
         };
         let builder = SqlBackend::builder(database.url()).owner(replica);
         let variable = Dependency::Database.variable();
@@ -77,8 +82,28 @@ impl LockServers {
             let server = Dependency::Zookeeper;
             add(Strategy::ZookeeperLock, server, server.variable(), manager);
         }
+        let masters = services.redlock_urls.as_ref().map(|urls| {
+            let variable = Dependency::RedisMasters.variable();
+            redlock(urls.expose_secret(), lease).map_err(|e| format!("{variable}: {e}"))
+        });
+        let masters = masters.transpose()?;
+        if let Some(masters) = &masters {
+            let builder = LockManager::builder(masters.clone()).lease(lease);
+            let lock = ManagedLock {
+                strategy: Strategy::Redlock,
+                dependency: Dependency::RedisMasters,
+                variable: Dependency::RedisMasters.variable(),
+                manager: builder.max_hold(max_hold).hooks(metrics.clone()).build(),
+                fence: |_| None,
+            };
+            locks.push((Strategy::Redlock, Arc::new(lock)));
+        }
         let locks = Locks::new(locks);
-        Ok(Self { locks, redis })
+        Ok(Self {
+            locks,
+            redis,
+            masters,
+        })
     }
 
     /// Locks for the cache of levels, if there is a Redis for locks. A dead holder delays the others for at
@@ -95,8 +120,19 @@ impl LockServers {
         let servers = self.locks.iter();
         let servers = servers.filter(|lock| lock.dependency() != Dependency::Database);
         let warnings = servers.map(|lock| self.warning(lock));
-        let warnings = futures_util::future::join_all(warnings).await;
-        warnings.into_iter().flatten().collect()
+        let warnings = futures_util::future::join_all(warnings);
+        let (warnings, of_masters) = tokio::join!(warnings, self.warnings_of_masters());
+        let warnings = warnings.into_iter().flatten();
+        warnings.chain(of_masters).collect()
+    }
+
+    async fn warnings_of_masters(&self) -> Vec<String> {
+        let Some(masters) = &self.masters else {
+            return Vec::new();
+        };
+        let variable = Dependency::RedisMasters.variable();
+        let named = |warning| format!("{variable}: {warning}");
+        masters.warnings().await.into_iter().map(named).collect()
     }
 
     async fn warning(&self, lock: &dyn Lock) -> Option<String> {
@@ -123,18 +159,41 @@ impl LockServers {
     }
 }
 
+/// Locks on the masters of `REDLOCK_URLS`.
+fn redlock(urls: &str, lease: Duration) -> Result<RedLockBackend, String> {
+    let urls: Vec<_> = urls.split(',').collect();
+    let count = urls.len();
+    if count.is_multiple_of(2) || count > MASTERS_MAX as usize {
+        return Err(format!(
+            "expected an odd number of 3 to {MASTERS_MAX} URLs, not {count}"
+        ));
+    }
+    let builder = RedLockBackend::builder(urls).prefix("stocklock:redlock");
+    let backend = builder.max_lease(lease).build();
+    backend.map_err(|error| error.to_string())
+}
+
+/// The fence of a lock with tokens.
+fn fence(guard: &LockGuard) -> Fence {
+    Fence {
+        token: guard.token().get(),
+        source: guard.source().into(),
+    }
+}
+
 /// The locks of a [`LockManager`].
 #[derive(Debug)]
-struct ManagedLock {
+struct ManagedLock<T> {
     /// Its name labels the metrics of the locks.
     strategy: Strategy,
     dependency: Dependency,
     variable: &'static str,
-    manager: LockManager,
+    manager: LockManager<T>,
+    fence: fn(&LockGuard<T>) -> Option<Fence>,
 }
 
 #[async_trait]
-impl Lock for ManagedLock {
+impl<T: Debug + 'static> Lock for ManagedLock<T> {
     fn dependency(&self) -> Dependency {
         self.dependency
     }
@@ -152,7 +211,8 @@ impl Lock for ManagedLock {
             Cause::Unavailable(cause) if cause.is_permanent() => LockError::Refused(error.into()),
             _ => LockError::Unavailable(error.into()),
         })?;
-        Ok(Box::new(Held(guard)))
+        let fence = (self.fence)(&guard);
+        Ok(Box::new(Held { guard, fence }))
     }
 
     async fn ping(&self) -> Result<(), String> {
@@ -166,23 +226,23 @@ impl Lock for ManagedLock {
 
 /// A lock that the manager acquired.
 #[derive(Debug)]
-struct Held(LockGuard);
+struct Held<T> {
+    guard: LockGuard<T>,
+    fence: Option<Fence>,
+}
 
 #[async_trait]
-impl HeldLock for Held {
-    fn fence(&self) -> Fence {
-        Fence {
-            token: self.0.token().get(),
-            source: self.0.source().into(),
-        }
+impl<T: Debug + 'static> HeldLock for Held<T> {
+    fn fence(&self) -> Option<Fence> {
+        self.fence.clone()
     }
 
     fn is_lost(&self) -> bool {
-        self.0.check().is_err()
+        self.guard.check().is_err()
     }
 
     async fn release(self: Box<Self>) {
-        if let ReleaseOutcome::Unconfirmed { .. } = self.0.release().await {
+        if let ReleaseOutcome::Unconfirmed { .. } = self.guard.release().await {
             tracing::debug!("the lock server has not confirmed a release; it will be retried");
         }
     }

@@ -105,6 +105,9 @@ impl Race {
             if let Some(redis) = &servers.redis {
                 command.env("REDIS_URL", redis.expose_secret());
             }
+            if let Some(masters) = &servers.redlock {
+                command.env("REDLOCK_URLS", masters.expose_secret());
+            }
             if let Some(zookeeper) = &servers.zookeeper {
                 command.env("ZOOKEEPER_CONNECT", zookeeper);
             }

@@ -134,6 +134,7 @@ async fn race_on_new_replicas(
         servers: ServerUrls {
             database: database.url().into(),
             redis: settings.services.redis_url.clone(),
+            redlock: settings.services.redlock_urls.clone(),
             zookeeper: settings.services.zookeeper_connect.clone(),
         },
         drain_limit: settings.limits.drain_limit_ms,

@@ -35,6 +35,7 @@ pub(super) async fn lab(settings: Inherited<Config>) -> Result<(), Failure> {
         servers: ServerUrls {
             database: config.database.url().into(),
             redis: config.services.redis_url.clone(),
+            redlock: config.services.redlock_urls.clone(),
             zookeeper: config.services.zookeeper_connect.clone(),
         },
         drain_limit: config.limits.drain_limit_ms,

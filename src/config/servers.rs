@@ -58,6 +58,12 @@ pub struct ServicesConfig {
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub lock_redis_url: Option<SecretString>,
 
+    /// The Redis masters of redlock, an odd number of 3 to 9: `redis://…,redis://…,redis://…`. They are
+    /// independent and have no replicas. All replicas need the same value, and the same `LOCK_LEASE_MS`:
+    /// a restarted master gives no lock for that long
+    #[arg(long, env, hide_env_values = true, value_name = "URLS")]
+    pub redlock_urls: Option<SecretString>,
+
     /// Maximum number of Redis connections for redis-watch, and for all changes if
     /// `REDIS_WAIT_REPLICAS` is set; each deduction, or batch of deductions, uses one
     #[arg(long, env, value_name = "N", default_value_t = 16,

@@ -136,6 +136,14 @@ pub(crate) fn assert_one_line_error(ended: &Ended, variable: &str) {
 #[case("REDIS_URL", "http://shop:c4n4ry-p4ssw0rd@127.0.0.1/")]
 #[case("REDIS_URL", "redis://shop:c4n4ry-p4ssw0rd@127.0.0.1:nonsense/0")]
 #[case("REDIS_URL", "redis://shop:c4n4ry-p4ssw0rd@127.0.0.1/nonsense")]
+#[case("REDLOCK_URLS", "")]
+#[case("REDLOCK_URLS", "redis://a,redis://b,redis://c,redis://d")]
+#[case("REDLOCK_URLS", "redis://a,redis://b,redis://:c4n4ry-p4ssw0rd@b/1")]
+#[case("REDLOCK_URLS", "redis://a,redis://b,redis+sentinel://c/stock")]
+#[case(
+    "REDLOCK_URLS",
+    "redis://a,redis://b,redis://:c4n4ry-p4ssw0rd@c:nonsense"
+)]
 #[case("ZOOKEEPER_CONNECT", "")]
 #[case("ZOOKEEPER_CONNECT", "127.0.0.1:nonsense")]
 #[case("ZOOKEEPER_CONNECT", "127.0.0.1:2181,")]

@@ -11,7 +11,7 @@ use crate::support::services::Backend::{self, Mysql, Postgres};
 use crate::support::services::fresh_database;
 
 const EXACT: &str =
-    "single-sql,for-update,optimistic,group-commit,sql-lock,redis-lock,zookeeper-lock";
+    "single-sql,for-update,optimistic,group-commit,sql-lock,redis-lock,redlock,zookeeper-lock";
 
 /// Runs `stocklock race` with these words; it must succeed.
 pub(crate) async fn race(words: &str, variables: &[(&str, &str)]) -> (Value, Ended) {
@@ -25,9 +25,10 @@ pub(crate) async fn race(words: &str, variables: &[(&str, &str)]) -> (Value, End
 }
 
 /// The variables that connect the race to these services.
-fn variables(services: &LockServices) -> [(&str, &str); 2] {
+fn variables(services: &LockServices) -> [(&str, &str); 3] {
     [
         ("REDIS_URL", services.redis_url()),
+        ("REDLOCK_URLS", services.redlock_urls()),
         ("ZOOKEEPER_CONNECT", services.zookeeper_connect()),
     ]
 }
@@ -58,10 +59,10 @@ fn assert_takes(report: &Value, rtt_ms: f64, round_trips: &[(&str, f64)]) {
 #[tokio::test]
 async fn race_at_one_millisecond_is_exact(#[values(Mysql, Postgres)] backend: Backend) {
     let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
-    let [redis, zookeeper] = variables(&services);
+    let [redis, masters, zookeeper] = variables(&services);
     let words = format!("--rtt 1ms --stock 60 --buyers 20 --orders 4 --strategy {EXACT}");
     let database = ("DATABASE_URL", &*database.url);
-    let (report, ended) = race(&words, &[database, redis, zookeeper]).await;
+    let (report, ended) = race(&words, &[database, redis, masters, zookeeper]).await;
     assert_exact(&report, EXACT, &ended);
     for row in report["rows"].as_array().expect("rows") {
         let counts = [&row["sold"], &row["refused"], &row["left"]];
@@ -69,10 +70,15 @@ async fn race_at_one_millisecond_is_exact(#[values(Mysql, Postgres)] backend: Ba
     }
     assert_eq!(report["rtt_ms"], 1.0);
     assert!(report["measured_rtt_ms"].as_f64() >= Some(1.0), "{report}");
-    let everything = json!(["the SQL database", "Redis", "ZooKeeper"]);
+    let everything = json!([
+        "the SQL database",
+        "Redis",
+        "the Redis masters",
+        "ZooKeeper"
+    ]);
     assert_eq!(report["delayed"], everything);
-    let expected =
-        "rtt: the SQL database, Redis and ZooKeeper a round trip of 1 ms away (measured: ";
+    let expected = "rtt: the SQL database, Redis, the Redis masters and ZooKeeper a round trip of 1 ms \
+                    away (measured: ";
     assert!(ended.stdout.contains(expected), "{}", ended.stdout);
     assert!(ended.stderr.contains(&expected[5..]), "{}", ended.stderr);
 }
@@ -85,10 +91,10 @@ async fn deduction_takes_a_round_trip_for_each_exchange(
     #[values(Mysql, Postgres)] backend: Backend,
 ) {
     let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
-    let [redis, zookeeper] = variables(&services);
+    let [redis, masters, zookeeper] = variables(&services);
     let words = format!("--rtt 40ms --stock 5 --buyers 1 --orders 5 --strategy {EXACT}");
     let database = ("DATABASE_URL", &*database.url);
-    let (report, _) = race(&words, &[database, redis, zookeeper]).await;
+    let (report, _) = race(&words, &[database, redis, masters, zookeeper]).await;
     let round_trips = [
         ("single-sql", 1.0),
         ("for-update", 3.0),
@@ -96,6 +102,7 @@ async fn deduction_takes_a_round_trip_for_each_exchange(
         ("group-commit", 1.0),
         ("sql-lock", 3.0),
         ("redis-lock", 3.0),
+        ("redlock", 3.0),
         ("zookeeper-lock", 3.0),
     ];
     assert_takes(&report, 40.0, &round_trips);
@@ -104,14 +111,13 @@ async fn deduction_takes_a_round_trip_for_each_exchange(
 #[tokio::test]
 async fn race_on_sqlite_delays_the_locks_only_and_says_so() {
     let services = LockServices::fresh().await;
-    let words = "--rtt 40ms --stock 5 --buyers 1 --orders 5 --strategy redis-lock,zookeeper-lock";
-    let (report, ended) = race(words, &variables(&services)).await;
-    assert_takes(
-        &report,
-        40.0,
-        &[("redis-lock", 1.0), ("zookeeper-lock", 1.0)],
-    );
-    assert_eq!(report["delayed"], json!(["Redis", "ZooKeeper"]));
+    let strategies = "redis-lock,redlock,zookeeper-lock";
+    let words = format!("--rtt 40ms --stock 5 --buyers 1 --orders 5 --strategy {strategies}");
+    let (report, ended) = race(&words, &variables(&services)).await;
+    let round_trips: Vec<_> = strategies.split(',').map(|name| (name, 1.0)).collect();
+    assert_takes(&report, 40.0, &round_trips);
+    let delayed = json!(["Redis", "the Redis masters", "ZooKeeper"]);
+    assert_eq!(report["delayed"], delayed);
     let expected = "SQLite is part of the process and is not delayed";
     assert!(ended.stdout.contains(expected), "{}", ended.stdout);
     assert!(ended.stderr.contains(expected), "{}", ended.stderr);
@@ -143,6 +149,7 @@ async fn race_without_rtt_reports_none() {
 #[case("DATABASE_URL", &[("DATABASE_URL", "postgres:///stock?host=/run/postgresql")])]
 #[case("DATABASE_URL", &[("DATABASE_URL", "mysql://a:c4n4ry@db/stock?ssl-mode=verify_identity")])]
 #[case("REDIS_URL", &[("REDIS_URL", "rediss://a:c4n4ry@cache")])]
+#[case("REDLOCK_URLS", &[("REDLOCK_URLS", "redis://a,redis://b,rediss://a:c4n4ry@c")])]
 #[case("ZOOKEEPER_CONNECT", &[("ZOOKEEPER_CONNECT", "zoo,")])]
 #[tokio::test]
 async fn race_with_rtt_refuses_what_it_cannot_delay(

@@ -244,6 +244,7 @@ async fn race_without_its_server_says_what_to_set() {
     let lab = lab().await;
     for (race, detail) in [
         (json!({"strategies": ["redis-lock"]}), "REDIS_URL"),
+        (json!({"strategies": ["redlock"]}), "REDLOCK_URLS"),
         (
             json!({"strategies": ["zookeeper-lock"]}),
             "ZOOKEEPER_CONNECT",

@@ -6,15 +6,24 @@ use std::time::Duration;
 use rstest::rstest;
 use stocklock::lab::race::{RacePlan, Report, Row, TableStyle, Target, Verdict, run};
 use stocklock::strategy::Safeguards;
+use stocklock_testkit::run::variable;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::app::TestApp;
 use crate::support::lock_services::LockServices;
 use crate::support::services::{Backend, connect_to_redis, fresh_database};
 
+/// 80 orders of 60 units. With `TEST_RACE=full`, 6,000 orders of 5,000 units.
+fn plan() -> RacePlan {
+    match variable("TEST_RACE").as_deref() {
+        Some("full") => RacePlan::new(5_000, 100, 60),
+        _ => RacePlan::new(60, 20, 4),
+    }
+}
+
 /// Races with both safeguards (conditional write and local check), or without them.
 async fn race(strategies: &str, safeguards: bool, targets: &[Target]) -> Report {
-    let mut plan = RacePlan::new(60, 20, 4);
+    let mut plan = plan();
     plan.strategies = strategies.parse().expect("names of strategies");
     plan.safeguards = Safeguards {
         guard: safeguards,
@@ -37,21 +46,42 @@ async fn working_lock_excludes_without_the_safeguards(
 ) {
     let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
     let app = replicas(&database.url, 2, &services).await;
-    let strategies = "sql-lock,redis-lock,zookeeper-lock";
+    let strategies = "sql-lock,redis-lock,redlock,zookeeper-lock";
     let report = race(strategies, safeguards, app.targets()).await;
     assert_eq!(
         report.rows.len(),
-        3,
+        4,
         "{}",
         report.table(TableStyle::default())
     );
+    assert_excluded(&report);
+    app.stop().await;
+}
+
+/// Each lock excluded other holders by itself: no lock was lost, and no write refused.
+fn assert_excluded(report: &Report) {
     let table = report.table(TableStyle::default());
     for row in &report.rows {
         assert_eq!(row.verdict, Verdict::Exact, "{table}");
         let answers = (row.answers.sold, row.answers.refused);
-        assert_eq!(answers, (60, 20), "{table}");
+        let (stock, orders) = (plan().stock, plan().total_orders());
+        assert_eq!(answers, (stock, orders - stock), "{table}");
         assert!(row.locks.none(), "{table}");
     }
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redlock_of_five_masters_excludes(
+    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
+    #[values(true, false)] safeguards: bool,
+) {
+    let database = fresh_database(backend).await;
+    let services = LockServices::with_masters(5).await;
+    let app = replicas(&database.url, 2, &services).await;
+    let report = race("redlock", safeguards, app.targets()).await;
+    only_row(&report);
+    assert_excluded(&report);
     app.stop().await;
 }
 

@@ -12,7 +12,7 @@ use crate::commands::{PASSWORD, assert_one_line_error, deduct};
 use crate::redis_home::command;
 use crate::support::app::send;
 use crate::support::process::Process;
-use crate::support::services::{PrivateServer, fresh_redis};
+use crate::support::services::{PrivateServer, fresh_redis, vote};
 
 /// The migration is a copy, because applied files never change.
 #[test]
@@ -37,6 +37,7 @@ const SOON: Duration = Duration::from_secs(20);
 
 #[rstest]
 #[case("redis-lock", "REDIS_URL")]
+#[case("redlock", "REDLOCK_URLS")]
 #[case("zookeeper-lock", "ZOOKEEPER_CONNECT")]
 #[tokio::test]
 async fn lock_strategy_without_its_server_is_refused(
@@ -147,6 +148,33 @@ async fn redis_that_may_evict_locks_is_warned_about(#[case] policy: &str, #[case
     let log = serve.stderr();
     let warned = has_warning(&log, &["maxmemory-policy", policy]);
     assert_eq!(warned, expected, "{log}");
+}
+
+/// One of three masters evicts locks, and one is down. The replica sells nevertheless.
+#[tokio::test]
+async fn unsafe_redis_masters_are_warned_about() {
+    let evicting = ["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"];
+    let masters = [
+        PrivateServer::redis(&[]).await,
+        PrivateServer::redis(&evicting).await,
+        PrivateServer::redis(&[]).await,
+    ];
+    masters[2].kill9();
+    let urls = masters.each_ref().map(PrivateServer::url);
+    vote(&urls[..2], Duration::from_secs(10)).await;
+    let urls = urls.join(",");
+    let variables = [("REDLOCK_URLS", &*urls), ("STRATEGY", "redlock")];
+    let lab = Process::serving(&["lab"], &variables).await;
+    let sold = deduct(&lab, "").await;
+    assert_eq!(sold.ok()["strategy"], "redlock");
+    let log = lab.stderr();
+    let [_, evicting, away] = masters.each_ref().map(PrivateServer::address);
+    for words in [
+        ["REDLOCK_URLS", &evicting, "maxmemory-policy"],
+        ["REDLOCK_URLS", &away, "refused"],
+    ] {
+        assert!(has_warning(&log, &words), "{words:?}: {log}");
+    }
 }
 
 /// Whether the log has a warning that contains all words.

@@ -16,11 +16,12 @@ use crate::support::process::Process;
 use crate::support::services::Backend;
 
 /// All strategies for stock in Redis.
-const RACING: [Strategy; 7] = [
+const RACING: [Strategy; 8] = [
     Strategy::NoLock,
     Strategy::LocalMutex,
     Strategy::SqlLock,
     Strategy::RedisLock,
+    Strategy::Redlock,
     Strategy::ZookeeperLock,
     Strategy::RedisWatch,
     Strategy::RedisLua,

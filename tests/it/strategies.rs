@@ -20,8 +20,12 @@ pub(crate) const WITHOUT_SERVICES: [&str; 7] = [
 ];
 
 /// The strategies that need another server, with the reason why they are unavailable without it.
-pub(crate) const WITH_SERVICE: [(&str, &str); 2] = [
+pub(crate) const WITH_SERVICE: [(&str, &str); 3] = [
     ("redis-lock", "it needs Redis: set REDIS_URL"),
+    (
+        "redlock",
+        "it needs a quorum of Redis masters: set REDLOCK_URLS",
+    ),
     (
         "zookeeper-lock",
         "it needs ZooKeeper: set ZOOKEEPER_CONNECT",
@@ -46,6 +50,7 @@ async fn all_strategies_are_listed_with_tier_and_texts() {
         "group-commit safe",
         "sql-lock guarded",
         "redis-lock guarded",
+        "redlock guarded",
         "zookeeper-lock guarded",
         "redis-watch volatile",
         "redis-lua volatile",
@@ -103,7 +108,8 @@ async fn lock_strategy_sells_if_its_server_is_configured(#[values(false, true)] 
             assert!(answer.detail.contains(reason), "{answer:?}");
         }
     }
-    assert_eq!(app.audit("a").await["sold"], if configured { 2 } else { 0 });
+    let sold = if configured { WITH_SERVICE.len() } else { 0 };
+    assert_eq!(app.audit("a").await["sold"], sold);
     app.stop().await;
 }
 

@@ -26,6 +26,7 @@ mod read_check;
 mod redis_lock;
 mod redis_lua;
 mod redis_watch;
+mod redlock;
 mod single_sql;
 mod sql_lock;
 mod zookeeper_lock;
@@ -80,6 +81,8 @@ strategies! {
     SqlLock => sql_lock,
     /// A Redis lock around read, check, write.
     RedisLock => redis_lock,
+    /// A lock on a majority of Redis masters around read, check, write.
+    Redlock => redlock,
     /// A `ZooKeeper` lock around read, check, write.
     ZookeeperLock => zookeeper_lock,
     /// `WATCH`, `MULTI`, `EXEC` on Redis.
@@ -123,6 +126,8 @@ dependencies! {
     Database => "database", "the database", "DATABASE_URL";
     /// One Redis.
     Redis => "redis", "Redis", "REDIS_URL";
+    /// Independent Redis masters, of which a majority holds a lock.
+    RedisMasters => "redis-masters", "a quorum of Redis masters", "REDLOCK_URLS";
     /// A `ZooKeeper` ensemble.
     Zookeeper => "zookeeper", "ZooKeeper", "ZOOKEEPER_CONNECT";
 }

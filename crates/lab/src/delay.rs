@@ -22,6 +22,8 @@ pub struct ServerUrls {
     pub database: SecretString,
     /// `REDIS_URL`.
     pub redis: Option<SecretString>,
+    /// `REDLOCK_URLS`.
+    pub redlock: Option<SecretString>,
     /// `ZOOKEEPER_CONNECT`.
     pub zookeeper: Option<String>,
 }
@@ -59,6 +61,16 @@ impl DelayedServers {
             *redis = with_address(url, proxies.add(server).await?).into();
             delayed.push("Redis");
         }
+        if let Some(masters) = &mut urls.redlock {
+            let mut addresses = Vec::new();
+            for master in masters.expose_secret().split(',') {
+                let (url, server) =
+                    redis_server(master).map_err(|reason| format!("REDLOCK_URLS: {reason}"))?;
+                addresses.push(with_address(url, proxies.add(server).await?));
+            }
+            *masters = addresses.join(",").into();
+            delayed.push("the Redis masters");
+        }
         if let Some(connect) = &mut urls.zookeeper {
             let (servers, chroot) = zookeeper_servers(connect)
                 .map_err(|reason| format!("ZOOKEEPER_CONNECT: {reason}"))?;
@@ -72,7 +84,7 @@ impl DelayedServers {
         if delayed.is_empty() {
             return Err(
                 "--rtt: there is nothing to delay, because SQLite is part of the process. Set \
-                 DATABASE_URL to a server, or set REDIS_URL or ZOOKEEPER_CONNECT"
+                 DATABASE_URL to a server, or set REDIS_URL, REDLOCK_URLS or ZOOKEEPER_CONNECT"
                     .to_owned(),
             );
         }

@@ -4,19 +4,23 @@
 //! With a period in seconds as the fourth argument, it does so at most once per period over all
 //! processes, like a job of `cron`.
 //! The URL of a ZooKeeper server is `zookeeper://127.0.0.1:2181/`. The URL of a database is that of
-//! `sql::SqlBackend`; the example creates the tables.
+//! `sql::SqlBackend`; the example creates the tables. Several `redis://` URLs with commas between them
+//! are the masters of `RedLock`.
 //!
-//! Output: `waiting`, `held <token>`, then `lost <reason>` or `released`; or `not due` with a period.
+//! Output: `waiting`, `held <token>` (`held` with `RedLock`), then `lost <reason>` or `released`; or
+//! `not due` with a period, which `RedLock` does not have.
 
 use std::error::Error;
 use std::time::Duration;
 
 use stocklock_locks::redis::RedisBackend;
+use stocklock_locks::redis::redlock::RedLockBackend;
 use stocklock_locks::sql::SqlBackend;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
 use stocklock_locks::{LockGuard, LockManager, OncePer};
 
 const LEASE: Duration = Duration::from_secs(2);
+const WAIT: Duration = Duration::from_mins(1);
 
 #[expect(
     clippy::disallowed_methods,
@@ -29,6 +33,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: hold URL NAME SECONDS [PERIOD]".into());
     };
     let hold = Duration::from_secs(seconds.parse()?);
+    println!("waiting");
+    if url.contains(',') {
+        let masters = RedLockBackend::builder(url.split(',')).max_lease(LEASE);
+        let locks = LockManager::new(masters.node_limit(LEASE / 4).build()?);
+        let guard = locks.lock(name).wait(WAIT).acquire().await?;
+        work(guard, "held", hold).await;
+        locks.shutdown().await;
+        return Ok(());
+    }
     let locks = if let Some(rest) = url.strip_prefix("zookeeper://") {
         let (cluster, root) = rest.split_once('/').unwrap_or((rest, ""));
         let root = if root.is_empty() { "locks" } else { root };
@@ -43,7 +56,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         backend.create_tables().await?;
         LockManager::new(backend)
     };
-    println!("waiting");
     let lock = match std::env::var("PERMITS") {
         Ok(permits) => {
             let (take, of) = permits.split_once('/').ok_or("PERMITS has no `/`")?;
@@ -51,22 +63,26 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         Err(_) => locks.lock(name),
     };
-    let lock = lock.lease(LEASE).wait(Duration::from_mins(1));
+    let lock = lock.lease(LEASE).wait(WAIT);
+    let work_with_token = async |guard: LockGuard| {
+        let line = format!("held {}", guard.token());
+        work(guard, &line, hold).await;
+    };
     if let Some(period) = period.first() {
         let period = Duration::from_secs(period.parse()?);
-        match lock.once_per(period, |guard| work(guard, hold)).await? {
+        match lock.once_per(period, work_with_token).await? {
             OncePer::Ran(_) => {}
             OncePer::NotDue { .. } | OncePer::Running => println!("not due"),
         }
     } else {
-        work(lock.acquire().await?, hold).await;
+        work_with_token(lock.acquire().await?).await;
     }
     locks.shutdown().await;
     Ok(())
 }
 
-async fn work(guard: LockGuard, time: Duration) {
-    println!("held {}", guard.token());
+async fn work<T>(guard: LockGuard<T>, line: &str, time: Duration) {
+    println!("{line}");
     tokio::select! {
         reason = guard.lost() => println!("lost {}", reason.name()),
         () = tokio::time::sleep(time) => {

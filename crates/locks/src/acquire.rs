@@ -15,7 +15,7 @@ use crate::clock::Moment;
 use crate::error::{BackendError, LockError};
 use crate::guard::LockGuard;
 use crate::hold::Hold;
-use crate::manager::{Inner, LockManager};
+use crate::manager::Inner;
 use crate::metrics::{AttemptOutcome, NotAcquired};
 use crate::nonce::Nonce;
 use crate::queue::{Entered, LocalQueues, Turn};
@@ -28,10 +28,10 @@ pub(crate) const NAME_MAX: usize = 1_024;
 /// A healthy server usually answers within this time.
 const USUAL_ANSWER: Duration = Duration::from_millis(50);
 
-pub(crate) async fn acquire(
-    manager: &LockManager,
-    options: Options,
-) -> Result<LockGuard, LockError> {
+/// A guard whose type of token does not matter here.
+type AnyGuard = LockGuard<()>;
+
+pub(crate) async fn acquire(inner: &Arc<Inner>, options: Options) -> Result<AnyGuard, LockError> {
     if !(1..=NAME_MAX).contains(&options.name.len()) {
         return Err(LockError::InvalidName { limit: NAME_MAX });
     }
@@ -40,7 +40,6 @@ pub(crate) async fn acquire(
     {
         return Err(LockError::InvalidPermits { take, of });
     }
-    let inner = Arc::clone(manager.inner());
     if !inner.backend.supports(options.claim) {
         let server = inner.backend.properties().name;
         return Err(LockError::Unsupported { server });
@@ -49,7 +48,7 @@ pub(crate) async fn acquire(
     let (answer, outcome) = oneshot::channel();
     let acquisition = Acquisition {
         started: inner.clock.now(),
-        inner: Arc::clone(&inner),
+        inner: Arc::clone(inner),
         options,
         abandoned: abandoned.clone(),
         contended: false,
@@ -72,10 +71,10 @@ pub(crate) async fn acquire(
 }
 
 /// Receives the result of the acquisition. If the caller is gone, a granted lock is released.
-struct Outcome(oneshot::Receiver<Result<LockGuard, LockError>>);
+struct Outcome(oneshot::Receiver<Result<AnyGuard, LockError>>);
 
 impl Outcome {
-    async fn receive(mut self) -> Result<LockGuard, LockError> {
+    async fn receive(mut self) -> Result<AnyGuard, LockError> {
         // The sender is dropped without an answer only if the manager's runtime was shut down.
         (&mut self.0).await.unwrap_or(Err(LockError::Shutdown))
     }
@@ -112,7 +111,7 @@ enum End {
 }
 
 impl Acquisition {
-    async fn run(mut self) -> Result<LockGuard, LockError> {
+    async fn run(mut self) -> Result<AnyGuard, LockError> {
         let end = match self.wait_for_turn().await {
             Ok(turn) => match self.acquire_on_server(turn).await {
                 Ok(guard) => return Ok(guard),
@@ -216,7 +215,7 @@ impl Acquisition {
     }
 
     /// Asks the server until it grants the lock or the wait limit has passed.
-    async fn acquire_on_server(&mut self, turn: Turn) -> Result<LockGuard, End> {
+    async fn acquire_on_server(&mut self, turn: Turn) -> Result<AnyGuard, End> {
         let nonce = Nonce::random();
         let mut contender = self.inner.backend.contender(Request {
             name: Arc::clone(&self.options.name),
@@ -348,7 +347,7 @@ impl Acquisition {
         grant: Grant,
         sent: Moment,
         turn: Turn,
-    ) -> Result<LockGuard, Turn> {
+    ) -> Result<AnyGuard, Turn> {
         let now = self.inner.clock.now();
         if now >= self.options.valid_until(sent, grant.lease, now) {
             return Err(turn);

@@ -105,6 +105,13 @@ pub trait Backend: Debug + Send + Sync + 'static {
     async fn detach(&self, nudge: &Nudge);
 }
 
+/// Says in a type whether the locks of a back end have fencing tokens. A program that needs tokens then
+/// does not compile with a back end that has none.
+pub trait Fencing: Backend {
+    /// [`Token`], or `()` if there are no tokens.
+    type Token: Debug + Clone + Send + Sync + 'static;
+}
+
 /// What a manager knows about a lock server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Properties {
@@ -217,12 +224,19 @@ pub enum Attempt {
 /// A lock as the server granted it.
 #[derive(Debug, Clone)]
 pub struct Grant {
-    /// The fencing token.
+    /// The fencing token. `None` only if [`Fencing::Token`] of the back end is `()`.
+    pub fence: Option<Fence>,
+    /// The server may grant the lock to another client this long after the request was *sent*.
+    pub lease: Duration,
+}
+
+/// A fencing token, and its origin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fence {
+    /// The token.
     pub token: Token,
     /// What issued the token. Tokens of different sources cannot be compared.
     pub source: Arc<str>,
-    /// The server may grant the lock to another client this long after the request was *sent*.
-    pub lease: Duration,
 }
 
 /// A lock to renew.

@@ -9,6 +9,7 @@ use crate::clock::Moment;
 use crate::error::LockError;
 use crate::guard::{LockGuard, ReleaseOutcome};
 use crate::manager::LockManager;
+use crate::token::Token;
 
 /// The minimum lease. The timers of a busy machine are too coarse for a shorter one.
 const LEASE_MIN: Duration = Duration::from_millis(20);
@@ -82,15 +83,15 @@ impl Options {
 /// guard.release().await;
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 #[must_use = "it does nothing before acquire, try_acquire or run"]
-pub struct LockBuilder {
-    manager: LockManager,
+pub struct LockBuilder<T = Token> {
+    manager: LockManager<T>,
     options: Options,
 }
 
-impl LockBuilder {
-    pub(crate) fn new(manager: LockManager, name: &str, claim: Claim) -> Self {
+impl<T> LockBuilder<T> {
+    pub(crate) fn new(manager: LockManager<T>, name: &str, claim: Claim) -> Self {
         let options = Options {
             name: Arc::from(name),
             claim,
@@ -99,7 +100,7 @@ impl LockBuilder {
         Self { manager, options }
     }
 
-    pub(crate) const fn manager(&self) -> &LockManager {
+    pub(crate) const fn manager(&self) -> &LockManager<T> {
         &self.manager
     }
 
@@ -174,8 +175,9 @@ impl LockBuilder {
     /// # Cancel safety
     /// The future may be dropped at any point. A lock or queue position that it had already
     /// obtained is released in the background.
-    pub async fn acquire(self) -> Result<LockGuard, LockError> {
-        acquire::acquire(&self.manager, self.options).await
+    pub async fn acquire(self) -> Result<LockGuard<T>, LockError> {
+        let guard = acquire::acquire(self.manager.inner(), self.options).await;
+        guard.map(LockGuard::with_type)
     }
 
     /// Acquires the lock if it is free now. Returns `None` if another client holds it.
@@ -186,7 +188,7 @@ impl LockBuilder {
     ///
     /// # Cancel safety
     /// Same as [`acquire`](Self::acquire).
-    pub async fn try_acquire(self) -> Result<Option<LockGuard>, LockError> {
+    pub async fn try_acquire(self) -> Result<Option<LockGuard<T>>, LockError> {
         match self.wait(Duration::ZERO).acquire().await {
             Ok(guard) => Ok(Some(guard)),
             Err(LockError::WaitLimit { .. }) => Ok(None),
@@ -210,7 +212,7 @@ impl LockBuilder {
     /// Dropping the future drops `body` and releases the lock in the background.
     pub async fn run<B, F>(self, body: B) -> Result<Ran<F::Output>, LockError>
     where
-        B: FnOnce(LockGuard) -> F,
+        B: FnOnce(LockGuard<T>) -> F,
         F: Future,
     {
         let guard = self.acquire().await?;
@@ -222,6 +224,16 @@ impl LockBuilder {
         };
         let release = guard.release().await;
         output.map(|output| Ran { output, release })
+    }
+}
+
+/// Not derived, because a clone needs no clone of a token.
+impl<T> Clone for LockBuilder<T> {
+    fn clone(&self) -> Self {
+        Self {
+            manager: self.manager.clone(),
+            options: self.options.clone(),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::guard::LockGuard;
 /// How long one acquisition waits. Nothing depends on it: the next one follows at once.
 const ROUND: Duration = Duration::from_mins(10);
 
-impl LockBuilder {
+impl<T> LockBuilder<T> {
     /// Acquires the lock, waiting without a limit: a candidacy for leadership. The wait limit of this
     /// builder does not apply, and an unavailable server only prolongs the wait.
     ///
@@ -28,7 +28,7 @@ impl LockBuilder {
     ///
     /// # Cancel safety
     /// Same as [`acquire`](Self::acquire).
-    pub async fn campaign(self) -> Result<LockGuard, LockError> {
+    pub async fn campaign(self) -> Result<LockGuard<T>, LockError> {
         loop {
             match self.clone().wait(ROUND).acquire().await {
                 Err(LockError::WaitLimit { .. }) => {}
@@ -66,7 +66,7 @@ impl LockBuilder {
     /// Dropping the future drops `body` and resigns in the background.
     pub async fn lead<B, F>(self, mut body: B) -> Result<Ran<F::Output>, LockError>
     where
-        B: FnMut(LockGuard) -> F,
+        B: FnMut(LockGuard<T>) -> F,
         F: Future,
     {
         loop {

@@ -2,19 +2,19 @@
 
 use std::fmt::{self, Debug, Formatter};
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::marker::PhantomData;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared, pending, select_all};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use crate::backend::{Claim, Release, Renewed};
+use crate::backend::{Claim, Fence, Release, Renewed};
 use crate::clock::Moment;
 use crate::error::{BackendError, LockError, LostReason};
 use crate::hold::{Hold, RenewalKind};
+use crate::lost::Lost;
 use crate::release::{HoldMetrics, ReleaseJob};
 use crate::token::Token;
 
@@ -31,10 +31,14 @@ const GUARDS_MAX: usize = 1_000;
 /// paused for longer than the lease. Call [`check`](Self::check) before a step of work, watch
 /// [`lost`](Self::lost) during it, and pass the [token](Self::token) to every write. Only a
 /// check in the write itself protects the data in every case.
+///
+/// `LockGuard<()>` has no token, because the lock server issues none: see
+/// [`RedLockBackend`](crate::redis::redlock::RedLockBackend).
 #[must_use = "the lock is released when its guard is dropped"]
-pub struct LockGuard {
+pub struct LockGuard<T = Token> {
     /// `None` after the release.
     hold: Option<Arc<Hold>>,
+    token: PhantomData<fn() -> T>,
 }
 
 /// The state of a lock as far as the guard knows without asking the server.
@@ -84,8 +88,39 @@ impl ReleaseOutcome {
 }
 
 impl LockGuard {
-    pub(crate) fn new(hold: Arc<Hold>) -> Self {
-        Self { hold: Some(hold) }
+    /// Returns the fencing token. All guards of one acquisition have the same token.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.fence().token
+    }
+
+    /// Returns what issued the token: the kind of server and a random id of it. Tokens of different
+    /// sources cannot be compared.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.fence().source
+    }
+
+    fn fence(&self) -> &Fence {
+        let fence = self.hold().grant.fence.as_ref();
+        fence.expect("the back end says in its type that it issues tokens")
+    }
+}
+
+impl<T> LockGuard<T> {
+    pub(crate) const fn new(hold: Arc<Hold>) -> Self {
+        Self {
+            hold: Some(hold),
+            token: PhantomData,
+        }
+    }
+
+    /// The same guard, with the type of token that the back end has.
+    pub(crate) fn with_type<U>(mut self) -> LockGuard<U> {
+        LockGuard {
+            hold: self.hold.take(),
+            token: PhantomData,
+        }
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -98,19 +133,6 @@ impl LockGuard {
     #[must_use]
     pub fn name(&self) -> &str {
         self.hold().name()
-    }
-
-    /// Returns the fencing token. All guards of one acquisition have the same token.
-    #[must_use]
-    pub fn token(&self) -> Token {
-        self.hold().grant.token
-    }
-
-    /// Returns what issued the token: the kind of server and a random id of it. Tokens of different
-    /// sources cannot be compared.
-    #[must_use]
-    pub fn source(&self) -> &str {
-        &self.hold().grant.source
     }
 
     /// Returns the latest time at which the lock is guaranteed to be held, on the manager's clock.
@@ -170,7 +192,7 @@ impl LockGuard {
             let reason = *ended.borrow();
             reason.unwrap_or(LostReason::Released)
         };
-        Lost(future.boxed().shared())
+        Lost::new(future)
     }
 
     /// Asks the server whether this guard still holds the lock.
@@ -329,7 +351,7 @@ fn end(hold: &Hold) -> Result<ReleaseJob, LostReason> {
     Ok(hold.to_release(turn, None, Some(metrics)))
 }
 
-impl Drop for LockGuard {
+impl<T> Drop for LockGuard<T> {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
         if hold.remove_guard() == Ok(true)
@@ -339,58 +361,20 @@ impl Drop for LockGuard {
             let hooks = &hold.inner.hooks;
             hooks.report(|hooks| hooks.guard_dropped(hold.label()));
             tracing::warn!(
-                lock = %hold.name(), token = %hold.grant.token,
+                lock = %hold.name(), token = hold.token(),
                 "a lock guard was dropped without release(); its lock is released in the background",
             );
         }
     }
 }
 
-impl Debug for LockGuard {
+impl<T> Debug for LockGuard<T> {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         let hold = self.hold();
         formatter
             .debug_struct("LockGuard")
             .field("name", hold.name())
-            .field("token", &hold.grant.token)
-            .field("source", &hold.grant.source)
+            .field("fence", &hold.grant.fence)
             .finish_non_exhaustive()
-    }
-}
-
-/// A future that completes with the reason when a lock is no longer held. Created by
-/// [`LockGuard::lost`].
-///
-/// It may be cloned, dropped, and first polled after the loss.
-#[derive(Clone)]
-#[must_use = "futures do nothing unless polled"]
-pub struct Lost(Shared<BoxFuture<'static, LostReason>>);
-
-impl Lost {
-    /// Completes when the first of these locks is lost. `None` without any lock.
-    pub(crate) fn first_of(guards: &[LockGuard]) -> Option<Self> {
-        let losses: Vec<_> = guards.iter().map(LockGuard::lost).collect();
-        (!losses.is_empty()).then(|| {
-            let first = select_all(losses).map(|(reason, _, _)| reason);
-            Self(first.boxed().shared())
-        })
-    }
-
-    pub(crate) fn never() -> Self {
-        Self(pending().boxed().shared())
-    }
-}
-
-impl Future for Lost {
-    type Output = LostReason;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LostReason> {
-        self.0.poll_unpin(context)
-    }
-}
-
-impl Debug for Lost {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Lost").field(&self.0.peek()).finish()
     }
 }

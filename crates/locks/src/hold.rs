@@ -89,6 +89,11 @@ impl Hold {
         &self.options.name
     }
 
+    /// The token for log lines.
+    pub(crate) fn token(&self) -> Option<i64> {
+        self.grant.fence.as_ref().map(|fence| fence.token.get())
+    }
+
     pub(crate) fn label(&self) -> &'static str {
         self.options.label
     }
@@ -249,7 +254,7 @@ impl Hold {
         let hooks = &self.inner.hooks;
         hooks.report(|hooks| hooks.lost(self.label(), held, reason));
         tracing::warn!(
-            lock = %self.name(), token = %self.grant.token, ?held, reason = reason.name(),
+            lock = %self.name(), token = self.token(), ?held, reason = reason.name(),
             "a lock was lost",
         );
         // After these reasons the server no longer knows the holder, but an unanswered request to

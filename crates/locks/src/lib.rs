@@ -1,8 +1,9 @@
 //! Distributed locks that report their own loss.
 //!
 //! A [`LockManager`] acquires, renews and releases locks on one lock server. A [back
-//! end](backend::Backend) connects it to that server: Redis, ZooKeeper, a SQL database, the current
-//! process, or an in-memory model of a server for tests. A held lock is a [`LockGuard`].
+//! end](backend::Backend) connects it to that server: Redis, several Redis masters (`RedLock`),
+//! ZooKeeper, a SQL database, the current process, or an in-memory model of a server for tests. A held
+//! lock is a [`LockGuard`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,7 +30,8 @@
 //! - **One holder at a time**, as long as the server keeps its data and the holder obeys its guard.
 //!   No lock service can promise more: a process that is paused for longer than its lease continues
 //!   to work when it wakes up. Every guard therefore has a fencing [`token`](LockGuard::token), and
-//!   the guarded resource must compare it.
+//!   the guarded resource must compare it. Only the guards of `RedLock` have none, and their type says
+//!   so.
 //! - **A loss is reported early.** [`LockGuard::lost`] completes before the server can grant the
 //!   lock to another client. Its deadline counts from the moment at which the last successful
 //!   renewal was *sent*. The [`Clock`](clock::Clock) keeps running while the machine is suspended,
@@ -40,15 +42,16 @@
 //!   answer was lost.
 //! - **A holder that hangs can be limited**, with [`max_hold`](LockBuilder::max_hold) or
 //!   [`max_renewals`](LockBuilder::max_renewals).
-//! - **Waiters are woken; they do not poll**, except on MariaDB, MySQL and SQLite. One task per process
-//!   and lock contends on the server; on ZooKeeper, another one waits behind it. The other tasks wait in
-//!   a local queue.
+//! - **Waiters are woken; they do not poll**, except on MariaDB, MySQL, SQLite and `RedLock`. One task
+//!   per process and lock contends on the server; on ZooKeeper, another one waits behind it. The other
+//!   tasks wait in a local queue.
 //!
 //! # What is built on locks
 //!
 //! - [`MultiLock`]: several locks, all or none.
 //! - [`LockBuilder::campaign`] and [`lead`](LockBuilder::lead): leader election.
-//! - [`LockBuilder::once_per`]: a job that starts at most once per period over all processes.
+//! - [`LockBuilder::once_per`]: a job that starts at most once per period over all processes. It needs a
+//!   server with fencing tokens.
 //! - [`coordination`]: shared numbers, latches and barriers.
 //! - Guarded writes, which refuse an outdated holder: `sql::fence`, `redis::FENCED_COMMAND`,
 //!   `zookeeper::ZooKeeperBackend::write_if_held`.
@@ -56,8 +59,8 @@
 //! # Limitations
 //!
 //! - Read-write locks, permits, numbers, latches and barriers exist on Redis, on ZooKeeper and within one
-//!   process, but not in a SQL database.
-//! - There is no quorum over several Redis servers, and no support for Redis Cluster.
+//!   process, but not in a SQL database, and not on several Redis masters.
+//! - There is no support for Redis Cluster.
 //! - An acquisition does not wait until the lock is durable or replicated.
 //! - There is no lock delay: the next client may acquire a lost lock at once.
 //!
@@ -81,6 +84,7 @@ mod jobs;
 #[cfg(any(feature = "redis", feature = "zookeeper"))]
 mod link;
 pub mod local;
+mod lost;
 mod manager;
 mod managers;
 pub mod memory;
@@ -109,7 +113,8 @@ pub mod zookeeper;
 
 pub use builder::{LockBuilder, Ran};
 pub use error::{BackendError, LockError, LostReason};
-pub use guard::{LockGuard, LockState, Lost, ReleaseOutcome};
+pub use guard::{LockGuard, LockState, ReleaseOutcome};
+pub use lost::Lost;
 pub use manager::{LockManager, ManagerBuilder};
 pub use multi::{MultiGuard, MultiLock};
 pub use nonce::Nonce;

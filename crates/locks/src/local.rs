@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{
-    Attempt, Backend, Changed, Claim, Contender, Grant, Nudge, NumberKey, NumberRequest, Numbers,
-    Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
+    Attempt, Backend, Changed, Claim, Contender, Fence, Fencing, Grant, Nudge, NumberKey,
+    NumberRequest, Numbers, Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
 };
 use crate::clock::{Clock, default_clock};
 use crate::error::BackendError;
@@ -79,6 +79,10 @@ impl Default for LocalBackend {
     fn default() -> Self {
         Self::new()
     }
+}
+
+impl Fencing for LocalBackend {
+    type Token = Token;
 }
 
 #[async_trait]
@@ -221,8 +225,10 @@ impl Contender for LocalContender {
             Ok(token) => {
                 self.left_something = true;
                 Attempt::Held(Grant {
-                    token,
-                    source: Arc::clone(&self.local.source),
+                    fence: Some(Fence {
+                        token,
+                        source: Arc::clone(&self.local.source),
+                    }),
                     lease: *lease,
                 })
             }

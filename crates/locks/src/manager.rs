@@ -1,5 +1,6 @@
 //! The lock manager, which acquires, renews and releases the locks of a process.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::backend::{Backend, Claim};
+use crate::backend::{Backend, Claim, Fencing};
 use crate::builder::{LockBuilder, Options};
 use crate::clock::{Clock, default_clock};
 use crate::error::{BackendError, LostReason};
@@ -16,14 +17,17 @@ use crate::jobs::{Jobs, Running};
 use crate::metrics::{Hooks, LockHooks, NoHooks};
 use crate::queue::LocalQueues;
 use crate::release::{self, ReleaseJob};
+use crate::token::Token;
 use crate::watchdog::{Watchdog, WatchdogContext};
 
 /// Manages the locks on one lock server. A process needs one manager per server; clones are cheap.
 ///
+/// The guards of `LockManager<()>` have no fencing token: see [`Fencing`].
+///
 /// A manager belongs to the Tokio runtime in which it was built. Its tasks end after its last clone
 /// and its last guard are dropped.
-#[derive(Debug, Clone)]
-pub struct LockManager(Arc<Inner>);
+#[derive(Debug)]
+pub struct LockManager<T = Token>(Arc<Inner>, PhantomData<fn() -> T>);
 
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -71,28 +75,29 @@ impl Inner {
     }
 }
 
-impl LockManager {
+impl<T> LockManager<T> {
     /// Creates a manager with default settings.
     ///
     /// # Panics
     /// Panics if it is called outside a Tokio runtime.
     #[must_use]
-    pub fn new(backend: impl Backend) -> Self {
+    pub fn new(backend: impl Fencing<Token = T>) -> Self {
         Self::builder(backend).build()
     }
 
     /// Creates a builder for a manager with other settings.
-    pub fn builder(backend: impl Backend) -> ManagerBuilder {
+    pub fn builder(backend: impl Fencing<Token = T>) -> ManagerBuilder<T> {
         ManagerBuilder {
             backend: Arc::new(backend),
             clock: None,
             hooks: Arc::new(NoHooks),
             defaults: Options::default(),
+            token: PhantomData,
         }
     }
 
     /// Starts to describe an acquisition of the lock with this name: 1 to 1,024 bytes of any text.
-    pub fn lock(&self, name: &str) -> LockBuilder {
+    pub fn lock(&self, name: &str) -> LockBuilder<T> {
         LockBuilder::new(self.clone(), name, Claim::Exclusive)
     }
 
@@ -102,13 +107,13 @@ impl LockManager {
     /// Read and write locks are granted in order of arrival, so a stream of readers does not keep a
     /// writer waiting. They exclude each other, but not the [lock](Self::lock) with the same name. Redis,
     /// ZooKeeper and the back ends without a server have them.
-    pub fn read(&self, name: &str) -> LockBuilder {
+    pub fn read(&self, name: &str) -> LockBuilder<T> {
         LockBuilder::new(self.clone(), name, Claim::READ)
     }
 
     /// Starts to describe an acquisition of the write lock with this name. It has one holder. With this
     /// method alone, it is a mutex that is granted in order of arrival.
-    pub fn write(&self, name: &str) -> LockBuilder {
+    pub fn write(&self, name: &str) -> LockBuilder<T> {
         LockBuilder::new(self.clone(), name, Claim::WRITE)
     }
 
@@ -121,7 +126,7 @@ impl LockManager {
     /// [`InvalidPermits`](crate::LockError::InvalidPermits). On ZooKeeper it waits until its wait limit,
     /// and those behind it wait too. Do not use a name for both permits and read-write locks: both count
     /// the same permits.
-    pub fn permits(&self, name: &str, take: u32, of: u32) -> LockBuilder {
+    pub fn permits(&self, name: &str, take: u32, of: u32) -> LockBuilder<T> {
         LockBuilder::new(self.clone(), name, Claim::Permits { take, of })
     }
 
@@ -193,17 +198,25 @@ impl LockManager {
     }
 }
 
+/// Not derived, because a clone needs no clone of a token.
+impl<T> Clone for LockManager<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0), PhantomData)
+    }
+}
+
 /// The settings of a [`LockManager`]. Created by [`LockManager::builder`].
 #[derive(Debug)]
 #[must_use = "it does nothing before build"]
-pub struct ManagerBuilder {
+pub struct ManagerBuilder<T = Token> {
     backend: Arc<dyn Backend>,
     clock: Option<Arc<dyn Clock>>,
     hooks: Arc<dyn LockHooks>,
     defaults: Options,
+    token: PhantomData<fn() -> T>,
 }
 
-impl ManagerBuilder {
+impl<T> ManagerBuilder<T> {
     /// Sets the clock. Default: the boot clock on Linux, otherwise the clock of the runtime.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Some(Arc::new(clock));
@@ -239,7 +252,7 @@ impl ManagerBuilder {
     /// # Panics
     /// Panics if it is called outside a Tokio runtime.
     #[must_use]
-    pub fn build(self) -> LockManager {
+    pub fn build(self) -> LockManager<T> {
         let runtime = Handle::current();
         let context = WatchdogContext {
             backend: self.backend,
@@ -253,7 +266,7 @@ impl ManagerBuilder {
         let watch = Arc::clone(&watchdog).run(context.clone(), stopped.clone(), closed.clone());
         runtime.spawn(watch);
         let queues = LocalQueues::new(1 + context.backend.lookahead());
-        LockManager(Arc::new(Inner {
+        let inner = Inner {
             backend: context.backend,
             clock: context.clock,
             hooks: context.hooks,
@@ -267,6 +280,7 @@ impl ManagerBuilder {
             closed,
             hold_ids: AtomicU64::new(0),
             _stop_watchdog: stopped.drop_guard(),
-        }))
+        };
+        LockManager(Arc::new(inner), PhantomData)
     }
 }

@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use crate::backend::{
-    Attempt, Backend, Claim, Contender, Grant, Nudge, Numbers, Properties, Release, ReleaseRequest,
-    Renewal, Renewed, Request,
+    Attempt, Backend, Claim, Contender, Fence, Fencing, Grant, Nudge, Numbers, Properties, Release,
+    ReleaseRequest, Renewal, Renewed, Request,
 };
 use crate::clock::Clock;
 use crate::error::BackendError;
@@ -23,6 +23,7 @@ use crate::managers::Managers;
 use crate::nonce::Nonce;
 use crate::shares::{Denied, Wanted};
 use crate::source::SourceId;
+use crate::token::Token;
 use crate::topics::Listener;
 
 mod numbers;
@@ -148,6 +149,10 @@ async fn travel(clock: &dyn Clock, time: Duration) {
     if !time.is_zero() {
         clock.sleep_until(clock.now() + time).await;
     }
+}
+
+impl Fencing for MemoryBackend {
+    type Token = Token;
 }
 
 #[async_trait]
@@ -318,8 +323,10 @@ impl Contender for MemoryContender {
         self.left_something = answer.is_ok() || claim != Claim::Exclusive;
         Ok(match answer {
             Ok((token, id)) => Attempt::Held(Grant {
-                token,
-                source: source.saw(&id),
+                fence: Some(Fence {
+                    token,
+                    source: source.saw(&id),
+                }),
                 lease,
             }),
             Err(denied) => denied.attempt(self.client.fallback),

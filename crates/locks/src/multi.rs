@@ -10,7 +10,9 @@ use futures_util::future::join_all;
 use crate::backend::Claim;
 use crate::builder::LockBuilder;
 use crate::error::LockError;
-use crate::guard::{LockGuard, Lost, ReleaseOutcome};
+use crate::guard::{LockGuard, ReleaseOutcome};
+use crate::lost::Lost;
+use crate::token::Token;
 
 /// Describes the acquisition of several locks together.
 ///
@@ -18,7 +20,8 @@ use crate::guard::{LockGuard, Lost, ReleaseOutcome};
 /// same locks therefore never wait for each other in a circle, in whatever order they name them. If
 /// one lock is not acquired, all are released.
 ///
-/// The locks may belong to different managers, and may be read locks or permits. A name that occurs
+/// The locks may belong to different managers, and may be read locks or permits. All or none of them
+/// have fencing tokens. A name that occurs
 /// several times is acquired once, with its largest claim. Do not use two managers for one name on
 /// one server: one of them would wait for the other. Name locks with equal names on several servers of
 /// one kind in the same order everywhere: here nothing else puts them in order.
@@ -35,19 +38,19 @@ use crate::guard::{LockGuard, Lost, ReleaseOutcome};
 /// ```
 #[derive(Debug, Clone)]
 #[must_use = "it does nothing before acquire or try_acquire"]
-pub struct MultiLock {
+pub struct MultiLock<T = Token> {
     /// In the order of acquisition, without repetitions.
-    locks: Vec<LockBuilder>,
+    locks: Vec<LockBuilder<T>>,
     wait: Option<Duration>,
 }
 
-impl MultiLock {
+impl<T> MultiLock<T> {
     /// Combines locks. Their leases and limits apply to each of them, their labels to its metrics.
-    pub fn of(locks: impl IntoIterator<Item = LockBuilder>) -> Self {
+    pub fn of(locks: impl IntoIterator<Item = LockBuilder<T>>) -> Self {
         let mut locks: Vec<_> = locks.into_iter().collect();
         // All processes must have the same order, so it may depend on nothing else.
         locks.sort_by(|one, other| order(one).cmp(&order(other)));
-        let mut kept: Vec<LockBuilder> = Vec::with_capacity(locks.len());
+        let mut kept: Vec<LockBuilder<T>> = Vec::with_capacity(locks.len());
         for lock in locks {
             let mut same_name = kept
                 .iter()
@@ -80,7 +83,7 @@ impl MultiLock {
     ///
     /// # Cancel safety
     /// The future may be dropped at any point. All locks are then released in the background.
-    pub async fn acquire(self) -> Result<MultiGuard, LockError> {
+    pub async fn acquire(self) -> Result<MultiGuard<T>, LockError> {
         let longest = || self.locks.iter().map(|lock| lock.options().wait).max();
         let wait = self.wait.or_else(longest).unwrap_or_default();
         let mut taken = Taken(Vec::with_capacity(self.locks.len()));
@@ -121,7 +124,7 @@ impl MultiLock {
     ///
     /// # Cancel safety
     /// Same as [`acquire`](Self::acquire).
-    pub async fn try_acquire(self) -> Result<Option<MultiGuard>, LockError> {
+    pub async fn try_acquire(self) -> Result<Option<MultiGuard<T>>, LockError> {
         match self.wait(Duration::ZERO).acquire().await {
             Ok(guard) => Ok(Some(guard)),
             Err(LockError::WaitLimit { .. }) => Ok(None),
@@ -131,7 +134,7 @@ impl MultiLock {
 }
 
 /// The position of a lock in the common order. The largest claim of a name is first.
-fn order(lock: &LockBuilder) -> (&str, &'static str, bool, Reverse<u32>) {
+fn order<T>(lock: &LockBuilder<T>) -> (&str, &'static str, bool, Reverse<u32>) {
     let (is_shared, take) = match lock.options().claim {
         Claim::Exclusive => (false, 0),
         Claim::Permits { take, .. } => (true, take),
@@ -140,22 +143,22 @@ fn order(lock: &LockBuilder) -> (&str, &'static str, bool, Reverse<u32>) {
     (&lock.options().name, server, is_shared, Reverse(take))
 }
 
-fn has_name_of(one: &LockBuilder, other: &LockBuilder) -> bool {
+fn has_name_of<T>(one: &LockBuilder<T>, other: &LockBuilder<T>) -> bool {
     one.options().name == other.options().name
 }
 
 /// Returns true if these are claims of the same lock of one manager. They have the same name.
-fn is_same(one: &LockBuilder, other: &LockBuilder) -> bool {
-    let is_exclusive = |lock: &LockBuilder| lock.options().claim == Claim::Exclusive;
+fn is_same<T>(one: &LockBuilder<T>, other: &LockBuilder<T>) -> bool {
+    let is_exclusive = |lock: &LockBuilder<T>| lock.options().claim == Claim::Exclusive;
     Arc::ptr_eq(one.manager().inner(), other.manager().inner())
         && is_exclusive(one) == is_exclusive(other)
 }
 
 /// The locks acquired so far. Dropping this releases them.
-struct Taken(Vec<LockGuard>);
+struct Taken<T>(Vec<LockGuard<T>>);
 
-impl Taken {
-    fn complete(mut self) -> MultiGuard {
+impl<T> Taken<T> {
+    fn complete(mut self) -> MultiGuard<T> {
         MultiGuard {
             guards: std::mem::take(&mut self.0),
         }
@@ -169,7 +172,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl<T> Drop for Taken<T> {
     fn drop(&mut self) {
         // In the reverse order: a task that waits for the first lock then finds the others free.
         self.0.drain(..).rev().for_each(LockGuard::abandon);
@@ -183,19 +186,19 @@ impl Drop for Taken {
 /// that no other client works on them before the holder has stopped.
 #[derive(Debug)]
 #[must_use = "the locks are released when their guard is dropped"]
-pub struct MultiGuard {
-    guards: Vec<LockGuard>,
+pub struct MultiGuard<T = Token> {
+    guards: Vec<LockGuard<T>>,
 }
 
-impl MultiGuard {
+impl<T> MultiGuard<T> {
     /// Returns the guard of each lock, in the order of acquisition. Each has its own token.
-    pub fn guards(&self) -> &[LockGuard] {
+    pub fn guards(&self) -> &[LockGuard<T>] {
         &self.guards
     }
 
     /// Returns the guard of the lock with this name, for its token. If there are several, the first.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<&LockGuard> {
+    pub fn get(&self, name: &str) -> Option<&LockGuard<T>> {
         self.guards.iter().find(|guard| guard.name() == name)
     }
 

@@ -26,6 +26,7 @@ pub enum OncePer<T> {
     Running,
 }
 
+/// Only for back ends with fencing tokens: a quorum of Redis masters has no periods.
 impl LockBuilder {
     /// Acquires the lock, runs `body` unless it was started less than `period` ago by any process, and
     /// releases the lock.

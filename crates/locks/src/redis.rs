@@ -46,6 +46,7 @@ mod fence;
 mod numbers;
 mod periods;
 mod permits;
+pub mod redlock;
 mod scripts;
 mod wakeups;
 

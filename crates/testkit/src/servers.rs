@@ -13,6 +13,7 @@ use url::Url;
 mod certificates;
 mod ensemble;
 mod fresh;
+mod masters;
 mod nginx;
 mod pgbouncer;
 mod private_server;
@@ -29,6 +30,7 @@ pub use ensemble::ZooKeeperEnsemble;
 pub use fresh::{
     TestDatabase, TestRedis, TestZooKeeper, fresh_database, fresh_redis, fresh_zookeeper,
 };
+pub use masters::{TestMasters, fresh_masters, vote};
 pub use nginx::Nginx;
 pub use pgbouncer::PgBouncer;
 pub use private_server::PrivateServer;

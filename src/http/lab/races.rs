@@ -153,6 +153,7 @@ pub(in crate::http) async fn list(
         place: races.place().to_owned(),
         servers: vec![
             server(Dependency::Redis, services.redis_url.is_some()),
+            server(Dependency::RedisMasters, services.redlock_urls.is_some()),
             server(Dependency::Zookeeper, services.zookeeper_connect.is_some()),
         ],
         limits: LIMITS,
@@ -190,7 +191,7 @@ pub(in crate::http) async fn start(
     if race.rtt.is_some() && !races.can_be_delayed() {
         return Err(ApiError::invalid(
             "rtt_ms: there is no server to delay: SQLite is part of the process; set DATABASE_URL, \
-             REDIS_URL or ZOOKEEPER_CONNECT",
+             REDIS_URL, REDLOCK_URLS or ZOOKEEPER_CONNECT",
         ));
     }
     let lineup = Lineup::choose(&race.plan, |strategy| api.available.why_not(strategy));

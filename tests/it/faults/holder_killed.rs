@@ -24,7 +24,13 @@ const STOCK: i64 = 2;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn next_client_sells_after_the_lease_of_a_killed_holder(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(Dependency::Database, Dependency::Redis, Dependency::Zookeeper)] service: Dependency,
+    #[values(
+        Dependency::Database,
+        Dependency::Redis,
+        Dependency::RedisMasters,
+        Dependency::Zookeeper
+    )]
+    service: Dependency,
 ) {
     let mut scene = Scene::open(backend, service, LEASE, STOCK, "").await;
     let lease = scene.place.granted(LEASE).await;
@@ -50,7 +56,13 @@ async fn next_client_sells_after_the_lease_of_a_killed_holder(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopping_holder_releases_its_lock(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(Dependency::Database, Dependency::Redis, Dependency::Zookeeper)] service: Dependency,
+    #[values(
+        Dependency::Database,
+        Dependency::Redis,
+        Dependency::RedisMasters,
+        Dependency::Zookeeper
+    )]
+    service: Dependency,
 ) {
     let scene = Scene::open(backend, service, LONG_LEASE, STOCK, "").await;
     scene.holder.terminate();

@@ -45,6 +45,7 @@ impl Scene {
         let database = fresh_database(backend).await;
         let (proxy, proxied) = Proxy::before(&database.url).await;
         let place = LockPlace::fresh(service, &database.url).await;
+        place.grants(lease).await;
         let lease = lease.as_millis().to_string();
         let mut variables = vec![
             ("LOCK_LEASE_MS", &*lease),

@@ -1,10 +1,13 @@
-//! The locks that are held on a test's Redis and ZooKeeper and in its database, read without the
-//! service.
+//! The locks that are held on a test's Redis, Redis masters and ZooKeeper and in its database, read
+//! without the service.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use stocklock::strategy::{Available, Dependency, Homes, Strategy};
 use stocklock_testkit::eventually;
+use stocklock_testkit::servers::vote;
 use zookeeper_client::Client;
 
 use crate::redis_home::command;
@@ -17,7 +20,8 @@ const AT_ONCE: Duration = Duration::from_secs(3);
 
 /// All strategies for stock in SQL.
 pub(super) fn strategies() -> impl Iterator<Item = Strategy> {
-    let available = Available::new([Dependency::Redis, Dependency::Zookeeper]);
+    use Dependency::{Redis, RedisMasters, Zookeeper};
+    let available = Available::new([Redis, RedisMasters, Zookeeper]);
     let strategies: Vec<_> = available.strategies().collect();
     let in_sql = |strategy: &Strategy| strategy.card().homes != Homes::Redis;
     strategies.into_iter().filter(in_sql)
@@ -28,11 +32,12 @@ pub(super) fn strategy(service: Dependency) -> Strategy {
     match service {
         Dependency::Database => Strategy::SqlLock,
         Dependency::Redis => Strategy::RedisLock,
+        Dependency::RedisMasters => Strategy::Redlock,
         Dependency::Zookeeper => Strategy::ZookeeperLock,
     }
 }
 
-/// The test's database, or one of its two services.
+/// The test's database, or one of its services.
 pub(super) struct LockPlace {
     service: Dependency,
     services: LockServices,
@@ -55,9 +60,18 @@ impl LockPlace {
         let value = match self.service {
             Dependency::Database => return None,
             Dependency::Redis => self.services.redis_url(),
+            Dependency::RedisMasters => self.services.redlock_urls(),
             Dependency::Zookeeper => self.services.zookeeper_connect(),
         };
         Some((self.service.variable(), value))
+    }
+
+    /// Returns when locks with this lease are granted: a Redis master must have been up for longer.
+    pub(super) async fn grants(&self, lease: Duration) {
+        if self.service == Dependency::RedisMasters {
+            let masters: Vec<_> = self.services.masters().iter().map(|url| &**url).collect();
+            vote(&masters, lease).await;
+        }
     }
 
     /// How many locks are held here; on ZooKeeper, waiting clients count, too.
@@ -85,6 +99,12 @@ async fn held(services: &LockServices, database: &str, service: Dependency) -> u
             let keys = command::<Vec<String>>(services.redis_url(), &words);
             keys.await.len()
         }
+        Dependency::RedisMasters => {
+            let words = ["KEYS", "stocklock:redlock{*}"];
+            let masters = services.masters().iter();
+            let keys = join_all(masters.map(|url| command::<Vec<String>>(url, &words))).await;
+            BTreeSet::from_iter(keys.concat()).len()
+        }
         Dependency::Zookeeper => {
             let held = held_on_zookeeper(services.zookeeper_connect()).await;
             held.expect("ZooKeeper answers")
@@ -108,8 +128,8 @@ async fn held_in_database(url: &str) -> usize {
 /// # Panics
 /// If that takes so long that a lease must have expired.
 pub(super) async fn assert_locks_released(services: &LockServices, database: &str) {
-    use Dependency::{Database, Redis, Zookeeper};
-    for service in [Database, Redis, Zookeeper] {
+    use Dependency::{Database, Redis, RedisMasters, Zookeeper};
+    for service in [Database, Redis, RedisMasters, Zookeeper] {
         let free = || async { held(services, database, service).await == 0 };
         eventually("every lock is released", AT_ONCE, free).await;
     }

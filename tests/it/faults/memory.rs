@@ -16,6 +16,7 @@ async fn replica_under_race_stays_below_150_megabytes() {
     let (database, services) = tokio::join!(fresh_database(Backend::Sqlite), LockServices::fresh());
     let variables = [
         ("REDIS_URL", services.redis_url()),
+        ("REDLOCK_URLS", services.redlock_urls()),
         ("ZOOKEEPER_CONNECT", services.zookeeper_connect()),
     ];
     let lab = Process::lab(&database.url, &variables).await;
@@ -28,7 +29,7 @@ async fn replica_under_race_stays_below_150_megabytes() {
     assert!(!report.broken(), "{}", report.table(TableStyle::default()));
     assert_eq!(
         report.rows.len(),
-        9,
+        10,
         "{}",
         report.table(TableStyle::default())
     );

@@ -61,6 +61,7 @@ fn locks(fixture: &Fixture) -> Locks {
         journal_limit: 10_000,
         journal_limit_bytes: u64::MAX,
         on_redis_loss: RedisLoss::Refuse,
+        redlock_urls: None,
         zookeeper_connect: None,
         lock_lease_ms: Duration::from_secs(10),
     };

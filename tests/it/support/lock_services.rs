@@ -1,25 +1,47 @@
-//! A Redis database and a ZooKeeper node for one test, for the strategies with a lock.
+//! A Redis database, databases on several Redis masters, and a ZooKeeper node for one test, for the
+//! strategies with a lock.
 
-use super::services::{TestRedis, TestZooKeeper, fresh_redis, fresh_zookeeper};
+use std::time::Duration;
 
-/// An empty Redis database and ZooKeeper node; both are deleted on drop.
+use super::services::{
+    TestMasters, TestRedis, TestZooKeeper, fresh_masters, fresh_redis, fresh_zookeeper,
+};
+
+/// The default of `LOCK_LEASE_MS`: the masters have been up for longer.
+const LEASE: Duration = Duration::from_secs(10);
+
+/// An empty Redis database, empty databases on Redis masters, and an empty ZooKeeper node.
 #[derive(Debug)]
 pub(crate) struct LockServices {
     redis: TestRedis,
+    masters: TestMasters,
+    redlock_urls: String,
     zookeeper: TestZooKeeper,
 }
 
 impl LockServices {
-    /// Creates both.
+    /// Creates all, with three masters.
     pub(crate) async fn fresh() -> Self {
-        let (redis, zookeeper) = tokio::join!(fresh_redis(), fresh_zookeeper());
-        Self { redis, zookeeper }
+        Self::with_masters(3).await
+    }
+
+    /// Creates all, with this many masters.
+    pub(crate) async fn with_masters(count: usize) -> Self {
+        let masters = Box::pin(fresh_masters(count, LEASE));
+        let (redis, masters, zookeeper) = tokio::join!(fresh_redis(), masters, fresh_zookeeper());
+        Self {
+            redis,
+            redlock_urls: masters.joined(),
+            masters,
+            zookeeper,
+        }
     }
 
     /// Flags that make a replica use them.
-    pub(crate) fn flags(&self) -> [String; 2] {
+    pub(crate) fn flags(&self) -> [String; 3] {
         [
             format!("--redis-url={}", self.redis.url),
+            format!("--redlock-urls={}", self.redlock_urls),
             format!("--zookeeper-connect={}", self.zookeeper.connect),
         ]
     }
@@ -27,6 +49,16 @@ impl LockServices {
     /// The value of `REDIS_URL`.
     pub(crate) fn redis_url(&self) -> &str {
         &self.redis.url
+    }
+
+    /// The value of `REDLOCK_URLS`.
+    pub(crate) fn redlock_urls(&self) -> &str {
+        &self.redlock_urls
+    }
+
+    /// The URLs in `REDLOCK_URLS`.
+    pub(crate) fn masters(&self) -> &[String] {
+        &self.masters.urls
     }
 
     /// The value of `ZOOKEEPER_CONNECT`.

@@ -1,7 +1,7 @@
 //! A lock service in memory whose leases may end early, in every way that the explorer tries.
 //!
-//! It grants the lock with a token that grows with each acquisition, in order of arrival unless the
-//! explorer tries every order. The server may be away when the lock is requested. A lease may end at any step: the next waiter then gets the lock, and the previous holder continues
+//! It grants the lock with a token that grows with each acquisition, or without one, in order of arrival
+//! unless the explorer tries every order. The server may be away when the lock is requested. A lease may end at any step: the next waiter then gets the lock, and the previous holder continues
 //! without knowing. A pause of a holder needs no model, because a schedule may delay any task.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,7 @@ pub struct ModelLock {
     mutex: ModelMutex,
     state: Arc<Mutex<State>>,
     decisions: Decisions,
+    has_tokens: bool,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +46,16 @@ impl ModelLock {
             mutex: ModelMutex::new(None),
             state: Arc::new(Mutex::new(state)),
             decisions: decisions.clone(),
+            has_tokens: true,
+        }
+    }
+
+    /// Grants it without fencing tokens.
+    #[must_use]
+    pub fn without_tokens(self) -> Self {
+        Self {
+            has_tokens: false,
+            ..self
         }
     }
 
@@ -151,11 +162,11 @@ struct ModelHold {
 
 #[async_trait]
 impl HeldLock for ModelHold {
-    fn fence(&self) -> Fence {
-        Fence {
+    fn fence(&self) -> Option<Fence> {
+        self.lock.has_tokens.then(|| Fence {
             token: self.token,
             source: "model".into(),
-        }
+        })
     }
 
     /// Exact; a real holder knows this only from its clock.

@@ -41,8 +41,8 @@ pub trait Lock: Send + Sync + fmt::Debug {
 /// A lock that was acquired, and that may have been lost since.
 #[async_trait]
 pub trait HeldLock: Send + Sync + fmt::Debug {
-    /// The fencing token of this acquisition.
-    fn fence(&self) -> Fence;
+    /// The fencing token of this acquisition, if these locks have tokens.
+    fn fence(&self) -> Option<Fence>;
 
     /// Whether this process knows that the lock is lost. Looks at the clock; sends nothing.
     fn is_lost(&self) -> bool;

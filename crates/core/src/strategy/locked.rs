@@ -3,7 +3,8 @@
 //! Two safeguards make a lost lock harmless. The local check notices an expired lease without a
 //! round trip, and avoids a write that the store would refuse. The guard makes the write
 //! conditional on version and fence, so the store refuses it if another holder has written since.
-//! The lab can turn off each safeguard to show its effect.
+//! Without a fencing token the version alone decides, and a refused write counts as a conflict. The lab
+//! can turn off each safeguard to show its effect.
 
 use serde::Serialize;
 
@@ -36,10 +37,10 @@ pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, St
     let held = lock.held().await;
     let held = held.as_deref().expect("the lock is acquired before");
     let fence = held.fence();
-    let condition = if run.safeguards.guard {
-        Condition::Fence(&fence)
-    } else {
-        Condition::None
+    let condition = match &fence {
+        _ if !run.safeguards.guard => Condition::None,
+        Some(fence) => Condition::Fence(fence),
+        None => Condition::Version,
     };
     let is_lost = || run.safeguards.check && held.is_lost();
     read_check_write(run, condition, is_lost).await

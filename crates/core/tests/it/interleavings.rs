@@ -52,6 +52,9 @@ pub(crate) mod scenario;
 #[case::lock_fault(Scenario::new(RedisLock, 1, 2).with_fault(), 134)]
 #[case::lock_without_guard(without_guard(RedisLock, 1), 10)]
 #[case::lock_without_guard_two_units(without_guard(RedisLock, 2), 10)]
+#[case::redlock(Scenario::new(Redlock, 1, 2), 10)]
+#[case::redlock_two_units(Scenario::new(Redlock, 2, 2), 10)]
+#[case::redlock_fault(Scenario::new(Redlock, 1, 2).with_fault(), 130)]
 fn protected_deductions_end_clean(#[case] scenario: Scenario, #[case] schedules: u64) {
     let clean = Tally {
         schedules,
@@ -230,6 +233,28 @@ fn lost_lease_oversells_unless_version_and_fence_are_checked(
     assert!(0 < fence_only[1] && fence_only[1] < unconditional[1]);
 }
 
+/// Without a fencing token, the version alone refuses the write of a holder whose lease has ended.
+#[rstest]
+fn lost_lease_without_token_oversells_only_without_version(
+    #[values(2, 3)] buyers: usize,
+    #[values(false, true)] check: bool,
+) {
+    let explore = |guard| {
+        let mut scenario = Scenario::new(Redlock, 1, buyers);
+        scenario.losses = 1;
+        scenario.safeguards.guard = guard;
+        scenario.safeguards.check = check;
+        scenario.explore()
+    };
+    let guarded = explore(true);
+    let clean = Tally {
+        schedules: guarded.schedules,
+        ..Tally::default()
+    };
+    assert_eq!(guarded, clean);
+    assert!(explore(false).oversold > 0);
+}
+
 /// Any statement may fail, besides a COMMIT that loses its connection; the lock server may be away
 /// while a lease is lost; and a lock goes to any of its waiters. Every answer is right: an error says
 /// that nothing was sold, even if an earlier attempt is still in flight.
@@ -238,7 +263,8 @@ fn lost_lease_oversells_unless_version_and_fence_are_checked(
 #[case::for_update(Scenario::new(ForUpdate, 1, 2))]
 #[case::optimistic(Scenario::new(Optimistic, 1, 1))]
 #[case::group_commit(Scenario::new(GroupCommit, 1, 1))]
-#[case::lock(with_lost_lease())]
+#[case::lock(with_lost_lease(RedisLock))]
+#[case::redlock(with_lost_lease(Redlock))]
 fn faults_at_every_step_make_no_answer_wrong(#[case] scenario: Scenario) {
     let tally = scenario
         .with_faults_at_every_step()
@@ -249,8 +275,8 @@ fn faults_at_every_step_make_no_answer_wrong(#[case] scenario: Scenario) {
 }
 
 /// One buyer, who finds the lease lost after the read.
-fn with_lost_lease() -> Scenario {
-    let mut scenario = Scenario::new(RedisLock, 1, 1);
+fn with_lost_lease(strategy: Strategy) -> Scenario {
+    let mut scenario = Scenario::new(strategy, 1, 1);
     scenario.losses = 1;
     scenario.safeguards.check = true;
     scenario
@@ -260,7 +286,7 @@ fn with_lost_lease() -> Scenario {
 /// gets the unit unless it was sold.
 #[rstest]
 fn dead_process_neither_blocks_nor_doubles_a_sale(
-    #[values(SingleSql, ForUpdate, Optimistic, GroupCommit, RedisLock)] strategy: Strategy,
+    #[values(SingleSql, ForUpdate, Optimistic, GroupCommit, RedisLock, Redlock)] strategy: Strategy,
     #[values(None, Some("order-1"))] key: Option<&'static str>,
 ) {
     let scenario = Scenario {

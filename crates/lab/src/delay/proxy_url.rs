@@ -39,7 +39,7 @@ pub(super) fn database_server(url: &str) -> Result<(Url, String), String> {
     with_server(url, port)
 }
 
-/// The same for `REDIS_URL`.
+/// The same for `REDIS_URL`, and for each URL of `REDLOCK_URLS`.
 pub(super) fn redis_server(url: &str) -> Result<(Url, String), String> {
     let url = parse(url)?;
     match url.scheme() {

@@ -26,6 +26,7 @@ const QUESTIONS = [
       ["redis", "Work outside the database, and Redis is there"],
       ["table", "The same, and the database is the only server"],
       ["zookeeper", "The same, and the lock must survive the loss of one server"],
+      ["masters", "The same, with Redis instead of ZooKeeper"],
     ],
     matters: (answers) => answers.decides === "code",
   },
@@ -51,6 +52,9 @@ function chooseStrategy(answers, exists) {
   if (lock === "zookeeper") {
     return ["zookeeper-lock", "The lock is on a majority of the ensemble, and orders get it in the order in which they asked."];
   }
+  if (lock === "masters") {
+    return ["redlock", "The lock is on a majority of independent Redis masters. It has no fencing token: the version of the row refuses the write of a lost lock."];
+  }
   if (lock === "table") {
     return ["sql-lock", "The lock is a row in the database. It keeps other orders out during your work, and no transaction stays open."];
   }
@@ -66,7 +70,7 @@ function chooseStrategy(answers, exists) {
 /** The lines of the configuration that choose a strategy. */
 function settingLines(strategy) {
   const variable = strategy.home === "redis" ? "STRATEGY_REDIS" : "STRATEGY";
-  const addresses = { redis: "REDIS_URL=redis://127.0.0.1:6379", zookeeper: "ZOOKEEPER_CONNECT=127.0.0.1:2181" };
+  const addresses = { redis: "REDIS_URL=redis://127.0.0.1:6379", "redis-masters": `REDLOCK_URLS=${[1, 2, 3].map((port) => `redis://127.0.0.1:638${port}`).join(",")}`, zookeeper: "ZOOKEEPER_CONNECT=127.0.0.1:2181" };
   const needs = strategy.needs.map((name) => addresses[name]).filter(Boolean);
   return [`${variable}=${strategy.name}`, ...needs].join("\n");
 }
@@ -119,7 +123,7 @@ function strategyCard(strategy, onRace) {
     ["Use when", strategy.use_when],
   ];
   const homes = { sql: "stock in SQL", redis: "stock in Redis", either: "stock in SQL or Redis" };
-  const titles = { redis: "Redis", zookeeper: "ZooKeeper" };
+  const titles = { redis: "Redis", "redis-masters": "a quorum of Redis masters", zookeeper: "ZooKeeper" };
   const servers = strategy.needs.map((name) => titles[name] ?? name);
   const needs = servers.length ? `needs ${servers.join(" and ")}` : "needs no other server";
   const race = element("button", { type: "button", class: "quiet", onclick: () => onRace(strategy.name) }, `Race ${strategy.name}`);

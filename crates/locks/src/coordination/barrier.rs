@@ -14,7 +14,8 @@ use super::Register;
 use crate::backend::Change;
 use crate::builder::LockBuilder;
 use crate::error::LockError;
-use crate::guard::{LockGuard, Lost, ReleaseOutcome};
+use crate::guard::{LockGuard, ReleaseOutcome};
+use crate::lost::Lost;
 use crate::manager::LockManager;
 use crate::token::Token;
 

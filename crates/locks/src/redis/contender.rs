@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::Redis;
 use super::connection::backend_error;
 use super::wakeups::Subscription;
-use crate::backend::{Attempt, Claim, Contender, Grant, Request};
+use crate::backend::{Attempt, Claim, Contender, Fence, Fencing, Grant, Request};
 use crate::error::BackendError;
 use crate::retry::jittered;
 use crate::token::Token;
@@ -33,6 +33,10 @@ impl RedisContender {
     }
 }
 
+impl Fencing for super::RedisBackend {
+    type Token = Token;
+}
+
 #[async_trait]
 impl Contender for RedisContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
@@ -49,8 +53,10 @@ impl Contender for RedisContender {
                 let other = other.transpose().map_err(|e| backend_error(e.into()))?;
                 self.left_something = true;
                 Attempt::Held(Grant {
-                    token: Token::new(token),
-                    source: self.redis.source.saw(other.as_deref().unwrap_or(&known)),
+                    fence: Some(Fence {
+                        token: Token::new(token),
+                        source: self.redis.source.saw(other.as_deref().unwrap_or(&known)),
+                    }),
                     lease: self.request.lease,
                 })
             }

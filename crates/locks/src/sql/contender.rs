@@ -10,7 +10,7 @@ use super::Sql;
 use super::connections::Use;
 use super::session::Ask;
 use super::wakeups::Subscription;
-use crate::backend::{Attempt, Contender, Grant, Request};
+use crate::backend::{Attempt, Contender, Fence, Fencing, Grant, Request};
 use crate::error::BackendError;
 use crate::retry::jittered;
 use crate::token::Token;
@@ -54,6 +54,10 @@ impl SqlContender {
     }
 }
 
+impl Fencing for super::SqlBackend {
+    type Token = Token;
+}
+
 #[async_trait]
 impl Contender for SqlContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
@@ -90,8 +94,10 @@ impl Contender for SqlContender {
         if holder == nonce {
             self.holds = true;
             return Ok(Attempt::Held(Grant {
-                token: Token::new(token),
-                source: self.sql.source.source(),
+                fence: Some(Fence {
+                    token: Token::new(token),
+                    source: self.sql.source.source(),
+                }),
                 lease: self.request.lease,
             }));
         }

@@ -11,7 +11,7 @@ use super::names::{in_order, nonce_prefix, place_prefix, share};
 use super::places::Place;
 use super::session::{Health, Session, backend_error, disconnected};
 use super::turn::{Turn, turn};
-use crate::backend::{Attempt, Claim, Contender, Grant, Request};
+use crate::backend::{Attempt, Claim, Contender, Fence, Fencing, Grant, Request};
 use crate::clock::Moment;
 use crate::error::BackendError;
 use crate::token::Token;
@@ -38,6 +38,10 @@ pub(super) enum Blocker {
         directory: String,
         order: Vec<String>,
     },
+}
+
+impl Fencing for super::ZooKeeperBackend {
+    type Token = Token;
 }
 
 #[async_trait]
@@ -177,8 +181,10 @@ impl ZooKeeperContender {
                 session.lease()
             };
             return Ok(Attempt::Held(Grant {
-                token: Token::new(stat.czxid),
-                source,
+                fence: Some(Fence {
+                    token: Token::new(stat.czxid),
+                    source,
+                }),
                 lease,
             }));
         }

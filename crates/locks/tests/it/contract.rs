@@ -28,8 +28,9 @@ macro_rules! contract {
     };
 }
 
-/// Generates the cases that need no server fault.
-macro_rules! basic_contract {
+/// Generates the cases that need no server fault, no fencing token, and no server that has executed
+/// every request when it is answered.
+macro_rules! untokened_contract {
     ($rig:ident, $start:path, $test:meta $(, $list:ident: $cases:tt)*) => {
         contract!(
             $rig, $start, $test,
@@ -38,7 +39,6 @@ macro_rules! basic_contract {
                 locks_with_different_names_are_independent,
                 acquire_of_held_lock_fails_at_wait_limit,
                 try_acquire_of_held_lock_returns_none,
-                tokens_grow_within_one_source,
                 repeated_release_keeps_lock_of_next_holder,
                 dropped_guard_is_released_in_background,
                 child_guard_keeps_lock_after_parent_release,
@@ -62,15 +62,10 @@ macro_rules! basic_contract {
             ],
             cancel: [
                 acquire_dropped_at_any_time_leaves_nothing,
-                acquire_dropped_between_polls_leaves_nothing,
                 wait_dropped_at_any_time_leaves_nothing,
                 release_undoes_attempt_dropped_at_any_await_point,
             ],
             jobs: [
-                job_runs_once_per_period_over_processes,
-                job_runs_again_after_its_period,
-                job_whose_runner_is_gone_waits_for_next_period,
-                job_longer_than_its_period_runs_alone,
                 next_leader_follows_resignation,
                 lost_leadership_is_followed_by_another,
                 shutdown_ends_candidacies,
@@ -87,10 +82,28 @@ macro_rules! basic_contract {
     };
 }
 
-/// Generates the cases of `basic_contract!` and those with a faulty connection to the server.
-macro_rules! full_contract {
-    ($rig:ident, $start:path, $test:meta) => {
-        basic_contract!(
+/// Generates the cases of back ends with tokens and with one server.
+macro_rules! basic_contract {
+    ($rig:ident, $start:path, $test:meta $(, $list:ident: $cases:tt)*) => {
+        untokened_contract!(
+            $rig, $start, $test,
+            core: [tokens_grow_within_one_source],
+            cancel: [acquire_dropped_between_polls_leaves_nothing],
+            jobs: [
+                job_runs_once_per_period_over_processes,
+                job_runs_again_after_its_period,
+                job_whose_runner_is_gone_waits_for_next_period,
+                job_longer_than_its_period_runs_alone,
+            ]
+            $(, $list: $cases)*
+        );
+    };
+}
+
+/// Generates the cases of another macro, and those with a faulty connection to the server.
+macro_rules! faulty_contract {
+    ($contract:ident, $rig:ident, $start:path, $test:meta) => {
+        $contract!(
             $rig, $start, $test,
             faults: [
                 lock_deleted_on_server_is_lost_before_deadline,
@@ -102,6 +115,13 @@ macro_rules! full_contract {
                 blocked_release_is_repeated
             ]
         );
+    };
+}
+
+/// Generates all cases for a back end with tokens and with one server.
+macro_rules! full_contract {
+    ($rig:ident, $start:path, $test:meta) => {
+        faulty_contract!(basic_contract, $rig, $start, $test);
     };
 }
 
@@ -170,12 +190,14 @@ macro_rules! coordination_contract {
 use crate::rig::local::LocalRig;
 use crate::rig::memory::MemoryRig;
 use crate::rig::redis::RedisRig;
+use crate::rig::redlock::RedLockRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
 
 basic_contract!(local, LocalRig::start, tokio::test(start_paused = true));
 full_contract!(memory, MemoryRig::start, tokio::test(start_paused = true));
 full_contract!(redis, RedisRig::start, tokio::test);
+faulty_contract!(untokened_contract, redlock, RedLockRig::start, tokio::test);
 full_contract!(zookeeper, ZooKeeperRig::start, tokio::test);
 full_contract!(postgres, SqlRig::postgres, tokio::test);
 full_contract!(mysql, SqlRig::mysql, tokio::test);
@@ -186,6 +208,7 @@ restart_contract!(
     tokio::test(start_paused = true)
 );
 restart_contract!(redis_restart, RedisRig::start, tokio::test);
+restart_contract!(redlock_restart, RedLockRig::start_private, tokio::test);
 restart_contract!(zookeeper_restart, ZooKeeperRig::start_private, tokio::test);
 restart_contract!(postgres_restart, SqlRig::private_postgres, tokio::test);
 restart_contract!(mysql_restart, SqlRig::private_mysql, tokio::test);

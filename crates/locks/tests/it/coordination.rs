@@ -13,7 +13,7 @@ use crate::rig::memory::MemoryRig;
 use crate::rig::redis::RedisRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{NumberFaults as _, Rig, RigExt as _, eventually};
+use crate::rig::{NumberFaults as _, Rig as _, RigExt as _, TokenRig, eventually};
 use crate::support::holder::Holder;
 
 /// Long enough for a busy machine.
@@ -218,11 +218,11 @@ async fn database_has_no_numbers_and_says_so() {
 }
 
 /// A process has one of two places of a barrier, and is killed inside.
-async fn killed_party(rig: &impl Rig, url: &str) {
+async fn killed_party(rig: &impl TokenRig, url: &str) {
     let (holder, token) = Holder::start_with_permits(url, "round", "1/2").await;
     let barrier = rig.manager().barrier("round", 2);
     let party = barrier.enter(LONG).await.unwrap();
-    assert!(party.guard().token().get() > token);
+    assert!(Some(party.guard().token()) > token);
     let leaving = tokio::spawn(party.leave(LONG));
     tokio::time::sleep(rig.moment()).await;
     assert!(!leaving.is_finished());

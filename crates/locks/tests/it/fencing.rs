@@ -9,12 +9,13 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rstest::rstest;
 use stocklock_locks::backend::{
-    Backend, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
+    Backend, Contender, Fencing, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
+    Request,
 };
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::redis::FENCED_COMMAND;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
-use stocklock_locks::{BackendError, LockError, LockGuard, LockManager, LostReason, Nonce};
+use stocklock_locks::{BackendError, LockError, LockGuard, LockManager, LostReason, Nonce, Token};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::servers::Backend as Database;
 use zookeeper_client::{Acls, CreateMode};
@@ -22,10 +23,10 @@ use zookeeper_client::{Acls, CreateMode};
 use crate::rig::redis::RedisRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Faults as _, Rig, RigExt as _, eventually};
+use crate::rig::{Faults as _, Rig as _, RigExt as _, TokenRig, eventually};
 
 /// Acquires a lock that expires without renewal, and then again by another client.
-async fn paused_holder_and_next(rig: &impl Rig) -> [LockGuard; 2] {
+async fn paused_holder_and_next(rig: &impl TokenRig) -> [LockGuard; 2] {
     let lock = |manager: &LockManager| manager.lock("account").wait(rig.lease() * 5);
     let paused = lock(&rig.manager()).max_renewals(0).acquire().await;
     let next = lock(&rig.manager()).acquire().await;
@@ -126,6 +127,10 @@ impl Clock for Paused {
 /// The client of a holder that is paused: no renewal tells its manager that the session has ended.
 #[derive(Debug)]
 struct WithoutRenewals(ZooKeeperBackend);
+
+impl Fencing for WithoutRenewals {
+    type Token = Token;
+}
 
 #[async_trait]
 impl Backend for WithoutRenewals {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use stocklock_locks::LockManager;
-use stocklock_locks::backend::Backend;
+use stocklock_locks::backend::Fencing;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::local::LocalBackend;
 use stocklock_locks::memory::MemoryServer;
@@ -16,9 +16,10 @@ use stocklock_testkit::alone::alone;
 use tokio::runtime::Handle;
 
 use crate::rig::redis::RedisRig;
+use crate::rig::redlock::RedLockRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{eventually, use_lock};
+use crate::rig::{Rig as _, eventually, use_lock};
 
 /// The resources of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +57,7 @@ fn in_its_own_process(test: &str, body: impl Future<Output = ()>) {
 }
 
 /// Acquires and releases a hundred names with this prefix at the same time.
-async fn hundred(manager: &LockManager, prefix: &str) {
+async fn hundred<T>(manager: &LockManager<T>, prefix: &str) {
     let lock = |number| manager.lock(&format!("{prefix}-{number}")).acquire();
     let guards = join_all((0..100).map(lock)).await;
     join_all(guards.into_iter().map(|guard| guard.unwrap().release())).await;
@@ -64,7 +65,7 @@ async fn hundred(manager: &LockManager, prefix: &str) {
 
 /// Waits for a held lock, on the server and in the local queue. The first two waits reach their wait
 /// limit; the next two succeed.
-async fn contend(one: &LockManager, other: &LockManager, name: &str) {
+async fn contend<T: 'static>(one: &LockManager<T>, other: &LockManager<T>, name: &str) {
     let guard = one.lock(name).acquire().await.unwrap();
     let short = Duration::from_millis(50);
     for manager in [one, other] {
@@ -85,7 +86,7 @@ async fn contend(one: &LockManager, other: &LockManager, name: &str) {
 
 /// Uses two managers a little, counts the resources of the process, then uses them ten thousand
 /// times and checks that the resources are the same.
-async fn leaves_nothing(backends: [impl Backend; 2]) -> [LockManager; 2] {
+async fn leaves_nothing<B: Fencing>(backends: [B; 2]) -> [LockManager<B::Token>; 2] {
     let [one, other] = backends.map(LockManager::new);
     hundred(&one, "w").await;
     hundred(&other, "w").await;
@@ -195,6 +196,22 @@ fn ten_thousand_locks_leave_nothing_on_redis() {
         }
         let only_source = async || rig.keys("*").await == ["lock:source"];
         eventually("the keys expired", memory + tombstone, only_source).await;
+    });
+}
+
+#[test]
+fn ten_thousand_locks_leave_nothing_on_redlock() {
+    in_its_own_process("ten_thousand_locks_leave_nothing_on_redlock", async {
+        let rig = RedLockRig::start_private().await;
+        let managers = leaves_nothing([rig.backend(), rig.backend()]).await;
+        let no_votes = async || rig.left().await == 0;
+        eventually("the votes are gone", Duration::from_secs(5), no_votes).await;
+        // Tombstones stay for a minute. A late vote or a short wait of `contend` leaves them.
+        let empty = async || rig.keys().await == 0;
+        eventually("the keys expired", Duration::from_secs(90), empty).await;
+        for manager in managers {
+            manager.shutdown().await;
+        }
     });
 }
 

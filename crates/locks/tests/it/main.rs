@@ -10,6 +10,7 @@ mod messages;
 mod model;
 mod processes;
 mod redis;
+mod redlock;
 mod rig;
 mod runtimes;
 mod sql;

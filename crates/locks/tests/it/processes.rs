@@ -8,9 +8,10 @@ use stocklock_locks::OncePer;
 use stocklock_testkit::servers::Backend;
 
 use crate::rig::redis::RedisRig;
+use crate::rig::redlock::RedLockRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Rig, RigExt, eventually};
+use crate::rig::{Rig, RigExt, TokenRig, eventually};
 use crate::support::holder::Holder;
 
 /// The lease and session timeout of the example `hold`.
@@ -36,7 +37,7 @@ async fn killed_holder(rig: &impl Rig, url: &str) {
     let killed = rig.now();
     let guard = waiter.await.unwrap().unwrap();
     assert!(rig.now().since(killed) < LEASE + SLACK);
-    assert!(guard.token().get() > token);
+    rig.assert_grows(token, &guard);
     guard.release().await;
 }
 
@@ -44,6 +45,12 @@ async fn killed_holder(rig: &impl Rig, url: &str) {
 async fn killed_holder_is_replaced_on_redis() {
     let rig = RedisRig::start().await;
     killed_holder(&rig, &rig.url()).await;
+}
+
+#[tokio::test]
+async fn killed_holder_is_replaced_on_redlock() {
+    let rig = RedLockRig::start().await.max_lease(LEASE);
+    killed_holder(&rig, &rig.urls()).await;
 }
 
 #[tokio::test]
@@ -112,7 +119,7 @@ async fn stopped_holder(rig: &impl Rig, url: &str) {
     let manager = rig.manager();
     let lock = manager.lock("stopped").wait(LEASE * 3);
     let guard = lock.acquire().await.unwrap();
-    assert!(guard.token().get() > token);
+    rig.assert_grows(token, &guard);
     holder.signal(Signal::CONT);
     let line = holder.line(Duration::from_secs(5)).await;
     assert!(line.starts_with("lost "), "{line}");
@@ -124,6 +131,12 @@ async fn stopped_holder(rig: &impl Rig, url: &str) {
 async fn stopped_holder_learns_of_its_loss_on_redis() {
     let rig = RedisRig::start().await;
     stopped_holder(&rig, &rig.url()).await;
+}
+
+#[tokio::test]
+async fn stopped_holder_learns_of_its_loss_on_redlock() {
+    let rig = RedLockRig::start().await.max_lease(LEASE);
+    stopped_holder(&rig, &rig.urls()).await;
 }
 
 #[tokio::test]
@@ -155,7 +168,7 @@ async fn stopped_holder_of_permits_learns_of_its_loss() {
     assert!(free.is_none());
     holder.signal(Signal::STOP);
     let guard = permits(2).acquire().await.unwrap();
-    assert!(guard.token().get() > token);
+    rig.assert_grows(token, &guard);
     holder.signal(Signal::CONT);
     let line = holder.line(Duration::from_secs(30)).await;
     assert!(line.starts_with("lost "), "{line}");
@@ -168,7 +181,7 @@ async fn stopped_holder_of_permits_learns_of_its_loss() {
 
 /// The process that runs a periodic job is killed. The job does not run again in the same period, and
 /// runs in the next one.
-async fn killed_runner(rig: &impl Rig, url: &str) {
+async fn killed_runner(rig: &impl TokenRig, url: &str) {
     const PERIOD: Duration = Duration::from_secs(20);
     let began = rig.now();
     let mut runner = Holder::start_job(url, "job", "20").await;

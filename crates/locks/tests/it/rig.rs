@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use stocklock_locks::backend::{Backend, Claim, ReleaseRequest};
+use stocklock_locks::backend::{Claim, Fencing, ReleaseRequest};
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::metrics::LockHooks;
-use stocklock_locks::{LockError, LockGuard, LockManager, LostReason, ManagerBuilder, Nonce};
+use stocklock_locks::{
+    LockError, LockGuard, LockManager, LostReason, ManagerBuilder, Nonce, Token,
+};
 pub(crate) use stocklock_testkit::eventually;
 
 pub(crate) mod local;
 pub(crate) mod memory;
 pub(crate) mod redis;
+pub(crate) mod redlock;
 pub(crate) mod sql;
 pub(crate) mod zookeeper;
 
@@ -28,7 +31,7 @@ pub(crate) trait Rig: Send + Sync {
     /// The step by which cancel tests increase the time before a drop.
     const STEP: Duration;
 
-    type Backend: Backend + Clone;
+    type Backend: Fencing + Clone;
     type Clock: Clock;
 
     /// Creates a client. Each client stands for one process.
@@ -37,9 +40,20 @@ pub(crate) trait Rig: Send + Sync {
     /// The clock of this rig.
     fn clock(&self) -> Self::Clock;
 
+    /// The fencing token of a guard, if this back end has tokens.
+    fn read_token(guard: &LockGuard<TokenOf<Self>>) -> Option<Token>;
+
     /// Returns how many locks, or places in lock queues, the server knows.
     async fn left(&self) -> usize;
 }
+
+/// [`Token`], or `()` if the back end has no tokens.
+pub(crate) type TokenOf<R> = <<R as Rig>::Backend as Fencing>::Token;
+
+/// A rig whose back end has fencing tokens.
+pub(crate) trait TokenRig: Rig<Backend: Fencing<Token = Token>> {}
+
+impl<R: Rig<Backend: Fencing<Token = Token>>> TokenRig for R {}
 
 /// The faults of a rig with a server.
 #[async_trait]
@@ -71,7 +85,7 @@ pub(crate) trait Faults: Rig {
 
 /// The faults of a rig whose server has numbers.
 #[async_trait]
-pub(crate) trait NumberFaults: Faults {
+pub(crate) trait NumberFaults: Faults + TokenRig {
     /// Loses the answer to the next change that makes a number this one, after its execution.
     async fn lose_change_answer(&self, number: i64);
 }
@@ -79,21 +93,21 @@ pub(crate) trait NumberFaults: Faults {
 /// Shortcuts for all rigs.
 pub(crate) trait RigExt: Rig + Sized {
     /// Creates a manager with the clock and lease of the rig.
-    fn manager(&self) -> LockManager {
+    fn manager(&self) -> LockManager<TokenOf<Self>> {
         self.builder().build()
     }
 
-    fn builder(&self) -> ManagerBuilder {
+    fn builder(&self) -> ManagerBuilder<TokenOf<Self>> {
         self.builder_for(self.backend())
     }
 
-    fn builder_for(&self, backend: Self::Backend) -> ManagerBuilder {
+    fn builder_for(&self, backend: Self::Backend) -> ManagerBuilder<TokenOf<Self>> {
         let builder = LockManager::builder(backend).clock(self.clock());
         builder.lease(Self::LEASE)
     }
 
     /// Creates a manager that is not affected by blocked connections.
-    fn past_the_proxy(&self) -> LockManager
+    fn past_the_proxy(&self) -> LockManager<TokenOf<Self>>
     where
         Self: Faults,
     {
@@ -114,6 +128,18 @@ pub(crate) trait RigExt: Rig + Sized {
 
     fn now(&self) -> Moment {
         self.clock().now()
+    }
+
+    /// The fencing token of a guard, if this back end has tokens.
+    fn token(&self, guard: &LockGuard<TokenOf<Self>>) -> Option<Token> {
+        Self::read_token(guard)
+    }
+
+    /// Checks that tokens grow, if this back end has tokens.
+    fn assert_grows(&self, last: Option<Token>, next: &LockGuard<TokenOf<Self>>) {
+        let next = self.token(next);
+        assert_eq!(last.is_some(), next.is_some());
+        assert!(last.is_none() || last < next, "{last:?} before {next:?}");
     }
 }
 
@@ -184,12 +210,12 @@ pub(crate) async fn wait_until_nothing_is_left(rig: &impl Rig, within: Duration)
 }
 
 /// Acquires and releases a lock.
-pub(crate) async fn use_lock(manager: &LockManager, name: &str) {
+pub(crate) async fn use_lock<T>(manager: &LockManager<T>, name: &str) {
     manager.lock(name).acquire().await.unwrap().release().await;
 }
 
 /// Acquires a lock if it is free.
-pub(crate) async fn try_lock(manager: &LockManager, name: &str) -> Option<LockGuard> {
+pub(crate) async fn try_lock<T>(manager: &LockManager<T>, name: &str) -> Option<LockGuard<T>> {
     manager.lock(name).try_acquire().await.unwrap()
 }
 

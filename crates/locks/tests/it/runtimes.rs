@@ -12,11 +12,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use stocklock_locks::backend::Backend;
+use stocklock_locks::backend::Fencing;
 use stocklock_locks::clock::{BootClock, TokioClock};
 use stocklock_locks::local::LocalBackend;
 use stocklock_locks::memory::{MemoryServer, Question};
-use stocklock_locks::{LockError, LockGuard, LockManager, ReleaseOutcome};
+use stocklock_locks::{LockError, LockGuard, LockManager, ReleaseOutcome, Token};
 use stocklock_testkit::assert_matches;
 use tokio::runtime::{Builder, Runtime};
 
@@ -32,7 +32,7 @@ struct Process {
 }
 
 impl Process {
-    fn start(backend: impl Backend) -> Self {
+    fn start(backend: impl Fencing<Token = Token>) -> Self {
         let mut runtime = Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
         let builder = LockManager::builder(backend).lease(LEASE);
@@ -56,7 +56,7 @@ impl Process {
 }
 
 /// Starts three processes outside a runtime, so that the body may drop their runtimes.
-fn with(backends: [impl Backend; 3], body: impl AsyncFnOnce([Process; 3])) {
+fn with(backends: [impl Fencing<Token = Token>; 3], body: impl AsyncFnOnce([Process; 3])) {
     let processes = backends.map(Process::start);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(body(processes));

@@ -62,6 +62,17 @@ async fn setting<T: FromRedisValue>(
     Ok(value)
 }
 
+/// How long the server of a URL has been up, in whole seconds.
+pub(super) async fn uptime(url: &str) -> Result<Duration> {
+    let mut connection = connect_to_redis(url).await?;
+    let info = cmd("INFO").arg("server").to_owned();
+    let info: String = info.query_async(&mut connection).await?;
+    let mut lines = info.lines();
+    let uptime = lines.find_map(|line| line.strip_prefix("uptime_in_seconds:"));
+    let uptime = uptime.context("INFO has no uptime")?;
+    Ok(Duration::from_secs(uptime.trim().parse()?))
+}
+
 /// The version and the data directory of the server of a URL.
 pub(super) async fn probe(url: &str) -> Result<(String, String)> {
     let mut connection = connect_to_redis(url).await?;

@@ -195,6 +195,9 @@ impl Scenario {
         if self.any_order {
             lock = lock.with_any_order();
         }
+        if self.strategy == Strategy::Redlock {
+            lock = lock.without_tokens();
+        }
         let lock: Arc<dyn Lock> = Arc::new(lock);
         let locks = (self.strategy.tier() == Tier::Guarded).then_some((self.strategy, lock));
         let locks = Locks::new(locks);

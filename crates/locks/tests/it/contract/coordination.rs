@@ -9,13 +9,13 @@ use stocklock_locks::{LockError, LostReason};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 
-use crate::rig::{Faults, NumberFaults, Rig, RigExt, eventually, wait_until_nothing_is_left};
+use crate::rig::{Faults, NumberFaults, RigExt, TokenRig, eventually, wait_until_nothing_is_left};
 
 /// Long enough for a busy machine.
 const LONG: Duration = Duration::from_mins(1);
 
 /// Four processes add to a number. Each gets a sum of its own.
-pub(super) async fn changes_of_many_processes_count_once_each(rig: &impl Rig) {
+pub(super) async fn changes_of_many_processes_count_once_each(rig: &impl TokenRig) {
     const ADDS: i64 = 40;
     let managers = [(); 4].map(|()| rig.manager());
     let mut tasks = JoinSet::new();
@@ -33,7 +33,7 @@ pub(super) async fn changes_of_many_processes_count_once_each(rig: &impl Rig) {
     assert_eq!(managers[1].latch("hits", 3).missing().await.unwrap(), 3);
 }
 
-pub(super) async fn exchange_succeeds_for_one_process(rig: &impl Rig) {
+pub(super) async fn exchange_succeeds_for_one_process(rig: &impl TokenRig) {
     let managers = [(); 4].map(|()| rig.manager());
     let mut tasks = JoinSet::new();
     for (manager, own) in managers.iter().zip(1..) {
@@ -51,7 +51,7 @@ pub(super) async fn exchange_succeeds_for_one_process(rig: &impl Rig) {
     assert_eq!(number.get().await.unwrap(), i64::MIN);
 }
 
-pub(super) async fn change_of_number_wakes_waiter(rig: &impl Rig) {
+pub(super) async fn change_of_number_wakes_waiter(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let number = one.number("version");
     let waiter = tokio::spawn({
@@ -72,7 +72,7 @@ pub(super) async fn change_of_number_wakes_waiter(rig: &impl Rig) {
     assert_eq!(found.unwrap(), Some(3));
 }
 
-pub(super) async fn number_is_zero_before_first_change_and_after_removal(rig: &impl Rig) {
+pub(super) async fn number_is_zero_before_first_change_and_after_removal(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let name = "/ü\0 :{}%";
     assert_eq!(one.number(name).get().await.unwrap(), 0);
@@ -89,7 +89,7 @@ pub(super) async fn number_is_zero_before_first_change_and_after_removal(rig: &i
     assert_eq!(other.number(name).add(5).await.unwrap(), 5);
 }
 
-pub(super) async fn impossible_numbers_are_refused(rig: &impl Rig) {
+pub(super) async fn impossible_numbers_are_refused(rig: &impl TokenRig) {
     let manager = rig.manager();
     let number = manager.number("full");
     number.set(i64::MAX).await.unwrap();
@@ -105,7 +105,7 @@ pub(super) async fn impossible_numbers_are_refused(rig: &impl Rig) {
 }
 
 /// Two of three participants wait, and a third one comes after the latch has opened.
-pub(super) async fn latch_opens_for_all_at_last_arrival(rig: &impl Rig) {
+pub(super) async fn latch_opens_for_all_at_last_arrival(rig: &impl TokenRig) {
     let managers = [(); 3].map(|()| rig.manager());
     let mut waiters = JoinSet::new();
     for manager in &managers[..2] {
@@ -128,7 +128,7 @@ pub(super) async fn latch_opens_for_all_at_last_arrival(rig: &impl Rig) {
     assert_eq!(latch.missing().await.unwrap(), 3);
 }
 
-pub(super) async fn incomplete_participants_are_reported_at_limit(rig: &impl Rig) {
+pub(super) async fn incomplete_participants_are_reported_at_limit(rig: &impl TokenRig) {
     let manager = rig.manager();
     let limit = rig.moment();
     let begin = rig.now();
@@ -150,7 +150,7 @@ pub(super) async fn incomplete_participants_are_reported_at_limit(rig: &impl Rig
 }
 
 /// Three processes meet five times. None is let in before all are there, or out before all are done.
-pub(super) async fn barrier_lets_parties_in_and_out_together(rig: &impl Rig) {
+pub(super) async fn barrier_lets_parties_in_and_out_together(rig: &impl TokenRig) {
     const PARTIES: u32 = 3;
     let counts = Arc::new([const { AtomicU32::new(0) }; 2]);
     let mut tasks = JoinSet::new();
@@ -179,7 +179,7 @@ pub(super) async fn barrier_lets_parties_in_and_out_together(rig: &impl Rig) {
 }
 
 /// A party that entered alone and died is not counted with the next one.
-pub(super) async fn party_that_died_before_does_not_open_barrier(rig: &impl Rig) {
+pub(super) async fn party_that_died_before_does_not_open_barrier(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let dead = one.permits("round", 1, 2).max_renewals(0);
     let dead = dead.acquire().await.unwrap();
@@ -197,7 +197,7 @@ pub(super) async fn party_that_died_before_does_not_open_barrier(rig: &impl Rig)
 }
 
 /// A party dies inside. The other one waits for it until its lease ends, and not longer.
-pub(super) async fn party_that_died_inside_holds_up_none(rig: &impl Rig) {
+pub(super) async fn party_that_died_inside_holds_up_none(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let dead = one.permits("round", 1, 2).max_renewals(9);
     let dead = dead.acquire().await.unwrap();
@@ -208,7 +208,7 @@ pub(super) async fn party_that_died_inside_holds_up_none(rig: &impl Rig) {
 }
 
 /// Both parties go without leaving together, so the gate stays open. The next party waits for another.
-pub(super) async fn gate_of_abandoned_round_lets_no_party_in(rig: &impl Rig) {
+pub(super) async fn gate_of_abandoned_round_lets_no_party_in(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let (one, other) = (one.barrier("round", 2), other.barrier("round", 2));
     let (first, second) = tokio::join!(one.enter(LONG), other.enter(LONG));
@@ -223,7 +223,7 @@ pub(super) async fn gate_of_abandoned_round_lets_no_party_in(rig: &impl Rig) {
 
 /// A third process wants to enter while two are inside. It gets the place of one that leaves, and is let
 /// in when the place of the other is taken again.
-pub(super) async fn new_party_waits_behind_full_barrier(rig: &impl Rig) {
+pub(super) async fn new_party_waits_behind_full_barrier(rig: &impl TokenRig) {
     let managers = [(); 3].map(|()| rig.manager());
     let [first, second, third] = managers.each_ref().map(|it| it.barrier("round", 2));
     let (a, b) = tokio::join!(first.enter(LONG), second.enter(LONG));
@@ -241,7 +241,7 @@ pub(super) async fn new_party_waits_behind_full_barrier(rig: &impl Rig) {
 }
 
 /// A party is dropped at many points of its way in, and does not count after that.
-pub(super) async fn enter_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
+pub(super) async fn enter_dropped_at_any_time_leaves_nothing(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     for round in 0..10 {
         let time = rig.step() * 2_u32.pow(round);
@@ -255,7 +255,7 @@ pub(super) async fn enter_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
     first.and(second).unwrap();
 }
 
-pub(super) async fn shutdown_ends_waits_for_participants(rig: &impl Rig) {
+pub(super) async fn shutdown_ends_waits_for_participants(rig: &impl TokenRig) {
     let manager = rig.manager();
     let (latch, barrier) = (manager.latch("parts", 1), manager.barrier("round", 2));
     let latch = tokio::spawn(async move { latch.wait(LONG).await });
@@ -275,7 +275,7 @@ pub(super) async fn shutdown_ends_waits_for_participants(rig: &impl Rig) {
 }
 
 /// The server gets a request again, also after other changes. It answers as it did before.
-pub(super) async fn repeated_change_counts_once(rig: &impl Faults) {
+pub(super) async fn repeated_change_counts_once(rig: &(impl Faults + TokenRig)) {
     let (backend, other) = (rig.backend(), rig.manager());
     let numbers = backend.numbers().unwrap();
     let key = NumberKey {
@@ -315,7 +315,7 @@ pub(super) async fn change_with_lost_answer_counts_once(rig: &impl NumberFaults)
     assert_eq!(other.latch("hits", 4_322).missing().await.unwrap(), 4_321);
 }
 
-pub(super) async fn silent_server_is_reported_to_participants(rig: &impl Faults) {
+pub(super) async fn silent_server_is_reported_to_participants(rig: &(impl Faults + TokenRig)) {
     let manager = rig.manager();
     let number = manager.number("hits");
     number.add(1).await.unwrap();

@@ -1,5 +1,6 @@
 //! Leases, renewals and limits: behaviour as time passes.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use stocklock_locks::{LockBuilder, LockError, LockState, LostReason, ReleaseOutcome};
@@ -7,7 +8,7 @@ use stocklock_testkit::assert_matches;
 
 use crate::rig::{Ahead, Counts, Rig, RigExt, eventually, lost_reason};
 
-async fn assert_hits_wait_limit(lock: LockBuilder) {
+async fn assert_hits_wait_limit<T: Debug>(lock: LockBuilder<T>) {
     let error = lock.acquire().await.unwrap_err();
     assert_matches!(error, LockError::WaitLimit { .. });
 }
@@ -24,17 +25,17 @@ pub(super) async fn lock_without_renewals_expires(rig: &impl Rig) {
     assert_eq!(reason, Some(LostReason::MaxRenewals));
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert!(rig.now().since(begin) < rig.lease() + rig.moment());
-    assert!(guard.token() < next.token());
+    rig.assert_grows(rig.token(&guard), &next);
 }
 
 pub(super) async fn renewals_keep_lock_for_many_leases(rig: &impl Rig) {
     let counts = Counts::default();
     let one = rig.builder().hooks(counts.clone()).build();
     let guard = one.lock("kept").acquire().await.unwrap();
-    let token = guard.token();
+    let token = rig.token(&guard);
     assert_hits_wait_limit(rig.manager().lock("kept").wait(rig.lease() * 4)).await;
     assert_eq!(guard.state(), LockState::Held);
-    assert_eq!(guard.token(), token);
+    assert_eq!(rig.token(&guard), token);
     guard.verify().await.unwrap();
     let renewals = counts.renewals();
     assert!((8..=20).contains(&renewals), "{renewals}");
@@ -158,10 +159,10 @@ pub(super) async fn client_clock_one_hour_ahead_has_no_effect(rig: &impl Rig) {
     let guard = ahead.lock("time").acquire().await.unwrap();
     assert_hits_wait_limit(behind.lock("time").wait(rig.lease() * 3 / 2)).await;
     guard.check().unwrap();
-    let token = guard.token();
+    let token = rig.token(&guard);
     guard.release().await;
     let guard = behind.lock("time").acquire().await.unwrap();
-    assert!(token < guard.token());
+    rig.assert_grows(token, &guard);
     assert_hits_wait_limit(ahead.lock("time").wait(rig.lease() * 3 / 2)).await;
     guard.check().unwrap();
 }

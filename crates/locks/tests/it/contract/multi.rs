@@ -8,7 +8,7 @@ use stocklock_testkit::assert_matches;
 use super::cancel::cut_after;
 use crate::rig::{Counts, Rig, RigExt, eventually, try_lock, wait_until_nothing_is_left};
 
-fn all(manager: &LockManager, names: &[&str]) -> MultiLock {
+fn all<T>(manager: &LockManager<T>, names: &[&str]) -> MultiLock<T> {
     MultiLock::of(names.iter().map(|name| manager.lock(name)))
 }
 

@@ -10,7 +10,9 @@ use stocklock_locks::{LockError, LockManager, LostReason, ManagerBuilder, Nonce}
 use stocklock_testkit::assert_matches;
 
 use super::cancel::cut_after;
-use crate::rig::{Counts, Faults, Rig, RigExt, eventually, released, wait_until_nothing_is_left};
+use crate::rig::{
+    Counts, Faults, RigExt, TokenRig, eventually, released, wait_until_nothing_is_left,
+};
 
 /// How long a waiter that died stays in the queue: three times the fallback.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -27,7 +29,7 @@ async fn can_read(manager: &LockManager, name: &str) -> bool {
     }
 }
 
-pub(super) async fn readers_share_lock_and_exclude_writer(rig: &impl Rig) {
+pub(super) async fn readers_share_lock_and_exclude_writer(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let first = one.read("shared").acquire().await.unwrap();
     let second = other.read("shared").acquire().await.unwrap();
@@ -52,7 +54,7 @@ pub(super) async fn readers_share_lock_and_exclude_writer(rig: &impl Rig) {
 }
 
 /// Readers that arrive after a waiting writer wait behind it.
-pub(super) async fn waiting_writer_stops_new_readers(rig: &impl Rig) {
+pub(super) async fn waiting_writer_stops_new_readers(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let reader = one.read("storm").acquire().await.unwrap();
     let writer = tokio::spawn(other.write("storm").acquire());
@@ -71,7 +73,7 @@ pub(super) async fn waiting_writer_stops_new_readers(rig: &impl Rig) {
 }
 
 /// Waiting readers that follow each other in the queue acquire together.
-pub(super) async fn waiting_readers_acquire_together(rig: &impl Rig) {
+pub(super) async fn waiting_readers_acquire_together(rig: &impl TokenRig) {
     let managers = [(); 4].map(|()| rig.manager());
     let writer = managers[0].write("many").acquire().await.unwrap();
     let readers = managers
@@ -92,7 +94,7 @@ pub(super) async fn waiting_readers_acquire_together(rig: &impl Rig) {
 }
 
 /// Four processes with three tasks each take one to three of four permits.
-pub(super) async fn permits_never_exceed_their_limit(rig: &impl Rig) {
+pub(super) async fn permits_never_exceed_their_limit(rig: &impl TokenRig) {
     const LIMIT: u32 = 4;
     let used = Arc::new(AtomicU32::new(0));
     let most = Arc::new(AtomicU32::new(0));
@@ -122,7 +124,7 @@ pub(super) async fn permits_never_exceed_their_limit(rig: &impl Rig) {
     wait_until_nothing_is_left(rig, rig.moment()).await;
 }
 
-pub(super) async fn claims_are_granted_in_order_of_arrival(rig: &impl Rig) {
+pub(super) async fn claims_are_granted_in_order_of_arrival(rig: &impl TokenRig) {
     let holder = rig.manager().write("queue").acquire().await.unwrap();
     let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
     for number in 0..6 {
@@ -146,7 +148,7 @@ pub(super) async fn claims_are_granted_in_order_of_arrival(rig: &impl Rig) {
 }
 
 /// Five waiters die. Together they cost their patience, not five times as much.
-pub(super) async fn dead_waiters_cost_their_patience_once(rig: &impl Rig) {
+pub(super) async fn dead_waiters_cost_their_patience_once(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let holder = one.write("dead").acquire().await.unwrap();
     let backend = rig.backend();
@@ -173,7 +175,7 @@ pub(super) async fn dead_waiters_cost_their_patience_once(rig: &impl Rig) {
     wait_until_nothing_is_left(rig, rig.moment()).await;
 }
 
-pub(super) async fn permits_of_expired_holder_return(rig: &impl Rig) {
+pub(super) async fn permits_of_expired_holder_return(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let short = one.permits("slots", 2, 3).max_renewals(0);
     let guard = short.acquire().await.unwrap();
@@ -188,7 +190,7 @@ pub(super) async fn permits_of_expired_holder_return(rig: &impl Rig) {
     next.verify().await.unwrap();
 }
 
-pub(super) async fn renewals_keep_permits_for_many_leases(rig: &impl Rig) {
+pub(super) async fn renewals_keep_permits_for_many_leases(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let guard = one.read("kept").acquire().await.unwrap();
     let racing = one.lock("kept").acquire().await.unwrap();
@@ -203,7 +205,7 @@ pub(super) async fn renewals_keep_permits_for_many_leases(rig: &impl Rig) {
 }
 
 /// A new limit applies at once, and to the requests that already wait.
-pub(super) async fn raised_limit_admits_waiters(rig: &impl Rig) {
+pub(super) async fn raised_limit_admits_waiters(rig: &impl TokenRig) {
     let managers = [(); 3].map(|()| rig.manager());
     let first = managers[0].permits("slots", 1, 1).acquire().await.unwrap();
     let second = tokio::spawn(managers[1].permits("slots", 1, 1).acquire());
@@ -219,7 +221,7 @@ pub(super) async fn raised_limit_admits_waiters(rig: &impl Rig) {
 }
 
 /// A request waits for all permits when their number becomes smaller. It keeps no others from theirs.
-pub(super) async fn waiter_for_too_many_permits_is_refused(rig: &impl Rig) {
+pub(super) async fn waiter_for_too_many_permits_is_refused(rig: &impl TokenRig) {
     let counts = Counts::default();
     let builders = [(); 4].map(|()| rig.builder().hooks(counts.clone()));
     let managers = builders.map(ManagerBuilder::build);
@@ -250,7 +252,7 @@ pub(super) async fn waiter_for_too_many_permits_is_refused(rig: &impl Rig) {
     wait_until_nothing_is_left(rig, rig.moment()).await;
 }
 
-pub(super) async fn downgraded_writer_admits_readers(rig: &impl Rig) {
+pub(super) async fn downgraded_writer_admits_readers(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let writer = one.write("down").acquire().await.unwrap();
     let token = writer.token();
@@ -274,7 +276,7 @@ pub(super) async fn downgraded_writer_admits_readers(rig: &impl Rig) {
     assert_matches!(error, LockError::Unsupported { .. });
 }
 
-pub(super) async fn impossible_permits_are_refused(rig: &impl Rig) {
+pub(super) async fn impossible_permits_are_refused(rig: &impl TokenRig) {
     let manager = rig.manager();
     for (take, of) in [(0, 1), (2, 1), (0, 0)] {
         let error = manager
@@ -288,7 +290,7 @@ pub(super) async fn impossible_permits_are_refused(rig: &impl Rig) {
 }
 
 /// Drops waits for a write lock and for a read lock behind it, in two processes.
-pub(super) async fn claim_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
+pub(super) async fn claim_dropped_at_any_time_leaves_nothing(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let guard = one.read("cut").acquire().await.unwrap();
     for round in 0..30 {
@@ -316,7 +318,7 @@ pub(super) async fn claim_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
 }
 
 /// The request arrives after its release.
-pub(super) async fn late_claim_takes_nothing(rig: &impl Faults) {
+pub(super) async fn late_claim_takes_nothing(rig: &(impl Faults + TokenRig)) {
     let (backend, nonce) = (rig.backend(), Nonce::random());
     let mut request = released("late", nonce);
     request.claim = Claim::READ;
@@ -332,7 +334,7 @@ pub(super) async fn late_claim_takes_nothing(rig: &impl Faults) {
 }
 
 /// After a holder has expired, the first request is a late one, which takes nothing.
-pub(super) async fn late_claim_keeps_expired_permits_free(rig: &impl Faults) {
+pub(super) async fn late_claim_keeps_expired_permits_free(rig: &(impl Faults + TokenRig)) {
     let (backend, late) = (rig.backend(), Nonce::random());
     let claim = Claim::Permits { take: 5, of: 10 };
     let contender = |nonce| {
@@ -360,7 +362,7 @@ pub(super) async fn late_claim_keeps_expired_permits_free(rig: &impl Faults) {
     }
 }
 
-pub(super) async fn claim_with_lost_answer_has_one_holder(rig: &impl Faults) {
+pub(super) async fn claim_with_lost_answer_has_one_holder(rig: &(impl Faults + TokenRig)) {
     let counts = Counts::default();
     let one = rig.builder().hooks(counts.clone()).build();
     one.write("warm").acquire().await.unwrap().release().await;

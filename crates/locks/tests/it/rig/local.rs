@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use stocklock_locks::clock::TokioClock;
 use stocklock_locks::local::LocalBackend;
+use stocklock_locks::{LockGuard, Token};
 
 use super::Rig;
 
@@ -40,6 +41,10 @@ impl Rig for LocalRig {
 
     fn clock(&self) -> TokioClock {
         self.clock.clone()
+    }
+
+    fn read_token(guard: &LockGuard) -> Option<Token> {
+        Some(guard.token())
     }
 
     async fn left(&self) -> usize {

@@ -7,9 +7,9 @@ use sqlx::{
     AssertSqlSafe, Connection, Executor, MySql, MySqlConnection, PgConnection, Postgres,
     QueryBuilder, SqlSafeStr, SqlStr, Sqlite, SqliteConnection,
 };
-use stocklock_locks::LockGuard;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::sql::{SqlBackend, SqlBuilder, fence};
+use stocklock_locks::{LockGuard, Token};
 use stocklock_testkit::proxy::{Mode, Proxy};
 use stocklock_testkit::servers::{Backend, PrivateServer, TestDatabase, fresh_database};
 
@@ -310,6 +310,10 @@ impl Rig for SqlRig {
 
     fn clock(&self) -> BootClock {
         BootClock
+    }
+
+    fn read_token(guard: &LockGuard) -> Option<Token> {
+        Some(guard.token())
     }
 
     async fn left(&self) -> usize {

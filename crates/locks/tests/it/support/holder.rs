@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
+use stocklock_locks::Token;
 use stocklock_testkit::eventually;
 use stocklock_testkit::process::Process;
 
@@ -34,22 +35,27 @@ impl Holder {
         holder
     }
 
-    /// Starts it, and returns when it holds the lock, with the token.
-    pub(crate) async fn start_and_hold(url: &str, name: &str) -> (Self, i64) {
+    /// Starts it, and returns when it holds the lock, with the token if there is one.
+    pub(crate) async fn start_and_hold(url: &str, name: &str) -> (Self, Option<Token>) {
         Self::start(url, name).await.holds().await
     }
 
     /// Starts it for permits such as `2/3`, and returns when it holds them, with the token.
-    pub(crate) async fn start_with_permits(url: &str, name: &str, permits: &str) -> (Self, i64) {
+    pub(crate) async fn start_with_permits(
+        url: &str,
+        name: &str,
+        permits: &str,
+    ) -> (Self, Option<Token>) {
         let variables = [("PERMITS", permits)];
         let holder = Self::start_with(&[url, name, "600"], &variables).await;
         holder.holds().await
     }
 
-    async fn holds(mut self) -> (Self, i64) {
+    async fn holds(mut self) -> (Self, Option<Token>) {
         let line = self.line(SOON).await;
-        let token = line.strip_prefix("held ").expect("it holds the lock");
-        let token = token.parse().expect("a number");
+        let token = line.strip_prefix("held").expect("it holds the lock");
+        let token = token.strip_prefix(' ');
+        let token = token.map(|token| Token::new(token.parse().expect("a number")));
         (self, token)
     }
 

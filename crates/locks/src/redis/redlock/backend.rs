@@ -1,0 +1,167 @@
+//! The interface of the manager to the masters.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::RedLockBackend;
+use super::contender::QuorumContender;
+use super::node::{Ballot, Node};
+use super::quorum::Answers;
+use crate::backend::{
+    Backend, Contender, Fencing, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
+    Request,
+};
+use crate::error::BackendError;
+use crate::nonce::Nonce;
+
+/// The masters that have answered with `true`.
+fn yes(answers: &Answers<bool>) -> usize {
+    let is_yes = |answer: &&Option<_>| matches!(answer, Some(Ok(true)));
+    answers.iter().filter(is_yes).count()
+}
+
+/// The masters that have answered with `false`.
+fn no(answers: &Answers<bool>) -> usize {
+    let is_no = |answer: &&Option<_>| matches!(answer, Some(Ok(false)));
+    answers.iter().filter(is_no).count()
+}
+
+/// For each renewal, the masters that have answered with `wanted`.
+fn answered(
+    answers: &Answers<Vec<bool>>,
+    numbers: &[&[usize]],
+    renewals: usize,
+    wanted: bool,
+) -> Vec<Vec<usize>> {
+    let mut found = vec![Vec::new(); renewals];
+    for (node, answer) in answers.iter().enumerate() {
+        let Some(Ok(kept)) = answer else { continue };
+        for (kept, &number) in kept.iter().zip(numbers[node]) {
+            if *kept == wanted {
+                found[number].push(node);
+            }
+        }
+    }
+    found
+}
+
+/// There are no tokens.
+impl Fencing for RedLockBackend {
+    type Token = ();
+}
+
+#[async_trait]
+impl Backend for RedLockBackend {
+    fn properties(&self) -> Properties {
+        Properties {
+            name: "redlock",
+            // A failed attempt also gives its votes back.
+            response_limit: self.0.limit * 6,
+            session: None,
+        }
+    }
+
+    fn contender(&self, request: Request) -> Box<dyn Contender> {
+        Box::new(QuorumContender::new(Arc::clone(&self.0), request))
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
+        let by_node = self.0.renewals_by_node(renewals);
+        let numbers: Vec<&[usize]> = by_node.iter().map(|(_, numbers)| &**numbers).collect();
+        let request = |index: usize, node: Arc<Node>| {
+            let list = by_node[index].0.clone();
+            async move {
+                if list.is_empty() {
+                    return Ok(Vec::new());
+                }
+                node.renew(&list).await
+            }
+        };
+        // Locks in one request may have votes of different masters.
+        let enough = |answers: &Answers<Vec<bool>>| {
+            let kept = answered(answers, &numbers, renewals.len(), true);
+            kept.iter().all(|nodes| nodes.len() >= self.0.majority())
+        };
+        let answers = self.0.ask(request, enough).await;
+        let kept = answered(&answers, &numbers, renewals.len(), true);
+        let lost = answered(&answers, &numbers, renewals.len(), false);
+        let counted = renewals.iter().zip(kept.iter().zip(&lost));
+        let counted = counted.map(|(renewal, (kept, lost))| self.0.count(renewal, kept, lost));
+        Ok(counted.collect())
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
+        self.0.remove(request.nonce);
+        let ballot = Ballot {
+            name: request.name.to_string(),
+            nonce: request.nonce,
+            attempt: u64::MAX,
+        };
+        let unclear = request.unclear;
+        let release = |_, node: Arc<Node>| {
+            let ballot = ballot.clone();
+            async move { node.release(&ballot, unclear).await }
+        };
+        let majority = self.0.majority();
+        let answers = self
+            .0
+            .ask(release, |answers| yes(answers) >= majority)
+            .await;
+        if yes(&answers) >= majority {
+            Ok(Release::Released)
+        } else if no(&answers) > self.0.nodes().len() - majority {
+            Ok(Release::NotHeld)
+        } else {
+            let usable = yes(&answers) + no(&answers);
+            Err(self.0.too_few(usable, &answers, |_| None))
+        }
+    }
+
+    async fn verify(&self, _name: &str, nonce: Nonce) -> Result<bool, BackendError> {
+        let Some(votes) = self.0.votes(nonce) else {
+            return Ok(false);
+        };
+        let has = |index: usize, node: Arc<Node>| {
+            let vote = votes.nodes.contains(&index).then(|| votes.ballot.clone());
+            async move {
+                match vote {
+                    Some(vote) => node.has(&vote).await,
+                    None => Ok(false),
+                }
+            }
+        };
+        let majority = self.0.majority();
+        let answers = self.0.ask(has, |answers| yes(answers) >= majority).await;
+        if yes(&answers) >= majority {
+            Ok(true)
+        } else if no(&answers) > self.0.nodes().len() - majority {
+            self.0.give_up(nonce);
+            Ok(false)
+        } else {
+            let usable = yes(&answers) + no(&answers);
+            Err(self.0.too_few(usable, &answers, |_| None))
+        }
+    }
+
+    async fn ping(&self) -> Result<(), BackendError> {
+        let ping = |_, node: Arc<Node>| async move { node.ping().await.map(|()| true) };
+        let majority = self.0.majority();
+        let answers = self.0.ask(ping, |answers| yes(answers) >= majority).await;
+        if yes(&answers) >= majority {
+            return Ok(());
+        }
+        Err(self.0.too_few(yes(&answers), &answers, |_| None))
+    }
+
+    fn attach(&self, nudge: Nudge) {
+        let open = || self.0.nodes().iter().for_each(|node| node.open());
+        self.0.managers.attach(&nudge, open);
+    }
+
+    async fn detach(&self, nudge: &Nudge) {
+        self.0.finish_requests().await;
+        let close = || self.0.nodes().iter().for_each(|node| node.close());
+        self.0.managers.detach(nudge, close);
+    }
+}

@@ -1,0 +1,147 @@
+//! One acquisition: asks all masters for their votes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::node::{Ballot, Node, Silence, Vote};
+use super::quorum::{Answers, Quorum, Votes};
+use crate::backend::{Attempt, Contender, Grant, Request};
+use crate::error::BackendError;
+
+/// The longest time until a waiter asks again, first and after several attempts. It is random, so that
+/// clients that split the votes do not meet again.
+const FIRST_POLL: Duration = Duration::from_millis(5);
+const LONGEST_POLL: Duration = Duration::from_millis(100);
+
+pub(super) struct QuorumContender {
+    quorum: Arc<Quorum>,
+    request: Request,
+    /// The number of the last attempt.
+    attempt: u64,
+    /// How often the lock was busy.
+    busy: u32,
+    holds: bool,
+    is_unanswered: bool,
+}
+
+impl QuorumContender {
+    pub(super) fn new(quorum: Arc<Quorum>, request: Request) -> Self {
+        Self {
+            quorum,
+            request,
+            attempt: 0,
+            busy: 0,
+            holds: false,
+            is_unanswered: false,
+        }
+    }
+
+    fn ask_again(&mut self) -> Duration {
+        let longest = (FIRST_POLL * 2_u32.pow(self.busy.min(10))).min(LONGEST_POLL);
+        self.busy += 1;
+        longest
+            .mul_f64(fastrand::f64())
+            .max(Duration::from_millis(1))
+    }
+
+    /// Gives back the votes of this attempt and earlier ones. Returns whether all masters have answered.
+    async fn give_back(&self, ballot: &Ballot) -> bool {
+        let release = |_, node: Arc<Node>| {
+            let ballot = ballot.clone();
+            async move { node.release(&ballot, false).await }
+        };
+        let majority = self.quorum.majority();
+        let enough = |answers: &Answers<bool>| answers.iter().flatten().count() >= majority;
+        let answers = self.quorum.ask(release, enough).await;
+        all_answered(&answers)
+    }
+}
+
+/// Returns false if a request may still arrive.
+fn all_answered<T>(answers: &Answers<T>) -> bool {
+    let is_answered = |answer: &_| matches!(answer, Some(Ok(_) | Err(Silence::NotConnected(_))));
+    answers.iter().all(is_answered)
+}
+
+/// The masters that have answered with this.
+fn with(answers: &Answers<Vote>, wanted: Vote) -> Vec<usize> {
+    let is_wanted = |node: &usize| matches!(&answers[*node], Some(Ok(vote)) if *vote == wanted);
+    (0..answers.len()).filter(is_wanted).collect()
+}
+
+#[async_trait]
+impl Contender for QuorumContender {
+    async fn attempt(&mut self) -> Result<Attempt, BackendError> {
+        self.attempt += 1;
+        let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
+        let ballot = Ballot {
+            name: self.request.name.to_string(),
+            nonce: self.request.nonce,
+            attempt: self.attempt,
+        };
+        let lease = self.request.lease.min(self.quorum.max_lease);
+        let vote = |index: usize, node: Arc<Node>| {
+            let (ballot, quorum) = (ballot.clone(), Arc::clone(&self.quorum));
+            async move {
+                let vote = node.vote(&ballot, lease).await?;
+                if vote == Vote::Given {
+                    quorum.add_late(&ballot, index);
+                }
+                Ok(vote)
+            }
+        };
+        let majority = self.quorum.majority();
+        let decided = |answers: &Answers<Vote>| {
+            with(answers, Vote::Given).len() >= majority
+                || with(answers, Vote::Taken).len() >= majority
+        };
+        let answers = self.quorum.ask(vote, decided).await;
+        let is_unanswered = was_unanswered || !all_answered(&answers);
+        let given = with(&answers, Vote::Given);
+        if given.len() >= majority {
+            let nodes = given;
+            self.quorum.insert(Votes { ballot, nodes });
+            self.holds = true;
+            self.is_unanswered = is_unanswered;
+            return Ok(Attempt::Held(Grant {
+                fence: None,
+                lease: self.quorum.validity(lease),
+            }));
+        }
+        let has_votes = !given.is_empty() || !all_answered(&answers);
+        let is_clear = !has_votes || self.give_back(&ballot).await;
+        self.is_unanswered = is_unanswered || !is_clear;
+        if !with(&answers, Vote::Released).is_empty() {
+            let cause = "this acquisition was already released";
+            return Err(BackendError::permanent(cause));
+        }
+        let voters = given.len() + with(&answers, Vote::Taken).len();
+        if voters < majority {
+            let seconds = self.quorum.max_lease.as_secs();
+            let problem = |vote: &Vote| {
+                let why =
+                    format!("it was started less than {seconds} s ago, and may have lost locks");
+                (*vote == Vote::Restarted).then_some(why)
+            };
+            return Err(self.quorum.too_few(voters, &answers, problem));
+        }
+        Ok(Attempt::Busy {
+            ask_again: Some(self.ask_again()),
+        })
+    }
+
+    /// No master can know when a majority is free, so waiters only ask again after a random time.
+    async fn wait(&mut self) -> Result<(), BackendError> {
+        std::future::pending().await
+    }
+
+    fn may_have_left_something(&self) -> bool {
+        self.holds || self.is_unanswered
+    }
+
+    fn has_unanswered_attempt(&self) -> bool {
+        self.is_unanswered
+    }
+}

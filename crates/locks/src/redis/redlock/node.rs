@@ -1,0 +1,194 @@
+//! One of the masters.
+
+use std::time::Duration;
+
+use redis::FromRedisValue;
+use tokio::time::timeout;
+
+use super::super::address::Address;
+use super::super::connection::Connection;
+use super::super::scripts::Script;
+use super::super::{TOMBSTONE, eviction, flag, milliseconds};
+use super::scripts::{ACQUIRE, RELEASE, RENEW};
+use crate::error::BackendError;
+use crate::nonce::Nonce;
+
+/// What a master answers to a request for its vote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Vote {
+    Given,
+    /// Another client has it.
+    Taken,
+    /// The nonce was released.
+    Released,
+    /// The master was restarted too recently.
+    Restarted,
+}
+
+/// Why a master did not answer.
+#[derive(Debug, Clone)]
+pub(super) enum Silence {
+    /// Nothing was sent.
+    NotConnected(BackendError),
+    /// The request may still arrive.
+    Unanswered(BackendError),
+}
+
+impl Silence {
+    pub(super) const fn error(&self) -> &BackendError {
+        match self {
+            Self::NotConnected(error) | Self::Unanswered(error) => error,
+        }
+    }
+}
+
+/// The votes that a lock has from one attempt to acquire it.
+#[derive(Debug, Clone)]
+pub(super) struct Ballot {
+    pub(super) name: String,
+    pub(super) nonce: Nonce,
+    pub(super) attempt: u64,
+}
+
+impl Ballot {
+    /// The value of the key of each vote.
+    pub(super) fn value(&self) -> String {
+        format!("{}{}", self.nonce, self.attempt)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Node {
+    /// The host and the port, for error messages.
+    pub(super) address: String,
+    connection: Connection,
+    prefix: String,
+    max_lease: Duration,
+    limit: Duration,
+}
+
+impl Node {
+    pub(super) fn new(
+        address: Address,
+        host: String,
+        prefix: &str,
+        max_lease: Duration,
+        limit: Duration,
+    ) -> Self {
+        Self {
+            address: host,
+            connection: Connection::new(address, limit, limit),
+            prefix: prefix.to_owned(),
+            max_lease,
+            limit,
+        }
+    }
+
+    /// Asks for the vote, for at most this lease.
+    pub(super) async fn vote(&self, ballot: &Ballot, lease: Duration) -> Result<Vote, Silence> {
+        let arguments = [
+            ballot.nonce.to_string(),
+            ballot.attempt.to_string(),
+            milliseconds(lease),
+            self.max_lease.as_secs().to_string(),
+        ];
+        Ok(match self.script(&ACQUIRE, ballot, &arguments).await? {
+            1 => Vote::Given,
+            0 => Vote::Taken,
+            -1 => Vote::Released,
+            _ => Vote::Restarted,
+        })
+    }
+
+    /// Renews votes, and returns for each whether this master still has it.
+    pub(super) async fn renew(&self, votes: &[(Ballot, Duration)]) -> Result<Vec<bool>, Silence> {
+        let keys: Vec<_> = votes.iter().map(|(vote, _)| self.key(&vote.name)).collect();
+        let arguments = |(vote, lease): &(Ballot, Duration)| [vote.value(), milliseconds(*lease)];
+        let arguments: Vec<_> = votes.iter().flat_map(arguments).collect();
+        let script = self.connection.script(&RENEW, &keys, &arguments);
+        self.within_limit(script).await
+    }
+
+    /// Releases the vote of this attempt and earlier ones. Returns whether there was one.
+    pub(super) async fn release(&self, ballot: &Ballot, unclear: bool) -> Result<bool, Silence> {
+        let arguments = [
+            ballot.nonce.to_string(),
+            ballot.attempt.to_string(),
+            milliseconds(TOMBSTONE),
+            flag(unclear),
+        ];
+        self.script(&RELEASE, ballot, &arguments).await
+    }
+
+    /// Returns whether this master has this vote.
+    pub(super) async fn has(&self, vote: &Ballot) -> Result<bool, Silence> {
+        let mut get = redis::cmd("GET");
+        get.arg(self.key(&vote.name));
+        let value: Option<String> = self.within_limit(self.connection.run(&get)).await?;
+        Ok(value == Some(vote.value()))
+    }
+
+    pub(super) async fn ping(&self) -> Result<(), Silence> {
+        let ping = redis::cmd("PING");
+        self.within_limit(self.connection.run(&ping)).await
+    }
+
+    /// Returns a warning for each setting of this master that can lose votes.
+    pub(super) async fn warnings(&self) -> Result<Vec<String>, Silence> {
+        let eviction = eviction::warning(&self.connection);
+        let mut warnings = Vec::from_iter(self.within_limit(eviction).await?);
+        let mut info = redis::cmd("INFO");
+        info.arg("replication");
+        let info: String = self.within_limit(self.connection.run(&info)).await?;
+        let mut lines = info.lines();
+        let role = lines.find_map(|line| line.strip_prefix("role:"));
+        let replicas = lines.find_map(|line| line.strip_prefix("connected_slaves:"));
+        if role != Some("master") || replicas != Some("0") {
+            let warning =
+                "a failover of this Redis loses locks: RedLock needs a master without replicas";
+            warnings.push(warning.to_owned());
+        }
+        Ok(warnings)
+    }
+
+    pub(super) fn open(&self) {
+        self.connection.open();
+    }
+
+    pub(super) fn close(&self) {
+        self.connection.close();
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}{{{name}}}", self.prefix)
+    }
+
+    /// Runs a script with the keys of the vote and its tombstone.
+    async fn script<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        ballot: &Ballot,
+        arguments: &[String],
+    ) -> Result<T, Silence> {
+        let key = self.key(&ballot.name);
+        let tombstone = format!("{key}:gone:{}", ballot.nonce);
+        let keys = [key, tombstone];
+        let script = self.connection.script(script, &keys, arguments);
+        self.within_limit(script).await
+    }
+
+    /// Connects within the limit, and waits for the answer. The connection limits each answer, and is
+    /// closed if there is none in time. A script may need two answers.
+    async fn within_limit<T>(
+        &self,
+        request: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, Silence> {
+        let connected = timeout(self.limit, self.connection.connected()).await;
+        let connected = connected.unwrap_or_else(|_| {
+            let cause = format!("no connection within {:?}", self.limit);
+            Err(BackendError::transient(cause))
+        });
+        connected.map_err(Silence::NotConnected)?;
+        request.await.map_err(Silence::Unanswered)
+    }
+}

@@ -1,0 +1,73 @@
+//! The Lua scripts. Each is atomic on one master, and compares the nonce.
+//!
+//! A vote is one string with a time to live: the 32 digits of the nonce, then the number of the attempt.
+//! The number tells the vote of an attempt from one that a late request of an earlier attempt left.
+
+use std::sync::LazyLock;
+
+use super::super::scripts::Script;
+
+/// `KEYS`: vote, tombstone. `ARGV`: nonce, attempt, lease in ms, maximum lease in s.
+///
+/// Returns 1 for a vote, 0 if another client has the vote, -1 if the nonce was released, -2 if this master
+/// may have forgotten a vote.
+///
+/// The uptime is the difference of two times without their fractions, so it may be a second too long. If it
+/// exceeds the maximum lease, that lease has passed since the start.
+///
+/// A later attempt takes over the vote of an earlier one, but not the other way round.
+pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+local uptime = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')
+if tonumber(uptime) <= tonumber(ARGV[4]) then return -2 end
+local value, gone = unpack(redis.call('MGET', KEYS[1], KEYS[2]))
+if gone then return -1 end
+if value then
+  if string.sub(value, 1, 32) ~= ARGV[1] then return 0 end
+  if tonumber(string.sub(value, 33)) > tonumber(ARGV[2]) then return 0 end
+end
+redis.call('SET', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
+return 1
+",
+    )
+});
+
+/// `KEYS`: votes. `ARGV`: nonce with attempt, and lease in ms, of each vote. Returns 1 or 0 for each vote.
+///
+/// It creates no vote, and never shortens a lease.
+pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+local held = {}
+for i, key in ipairs(KEYS) do
+  if redis.call('GET', key) == ARGV[2 * i - 1] then
+    if redis.call('PTTL', key) < tonumber(ARGV[2 * i]) then
+      redis.call('PEXPIRE', key, ARGV[2 * i])
+    end
+    held[i] = 1
+  else
+    held[i] = 0
+  end
+end
+return held
+",
+    )
+});
+
+/// `KEYS`: vote, tombstone. `ARGV`: nonce, last attempt to release, lifetime of the tombstone in ms, 1 if
+/// an acquire request was not answered. Returns 1 if the nonce had the vote.
+///
+/// The vote of a later attempt stays. The tombstone stops requests that are still on their way.
+pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+if ARGV[4] == '1' then redis.call('SET', KEYS[2], '', 'PX', ARGV[3]) end
+local value = redis.call('GET', KEYS[1])
+if not value or string.sub(value, 1, 32) ~= ARGV[1] then return 0 end
+if tonumber(string.sub(value, 33)) > tonumber(ARGV[2]) then return 0 end
+redis.call('DEL', KEYS[1])
+return 1
+",
+    )
+});

@@ -1,0 +1,215 @@
+//! Redis masters, each behind a proxy, under real time.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use redis::aio::MultiplexedConnection;
+use stocklock_locks::clock::BootClock;
+use stocklock_locks::redis::redlock::RedLockBackend;
+use stocklock_locks::{LockGuard, Token};
+use stocklock_testkit::proxy::{Mode, Proxy};
+use stocklock_testkit::servers::{PrivateServer, connect_to_redis, fresh_masters, vote};
+
+use super::{Faults, Rig};
+
+/// How long a master may take to answer.
+const NODE_LIMIT: Duration = Duration::from_secs(1);
+
+pub(crate) struct RedLockRig {
+    pub(crate) masters: Vec<Master>,
+    max_lease: Duration,
+}
+
+/// A Redis master and the proxy in front of it.
+pub(crate) struct Master {
+    /// Its URL without the proxy.
+    url: String,
+    /// Its URL through the proxy.
+    through: String,
+    pub(crate) proxy: Proxy,
+    /// `None` if other tests use the same server.
+    server: Option<PrivateServer>,
+}
+
+impl Master {
+    async fn new(url: String, server: Option<PrivateServer>) -> Self {
+        let (proxy, through) = Proxy::before(&url).await;
+        Self {
+            url,
+            through,
+            proxy,
+            server,
+        }
+    }
+
+    pub(crate) fn server(&self) -> &PrivateServer {
+        let server = self.server.as_ref();
+        server.expect("the test started private masters")
+    }
+
+    /// Opens a connection that does not use the proxy.
+    pub(crate) async fn direct(&self) -> MultiplexedConnection {
+        connect_to_redis(&self.url).await.unwrap()
+    }
+
+    pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
+        let keys = redis::cmd("KEYS")
+            .arg(pattern)
+            .query_async(&mut self.direct().await)
+            .await;
+        keys.unwrap()
+    }
+}
+
+impl RedLockRig {
+    /// Three masters that other tests use too.
+    pub(crate) async fn start() -> Self {
+        Self::of(3).await
+    }
+
+    /// Masters that other tests use too.
+    pub(crate) async fn of(masters: usize) -> Self {
+        let masters = fresh_masters(masters, Self::LEASE).await;
+        let masters = masters.urls.into_iter().map(|url| Master::new(url, None));
+        Self {
+            masters: join_all(masters).await,
+            max_lease: Self::LEASE,
+        }
+    }
+
+    /// Three masters that this test may kill and change.
+    pub(crate) async fn start_private() -> Self {
+        Self::private(3).await
+    }
+
+    /// Masters that this test may kill and change.
+    pub(crate) async fn private(masters: usize) -> Self {
+        let start = async || {
+            let server = PrivateServer::redis(&[]).await;
+            Master::new(server.url().to_owned(), Some(server)).await
+        };
+        let masters = join_all((0..masters).map(|_| start())).await;
+        let urls: Vec<_> = masters.iter().map(|master| &*master.url).collect();
+        vote(&urls, Self::LEASE).await;
+        Self {
+            masters,
+            max_lease: Self::LEASE,
+        }
+    }
+
+    /// Sets the maximum lease, at most the one of the rig.
+    pub(crate) fn max_lease(mut self, max_lease: Duration) -> Self {
+        assert!(max_lease <= Self::LEASE, "the masters do not vote yet");
+        self.max_lease = max_lease;
+        self
+    }
+
+    /// The URLs, with commas between them.
+    pub(crate) fn urls(&self) -> String {
+        let urls: Vec<_> = self.masters.iter().map(|master| &*master.through).collect();
+        urls.join(",")
+    }
+
+    /// How many masters have a vote for this lock.
+    pub(crate) async fn votes(&self, name: &str) -> usize {
+        let pattern = format!("redlock{{{name}}}");
+        let keys = self.masters.iter().map(|master| master.keys(&pattern));
+        join_all(keys).await.concat().len()
+    }
+
+    /// How many keys all masters have together.
+    pub(crate) async fn keys(&self) -> usize {
+        let keys = self.masters.iter().map(|master| master.keys("*"));
+        join_all(keys).await.concat().len()
+    }
+
+    /// Deletes the vote of one master. Returns whether it had one.
+    pub(crate) async fn forget(&self, master: usize, name: &str) -> bool {
+        let deleted = redis::cmd("DEL")
+            .arg(format!("redlock{{{name}}}"))
+            .query_async(&mut self.masters[master].direct().await)
+            .await;
+        deleted.unwrap()
+    }
+
+    async fn set(&self, mode: Mode) {
+        join_all(self.masters.iter().map(|master| master.proxy.set(mode))).await;
+    }
+
+    fn backend_at<'a>(&self, urls: impl Iterator<Item = &'a String>) -> RedLockBackend {
+        let builder = RedLockBackend::builder(urls).max_lease(self.max_lease);
+        builder.node_limit(NODE_LIMIT).build().unwrap()
+    }
+}
+
+#[async_trait]
+impl Rig for RedLockRig {
+    const LEASE: Duration = Duration::from_secs(3);
+    const MOMENT: Duration = Duration::from_secs(2);
+    const STEP: Duration = Duration::from_micros(50);
+
+    type Backend = RedLockBackend;
+    type Clock = BootClock;
+
+    fn backend(&self) -> RedLockBackend {
+        self.backend_at(self.masters.iter().map(|master| &master.through))
+    }
+
+    fn clock(&self) -> BootClock {
+        BootClock
+    }
+
+    fn read_token(_: &LockGuard<()>) -> Option<Token> {
+        None
+    }
+
+    async fn left(&self) -> usize {
+        let keys = self.masters.iter().map(|master| master.keys("redlock{*}"));
+        BTreeSet::from_iter(join_all(keys).await.concat()).len()
+    }
+}
+
+#[async_trait]
+impl Faults for RedLockRig {
+    async fn take_away(&self, name: &str) {
+        let mut taken = 0;
+        for master in 0..self.masters.len() {
+            taken += usize::from(self.forget(master, name).await);
+        }
+        assert!(taken > self.masters.len() / 2, "{taken} votes");
+    }
+
+    fn outsider(&self) -> RedLockBackend {
+        self.backend_at(self.masters.iter().map(|master| &master.url))
+    }
+
+    async fn block_renewals(&self) {
+        self.block().await;
+    }
+
+    async fn block(&self) {
+        self.set(Mode::Blackhole).await;
+    }
+
+    async fn unblock(&self) {
+        self.set(Mode::Pass).await;
+    }
+
+    async fn lose_acquire_answer(&self, _: &str) {
+        for master in &self.masters {
+            master.proxy.cut_after(b"EVALSHA", 1);
+        }
+    }
+
+    async fn crash(&self) {
+        for master in &self.masters {
+            master.server().kill9();
+        }
+    }
+
+    async fn bring_up(&self) {
+        join_all(self.masters.iter().map(|master| master.server().restart())).await;
+    }
+}
