@@ -10,7 +10,7 @@ use stocklock::strategy::{Strategy, Tier};
 use tokio::task::JoinSet;
 
 use super::lock_servers::{assert_locks_released, strategies};
-use super::{Cut, Proxied, add_key_if, copy, send, send_until_final};
+use super::{Cut, Proxied, add_key_if, copy, send, send_until_final, until};
 use crate::support::lock_services::LockServices;
 use crate::support::services::Backend;
 
@@ -115,7 +115,10 @@ async fn assert_stays_unknown(subject: &Proxied, cut: Cut, strategy: Strategy, w
     app.set_level(&other, STOCK).await;
     // A lock may need a connection of its own, which is opened when it is first used.
     let first = app.deduct(0, strategy.name(), &json!({ "sku": other }));
-    assert_eq!(send(first).await.status, 200, "{sku}");
+    until("the lock can be taken within the wait limit", async || {
+        send(copy(&first)).await.status == 200
+    })
+    .await;
     let refused = subject.refuse_new_connections();
     let trigger = cut.arm_for(subject, strategy);
     let order = app.deduct(0, strategy.name(), &json!({ "sku": sku }));

@@ -53,7 +53,7 @@ function chooseStrategy(answers, exists) {
     return ["zookeeper-lock", "The lock is on a majority of the ensemble, and orders get it in the order in which they asked."];
   }
   if (lock === "masters") {
-    return ["redlock", "The lock is on a majority of independent Redis masters. It has no fencing token: the version of the row refuses the write of a lost lock."];
+    return ["redlock", "The lock is on a majority of independent Redis masters. It has no fencing token: of two holders that read the same version, one write is refused."];
   }
   if (lock === "table") {
     return ["sql-lock", "The lock is a row in the database. It keeps other orders out during your work, and no transaction stays open."];

@@ -144,7 +144,7 @@ impl RedLockBuilder {
     ///
     /// # Errors
     /// Returns an error if a URL is not a valid Redis URL or names sentinels, if there are fewer than
-    /// three, if two lead to the same server, or if a time is zero.
+    /// three, if two name the same host and port, or if a time is zero.
     pub fn build(self) -> Result<RedLockBackend, BackendError> {
         let mut nodes: Vec<Arc<Node>> = Vec::new();
         let usual = (self.max_lease / 20).max(NODE_LIMIT_MIN);

@@ -109,6 +109,7 @@ impl Backend for RedLockBackend {
             .ask(release, |answers| yes(answers) >= majority)
             .await;
         if yes(&answers) >= majority {
+            self.0.release_late(&answers, &ballot, unclear);
             Ok(Release::Released)
         } else if no(&answers) > self.0.nodes().len() - majority {
             Ok(Release::NotHeld)

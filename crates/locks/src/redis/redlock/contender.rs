@@ -55,7 +55,7 @@ impl QuorumContender {
         let majority = self.quorum.majority();
         let enough = |answers: &Answers<bool>| answers.iter().flatten().count() >= majority;
         let answers = self.quorum.ask(release, enough).await;
-        all_answered(&answers)
+        answers.iter().all(|answer| matches!(answer, Some(Ok(_))))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use super::node::{Ballot, Node, Silence};
@@ -183,14 +183,34 @@ impl Quorum {
             return;
         };
         for node in &self.nodes {
-            let (node, ballot) = (Arc::clone(node), ballot.clone());
-            self.requests.spawn(async move {
-                if let Err(silence) = node.release(&ballot, false).await {
-                    let (address, error) = (&node.address, silence.error());
-                    tracing::debug!(%address, %error, "the vote for a lost lock must expire");
-                }
-            });
+            self.release_on(node, &ballot, false);
         }
+    }
+
+    /// Goes on to release a lock, in the background, on the masters that have not answered: a request for a
+    /// vote may still reach them.
+    pub(super) fn release_late(&self, answers: &Answers<bool>, ballot: &Ballot, unclear: bool) {
+        for (node, answer) in self.nodes.iter().zip(answers) {
+            if !matches!(answer, Some(Ok(_))) {
+                self.release_on(node, ballot, unclear);
+            }
+        }
+    }
+
+    /// Releases a lock on one master, again until it answers. After two leases, no vote can be left.
+    fn release_on(&self, node: &Arc<Node>, ballot: &Ballot, unclear: bool) {
+        let (node, ballot) = (Arc::clone(node), ballot.clone());
+        let (end, pause) = (Instant::now() + self.max_lease * 2, self.limit);
+        self.requests.spawn(async move {
+            while let Err(silence) = node.release(&ballot, unclear).await {
+                if Instant::now() + pause >= end {
+                    let (address, error) = (&node.address, silence.error());
+                    tracing::debug!(%address, %error, "the vote for a lock must expire");
+                    break;
+                }
+                sleep(pause).await;
+            }
+        });
     }
 
     /// The votes to renew on each master.
@@ -212,18 +232,19 @@ impl Quorum {
 
     /// Removes the votes that masters have lost. The lock is renewed if a majority has confirmed that.
     pub(super) fn count(&self, renewal: &Renewal, kept: &[usize], lost: &[usize]) -> Renewed {
-        let left = {
+        let (left, kept) = {
             let mut held = self.held();
             let Some(votes) = held.get_mut(&renewal.nonce) else {
                 return Renewed::Gone(LostReason::Stolen);
             };
             votes.nodes.retain(|node| !lost.contains(node));
-            votes.nodes.len()
+            let kept = votes.nodes.iter().filter(|node| kept.contains(node));
+            (votes.nodes.len(), kept.count())
         };
         if left < self.majority() {
             self.give_up(renewal.nonce);
             Renewed::Gone(LostReason::Stolen)
-        } else if kept.len() < self.majority() {
+        } else if kept < self.majority() {
             Renewed::Unknown
         } else {
             Renewed::Held(self.validity(renewal.lease))

@@ -102,7 +102,7 @@ pub(super) async fn acquire_dropped_after_lost_answer_leaves_nothing(rig: &impl 
         // In later rounds there is enough time to acquire the lock.
         drop(tokio::time::timeout(time, manager.lock("cut").acquire()).await);
         let gone = async || manager.names() == 0 && rig.left().await == 0;
-        eventually("nothing is left", rig.lease() / 2, gone).await;
+        eventually("nothing is left", rig.lease() * 3 / 4, gone).await;
     }
     use_lock(&rig.manager(), "cut").await;
 }
