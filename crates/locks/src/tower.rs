@@ -56,6 +56,9 @@ impl<K, B> LockLayer<K, B> {
     /// Creates a layer. `lock_of` chooses the lock of a request with its wait limit, lease and further
     /// limits, or `None` to handle the request without a lock.
     ///
+    /// The path of the request is still percent-encoded. If the name comes from it, decode it, or
+    /// `/accounts/42` and `/accounts/%34%32` take two locks.
+    ///
     /// An error is answered without a body, unless [`on_error`](Self::on_error) is called:
     ///
     /// | error | status |
