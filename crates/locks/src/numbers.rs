@@ -66,8 +66,6 @@ pub enum Change {
     Add(i64),
     /// Replaces the number.
     Set(i64),
-    /// Replaces the number if it is less than this, which is positive.
-    Raise(i64),
     /// Replaces the number if it is the expected one.
     Exchange {
         /// What the number must be.
@@ -93,7 +91,6 @@ impl Change {
                 Some(sum.map_err(BackendError::permanent)?)
             }
             Self::Set(to) => Some(to),
-            Self::Raise(to) => (value < to).then_some(to),
             Self::Exchange { expected, to } => (value == expected).then_some(to),
             Self::Remove { only } => only.is_none_or(|only| value == only).then_some(0),
         })

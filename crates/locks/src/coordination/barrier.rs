@@ -2,8 +2,9 @@
 //!
 //! Each participant holds one of as many permits as there are participants, so one that dies loses its
 //! place at the end of its lease. The gate is a number: the greatest token that was let in. A participant
-//! that finds all permits held raises the gate to the greatest token of their holders. Each participant
-//! whose token is not above the gate is let in. Tokens grow, so an old gate lets no later participant in.
+//! that finds as many holders above the gate as there are participants replaces the gate by the greatest
+//! token of them. Each participant whose token is not above the gate is let in. Tokens grow, so an old
+//! gate lets no later participant in.
 //!
 //! The last one that leaves finds no token that is not above the gate, and removes the gate. That wakes
 //! those that wait to leave.
@@ -19,8 +20,9 @@ use crate::lost::Lost;
 use crate::manager::LockManager;
 use crate::token::Token;
 
-/// How long the gate stays on the server after it was opened. All participants have seen it by then.
-const KEEP: Duration = Duration::from_hours(1);
+/// How long the gate stays on the server after it was opened. Without it, those that are still inside
+/// would count as waiting.
+const KEEP: Duration = Duration::from_hours(24);
 
 /// How often a participant that leaves looks for others that have died. The server reports only those
 /// that leave.
@@ -45,16 +47,17 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// ```
 ///
 /// The barrier can be used again and again with the same name. To wait only at the start, leave with a
-/// limit of zero.
+/// limit of zero. One that enters again is let in when all others have left and entered again too. On
+/// Redis, that is so for a day after the participants were let in.
 ///
-/// - **Dead participants.** One that dies, or whose future is dropped, before all are present does not
-///   count. One that dies inside keeps the others only until its lease ends, on ZooKeeper its session; a
-///   participant that leaves notices that within a second. If it starts again, it waits until all others
-///   are inside or waiting too.
+/// - **Dead participants.** A dead process counts as present until its lease ends, on ZooKeeper its
+///   session. Until then, the others may be let in with it, also if it starts again and waits beside its
+///   old place. One that dies inside keeps the others only until then; a participant that leaves notices
+///   that within a second. One whose future is dropped while it waits leaves in the background.
 /// - **More participants** than `parties` wait until others have left.
 /// - **Lost answers** have no effect: all requests may be repeated.
 /// - **Expiry.** Nothing is left on the server after the last participant has left. If all die, the gate
-///   stays: on Redis for an hour, on ZooKeeper until the next use of the name.
+///   stays: on Redis for a day, on ZooKeeper until the next use of the name.
 ///
 /// A barrier uses the permits with its name, so do not use that name for permits or read-write locks.
 #[derive(Debug, Clone)]
@@ -118,11 +121,21 @@ impl Barrier {
     /// Opens the gate if all participants are present. Waits until it is open for this token, and returns
     /// it.
     async fn open(&self, token: Token, limit: Duration) -> Result<Option<i64>, LockError> {
-        let present = self.present().await?;
-        if let Some(newest) = present.iter().max()
-            && present.len() >= usize::try_from(self.parties).unwrap_or(usize::MAX)
-        {
-            self.gate.change(Change::Raise(newest.get())).await?;
+        let parties = usize::try_from(self.parties).unwrap_or(usize::MAX);
+        loop {
+            // Those below the gate are inside, so they do not wait. If the gate changes after it was read,
+            // the count may be wrong, and the gate is not replaced.
+            let expected = self.gate.get().await?;
+            let mut waiting = self.present().await?;
+            waiting.retain(|token| token.get() > expected);
+            let Some(newest) = waiting.iter().max() else {
+                break;
+            };
+            let to = newest.get();
+            let exchange = Change::Exchange { expected, to };
+            if waiting.len() < parties || self.gate.change(exchange).await?.is_changed {
+                break;
+            }
         }
         let is_open = |gate| gate >= token.get();
         self.gate.wait_for(limit, is_open).await
@@ -166,7 +179,8 @@ impl Party {
     /// - [`LockError::Incomplete`] if the others had not left within `limit`. This participant has.
     /// - [`LockError::Lost`] if this participant has lost its place before. The others may have left without
     ///   it.
-    /// - [`LockError::Unavailable`] and [`LockError::Shutdown`]. This participant leaves in the background.
+    /// - [`LockError::Unavailable`] if the server did not answer one request in time, also before `limit`,
+    ///   and [`LockError::Shutdown`]. This participant leaves in the background.
     ///
     /// # Cancel safety
     /// The future may be dropped at any point. The participant leaves in the background.
@@ -178,8 +192,6 @@ impl Party {
         } = self;
         let (clock, register) = (&barrier.gate.manager.inner().clock, &barrier.gate);
         let until = clock.now() + limit;
-        // A participant that has died and come back raises the gate.
-        let gate = register.get().await?.max(gate);
         if let ReleaseOutcome::AlreadyLost { reason, .. } = guard.release().await {
             return Err(LockError::Lost { reason });
         }

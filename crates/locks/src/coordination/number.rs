@@ -83,7 +83,8 @@ impl Number {
         self.0.change(Change::Set(to)).await.map(drop)
     }
 
-    /// Replaces the number if it is `expected`. Returns whether it was.
+    /// Replaces the number if it is `expected`. Returns whether it was. On ZooKeeper, false may mean that
+    /// it was not so shortly before: the server of this client may not know the latest change yet.
     ///
     /// # Errors
     /// See [`Number`].
@@ -98,7 +99,8 @@ impl Number {
     /// Waits until `is_wanted` returns true for the number, and returns it. Returns `None` if that did not
     /// happen within `limit`.
     ///
-    /// The number may change several times between two calls of `is_wanted`.
+    /// The number may change several times between two calls of `is_wanted`. Within one process, the wait
+    /// does not notice that the number expires.
     ///
     /// # Errors
     /// See [`Number`].
@@ -111,7 +113,8 @@ impl Number {
     }
 
     /// Removes the number from the server, so it is zero. Call it when no process changes the number any
-    /// more: on ZooKeeper, the removal also forgets which changes were made.
+    /// more: on ZooKeeper, the removal also forgets which changes were made, so one whose answer is lost
+    /// may count again.
     ///
     /// # Errors
     /// See [`Number`].

@@ -4,6 +4,7 @@
 //! passed as text. The script writes each of them in one form, so they can be compared as text.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::sleep;
@@ -14,6 +15,9 @@ use crate::backend::{Change, Changed, NumberKey, NumberRequest, Numbers};
 use crate::error::BackendError;
 use crate::retry::jittered;
 use crate::token::Token;
+
+/// The longest lifetime of a number: a hundred years. Redis refuses those that do not fit into 64 bits.
+const LONGEST: Duration = Duration::from_hours(100 * 365 * 24);
 
 /// `KEYS`: number, answer. `ARGV`: lifetime of the number in ms or nothing, what to do, its operands.
 /// Returns whether the number was changed, and the number; or why it cannot be changed.
@@ -29,9 +33,7 @@ local known = redis.call('GET', answer)
 if known then return known end
 local value = redis.call('GET', number) or '0'
 local changes = true
-if change == 'raise' then
-  changes = #operand > #value or (#operand == #value and operand > value)
-elseif expected then
+if expected then
   changes = value == expected
 end
 if changes then
@@ -46,10 +48,14 @@ if changes then
     redis.call('SET', number, operand)
     value = operand
   end
-  if keep ~= '' then redis.call('PEXPIRE', number, keep) end
 end
 known = (changes and 'changed ' or 'kept ') .. value
 redis.call('SET', answer, known, 'PX', '{remember}')
+if changes and keep ~= '' then
+  redis.call('PEXPIRE', number, keep)
+elseif changes then
+  redis.call('PERSIST', number)
+end
 if changes then redis.pcall('PUBLISH', number, '') end
 return known
 "
@@ -101,12 +107,12 @@ impl Numbers for RedisBackend {
         let (change, operand, expected) = match request.change {
             Change::Add(by) => ("add", by, None),
             Change::Set(to) => ("set", to, None),
-            Change::Raise(to) => ("raise", to, None),
             Change::Exchange { expected, to } => ("exchange", to, Some(expected)),
             Change::Remove { only } => ("remove", 0, only),
         };
         let mut arguments = vec![
-            keep.map(milliseconds).unwrap_or_default(),
+            keep.map(|keep| milliseconds(keep.min(LONGEST)))
+                .unwrap_or_default(),
             change.to_owned(),
             operand.to_string(),
         ];

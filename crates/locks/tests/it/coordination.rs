@@ -115,7 +115,12 @@ async fn all_keys_expire_on_redis() {
     let (one, other) = (rig.manager(), rig.manager());
     meet(&one, &other, "round").await;
     one.latch("parts", 2).arrive().await.unwrap();
-    one.number("kept").add(1).await.unwrap();
+    // A change without a lifetime ends the one of an earlier change.
+    let kept = one.number("kept");
+    kept.clone().expires_after(LONG).add(1).await.unwrap();
+    kept.add(1).await.unwrap();
+    let endless = one.number("endless").expires_after(Duration::MAX);
+    assert_eq!(endless.add(1).await.unwrap(), 1);
     let short = one.number("short").expires_after(Duration::from_secs(2));
     short.set(1).await.unwrap();
     assert!(!rig.keys("lock{parts}:latch").await.is_empty());
