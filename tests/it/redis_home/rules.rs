@@ -152,7 +152,8 @@ impl Shop {
     async fn fail(&mut self) -> &'static str {
         let victim = rng().usize(0..2);
         let pause = Duration::from_millis(rng().u64(1..=PAUSE));
-        match (rng().usize(0..7), &self.redis) {
+        let fault = rng().usize(0..7);
+        match (fault, &self.redis) {
             (0, _) => {
                 self.replicas[victim].stop().await;
                 sleep(pause).await;
