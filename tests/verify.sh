@@ -36,7 +36,8 @@ ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size::
 lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 interleavings | EXPLORE=full | interleavings::
 failures | TEST_TELLINGS=50 TEST_ANSWERS=all | failures::
-redis-rules | TEST_FAULT_SECONDS=1200 | redis_home::rules::
+redis-rules | TEST_FAULT_SECONDS=600 | redis_home::rules::
+redis-failovers | TEST_REPLICATED=1 TEST_FAULT_SECONDS=600 | redis_home::rules::
 '
 
 # The program of the previous release, with the dependencies that are already built.

@@ -3,8 +3,9 @@
 //! is not; one whose answer was cut, or 504, is there at most once. `FLUSHALL` loses the sales that the
 //! journal still has, and no others.
 //!
-//! `TEST_FAULT_SECONDS` is how long faults are injected. Each round sells new SKUs, so that every purchase
-//! without a key has a quantity that its SKU has not seen before.
+//! `TEST_REPLICATED` gives Redis a replica and sentinels. `TEST_FAULT_SECONDS` is how long faults are
+//! injected. Each round sells new SKUs, so that every purchase without a key has a quantity that its SKU
+//! has not seen before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +13,6 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::cmd;
 use reqwest::{Client, Method};
-use rstest::rstest;
 use serde_json::json;
 use stocklock_testkit::run::{rng, variable};
 use stocklock_testkit::servers::connect_to_redis;
@@ -225,9 +225,9 @@ async fn sell_more(all: &[(String, Buyers)]) {
     join_all(all.iter().map(|(_, buyers)| buyers.sell(SALES))).await;
 }
 
-#[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_answer_is_true_whatever_fails(#[values(false, true)] is_replicated: bool) {
+async fn each_answer_is_true_whatever_fails() {
+    let is_replicated = variable("TEST_REPLICATED").is_some();
     let seconds = variable("TEST_FAULT_SECONDS");
     let seconds = seconds.map_or(DEFAULT_SECONDS, |text| text.parse().expect("a number"));
     let mut shop = Shop::open(Home::start(is_replicated).await).await;
