@@ -78,6 +78,7 @@ impl Handlers {
         self.most.fetch_max(together, Ordering::SeqCst);
         let mut running = Running(self, false);
         self.may_finish.acquire().await.unwrap().forget();
+        #[expect(clippy::disallowed_methods, reason = "this handler blocks its thread")]
         std::thread::sleep(self.blocks);
         running.1 = true;
         guard.map_or("free".to_owned(), |guard| guard.token().to_string())
