@@ -27,6 +27,9 @@ use crate::topics::Listener;
 /// How long a waiter for permits stays in their queue without another request.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// How often a task that waits for a number looks whether it has expired.
+const EXPIRY_CHECK: Duration = Duration::from_secs(1);
+
 /// Locks of this process. Clones share them.
 #[derive(Debug, Clone)]
 pub struct LocalBackend(Arc<Local>);
@@ -177,7 +180,12 @@ impl Numbers for LocalBackend {
         let mut changed = self.0.numbers.changed.listen(&key.topic());
         let value = || self.0.numbers.value(self.0.clock.now(), key);
         if other_than == Some(value()) {
-            changed.changed().await;
+            let clock = &self.0.clock;
+            tokio::select! {
+                () = changed.changed() => {}
+                // The number may expire, which is not published.
+                () = clock.sleep_until(clock.now() + EXPIRY_CHECK) => {}
+            }
         }
         Ok(value())
     }

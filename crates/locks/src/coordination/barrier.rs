@@ -141,6 +141,23 @@ impl Barrier {
         self.gate.wait_for(limit, is_open).await
     }
 
+    /// Returns whether all that this gate let in have left, and removes the gate then. Otherwise waits
+    /// for a change, but no longer than this.
+    async fn others_left(&self, gate: i64, wait: Duration) -> Result<bool, LockError> {
+        // Read the gate before the tokens: a participant that leaves in between changes it.
+        let seen = self.gate.get().await?;
+        let present = self.present().await?;
+        if present.iter().all(|token| token.get() > gate) {
+            let remove = Change::Remove { only: Some(gate) };
+            self.gate.change(remove).await?;
+            return Ok(true);
+        }
+        if !wait.is_zero() {
+            self.gate.wait_for(wait, |gate| gate != seen).await?;
+        }
+        Ok(false)
+    }
+
     /// The tokens of all that wait or are inside.
     async fn present(&self) -> Result<Vec<Token>, LockError> {
         let numbers = self.gate.numbers()?;
@@ -179,8 +196,8 @@ impl Party {
     /// - [`LockError::Incomplete`] if the others had not left within `limit`. This participant has.
     /// - [`LockError::Lost`] if this participant has lost its place before. The others may have left without
     ///   it.
-    /// - [`LockError::Unavailable`] if the server did not answer one request in time, also before `limit`,
-    ///   and [`LockError::Shutdown`]. This participant leaves in the background.
+    /// - [`LockError::Unavailable`] if the server did not answer within `limit` either, and
+    ///   [`LockError::Shutdown`]. This participant leaves in the background.
     ///
     /// # Cancel safety
     /// The future may be dropped at any point. The participant leaves in the background.
@@ -190,25 +207,22 @@ impl Party {
             guard,
             gate,
         } = self;
-        let (clock, register) = (&barrier.gate.manager.inner().clock, &barrier.gate);
+        let clock = &barrier.gate.manager.inner().clock;
         let until = clock.now() + limit;
         if let ReleaseOutcome::AlreadyLost { reason, .. } = guard.release().await {
             return Err(LockError::Lost { reason });
         }
         loop {
-            // Read the gate before the tokens: a participant that leaves in between changes it.
-            let seen = register.get().await?;
-            let present = barrier.present().await?;
-            if present.iter().all(|token| token.get() > gate) {
-                let remove = Change::Remove { only: Some(gate) };
-                return register.change(remove).await.map(drop);
+            let rest = until.since(clock.now()).min(LOOK_EVERY);
+            let others_left = barrier.others_left(gate, rest).await;
+            let is_over = clock.now() >= until;
+            match others_left {
+                Ok(true) => return Ok(()),
+                Ok(false) if is_over => return Err(LockError::Incomplete { limit }),
+                Err(LockError::Unavailable(error)) if !error.is_permanent() && !is_over => {}
+                Ok(false) => {}
+                Err(error) => return Err(error),
             }
-            let rest = until.since(clock.now());
-            if rest.is_zero() {
-                return Err(LockError::Incomplete { limit });
-            }
-            let wait = rest.min(LOOK_EVERY);
-            register.wait_for(wait, |gate| gate != seen).await?;
         }
     }
 }

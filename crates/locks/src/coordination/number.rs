@@ -23,7 +23,7 @@ use crate::error::LockError;
 /// **Exactly once.** A change whose answer is lost is repeated for twice the response limit of the back
 /// end, and the server recognises the repetition. On Redis each change leaves a key for a minute, which
 /// contains its answer. On ZooKeeper the node of the number contains the last 32 changes; if more than
-/// that followed an unanswered one, the call returns `Unavailable`.
+/// that followed an unanswered one, or the number was removed, the call returns `Unavailable`.
 ///
 /// **Loss.** A number is as durable as the data of its server. If Redis loses its data, the number is zero
 /// again. Do not count money or stock with it: write those to the database that has the other data.
@@ -83,8 +83,7 @@ impl Number {
         self.0.change(Change::Set(to)).await.map(drop)
     }
 
-    /// Replaces the number if it is `expected`. Returns whether it was. On ZooKeeper, false may mean that
-    /// it was not so shortly before: the server of this client may not know the latest change yet.
+    /// Replaces the number if it is `expected`. Returns whether it was.
     ///
     /// # Errors
     /// See [`Number`].
@@ -99,8 +98,7 @@ impl Number {
     /// Waits until `is_wanted` returns true for the number, and returns it. Returns `None` if that did not
     /// happen within `limit`.
     ///
-    /// The number may change several times between two calls of `is_wanted`. Within one process, the wait
-    /// does not notice that the number expires.
+    /// The number may change several times between two calls of `is_wanted`.
     ///
     /// # Errors
     /// See [`Number`].
@@ -113,8 +111,8 @@ impl Number {
     }
 
     /// Removes the number from the server, so it is zero. Call it when no process changes the number any
-    /// more: on ZooKeeper, the removal also forgets which changes were made, so one whose answer is lost
-    /// may count again.
+    /// more: on ZooKeeper, the removal also forgets which changes were made, so the first change of a number
+    /// may count again if its answer is lost.
     ///
     /// # Errors
     /// See [`Number`].

@@ -49,6 +49,12 @@ pub(super) fn place_prefix(nonce: Nonce, claim: Claim) -> String {
     }
 }
 
+/// Parses the nonce of a place. A place without one was not created by this crate.
+pub(super) fn nonce(place: &str) -> &str {
+    let rest = place.strip_prefix("_c_").unwrap_or(place);
+    rest.split_once('-').map_or(place, |(nonce, _)| nonce)
+}
+
 /// Parses what the claim of a place with permits takes, and of how many.
 pub(super) fn share(place: &str) -> Option<(u32, u32)> {
     let (claim, _sequence) = place.strip_prefix("_c_")?.split_once("-lock-")?;

@@ -2,16 +2,18 @@
 //!
 //! Nodes: `<root>/.numbers/<name>%<kind>`. A write names the version of the node that it replaces, so an
 //! unanswered write and its repetition are executed once. If the repetition finds another version, it looks
-//! for its nonce among the recent changes. If more changes followed than the node contains, it is unknown
-//! whether the first write was executed.
+//! for its nonce among the recent changes. If more changes followed than the node contains, or the node was
+//! removed, it is unknown whether the first write was executed. An unanswered creation is the exception: its
+//! node may have been removed without a trace, and it is then created again.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use zookeeper_client::{Acls, CreateMode, Error};
 
-use super::names::{directory, element, in_order};
+use super::names::{directory, element, in_order, nonce};
 use super::session::{Health, Session, backend_error, disconnected};
 use super::turn::{Turn, turn};
 use super::{ZooKeeper, ZooKeeperBackend};
@@ -85,19 +87,30 @@ impl Session {
         request: &NumberRequest,
     ) -> Result<Changed, BackendError> {
         let nonce = request.nonce.to_string();
+        // Another server than that of the earlier attempt may be behind it.
+        let mut is_synced = request.tried().is_some();
+        if is_synced {
+            self.sync().await.map_err(backend_error)?;
+        }
         loop {
             let (contents, replaced) = self.contents(path).await?;
             if let Some(value) = contents.find(&nonce) {
                 let is_changed = true;
                 return Ok(Changed { value, is_changed });
             }
-            check_that_none_was_forgotten(request, replaced)?;
+            let unanswered = still_open(request, replaced)?;
             let Some(value) = request.change.apply(contents.value)? else {
+                // The server may not know yet what other clients have written. A write would show that.
+                if !std::mem::replace(&mut is_synced, true) {
+                    self.sync().await.map_err(backend_error)?;
+                    continue;
+                }
                 return Ok(Changed {
                     value: contents.value,
                     is_changed: false,
                 });
             };
+            *request.tried() = Some(replaced);
             let data = contents.after(nonce.clone(), value);
             let written = match (request.change, replaced) {
                 (Change::Remove { .. }, (None, _)) => Ok(()),
@@ -115,8 +128,10 @@ impl Session {
                     let is_changed = true;
                     return Ok(Changed { value, is_changed });
                 }
-                // Another client was faster.
-                Err(Error::BadVersion | Error::NodeExists | Error::NoNode) => {}
+                // Another client was faster, or an earlier attempt of this request.
+                Err(Error::BadVersion | Error::NodeExists | Error::NoNode) => {
+                    *request.tried() = unanswered;
+                }
                 Err(error) => return Err(backend_error(error)),
             }
         }
@@ -155,27 +170,27 @@ impl Session {
     }
 }
 
-/// Checks that an earlier attempt of this request was either not executed, or is among the recent changes.
-/// Remembers what the next attempt replaces.
-fn check_that_none_was_forgotten(
-    request: &NumberRequest,
-    replaced: Replaced,
-) -> Result<(), BackendError> {
-    let last = request.tried().replace(replaced);
-    let (created, version) = replaced;
-    let changes = last.map_or(0, |(before, last)| {
-        let is_same = before.is_none() || before == created;
-        if is_same {
-            version.wrapping_sub(last)
-        } else {
-            0
-        }
-    });
-    if usize::try_from(changes).is_ok_and(|changes| changes > RECENT) {
-        let cause = "no answer, and too many changes since; it is unknown whether it was executed";
+/// Returns what the last unanswered attempt of this request wanted to replace, if it may still be executed
+/// or have been executed. Its nonce is not among the recent changes.
+///
+/// # Errors
+/// Returns an error if it is unknown whether that attempt was executed.
+fn still_open(request: &NumberRequest, found: Replaced) -> Result<Option<Replaced>, BackendError> {
+    let last = *request.tried();
+    let Some((before, version)) = last else {
+        return Ok(None);
+    };
+    let (created, now) = found;
+    let is_removed = before.is_some() && before != created;
+    // A new node has version 0, and an unanswered creation wanted version -1 to be replaced.
+    let changes = usize::try_from(now.wrapping_sub(version));
+    let is_forgotten = changes.is_ok_and(|changes| changes > RECENT);
+    let is_removal = matches!(request.change, Change::Remove { .. });
+    if is_forgotten || (is_removed && !is_removal) {
+        let cause = "no answer, and other changes since; it is unknown whether it was executed";
         return Err(BackendError::permanent(cause));
     }
-    Ok(())
+    Ok(last.filter(|last| *last == found))
 }
 
 impl ZooKeeper {
@@ -224,13 +239,17 @@ impl Numbers for ZooKeeperBackend {
             Err(error) => return Err(backend_error(error)),
         };
         let holds = |position: &usize| turn(&order, *position, None) == Turn::Held;
-        let holders = (0..order.len()).take_while(holds);
+        // A client whose session has ended may have a second place before the first one disappears.
+        let mut latest = HashMap::new();
+        for position in (0..order.len()).take_while(holds) {
+            latest.insert(nonce(&order[position]), position);
+        }
         let token = async |position: usize| {
             let path = format!("{queue}/{}", order[position]);
             session.ask(session.client.check_stat(&path)).await
         };
         let mut tokens = Vec::new();
-        for stat in join_all(holders.map(token)).await {
+        for stat in join_all(latest.into_values().map(token)).await {
             tokens.extend(
                 stat.map_err(backend_error)?
                     .map(|stat| Token::new(stat.czxid)),
@@ -242,7 +261,8 @@ impl Numbers for ZooKeeperBackend {
 
 #[cfg(test)]
 mod tests {
-    use super::{Contents, RECENT};
+    use super::{Contents, RECENT, still_open};
+    use crate::backend::{Change, NumberKey, NumberRequest};
 
     #[test]
     fn contents_keep_recent_changes_and_refuse_others() {
@@ -258,5 +278,29 @@ mod tests {
         assert_eq!(contents.find("nonce9"), Some(9));
         assert_eq!(contents.find("nonce8"), None);
         Contents::parse(b"foreign").unwrap_err();
+    }
+    #[test]
+    fn unanswered_write_is_open_until_another_one_is_seen() {
+        let name = "hits".into();
+        let kind = "number";
+        let request = NumberRequest::new(NumberKey { kind, name }, Change::Add(1), None);
+        let open = |last, found| {
+            *request.tried() = last;
+            still_open(&request, found).map_err(|error| error.is_permanent())
+        };
+        let (absent, seven) = ((None, -1), (Some(1), 7));
+        for (last, found, expected) in [
+            (None, seven, Ok(None)),
+            (Some(seven), seven, Ok(Some(seven))),
+            (Some(seven), (Some(1), 8), Ok(None)),
+            (Some(seven), (Some(1), 7 + 33), Err(true)),
+            (Some(seven), absent, Err(true)),
+            (Some(seven), (Some(2), 0), Err(true)),
+            (Some(absent), absent, Ok(Some(absent))),
+            (Some(absent), (Some(1), 31), Ok(None)),
+            (Some(absent), (Some(1), 32), Err(true)),
+        ] {
+            assert_eq!(open(last, found), expected, "{last:?}, {found:?}");
+        }
     }
 }

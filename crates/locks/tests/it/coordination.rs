@@ -9,11 +9,12 @@ use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
 use stocklock_testkit::assert_matches;
 
+use crate::rig::local::LocalRig;
 use crate::rig::memory::MemoryRig;
 use crate::rig::redis::RedisRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{NumberFaults as _, Rig as _, RigExt as _, TokenRig, eventually};
+use crate::rig::{Faults as _, NumberFaults as _, Rig as _, RigExt as _, TokenRig, eventually};
 use crate::support::holder::Holder;
 
 /// Long enough for a busy machine.
@@ -209,6 +210,65 @@ async fn change_forgotten_by_zookeeper_is_reported_as_unknown() {
         let sum = other.number("hits").get().await.unwrap();
         assert_eq!(sum, before + 1 + changes);
     }
+}
+
+/// The answer to a change is lost, and the number is removed. The repetition must not guess.
+#[tokio::test]
+async fn change_removed_from_zookeeper_is_reported_as_unknown() {
+    let rig = ZooKeeperRig::start().await;
+    let (backend, other) = (rig.backend(), rig.past_the_proxy());
+    let key = NumberKey {
+        kind: "number",
+        name: "removed".into(),
+    };
+    let request = NumberRequest::new(key, Change::Add(1), None);
+    let number = other.number("removed");
+    number.set(6_660).await.unwrap();
+    rig.lose_change_answer(6_661).await;
+    backend.change(&request).await.unwrap_err();
+    assert_eq!(number.get().await.unwrap(), 6_661);
+    number.remove().await.unwrap();
+    number.add(5).await.unwrap();
+    let is_reported = async || match backend.change(&request).await {
+        Ok(changed) => panic!("{changed:?}"),
+        Err(error) => error.is_permanent(),
+    };
+    eventually("the server answers", LONG, is_reported).await;
+    assert_eq!(number.get().await.unwrap(), 5);
+}
+
+/// No message says that a number expires.
+#[tokio::test(start_paused = true)]
+async fn waiter_in_process_notices_expiry() {
+    let rig = LocalRig::start().await;
+    let number = rig.manager().number("short");
+    number
+        .clone()
+        .expires_after(rig.moment())
+        .set(1)
+        .await
+        .unwrap();
+    let expired = number.wait_for(LONG, |number| number == 0).await.unwrap();
+    assert_eq!(expired, Some(0));
+}
+
+/// The server is away for longer than one request may take.
+#[tokio::test(start_paused = true)]
+async fn leaving_participant_waits_for_server_on_model() {
+    let rig = MemoryRig::start().await;
+    let (one, other) = (rig.manager(), rig.past_the_proxy());
+    let (first, second) = (one.barrier("round", 2), other.barrier("round", 2));
+    let (first, second) = tokio::join!(first.enter(LONG), second.enter(LONG));
+    let (first, second) = (first.unwrap(), second.unwrap());
+    let leaving = tokio::spawn(first.leave(LONG));
+    tokio::time::sleep(rig.moment()).await;
+    rig.block().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    rig.unblock().await;
+    tokio::time::sleep(rig.moment()).await;
+    assert!(!leaving.is_finished());
+    second.leave(LONG).await.unwrap();
+    leaving.await.unwrap().unwrap();
 }
 
 #[tokio::test]
