@@ -185,7 +185,7 @@ impl Ledger {
         Self(connect(url, &options).expect("the URL of a database"))
     }
 
-    /// All movements of a SKU, newest first.
+    /// All movements of a SKU, newest first. A database that was restarted has ended the connections.
     async fn movements(&self, sku: &str) -> Vec<Movement> {
         let filter = MovementFilter {
             sku: self::sku(sku),
@@ -195,8 +195,14 @@ impl Ledger {
             from: None,
             limit: 1_000_000,
         };
-        let page = self.0.movements(&filter).await;
-        page.expect("the ledger can be read").movements
+        let mut movements = None;
+        until("the ledger can be read", async || {
+            let page = self.0.movements(&filter).await;
+            movements = page.ok().map(|page| page.movements);
+            movements.is_some()
+        })
+        .await;
+        movements.expect("they were read")
     }
 
     /// The operations and units of all sales, newest first; no operation is recorded twice.
@@ -226,9 +232,14 @@ impl Ledger {
     }
 
     pub(crate) async fn audit(&self, sku: &str) -> Audit {
-        let audits = self.0.audit(&self::sku(sku)).await;
-        let audits = audits.expect("the audit can be read");
-        audits.into_iter().next().expect("the SKU exists")
+        let mut audit = None;
+        until("the audit can be read", async || {
+            let audits = self.0.audit(&self::sku(sku)).await;
+            audit = audits.ok().map(|audits| audits.into_iter().next());
+            audit.is_some()
+        })
+        .await;
+        audit.flatten().expect("the SKU exists")
     }
 
     /// The audit of a SKU whose level agrees with its ledger.

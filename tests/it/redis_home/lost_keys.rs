@@ -1,14 +1,19 @@
 //! Redis loses everything after SQL has the sales: a retry gets its first answer, although no unit is
-//! left.
+//! left. It loses everything while SQL records the sales: no unit is sold twice.
+
+use std::time::Duration;
 
 use rstest::rstest;
 use serde_json::json;
+use tokio::time::timeout;
 
-use super::{applied_audit, assert_sold, command, create};
-use crate::faults::{KEY, send};
+use super::{applied_audit, assert_sold, command, create, order};
+use crate::faults::session::lock_is_waited_for;
+use crate::faults::{KEY, send, until};
+use crate::store_contract::fixture::Raw;
 use crate::support::app::TestApp;
-use crate::support::services::Backend::Sqlite;
-use crate::support::services::fresh_redis;
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::{fresh_database, fresh_redis};
 
 /// What takes the last unit.
 enum Change {
@@ -55,5 +60,41 @@ async fn retry_after_a_loss_is_not_refused_as_sold_out(#[case] change: Change) {
     if let Change::Sale(_) = change {
         assert_sold(&audit, 1);
     }
+    app.stop().await;
+}
+
+/// A transaction with sales waits for a lock while Redis loses them. Their units are not on sale again.
+#[rstest]
+#[tokio::test]
+async fn sales_that_sql_records_during_a_loss_are_subtracted(
+    #[values(Mysql, Postgres)] backend: Backend,
+) {
+    let (database, redis) = (fresh_database(backend).await, fresh_redis().await);
+    let app = TestApp::on(&database.url, 1, &["--redis-url", &redis.url]).await;
+    create(&app, "a", 10).await;
+    send(order(&app, "redis-lua", "a")).await.ok();
+    applied_audit(&app, "a").await;
+    let mut other = Raw::connect(backend, &database.url).await;
+    other.run("BEGIN").await.unwrap();
+    let lock = "SELECT on_hand FROM stock WHERE sku = 'a' FOR UPDATE";
+    other.run(lock).await.unwrap();
+    for _ in 0..3 {
+        send(order(&app, "redis-lua", "a")).await.ok();
+    }
+    lock_is_waited_for(backend, &database.url).await;
+    command::<()>(&redis.url, &["FLUSHDB"]).await;
+    // Loads the level, or waits until it may be loaded.
+    let sale = send(order(&app, "redis-lua", "a"));
+    let _ = timeout(Duration::from_millis(500), sale).await;
+    other.run("ROLLBACK").await.unwrap();
+
+    until("the SKU is sold out", async || {
+        let answer = send(order(&app, "redis-lua", "a")).await;
+        answer.status_and_code() == (409, "insufficient-stock")
+    })
+    .await;
+    let audit = applied_audit(&app, "a").await;
+    assert_eq!(audit["on_hand"], 0, "{audit}");
+    assert_sold(&audit, 10);
     app.stop().await;
 }

@@ -8,6 +8,8 @@
 //!   follow it at once. Others wait until no replica uses another Redis with the same data.
 //! - Before a Redis is followed, the row says that its levels are being compared. From then on, SQL takes no
 //!   entries of the earlier run, so no level is older than SQL after the comparison ([`rollback`]).
+//! - If a Redis without a restart has lost the key, it has lost its data. No level is loaded before the ledger
+//!   is bound to it under another id. From then on, SQL takes no entries that were read before the loss.
 //!
 //! Replicas that use the Redis increase a beat, first in the row, then in the key, if the key still has
 //! the beat that they found. A beat that does not change shows that no replica uses the Redis. Another
@@ -192,7 +194,7 @@ impl Binding {
     /// Whether the server is the one that is in use.
     fn is_used(&self, found: &Found) -> bool {
         match &self.state().now {
-            // A key that was deleted is written again later.
+            // If the key was deleted, the ledger is bound again later: at the next load, or by a consumer.
             Now::Bound(bound) => {
                 bound.run_id == found.run_id && found.id.as_ref().is_none_or(|id| *id == bound.id)
             }
@@ -297,7 +299,7 @@ impl Binding {
     }
 
     /// Makes the next user ask the servers again.
-    fn forget(&self) {
+    pub(super) fn forget(&self) {
         let mut state = self.state();
         if matches!(state.now, Now::Bound(_) | Now::Nothing) {
             self.current.store(0, Ordering::Release);

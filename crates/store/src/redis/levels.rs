@@ -215,6 +215,7 @@ impl RedisStore {
                 .key(keys.journal(shard))
                 .key(&counters)
                 .key(keys.rejected(shard))
+                .key(keys.binding())
                 .arg(since.unwrap_or_default())
                 .arg(entry.to_string())
                 .arg(level.on_hand)
@@ -227,6 +228,10 @@ impl RedisStore {
             match words[..] {
                 ["there" | "loaded"] => return Ok(Some(Home::Redis)),
                 ["again"] => {}
+                ["unbound"] => {
+                    self.binding.forget();
+                    self.keys().await?;
+                }
                 ["unsupported", version] => return Err(unsupported_entry(version)),
                 _ => return Err(bad_answer(answer)),
             }

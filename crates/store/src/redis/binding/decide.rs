@@ -97,6 +97,12 @@ impl Binding {
         let has_stock = bind || row.is_some() || self.sql.has_home(Home::Redis).await?;
         let new = || new_binding(&found);
         let next = next_step(&found, row.as_ref(), has_stock);
+        // The row may be of a binding that was made since.
+        if matches!(next, Step::Rebind | Step::Refuse(_))
+            && self.find(connection).await?.id != found.id
+        {
+            return Ok(None);
+        }
         let Some(row) = row else {
             return Ok(match next {
                 Step::Refuse(why) => Some(Now::Refused(why)),
@@ -137,6 +143,14 @@ impl Binding {
             Step::Begin => {
                 let next = found.next_row(&row);
                 self.sql.bind_redis(Some(&row), &next).await?;
+            }
+            Step::Rebind => {
+                // Those that it still has may be of a time before SQL refused their entries. No level is
+                // loaded while there is no key.
+                server::delete_all(connection, &keys.levels_pattern()).await?;
+                if self.sql.bind_redis(Some(&row), &new()).await? {
+                    tracing::warn!("Redis has lost its data; the stock is loaded from SQL");
+                }
             }
             Step::WriteKey => server::write(connection, keys, &row, Some(&found)).await?,
             Step::Replace | Step::Insert | Step::Nothing => {

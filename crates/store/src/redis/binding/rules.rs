@@ -86,7 +86,9 @@ pub(super) enum Step {
     Insert,
     /// Write the row again: no replica has used the Redis in it.
     Replace,
-    /// Write the key: it was deleted, or not written yet.
+    /// Bind the ledger again, under another id: this Redis has lost its data.
+    Rebind,
+    /// Write the key: it was not written yet.
     WriteKey,
     /// The key and the row are written: start to use this Redis.
     Begin,
@@ -119,6 +121,7 @@ pub(super) fn next_step(found: &Found, row: Option<&BoundRedis>, has_stock: bool
         Some(_) if is_same_beat || has_lost_beats => Step::Follow,
         Some(_) if found.beat.abs_diff(row.beat) <= LOST_BEATS => Step::Follow,
         Some(_) => Step::Refuse(Refusal::DatabaseIsOlder),
+        None if is_same_run && row.beat > 0 => Step::Rebind,
         None if is_same_run || is_compared => Step::WriteKey,
         None if row.beat == 0 => Step::Replace,
         None => Step::Refuse(Refusal::LostData),
@@ -176,7 +179,7 @@ mod tests {
                 50 * BEAT,
                 Step::Refuse(Refusal::OtherRedis),
             ),
-            ("run-1", None, 0, Step::WriteKey),
+            ("run-1", None, 0, Step::Rebind),
             ("run-2", None, 0, Step::Refuse(Refusal::LostData)),
         ] {
             let (found, row) = (found(run_id, id, beat), row(50 * BEAT, 49 * BEAT));

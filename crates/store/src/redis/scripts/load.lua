@@ -1,6 +1,6 @@
 -- Creates a level from its mirror in SQL, or as its last entry left it if that is later, unless Redis has the
 -- level. Reads no entries but those from before the counters knew the last state of each level.
--- KEYS: the level, its journal, the journal's counters, the journal's entries that SQL refuses.
+-- KEYS: the level, its journal, the journal's counters, the journal's entries that SQL refuses, the binding.
 -- ARGV: `since` as the counters had it before the mirror was read; the mirror's last entry, on_hand, held,
 -- backorder_limit, version; the minimum increase of the version.
 -- `scripts.rs` defines JOURNAL_VERSION, the highest version of journal entries that this script reads.
@@ -19,6 +19,10 @@ if redis.call('EXISTS', level) == 1 then
   end
   return {'there'}
 end
+
+-- Redis has lost its data. A consumer may still be applying entries that it has read before, so the mirror is
+-- not final until the ledger is bound again.
+if redis.call('EXISTS', KEYS[5]) == 0 then return {'unbound'} end
 
 -- If Redis has lost the counters since the mirror was read, entries may have been written, applied and lost
 -- since. Then the caller reads the mirror again.
