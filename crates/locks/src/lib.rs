@@ -98,6 +98,7 @@ mod queue;
 pub mod redis;
 mod release;
 mod retry;
+mod sealed;
 mod shares;
 mod source;
 #[cfg(feature = "sql")]
