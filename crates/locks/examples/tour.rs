@@ -2,8 +2,8 @@
 //! Each server is used whose address is in the environment:
 //! `REDIS_URL=redis://127.0.0.1/ cargo run -p stocklock-locks --example tour`
 //! The other variables are `ZOOKEEPER_CONNECT` (such as `127.0.0.1:2181`), `POSTGRES_URL`, `MARIADB_URL`,
-//! `SQLITE_URL` (such as `sqlite:///tmp/locks.db`), and `REDLOCK_URLS`: at least three Redis masters, with
-//! commas between them. In a database, the example creates the tables.
+//! `SQLITE_URL` (such as `sqlite:///tmp/locks.db?mode=rwc`), and `REDLOCK_URLS`: at least three Redis masters,
+//! with commas between them. In a database, the example creates the tables.
 //!
 //! Output: a line `ok <server> <primitive>` for each pair. Databases and `RedLock` have no read-write
 //! locks, permits, numbers, latches and barriers, and `RedLock` has no `once_per`. The back ends `local` and
