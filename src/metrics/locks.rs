@@ -58,14 +58,7 @@ impl LockHooks for LockMetrics {
     }
 
     fn not_acquired(&self, strategy: &'static str, waited: Duration, why: NotAcquired) {
-        let outcome = match why {
-            NotAcquired::WaitLimit => "wait-limit",
-            NotAcquired::Unavailable => "unavailable",
-            NotAcquired::TooFewPermits => "too-few-permits",
-            NotAcquired::Abandoned => "abandoned",
-            NotAcquired::Shutdown => "shutdown",
-        };
-        self.waited(strategy, outcome, waited);
+        self.waited(strategy, why.name(), waited);
     }
 
     fn released(&self, strategy: &'static str, held: Duration) {

@@ -21,6 +21,7 @@ mod level_cache;
 mod levels;
 mod limits;
 mod load;
+mod lock_crate;
 mod lock_race;
 mod lock_settings;
 mod old_release;

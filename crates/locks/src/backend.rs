@@ -7,6 +7,34 @@
 //!
 //! Every method may be dropped at any await point. A later [`Backend::release`] with the same nonce
 //! removes what the dropped call may have left on the server.
+//!
+//! # Stability
+//!
+//! Only this crate implements these traits until release 1.0, because they may still change:
+//!
+//! ```compile_fail,E0277
+//! use async_trait::async_trait;
+//! use stocklock_locks::BackendError;
+//! use stocklock_locks::backend::{Attempt, Contender};
+//!
+//! struct Mine;
+//!
+//! #[async_trait]
+//! impl Contender for Mine {
+//!     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
+//!         Ok(Attempt::Busy { ask_again: None })
+//!     }
+//!     async fn wait(&mut self) -> Result<(), BackendError> {
+//!         Ok(())
+//!     }
+//!     fn may_have_left_something(&self) -> bool {
+//!         false
+//!     }
+//!     fn has_unanswered_attempt(&self) -> bool {
+//!         false
+//!     }
+//! }
+//! ```
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -18,11 +46,12 @@ use tokio::sync::Notify;
 use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
 pub use crate::numbers::{Change, Changed, NumberKey, NumberRequest, Numbers};
+use crate::sealed::Sealed;
 use crate::token::Token;
 
 /// A client of a lock server.
 #[async_trait]
-pub trait Backend: Debug + Send + Sync + 'static {
+pub trait Backend: Sealed + Debug + Send + Sync + 'static {
     /// What the manager must know about the server. The answer may change between calls.
     fn properties(&self) -> Properties;
 
@@ -126,7 +155,7 @@ pub struct Properties {
 
 /// One acquisition in progress. Dropping it unsubscribes from wake-ups.
 #[async_trait]
-pub trait Contender: Send {
+pub trait Contender: Sealed + Send {
     /// Tries once to acquire the lock.
     ///
     /// A repeated attempt after an unclear failure finds the result of the first one. A nonce never
@@ -155,6 +184,7 @@ pub trait Contender: Send {
 /// What a holder claims. The claims of a name that are exclusive, and those that are permits, do not
 /// exclude each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Claim {
     /// The lock belongs to one holder. Which waiting client is next depends on the server.
     Exclusive,
@@ -205,6 +235,7 @@ pub struct Request {
 
 /// The result of one attempt.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Attempt {
     /// The lock was acquired.
     Held(Grant),
@@ -268,6 +299,7 @@ pub struct ReleaseRequest {
 
 /// The result of one renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Renewed {
     /// The lock is held for this long after the request was sent.
     Held(Duration),
@@ -279,6 +311,7 @@ pub enum Renewed {
 
 /// The result of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Release {
     /// This nonce held the lock, and the lock is free now.
     Released,

@@ -43,6 +43,7 @@ pub struct LockGuard<T = Token> {
 
 /// The state of a lock as far as the guard knows without asking the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LockState {
     /// The lock is held, and the last renewal succeeded.
     Held,
@@ -52,7 +53,7 @@ pub enum LockState {
     Lost(LostReason),
 }
 
-/// The result of a release.
+/// The result of a release. These are all results, so that a caller can handle each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseOutcome {
     /// The lock was held until the release and is free now, or another guard of it still exists.

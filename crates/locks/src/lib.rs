@@ -56,6 +56,9 @@
 //! - Guarded writes, which refuse an outdated holder: `sql::fence`, `redis::FENCED_COMMAND`,
 //!   `zookeeper::ZooKeeperBackend::write_if_held`.
 //!
+//! The [`guide`] has a page for each of them, recipes, and a table of the names that Redisson and Curator
+//! use.
+//!
 //! # Limitations
 //!
 //! - Read-write locks, permits, numbers, latches and barriers exist on Redis, on ZooKeeper and within one
@@ -79,6 +82,7 @@ pub mod coordination;
 mod election;
 mod error;
 mod guard;
+pub mod guide;
 mod hold;
 mod jobs;
 #[cfg(any(feature = "redis", feature = "zookeeper"))]
@@ -98,6 +102,7 @@ mod queue;
 pub mod redis;
 mod release;
 mod retry;
+mod sealed;
 mod shares;
 mod source;
 #[cfg(feature = "sql")]

@@ -43,11 +43,13 @@ impl<T: Clone + Send + Sync + 'static> Link<T> {
         attempt.await
     }
 
+    #[cfg(any(test, feature = "zookeeper"))]
     pub(crate) fn current(&self) -> Option<T> {
         lock(&self.0).current.clone()
     }
 
     /// Drops the current connection if `is_failed` says that it is the failed one.
+    #[cfg(feature = "redis")]
     pub(crate) fn forget(&self, is_failed: impl Fn(&T) -> bool) {
         let mut state = lock(&self.0);
         let failed = state.current.take_if(|current| is_failed(current));

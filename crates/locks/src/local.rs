@@ -19,6 +19,7 @@ use crate::error::BackendError;
 use crate::nonce::Nonce;
 use crate::numbers::NumberTable;
 use crate::periodic::Periods;
+use crate::sealed::Sealed;
 use crate::shares::{Shares, Wanted};
 use crate::table::Table;
 use crate::token::Token;
@@ -201,6 +202,8 @@ struct LocalContender {
     changed: Option<Listener>,
     left_something: bool,
 }
+
+impl Sealed for LocalContender {}
 
 #[async_trait]
 impl Contender for LocalContender {

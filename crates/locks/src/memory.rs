@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::error::BackendError;
 use crate::managers::Managers;
 use crate::nonce::Nonce;
+use crate::sealed::Sealed;
 use crate::shares::{Denied, Wanted};
 use crate::source::SourceId;
 use crate::token::Token;
@@ -278,6 +279,8 @@ struct MemoryContender {
     left_something: bool,
     is_unanswered: bool,
 }
+
+impl Sealed for MemoryContender {}
 
 #[async_trait]
 impl Contender for MemoryContender {

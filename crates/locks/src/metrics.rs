@@ -43,6 +43,7 @@ pub trait LockHooks: Debug + Send + Sync + 'static {
 
 /// Why a lock was not acquired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum NotAcquired {
     /// The lock was not free within the wait limit.
     WaitLimit,
@@ -56,8 +57,23 @@ pub enum NotAcquired {
     Shutdown,
 }
 
+impl NotAcquired {
+    /// Returns a stable lower-case name for metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::WaitLimit => "wait-limit",
+            Self::Unavailable => "unavailable",
+            Self::TooFewPermits => "too-few-permits",
+            Self::Abandoned => "abandoned",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
 /// The result of one attempt on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum AttemptOutcome {
     /// The lock was acquired.
     Held,

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use crate::clock::Moment;
 use crate::error::BackendError;
 use crate::nonce::Nonce;
+use crate::sealed::Sealed;
 use crate::token::Token;
 use crate::topics::Topics;
 
@@ -23,7 +24,7 @@ const PRUNE_FROM: usize = 64;
 ///
 /// Every method may be dropped at any await point. A change may be executed nevertheless.
 #[async_trait]
-pub trait Numbers: Send + Sync {
+pub trait Numbers: Sealed + Send + Sync {
     /// Changes a number. If the same request is repeated, it is executed once.
     ///
     /// # Errors
@@ -61,6 +62,7 @@ impl NumberKey {
 
 /// How to change a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Change {
     /// Adds this.
     Add(i64),

@@ -20,6 +20,7 @@ pub struct MemoryServer(pub(super) Arc<Server>);
 
 /// A kind of request. It selects the requests that a fault affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Question {
     /// An attempt to acquire a lock.
     Acquire,

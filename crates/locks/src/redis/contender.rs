@@ -11,6 +11,7 @@ use super::wakeups::Subscription;
 use crate::backend::{Attempt, Claim, Contender, Fence, Fencing, Grant, Request};
 use crate::error::BackendError;
 use crate::retry::jittered;
+use crate::sealed::Sealed;
 use crate::token::Token;
 
 pub(super) struct RedisContender {
@@ -36,6 +37,8 @@ impl RedisContender {
 impl Fencing for super::RedisBackend {
     type Token = Token;
 }
+
+impl Sealed for RedisContender {}
 
 #[async_trait]
 impl Contender for RedisContender {

@@ -13,6 +13,7 @@ use super::wakeups::Subscription;
 use crate::backend::{Attempt, Contender, Fence, Fencing, Grant, Request};
 use crate::error::BackendError;
 use crate::retry::jittered;
+use crate::sealed::Sealed;
 use crate::token::Token;
 
 /// The first and the longest interval at which a waiter asks again, if the database cannot wake it.
@@ -57,6 +58,8 @@ impl SqlContender {
 impl Fencing for super::SqlBackend {
     type Token = Token;
 }
+
+impl Sealed for SqlContender {}
 
 #[async_trait]
 impl Contender for SqlContender {

@@ -14,6 +14,7 @@ use super::turn::{Turn, turn};
 use crate::backend::{Attempt, Claim, Contender, Fence, Fencing, Grant, Request};
 use crate::clock::Moment;
 use crate::error::BackendError;
+use crate::sealed::Sealed;
 use crate::token::Token;
 
 /// How often to retry if the server removes the directory before the place is created in it.
@@ -43,6 +44,8 @@ pub(super) enum Blocker {
 impl Fencing for super::ZooKeeperBackend {
     type Token = Token;
 }
+
+impl Sealed for ZooKeeperContender {}
 
 #[async_trait]
 impl Contender for ZooKeeperContender {

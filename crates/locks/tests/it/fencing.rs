@@ -4,20 +4,16 @@
 
 use std::future::{pending, ready};
 
-use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rstest::rstest;
-use stocklock_locks::backend::{
-    Backend, Contender, Fencing, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
-    Request,
-};
+use stocklock_locks::backend::Backend as _;
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::redis::FENCED_COMMAND;
-use stocklock_locks::zookeeper::ZooKeeperBackend;
-use stocklock_locks::{BackendError, LockError, LockGuard, LockManager, LostReason, Nonce, Token};
+use stocklock_locks::{LockError, LockGuard, LockManager, LostReason};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::servers::Backend as Database;
+use tokio::runtime;
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::rig::redis::RedisRig;
@@ -124,57 +120,22 @@ impl Clock for Paused {
     }
 }
 
-/// The client of a holder that is paused: no renewal tells its manager that the session has ended.
-#[derive(Debug)]
-struct WithoutRenewals(ZooKeeperBackend);
-
-impl Fencing for WithoutRenewals {
-    type Token = Token;
-}
-
-#[async_trait]
-impl Backend for WithoutRenewals {
-    fn properties(&self) -> Properties {
-        self.0.properties()
-    }
-
-    fn contender(&self, request: Request) -> Box<dyn Contender> {
-        self.0.contender(request)
-    }
-
-    async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
-        Ok(vec![Renewed::Unknown; renewals.len()])
-    }
-
-    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
-        self.0.release(request).await
-    }
-
-    async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
-        self.0.verify(name, nonce).await
-    }
-
-    async fn ping(&self) -> Result<(), BackendError> {
-        self.0.ping().await
-    }
-
-    fn attach(&self, nudge: Nudge) {
-        self.0.attach(nudge);
-    }
-
-    async fn detach(&self, nudge: &Nudge) {
-        self.0.detach(nudge).await;
-    }
-}
-
 /// The session ends while the holder is cut off. The holder believes that it has the lock, and learns of the
 /// loss by its write.
 #[tokio::test]
 async fn write_after_end_of_session_is_refused_by_zookeeper() {
     let rig = ZooKeeperRig::start().await;
     let backend = rig.backend();
-    let builder = LockManager::builder(WithoutRenewals(backend.clone()));
-    let manager = builder.clock(Paused(rig.now())).build();
+    // Connects in the runtime of this test.
+    backend.ping().await.unwrap();
+    // The tasks of the manager do not run, so no renewal informs it that the session has ended.
+    let mut stopped = runtime::Builder::new_current_thread();
+    let stopped = stopped.enable_time().build().unwrap();
+    let manager = {
+        let _spawns_tasks_there = stopped.enter();
+        let builder = LockManager::builder(backend.clone());
+        builder.clock(Paused(rig.now())).build()
+    };
     let guard = manager.lock("account").acquire().await.unwrap();
     let node = format!("{}/.balance", rig.root);
     let direct = rig.direct().await;
@@ -204,4 +165,5 @@ async fn write_after_end_of_session_is_refused_by_zookeeper() {
     let (value, _) = direct.get_data(&node).await.unwrap();
     assert_eq!(value, b"1");
     next.release().await;
+    stopped.shutdown_background();
 }

@@ -15,5 +15,6 @@ mod rig;
 mod runtimes;
 mod sql;
 mod support;
+mod tour;
 mod tower;
 mod zookeeper;

@@ -9,6 +9,7 @@ use super::node::{Ballot, Node, Silence, Vote};
 use super::quorum::{Answers, Quorum, Votes};
 use crate::backend::{Attempt, Contender, Grant, Request};
 use crate::error::BackendError;
+use crate::sealed::Sealed;
 
 /// The longest time until a waiter asks again, first and after several attempts. It is random, so that
 /// clients that split the votes do not meet again.
@@ -70,6 +71,8 @@ fn with(answers: &Answers<Vote>, wanted: Vote) -> Vec<usize> {
     let is_wanted = |node: &usize| matches!(&answers[*node], Some(Ok(vote)) if *vote == wanted);
     (0..answers.len()).filter(is_wanted).collect()
 }
+
+impl Sealed for QuorumContender {}
 
 #[async_trait]
 impl Contender for QuorumContender {

@@ -29,7 +29,7 @@ impl Holder {
     }
 
     async fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let process = Process::start(program(), arguments, variables);
+        let process = Process::start(example("hold"), arguments, variables);
         let mut holder = Self { process, read: 0 };
         assert_eq!(holder.line(SOON).await, "waiting");
         holder
@@ -78,9 +78,10 @@ impl Holder {
     }
 }
 
-/// The example, which `cargo test` builds beside the program of the tests.
-fn program() -> PathBuf {
+/// The program of an example, which `cargo test` builds beside the program of the tests.
+pub(crate) fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().expect("the path of this program");
     let target = tests.parent().and_then(|deps| deps.parent());
-    target.expect("a target directory").join("examples/hold")
+    let examples = target.expect("a target directory").join("examples");
+    examples.join(name)
 }

@@ -1,0 +1,163 @@
+//! The lock crate can be published: its package, the Rust version that it needs, and its pages.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::tidy::files;
+
+const CRATE: &str = "stocklock-locks";
+
+/// Runs cargo in the workspace, and returns what it writes.
+fn cargo(arguments: &[&str]) -> String {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let mut command = Command::new(env!("CARGO"));
+    let output = command.args(arguments).current_dir(root).output();
+    let output = output.expect("cargo runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo {arguments:?}: {errors}");
+    String::from_utf8(output.stdout).expect("a text")
+}
+
+/// A file of the lock crate.
+fn read(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/locks");
+    std::fs::read_to_string(root.join(path)).expect(path)
+}
+
+/// The version as numbers; zero if there is none.
+fn version(package: &Value) -> (u32, u32) {
+    let text = package["rust_version"].as_str().unwrap_or("0.0");
+    let mut parts = text.split('.').map(|part| part.parse().expect("a number"));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+fn list(value: &Value) -> &Vec<Value> {
+    value.as_array().expect("a list")
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().expect("a text")
+}
+
+/// The lock crate, and all packages that it needs in its normal and build dependencies.
+fn needed(metadata: &Value) -> (&Value, Vec<&Value>) {
+    let packages = list(&metadata["packages"]).iter();
+    let packages: HashMap<_, _> = packages.map(|it| (text(it, "id"), it)).collect();
+    let nodes = list(&metadata["resolve"]["nodes"]).iter();
+    let nodes: HashMap<_, _> = nodes.map(|it| (text(it, "id"), it)).collect();
+    let mut found = packages.values().filter(|it| text(it, "name") == CRATE);
+    let lock_crate = *found.next().expect("the lock crate");
+    let (mut seen, mut open) = (BTreeSet::new(), vec![text(lock_crate, "id")]);
+    let mut needed = Vec::new();
+    while let Some(id) = open.pop() {
+        for dependency in list(&nodes[id]["deps"]) {
+            let mut kinds = list(&dependency["dep_kinds"]).iter();
+            let id = text(dependency, "pkg");
+            if kinds.any(|it| it["kind"] != "dev") && seen.insert(id) {
+                open.push(id);
+                needed.push(packages[id]);
+            }
+        }
+    }
+    (lock_crate, needed)
+}
+
+/// `rust-version` is the highest of the dependencies, so it is neither too low nor higher than necessary.
+/// Clippy checks the code of the crate (`incompatible_msrv`).
+#[test]
+fn rust_version_of_lock_crate_is_that_of_its_dependencies() {
+    let metadata = cargo(&["metadata", "--offline", "--locked", "--format-version", "1"]);
+    let metadata: Value = serde_json::from_str(&metadata).expect("JSON");
+    let (lock_crate, needed) = needed(&metadata);
+    assert!(needed.len() > 50, "only {} dependencies", needed.len());
+    let newest = needed
+        .into_iter()
+        .max_by_key(|it| version(it))
+        .expect("one");
+    let version_of_crate @ (major, minor) = version(lock_crate);
+    assert_eq!(version_of_crate, version(newest), "{}", newest["name"]);
+    let readme = read("README.md");
+    assert!(readme.contains(&format!("Rust {major}.{minor} or newer")));
+}
+
+/// The package has what its users read and run, and compiles without the rest of the workspace: no
+/// dependency is a path.
+#[test]
+fn lock_crate_can_be_packaged() {
+    let target = tempfile::tempdir().expect("a directory");
+    let path = target.path().to_str().expect("a text");
+    let package = [
+        "package",
+        "--offline",
+        "--allow-dirty",
+        "--no-verify",
+        "--package",
+        CRATE,
+    ];
+    let list = cargo(&[&package[..], &["--list"]].concat());
+    let files: BTreeSet<_> = list.lines().collect();
+    let expected = [
+        "LICENSE-APACHE",
+        "LICENSE-MIT",
+        "README.md",
+        "docs/lock.md",
+        "docs/names.md",
+        "examples/tour.rs",
+        "src/lib.rs",
+    ];
+    for file in expected {
+        assert!(files.contains(file), "{file} is missing:\n{list}");
+    }
+    let has_tests = files.iter().any(|file| file.starts_with("tests"));
+    assert!(!has_tests, "{list}");
+
+    cargo(&[&package[..], &["--target-dir", path]].concat());
+    let archives = target.path().join("package");
+    let mut archives = archives.read_dir().expect("a directory");
+    let archive = archives.find_map(|entry| {
+        let path = entry.expect("it can be read").path();
+        (path.extension()? == "crate").then_some(path)
+    });
+    let mut tar = Command::new("tar");
+    tar.args([
+        "--extract",
+        "--to-stdout",
+        "--wildcards",
+        "*/Cargo.toml",
+        "--file",
+    ]);
+    let manifest = tar.arg(archive.expect("a package")).output();
+    let manifest = String::from_utf8(manifest.expect("tar runs").stdout).expect("a text");
+    assert!(manifest.contains("[dependencies.tokio]"), "{manifest}");
+    assert!(!manifest.contains("stocklock-testkit"), "{manifest}");
+}
+
+#[test]
+fn pages_of_primitives_have_the_same_headings() {
+    const HEADINGS: [&str; 6] = [
+        "Use it for",
+        "Code",
+        "Guarantees",
+        "When a process dies",
+        "Servers",
+        "Limits",
+    ];
+    let (readme, guide) = (read("README.md"), read("src/guide.rs"));
+    let pages = files(&["crates/locks/docs"], "md");
+    assert!(pages.len() > 10, "only {} pages were found", pages.len());
+    for page in pages {
+        let name = page.path.rsplit('/').next().expect("a name");
+        assert!(readme.contains(&format!("(docs/{name})")), "{name}");
+        assert!(guide.contains(&format!("/docs/{name}\"")), "{name}");
+        if !["cookbook.md", "names.md"].contains(&name) {
+            let headings = page
+                .text
+                .lines()
+                .filter_map(|line| line.strip_prefix("## "));
+            assert!(headings.eq(HEADINGS), "{name}");
+        }
+    }
+}
