@@ -77,7 +77,8 @@ const NODE_LIMIT_MIN: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone)]
 pub struct RedLockBackend(Arc<Quorum>);
 
-/// The settings of a [`RedLockBackend`]. Created by [`RedLockBackend::builder`].
+/// The settings of a [`RedLockBackend`]. Created by [`RedLockBackend::builder`], or from your own
+/// clients.
 #[derive(Debug, Clone)]
 #[must_use = "it does nothing before build"]
 pub struct RedLockBuilder {
@@ -99,15 +100,11 @@ impl RedLockBackend {
         Self::builder(urls).build()
     }
 
-    /// Creates a builder for a back end with other settings.
+    /// Creates a builder for a back end with other settings. [`RedLockBuilder::from_clients`] takes your own
+    /// clients instead of URLs.
     pub fn builder<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> RedLockBuilder {
         let addresses = urls.into_iter().map(|url| Address::parse(url.as_ref()));
-        RedLockBuilder {
-            addresses: addresses.collect::<Result<_, _>>().map_err(backend_error),
-            prefix: "redlock".to_owned(),
-            max_lease: Duration::from_secs(10),
-            node_limit: None,
-        }
+        RedLockBuilder::new(addresses.collect::<Result<_, _>>().map_err(backend_error))
     }
 
     /// Returns a warning for each master that does not answer, may evict locks, or has replicas. Call it
@@ -118,6 +115,22 @@ impl RedLockBackend {
 }
 
 impl RedLockBuilder {
+    /// Creates the settings of a back end from your own clients, one for each master. What
+    /// [`RedisBuilder::from_client`](super::RedisBuilder::from_client) says about a client holds for each of
+    /// them.
+    pub fn from_clients(clients: impl IntoIterator<Item = redis::Client>) -> Self {
+        Self::new(Ok(clients.into_iter().map(Address::Server).collect()))
+    }
+
+    fn new(addresses: Result<Vec<Address>, BackendError>) -> Self {
+        Self {
+            addresses,
+            prefix: "redlock".to_owned(),
+            max_lease: Duration::from_secs(10),
+            node_limit: None,
+        }
+    }
+
     /// Sets the prefix of all keys. Default: `redlock`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
