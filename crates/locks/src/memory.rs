@@ -162,6 +162,7 @@ impl Backend for MemoryBackend {
             name: "memory",
             response_limit: self.response_limit,
             session: None,
+            max_lease: None,
         }
     }
 

@@ -199,6 +199,7 @@ impl Backend for RedisBackend {
             name: "redis",
             response_limit: self.0.response_limit + self.0.connect_limit,
             session: None,
+            max_lease: None,
         }
     }
 

@@ -170,6 +170,7 @@ impl Backend for ZooKeeperBackend {
             name: "zookeeper",
             response_limit: sessions.response_limit + sessions.connect_limit,
             session: Some(current.map_or(sessions.timeout, |session| session.timeout)),
+            max_lease: None,
         }
     }
 

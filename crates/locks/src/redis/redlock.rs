@@ -22,8 +22,9 @@
 //! # Rules
 //!
 //! - A request goes to all masters at the same time. Each has a [time limit](RedLockBuilder::node_limit).
-//!   A slow master costs its vote, and a few milliseconds. If the votes of the others are split, the client
-//!   waits for it until the limit.
+//!   The client waits until the missing answers no longer matter. A slow master costs its vote, and a few
+//!   milliseconds. If the votes of the others are split, the client waits for it until the limit; a renewal
+//!   waits for at most a quarter of the lease.
 //! - A lock is valid for its lease, less 1 % and 2 ms because clocks drift, counted from the moment at
 //!   which the request was sent. If this time is over when the votes are counted, they are given back.
 //! - A client without a majority gives its votes back at once. It asks again after a random time, so
@@ -33,7 +34,7 @@
 //!   one.
 //! - **A restarted master does not vote** before every lock that it may have forgotten has expired. The
 //!   script compares its uptime with the [maximum lease](RedLockBuilder::max_lease), which must be the same
-//!   for all clients. No lease is longer.
+//!   for all clients. No lease is longer. [`ping`](crate::LockManager::ping) fails until a majority votes.
 //!
 //! # Limits
 //!
