@@ -165,6 +165,10 @@ impl Config {
                            REDIS_URL; set REDIS_URL instead";
             return Err(problem.to_owned());
         }
+        if self.services.zookeeper_auth.is_some() && self.services.zookeeper_connect.is_none() {
+            let problem = "ZOOKEEPER_AUTH: it needs ZOOKEEPER_CONNECT, which is not set";
+            return Err(problem.to_owned());
+        }
         self.validate_strategy("STRATEGY", Home::Sql, mode)?;
         // Without Redis there is no SKU that needs the default.
         if self.service.strategy_redis.is_some() || self.services.redis_url.is_some() {

@@ -76,8 +76,14 @@ impl LockServers {
             let builder = ZooKeeperBackend::builder(cluster)
                 .root("/stocklock/locks")
                 .session_timeout(lease);
-            let backend = builder.build();
-            let backend = backend.map_err(|e| format!("ZOOKEEPER_CONNECT: {e}"))?;
+            let backend = builder.clone().build();
+            let mut backend = backend.map_err(|e| format!("ZOOKEEPER_CONNECT: {e}"))?;
+            if let Some(auth) = &services.zookeeper_auth {
+                let builder = builder.auth("digest", auth.expose_secret());
+                backend = builder
+                    .build()
+                    .map_err(|e| format!("ZOOKEEPER_AUTH: {e}"))?;
+            }
             let manager = LockManager::builder(backend);
             let server = Dependency::Zookeeper;
             add(Strategy::ZookeeperLock, server, server.variable(), manager);

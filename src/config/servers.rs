@@ -97,6 +97,11 @@ pub struct ServicesConfig {
     #[arg(long, env, value_name = "HOSTS")]
     pub zookeeper_connect: Option<String>,
 
+    /// Credentials for `ZooKeeper`, `user:password`. Only clients with the same ones can use the nodes of
+    /// locks that are created with them, so set the same value on all replicas
+    #[arg(long, env, hide_env_values = true, value_name = "USER:PASSWORD")]
+    pub zookeeper_auth: Option<SecretString>,
+
     /// Time in ms after which the lock of a crashed holder expires; a live holder renews it after
     /// each third of this time. `ZooKeeper` may grant its sessions another timeout
     #[arg(long, env, value_name = "MS", default_value = "10000", value_parser = lease)]

@@ -148,6 +148,7 @@ pub(crate) fn assert_one_line_error(ended: &Ended, variable: &str) {
 #[case("ZOOKEEPER_CONNECT", "127.0.0.1:nonsense")]
 #[case("ZOOKEEPER_CONNECT", "127.0.0.1:2181,")]
 #[case("ZOOKEEPER_CONNECT", "127.0.0.1:2181/chroot/")]
+#[case("ZOOKEEPER_AUTH", "shop:c4n4ry-p4ssw0rd")]
 #[case("LOCK_LEASE_MS", "99")]
 #[case("LOCK_LEASE_MS", "soon")]
 #[tokio::test]

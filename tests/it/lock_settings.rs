@@ -235,3 +235,40 @@ async fn is_alive(process: &mut Process) {
         sleep(Duration::from_millis(10)).await;
     }
 }
+
+/// The other replica starts, because the password could be corrected at the server.
+#[tokio::test]
+async fn zookeeper_locks_admit_only_replicas_with_the_password() {
+    let server = PrivateServer::zookeeper().await;
+    let auth = format!("shop:{PASSWORD}");
+    let variables = [
+        ("ZOOKEEPER_CONNECT", server.url()),
+        ("STRATEGY", "zookeeper-lock"),
+        ("ZOOKEEPER_AUTH", &auth),
+    ];
+    let inside = Process::serving(&["lab"], &variables).await;
+    assert_eq!(deduct(&inside, "").await.ok()["strategy"], "zookeeper-lock");
+    let mut outside = Process::start(&["lab"], &variables[..2]);
+    is_alive(&mut outside).await;
+    let refused = deduct(&outside, "").await;
+    assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
+    let ready = outside.request(Method::GET, "/readyz").send().await;
+    assert_eq!(ready.expect("it answers").status(), 503);
+    let log = outside.stderr();
+    assert!(
+        has_warning(&log, &["ZOOKEEPER_CONNECT", "(NoAuth)"]),
+        "{log}"
+    );
+    assert!(!inside.stderr().contains(PASSWORD), "{}", inside.stderr());
+}
+
+#[tokio::test]
+async fn zookeeper_credentials_without_a_user_are_refused() {
+    let variables = [
+        ("ZOOKEEPER_CONNECT", "127.0.0.1:1"),
+        ("ZOOKEEPER_AUTH", PASSWORD),
+    ];
+    let refused = Process::run(&["serve"], &variables).await;
+    assert_one_line_error(&refused, "ZOOKEEPER_AUTH");
+    assert!(!refused.stderr.contains(PASSWORD), "{}", refused.stderr);
+}

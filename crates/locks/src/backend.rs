@@ -151,6 +151,8 @@ pub struct Properties {
     /// How long the server keeps a lock that is not renewed, if a session decides that and not the
     /// lease of the lock.
     pub session: Option<Duration>,
+    /// The longest lease that the server grants. It shortens longer ones. `None` if there is no limit.
+    pub max_lease: Option<Duration>,
 }
 
 /// One acquisition in progress. Dropping it unsubscribes from wake-ups.

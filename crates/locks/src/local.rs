@@ -96,6 +96,7 @@ impl Backend for LocalBackend {
             name: "local",
             response_limit: Duration::from_secs(1),
             session: None,
+            max_lease: None,
         }
     }
 

@@ -163,6 +163,7 @@ impl Backend for MemoryBackend {
             name: "memory",
             response_limit: self.response_limit,
             session: None,
+            max_lease: None,
         }
     }
 

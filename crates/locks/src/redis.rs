@@ -39,6 +39,7 @@ use crate::nonce::Nonce;
 use crate::source::SourceId;
 
 mod address;
+mod builder;
 mod connection;
 mod contender;
 mod eviction;
@@ -51,6 +52,7 @@ mod scripts;
 mod wakeups;
 
 use address::Address;
+pub use builder::RedisBuilder;
 use connection::{Connection, backend_error};
 use contender::RedisContender;
 pub use fence::FENCED_COMMAND;
@@ -58,86 +60,6 @@ use wakeups::LazyWakeUps;
 
 /// How long the nonce of a released acquisition is remembered. No request stays on its way longer.
 const TOMBSTONE: Duration = Duration::from_mins(1);
-
-/// The settings of a [`RedisBackend`]. Created by [`RedisBackend::builder`].
-#[derive(Debug, Clone)]
-#[must_use = "it does nothing before build"]
-pub struct RedisBuilder {
-    /// Created from the URL. Its `Debug` output does not contain the password.
-    address: Result<Address, BackendError>,
-    prefix: String,
-    source: Option<String>,
-    connect_limit: Duration,
-    response_limit: Duration,
-    fallback: Duration,
-    token_memory: Duration,
-}
-
-impl RedisBuilder {
-    /// Sets the prefix of all keys. Default: `lock`.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    /// Sets the [source](crate::LockGuard::source) of all tokens. It must be the same for all
-    /// clients. Default: a random id, which the server stores.
-    ///
-    /// If the server loses its data, the next client stores an id again: the old one if it has seen
-    /// it. Otherwise tokens from before the loss cannot be compared with those after it, and a write
-    /// of an old holder passes. A source that you set does not change.
-    pub fn source(mut self, source: impl Into<String>) -> Self {
-        self.source = Some(source.into());
-        self
-    }
-
-    /// Sets how long opening a connection may take. Default: 1 s.
-    pub fn connect_limit(mut self, limit: Duration) -> Self {
-        self.connect_limit = limit;
-        self
-    }
-
-    /// Sets how long an answer may take. Default: 1 s.
-    pub fn response_limit(mut self, limit: Duration) -> Self {
-        self.response_limit = limit;
-        self
-    }
-
-    /// Sets after how long a waiter asks again if its wake-up was lost. Default: 1 s.
-    pub fn fallback(mut self, fallback: Duration) -> Self {
-        self.fallback = fallback;
-        self
-    }
-
-    /// Sets how long the last token of a lock is remembered. Default: 10 minutes.
-    ///
-    /// During this time tokens grow even if the server's clock goes back by less than this.
-    pub fn token_memory(mut self, memory: Duration) -> Self {
-        self.token_memory = memory;
-        self
-    }
-
-    /// Builds the back end. It connects when it is first used.
-    ///
-    /// # Errors
-    /// Returns an error if the URL is not a valid Redis URL.
-    pub fn build(self) -> Result<RedisBackend, BackendError> {
-        let address = self.address?;
-        let limit = self.connect_limit.max(self.response_limit);
-        Ok(RedisBackend(Arc::new(Redis {
-            connection: Connection::new(address.clone(), self.connect_limit, self.response_limit),
-            wake_ups: LazyWakeUps::new(address, limit),
-            managers: Managers::default(),
-            source: SourceId::new("redis", self.source),
-            is_publish_refused: AtomicBool::new(false),
-            prefix: self.prefix,
-            response_limit: self.response_limit,
-            connect_limit: self.connect_limit,
-            fallback: self.fallback,
-            token_memory: self.token_memory,
-        })))
-    }
-}
 
 /// Locks on one Redis server. Clones share two connections.
 #[derive(Debug, Clone)]
@@ -167,7 +89,7 @@ impl RedisBackend {
     ///
     /// `rediss://…` connects with TLS and needs the feature `redis-tls`. The server's certificate must
     /// be issued by an authority that the system trusts, or that the file in the environment variable
-    /// `SSL_CERT_FILE` contains.
+    /// `SSL_CERT_FILE` contains. For other certificates use [your own client](RedisBuilder::from_client).
     ///
     /// # Errors
     /// Returns an error if the URL is not a valid Redis URL. No connection is opened yet.
@@ -175,17 +97,10 @@ impl RedisBackend {
         Self::builder(url).build()
     }
 
-    /// Creates a builder for a back end with other settings.
+    /// Creates a builder for a back end with other settings. [`RedisBuilder::from_client`] takes your own
+    /// client instead of a URL.
     pub fn builder(url: &str) -> RedisBuilder {
-        RedisBuilder {
-            address: Address::parse(url).map_err(backend_error),
-            prefix: "lock".to_owned(),
-            source: None,
-            connect_limit: Duration::from_secs(1),
-            response_limit: Duration::from_secs(1),
-            fallback: Duration::from_secs(1),
-            token_memory: Duration::from_mins(10),
-        }
+        RedisBuilder::new(Address::parse(url).map_err(backend_error))
     }
 
     /// Returns a warning if this server may evict locks when its memory is full. Call it at
@@ -284,6 +199,7 @@ impl Backend for RedisBackend {
             name: "redis",
             response_limit: self.0.response_limit + self.0.connect_limit,
             session: None,
+            max_lease: None,
         }
     }
 

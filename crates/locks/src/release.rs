@@ -21,7 +21,7 @@ pub(crate) type Done = oneshot::Sender<Option<Release>>;
 #[derive(Debug)]
 pub(crate) struct ReleaseJob {
     pub(crate) request: ReleaseRequest,
-    /// The requested lease, or the remaining time of an extended one.
+    /// The requested lease, or the remaining time of an extended one. The server may shorten it.
     pub(crate) lease: Duration,
     /// When the work of a holder that lost its lock must have stopped.
     pub(crate) not_before: Option<Moment>,
@@ -56,13 +56,10 @@ pub(crate) async fn run(context: WatchdogContext, job: ReleaseJob) {
         context.clock.sleep_until(moment).await;
     }
     // Two leases: a late acquire request may take the lock for one more lease.
-    let until = context.clock.now()
-        + context
-            .backend
-            .properties()
-            .session
-            .map_or(lease, |session| session.max(lease))
-            * 2;
+    let properties = context.backend.properties();
+    let lease = properties.max_lease.map_or(lease, |limit| lease.min(limit));
+    let lease = lease.max(properties.session.unwrap_or_default());
+    let until = context.clock.now() + lease * 2;
     let mut backoff = Backoff::default();
     let mut waiting = (turn, done);
     let mut is_first = true;

@@ -269,6 +269,7 @@ impl Backend for SqlBackend {
             name: self.0.connections.database().name(),
             response_limit: self.0.limits,
             session: None,
+            max_lease: None,
         }
     }
 

@@ -25,6 +25,10 @@
 //! applies. A waiting reader watches the last writer ahead, a waiting writer its predecessor, and a
 //! client that waits for other permits the queue, so all of those are woken by each change.
 //!
+//! **Access**: by default anyone may read, change and delete the nodes, as in most ensembles without
+//! authentication. [`ZooKeeperBuilder::auth`] sends credentials, and gives the nodes an ACL that admits only
+//! clients with the same ones. Passwords and data are not encrypted: the connection has no TLS.
+//!
 //! Nodes: `<root>/<name>/_c_<nonce>-lock-<sequence>`,
 //! `<root>/<name>%permits/_c_<nonce>-<take>-<of>-lock-<sequence>`, and `<root>/.source`. The directories of the
 //! names are container nodes, which the server removes when they are empty. A periodic job has a node
@@ -42,9 +46,10 @@ use crate::backend::{
     Renewed, Request,
 };
 use crate::error::{BackendError, LostReason};
-use crate::link::Link;
 use crate::nonce::Nonce;
 
+mod access;
+mod builder;
 mod cluster;
 mod contender;
 mod fence;
@@ -55,75 +60,11 @@ mod places;
 mod session;
 mod turn;
 
+pub use access::NodeAcl;
+pub use builder::ZooKeeperBuilder;
 use contender::ZooKeeperContender;
 use places::{Place, Places};
 use session::{Health, Session, Sessions, backend_error, disconnected};
-
-/// The settings of a [`ZooKeeperBackend`]. Created by [`ZooKeeperBackend::builder`].
-#[derive(Debug, Clone)]
-#[must_use = "it does nothing before build"]
-pub struct ZooKeeperBuilder {
-    cluster: Result<String, BackendError>,
-    root: String,
-    session_timeout: Duration,
-    connect_limit: Duration,
-    response_limit: Duration,
-}
-
-impl ZooKeeperBuilder {
-    /// Sets the path that contains all locks. Default: `/locks`.
-    pub fn root(mut self, root: impl Into<String>) -> Self {
-        self.root = root.into();
-        self
-    }
-
-    /// Sets the session timeout to request. Default: 10 s. The server may choose another one.
-    ///
-    /// Other clients wait that long for the locks of a client that died. A lock counts as lost when
-    /// the ensemble has not answered for about half of the session timeout.
-    pub fn session_timeout(mut self, timeout: Duration) -> Self {
-        self.session_timeout = timeout;
-        self
-    }
-
-    /// Sets how long opening a session may take. Default: 2 s.
-    pub fn connect_limit(mut self, limit: Duration) -> Self {
-        self.connect_limit = limit;
-        self
-    }
-
-    /// Sets how long an answer may take. Default: 1 s.
-    pub fn response_limit(mut self, limit: Duration) -> Self {
-        self.response_limit = limit;
-        self
-    }
-
-    /// Builds the back end. It opens its session when it is first used.
-    ///
-    /// # Errors
-    /// Returns an error if the connection string is invalid or contains `@`, or if the root is not
-    /// an absolute path.
-    pub fn build(self) -> Result<ZooKeeperBackend, BackendError> {
-        let cluster = self.cluster?;
-        cluster::check(&cluster).map_err(BackendError::permanent)?;
-        if !self.root.strip_prefix('/').is_some_and(cluster::is_path) {
-            let cause = format!("the root `{}` is not an absolute path", self.root);
-            return Err(BackendError::permanent(cause));
-        }
-        Ok(ZooKeeperBackend(Arc::new(ZooKeeper {
-            places: Places::default(),
-            sessions: Arc::new(Sessions {
-                cluster,
-                root: self.root,
-                timeout: self.session_timeout,
-                connect_limit: self.connect_limit,
-                response_limit: self.response_limit,
-                managers: Arc::default(),
-                link: Link::default(),
-            }),
-        })))
-    }
-}
 
 /// Locks on a ZooKeeper ensemble. Clones share one session.
 #[derive(Debug, Clone)]
@@ -146,20 +87,7 @@ impl ZooKeeperBackend {
 
     /// Creates a builder for a back end with other settings.
     pub fn builder(cluster: &str) -> ZooKeeperBuilder {
-        // The client library would take a password for part of the host name, and log it.
-        let cluster = if cluster.contains('@') {
-            let cause = "a ZooKeeper connection string must not contain a user or password";
-            Err(BackendError::permanent(cause))
-        } else {
-            Ok(cluster.to_owned())
-        };
-        ZooKeeperBuilder {
-            cluster,
-            root: "/locks".to_owned(),
-            session_timeout: Duration::from_secs(10),
-            connect_limit: Duration::from_secs(2),
-            response_limit: Duration::from_secs(1),
-        }
+        ZooKeeperBuilder::new(cluster)
     }
 
     /// Returns how many places in lock queues this process may have on the ensemble.
@@ -242,6 +170,7 @@ impl Backend for ZooKeeperBackend {
             name: "zookeeper",
             response_limit: sessions.response_limit + sessions.connect_limit,
             session: Some(current.map_or(sessions.timeout, |session| session.timeout)),
+            max_lease: None,
         }
     }
 
@@ -371,8 +300,17 @@ impl Backend for ZooKeeperBackend {
         if session.health() == Health::Disconnected {
             return Err(disconnected());
         }
-        // The leader answers a sync. A server without a quorum fails here, as it should.
-        session.sync().await.map_err(backend_error)
+        // The leader answers a sync. A server without a quorum fails here, as it should. No right is
+        // needed for that, so this also reads what each acquisition reads.
+        let source = format!("{}/.source", self.0.sessions.root);
+        let (synced, read) = tokio::join!(
+            session.sync(),
+            session.ask(session.client.get_data(&source)),
+        );
+        match synced.and(read.map(drop)) {
+            Ok(()) | Err(Error::NoNode) => Ok(()),
+            Err(error) => Err(backend_error(error)),
+        }
     }
 
     fn attach(&self, nudge: Nudge) {

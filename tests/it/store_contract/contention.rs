@@ -63,6 +63,7 @@ fn locks(fixture: &Fixture) -> Locks {
         on_redis_loss: RedisLoss::Refuse,
         redlock_urls: None,
         zookeeper_connect: None,
+        zookeeper_auth: None,
         lock_lease_ms: Duration::from_secs(10),
     };
     let (limit, metrics) = (Duration::from_mins(1), Metrics::default().locks);

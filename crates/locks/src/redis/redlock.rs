@@ -22,8 +22,9 @@
 //! # Rules
 //!
 //! - A request goes to all masters at the same time. Each has a [time limit](RedLockBuilder::node_limit).
-//!   A slow master costs its vote, and a few milliseconds. If the votes of the others are split, the client
-//!   waits for it until the limit.
+//!   The client waits until the missing answers no longer matter. A slow master costs its vote, and a few
+//!   milliseconds. If the votes of the others are split, the client waits for it until the limit; a renewal
+//!   waits for at most a quarter of the lease.
 //! - A lock is valid for its lease, less 1 % and 2 ms because clocks drift, counted from the moment at
 //!   which the request was sent. If this time is over when the votes are counted, they are given back.
 //! - A client without a majority gives its votes back at once. It asks again after a random time, so
@@ -33,7 +34,7 @@
 //!   one.
 //! - **A restarted master does not vote** before every lock that it may have forgotten has expired. The
 //!   script compares its uptime with the [maximum lease](RedLockBuilder::max_lease), which must be the same
-//!   for all clients. No lease is longer.
+//!   for all clients. No lease is longer. [`ping`](crate::LockManager::ping) fails until a majority votes.
 //!
 //! # Limits
 //!
@@ -77,7 +78,8 @@ const NODE_LIMIT_MIN: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone)]
 pub struct RedLockBackend(Arc<Quorum>);
 
-/// The settings of a [`RedLockBackend`]. Created by [`RedLockBackend::builder`].
+/// The settings of a [`RedLockBackend`]. Created by [`RedLockBackend::builder`], or from your own
+/// clients.
 #[derive(Debug, Clone)]
 #[must_use = "it does nothing before build"]
 pub struct RedLockBuilder {
@@ -99,15 +101,11 @@ impl RedLockBackend {
         Self::builder(urls).build()
     }
 
-    /// Creates a builder for a back end with other settings.
+    /// Creates a builder for a back end with other settings. [`RedLockBuilder::from_clients`] takes your own
+    /// clients instead of URLs.
     pub fn builder<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> RedLockBuilder {
         let addresses = urls.into_iter().map(|url| Address::parse(url.as_ref()));
-        RedLockBuilder {
-            addresses: addresses.collect::<Result<_, _>>().map_err(backend_error),
-            prefix: "redlock".to_owned(),
-            max_lease: Duration::from_secs(10),
-            node_limit: None,
-        }
+        RedLockBuilder::new(addresses.collect::<Result<_, _>>().map_err(backend_error))
     }
 
     /// Returns a warning for each master that does not answer, may evict locks, or has replicas. Call it
@@ -118,6 +116,22 @@ impl RedLockBackend {
 }
 
 impl RedLockBuilder {
+    /// Creates the settings of a back end from your own clients, one for each master. What
+    /// [`RedisBuilder::from_client`](super::RedisBuilder::from_client) says about a client holds for each of
+    /// them.
+    pub fn from_clients(clients: impl IntoIterator<Item = redis::Client>) -> Self {
+        Self::new(Ok(clients.into_iter().map(Address::Server).collect()))
+    }
+
+    fn new(addresses: Result<Vec<Address>, BackendError>) -> Self {
+        Self {
+            addresses,
+            prefix: "redlock".to_owned(),
+            max_lease: Duration::from_secs(10),
+            node_limit: None,
+        }
+    }
+
     /// Sets the prefix of all keys. Default: `redlock`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use zookeeper_client::{Acls, Client, CreateMode, Error};
+use zookeeper_client::{CreateMode, Error};
 
 use super::ZooKeeper;
 use super::names::{in_order, nonce_prefix, place_prefix, share};
@@ -287,26 +287,21 @@ async fn create(place: &Place, prefix: &str) -> Result<String, Error> {
     let path = format!("{}/{prefix}", place.directory);
     let session = &place.session;
     for _ in 0..TRIES {
-        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let options = CreateMode::EphemeralSequential.with_acls(session.acls);
         match session
             .write(session.client.create(&path, &[], &options))
             .await
         {
             Ok((_, sequence)) => return Ok(format!("{prefix}{sequence}")),
             Err(Error::NoNode) => {
-                session
-                    .ask(make_directory(&session.client, &place.directory))
-                    .await?;
+                let options = CreateMode::Container.with_acls(session.acls);
+                let made = session.client.mkdir(&place.directory, &options);
+                session.ask(made).await?;
             }
             Err(error) => return Err(error),
         }
     }
     Err(Error::NoNode)
-}
-
-async fn make_directory(client: &Client, directory: &str) -> Result<(), Error> {
-    let options = CreateMode::Container.with_acls(Acls::anyone_all());
-    client.mkdir(directory, &options).await
 }
 
 /// Removes the directory of a place that was never created. The server removes only containers that

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use zookeeper_client::{Acls, CreateMode, Error};
+use zookeeper_client::{CreateMode, Error};
 
 use super::names::{directory, element, in_order, nonce};
 use super::session::{Health, Session, backend_error, disconnected};
@@ -138,7 +138,7 @@ impl Session {
     }
 
     async fn create_number(&self, path: &str, data: &[u8]) -> Result<(), Error> {
-        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let options = CreateMode::Persistent.with_acls(self.acls);
         match self.write(self.client.create(path, data, &options)).await {
             Err(Error::NoNode) => {
                 let parent = path.rsplit_once('/').map_or("/", |(parent, _)| parent);

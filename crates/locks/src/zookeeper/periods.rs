@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use zookeeper_client::{Acls, CreateMode, Error};
+use zookeeper_client::{CreateMode, Error};
 
 use super::names;
 use super::session::Session;
@@ -31,7 +31,7 @@ impl Session {
             {
                 Ok(stat) => stat.mtime,
                 Err(Error::NoNode) => {
-                    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+                    let options = CreateMode::Persistent.with_acls(self.acls);
                     self.ask(self.client.mkdir(&directory, &options)).await?;
                     continue;
                 }
@@ -50,7 +50,7 @@ impl Session {
                     self.write(write).await.map(drop)
                 }
                 Err(Error::NoNode) => {
-                    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+                    let options = CreateMode::Persistent.with_acls(self.acls);
                     let create = self.client.create(&path, nonce.as_bytes(), &options);
                     self.write(create).await.map(drop)
                 }

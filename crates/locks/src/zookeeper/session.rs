@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError, SessionState};
 
+use super::access::Access;
 use crate::clock::{Clock, Moment, default_clock};
 use crate::error::BackendError;
 use crate::link::Link;
@@ -31,6 +32,8 @@ pub(super) struct Session {
     /// When the last write that the ensemble has confirmed was sent.
     confirmed: Mutex<Moment>,
     source: OnceCell<Arc<str>>,
+    /// The ACL of new nodes.
+    pub(super) acls: Acls<'static>,
     response_limit: Duration,
 }
 
@@ -55,7 +58,7 @@ impl Session {
 
     /// Returns the source of the tokens: the id of the ensemble. It is read once per session.
     pub(super) async fn source(&self, root: &str) -> Result<Arc<str>, Error> {
-        let ask = || self.ask(source(&self.client, root));
+        let ask = || self.ask(source(&self.client, self.acls, root));
         self.source.get_or_try_init(ask).await.cloned()
     }
 
@@ -149,6 +152,7 @@ pub(super) fn disconnected() -> BackendError {
 pub(super) struct Sessions {
     pub(super) cluster: String,
     pub(super) root: String,
+    pub(super) access: Access,
     pub(super) timeout: Duration,
     pub(super) connect_limit: Duration,
     pub(super) response_limit: Duration,
@@ -174,7 +178,8 @@ impl Sessions {
             .with_session_timeout(self.timeout)
             .with_connection_timeout(self.timeout / SILENCE)
             .with_fail_eagerly();
-        let connect = connector.connect(&self.cluster);
+        let connect = self.access.authenticate(connector);
+        let connect = connect.connect(&self.cluster);
         let connected = tokio::time::timeout(self.connect_limit, connect).await;
         let client = connected.unwrap_or(Err(Error::Timeout))?;
         self.watch(&client);
@@ -184,6 +189,7 @@ impl Sessions {
             clock,
             confirmed: Mutex::new(sent),
             source: OnceCell::new(),
+            acls: self.access.acls(),
             response_limit: self.response_limit,
         }))
     }
@@ -207,9 +213,8 @@ impl Sessions {
 }
 
 /// Returns the random id stored in the ensemble. The first client creates it.
-async fn source(client: &Client, root: &str) -> Result<Arc<str>, Error> {
+async fn source(client: &Client, acls: Acls<'static>, root: &str) -> Result<Arc<str>, Error> {
     let node = format!("{root}/.source");
-    let acls = Acls::anyone_all();
     loop {
         match client.get_data(&node).await {
             Ok((id, _)) => return Ok(format!("zookeeper:{}", String::from_utf8_lossy(&id)).into()),
@@ -231,9 +236,17 @@ async fn source(client: &Client, root: &str) -> Result<Arc<str>, Error> {
 /// of them only in a new session.
 pub(super) fn backend_error(error: Error) -> BackendError {
     match error {
-        Error::NoAuth
-        | Error::AuthFailed
-        | Error::InvalidAcl
+        Error::NoAuth => {
+            let cause = "access to a node was refused (NoAuth): authenticate as the user that created it, \
+                         or change its ACL";
+            BackendError::permanent(cause)
+        }
+        Error::AuthFailed => {
+            let cause =
+                "the credentials were refused (AuthFailed): check their scheme and their text";
+            BackendError::permanent(cause)
+        }
+        Error::InvalidAcl
         | Error::BadArguments(_)
         | Error::Unimplemented
         | Error::QuotaExceeded

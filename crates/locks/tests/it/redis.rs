@@ -13,6 +13,7 @@ use stocklock_testkit::ports::free_port;
 use crate::rig::redis::RedisRig;
 use crate::rig::{Rig, RigExt, released};
 
+mod client;
 mod permits;
 mod refusals;
 mod sentinel;

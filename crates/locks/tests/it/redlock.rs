@@ -17,6 +17,9 @@ use crate::rig::{
     wait_until_nothing_is_left,
 };
 
+mod silence;
+mod votes;
+
 /// More than a busy machine needs for a few requests.
 const SOON: Duration = Duration::from_secs(10);
 

@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use zookeeper_client::Error;
 
+mod access;
 mod ensemble;
 mod permits;
 mod sessions;

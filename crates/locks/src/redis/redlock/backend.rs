@@ -7,25 +7,13 @@ use async_trait::async_trait;
 use super::RedLockBackend;
 use super::contender::QuorumContender;
 use super::node::{Ballot, Node};
-use super::quorum::Answers;
+use super::quorum::{Answers, no, unanswered, yes};
 use crate::backend::{
     Backend, Contender, Fencing, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
     Request,
 };
 use crate::error::BackendError;
 use crate::nonce::Nonce;
-
-/// The masters that have answered with `true`.
-fn yes(answers: &Answers<bool>) -> usize {
-    let is_yes = |answer: &&Option<_>| matches!(answer, Some(Ok(true)));
-    answers.iter().filter(is_yes).count()
-}
-
-/// The masters that have answered with `false`.
-fn no(answers: &Answers<bool>) -> usize {
-    let is_no = |answer: &&Option<_>| matches!(answer, Some(Ok(false)));
-    answers.iter().filter(is_no).count()
-}
 
 /// For each renewal, the masters that have answered with `wanted`.
 fn answered(
@@ -59,6 +47,7 @@ impl Backend for RedLockBackend {
             // A failed attempt also gives its votes back.
             response_limit: self.0.limit * 6,
             session: None,
+            max_lease: Some(self.0.max_lease),
         }
     }
 
@@ -78,12 +67,22 @@ impl Backend for RedLockBackend {
                 node.renew(&list).await
             }
         };
-        // Locks in one request may have votes of different masters.
-        let enough = |answers: &Answers<Vec<bool>>| {
+        // Locks in one request may have votes of different masters. One whose majority depends on a silent
+        // master does not delay the others for longer than a watchdog waits.
+        let is_settled = |answers: &Answers<Vec<bool>>| {
             let kept = answered(answers, &numbers, renewals.len(), true);
-            kept.iter().all(|nodes| nodes.len() >= self.0.majority())
+            kept.iter().enumerate().all(|(number, kept)| {
+                let is_open = |(node, answer): &(usize, &Option<_>)| {
+                    answer.is_none() && numbers[*node].contains(&number)
+                };
+                let open = answers.iter().enumerate().filter(is_open).count();
+                kept.len() >= self.0.majority() || kept.len() + open < self.0.majority()
+            })
         };
-        let answers = self.0.ask(request, enough).await;
+        let shortest = renewals.iter().map(|renewal| renewal.lease).min();
+        let shortest = shortest.unwrap_or_default().min(self.0.max_lease);
+        let limit = (self.0.limit * 3).min(shortest / 4);
+        let answers = self.0.ask_within(limit, request, is_settled).await;
         let kept = answered(&answers, &numbers, renewals.len(), true);
         let lost = answered(&answers, &numbers, renewals.len(), false);
         let counted = renewals.iter().zip(kept.iter().zip(&lost));
@@ -104,14 +103,13 @@ impl Backend for RedLockBackend {
             async move { node.release(&ballot, unclear).await }
         };
         let majority = self.0.majority();
-        let answers = self
-            .0
-            .ask(release, |answers| yes(answers) >= majority)
-            .await;
+        let is_settled = |answers: &_| self.0.is_settled(answers);
+        let answers = self.0.ask(release, is_settled).await;
         if yes(&answers) >= majority {
             self.0.release_late(&answers, &ballot, unclear);
             Ok(Release::Released)
         } else if no(&answers) > self.0.nodes().len() - majority {
+            self.0.release_late(&answers, &ballot, unclear);
             Ok(Release::NotHeld)
         } else {
             let usable = yes(&answers) + no(&answers);
@@ -133,7 +131,8 @@ impl Backend for RedLockBackend {
             }
         };
         let majority = self.0.majority();
-        let answers = self.0.ask(has, |answers| yes(answers) >= majority).await;
+        let is_settled = |answers: &_| self.0.is_settled(answers);
+        let answers = self.0.ask(has, is_settled).await;
         if yes(&answers) >= majority {
             Ok(true)
         } else if no(&answers) > self.0.nodes().len() - majority {
@@ -146,13 +145,21 @@ impl Backend for RedLockBackend {
     }
 
     async fn ping(&self) -> Result<(), BackendError> {
-        let ping = |_, node: Arc<Node>| async move { node.ping().await.map(|()| true) };
+        let votes_in = |_, node: Arc<Node>| async move { node.votes_in().await };
         let majority = self.0.majority();
-        let answers = self.0.ask(ping, |answers| yes(answers) >= majority).await;
-        if yes(&answers) >= majority {
+        let voters = |answers: &Answers<u64>| {
+            let votes = |answer: &&Option<_>| matches!(answer, Some(Ok(0)));
+            answers.iter().filter(votes).count()
+        };
+        let is_settled = |answers: &Answers<u64>| {
+            voters(answers) >= majority || voters(answers) + unanswered(answers) < majority
+        };
+        let answers = self.0.ask(votes_in, is_settled).await;
+        if voters(&answers) >= majority {
             return Ok(());
         }
-        Err(self.0.too_few(yes(&answers), &answers, |_| None))
+        let problem = |votes_in: &u64| (*votes_in > 0).then(|| self.0.restarted(*votes_in));
+        Err(self.0.too_few(voters(&answers), &answers, problem))
     }
 
     fn attach(&self, nudge: Nudge) {

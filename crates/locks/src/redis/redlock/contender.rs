@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::node::{Ballot, Node, Silence, Vote};
-use super::quorum::{Answers, Quorum, Votes};
+use super::quorum::{Answers, Quorum, Votes, unanswered};
 use crate::backend::{Attempt, Contender, Grant, Request};
 use crate::error::BackendError;
 use crate::sealed::Sealed;
@@ -48,13 +48,18 @@ impl QuorumContender {
     }
 
     /// Gives back the votes of this attempt and earlier ones. Returns whether all masters have answered.
-    async fn give_back(&self, ballot: &Ballot) -> bool {
+    async fn give_back(&self, ballot: &Ballot, votes: &Answers<Vote>) -> bool {
         let release = |_, node: Arc<Node>| {
             let ballot = ballot.clone();
             async move { node.release(&ballot, false).await }
         };
         let majority = self.quorum.majority();
-        let enough = |answers: &Answers<bool>| answers.iter().flatten().count() >= majority;
+        // A master that has not answered before is not waited for.
+        let enough = |answers: &Answers<bool>| {
+            let mut both = votes.iter().zip(answers);
+            answers.iter().flatten().count() >= majority
+                || both.all(|(vote, answer)| vote.is_none() || answer.is_some())
+        };
         let answers = self.quorum.ask(release, enough).await;
         answers.iter().all(|answer| matches!(answer, Some(Ok(_))))
     }
@@ -96,11 +101,14 @@ impl Contender for QuorumContender {
             }
         };
         let majority = self.quorum.majority();
-        let decided = |answers: &Answers<Vote>| {
-            with(answers, Vote::Given).len() >= majority
-                || with(answers, Vote::Taken).len() >= majority
+        // Whether it is held, and if not, whether enough masters can vote.
+        let is_settled = |answers: &Answers<Vote>| {
+            let (given, open) = (with(answers, Vote::Given).len(), unanswered(answers));
+            let voters = given + with(answers, Vote::Taken).len();
+            let is_reached = |count: usize| count >= majority || count + open < majority;
+            given >= majority || is_reached(given) && is_reached(voters)
         };
-        let answers = self.quorum.ask(vote, decided).await;
+        let answers = self.quorum.ask(vote, is_settled).await;
         let is_unanswered = was_unanswered || !all_answered(&answers);
         let given = with(&answers, Vote::Given);
         if given.len() >= majority {
@@ -114,7 +122,7 @@ impl Contender for QuorumContender {
             }));
         }
         let has_votes = !given.is_empty() || !all_answered(&answers);
-        let is_clear = !has_votes || self.give_back(&ballot).await;
+        let is_clear = !has_votes || self.give_back(&ballot, &answers).await;
         self.is_unanswered = is_unanswered || !is_clear;
         if !with(&answers, Vote::Released).is_empty() {
             let cause = "this acquisition was already released";
@@ -122,11 +130,9 @@ impl Contender for QuorumContender {
         }
         let voters = given.len() + with(&answers, Vote::Taken).len();
         if voters < majority {
-            let seconds = self.quorum.max_lease.as_secs();
-            let problem = |vote: &Vote| {
-                let why =
-                    format!("it was started less than {seconds} s ago, and may have lost locks");
-                (*vote == Vote::Restarted).then_some(why)
+            let problem = |vote: &Vote| match vote {
+                Vote::Restarted(votes_in) => Some(self.quorum.restarted(*votes_in)),
+                _ => None,
             };
             return Err(self.quorum.too_few(voters, &answers, problem));
         }

@@ -21,8 +21,8 @@ pub(super) enum Vote {
     Taken,
     /// The nonce was released.
     Released,
-    /// The master was restarted too recently.
-    Restarted,
+    /// The master was restarted too recently. It votes in so many seconds.
+    Restarted(u64),
 }
 
 /// Why a master did not answer.
@@ -92,12 +92,14 @@ impl Node {
             milliseconds(lease),
             self.max_lease.as_secs().to_string(),
         ];
-        Ok(match self.script(&ACQUIRE, ballot, &arguments).await? {
-            1 => Vote::Given,
-            0 => Vote::Taken,
-            -1 => Vote::Released,
-            _ => Vote::Restarted,
-        })
+        Ok(
+            match self.script::<i64>(&ACQUIRE, ballot, &arguments).await? {
+                1 => Vote::Given,
+                0 => Vote::Taken,
+                -1 => Vote::Released,
+                restarted => Vote::Restarted(restarted.abs_diff(-1)),
+            },
+        )
     }
 
     /// Renews votes, and returns for each whether this master still has it.
@@ -128,18 +130,24 @@ impl Node {
         Ok(value == Some(vote.value()))
     }
 
-    pub(super) async fn ping(&self) -> Result<(), Silence> {
-        let ping = redis::cmd("PING");
-        self.within_limit(self.connection.run(&ping)).await
+    /// Returns in how many seconds this master votes: 0 if it does so now.
+    pub(super) async fn votes_in(&self) -> Result<u64, Silence> {
+        let info = self.info("server").await?;
+        let uptime = info
+            .lines()
+            .find_map(|line| line.strip_prefix("uptime_in_seconds:"));
+        let Some(uptime) = uptime.and_then(|uptime| uptime.trim().parse::<u64>().ok()) else {
+            let cause = "the server does not say how long it has been up";
+            return Err(Silence::Unanswered(BackendError::permanent(cause)));
+        };
+        Ok((self.max_lease.as_secs() + 1).saturating_sub(uptime))
     }
 
     /// Returns a warning for each setting of this master that can lose votes.
     pub(super) async fn warnings(&self) -> Result<Vec<String>, Silence> {
         let eviction = eviction::warning(&self.connection);
         let mut warnings = Vec::from_iter(self.within_limit(eviction).await?);
-        let mut info = redis::cmd("INFO");
-        info.arg("replication");
-        let info: String = self.within_limit(self.connection.run(&info)).await?;
+        let info = self.info("replication").await?;
         let mut lines = info.lines();
         let role = lines.find_map(|line| line.strip_prefix("role:"));
         let replicas = lines.find_map(|line| line.strip_prefix("connected_slaves:"));
@@ -149,6 +157,12 @@ impl Node {
             warnings.push(warning.to_owned());
         }
         Ok(warnings)
+    }
+
+    async fn info(&self, section: &str) -> Result<String, Silence> {
+        let mut info = redis::cmd("INFO");
+        info.arg(section);
+        self.within_limit(self.connection.run(&info)).await
     }
 
     pub(super) fn open(&self) {

@@ -21,6 +21,23 @@ const GRACE: Duration = Duration::from_millis(5);
 /// The answer of each master. `None` if it has not answered.
 pub(super) type Answers<T> = Vec<Option<Result<T, Silence>>>;
 
+/// The masters that have answered with `true`.
+pub(super) fn yes(answers: &Answers<bool>) -> usize {
+    let is_yes = |answer: &&Option<_>| matches!(answer, Some(Ok(true)));
+    answers.iter().filter(is_yes).count()
+}
+
+/// The masters that have answered with `false`.
+pub(super) fn no(answers: &Answers<bool>) -> usize {
+    let is_no = |answer: &&Option<_>| matches!(answer, Some(Ok(false)));
+    answers.iter().filter(is_no).count()
+}
+
+/// The masters that have not answered.
+pub(super) fn unanswered<T>(answers: &Answers<T>) -> usize {
+    answers.iter().filter(|answer| answer.is_none()).count()
+}
+
 /// The votes to renew on one master, and the numbers of their renewals.
 type Renewals = (Vec<(Ballot, Duration)>, Vec<usize>);
 
@@ -73,12 +90,27 @@ impl Quorum {
         lease.saturating_sub(lease / 100 + Duration::from_millis(2))
     }
 
-    /// Sends a request to all masters at the same time. Waits until the answers are `enough`, and then a
-    /// little for the others.
-    ///
-    /// The requests run in tasks: those of a dropped future, and those to slow masters, still arrive.
+    /// [`ask_within`](Self::ask_within) the time that a master may take: for a connection, and two answers.
+    /// See [`Node::within_limit`].
     pub(super) async fn ask<T, F>(
         &self,
+        request: impl Fn(usize, Arc<Node>) -> F,
+        enough: impl Fn(&Answers<T>) -> bool,
+    ) -> Answers<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Silence>> + Send + 'static,
+    {
+        self.ask_within(self.limit * 3, request, enough).await
+    }
+
+    /// Sends a request to all masters at the same time. Waits until the answers are `enough`, and then a
+    /// little for the others, but no longer than `limit`.
+    ///
+    /// The requests run in tasks: those of a dropped future, and those to slow masters, still arrive.
+    pub(super) async fn ask_within<T, F>(
+        &self,
+        limit: Duration,
         request: impl Fn(usize, Arc<Node>) -> F,
         enough: impl Fn(&Answers<T>) -> bool,
     ) -> Answers<T>
@@ -97,8 +129,7 @@ impl Quorum {
         };
         let mut pending: FuturesUnordered<_> = self.nodes.iter().enumerate().map(send).collect();
         let mut answers: Answers<T> = self.nodes.iter().map(|_| None).collect();
-        // A connection, and two answers: see `Node::within_limit`.
-        let mut end = started + self.limit * 3;
+        let mut end = started + limit;
         let mut is_enough = false;
         while let Ok(Some((index, answer))) = timeout_at(end, pending.next()).await {
             answers[index] = Some(answer);
@@ -148,6 +179,24 @@ impl Quorum {
         } else {
             BackendError::transient(cause)
         }
+    }
+
+    /// What is wrong with a master that votes in so many seconds.
+    pub(super) fn restarted(&self, votes_in: u64) -> String {
+        let seconds = self.max_lease.as_secs();
+        format!(
+            "it was started less than {seconds} s ago and may have lost locks; it votes in {votes_in} s"
+        )
+    }
+
+    /// Returns true if the outcome of yes or no no longer depends on the masters that have not answered: a
+    /// majority says yes, or can no longer do so; and if it cannot, whether the others said no.
+    pub(super) fn is_settled(&self, answers: &Answers<bool>) -> bool {
+        let (yes, no, open) = (yes(answers), no(answers), unanswered(answers));
+        let enough_no = self.nodes.len() - self.majority() + 1;
+        yes >= self.majority()
+            || no >= enough_no
+            || (yes + open < self.majority() && no + open < enough_no)
     }
 
     /// Remembers the votes of a lock that was acquired.
@@ -263,5 +312,31 @@ impl Quorum {
 
     fn held(&self) -> MutexGuard<'_, HashMap<Nonce, Votes>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Quorum;
+
+    #[test]
+    fn validity_is_the_capped_lease_less_the_drift() {
+        let millis = Duration::from_millis;
+        let quorum = Quorum::new(Vec::new(), millis(10_000), millis(500));
+        for (lease, validity) in [
+            (10_000, 9_898),
+            (60_000, 9_898),
+            (1_000, 988),
+            (100, 97),
+            (2, 0),
+        ] {
+            assert_eq!(
+                quorum.validity(millis(lease)),
+                millis(validity),
+                "{lease} ms"
+            );
+        }
     }
 }

@@ -9,25 +9,30 @@ use super::super::scripts::Script;
 
 /// `KEYS`: vote, tombstone. `ARGV`: nonce, attempt, lease in ms, maximum lease in s.
 ///
-/// Returns 1 for a vote, 0 if another client has the vote, -1 if the nonce was released, -2 if this master
-/// may have forgotten a vote.
+/// Returns 1 for a vote, 0 if another client has the vote, -1 if the nonce was released. If this master may
+/// have forgotten a vote, it returns -1 less the number of seconds until it votes.
 ///
 /// The uptime is the difference of two times without their fractions, so it may be a second too long. If it
 /// exceeds the maximum lease, that lease has passed since the start.
 ///
 /// A later attempt takes over the vote of an earlier one, but not the other way round.
+///
+/// `MGET` reads a key of a foreign type as a missing one. `NX` protects such a key, and `GET` then reports it.
 pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local uptime = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')
-if tonumber(uptime) <= tonumber(ARGV[4]) then return -2 end
+if tonumber(uptime) <= tonumber(ARGV[4]) then return uptime - ARGV[4] - 2 end
 local value, gone = unpack(redis.call('MGET', KEYS[1], KEYS[2]))
 if gone then return -1 end
-if value then
-  if string.sub(value, 1, 32) ~= ARGV[1] then return 0 end
-  if tonumber(string.sub(value, 33)) > tonumber(ARGV[2]) then return 0 end
+local vote = ARGV[1] .. ARGV[2]
+if not value then
+  if redis.call('SET', KEYS[1], vote, 'PX', ARGV[3], 'NX') then return 1 end
+  return redis.call('GET', KEYS[1])
 end
-redis.call('SET', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
+if string.sub(value, 1, 32) ~= ARGV[1] then return 0 end
+if tonumber(string.sub(value, 33)) > tonumber(ARGV[2]) then return 0 end
+redis.call('SET', KEYS[1], vote, 'PX', ARGV[3])
 return 1
 ",
     )
@@ -35,13 +40,15 @@ return 1
 
 /// `KEYS`: votes. `ARGV`: nonce with attempt, and lease in ms, of each vote. Returns 1 or 0 for each vote.
 ///
-/// It creates no vote, and never shortens a lease.
+/// It creates no vote, and never shortens a lease. A key of a foreign type is no vote, and does not make the
+/// others fail.
 pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local held = {}
+local values = redis.call('MGET', unpack(KEYS))
 for i, key in ipairs(KEYS) do
-  if redis.call('GET', key) == ARGV[2 * i - 1] then
+  if values[i] == ARGV[2 * i - 1] then
     if redis.call('PTTL', key) < tonumber(ARGV[2 * i]) then
       redis.call('PEXPIRE', key, ARGV[2 * i])
     end
@@ -63,7 +70,7 @@ pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 if ARGV[4] == '1' then redis.call('SET', KEYS[2], '', 'PX', ARGV[3]) end
-local value = redis.call('GET', KEYS[1])
+local value = redis.call('MGET', KEYS[1])[1]
 if not value or string.sub(value, 1, 32) ~= ARGV[1] then return 0 end
 if tonumber(string.sub(value, 33)) > tonumber(ARGV[2]) then return 0 end
 redis.call('DEL', KEYS[1])

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use stocklock_locks::clock::BootClock;
-use stocklock_locks::redis::redlock::RedLockBackend;
+use stocklock_locks::redis::redlock::{RedLockBackend, RedLockBuilder};
 use stocklock_locks::{LockGuard, Token};
 use stocklock_testkit::proxy::{Mode, Proxy};
 use stocklock_testkit::servers::{PrivateServer, connect_to_redis, fresh_masters, vote};
@@ -52,6 +52,11 @@ impl Master {
     /// Opens a connection that does not use the proxy.
     pub(crate) async fn direct(&self) -> MultiplexedConnection {
         connect_to_redis(&self.url).await.unwrap()
+    }
+
+    /// A client of the database of this test.
+    pub(crate) fn client(&self) -> redis::Client {
+        redis::Client::open(self.through.as_str()).unwrap()
     }
 
     pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
@@ -155,9 +160,15 @@ impl RedLockRig {
         join_all(self.masters.iter().map(|master| master.proxy.set(mode))).await;
     }
 
-    fn backend_at<'a>(&self, urls: impl Iterator<Item = &'a String>) -> RedLockBackend {
+    fn settings<'a>(&self, urls: impl Iterator<Item = &'a String>) -> RedLockBuilder {
         let builder = RedLockBackend::builder(urls).max_lease(self.max_lease);
-        builder.node_limit(NODE_LIMIT).build().unwrap()
+        builder.node_limit(NODE_LIMIT)
+    }
+
+    /// A back end that waits for a silent master for three times as long as this.
+    pub(crate) fn patient(&self, node_limit: Duration) -> RedLockBackend {
+        let settings = self.settings(self.masters.iter().map(|master| &master.through));
+        settings.node_limit(node_limit).build().unwrap()
     }
 }
 
@@ -171,7 +182,7 @@ impl Rig for RedLockRig {
     type Clock = BootClock;
 
     fn backend(&self) -> RedLockBackend {
-        self.backend_at(self.masters.iter().map(|master| &master.through))
+        self.patient(NODE_LIMIT)
     }
 
     fn clock(&self) -> BootClock {
@@ -199,7 +210,8 @@ impl Faults for RedLockRig {
     }
 
     fn outsider(&self) -> RedLockBackend {
-        self.backend_at(self.masters.iter().map(|master| &master.url))
+        let settings = self.settings(self.masters.iter().map(|master| &master.url));
+        settings.build().unwrap()
     }
 
     async fn block_renewals(&self) {

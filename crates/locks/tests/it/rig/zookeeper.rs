@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use stocklock_locks::clock::BootClock;
-use stocklock_locks::zookeeper::ZooKeeperBackend;
+use stocklock_locks::zookeeper::{ZooKeeperBackend, ZooKeeperBuilder};
 use stocklock_locks::{LockGuard, Token};
 use stocklock_testkit::proxy::{Mode, Proxy};
 use stocklock_testkit::servers::{PrivateServer, TestZooKeeper, ask, fresh_zookeeper};
@@ -68,12 +68,14 @@ impl ZooKeeperRig {
     }
 
     pub(crate) fn at(&self, cluster: &str) -> ZooKeeperBackend {
+        self.settings(cluster).build().unwrap()
+    }
+
+    pub(crate) fn settings(&self, cluster: &str) -> ZooKeeperBuilder {
         ZooKeeperBackend::builder(cluster)
             .root(&self.root)
             .session_timeout(Self::LEASE * 5 / 3)
             .response_limit(Duration::from_millis(500))
-            .build()
-            .unwrap()
     }
 
     /// Reads a counter of the private server.

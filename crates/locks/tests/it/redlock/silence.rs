@@ -1,0 +1,151 @@
+//! A silent master does not delay an answer that it cannot change. The limits are so long that a test which
+//! waits for the silent master fails.
+
+use std::time::Duration;
+
+use stocklock_locks::LostReason;
+use stocklock_locks::backend::{Attempt, Backend as _, Claim, Release, Renewal, Renewed, Request};
+use stocklock_locks::redis::redlock::RedLockBackend;
+use stocklock_locks::{LockManager, Nonce};
+use stocklock_testkit::assert_matches;
+use stocklock_testkit::proxy::Mode;
+use tokio::time::{Instant, sleep};
+
+use super::votes::set_foreign;
+use super::{SOON, foreign_vote, set};
+use crate::rig::redlock::RedLockRig;
+use crate::rig::{Rig as _, eventually, released};
+
+/// A renewal waits for a quarter of it at most.
+const MAX_LEASE: Duration = Duration::from_secs(40);
+
+/// Masters, and a back end that waits up to a minute for a silent one.
+async fn start(masters: usize) -> (RedLockRig, RedLockBackend) {
+    let rig = RedLockRig::with_max_lease(masters, MAX_LEASE).await;
+    let backend = rig.patient(SOON * 2);
+    (rig, backend)
+}
+
+fn request(name: &str) -> Request {
+    Request {
+        name: name.into(),
+        nonce: Nonce::random(),
+        lease: MAX_LEASE,
+        claim: Claim::Exclusive,
+    }
+}
+
+fn renewal(request: &Request) -> Renewal {
+    Renewal {
+        name: request.name.clone(),
+        nonce: request.nonce,
+        lease: request.lease,
+        claim: request.claim,
+    }
+}
+
+/// Acquires a lock with the votes of all masters.
+async fn held(rig: &RedLockRig, backend: &RedLockBackend, name: &str) -> Request {
+    let request = request(name);
+    let attempt = backend.contender(request.clone()).attempt().await;
+    assert_matches!(attempt.unwrap(), Attempt::Held(_));
+    let voted = async || rig.votes(name).await == rig.masters.len();
+    eventually("all masters have voted", SOON, voted).await;
+    request
+}
+
+/// Long before the back end gives the silent master up.
+fn assert_soon(begin: Instant) {
+    let took = begin.elapsed();
+    assert!(took < MAX_LEASE / 5, "{took:?}");
+}
+
+/// One lock of the request was released in the meantime: no master is asked for it.
+#[tokio::test]
+async fn renewal_with_a_released_lock_answers_at_once() {
+    let (rig, backend) = start(3).await;
+    let gone = held(&rig, &backend, "gone").await;
+    let kept = held(&rig, &backend, "kept").await;
+    let release = backend.release(&released("gone", gone.nonce)).await;
+    assert_eq!(release.unwrap(), Release::Released);
+    rig.masters[2].proxy.set(Mode::Blackhole).await;
+    let begin = Instant::now();
+    let renewed = backend.renew(&[renewal(&gone), renewal(&kept)]).await;
+    assert_soon(begin);
+    let renewed = renewed.unwrap();
+    assert_eq!(renewed[0], Renewed::Gone(LostReason::Stolen));
+    assert_matches!(renewed[1], Renewed::Held(_));
+}
+
+/// One lock has lost a vote, so it needs the silent master.
+#[tokio::test]
+async fn renewal_answers_before_the_watchdog_gives_it_up() {
+    let (rig, backend) = start(3).await;
+    let needing = held(&rig, &backend, "needs").await;
+    let kept = held(&rig, &backend, "kept").await;
+    rig.masters[2].proxy.set(Mode::Blackhole).await;
+    assert!(rig.forget(1, "needs").await);
+    let begin = Instant::now();
+    let renewed = backend.renew(&[renewal(&needing), renewal(&kept)]).await;
+    // A watchdog waits for a third of the lease.
+    let took = begin.elapsed();
+    assert!(took < MAX_LEASE / 3, "{took:?}");
+    let renewed = renewed.unwrap();
+    assert_eq!(renewed[0], Renewed::Unknown);
+    assert_matches!(renewed[1], Renewed::Held(_));
+}
+
+#[tokio::test]
+async fn loss_is_known_without_the_silent_master() {
+    let (rig, backend) = start(3).await;
+    let one = held(&rig, &backend, "verified").await;
+    let other = held(&rig, &backend, "released").await;
+    for master in 0..2 {
+        assert!(rig.forget(master, "verified").await);
+        assert!(rig.forget(master, "released").await);
+    }
+    rig.masters[2].proxy.set(Mode::Blackhole).await;
+    let begin = Instant::now();
+    assert!(!backend.verify("verified", one.nonce).await.unwrap());
+    let release = backend.release(&released("released", other.nonce)).await;
+    assert_eq!(release.unwrap(), Release::NotHeld);
+    assert_soon(begin);
+}
+
+/// Two of five votes are taken and one key is foreign, so the silent master cannot complete a majority.
+#[tokio::test]
+async fn busy_lock_is_known_without_the_silent_master() {
+    let (rig, backend) = start(5).await;
+    let warm = held(&rig, &backend, "warm").await;
+    for master in 0..2 {
+        set(&rig, master, "busy", &foreign_vote()).await;
+    }
+    set_foreign(&rig, 2, "busy").await;
+    rig.masters[4].proxy.set(Mode::Blackhole).await;
+    let begin = Instant::now();
+    let attempt = backend.contender(request("busy")).attempt().await;
+    assert_matches!(attempt.unwrap(), Attempt::Busy { .. });
+    assert!(backend.verify("warm", warm.nonce).await.unwrap());
+    assert_soon(begin);
+}
+
+/// The limit per master is as long as the lease. One lock of the manager needs the silent master, and is
+/// lost. The other one is renewed together with it, and stays.
+#[tokio::test]
+async fn silent_master_costs_only_the_lock_that_needs_it() {
+    let rig = RedLockRig::start().await;
+    let manager = LockManager::new(rig.patient(RedLockRig::LEASE));
+    let manager = &manager;
+    let acquire = async |name| {
+        let lock = manager.lock(name).lease(RedLockRig::LEASE);
+        lock.acquire().await.unwrap()
+    };
+    let (needing, kept) = tokio::join!(acquire("needs"), acquire("kept"));
+    let voted = async || rig.votes("needs").await + rig.votes("kept").await == 6;
+    eventually("all masters have voted", SOON, voted).await;
+    rig.masters[2].proxy.set(Mode::Blackhole).await;
+    assert!(rig.forget(1, "needs").await);
+    needing.lost().await;
+    sleep(RedLockRig::LEASE).await;
+    kept.check().unwrap();
+}

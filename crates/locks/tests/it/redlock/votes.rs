@@ -1,0 +1,107 @@
+//! Who may vote, what a vote overwrites, and how long votes are released.
+
+use std::time::Duration;
+
+use stocklock_locks::redis::redlock::RedLockBuilder;
+use stocklock_locks::{LockError, LockManager};
+use tokio::time::timeout;
+
+use super::SOON;
+use crate::rig::redlock::{Master, RedLockRig};
+use crate::rig::{Faults as _, RigExt as _, eventually, try_lock, use_lock};
+
+/// Writes a key that is no vote.
+pub(super) async fn set_foreign(rig: &RedLockRig, master: usize, name: &str) {
+    let set = redis::cmd("HSET")
+        .arg(format!("redlock{{{name}}}"))
+        .arg("a")
+        .arg("b")
+        .exec_async(&mut rig.masters[master].direct().await)
+        .await;
+    set.unwrap();
+}
+
+#[tokio::test]
+async fn own_clients_lead_to_their_databases() {
+    let rig = RedLockRig::start().await;
+    let clients = rig.masters.iter().map(Master::client);
+    let builder = RedLockBuilder::from_clients(clients).max_lease(rig.lease());
+    let manager = LockManager::new(builder.build().unwrap());
+    let guard = manager.lock("own").acquire().await.unwrap();
+    let voted = async || rig.votes("own").await == 3;
+    eventually("all masters have voted", SOON, voted).await;
+    assert!(try_lock(&rig.manager(), "own").await.is_none());
+    guard.release().await;
+    use_lock(&rig.manager(), "own").await;
+}
+
+/// Masters that were started a few seconds ago answer, but do not vote for a while.
+#[tokio::test]
+async fn ping_fails_until_a_majority_votes() {
+    let rig = RedLockRig::start_private().await;
+    let max_lease = Duration::from_secs(15);
+    let clients = rig.masters.iter().map(Master::client);
+    let builder = RedLockBuilder::from_clients(clients).max_lease(max_lease);
+    let manager = LockManager::new(builder.build().unwrap());
+    let error = manager.ping().await.unwrap_err();
+    assert!(!error.is_permanent(), "{error}");
+    let message = error.to_string();
+    for part in [
+        "of 3 masters can vote, 2 are needed",
+        "was started less than 15 s ago",
+        "it votes in ",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+    let votes = async || manager.ping().await.is_ok();
+    eventually("a majority votes", max_lease + SOON, votes).await;
+    use_lock(&manager, "again").await;
+    rig.masters[2].server().kill9();
+    rig.masters[2].server().restart().await;
+    manager.ping().await.unwrap();
+}
+
+/// Another program uses the key for something else.
+#[tokio::test]
+async fn foreign_key_is_neither_overwritten_nor_deleted() {
+    let rig = RedLockRig::start().await;
+    let manager = rig.manager();
+    let assert_intact = async |master: usize| {
+        let value = redis::cmd("HGET")
+            .arg("redlock{foreign}")
+            .arg("a")
+            .query_async::<String>(&mut rig.masters[master].direct().await)
+            .await;
+        assert_eq!(value.unwrap(), "b");
+    };
+    set_foreign(&rig, 0, "foreign").await;
+    let guard = manager.lock("foreign").acquire().await.unwrap();
+    guard.extend(rig.lease()).await.unwrap();
+    guard.verify().await.unwrap();
+    guard.release().await;
+    assert_intact(0).await;
+
+    set_foreign(&rig, 1, "foreign").await;
+    let refused = timeout(SOON, manager.lock("foreign").wait(SOON * 9).acquire()).await;
+    let LockError::Unavailable(error) = refused.expect("it fails at once").unwrap_err() else {
+        panic!("the keys belong to another program");
+    };
+    assert!(error.is_permanent(), "{error}");
+    assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+    assert_intact(0).await;
+    assert_intact(1).await;
+}
+
+/// What an acquisition may have left is released for two leases: the shortened ones.
+#[tokio::test]
+async fn shutdown_waits_for_shortened_leases_only() {
+    let rig = RedLockRig::start().await;
+    let manager = rig.manager();
+    use_lock(&manager, "warm").await;
+    rig.block().await;
+    let lock = manager.lock("away").lease(Duration::from_hours(1));
+    let lock = lock.wait(Duration::from_secs(1));
+    lock.acquire().await.unwrap_err();
+    let ended = timeout(rig.lease() * 2 + SOON * 2, manager.shutdown()).await;
+    ended.expect("no request can be executed any more");
+}
