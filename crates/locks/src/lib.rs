@@ -72,6 +72,7 @@
 //! locks a route of a web service.
 
 mod acquire;
+mod admin;
 pub mod backend;
 mod builder;
 pub mod clock;
@@ -98,6 +99,7 @@ mod queue;
 pub mod redis;
 mod release;
 mod retry;
+mod revoked;
 mod shares;
 mod source;
 #[cfg(feature = "sql")]
@@ -111,6 +113,7 @@ mod watchdog;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
+pub use admin::{Claimant, LockView};
 pub use builder::{LockBuilder, Ran};
 pub use error::{BackendError, LockError, LostReason};
 pub use guard::{LockGuard, LockState, ReleaseOutcome};

@@ -49,6 +49,14 @@ pub(super) fn place_prefix(nonce: Nonce, claim: Claim) -> String {
     }
 }
 
+/// Parses the nonce of a place. Those of Apache Curator have hyphens.
+pub(super) fn nonce_of(place: &str) -> Option<Nonce> {
+    let rest = place.strip_prefix("_c_")?;
+    let hyphenated = rest.get(..36).map(|uuid| uuid.replace('-', ""));
+    let hyphenated = hyphenated.and_then(|digits| Nonce::parse(&digits));
+    hyphenated.or_else(|| Nonce::parse(rest.get(..32)?))
+}
+
 /// Parses what the claim of a place with permits takes, and of how many.
 pub(super) fn share(place: &str) -> Option<(u32, u32)> {
     let (claim, _sequence) = place.strip_prefix("_c_")?.split_once("-lock-")?;

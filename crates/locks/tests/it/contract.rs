@@ -3,6 +3,7 @@
 //! Under virtual time a test does not really wait, so leases last ten seconds. On real servers they
 //! are short.
 
+mod admin;
 mod cancel;
 mod coordination;
 mod core;
@@ -87,6 +88,13 @@ macro_rules! basic_contract {
     ($rig:ident, $start:path, $test:meta $(, $list:ident: $cases:tt)*) => {
         untokened_contract!(
             $rig, $start, $test,
+            admin: [
+                holder_is_shown_with_token_age_and_lease,
+                waiting_tasks_of_manager_are_counted,
+                revoked_holder_hears_it_and_next_one_enters,
+                verify_and_release_tell_of_revocation,
+                revocation_affects_only_its_holder,
+            ],
             core: [tokens_grow_within_one_source],
             cancel: [acquire_dropped_between_polls_leaves_nothing],
             jobs: [
@@ -156,6 +164,10 @@ macro_rules! permit_contract {
                 impossible_permits_are_refused,
                 claim_dropped_at_any_time_leaves_nothing,
                 $($more,)*
+            ],
+            admin: [
+                readers_and_waiting_writer_are_shown,
+                revoked_writer_admits_readers,
             ],
         );
     };
