@@ -125,7 +125,9 @@ impl<T> LockBuilder<T> {
     ///
     /// # Errors
     /// [`LockError::Unavailable`] if the server does not answer within the response limit of the back end,
-    /// and [`LockError::Shutdown`] if the manager was shut down.
+    /// [`LockError::Shutdown`] if the manager was shut down, [`LockError::InvalidName`],
+    /// [`LockError::InvalidPermits`] and [`LockError::Unsupported`] like
+    /// [`acquire`](LockBuilder::acquire).
     ///
     /// # Cancel safety
     /// The future may be dropped at any point.
@@ -177,6 +179,7 @@ impl<T> LockBuilder<T> {
         if inner.closed.is_cancelled() {
             return Err(LockError::Shutdown);
         }
+        self.options().check(&*inner.backend)?;
         let none = || BackendError::permanent("this back end shows no holders");
         let admin = inner.backend.admin().ok_or_else(none);
         admin.map_err(|error| self.failed("inspect", error))

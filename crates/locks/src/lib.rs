@@ -46,6 +46,12 @@
 //!   per process and lock contends on the server; on ZooKeeper, another one waits behind it. The other
 //!   tasks wait in a local queue.
 //!
+//! # Seeing inside
+//!
+//! [`LockBuilder::inspect`] shows the holders and waiters of a name, and [`LockBuilder::revoke`] takes a lock
+//! away from a holder. [`metrics::LockHooks`] counts. Each acquisition is a `tracing` span `acquire_lock` of
+//! the level debug, with the fields `lock`, `label`, `waited` and `outcome`.
+//!
 //! # What is built on locks
 //!
 //! - [`MultiLock`]: several locks, all or none.
@@ -102,6 +108,7 @@ mod retry;
 mod revoked;
 mod shares;
 mod source;
+mod span;
 #[cfg(feature = "sql")]
 pub mod sql;
 mod table;

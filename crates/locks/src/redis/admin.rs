@@ -18,7 +18,7 @@ use crate::token::Token;
 
 /// `KEYS`: lock. Returns nothing if it is free, otherwise its value, the rest of its lease in ms, and the
 /// time in µs.
-static INSPECT: LazyLock<Script> = LazyLock::new(|| {
+pub(super) static INSPECT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local value = redis.call('GET', KEYS[1])
@@ -53,7 +53,7 @@ return {string.format('%.0f', time[1] * 1000000 + time[2]), found[1], found[2]}
 
 /// `KEYS`: lock, tombstone. `ARGV`: nonce, least lifetime of the tombstone in ms. Returns whether the lock
 /// was taken away from the nonce, now or before.
-static REVOKE: LazyLock<Script> = LazyLock::new(|| {
+pub(super) static REVOKE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local value = redis.call('GET', KEYS[1])

@@ -78,6 +78,13 @@ macro_rules! untokened_contract {
                 loss_of_one_lock_is_loss_of_all,
                 multi_lock_dropped_at_any_time_leaves_nothing,
             ],
+            admin: [
+                holder_is_shown_with_token_age_and_lease,
+                waiting_tasks_of_manager_are_counted,
+                revoked_holder_hears_it_and_next_one_enters,
+                verify_and_release_tell_of_revocation,
+                revocation_affects_only_its_holder,
+            ],
             $($list: $cases,)*
         );
     };
@@ -88,13 +95,6 @@ macro_rules! basic_contract {
     ($rig:ident, $start:path, $test:meta $(, $list:ident: $cases:tt)*) => {
         untokened_contract!(
             $rig, $start, $test,
-            admin: [
-                holder_is_shown_with_token_age_and_lease,
-                waiting_tasks_of_manager_are_counted,
-                revoked_holder_hears_it_and_next_one_enters,
-                verify_and_release_tell_of_revocation,
-                revocation_affects_only_its_holder,
-            ],
             core: [tokens_grow_within_one_source],
             cancel: [acquire_dropped_between_polls_leaves_nothing],
             jobs: [

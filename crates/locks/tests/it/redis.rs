@@ -15,6 +15,7 @@ use crate::rig::{Rig, RigExt, released};
 
 mod permits;
 mod refusals;
+mod revocations;
 mod sentinel;
 mod wakeups;
 
