@@ -73,12 +73,19 @@ impl Replica {
             policy: policy.clone(),
             metrics: Arc::clone(&metrics) as _,
         };
+        let levels = LevelService::new(
+            Arc::clone(&store) as _,
+            policy,
+            writes.clone(),
+            sold_out,
+            Arc::clone(&level_cache) as _,
+        );
         let api = Arc::new(Api {
             config: config.clone(),
             mode,
             replica,
             deductor: Arc::new(Deductor::new(context, writes.clone())),
-            levels: LevelService::new(Arc::clone(&store) as _, policy, writes.clone(), sold_out),
+            levels,
             store,
             level_cache,
             locks,

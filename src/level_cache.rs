@@ -12,12 +12,15 @@
 //! - A SKU that does not exist is cached too. A failure is not.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use stocklock_core::ports::CachedLevels;
 use stocklock_core::stock::{Sku, StockError, StockLevel};
 use stocklock_locks::{LockGuard, LockManager};
 use stocklock_store::{Cached, Miss, SharedLevels, StoreRouter, Stores};
@@ -28,6 +31,10 @@ use crate::metrics::{CacheMetrics, CachedRead};
 
 /// How many SKUs one replica caches without Redis.
 const MAX_SKUS: usize = 10_000;
+
+/// How many locks the loads share. Each lock that was ever used occupies the Redis of the locks for a
+/// while, so its name must not come from the request.
+const LOCKS: u64 = 1_024;
 
 /// All levels of a SKU, or why they could not be loaded.
 pub(crate) type Loaded = Result<Arc<[StockLevel]>, Arc<StockError>>;
@@ -119,8 +126,8 @@ impl LevelCache {
             return load.result.clone();
         }
         if loads.len() >= MAX_SKUS {
-            // Cheap to rebuild: one query per SKU.
-            loads.clear();
+            // Cheap to rebuild: one query per SKU. Requests wait for those in progress.
+            loads.retain(|_, load| load.result.borrow().is_none());
         }
         let (done, result) = watch::channel(None);
         let load = Load {
@@ -135,18 +142,13 @@ impl LevelCache {
 
     async fn run(self: Arc<Self>, sku: Sku, done: watch::Sender<Option<Loaded>>) {
         let (loaded, guard) = if let Some(shared) = &self.shared {
-            self.look_up(shared, &sku).await
+            self.look_up(shared, &sku, &done).await
         } else {
             self.metrics.read(CachedRead::Miss);
             (self.load(&sku).await, None)
         };
         if self.shared.is_some() || loaded.is_err() {
-            // Only this load: a change of the level may have removed it, and another one started.
-            let mut loads = self.loads();
-            let result = loads.get(&sku).map(|load| &load.result);
-            if result.is_some_and(|result| result.same_channel(&done.subscribe())) {
-                loads.remove(&sku);
-            }
+            self.end_joining(&sku, &done);
         }
         done.send_replace(Some(loaded));
         if let Some(guard) = guard {
@@ -155,9 +157,24 @@ impl LevelCache {
         }
     }
 
+    /// Lets no further request wait for this load.
+    fn end_joining(&self, sku: &Sku, done: &watch::Sender<Option<Loaded>>) {
+        // Only this load: a change of the level may have removed it, and another one started.
+        let mut loads = self.loads();
+        let result = loads.get(sku).map(|load| &load.result);
+        if result.is_some_and(|result| result.same_channel(&done.subscribe())) {
+            loads.remove(sku);
+        }
+    }
+
     /// Looks a SKU up in the shared cache. Loads its levels if they are not there and no other replica
     /// loads them. Returns also the lock, which is released once the requests have their answer.
-    async fn look_up(&self, shared: &SharedCache, sku: &Sku) -> (Loaded, Option<LockGuard>) {
+    async fn look_up(
+        &self,
+        shared: &SharedCache,
+        sku: &Sku,
+        done: &watch::Sender<Option<Loaded>>,
+    ) -> (Loaded, Option<LockGuard>) {
         match shared.get(sku).await {
             Some(Cached::Hit(levels)) => {
                 self.metrics.read(CachedRead::Hit);
@@ -169,7 +186,7 @@ impl LevelCache {
                 return (self.load(sku).await, None);
             }
         }
-        let lock = shared.locks.lock(&format!("level-cache:{sku}"));
+        let lock = shared.locks.lock(&lock_name(sku));
         let guard = match lock.acquire().await {
             Ok(guard) => Some(guard),
             Err(error) => {
@@ -184,8 +201,13 @@ impl LevelCache {
             None => None,
         };
         let loaded = self.load(sku).await;
-        if let (Some(miss), Ok(levels)) = (miss, &loaded) {
-            shared.fill(sku, miss, levels).await;
+        if let (Some(miss), Ok(levels)) = (miss, &loaded)
+            && !shared.fill(sku, miss, levels).await
+        {
+            // The level may have changed since it was read, and the change may be answered. All requests
+            // that wait began before the next read; later ones start a load of their own.
+            self.end_joining(sku, done);
+            return (self.load(sku).await, guard);
         }
         (loaded, guard)
     }
@@ -195,19 +217,6 @@ impl LevelCache {
         let levels = self.store.levels_of(sku).await;
         let levels = levels.map_err(|error| Arc::new(StockError::from(error)))?;
         Ok(levels.into())
-    }
-
-    /// Ends the cached value of a SKU that may have been changed. If Redis does not answer, other
-    /// requests may get the old value until it expires.
-    pub(crate) async fn forget(&self, sku: &Sku) {
-        if let Some(shared) = &self.shared {
-            let forgotten = timeout(shared.redis_limit, shared.levels.forget(sku)).await;
-            if let Ok(Err(error)) = forgotten {
-                tracing::debug!(%sku, ?error, "the cached level stays until it expires");
-            }
-        }
-        // After the shared cache: a load that began before may have the old value.
-        self.loads().remove(sku);
     }
 
     /// Releases the locks.
@@ -223,6 +232,29 @@ impl LevelCache {
     }
 }
 
+#[async_trait]
+impl CachedLevels for LevelCache {
+    /// If Redis does not answer, other requests may get the old value until it expires.
+    async fn forget(&self, sku: &Sku) {
+        if let Some(shared) = &self.shared {
+            let forgotten = timeout(shared.redis_limit, shared.levels.forget(sku)).await;
+            if let Ok(Err(error)) = forgotten {
+                tracing::debug!(%sku, ?error, "the cached level stays until it expires");
+            }
+        }
+        // After the shared cache: a load that began before may have the old value.
+        self.loads().remove(sku);
+    }
+}
+
+/// The lock under which a SKU is loaded. Replicas of different versions may choose different locks; then
+/// each of them loads.
+fn lock_name(sku: &Sku) -> String {
+    let mut hasher = DefaultHasher::new();
+    sku.as_str().hash(&mut hasher);
+    format!("level-cache:{}", hasher.finish() % LOCKS)
+}
+
 impl SharedCache {
     /// `None` if Redis does not answer in time.
     async fn get(&self, sku: &Sku) -> Option<Cached> {
@@ -236,10 +268,15 @@ impl SharedCache {
         }
     }
 
-    async fn fill(&self, sku: &Sku, miss: Miss, levels: &[StockLevel]) {
-        let filled = timeout(self.redis_limit, self.levels.fill(sku, miss, levels)).await;
-        if let Ok(Err(error)) = filled {
-            tracing::debug!(%sku, ?error, "the cache of levels was not filled");
+    /// Whether the levels are in the cache now. `false` also if Redis does not answer in time.
+    async fn fill(&self, sku: &Sku, miss: Miss, levels: &[StockLevel]) -> bool {
+        match timeout(self.redis_limit, self.levels.fill(sku, miss, levels)).await {
+            Ok(Ok(stored)) => stored,
+            Ok(Err(error)) => {
+                tracing::debug!(%sku, ?error, "the cache of levels was not filled");
+                false
+            }
+            Err(_) => false,
         }
     }
 }

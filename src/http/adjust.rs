@@ -59,10 +59,9 @@ pub(super) async fn adjust(
     body: StrictJson<AdjustBody>,
 ) -> Result<impl IntoResponse, ApiError> {
     let sku = new_sku(sku)?;
-    let adjustment = adjustment(&api, sku.clone(), body.parse()?, &headers)?;
+    let adjustment = adjustment(&api, sku, body.parse()?, &headers)?;
     let operation = adjustment.operation;
     let adjusted = api.levels.adjust(adjustment).await;
-    api.level_cache.forget(&sku).await;
     let adjusted = adjusted.map_err(|error| ApiError::of_operation(operation, error))?;
     Ok((idempotent_replayed(adjusted.replayed), Json(adjusted)))
 }

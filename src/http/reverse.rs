@@ -57,7 +57,6 @@ pub(super) async fn reverse(
     let operation = reversal.operation;
     let reversed = api.levels.reverse(reversal).await;
     let reversed = reversed.map_err(|error| ApiError::of_operation(operation, error))?;
-    api.level_cache.forget(&reversed.sku).await;
     Ok((idempotent_replayed(reversed.replayed), Json(reversed)))
 }
 

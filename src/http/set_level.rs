@@ -77,10 +77,9 @@ pub(super) async fn set_level(
     body: StrictJson<LevelOrder>,
 ) -> Result<impl IntoResponse, ApiError> {
     let sku = new_sku(sku)?;
-    let change = change(&api, sku.clone(), body.parse()?, &headers)?;
+    let change = change(&api, sku, body.parse()?, &headers)?;
     let (scope, operation) = (change.scope, change.operation);
     let set = api.levels.set_level(change).await;
-    api.level_cache.forget(&sku).await;
     let set = set.map_err(|error| refusal(operation, error))?;
     let revision = revision_after(&api.store, &set.level, scope).await;
     let status = if set.created {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::deduct::{Outcome, RetryPolicy, SoldOut, WritePool, run_to_outcome};
-use crate::ports::{ChangeOutcome, LevelStore, StoreError};
+use crate::ports::{CachedLevels, ChangeOutcome, LevelStore, StoreError};
 use crate::stock::{
     Adjustment, Idempotency, LevelChange, Movement, MovementKind, OperationId, Reversal, Sku,
     StockError, StockLevel, Warehouse,
@@ -57,23 +57,26 @@ pub struct LevelService {
     policy: RetryPolicy,
     writes: WritePool,
     sold_out: Arc<SoldOut>,
+    cached: Arc<dyn CachedLevels>,
 }
 
 impl LevelService {
     /// A service whose changes count as writes of `writes`. No refusal of `sold_out` is older than a
-    /// change that was answered.
+    /// change that was answered. Each change ends the `cached` levels of its SKU.
     #[must_use]
     pub fn new(
         store: Arc<dyn LevelStore>,
         policy: RetryPolicy,
         writes: WritePool,
         sold_out: Arc<SoldOut>,
+        cached: Arc<dyn CachedLevels>,
     ) -> Self {
         Self {
             store,
             policy,
             writes,
             sold_out,
+            cached,
         }
     }
 
@@ -133,7 +136,8 @@ impl LevelService {
     }
 
     /// Runs a change of a level in its own task. Before its caller is answered, the deductions forget
-    /// that the level was sold out.
+    /// that the level was sold out, and its cached value ends. Both happen also if the caller leaves or
+    /// its deadline passes.
     async fn run<T: Send + 'static>(
         &self,
         level: (Sku, Warehouse),
@@ -141,10 +145,11 @@ impl LevelService {
         write: impl Future<Output = Result<T, StockError>> + Send + 'static,
     ) -> Result<T, StockError> {
         let slot = self.writes.admit(&level.0)?;
-        let sold_out = Arc::clone(&self.sold_out);
+        let (sold_out, cached) = (Arc::clone(&self.sold_out), Arc::clone(&self.cached));
         let write = async move {
             let changed = write.await;
             sold_out.forget(&level);
+            cached.forget(&level.0).await;
             changed
         };
         self.writes.run(slot, deadline, write).await

@@ -25,5 +25,7 @@ pub use merged::deduct_merged;
 pub use metrics::{DeductionMetrics, NoMetrics};
 pub use outcomes::{AttemptOutcome, ChangeOutcome};
 pub use reversal::{PlannedReturn, ReversalOutcome};
-pub use store::{Condition, DeductionStore, LedgerReader, LevelStore, RedisMethod, SqlMethod};
+pub use store::{
+    CachedLevels, Condition, DeductionStore, LedgerReader, LevelStore, RedisMethod, SqlMethod,
+};
 pub use store_error::{DriverError, Server, StoreError};

@@ -116,8 +116,8 @@ impl Scenario {
 }
 
 impl Run {
-    /// Measures with a lock of this name, which no other run has used: acquisitions per second, the 99th
-    /// percentile of the waits, and the acquisitions of the busiest and of the quietest task. A wait
+    /// Measures with a lock of this name, which no other run has used: releases per second, the 99th
+    /// percentile of the waits, and those of the busiest and of the quietest task. A wait
     /// that had not ended counts.
     pub(crate) async fn measure(self, servers: &Servers, name: &str) -> Result<Value> {
         let mut workers = Vec::new();

@@ -8,11 +8,12 @@
 //!
 //! fn routes(locks: LockManager) -> Router {
 //!     let by_account = LockLayer::new(move |request: &Request| {
-//!         let account = request.uri().path().strip_prefix("/accounts/")?;
+//!         let account = request.headers().get("account").and_then(|name| name.to_str().ok());
+//!         let account = account.unwrap_or_default();
 //!         let lock = locks.lock(&format!("account:{account}"));
 //!         Some(lock.wait(Duration::from_secs(2)).lease(Duration::from_secs(10)).max_renewals(2))
 //!     });
-//!     Router::new().route("/accounts/{id}", post(async || "done").layer(by_account))
+//!     Router::new().route("/transfers", post(async || "done").layer(by_account))
 //! }
 //! ```
 
@@ -44,6 +45,9 @@ type Refuse<B> = Arc<dyn Fn(LockError) -> Response<B> + Send + Sync>;
 ///   that it has spawned continues.
 /// - **Token.** The request has an `Arc<LockGuard>` among its extensions. Pass its
 ///   [token](LockGuard::token) to every write. A task that keeps the guard keeps the lock.
+/// - **Writes.** A client that leaves frees the lock while a statement of the dropped handler may still be
+///   executing. So run the write in its own task that keeps the `Arc<LockGuard>`, or let the write check
+///   the token.
 /// - **Limits.** Set [`max_renewals`](LockBuilder::max_renewals) or
 ///   [`max_hold`](LockBuilder::max_hold), so that a handler that hangs does not keep the lock. The lock is
 ///   held while the handler reads the body of the request.
@@ -56,8 +60,8 @@ impl<K, B> LockLayer<K, B> {
     /// Creates a layer. `lock_of` chooses the lock of a request with its wait limit, lease and further
     /// limits, or `None` to handle the request without a lock.
     ///
-    /// The path of the request is still percent-encoded. If the name comes from it, decode it, or
-    /// `/accounts/42` and `/accounts/%34%32` take two locks.
+    /// The name must be the one that the handler works on. The path of the request is still encoded: if
+    /// the name comes from it, decode it, or `/accounts/42` and `/accounts/%34%32` take two locks.
     ///
     /// An error is answered without a body, unless [`on_error`](Self::on_error) is called:
     ///
@@ -179,7 +183,8 @@ where
     tokio::select! {
         biased;
         reason = guard.lost() => Err(LockError::Lost { reason }),
-        answer = inner.call(request) => Ok(answer),
+        // A handler that blocks its thread may return after the loss.
+        answer = inner.call(request) => guard.check().map(|()| answer),
     }
 }
 

@@ -85,6 +85,13 @@ pub trait DeductionStore: LedgerReader {
     ) -> Result<LateAttempt, StoreError>;
 }
 
+/// Levels that were read earlier, for readers that accept them.
+#[async_trait]
+pub trait CachedLevels: Send + Sync + fmt::Debug {
+    /// Ends the cached value of a SKU that may have been changed.
+    async fn forget(&self, sku: &Sku);
+}
+
 /// Sets and adjusts levels, and reverses sales.
 #[async_trait]
 pub trait LevelStore: LedgerReader {

@@ -36,6 +36,8 @@ struct Handlers {
     finished: AtomicU32,
     /// A handler needs a permit to finish.
     may_finish: Semaphore,
+    /// How long a handler blocks its thread before it returns.
+    blocks: Duration,
 }
 
 /// One running handler.
@@ -55,6 +57,10 @@ impl Drop for Running<'_> {
 
 impl Handlers {
     fn new() -> Arc<Self> {
+        Self::blocking(Duration::ZERO)
+    }
+
+    fn blocking(blocks: Duration) -> Arc<Self> {
         let [running, most, dropped, finished] = [(); 4].map(|()| AtomicU32::new(0));
         Arc::new(Self {
             running,
@@ -62,6 +68,7 @@ impl Handlers {
             dropped,
             finished,
             may_finish: Semaphore::new(0),
+            blocks,
         })
     }
 
@@ -71,6 +78,8 @@ impl Handlers {
         self.most.fetch_max(together, Ordering::SeqCst);
         let mut running = Running(self, false);
         self.may_finish.acquire().await.unwrap().forget();
+        #[expect(clippy::disallowed_methods, reason = "this handler blocks its thread")]
+        std::thread::sleep(self.blocks);
         running.1 = true;
         guard.map_or("free".to_owned(), |guard| guard.token().to_string())
     }
@@ -258,6 +267,19 @@ async fn handler_is_dropped_when_its_lock_is_lost() {
     assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
     assert!(answer.headers().get("retry-after").is_none());
     assert_eq!(Handlers::count(&handlers.dropped), 1);
+}
+
+/// A handler blocks its thread until the lock is lost, and returns without an await point.
+#[tokio::test]
+async fn handler_that_returns_after_the_loss_gets_504() {
+    let rig = RedisRig::start().await;
+    let handlers = Handlers::blocking(Duration::from_secs(6));
+    let server = Server::start(&handlers, layer(rig.manager())).await;
+    handlers.may_finish.add_permits(1);
+    let request = server.request("a").header("no-renewal", "1").send();
+    let answer = request.await.unwrap();
+    assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(Handlers::count(&handlers.finished), 1);
 }
 
 /// A handler that hangs keeps the lock for its lease and its renewals, here for none.

@@ -29,7 +29,9 @@ static FILL: LazyLock<Script> = LazyLock::new(|| {
         local left = tonumber(ARGV[3]) - (now[1] * 1000 + math.floor(now[2] / 1000))
         if left > 0 and (redis.call('GET', KEYS[1]) or '') == ARGV[1] then
             redis.call('SET', KEYS[1], ARGV[2], 'PX', left)
-        end",
+            return 1
+        end
+        return 0",
     )
 });
 
@@ -91,11 +93,12 @@ impl SharedLevels {
         Ok(Cached::Miss(Miss { found, expires_at }))
     }
 
-    /// Fills the cache with levels that were read after this miss.
+    /// Fills the cache with levels that were read after this miss. Returns whether it stored them. If
+    /// not, the SKU may have changed since the miss.
     ///
     /// # Errors
     /// Redis does not answer, or refuses the write. The cache may be filled nevertheless.
-    pub async fn fill(&self, sku: &Sku, miss: Miss, levels: &[StockLevel]) -> Result<()> {
+    pub async fn fill(&self, sku: &Sku, miss: Miss, levels: &[StockLevel]) -> Result<bool> {
         let key = self.key(sku).await?;
         let found = miss.found.unwrap_or_default();
         let mut script = FILL.key(key);

@@ -71,11 +71,16 @@ impl RedLockRig {
 
     /// Masters that other tests use too.
     pub(crate) async fn of(masters: usize) -> Self {
-        let masters = fresh_masters(masters, Self::LEASE).await;
+        Self::with_max_lease(masters, Self::LEASE).await
+    }
+
+    /// The same, if locks may have longer leases than usual. The first such test waits for the masters.
+    pub(crate) async fn with_max_lease(masters: usize, max_lease: Duration) -> Self {
+        let masters = fresh_masters(masters, max_lease).await;
         let masters = masters.urls.into_iter().map(|url| Master::new(url, None));
         Self {
             masters: join_all(masters).await,
-            max_lease: Self::LEASE,
+            max_lease,
         }
     }
 
@@ -123,6 +128,18 @@ impl RedLockRig {
     pub(crate) async fn keys(&self) -> usize {
         let keys = self.masters.iter().map(|master| master.keys("*"));
         join_all(keys).await.concat().len()
+    }
+
+    /// Lets the votes for a lock stay for a minute, unless they are given back.
+    pub(crate) async fn prolong(&self, name: &str) {
+        for master in &self.masters {
+            let expire = redis::cmd("PEXPIRE")
+                .arg(format!("redlock{{{name}}}"))
+                .arg(60_000)
+                .exec_async(&mut master.direct().await)
+                .await;
+            expire.unwrap();
+        }
     }
 
     /// Deletes the vote of one master. Returns whether it had one.
