@@ -130,6 +130,7 @@ fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
             .routes(routes!(lab::races::state, lab::races::stop))
             .routes(routes!(lab::races::report))
             .routes(routes!(lab::events::events))
+            .routes(routes!(lab::locks::locks, lab::locks::revoke))
             .routes(routes!(lab::failures::failures)),
         Mode::Serve => routes,
     }

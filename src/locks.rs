@@ -19,11 +19,17 @@ use stocklock_locks::{LockGuard, LockManager, ManagerBuilder, ReleaseOutcome};
 use crate::config::{DatabaseConfig, MASTERS_MAX, ServicesConfig};
 use crate::metrics::LockMetrics;
 
+mod admin;
+
+use admin::LockAdmins;
+
 /// The locks of one replica.
 #[derive(Debug, Clone)]
 pub struct LockServers {
     /// The locks, by strategy.
     pub locks: Locks,
+    /// The same locks, to look into them.
+    pub(crate) admins: LockAdmins,
     /// Also in `locks`; here to check its settings, and for the cache of levels.
     redis: Option<RedisBackend>,
     /// The same.
@@ -45,13 +51,16 @@ impl LockServers {
     ) -> Result<Self, String> {
         let lease = services.lock_lease_ms;
         let mut locks = Vec::new();
-        let mut add = |strategy, dependency, variable, builder: ManagerBuilder| {
+        let mut admins = LockAdmins::default();
+        let mut add = |strategy: Strategy, dependency, variable, builder: ManagerBuilder| {
             let builder = builder.lease(lease).max_hold(max_hold);
+            let manager = builder.hooks(metrics.of(strategy.name())).build();
+            admins.add(strategy, &manager);
             let lock = ManagedLock {
                 strategy,
                 dependency,
                 variable,
-                manager: builder.hooks(metrics.clone()).build(),
+                manager,
                 fence: |guard| Some(fence(guard)),
             };
             locks.push((strategy, Arc::new(lock) as Arc<dyn Lock>));
@@ -95,11 +104,14 @@ impl LockServers {
         let masters = masters.transpose()?;
         if let Some(masters) = &masters {
             let builder = LockManager::builder(masters.clone()).lease(lease);
+            let builder = builder.hooks(metrics.of(Strategy::Redlock.name()));
+            let manager = builder.max_hold(max_hold).build();
+            admins.add(Strategy::Redlock, &manager);
             let lock = ManagedLock {
                 strategy: Strategy::Redlock,
                 dependency: Dependency::RedisMasters,
                 variable: Dependency::RedisMasters.variable(),
-                manager: builder.max_hold(max_hold).hooks(metrics.clone()).build(),
+                manager,
                 fence: |_| None,
             };
             locks.push((Strategy::Redlock, Arc::new(lock)));
@@ -107,6 +119,7 @@ impl LockServers {
         let locks = Locks::new(locks);
         Ok(Self {
             locks,
+            admins,
             redis,
             masters,
         })

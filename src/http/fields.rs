@@ -99,6 +99,7 @@ fn schema(place: &str, field: &str) -> Value {
             };
             json!({"type": "string", "pattern": pattern})
         }
+        "holder" => json!({"type": "string", "pattern": "^[0-9a-f]{32}$"}),
         "id" => json!({"type": "string", "format": "uuid"}),
         "file" => json!({"type": "string"}),
         "format" => one_of(&["html", "json"]),

@@ -16,6 +16,7 @@ use stocklock_lab::page;
 
 pub(super) mod events;
 pub(super) mod failures;
+pub(super) mod locks;
 pub(super) mod races;
 
 /// Nothing from elsewhere is loaded, and no other page may show this one in a frame.
@@ -36,6 +37,18 @@ impl FromRequestParts<Arc<Api>> for LabRaces {
         })?;
         check_origin(&parts.headers)?;
         Ok(Self(Arc::clone(races)))
+    }
+}
+
+/// A request that does not come from another site's page.
+#[derive(Debug)]
+pub(super) struct SamePage;
+
+impl<S: Sync> FromRequestParts<S> for SamePage {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        check_origin(&parts.headers).map(|()| Self)
     }
 }
 

@@ -1,17 +1,26 @@
-//! The metrics of the distributed locks: waits, holds, losses. Without them, waiting for a lock only
+//! The metrics of the distributed locks: waits, holds, attempts, renewals, losses. Without them, waiting for a lock only
 //! shows as slow requests.
 
 use std::time::Duration;
 
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use stocklock_locks::LostReason;
-use stocklock_locks::metrics::{LockHooks, NotAcquired};
+use stocklock_locks::metrics::{AttemptOutcome, LockHooks, NotAcquired};
 
 use super::{Counters, Labels, Seconds, counters, observe, seconds};
+
+/// One gauge for each strategy.
+type Gauges = Family<Labels<1>, Gauge>;
 
 /// The metrics of the distributed locks, by strategy. Clones count together.
 #[derive(Debug, Clone)]
 pub struct LockMetrics {
+    waiters: Gauges,
+    held: Gauges,
+    attempts: Counters<Labels<2>>,
+    renewals: Counters<Labels<2>>,
     wait_seconds: Seconds<Labels<2>>,
     hold_seconds: Seconds<Labels<1>>,
     lost: Counters<Labels<2>>,
@@ -21,7 +30,27 @@ pub struct LockMetrics {
 impl LockMetrics {
     /// All metrics at zero, in `registry`.
     pub(super) fn register(registry: &mut Registry) -> Self {
+        let mut gauges = |name, help| {
+            let gauges = Gauges::default();
+            registry.register(name, help, gauges.clone());
+            gauges
+        };
         Self {
+            waiters: gauges(
+                "stock_lock_waiters",
+                "Deductions of this replica that wait for a lock now",
+            ),
+            held: gauges("stock_locks_held", "Locks that this replica holds now"),
+            attempts: counters(
+                registry,
+                "stock_lock_attempts",
+                "Requests to a lock server to acquire a lock, by outcome",
+            ),
+            renewals: counters(
+                registry,
+                "stock_lock_renewals",
+                "Renewals of held locks, by outcome. One request renews up to 100 locks",
+            ),
             wait_seconds: seconds(
                 registry,
                 "stock_lock_wait",
@@ -45,34 +74,72 @@ impl LockMetrics {
         }
     }
 
-    fn waited(&self, strategy: &'static str, outcome: &'static str, waited: Duration) {
+    /// The hooks of the manager of one strategy's locks. A request that renews locks has no label.
+    pub(crate) fn of(&self, strategy: &'static str) -> StrategyLocks {
+        StrategyLocks {
+            strategy,
+            metrics: self.clone(),
+        }
+    }
+
+    fn waits_no_more(&self, strategy: &'static str, outcome: &'static str, waited: Duration) {
         let labels = [("strategy", strategy), ("outcome", outcome)];
         observe(&self.wait_seconds, &labels, waited);
+        let waiters = &self.waiters;
+        waiters.get_or_create(&[("strategy", strategy)]).dec();
     }
 }
 
-impl LockHooks for LockMetrics {
+/// The metrics of the locks of one strategy.
+#[derive(Debug)]
+pub(crate) struct StrategyLocks {
+    strategy: &'static str,
+    metrics: LockMetrics,
+}
+
+impl LockHooks for StrategyLocks {
+    fn started(&self, strategy: &'static str) {
+        let waiters = &self.metrics.waiters;
+        waiters.get_or_create(&[("strategy", strategy)]).inc();
+    }
+
     fn acquired(&self, strategy: &'static str, waited: Duration, contended: bool) {
         let outcome = if contended { "contended" } else { "free" };
-        self.waited(strategy, outcome, waited);
+        self.metrics.waits_no_more(strategy, outcome, waited);
+        let held = &self.metrics.held;
+        held.get_or_create(&[("strategy", strategy)]).inc();
     }
 
     fn not_acquired(&self, strategy: &'static str, waited: Duration, why: NotAcquired) {
-        self.waited(strategy, why.name(), waited);
+        self.metrics.waits_no_more(strategy, why.name(), waited);
+    }
+
+    fn attempted(&self, strategy: &'static str, outcome: AttemptOutcome) {
+        let labels = [("strategy", strategy), ("outcome", outcome.name())];
+        self.metrics.attempts.get_or_create(&labels).inc();
+    }
+
+    fn renewed(&self, locks: usize, _: Duration, succeeded: bool) {
+        let outcome = if succeeded { "answered" } else { "failed" };
+        let labels = [("strategy", self.strategy), ("outcome", outcome)];
+        let renewals = self.metrics.renewals.get_or_create(&labels);
+        renewals.inc_by(locks as u64);
     }
 
     fn released(&self, strategy: &'static str, held: Duration) {
-        observe(&self.hold_seconds, &[("strategy", strategy)], held);
+        let labels = [("strategy", strategy)];
+        observe(&self.metrics.hold_seconds, &labels, held);
+        self.metrics.held.get_or_create(&labels).dec();
     }
 
     fn lost(&self, strategy: &'static str, held: Duration, reason: LostReason) {
         self.released(strategy, held);
         let labels = [("strategy", strategy), ("reason", reason.name())];
-        self.lost.get_or_create(&labels).inc();
+        self.metrics.lost.get_or_create(&labels).inc();
     }
 
     fn guard_dropped(&self, strategy: &'static str) {
         let labels = [("strategy", strategy)];
-        self.guards_dropped.get_or_create(&labels).inc();
+        self.metrics.guards_dropped.get_or_create(&labels).inc();
     }
 }

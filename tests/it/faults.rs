@@ -36,6 +36,7 @@ mod level_changes;
 mod lock_holder;
 mod lock_server_killed;
 mod lock_servers;
+mod locks_seen;
 mod memory;
 pub(crate) mod session;
 mod sessions_ended;

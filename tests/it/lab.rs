@@ -350,6 +350,8 @@ async fn production_has_no_laboratory() {
         (Method::GET, "/lab/races"),
         (Method::POST, "/lab/races"),
         (Method::GET, "/lab/failures"),
+        (Method::GET, "/lab/locks?sku=1001"),
+        (Method::DELETE, "/lab/locks?sku=1001"),
         (Method::GET, "/lab/page/app.js"),
         (Method::GET, "/lab/races/1/events"),
         (Method::DELETE, "/lab/races/1"),

@@ -13,7 +13,7 @@ mod run;
 mod sold_out;
 mod write_pool;
 
-pub use deduction_lock::DeductionLock;
+pub use deduction_lock::{DeductionLock, lock_name};
 pub use deductor::{DeductionContext, Deductor};
 pub use group_queue::GroupQueue;
 use outcome::wait_for;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 
 use crate::backend::{Attempt, Claim, Contender, Grant, ReleaseRequest, Request};
 use crate::builder::Options;
@@ -21,9 +22,7 @@ use crate::nonce::Nonce;
 use crate::queue::{Entered, LocalQueues, Turn};
 use crate::release::{Done, ReleaseJob};
 use crate::retry::Backoff;
-
-/// Maximum length of a lock name in bytes. Escaping it for a ZooKeeper path can triple its length.
-pub(crate) const NAME_MAX: usize = 1_024;
+use crate::span;
 
 /// A healthy server usually answers within this time.
 const USUAL_ANSWER: Duration = Duration::from_millis(50);
@@ -32,29 +31,21 @@ const USUAL_ANSWER: Duration = Duration::from_millis(50);
 type AnyGuard = LockGuard<()>;
 
 pub(crate) async fn acquire(inner: &Arc<Inner>, options: Options) -> Result<AnyGuard, LockError> {
-    if !(1..=NAME_MAX).contains(&options.name.len()) {
-        return Err(LockError::InvalidName { limit: NAME_MAX });
-    }
-    if let Claim::Permits { take, of } = options.claim
-        && !(1..=of).contains(&take)
-    {
-        return Err(LockError::InvalidPermits { take, of });
-    }
-    if !inner.backend.supports(options.claim) {
-        let server = inner.backend.properties().name;
-        return Err(LockError::Unsupported { server });
-    }
+    options.check(&*inner.backend)?;
     let abandoned = inner.closed.child_token();
     let (answer, outcome) = oneshot::channel();
+    inner.hooks.report(|hooks| hooks.started(options.label));
+    let span = span::acquisition(&options);
     let acquisition = Acquisition {
         started: inner.clock.now(),
         inner: Arc::clone(inner),
         options,
         abandoned: abandoned.clone(),
         contended: false,
+        span: span.clone(),
     };
     let job = async move {
-        if let Err(Ok(guard)) = answer.send(acquisition.run().await) {
+        if let Err(Ok(guard)) = answer.send(acquisition.run().instrument(span).await) {
             guard.abandon();
         }
     };
@@ -97,6 +88,7 @@ struct Acquisition {
     abandoned: CancellationToken,
     /// Whether another task or client held the lock when this acquisition asked for it.
     contended: bool,
+    span: Span,
 }
 
 enum End {
@@ -139,6 +131,7 @@ impl Acquisition {
         };
         let hooks = &self.inner.hooks;
         hooks.report(|hooks| hooks.not_acquired(self.options.label, waited, why));
+        span::end(&self.span, waited, why.name());
         Err(error)
     }
 
@@ -362,6 +355,8 @@ impl Acquisition {
         let waited = self.waited();
         let hooks = &self.inner.hooks;
         hooks.report(|hooks| hooks.acquired(self.options.label, waited, self.contended));
+        let outcome = if self.contended { "contended" } else { "free" };
+        span::end(&self.span, waited, outcome);
         Ok(LockGuard::new(hold))
     }
 

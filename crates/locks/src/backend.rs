@@ -43,6 +43,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
+pub use crate::admin::Admin;
 use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
 pub use crate::numbers::{Change, Changed, NumberKey, NumberRequest, Numbers};
@@ -109,6 +110,11 @@ pub trait Backend: Sealed + Debug + Send + Sync + 'static {
 
     /// The shared numbers of the server, if it has them. A server that has them also has permits.
     fn numbers(&self) -> Option<&dyn Numbers> {
+        None
+    }
+
+    /// What the server tells operators about its locks, if it can.
+    fn admin(&self) -> Option<&dyn Admin> {
         None
     }
 

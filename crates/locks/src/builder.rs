@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquire;
-use crate::backend::Claim;
+use crate::backend::{Backend, Claim};
 use crate::clock::Moment;
 use crate::error::LockError;
 use crate::guard::{LockGuard, ReleaseOutcome};
 use crate::manager::LockManager;
 use crate::token::Token;
+
+/// The maximum length of a lock name in bytes. Escaping it for a ZooKeeper path can triple its length.
+pub(crate) const NAME_MAX: usize = 1_024;
 
 /// The minimum lease. The timers of a busy machine are too coarse for a shorter one.
 const LEASE_MIN: Duration = Duration::from_millis(20);
@@ -43,6 +46,23 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Checks that the name and the claim are possible on this back end.
+    pub(crate) fn check(&self, backend: &dyn Backend) -> Result<(), LockError> {
+        if !(1..=NAME_MAX).contains(&self.name.len()) {
+            return Err(LockError::InvalidName { limit: NAME_MAX });
+        }
+        if let Claim::Permits { take, of } = self.claim
+            && !(1..=of).contains(&take)
+        {
+            return Err(LockError::InvalidPermits { take, of });
+        }
+        if !backend.supports(self.claim) {
+            let server = backend.properties().name;
+            return Err(LockError::Unsupported { server });
+        }
+        Ok(())
+    }
+
     pub(crate) fn set_lease(&mut self, lease: Duration) {
         self.lease = lease.max(LEASE_MIN);
     }

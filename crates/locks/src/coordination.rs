@@ -11,8 +11,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::NAME_MAX;
 use crate::backend::{Change, Changed, NumberKey, NumberRequest, Numbers};
+use crate::builder::NAME_MAX;
 use crate::error::{BackendError, LockError};
 use crate::manager::LockManager;
 use crate::retry::{Backoff, until_answered};

@@ -72,6 +72,9 @@ pub enum LostReason {
     /// The server no longer knows this holder: the lock was deleted, evicted, flushed or expired,
     /// and another client may hold it.
     Stolen,
+    /// The lock was taken away with [`LockBuilder::revoke`](crate::LockBuilder::revoke), and another client
+    /// may hold it.
+    Revoked,
     /// The server ended the session that held the lock.
     SessionExpired,
     /// The lock was held for `max_hold`.
@@ -92,6 +95,7 @@ impl LostReason {
         match self {
             Self::Expired => "expired",
             Self::Stolen => "stolen",
+            Self::Revoked => "revoked",
             Self::SessionExpired => "session-expired",
             Self::MaxHold => "max-hold",
             Self::MaxRenewals => "max-renewals",
@@ -106,6 +110,7 @@ impl Display for LostReason {
         formatter.write_str(match self {
             Self::Expired => "its lease expired before a renewal succeeded",
             Self::Stolen => "the server no longer knows this holder",
+            Self::Revoked => "it was taken away (revoke)",
             Self::SessionExpired => "the server ended the session",
             Self::MaxHold => "it was held for the maximum time (max_hold)",
             Self::MaxRenewals => "it was renewed the maximum number of times (max_renewals)",

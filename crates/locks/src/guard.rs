@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use crate::backend::{Claim, Fence, Release, Renewed};
+use crate::backend::{Claim, Fence, Renewed};
 use crate::clock::Moment;
 use crate::error::{BackendError, LockError, LostReason};
 use crate::hold::{Hold, RenewalKind};
@@ -213,7 +213,7 @@ impl<T> LockGuard<T> {
             .verify(hold.name(), hold.release.nonce)
             .await;
         if !answer.map_err(|error| hold.unavailable("verify", error))? {
-            let reason = hold.lose(LostReason::Stolen);
+            let reason = hold.lose_with_reason().await;
             return Err(LockError::Lost { reason });
         }
         self.check()
@@ -237,6 +237,10 @@ impl<T> LockGuard<T> {
         let renewal = [hold.renewal(Some(lease))];
         let renewed = hold.inner.backend.renew(&renewal).await;
         let renewed = renewed.map_err(|error| hold.unavailable("extend", error))?[0];
+        if renewed == Renewed::Gone(LostReason::Stolen) {
+            let reason = hold.lose_with_reason().await;
+            return Err(LockError::Lost { reason });
+        }
         let next = hold.apply_renewal(sent, renewed, RenewalKind::Extend);
         hold.inner.watchdog.reschedule(hold.id, next);
         if renewed == Renewed::Unknown {
@@ -266,7 +270,7 @@ impl<T> LockGuard<T> {
         }
         let reduced = backend.reduce(hold.name(), hold.release.nonce, 1).await;
         if !reduced.map_err(|error| hold.unavailable("downgrade", error))? {
-            let reason = hold.lose(LostReason::Stolen);
+            let reason = hold.lose_with_reason().await;
             return Err(LockError::Lost { reason });
         }
         self.check()
@@ -321,11 +325,8 @@ impl<T> LockGuard<T> {
             }
         });
         match answer.await.flatten() {
-            Some(Release::Released) => ReleaseOutcome::Released { held_for },
-            Some(Release::NotHeld) => {
-                let reason = LostReason::Stolen;
-                ReleaseOutcome::AlreadyLost { reason, held_for }
-            }
+            Some(Ok(())) => ReleaseOutcome::Released { held_for },
+            Some(Err(reason)) => ReleaseOutcome::AlreadyLost { reason, held_for },
             None => ReleaseOutcome::Unconfirmed { held_for },
         }
     }

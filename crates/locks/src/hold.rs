@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::admin::reason_of_loss;
 use crate::backend::{Grant, ReleaseRequest, Renewal, Renewed};
 use crate::builder::Options;
 use crate::clock::Moment;
@@ -244,6 +245,12 @@ impl Hold {
         self.lose(reason)
     }
 
+    /// Ends the hold because the server no longer knows its holder, after asking it for the reason.
+    pub(crate) async fn lose_with_reason(&self) -> LostReason {
+        let (backend, clock) = (&*self.inner.backend, &*self.inner.clock);
+        self.lose(reason_of_loss(backend, clock, &self.release).await)
+    }
+
     /// Ends the hold as lost. If it has already ended, the earlier reason is kept and returned.
     pub(crate) fn lose(&self, reason: LostReason) -> LostReason {
         let turn = match self.end(reason) {
@@ -259,7 +266,10 @@ impl Hold {
         );
         // After these reasons the server no longer knows the holder, but an unanswered request to
         // acquire the lock may still arrive.
-        let is_gone = matches!(reason, LostReason::Stolen | LostReason::SessionExpired);
+        let is_gone = matches!(
+            reason,
+            LostReason::Stolen | LostReason::Revoked | LostReason::SessionExpired
+        );
         if is_gone && !self.release.unclear {
             return reason;
         }

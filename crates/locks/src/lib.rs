@@ -46,6 +46,12 @@
 //!   per process and lock contends on the server; on ZooKeeper, another one waits behind it. The other
 //!   tasks wait in a local queue.
 //!
+//! # Seeing inside
+//!
+//! [`LockBuilder::inspect`] shows the holders and waiters of a name, and [`LockBuilder::revoke`] takes a lock
+//! away from a holder. [`metrics::LockHooks`] counts. Each acquisition is a `tracing` span `acquire_lock` of
+//! the level debug, with the fields `lock`, `label`, `waited` and `outcome`.
+//!
 //! # What is built on locks
 //!
 //! - [`MultiLock`]: several locks, all or none.
@@ -75,6 +81,7 @@
 //! locks a route of a web service.
 
 mod acquire;
+mod admin;
 pub mod backend;
 mod builder;
 pub mod clock;
@@ -102,9 +109,11 @@ mod queue;
 pub mod redis;
 mod release;
 mod retry;
+mod revoked;
 mod sealed;
 mod shares;
 mod source;
+mod span;
 #[cfg(feature = "sql")]
 pub mod sql;
 mod table;
@@ -116,6 +125,7 @@ mod watchdog;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
+pub use admin::{Claimant, LockView};
 pub use builder::{LockBuilder, Ran};
 pub use error::{BackendError, LockError, LostReason};
 pub use guard::{LockGuard, LockState, ReleaseOutcome};

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::admin::LockView;
 use crate::backend::{
-    Attempt, Backend, Changed, Claim, Contender, Fence, Fencing, Grant, Nudge, NumberKey,
+    Admin, Attempt, Backend, Changed, Claim, Contender, Fence, Fencing, Grant, Nudge, NumberKey,
     NumberRequest, Numbers, Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
 };
 use crate::clock::{Clock, default_clock};
@@ -19,6 +20,7 @@ use crate::error::BackendError;
 use crate::nonce::Nonce;
 use crate::numbers::NumberTable;
 use crate::periodic::Periods;
+use crate::revoked::Revoked;
 use crate::sealed::Sealed;
 use crate::shares::{Shares, Wanted};
 use crate::table::Table;
@@ -39,6 +41,7 @@ pub struct LocalBackend(Arc<Local>);
 struct Local {
     table: Table,
     shares: Shares,
+    revoked: Revoked,
     periods: Periods,
     numbers: NumberTable,
     clock: Arc<dyn Clock>,
@@ -58,6 +61,7 @@ impl LocalBackend {
         Self(Arc::new(Local {
             table: Table::default(),
             shares: Shares::default(),
+            revoked: Revoked::default(),
             periods: Periods::default(),
             numbers: NumberTable::default(),
             clock,
@@ -152,6 +156,10 @@ impl Backend for LocalBackend {
         Some(self)
     }
 
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
         let now = self.0.clock.now();
         let holder = self.0.table.holder(now, name);
@@ -194,6 +202,34 @@ impl Numbers for LocalBackend {
 
     async fn tokens(&self, name: &str) -> Result<Vec<Token>, BackendError> {
         Ok(self.0.shares.tokens(self.0.clock.now(), name))
+    }
+}
+
+#[async_trait]
+impl Admin for LocalBackend {
+    async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError> {
+        let (local, now) = (&self.0, self.0.clock.now());
+        Ok(match claim {
+            Claim::Exclusive => local.table.inspect(now, name),
+            Claim::Permits { .. } => local.shares.inspect(now, name),
+        })
+    }
+
+    async fn revoke(&self, name: &str, nonce: Nonce, claim: Claim) -> Result<bool, BackendError> {
+        let view = self.inspect(name, claim).await?;
+        let now = self.0.clock.now();
+        let is_freed = self.0.revoked.take_away(now, &view, nonce, || match claim {
+            Claim::Exclusive => self.0.table.release(now, name, nonce),
+            Claim::Permits { .. } => self.0.shares.release(now, name, nonce),
+        });
+        if is_freed && claim == Claim::Exclusive {
+            self.0.table.freed.publish(name);
+        }
+        Ok(self.0.revoked.contains(now, nonce))
+    }
+
+    async fn was_revoked(&self, _: &str, nonce: Nonce, _: Claim) -> Result<bool, BackendError> {
+        Ok(self.0.revoked.contains(self.0.clock.now(), nonce))
     }
 }
 

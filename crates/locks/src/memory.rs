@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use crate::backend::{
-    Attempt, Backend, Claim, Contender, Fence, Fencing, Grant, Nudge, Numbers, Properties, Release,
-    ReleaseRequest, Renewal, Renewed, Request,
+    Admin, Attempt, Backend, Claim, Contender, Fence, Fencing, Grant, Nudge, Numbers, Properties,
+    Release, ReleaseRequest, Renewal, Renewed, Request,
 };
 use crate::clock::Clock;
 use crate::error::BackendError;
@@ -27,6 +27,7 @@ use crate::source::SourceId;
 use crate::token::Token;
 use crate::topics::Listener;
 
+mod admin;
 mod numbers;
 mod server;
 
@@ -242,6 +243,10 @@ impl Backend for MemoryBackend {
     }
 
     fn numbers(&self) -> Option<&dyn Numbers> {
+        Some(self)
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
         Some(self)
     }
 

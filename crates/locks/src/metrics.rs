@@ -14,6 +14,10 @@ use crate::error::LostReason;
 /// Receives the metrics of a lock manager. Each method must return quickly, because the lock
 /// operation waits for it. If a method panics, only that metric is lost.
 pub trait LockHooks: Debug + Send + Sync + 'static {
+    /// An acquisition has begun. Either [`acquired`](Self::acquired) or
+    /// [`not_acquired`](Self::not_acquired) follows, so the difference is the number of tasks that wait.
+    fn started(&self, _label: &'static str) {}
+
     /// A lock was acquired after `waited`. `contended` is true if it was not free at once, in the
     /// local queue or on the server.
     fn acquired(&self, _label: &'static str, _waited: Duration, _contended: bool) {}
@@ -81,6 +85,18 @@ pub enum AttemptOutcome {
     Busy,
     /// The server did not answer, or refused the request.
     Failed,
+}
+
+impl AttemptOutcome {
+    /// Returns a stable lower-case name for metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Busy => "busy",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// Ignores all metrics.

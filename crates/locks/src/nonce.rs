@@ -17,6 +17,13 @@ impl Nonce {
     pub fn random() -> Self {
         Self(Uuid::new_v4())
     }
+
+    /// Reads the 32 hexadecimal digits that [`Display`] writes. Returns `None` for any other text.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let nonce = Uuid::try_parse(text).ok().map(Self)?;
+        (nonce.to_string() == text).then_some(nonce)
+    }
 }
 
 impl Display for Nonce {

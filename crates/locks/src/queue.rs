@@ -83,6 +83,14 @@ impl LocalQueues {
         self.queues().get(name).and_then(|queue| queue.asked)
     }
 
+    /// Returns how many tasks have a turn or wait for one.
+    pub(crate) fn tasks(&self, name: &str) -> usize {
+        let queues = self.queues();
+        queues
+            .get(name)
+            .map_or(0, |queue| queue.turns + queue.waiting.len())
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.queues().len()
     }

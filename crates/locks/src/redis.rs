@@ -18,7 +18,8 @@
 //! - `P{name}:token`: the last token, kept for ten minutes.
 //! - `P{name}:holders`, `P{name}:waiters`, `P{name}:claims`: the permits of a name, kept for ten minutes
 //!   after their last use.
-//! - `P{name}:gone:nonce`: a tombstone that stops late requests, kept for one minute.
+//! - `P{name}:gone:nonce`: a tombstone that stops late requests, kept for one minute. It contains `revoked`
+//!   if the lock was taken away, and is then kept until the lease would have ended, if that is later.
 //! - `P{name}:period`: the last start of a periodic job, kept until the end of its period.
 //! - `P{name}:number`, `:latch`, `:gate`: numbers. `P{name}:done:nonce`: an answer, kept for one minute.
 //! - `P:source`: the id under which tokens are issued.
@@ -30,7 +31,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{
-    Backend, Claim, Contender, Nudge, Numbers, Properties, Release, ReleaseRequest, Renewal,
+    Admin, Backend, Claim, Contender, Nudge, Numbers, Properties, Release, ReleaseRequest, Renewal,
     Renewed, Request,
 };
 use crate::error::{BackendError, LostReason};
@@ -39,6 +40,7 @@ use crate::nonce::Nonce;
 use crate::source::SourceId;
 
 mod address;
+mod admin;
 mod builder;
 mod connection;
 mod contender;
@@ -56,6 +58,7 @@ pub use builder::RedisBuilder;
 use connection::{Connection, backend_error};
 use contender::RedisContender;
 pub use fence::FENCED_COMMAND;
+use scripts::{flag, milliseconds};
 use wakeups::LazyWakeUps;
 
 /// How long the nonce of a released acquisition is remembered. No request stays on its way longer.
@@ -276,6 +279,10 @@ impl Backend for RedisBackend {
         Some(self)
     }
 
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
         let mut get = redis::cmd("GET");
         get.arg(self.0.lock_key(name));
@@ -304,12 +311,4 @@ impl Backend for RedisBackend {
             self.0.connection.close();
         });
     }
-}
-
-fn flag(is_set: bool) -> String {
-    u8::from(is_set).to_string()
-}
-
-fn milliseconds(duration: Duration) -> String {
-    duration.as_millis().max(1).to_string()
 }

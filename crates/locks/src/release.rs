@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::admin::reason_of_loss;
 use crate::backend::{Release, ReleaseRequest};
 use crate::clock::Moment;
 use crate::error::LostReason;
@@ -16,7 +17,7 @@ use crate::retry::Backoff;
 use crate::watchdog::WatchdogContext;
 
 /// Receives the result of the first attempt to release a lock, or `None` if it failed.
-pub(crate) type Done = oneshot::Sender<Option<Release>>;
+pub(crate) type Done = oneshot::Sender<Option<Result<(), LostReason>>>;
 
 #[derive(Debug)]
 pub(crate) struct ReleaseJob {
@@ -51,7 +52,7 @@ pub(crate) async fn run(context: WatchdogContext, job: ReleaseJob) {
         metrics,
     } = job;
     let name = &request.name;
-    let report = |was_held| report(&context, name, metrics, was_held);
+    let report = |outcome| report(&context, name, metrics, outcome);
     if let Some(moment) = not_before {
         context.clock.sleep_until(moment).await;
     }
@@ -70,15 +71,18 @@ pub(crate) async fn run(context: WatchdogContext, job: ReleaseJob) {
             answer = context.backend.release(&request) => Some(answer),
             () = context.clock.sleep_until(until) => None,
         };
-        let outcome = answer
-            .as_ref()
-            .and_then(|answer| answer.as_ref().ok())
-            .copied();
         // Report to the hooks before the caller learns the result. After a repetition, `NotHeld`
         // may be the effect of the first attempt, so it does not prove a loss.
+        let outcome = match &answer {
+            Some(Ok(Release::NotHeld)) if metrics.is_some() && is_first => {
+                let (backend, clock) = (&*context.backend, &*context.clock);
+                Some(Err(reason_of_loss(backend, clock, &request).await))
+            }
+            Some(Ok(Release::Released | Release::NotHeld)) => Some(Ok(())),
+            Some(Err(_)) | None => None,
+        };
         match outcome {
-            Some(Release::Released) => report(true),
-            Some(Release::NotHeld) => report(!is_first),
+            Some(outcome) => report(outcome),
             None => is_first = false,
         }
         let (turn, done) = std::mem::take(&mut waiting);
@@ -99,33 +103,35 @@ pub(crate) async fn run(context: WatchdogContext, job: ReleaseJob) {
                     continue;
                 }
                 tracing::warn!(lock = %name, %error, "a lock was not released; its lease must expire");
-                return report(true);
+                return report(Ok(()));
             }
             None => {
                 tracing::warn!(lock = %name, "a lock was not released; its lease must expire");
-                return report(true);
+                return report(Ok(()));
             }
         }
     }
 }
 
 /// Reports a hold to the hooks as released or as lost.
-fn report(context: &WatchdogContext, name: &str, metrics: Option<HoldMetrics>, was_held: bool) {
+fn report(
+    context: &WatchdogContext,
+    name: &str,
+    metrics: Option<HoldMetrics>,
+    outcome: Result<(), LostReason>,
+) {
     let Some(HoldMetrics { label, held_for }) = metrics else {
         return;
     };
-    if was_held {
-        context
-            .hooks
-            .report(|hooks| hooks.released(label, held_for));
-    } else {
-        let reason = LostReason::Stolen;
-        context
-            .hooks
-            .report(|hooks| hooks.lost(label, held_for, reason));
-        tracing::warn!(
-            lock = %name, held = ?held_for, reason = reason.name(),
-            "a lock had been lost before it was released",
-        );
+    let hooks = &context.hooks;
+    match outcome {
+        Ok(()) => hooks.report(|hooks| hooks.released(label, held_for)),
+        Err(reason) => {
+            hooks.report(|hooks| hooks.lost(label, held_for, reason));
+            tracing::warn!(
+                lock = %name, held = ?held_for, reason = reason.name(),
+                "a lock had been lost before it was released",
+            );
+        }
     }
 }

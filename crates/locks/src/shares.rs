@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::admin::{Claimant, LockView};
 use crate::backend::{Attempt, Release, Renewal, Renewed};
 use crate::clock::Moment;
 use crate::error::LostReason;
@@ -43,6 +44,7 @@ struct Holder {
     nonce: Nonce,
     take: u32,
     token: Token,
+    since: Moment,
     expires_at: Moment,
 }
 
@@ -50,6 +52,7 @@ struct Holder {
 struct Waiter {
     nonce: Nonce,
     take: u32,
+    since: Moment,
     /// Until then the waiter counts as alive.
     alive_until: Moment,
 }
@@ -169,6 +172,30 @@ impl Shares {
         holders.any(|holder| holder.nonce == nonce && holder.expires_at > now)
     }
 
+    /// Returns the holders and waiters, as operators see them.
+    pub(crate) fn inspect(&self, now: Moment, name: &str) -> LockView {
+        let mut rows = self.rows();
+        let Some(lock) = rows.locks.get_mut(name) else {
+            return LockView::default();
+        };
+        lock.expire(now);
+        let claimant = |nonce, permits, token, since, until: Moment| Claimant {
+            nonce,
+            permits,
+            token,
+            owner: None,
+            age: Some(now.since(since)),
+            expires_in: Some(until.since(now)),
+        };
+        let holder = |h: &Holder| claimant(h.nonce, h.take, Some(h.token), h.since, h.expires_at);
+        let waiter = |w: &Waiter| claimant(w.nonce, w.take, None, w.since, w.alive_until);
+        LockView {
+            holders: lock.holders.iter().map(holder).collect(),
+            waiters: lock.queue.iter().map(waiter).collect(),
+            ..LockView::default()
+        }
+    }
+
     /// The tokens of the holders.
     pub(crate) fn tokens(&self, now: Moment, name: &str) -> Vec<Token> {
         let rows = self.rows();
@@ -245,6 +272,7 @@ impl Lock {
                 nonce,
                 take,
                 token,
+                since: now,
                 expires_at,
             });
             return Ok(token);
@@ -255,6 +283,7 @@ impl Lock {
             None => self.queue.push_back(Waiter {
                 nonce,
                 take,
+                since: now,
                 alive_until,
             }),
         }

@@ -35,6 +35,9 @@
 //! **Late requests**: if a request to acquire a lock was not answered, its release buries the nonce in
 //! the row for a minute. The request gets no lock if it arrives in that time.
 //!
+//! **Revocations** are in the same list as the buried nonces, in the form `R` and all digits of the nonce but
+//! the first. They stay for a minute, or until the lease would have ended.
+//!
 //! Advisory locks (`pg_advisory_lock`, `GET_LOCK`) are not used: each needs a connection of its own
 //! for as long as it is held, and they have no token.
 
@@ -47,13 +50,15 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Backend, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
+    Admin, Backend, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
+    Request,
 };
 use crate::error::{BackendError, LostReason};
 use crate::managers::Managers;
 use crate::nonce::Nonce;
 use crate::source::SourceId;
 
+mod admin;
 mod connections;
 mod contender;
 mod errors;
@@ -337,14 +342,13 @@ impl Backend for SqlBackend {
         self.0.begin_period(name, nonce, period).await
     }
 
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
-        let name = escaped(name);
-        let connected = self.0.connected(Use::Urgent).await?;
-        let holder = self.0.connections.send(connected, move |session| {
-            Box::pin(async move { session.holder(&name).await })
-        });
-        let holder = holder.await?;
-        Ok(holder.is_some_and(|holder| holder == nonce.to_string()))
+        let stored = self.0.read(name).await?;
+        Ok(stored.is_some_and(|stored| stored.is_held_by(&nonce.to_string())))
     }
 
     async fn ping(&self) -> Result<(), BackendError> {

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::admin::{Claimant, LockView};
 use crate::backend::{Release, Renewal, Renewed};
 use crate::clock::Moment;
 use crate::error::LostReason;
@@ -31,6 +32,7 @@ struct Rows {
 struct Row {
     nonce: Nonce,
     token: Token,
+    since: Moment,
     expires_at: Moment,
 }
 
@@ -56,6 +58,7 @@ impl Table {
         let row = Row {
             nonce,
             token,
+            since: now,
             expires_at: now + lease,
         };
         rows.held.insert(name.to_owned(), row);
@@ -85,6 +88,27 @@ impl Table {
     pub(crate) fn holder(&self, now: Moment, name: &str) -> Option<(Nonce, Token)> {
         let mut rows = self.rows();
         rows.live(now, name).map(|row| (row.nonce, row.token))
+    }
+
+    /// Returns the current holder, as operators see it.
+    pub(crate) fn inspect(&self, now: Moment, name: &str) -> LockView {
+        let claimant = |row: &mut Row| Claimant {
+            nonce: row.nonce,
+            permits: 1,
+            token: Some(row.token),
+            owner: None,
+            age: Some(now.since(row.since)),
+            expires_in: Some(row.expires_at.since(now)),
+        };
+        LockView {
+            holders: self
+                .rows()
+                .live(now, name)
+                .map(claimant)
+                .into_iter()
+                .collect(),
+            ..LockView::default()
+        }
     }
 
     pub(crate) fn expire(&self, name: &str) {

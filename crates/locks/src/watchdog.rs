@@ -8,10 +8,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Backend, Nudge, Renewal, Renewed};
+use crate::backend::{Backend, Claim, Nudge, Renewal, Renewed};
 use crate::clock::{Clock, Moment};
 use crate::error::LostReason;
 use crate::hold::{Hold, RenewalKind};
@@ -110,6 +111,13 @@ impl Watchdog {
 
     pub(crate) fn len(&self) -> usize {
         self.schedule().holds.len()
+    }
+
+    /// Returns how many holds of an exclusive lock there are: none or one.
+    pub(crate) fn exclusive(&self, name: &str) -> usize {
+        let is_it =
+            |hold: &&Arc<Hold>| hold.release.claim == Claim::Exclusive && **hold.name() == *name;
+        self.all().iter().filter(is_it).count()
     }
 
     pub(crate) fn lose_all(&self, reason: LostReason) {
@@ -214,10 +222,16 @@ impl Watchdog {
             .hooks
             .report(|hooks| hooks.renewed(batch.len(), took, answers.is_some()));
         let answers = answers.unwrap_or_else(|| vec![Renewed::Unknown; batch.len()]);
+        let mut gone = Vec::new();
         for (hold, answer) in batch.iter().zip(answers) {
+            if answer == Renewed::Gone(LostReason::Stolen) {
+                gone.push(hold.lose_with_reason());
+                continue;
+            }
             let next = hold.apply_renewal(sent, answer, kind);
             self.reschedule(hold.id, next);
         }
+        join_all(gone).await;
     }
 }
 

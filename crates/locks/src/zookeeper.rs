@@ -32,7 +32,8 @@
 //! Nodes: `<root>/<name>/_c_<nonce>-lock-<sequence>`,
 //! `<root>/<name>%permits/_c_<nonce>-<take>-<of>-lock-<sequence>`, and `<root>/.source`. The directories of the
 //! names are container nodes, which the server removes when they are empty. A periodic job has a node
-//! `<root>/.periods/<name>`, which stays. So has a number, in `<root>/.numbers`, until it is removed.
+//! `<root>/.periods/<name>`, which stays. So has a number, in `<root>/.numbers`, until it is removed, and a
+//! revoked holder, in `<root>/.revoked`, until a lock is inspected or revoked more than a minute later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,13 +43,14 @@ use futures_util::future::join_all;
 use zookeeper_client::{Error, MultiWriteError};
 
 use crate::backend::{
-    Backend, Claim, Contender, Nudge, Numbers, Properties, Release, ReleaseRequest, Renewal,
+    Admin, Backend, Claim, Contender, Nudge, Numbers, Properties, Release, ReleaseRequest, Renewal,
     Renewed, Request,
 };
 use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
 
 mod access;
+mod admin;
 mod builder;
 mod cluster;
 mod contender;
@@ -63,7 +65,7 @@ mod turn;
 pub use access::NodeAcl;
 pub use builder::ZooKeeperBuilder;
 use contender::ZooKeeperContender;
-use places::{Place, Places};
+use places::Places;
 use session::{Health, Session, Sessions, backend_error, disconnected};
 
 /// Locks on a ZooKeeper ensemble. Clones share one session.
@@ -119,28 +121,6 @@ impl ZooKeeper {
                     all => vec![all; paths.len()],
                 }
             }
-        }
-    }
-
-    /// Deletes a place. Returns true if it existed.
-    async fn delete(&self, nonce: Nonce, mut place: Place) -> Result<bool, BackendError> {
-        if place.node.is_none() {
-            let prefix = names::nonce_prefix(nonce);
-            let found = contender::find(&place, &prefix).await;
-            place.node = found.map_err(backend_error)?;
-        }
-        let Some(path) = place.path() else {
-            return contender::remove_unused(&place).await.map(|()| false);
-        };
-        // Record this before the request, because this future may be dropped.
-        self.places
-            .change(nonce, |known| known.deletion_unclear = true);
-        let session = &place.session;
-        match session.write(session.client.delete(&path, None)).await {
-            Ok(()) => Ok(true),
-            Err(Error::NoNode) => Ok(place.deletion_unclear),
-            Err(Error::SessionExpired) => Ok(false),
-            Err(error) => Err(backend_error(error)),
         }
     }
 }
@@ -278,6 +258,10 @@ impl Backend for ZooKeeperBackend {
     }
 
     fn numbers(&self) -> Option<&dyn Numbers> {
+        Some(self)
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
         Some(self)
     }
 

@@ -10,7 +10,13 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::ports::{HeldLock, Lock, LockError};
-use crate::stock::Deduction;
+use crate::stock::{Deduction, Sku, Warehouse};
+
+/// The name of a level's lock. SKUs and warehouses contain no colon, so two levels never share it.
+#[must_use]
+pub fn lock_name(sku: &Sku, warehouse: &Warehouse) -> String {
+    format!("stock:{sku}:{warehouse}")
+}
 
 /// The lock of one deduction, held or not.
 #[derive(Debug)]
@@ -27,8 +33,7 @@ impl<'a> DeductionLock<'a> {
     pub(super) fn new(deduction: &Deduction, lock: &'a dyn Lock) -> Self {
         Self {
             lock,
-            // SKUs and warehouses contain no colon, so two levels never share a lock name.
-            name: format!("stock:{}:{}", deduction.sku, deduction.warehouse),
+            name: lock_name(&deduction.sku, &deduction.warehouse),
             started: Instant::now(),
             held: Mutex::new(None),
         }

@@ -5,11 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
 
+use crate::admin::LockView;
+use crate::backend::Claim;
 use crate::clock::Clock;
 use crate::managers::Managers;
 use crate::nonce::Nonce;
 use crate::numbers::NumberTable;
 use crate::periodic::Periods;
+use crate::revoked::Revoked;
 use crate::shares::Shares;
 use crate::table::Table;
 use crate::token::Token;
@@ -34,8 +37,10 @@ pub enum Question {
     Period,
     /// The change of a number.
     Change,
-    /// A look at a number, or at the holders of permits.
+    /// A look at a number, at the holders of a lock, or at the reason of a loss.
     Read,
+    /// The removal of a holder by an operator.
+    Revoke,
     /// The check whether a client holds a lock.
     Verify,
     /// The check whether the server answers.
@@ -55,6 +60,7 @@ pub(super) enum Fate {
 pub(super) struct Server {
     pub(super) table: Table,
     pub(super) shares: Shares,
+    pub(super) revoked: Revoked,
     pub(super) periods: Periods,
     pub(super) numbers: NumberTable,
     pub(super) clock: Arc<dyn Clock>,
@@ -84,6 +90,7 @@ impl MemoryServer {
         Self(Arc::new(Server {
             table: Table::default(),
             shares: Shares::default(),
+            revoked: Revoked::default(),
             periods: Periods::default(),
             numbers: NumberTable::default(),
             clock: Arc::new(clock),
@@ -150,6 +157,7 @@ impl MemoryServer {
         self.0.execute(|server| {
             server.table.clear();
             server.shares.clear();
+            server.revoked.clear();
             server.periods.clear();
             server.numbers.clear();
             server.tombstones().clear();
@@ -188,6 +196,14 @@ impl Server {
         let executing = &self.executing;
         let _executing = executing.lock().unwrap_or_else(PoisonError::into_inner);
         request(self)
+    }
+
+    pub(super) fn inspect(&self, name: &str, claim: Claim) -> LockView {
+        let now = self.clock.now();
+        match claim {
+            Claim::Exclusive => self.table.inspect(now, name),
+            Claim::Permits { .. } => self.shares.inspect(now, name),
+        }
     }
 
     pub(super) async fn wait_until_running(&self) {

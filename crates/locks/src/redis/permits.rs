@@ -1,7 +1,7 @@
 //! The scripts for permits: locks that several holders share, in order of arrival.
 //!
 //! A lock has four keys below its name: a sorted set of the holders by the end of their lease, a sorted
-//! set of the waiters by their number, a hash with what each of them takes, and the tombstones. All
+//! set of the waiters by their arrival in µs, a hash with what each of them takes, and the tombstones. All
 //! times come from the server's clock. A waiter repeats its request before its patience ends, otherwise
 //! it counts as dead. So does a waiter that cannot reach the server for that long, and each of them if the
 //! server stalls: they then start again at the end of the queue. Only the first waiter is checked: those
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::scripts::Script;
 use super::{Redis, TOMBSTONE, flag, milliseconds};
+use crate::admin::REMEMBERED;
 use crate::backend::{ReleaseRequest, Renewal, Request};
 use crate::error::BackendError;
 use crate::nonce::Nonce;
@@ -119,7 +120,12 @@ else
   local head, _, alive = first()
   if (head and head ~= nonce) or used + take > limit then
     if not redis.call('ZSCORE', waiters, nonce) then
-      redis.call('ZADD', waiters, redis.call('HINCRBY', claims, 'last', 1), nonce)
+      -- In order of arrival, and by its time, which operators see.
+      local last = tonumber(redis.call('HGET', claims, 'last') or 0)
+      local arrival = math.max(time[1] * 1000000 + time[2], last + 1)
+      arrival = string.format('%.0f', arrival)
+      redis.call('HSET', claims, 'last', arrival)
+      redis.call('ZADD', waiters, arrival, nonce)
     end
     redis.call('HSET', claims, nonce, string.format('%d:%.0f', take, now + patience))
     local left = patience
@@ -160,8 +166,26 @@ local held = redis.call('ZREM', holders, nonce) == 1
 if held then used = used - claim(nonce) end
 local waited = redis.call('ZREM', waiters, nonce) == 1
 redis.call('HDEL', claims, nonce)
-if ARGV[2] == '1' or not (held or waited) then redis.call('SET', KEYS[4], '', 'PX', ARGV[1]) end
+if ARGV[2] == '1' or not (held or waited) then redis.call('SET', KEYS[4], '', 'PX', ARGV[1], 'NX') end
 return {held and 1 or 0, finish()}
+",
+    )
+});
+
+/// `KEYS`: holders, waiters, claims, tombstone. `ARGV`: least lifetime of the tombstone in ms, and those of
+/// [`COMMON`]. Returns whether permits were taken away from the nonce, now or before.
+static REVOKE: LazyLock<Script> = LazyLock::new(|| {
+    script(
+        r"
+local expiry = redis.call('ZSCORE', holders, nonce)
+if expiry then
+  used = used - claim(nonce)
+  redis.call('ZREM', holders, nonce)
+  redis.call('HDEL', claims, nonce)
+  redis.call('SET', KEYS[4], 'revoked', 'PX', math.max(tonumber(ARGV[1]), expiry - now))
+end
+finish()
+return redis.call('GET', KEYS[4]) == 'revoked' and 1 or 0
 ",
     )
 });
@@ -275,6 +299,18 @@ impl Redis {
         let mut arguments = vec![milliseconds(TOMBSTONE), flag(*unclear)];
         arguments.extend(self.common_arguments(name, *nonce, Duration::ZERO));
         self.connection.script(&RELEASE, &keys, &arguments).await
+    }
+
+    pub(super) async fn revoke_permits(
+        &self,
+        name: &str,
+        nonce: Nonce,
+    ) -> Result<bool, BackendError> {
+        let mut keys = self.permit_keys(name).to_vec();
+        keys.push(self.tombstone_key(name, nonce));
+        let mut arguments = vec![milliseconds(REMEMBERED)];
+        arguments.extend(self.common_arguments(name, nonce, Duration::ZERO));
+        self.connection.script(&REVOKE, &keys, &arguments).await
     }
 
     /// Returns for each claim whether it is held.

@@ -50,7 +50,8 @@
 //!   ([`once_per`](crate::LockBuilder::once_per)): a restarted master may have forgotten a period, and
 //!   could not vote until the end of that period.
 //!
-//! Keys, with the prefix `P`: `P{name}` is a vote; `P{name}:gone:nonce` stops late requests for one minute.
+//! Keys, with the prefix `P`: `P{name}` is a vote; `P{name}:gone:nonce` stops late requests for one minute,
+//! and says there if the lock was taken away.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +60,7 @@ use super::address::Address;
 use super::connection::backend_error;
 use crate::error::BackendError;
 
+mod admin;
 mod backend;
 mod contender;
 mod node;

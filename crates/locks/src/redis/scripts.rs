@@ -4,6 +4,7 @@
 //! come from the server's clock.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use super::TOMBSTONE;
 
@@ -109,7 +110,7 @@ pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
 local value = redis.call('GET', KEYS[1])
 local held = value and string.sub(value, 1, 32) == ARGV[1]
 if not held or ARGV[2] then
-  redis.call('SET', KEYS[1] .. ':gone:' .. ARGV[1], '', 'PX', '{tombstone}')
+  redis.call('SET', KEYS[1] .. ':gone:' .. ARGV[1], '', 'PX', '{tombstone}', 'NX')
 end
 if not held then return 0 end
 redis.call('DEL', KEYS[1])
@@ -119,3 +120,11 @@ return 1
 "
     ))
 });
+
+pub(super) fn flag(is_set: bool) -> String {
+    u8::from(is_set).to_string()
+}
+
+pub(super) fn milliseconds(duration: Duration) -> String {
+    duration.as_millis().max(1).to_string()
+}

@@ -10,7 +10,9 @@ use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{ConnectOptions, Executor, MySql, MySqlConnection, QueryBuilder, Result};
 use sqlx::{FromRow, raw_sql};
 
-use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, hex, trusted};
+use super::session::{
+    ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, Stored, hex, revocation, trusted,
+};
 
 pub(super) const SCHEMA: &str = include_str!("schema/mysql.sql");
 
@@ -33,9 +35,23 @@ const BURY: &str = concat!(
         gone = RIGHT(CONCAT(IF(gone_until > ",
     now!(),
     ", gone, ''), VALUES(gone)), ?),
-        gone_until = VALUES(gone_until),
+        gone_until = GREATEST(gone_until, VALUES(gone_until)),
         expires_at = IF(nonce = VALUES(gone), 0, expires_at),
         nonce = IF(nonce = VALUES(gone), '', nonce)"
+);
+
+/// Parameters: revocation, the longest list, how long, name, nonce. MySQL assigns the columns in this order.
+const REVOKE: &str = concat!(
+    "UPDATE distributed_lock SET
+        gone = RIGHT(CONCAT(IF(gone_until > ",
+    now!(),
+    ", gone, ''), ?), ?),
+        gone_until = GREATEST(gone_until, expires_at, ",
+    now!(),
+    " + ?),
+        nonce = '', owner = '', expires_at = 0
+    WHERE name = ? AND nonce = ? AND expires_at > ",
+    now!()
 );
 
 /// Connects, and bounds what a statement may take: the server ends one that has lost its client.
@@ -136,13 +152,22 @@ impl Session for MySqlConnection {
         Ok(held)
     }
 
-    async fn holder(&mut self, name: &str) -> Result<Option<String>> {
-        const HOLDER: &str = concat!(
-            "SELECT nonce FROM distributed_lock WHERE name = ? AND expires_at > ",
-            now!()
+    async fn revoke(&mut self, name: &str, nonce: &str) -> Result<bool> {
+        let revoke = sqlx::query(REVOKE).bind(revocation(nonce)).bind(BURIED_MAX);
+        let revoke = revoke.bind(BURIED).bind(name.as_bytes()).bind(nonce);
+        Ok(revoke.execute(self).await?.rows_affected() > 0)
+    }
+
+    async fn read(&mut self, name: &str) -> Result<Option<Stored>> {
+        const READ: &str = concat!(
+            "SELECT nonce, owner, token, expires_at - ",
+            now!(),
+            " AS rest, ",
+            now!(),
+            " - token AS age, gone FROM distributed_lock WHERE name = ?"
         );
-        let holder = sqlx::query_scalar(HOLDER).bind(name.as_bytes());
-        holder.fetch_optional(self).await
+        let read = sqlx::query_as(READ).bind(name.as_bytes());
+        read.fetch_optional(self).await
     }
 
     async fn source(&mut self, candidate: &str) -> Result<String> {

@@ -9,7 +9,9 @@ use async_trait::async_trait;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor, FromRow, PgConnection, Result, raw_sql};
 
-use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, hex, trusted};
+use super::session::{
+    ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, Stored, hex, revocation, trusted,
+};
 
 /// The channel on which the names of released locks are published, if a client waits for them.
 pub(super) const CHANNEL: &str = "distributed_lock";
@@ -81,11 +83,24 @@ buried AS (
         expires_at = CASE WHEN l.nonce = $2 THEN 0 ELSE l.expires_at END,
         gone = right(",
     buried!(),
-    " || $2, $4), gone_until = excluded.gone_until
+    " || $2, $4), gone_until = greatest(l.gone_until, excluded.gone_until)
     RETURNING nonce, is_awaited)
 SELECT EXISTS (SELECT FROM held),
     CASE WHEN is_awaited AND nonce = '' THEN pg_notify('distributed_lock', $1)::text END
 FROM buried"
+);
+
+/// Parameters: name, nonce, revocation, how long, the longest list.
+const REVOKE: &str = concat!(
+    "WITH ",
+    clock!(),
+    ", revoked AS (
+    UPDATE distributed_lock SET nonce = '', owner = '', expires_at = 0,
+        gone = right(CASE WHEN gone_until > now THEN gone ELSE '' END || $3, $5),
+        gone_until = greatest(gone_until, expires_at, now + $4)
+    FROM clock WHERE name = $1 AND nonce = $2 AND expires_at > now RETURNING is_awaited) ",
+    notify!(),
+    "revoked"
 );
 
 /// Parameters: how long after its expiry the lock of a dead holder is removed, how many rows at most.
@@ -180,14 +195,21 @@ impl Session for PgConnection {
         Ok(held)
     }
 
-    async fn holder(&mut self, name: &str) -> Result<Option<String>> {
-        const HOLDER: &str = concat!(
+    async fn revoke(&mut self, name: &str, nonce: &str) -> Result<bool> {
+        let revoke = sqlx::query(REVOKE).bind(name).bind(nonce);
+        let revoke = revoke.bind(revocation(nonce)).bind(BURIED);
+        let revoke = revoke.bind(i32::try_from(BURIED_MAX).expect("it is small"));
+        Ok(!revoke.fetch_all(self).await?.is_empty())
+    }
+
+    async fn read(&mut self, name: &str) -> Result<Option<Stored>> {
+        const READ: &str = concat!(
             "WITH ",
             clock!(),
-            " SELECT nonce FROM distributed_lock, clock WHERE name = $1 AND expires_at > now"
+            " SELECT nonce, owner, token, expires_at - now AS rest, now - token AS age, gone
+            FROM distributed_lock, clock WHERE name = $1"
         );
-        let holder = sqlx::query_scalar(HOLDER).bind(name);
-        holder.fetch_optional(self).await
+        sqlx::query_as(READ).bind(name).fetch_optional(self).await
     }
 
     async fn source(&mut self, candidate: &str) -> Result<String> {

@@ -33,8 +33,12 @@ pub(super) trait Session: Send {
     /// The same, and buries the nonce: its requests that arrive within a minute get no lock.
     async fn bury(&mut self, name: &str, nonce: &str) -> Result<bool>;
 
-    /// Returns the nonce that holds the lock.
-    async fn holder(&mut self, name: &str) -> Result<Option<String>>;
+    /// Frees the lock if this nonce holds it, and notes in the row that it was revoked: for [`BURIED`], and
+    /// until the end of its lease. Returns whether the nonce held it.
+    async fn revoke(&mut self, name: &str, nonce: &str) -> Result<bool>;
+
+    /// Returns the row of a lock.
+    async fn read(&mut self, name: &str) -> Result<Option<Stored>>;
 
     /// Returns the id of the source of the tokens. Stores `candidate` if there is none.
     async fn source(&mut self, candidate: &str) -> Result<String>;
@@ -67,6 +71,33 @@ pub(super) struct Ask {
 /// The row of a lock: nonce of the holder, its token, the rest of its lease in µs, and whether the
 /// nonce that asked is buried in it.
 pub(super) type Row = (String, i64, i64, bool);
+
+/// The row of a lock as it is stored.
+#[derive(Debug, sqlx::FromRow)]
+pub(super) struct Stored {
+    pub(super) nonce: String,
+    pub(super) owner: String,
+    pub(super) token: i64,
+    /// The rest of the lease in µs, negative after its end.
+    pub(super) rest: i64,
+    /// The time since the token in µs.
+    pub(super) age: i64,
+    /// Buried nonces and [revocations](revocation).
+    pub(super) gone: String,
+}
+
+impl Stored {
+    /// Returns whether this nonce holds the lock.
+    pub(super) fn is_held_by(&self, nonce: &str) -> bool {
+        self.nonce == nonce && self.rest > 0
+    }
+}
+
+/// What the list of buried nonces contains if this nonce was revoked: as many characters as a nonce, but
+/// no nonce begins like this.
+pub(super) fn revocation(nonce: &str) -> String {
+    format!("R{}", nonce.get(1..).unwrap_or_default())
+}
 
 /// How long a nonce stays buried, in µs. No request stays on its way longer.
 pub(super) const BURIED: i64 = 60_000_000;

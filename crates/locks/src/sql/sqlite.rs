@@ -6,7 +6,9 @@ use async_trait::async_trait;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, Executor, QueryBuilder, Result, SqliteConnection};
 
-use super::session::{ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session};
+use super::session::{
+    ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, Stored, revocation,
+};
 
 pub(super) const SCHEMA: &str = include_str!("schema/sqlite.sql");
 
@@ -71,7 +73,20 @@ const BURY: &str = concat!(
         expires_at = iif(l.nonce = ?2, 0, l.expires_at),
         gone = substr(
             iif(l.gone_until > excluded.gone_until - ?3, l.gone, '') || excluded.gone, -?4),
-        gone_until = excluded.gone_until"
+        gone_until = max(l.gone_until, excluded.gone_until)"
+);
+
+/// Parameters: name, nonce, revocation, how long, the longest list.
+const REVOKE: &str = concat!(
+    "UPDATE distributed_lock SET nonce = '', owner = '', expires_at = 0,
+        gone = substr(iif(gone_until > ",
+    now!(),
+    ", gone, '') || ?3, -?5),
+        gone_until = max(gone_until, expires_at, ",
+    now!(),
+    " + ?4)
+    WHERE name = ?1 AND nonce = ?2 AND expires_at > ",
+    now!()
 );
 
 /// Parameters: how long after its expiry the lock of a dead holder is removed, how many rows at most.
@@ -160,13 +175,22 @@ impl Session for SqliteConnection {
         Ok(held)
     }
 
-    async fn holder(&mut self, name: &str) -> Result<Option<String>> {
-        const HOLDER: &str = concat!(
-            "SELECT nonce FROM distributed_lock WHERE name = ? AND expires_at > ",
-            now!()
+    async fn revoke(&mut self, name: &str, nonce: &str) -> Result<bool> {
+        let revoke = sqlx::query(REVOKE).bind(name).bind(nonce);
+        let revoke = revoke.bind(revocation(nonce)).bind(BURIED);
+        let revoked = revoke.bind(BURIED_MAX).execute(self).await?;
+        Ok(revoked.rows_affected() > 0)
+    }
+
+    async fn read(&mut self, name: &str) -> Result<Option<Stored>> {
+        const READ: &str = concat!(
+            "SELECT nonce, owner, token, expires_at - ",
+            now!(),
+            " AS rest, ",
+            now!(),
+            " - token AS age, gone FROM distributed_lock WHERE name = ?"
         );
-        let holder = sqlx::query_scalar(HOLDER).bind(name);
-        holder.fetch_optional(self).await
+        sqlx::query_as(READ).bind(name).fetch_optional(self).await
     }
 
     async fn source(&mut self, candidate: &str) -> Result<String> {

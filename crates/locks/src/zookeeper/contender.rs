@@ -233,7 +233,7 @@ async fn changed(session: &Session, blocker: &Blocker) -> Result<(), Error> {
 
 /// Returns what the first place in a queue keeps, if it is a writer that was reduced. Only a writer that
 /// has its permits is reduced, and it is the first.
-async fn kept_by_first(
+pub(super) async fn kept_by_first(
     place: &Place,
     order: &[String],
     position: usize,

@@ -55,6 +55,14 @@ pub(super) fn nonce(place: &str) -> &str {
     rest.split_once('-').map_or(place, |(nonce, _)| nonce)
 }
 
+/// Parses the nonce of a place. Those of Apache Curator have hyphens.
+pub(super) fn nonce_of(place: &str) -> Option<Nonce> {
+    let rest = place.strip_prefix("_c_")?;
+    let hyphenated = rest.get(..36).map(|uuid| uuid.replace('-', ""));
+    let hyphenated = hyphenated.and_then(|digits| Nonce::parse(&digits));
+    hyphenated.or_else(|| Nonce::parse(rest.get(..32)?))
+}
+
 /// Parses what the claim of a place with permits takes, and of how many.
 pub(super) fn share(place: &str) -> Option<(u32, u32)> {
     let (claim, _sequence) = place.strip_prefix("_c_")?.split_once("-lock-")?;
@@ -82,7 +90,29 @@ fn sequence(name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{element, in_order};
+    use super::{element, in_order, nonce_of, place_prefix};
+    use crate::backend::Claim;
+    use crate::nonce::Nonce;
+
+    #[test]
+    fn nonce_of_every_place_is_found() {
+        let nonce = Nonce::random();
+        for claim in [
+            Claim::Exclusive,
+            Claim::READ,
+            Claim::Permits { take: 2, of: 3 },
+        ] {
+            let place = format!("{}0000000001", place_prefix(nonce, claim));
+            assert_eq!(nonce_of(&place), Some(nonce), "{place}");
+        }
+        let curator = "_c_52f2c3a4-15f2-4b9e-8d0a-4c2f9f1b7e6d-lock-0000000001";
+        let digits = "52f2c3a415f24b9e8d0a4c2f9f1b7e6d";
+        assert_eq!(nonce_of(curator), Nonce::parse(digits));
+        assert!(Nonce::parse(digits).is_some());
+        for other in ["_c_-lock-0000000001", "lock-0000000001", "_c_上海-lock-1"] {
+            assert_eq!(nonce_of(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn different_names_get_different_elements() {

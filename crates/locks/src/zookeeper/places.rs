@@ -3,7 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::session::Session;
+use zookeeper_client::Error;
+
+use super::session::{Session, backend_error};
+use super::{ZooKeeper, contender, names};
+use crate::error::BackendError;
 use crate::nonce::Nonce;
 
 #[derive(Debug, Default)]
@@ -59,5 +63,33 @@ impl Places {
 
     fn places(&self) -> MutexGuard<'_, HashMap<Nonce, Place>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ZooKeeper {
+    /// Deletes a place. Returns true if it existed.
+    pub(super) async fn delete(
+        &self,
+        nonce: Nonce,
+        mut place: Place,
+    ) -> Result<bool, BackendError> {
+        if place.node.is_none() {
+            let prefix = names::nonce_prefix(nonce);
+            let found = contender::find(&place, &prefix).await;
+            place.node = found.map_err(backend_error)?;
+        }
+        let Some(path) = place.path() else {
+            return contender::remove_unused(&place).await.map(|()| false);
+        };
+        // Record this before the request, because this future may be dropped.
+        self.places
+            .change(nonce, |known| known.deletion_unclear = true);
+        let session = &place.session;
+        match session.write(session.client.delete(&path, None)).await {
+            Ok(()) => Ok(true),
+            Err(Error::NoNode) => Ok(place.deletion_unclear),
+            Err(Error::SessionExpired) => Ok(false),
+            Err(error) => Err(backend_error(error)),
+        }
     }
 }

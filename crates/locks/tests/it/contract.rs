@@ -3,6 +3,7 @@
 //! Under virtual time a test does not really wait, so leases last ten seconds. On real servers they
 //! are short.
 
+mod admin;
 mod cancel;
 mod coordination;
 mod core;
@@ -76,6 +77,13 @@ macro_rules! untokened_contract {
                 multi_locks_in_any_order_never_deadlock,
                 loss_of_one_lock_is_loss_of_all,
                 multi_lock_dropped_at_any_time_leaves_nothing,
+            ],
+            admin: [
+                holder_is_shown_with_token_age_and_lease,
+                waiting_tasks_of_manager_are_counted,
+                revoked_holder_hears_it_and_next_one_enters,
+                verify_and_release_tell_of_revocation,
+                revocation_affects_only_its_holder,
             ],
             $($list: $cases,)*
         );
@@ -156,6 +164,10 @@ macro_rules! permit_contract {
                 impossible_permits_are_refused,
                 claim_dropped_at_any_time_leaves_nothing,
                 $($more,)*
+            ],
+            admin: [
+                readers_and_waiting_writer_are_shown,
+                revoked_writer_admits_readers,
             ],
         );
     };

@@ -84,6 +84,9 @@ async fn panicking_hooks_stop_nothing() {
     #[derive(Debug)]
     struct Panics;
     impl LockHooks for Panics {
+        fn started(&self, _: &'static str) {
+            panic!("started");
+        }
         fn acquired(&self, _: &'static str, _: Duration, _: bool) {
             panic!("acquired");
         }

@@ -13,6 +13,7 @@ mod redis;
 mod redlock;
 mod rig;
 mod runtimes;
+mod spans;
 mod sql;
 mod support;
 mod tour;

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::rig::{Counts, eventually};
 
+mod admin;
 mod multi;
 
 const LEASE: Duration = Duration::from_secs(10);

@@ -16,6 +16,7 @@ use crate::rig::{Rig, RigExt, released};
 mod client;
 mod permits;
 mod refusals;
+mod revocations;
 mod sentinel;
 mod wakeups;
 

@@ -12,6 +12,7 @@ use stocklock_testkit::servers::Backend;
 use crate::rig::sql::SqlRig;
 use crate::rig::{Faults, Rig, RigExt, eventually, try_lock, use_lock};
 
+mod revocations;
 mod schedules;
 mod wakeups;
 

@@ -9,8 +9,8 @@ use super::contender::QuorumContender;
 use super::node::{Ballot, Node};
 use super::quorum::{Answers, no, unanswered, yes};
 use crate::backend::{
-    Backend, Contender, Fencing, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
-    Request,
+    Admin, Backend, Contender, Fencing, Nudge, Properties, Release, ReleaseRequest, Renewal,
+    Renewed, Request,
 };
 use crate::error::BackendError;
 use crate::nonce::Nonce;
@@ -115,6 +115,10 @@ impl Backend for RedLockBackend {
             let usable = yes(&answers) + no(&answers);
             Err(self.0.too_few(usable, &answers, |_| None))
         }
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
     }
 
     async fn verify(&self, _name: &str, nonce: Nonce) -> Result<bool, BackendError> {

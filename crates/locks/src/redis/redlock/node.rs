@@ -6,10 +6,12 @@ use redis::FromRedisValue;
 use tokio::time::timeout;
 
 use super::super::address::Address;
+use super::super::admin::{INSPECT, REVOKE};
 use super::super::connection::Connection;
 use super::super::scripts::Script;
 use super::super::{TOMBSTONE, eviction, flag, milliseconds};
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
+use crate::admin::REMEMBERED;
 use crate::error::BackendError;
 use crate::nonce::Nonce;
 
@@ -143,6 +145,36 @@ impl Node {
         Ok((self.max_lease.as_secs() + 1).saturating_sub(uptime))
     }
 
+    /// Returns the client that has the vote of this master, and the rest of its lease.
+    pub(super) async fn holder(&self, name: &str) -> Result<Option<(Nonce, Duration)>, Silence> {
+        let keys = [self.key(name)];
+        let found = self.connection.script(&INSPECT, &keys, &[]);
+        let found: Vec<(String, i64, String)> = self.within_limit(found).await?;
+        let vote = |(value, rest, _): (String, i64, String)| {
+            let nonce = value.get(..32).and_then(Nonce::parse)?;
+            Some((
+                nonce,
+                Duration::from_millis(u64::try_from(rest).unwrap_or(0)),
+            ))
+        };
+        Ok(found.into_iter().find_map(vote))
+    }
+
+    /// Takes the vote of this master away. Returns whether the nonce had it, now or before.
+    pub(super) async fn revoke(&self, name: &str, nonce: Nonce) -> Result<bool, Silence> {
+        let keys = [self.key(name), self.tombstone(name, nonce)];
+        let arguments = [nonce.to_string(), milliseconds(REMEMBERED)];
+        let revoked = self.connection.script(&REVOKE, &keys, &arguments);
+        self.within_limit(revoked).await
+    }
+
+    pub(super) async fn was_revoked(&self, name: &str, nonce: Nonce) -> Result<bool, Silence> {
+        let mut get = redis::cmd("GET");
+        get.arg(self.tombstone(name, nonce));
+        let tombstone: Option<String> = self.within_limit(self.connection.run(&get)).await?;
+        Ok(tombstone.as_deref() == Some("revoked"))
+    }
+
     /// Returns a warning for each setting of this master that can lose votes.
     pub(super) async fn warnings(&self) -> Result<Vec<String>, Silence> {
         let eviction = eviction::warning(&self.connection);
@@ -177,6 +209,10 @@ impl Node {
         format!("{}{{{name}}}", self.prefix)
     }
 
+    fn tombstone(&self, name: &str, nonce: Nonce) -> String {
+        format!("{}:gone:{nonce}", self.key(name))
+    }
+
     /// Runs a script with the keys of the vote and its tombstone.
     async fn script<T: FromRedisValue>(
         &self,
@@ -184,9 +220,10 @@ impl Node {
         ballot: &Ballot,
         arguments: &[String],
     ) -> Result<T, Silence> {
-        let key = self.key(&ballot.name);
-        let tombstone = format!("{key}:gone:{}", ballot.nonce);
-        let keys = [key, tombstone];
+        let keys = [
+            self.key(&ballot.name),
+            self.tombstone(&ballot.name, ballot.nonce),
+        ];
         let script = self.connection.script(script, &keys, arguments);
         self.within_limit(script).await
     }

@@ -69,7 +69,7 @@ return held
 pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
-if ARGV[4] == '1' then redis.call('SET', KEYS[2], '', 'PX', ARGV[3]) end
+if ARGV[4] == '1' then redis.call('SET', KEYS[2], '', 'PX', ARGV[3], 'NX') end
 local value = redis.call('MGET', KEYS[1])[1]
 if not value or string.sub(value, 1, 32) ~= ARGV[1] then return 0 end
 if tonumber(string.sub(value, 33)) > tonumber(ARGV[2]) then return 0 end

@@ -1,0 +1,203 @@
+//! Looking into the queue of a lock, and taking the lock away from its holder.
+//!
+//! Nodes: `<root>/.revoked/<nonce>`, created in the same transaction that deletes the place of the nonce. A
+//! write to `<root>/.revoked` itself reads the clock of the leader, and makes the following reads current.
+//! The next look into a lock, or revocation, removes nodes that are older than a minute.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{join_all, try_join_all};
+use zookeeper_client::{Acls, CreateMode, Error, Stat};
+
+use super::ZooKeeperBackend;
+use super::contender::kept_by_first;
+use super::names::{in_order, nonce_of, share};
+use super::places::Place;
+use super::session::{Health, Session, backend_error, disconnected};
+use super::turn::{Turn, turn};
+use crate::admin::{Admin, Claimant, LockView, REMEMBERED};
+use crate::backend::Claim;
+use crate::error::BackendError;
+use crate::nonce::Nonce;
+use crate::token::Token;
+
+/// A place in a queue, as the server knows it.
+struct Seen {
+    path: String,
+    nonce: Nonce,
+    permits: u32,
+    is_holder: bool,
+    stat: Stat,
+}
+
+/// The times of ZooKeeper count milliseconds.
+fn since(earlier: i64, now: i64) -> Duration {
+    Duration::from_millis(u64::try_from(now - earlier).unwrap_or(0))
+}
+
+impl ZooKeeperBackend {
+    async fn live_session(&self) -> Result<Arc<Session>, BackendError> {
+        let session = self.0.sessions.get().await?;
+        if session.health() == Health::Disconnected {
+            return Err(disconnected());
+        }
+        Ok(session)
+    }
+
+    fn revoked(&self) -> String {
+        format!("{}/.revoked", self.0.sessions.root)
+    }
+
+    /// Returns the time of the leader. The later reads of this session are at least as new. Removes what
+    /// the revocations of earlier times have left.
+    async fn time(&self, session: &Session) -> Result<i64, Error> {
+        let directory = self.revoked();
+        let now = loop {
+            let write = session.client.set_data(&directory, &[], None);
+            match session.write(write).await {
+                Ok(stat) => break stat.mtime,
+                Err(Error::NoNode) => {
+                    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+                    let made = session.client.mkdir(&directory, &options);
+                    session.ask(made).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let revoked = session.ask(session.client.list_children(&directory));
+        let forget = async |node: &String| {
+            let path = format!("{directory}/{node}");
+            let stat = session.ask(session.client.check_stat(&path)).await?;
+            if stat.is_none_or(|stat| since(stat.ctime, now) < REMEMBERED) {
+                return Ok(());
+            }
+            match session.write(session.client.delete(&path, None)).await {
+                Ok(()) | Err(Error::NoNode) => Ok(()),
+                Err(error) => Err(error),
+            }
+        };
+        try_join_all(revoked.await?.iter().map(forget)).await?;
+        Ok(now)
+    }
+
+    /// Returns the queue of a lock.
+    async fn queue(
+        &self,
+        session: &Arc<Session>,
+        name: &str,
+        claim: Claim,
+    ) -> Result<Vec<Seen>, Error> {
+        let directory = self.0.directory(name, claim);
+        let order = match session.ask(session.client.list_children(&directory)).await {
+            Ok(children) => in_order(children),
+            Err(Error::NoNode) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let path = |node: &String| format!("{directory}/{node}");
+        let stat = async |node| session.ask(session.client.check_stat(&path(node))).await;
+        let stats = join_all(order.iter().map(stat)).await;
+        let keeps = match claim {
+            Claim::Exclusive => None,
+            Claim::Permits { .. } => {
+                let place = Place {
+                    session: Arc::clone(session),
+                    directory: directory.clone(),
+                    node: None,
+                    deletion_unclear: false,
+                };
+                kept_by_first(&place, &order, order.len()).await?
+            }
+        };
+        let mut queue = Vec::new();
+        for (position, (node, stat)) in order.iter().zip(stats).enumerate() {
+            let (Some(nonce), Some(stat)) = (nonce_of(node), stat?) else {
+                continue;
+            };
+            let take = share(node).map_or(1, |(take, _)| take);
+            let kept = keeps.filter(|_| position == 0).unwrap_or(take);
+            queue.push(Seen {
+                path: path(node),
+                nonce,
+                permits: take.min(kept),
+                is_holder: match claim {
+                    Claim::Exclusive => position == 0,
+                    Claim::Permits { .. } => turn(&order, position, keeps) == Turn::Held,
+                },
+                stat,
+            });
+        }
+        Ok(queue)
+    }
+
+    async fn is_noted(&self, session: &Session, nonce: Nonce) -> Result<bool, Error> {
+        let path = format!("{}/{nonce}", self.revoked());
+        let stat = session.ask(session.client.check_stat(&path)).await?;
+        Ok(stat.is_some())
+    }
+
+    async fn take_away(
+        &self,
+        session: &Arc<Session>,
+        name: &str,
+        nonce: Nonce,
+        claim: Claim,
+    ) -> Result<bool, Error> {
+        self.time(session).await?;
+        let queue = self.queue(session, name, claim).await?;
+        let mut holders = queue.iter().filter(|seen| seen.is_holder);
+        let Some(holder) = holders.find(|holder| holder.nonce == nonce) else {
+            return self.is_noted(session, nonce).await;
+        };
+        let note = format!("{}/{nonce}", self.revoked());
+        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let mut writer = session.client.new_multi_writer();
+        writer.add_delete(&holder.path, None)?;
+        writer.add_create(&note, &[], &options)?;
+        match session.write(writer.commit()).await.map_err(Error::from) {
+            Ok(_) => Ok(true),
+            // It was released, or taken away, in the meantime.
+            Err(Error::NoNode | Error::NodeExists) => self.is_noted(session, nonce).await,
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[async_trait]
+impl Admin for ZooKeeperBackend {
+    async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError> {
+        let session = self.live_session().await?;
+        let now = self.time(&session).await.map_err(backend_error)?;
+        let queue = self.queue(&session, name, claim).await;
+        let mut view = LockView::default();
+        for seen in queue.map_err(backend_error)? {
+            let claimant = Claimant {
+                nonce: seen.nonce,
+                permits: seen.permits,
+                token: seen.is_holder.then_some(Token::new(seen.stat.czxid)),
+                owner: Some(format!("session 0x{:x}", seen.stat.ephemeral_owner)),
+                age: Some(since(seen.stat.ctime, now)),
+                expires_in: None,
+            };
+            if seen.is_holder {
+                view.holders.push(claimant);
+            } else {
+                view.waiters.push(claimant);
+            }
+        }
+        Ok(view)
+    }
+
+    async fn revoke(&self, name: &str, nonce: Nonce, claim: Claim) -> Result<bool, BackendError> {
+        let session = self.live_session().await?;
+        let taken = self.take_away(&session, name, nonce, claim).await;
+        taken.map_err(backend_error)
+    }
+
+    async fn was_revoked(&self, _: &str, nonce: Nonce, _: Claim) -> Result<bool, BackendError> {
+        let session = self.live_session().await?;
+        let noted = self.is_noted(&session, nonce).await;
+        noted.map_err(backend_error)
+    }
+}

@@ -1,0 +1,194 @@
+//! Looking into locks, and taking them away from their holders.
+
+use std::time::Duration;
+
+use stocklock_locks::backend::Claim;
+use stocklock_locks::clock::Clock as _;
+use stocklock_locks::{
+    Claimant, LockBuilder, LockError, LockView, LostReason, Nonce, ReleaseOutcome,
+};
+use stocklock_testkit::assert_matches;
+
+use crate::rig::{
+    Rig, RigExt, TokenRig, eventually, lost_reason, use_lock, wait_until_nothing_is_left,
+};
+
+/// The clocks of some servers count milliseconds.
+const ROUNDING: Duration = Duration::from_millis(2);
+
+async fn inspect<T>(lock: LockBuilder<T>) -> LockView {
+    lock.inspect().await.unwrap()
+}
+
+/// The only holder of a lock.
+async fn holder<T>(lock: LockBuilder<T>) -> Claimant {
+    let mut view = inspect(lock).await;
+    assert_eq!(view.holders.len(), 1, "{view:?}");
+    view.holders.remove(0)
+}
+
+pub(super) async fn holder_is_shown_with_token_age_and_lease(rig: &impl Rig) {
+    let (one, other) = (rig.manager(), rig.manager());
+    assert_eq!(inspect(other.lock("seen")).await, LockView::default());
+    let (begin, pause) = (rig.now(), rig.lease() / 10);
+    let guard = one.lock("seen").acquire().await.unwrap();
+    let acquired = rig.now();
+    rig.clock().sleep_until(acquired + pause).await;
+    let view = inspect(other.lock("seen")).await;
+    let most = rig.now().since(begin) + ROUNDING;
+    let [holder] = &view.holders[..] else {
+        panic!("{view:?}");
+    };
+    assert_eq!(holder.token, rig.token(&guard));
+    assert_eq!(holder.permits, 1);
+    // A server without tokens does not store the time either.
+    assert_eq!(holder.age.is_some(), holder.token.is_some());
+    let age = holder.age.unwrap_or(pause);
+    assert!(age + ROUNDING >= pause && age <= most, "{age:?}, {most:?}");
+    assert!(holder.expires_in <= Some(rig.lease()), "{holder:?}");
+    assert_eq!((view.waiters.len(), view.local_waiters), (0, 0));
+    guard.release().await;
+    assert_eq!(inspect(other.lock("seen")).await, LockView::default());
+}
+
+pub(super) async fn waiting_tasks_of_manager_are_counted(rig: &impl Rig) {
+    let (one, other) = (rig.manager(), rig.manager());
+    let guard = one.lock("counted").acquire().await.unwrap();
+    let wait = || tokio::spawn(other.lock("counted").wait(rig.lease() * 5).acquire());
+    let tasks = [wait(), wait(), wait()];
+    let all_wait = async || inspect(other.lock("counted")).await.local_waiters == tasks.len();
+    eventually("all tasks wait", rig.moment() * 4, all_wait).await;
+    assert_eq!(inspect(one.lock("counted")).await.local_waiters, 0);
+    guard.release().await;
+    for task in tasks {
+        task.await.unwrap().unwrap().release().await;
+    }
+}
+
+pub(super) async fn revoked_holder_hears_it_and_next_one_enters(rig: &impl Rig) {
+    let (one, other, operator) = (rig.manager(), rig.manager(), rig.manager());
+    let guard = one.lock("revoked").acquire().await.unwrap();
+    let next = tokio::spawn(other.lock("revoked").wait(rig.lease() * 5).acquire());
+    let waits = async || inspect(other.lock("revoked")).await.local_waiters == 1;
+    eventually("a task waits", rig.moment() * 4, waits).await;
+    let nonce = holder(operator.lock("revoked")).await.nonce;
+    assert!(operator.lock("revoked").revoke(nonce).await.unwrap());
+    let next = next.await.unwrap().unwrap();
+    rig.assert_grows(rig.token(&guard), &next);
+    assert_eq!(guard.lost().await, LostReason::Revoked);
+    assert_matches!(
+        guard.release().await,
+        ReleaseOutcome::AlreadyLost {
+            reason: LostReason::Revoked,
+            ..
+        }
+    );
+    next.verify().await.unwrap();
+    next.release().await;
+    use_lock(&one, "revoked").await;
+    wait_until_nothing_is_left(rig, rig.moment()).await;
+}
+
+/// The holder asks before its next renewal.
+pub(super) async fn verify_and_release_tell_of_revocation(rig: &impl Rig) {
+    let (one, operator) = (rig.manager(), rig.manager());
+    let guard = one.lock("asked").acquire().await.unwrap();
+    let nonce = holder(operator.lock("asked")).await.nonce;
+    assert!(operator.lock("asked").revoke(nonce).await.unwrap());
+    let error = guard.verify().await.unwrap_err();
+    assert_eq!(lost_reason(&error), Some(LostReason::Revoked));
+    let guard = one.lock("asked").acquire().await.unwrap();
+    let nonce = holder(operator.lock("asked")).await.nonce;
+    assert!(operator.lock("asked").revoke(nonce).await.unwrap());
+    let outcome = guard.release().await;
+    let reason = LostReason::Revoked;
+    assert!(
+        matches!(outcome, ReleaseOutcome::AlreadyLost { reason: r, .. } if r == reason),
+        "{outcome:?}"
+    );
+    // An operator that repeats its request still learns that the first one succeeded.
+    assert!(operator.lock("asked").revoke(nonce).await.unwrap());
+    wait_until_nothing_is_left(rig, rig.moment()).await;
+}
+
+pub(super) async fn revocation_affects_only_its_holder(rig: &impl Rig) {
+    let (one, operator) = (rig.manager(), rig.manager());
+    let revoke = async |nonce| operator.lock("exact").revoke(nonce).await.unwrap();
+    assert!(!revoke(Nonce::random()).await, "the lock is free");
+    let first = one.lock("exact").acquire().await.unwrap();
+    let released = holder(operator.lock("exact")).await.nonce;
+    first.release().await;
+    let second = one.lock("exact").acquire().await.unwrap();
+    let nonce = holder(operator.lock("exact")).await.nonce;
+    assert!(!revoke(released).await, "it has released the lock");
+    second.verify().await.unwrap();
+    assert!(revoke(nonce).await);
+    let third = one
+        .lock("exact")
+        .wait(rig.lease() * 5)
+        .acquire()
+        .await
+        .unwrap();
+    assert!(revoke(nonce).await, "the same request again");
+    third.verify().await.unwrap();
+    rig.assert_grows(rig.token(&second), &third);
+    third.release().await;
+    assert!(matches!(second.lost().await, LostReason::Revoked));
+    operator.shutdown().await;
+    let closed = operator.lock("exact").revoke(nonce).await;
+    assert_matches!(closed, Err(LockError::Shutdown));
+}
+
+pub(super) async fn readers_and_waiting_writer_are_shown(rig: &impl TokenRig) {
+    let (one, other) = (rig.manager(), rig.manager());
+    let reader = one.read("queue").acquire().await.unwrap();
+    let writer = tokio::spawn(other.write("queue").wait(rig.lease() * 5).acquire());
+    let waits = async || !inspect(one.read("queue")).await.waiters.is_empty();
+    eventually("the writer waits", rig.moment() * 4, waits).await;
+    let arrived = rig.now();
+    let pause = rig.lease() / 10;
+    rig.clock().sleep_until(arrived + pause).await;
+    let view = inspect(one.read("queue")).await;
+    let ([holder], [waiter]) = (&view.holders[..], &view.waiters[..]) else {
+        panic!("{view:?}");
+    };
+    assert_eq!((holder.token, holder.permits), (Some(reader.token()), 1));
+    assert_eq!(waiter.token, None);
+    assert_eq!(waiter.permits, take(Claim::WRITE));
+    let age = waiter.age.expect("the server knows it");
+    assert!(age + ROUNDING >= pause, "{age:?}");
+    assert!(holder.age >= waiter.age, "{view:?}");
+    // The exclusive lock of this name is another one.
+    assert_eq!(inspect(one.lock("queue")).await, LockView::default());
+    reader.release().await;
+    writer.await.unwrap().unwrap().release().await;
+}
+
+fn take(claim: Claim) -> u32 {
+    match claim {
+        Claim::Permits { take, .. } => take,
+        _ => 1,
+    }
+}
+
+pub(super) async fn revoked_writer_admits_readers(rig: &impl TokenRig) {
+    let (one, other, operator) = (rig.manager(), rig.manager(), rig.manager());
+    let writer = one.write("taken").acquire().await.unwrap();
+    let reader = tokio::spawn(other.read("taken").wait(rig.lease() * 5).acquire());
+    let waits = async || !inspect(operator.read("taken")).await.waiters.is_empty();
+    eventually("the reader waits", rig.moment() * 4, waits).await;
+    let nonce = holder(operator.read("taken")).await.nonce;
+    let waiting = inspect(operator.read("taken"))
+        .await
+        .waiters
+        .remove(0)
+        .nonce;
+    assert!(!operator.read("taken").revoke(waiting).await.unwrap());
+    assert!(operator.read("taken").revoke(nonce).await.unwrap());
+    let reader = reader.await.unwrap().unwrap();
+    assert!(reader.token() > writer.token());
+    assert_eq!(writer.lost().await, LostReason::Revoked);
+    reader.verify().await.unwrap();
+    reader.release().await;
+    wait_until_nothing_is_left(rig, rig.moment()).await;
+}

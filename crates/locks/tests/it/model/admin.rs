@@ -1,0 +1,117 @@
+//! Revocations with lost requests and answers, on the model.
+
+use std::time::Duration;
+
+use stocklock_locks::memory::Question;
+use stocklock_locks::{LockError, LockManager, LostReason, Nonce};
+use stocklock_testkit::assert_matches;
+use tokio::time::{Instant, sleep};
+
+use super::{LEASE, RESPONSE, manager, server};
+
+async fn holder(manager: &LockManager) -> Nonce {
+    let view = manager.lock("a").inspect().await.unwrap();
+    view.holders[0].nonce
+}
+
+/// The waiter is woken, and the holder hears it at its next renewal.
+#[tokio::test(start_paused = true)]
+async fn revocation_wakes_waiter_before_the_holder_hears_it() {
+    let server = server();
+    let [one, other, operator] = [manager(&server), manager(&server), manager(&server)];
+    for lock in [LockManager::lock, LockManager::write] {
+        let guard = lock(&one, "a").acquire().await.unwrap();
+        let next = tokio::spawn(lock(&other, "a").acquire());
+        sleep(Duration::from_millis(300)).await;
+        let view = lock(&operator, "a").inspect().await.unwrap();
+        let begin = Instant::now();
+        let nonce = view.holders[0].nonce;
+        assert!(lock(&operator, "a").revoke(nonce).await.unwrap());
+        let next = next.await.unwrap().unwrap();
+        assert!(begin.elapsed() < Duration::from_millis(50));
+        assert!(guard.check().is_ok(), "it does not know it yet");
+        assert_eq!(guard.lost().await, LostReason::Revoked);
+        assert!(begin.elapsed() < LEASE / 3 + Duration::from_millis(50));
+        next.release().await;
+    }
+}
+
+/// The operator repeats its request while the next client has the lock.
+#[tokio::test(start_paused = true)]
+async fn revocation_with_lost_answer_can_be_repeated() {
+    let server = server();
+    let [one, other, operator] = [manager(&server), manager(&server), manager(&server)];
+    let guard = one.lock("a").acquire().await.unwrap();
+    let next = tokio::spawn(other.lock("a").wait(LEASE).acquire());
+    let nonce = holder(&operator).await;
+    server.lose_answers(Question::Revoke, 1);
+    let unclear = operator.lock("a").revoke(nonce).await;
+    assert_matches!(unclear, Err(LockError::Unavailable(_)));
+    let next = next.await.unwrap().unwrap();
+    assert!(operator.lock("a").revoke(nonce).await.unwrap());
+    next.verify().await.unwrap();
+    assert_eq!(guard.lost().await, LostReason::Revoked);
+    assert!(guard.token() < next.token());
+}
+
+/// The request that the server did not answer was lost, so the holder is not affected.
+#[tokio::test(start_paused = true)]
+async fn revocation_that_never_arrives_changes_nothing() {
+    let server = server();
+    let [one, operator] = [manager(&server), manager(&server)];
+    let guard = one.lock("a").acquire().await.unwrap();
+    let nonce = holder(&operator).await;
+    server.lose_requests(Question::Revoke, 1);
+    let begin = Instant::now();
+    let lost = operator.lock("a").revoke(nonce).await;
+    assert_matches!(lost, Err(LockError::Unavailable(_)));
+    assert!(begin.elapsed() <= RESPONSE);
+    sleep(LEASE * 2).await;
+    guard.verify().await.unwrap();
+}
+
+/// The loss itself is known. Only its reason is not.
+#[tokio::test(start_paused = true)]
+async fn holder_that_cannot_ask_for_the_reason_hears_stolen() {
+    let server = server();
+    let [one, operator] = [manager(&server), manager(&server)];
+    let guard = one.lock("a").acquire().await.unwrap();
+    let nonce = holder(&operator).await;
+    assert!(operator.lock("a").revoke(nonce).await.unwrap());
+    server.lose_requests(Question::Read, 1);
+    let begin = Instant::now();
+    assert_eq!(guard.lost().await, LostReason::Stolen);
+    assert!(begin.elapsed() < LEASE / 3 + RESPONSE);
+}
+
+/// The lease is longer than a minute, and so is the time until the next renewal.
+#[tokio::test(start_paused = true)]
+async fn revocation_is_remembered_until_the_end_of_a_long_lease() {
+    let server = server();
+    let [one, operator] = [manager(&server), manager(&server)];
+    let lease = Duration::from_mins(10);
+    let guard = one.lock("a").lease(lease).acquire().await.unwrap();
+    let nonce = holder(&operator).await;
+    assert!(operator.lock("a").revoke(nonce).await.unwrap());
+    let begin = Instant::now();
+    assert_eq!(guard.lost().await, LostReason::Revoked);
+    assert!(begin.elapsed() > lease / 4, "{:?}", begin.elapsed());
+    sleep(lease).await;
+    assert!(
+        !operator.lock("a").revoke(nonce).await.unwrap(),
+        "forgotten"
+    );
+}
+
+/// A holder of the manager that revokes it hears it before its next renewal.
+#[tokio::test(start_paused = true)]
+async fn holder_of_the_same_manager_hears_it_at_once() {
+    let server = server();
+    let manager = manager(&server);
+    let guard = manager.lock("a").acquire().await.unwrap();
+    let begin = Instant::now();
+    let nonce = holder(&manager).await;
+    assert!(manager.lock("a").revoke(nonce).await.unwrap());
+    assert_eq!(guard.lost().await, LostReason::Revoked);
+    assert!(begin.elapsed() < RESPONSE);
+}
