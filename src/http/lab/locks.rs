@@ -183,8 +183,12 @@ pub(in crate::http) async fn revoke(
         ApiError::new(StatusCode::NOT_FOUND, "no-locks", detail)
     };
     let unavailable = |error: LockError| {
-        let (status, detail) = (StatusCode::SERVICE_UNAVAILABLE, error.to_string());
-        ApiError::new(status, "strategy-unavailable", detail)
+        let detail = error.to_string();
+        ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "strategy-unavailable",
+            detail,
+        )
     };
     let revoked = revoked.await.ok_or_else(no_locks)?.map_err(unavailable)?;
     Ok(Json(RevokedBody { revoked }))
