@@ -37,8 +37,7 @@ lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 leftovers | TEST_NAMES=full | leftovers::
 interleavings | EXPLORE=full | interleavings::
 failures | TEST_TELLINGS=50 TEST_ANSWERS=all | failures::
-redis-rules | TEST_FAULT_SECONDS=600 | redis_home::rules::
-redis-failovers | TEST_REPLICATED=1 TEST_FAULT_SECONDS=600 | redis_home::rules::
+redis-rules | TEST_FAULT_SECONDS=400 | redis_home::rules::
 '
 
 # The program of the previous release, with the dependencies that are already built.

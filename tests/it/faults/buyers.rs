@@ -42,6 +42,8 @@ pub(crate) enum Keys {
     AllScarce,
     /// Every other pair, so that both of two replicas get requests of either kind.
     Half,
+    /// The same, and no two purchases have the same quantity.
+    HalfUnique,
 }
 
 impl Keys {
@@ -49,10 +51,17 @@ impl Keys {
     fn units(self, number: u32) -> u32 {
         match self {
             Self::All | Self::Half => 1,
+            Self::HalfUnique => unique(number),
             Self::AllScarce if number % 16 == 15 => MAX_QUANTITY,
             Self::AllScarce => number % 7 + 1,
         }
     }
+}
+
+/// A quantity that no other purchase of the SKU has.
+fn unique(number: u32) -> u32 {
+    assert!(number < MAX_QUANTITY, "there are no more quantities");
+    number + 1
 }
 
 /// What a buyer does if a request ends without an answer.
@@ -256,7 +265,8 @@ impl Purchases {
 
 impl Market {
     async fn keep_buying(self: Arc<Self>, buyer: usize) -> Vec<Purchase> {
-        let with_key = self.keys != Keys::Half || (buyer / 2).is_multiple_of(2);
+        let some_have_none = matches!(self.keys, Keys::Half | Keys::HalfUnique);
+        let with_key = !some_have_none || (buyer / 2).is_multiple_of(2);
         let mut purchases = Vec::new();
         while !self.stop.load(Ordering::SeqCst) {
             let number = self.numbers.fetch_add(1, Ordering::SeqCst);
@@ -318,7 +328,10 @@ impl Market {
     }
 
     async fn buy_without_key(&self, buyer: usize, number: u32) -> reqwest::Result<Purchase> {
-        let units = number % (MAX_QUANTITY - 1) + 2;
+        let units = match self.keys {
+            Keys::HalfUnique => unique(number),
+            _ => number % (MAX_QUANTITY - 1) + 2,
+        };
         let attempt = self.attempt(buyer, self.order(buyer, units)).await;
         if attempt.is_err() && self.on_cut() == OnCut::Retry {
             return Ok(Purchase {
@@ -372,7 +385,13 @@ impl Market {
             }
             self.refused.fetch_add(1, Ordering::SeqCst);
         }
-        sleep(Duration::from_millis(10)).await;
+        // A long fault must not use up the quantities.
+        let pause = if self.keys == Keys::HalfUnique {
+            50
+        } else {
+            10
+        };
+        sleep(Duration::from_millis(pause)).await;
         answer
     }
 }
