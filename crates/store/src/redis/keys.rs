@@ -77,7 +77,7 @@ impl Keys {
 
     /// A hash: `waiting` is the number of movements in the journal. `last KEY` is the state of the level KEY
     /// after its last write, unless that was before the entry `tracked`. `since` is a time, and another
-    /// one if Redis has lost the hash.
+    /// one if Redis has lost the hash or other writes.
     pub(super) fn counters(&self, shard: Shard) -> String {
         format!("tally:{}:journal", self.tag(shard))
     }

@@ -134,6 +134,7 @@ impl Binding {
             Step::Compare => {
                 // After the row was written, so that no entry of the earlier run is applied later. Before it
                 // says that this run is used.
+                server::end_loads(connection, keys).await?;
                 rollback::drop_older(&*self.sql, connection, keys).await?;
                 let next = found.next_row(&row);
                 if self.sql.bind_redis(Some(&row), &next).await? {
@@ -198,7 +199,9 @@ impl Binding {
         if !self.sql.bind_redis(row, &new).await? {
             return Ok(false);
         }
-        // Replicas that had used this Redis may have loaded levels until they found the new row.
+        // Replicas that had used this Redis may have loaded levels until they found the new row, and may
+        // have read mirrors from before it.
+        server::end_loads(connection, keys).await?;
         server::delete_all(connection, &keys.levels_pattern()).await?;
         server::write(connection, keys, &new, None).await?;
         Ok(true)

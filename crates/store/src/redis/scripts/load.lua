@@ -24,8 +24,8 @@ end
 -- not final until the ledger is bound again.
 if redis.call('EXISTS', KEYS[5]) == 0 then return {'unbound'} end
 
--- If Redis has lost the counters since the mirror was read, entries may have been written, applied and lost
--- since. Then the caller reads the mirror again.
+-- If Redis has lost the counters since the mirror was read, or has lost writes in a failover, entries may have
+-- been written, applied and lost since. Then the caller reads the mirror again.
 local known = redis.call('HMGET', counters, 'since', 'tracked', 'last ' .. level)
 local since, tracked, last = unpack(known)
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
