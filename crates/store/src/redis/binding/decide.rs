@@ -97,11 +97,12 @@ impl Binding {
         let has_stock = bind || row.is_some() || self.sql.has_home(Home::Redis).await?;
         let new = || new_binding(&found);
         let next = next_step(&found, row.as_ref(), has_stock);
-        // The row may be of a binding that was made since.
-        if matches!(next, Step::Rebind | Step::Refuse(_))
-            && self.find(connection).await?.id != found.id
-        {
-            return Ok(None);
+        // The row may be of a binding, or of a beat, that was written since.
+        if !matches!(next, Step::Use | Step::Nothing) {
+            let again = self.find(connection).await?;
+            if (&again.id, again.beat) != (&found.id, found.beat) {
+                return Ok(None);
+            }
         }
         let Some(row) = row else {
             return Ok(match next {

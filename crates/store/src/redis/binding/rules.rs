@@ -121,8 +121,8 @@ pub(super) fn next_step(found: &Found, row: Option<&BoundRedis>, has_stock: bool
         Some(_) if is_same_beat || has_lost_beats => Step::Follow,
         Some(_) if found.beat.abs_diff(row.beat) <= LOST_BEATS => Step::Follow,
         Some(_) => Step::Refuse(Refusal::DatabaseIsOlder),
-        None if is_same_run && row.beat > 0 => Step::Rebind,
-        None if is_same_run || is_compared => Step::WriteKey,
+        None if is_compared || is_same_run && row.beat > 0 => Step::Rebind,
+        None if is_same_run => Step::WriteKey,
         None if row.beat == 0 => Step::Replace,
         None => Step::Refuse(Refusal::LostData),
     }
@@ -209,7 +209,7 @@ mod tests {
         let steps = [
             (now, Step::Compare),
             (found("run-2", Some("a"), row.beat), Step::Compare),
-            (found("run-2", None, 0), Step::WriteKey),
+            (found("run-2", None, 0), Step::Rebind),
             (found("run-2", Some("a"), row.beat - 9), Step::Follow),
             (found("run-1", Some("a"), 50), Step::Follow),
             (found("run-3", Some("a"), 49), Step::Follow),
