@@ -53,9 +53,10 @@ pub(super) static ACK: LazyLock<Script> =
 pub(super) static SNAPSHOT: LazyLock<Script> =
     LazyLock::new(|| script("", include_str!("scripts/snapshot.lua")));
 
-/// Deletes a level that is older than its mirror.
+/// Deletes a level that is older than its mirror, or gives it another version. Its first line must stay the
+/// first.
 pub(super) static DROP_OLDER: LazyLock<Script> =
-    LazyLock::new(|| script("", include_str!("scripts/drop_older.lua")));
+    LazyLock::new(|| Script::new(include_str!("scripts/drop_older.lua")));
 
 /// Takes units from a level that are sold in SQL.
 pub(super) static REPAIR: LazyLock<Script> =
