@@ -83,7 +83,8 @@ impl Keys {
     }
 
     /// A hash: the level of a SKU of this shard. Its units on hand are `units`; in release 0.1.0 they were
-    /// `on_hand`, so replicas of both releases cannot sell the same level.
+    /// `on_hand`, so replicas of both releases cannot sell the same level. `loaded` is when it was loaded from
+    /// SQL, in microseconds since 1970.
     pub(super) fn level(&self, shard: Shard, sku: &Sku, warehouse: &Warehouse) -> String {
         format!("stock:{}:{sku}:{warehouse}", self.tag(shard))
     }

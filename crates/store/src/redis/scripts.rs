@@ -93,7 +93,10 @@ pub(super) enum Answer {
     Fenced,
     /// The key has no dedup entry, but the level was loaded recently, so Redis may have lost the
     /// entry. SQL must be asked.
-    KeyMayBeLost,
+    KeyMayBeLost {
+        /// When the level was loaded, in microseconds since 1970.
+        loaded: i64,
+    },
     /// Redis does not have the level.
     Absent,
     /// The journal has reached its limit of movements.
@@ -123,7 +126,9 @@ impl Answer {
             ["duplicate"] => Self::Duplicate,
             ["conflict"] => Self::Conflict,
             ["fenced"] => Self::Fenced,
-            ["key_may_be_lost"] => Self::KeyMayBeLost,
+            ["key_may_be_lost", loaded] => Self::KeyMayBeLost {
+                loaded: number(loaded)?,
+            },
             ["absent"] => Self::Absent,
             ["full"] => Self::Full,
             _ => return Err(bad_answer(answer)),
