@@ -21,8 +21,10 @@ if redis.call('EXISTS', level) == 1 then
 end
 
 -- Redis has lost its data. A consumer may still be applying entries that it has read before, so the mirror is
--- not final until the ledger is bound again.
-if redis.call('EXISTS', KEYS[5]) == 0 then return {'unbound'} end
+-- not final until the ledger is bound again. A key without a beat does not show that: it may have been written
+-- late, for a binding from before the loss.
+local binding = redis.call('GET', KEYS[5])
+if not binding or binding:find(' 0$') then return {'unbound'} end
 
 -- If Redis has lost the counters since the mirror was read, or has lost writes in a failover, entries may have
 -- been written, applied and lost since. Then the caller reads the mirror again.
