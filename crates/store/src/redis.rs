@@ -53,7 +53,7 @@ use capacity::Capacity;
 use connection::{Connector, SharedConnection};
 pub use consumer::JournalConsumer;
 use errors::{bad_answer, connecting};
-use idempotency::UnknownOutcomes;
+use idempotency::{KeyCheck, UnknownOutcomes};
 use keys::Keys;
 pub use level_cache::{Cached, Miss, SharedLevels};
 use level_keys::KeptKeys;
@@ -306,10 +306,12 @@ impl RedisStore {
                 RedisMethod::Watch => self.watch(&request, deduction.deadline).await?,
             };
             match answer {
-                Answer::KeyMayBeLost if self.restore(&request, key).await? => {
+                Answer::KeyMayBeLost { .. } if self.restore(&request, key).await? => {
                     return Ok(AttemptOutcome::Duplicate);
                 }
-                Answer::KeyMayBeLost => Arc::make_mut(&mut request).key_checked = true,
+                Answer::KeyMayBeLost { loaded } => {
+                    Arc::make_mut(&mut request).key_check = KeyCheck::Done { loaded };
+                }
                 Answer::Absent => {
                     Arc::make_mut(&mut request).uncheck(&self.unknown);
                     match self.load(&deduction.sku, &deduction.warehouse).await? {
@@ -340,6 +342,8 @@ fn attempt(answer: Answer, units: i64) -> Result<AttemptOutcome, StoreError> {
         Answer::Insufficient { available } => AttemptOutcome::Unrecorded { available },
         Answer::Conflict => AttemptOutcome::Conflict,
         Answer::Fenced => AttemptOutcome::LockLost,
-        Answer::Absent | Answer::KeyMayBeLost | Answer::Full => return Err(bad_answer(answer)),
+        Answer::Absent | Answer::KeyMayBeLost { .. } | Answer::Full => {
+            return Err(bad_answer(answer));
+        }
     })
 }

@@ -7,13 +7,14 @@ use reqwest::{Method, Url};
 use rstest::rstest;
 use serde_json::json;
 use stocklock::ports::StoreError;
-use stocklock::store::Stores;
+use stocklock::store::{RedisOptions, Stores};
 use stocklock_testkit::assert_matches;
 use tokio::time::Instant;
 
+use super::copied::beat;
 use super::{applied_audit, assert_exact, assert_sold, command, create, flush, order, run, sell};
 use crate::faults::{send, until};
-use crate::store_contract::fixture::{Fixture, On, Raw, options, redis_options};
+use crate::store_contract::fixture::{Fixture, On, Raw, SOON, options, redis_options};
 use crate::support::app::{Answer, TestApp};
 use crate::support::process::Process;
 use crate::support::proxy::Proxy;
@@ -217,6 +218,31 @@ async fn empty_redis_is_not_used_while_another_replica_sells() {
     is_answered(&moved, 200, "").await;
     assert_sold(&applied_audit(&moved, SKU).await, sales + 1);
     moved.stop().await;
+}
+
+/// A replica has read the key, and before it reads the row, another one has changed both.
+#[tokio::test]
+async fn beats_during_a_check_do_not_delay_it() {
+    let near = Fixture::on(On::Redis).await;
+    near.put(SKU, 10).await;
+    beat(&near.store).await;
+    let redis = near.redis_url().expect("stock lives in Redis");
+    let (proxy, url) = Proxy::before(redis).await;
+    let far = Fixture::at(Backend::Sqlite, near.url.clone()).await;
+    let far = far.with(RedisOptions {
+        wait_limit: SOON,
+        ..redis_options(&url)
+    });
+    let hold = proxy.hold_answer(b"redis_version");
+    let beats = async {
+        hold.held().await;
+        for _ in 0..3 {
+            beat(&near.store).await;
+        }
+        hold.let_go();
+    };
+    let (checked, ()) = tokio::join!(far.store.confirm_redis(0), beats);
+    checked.expect("it waits for no other replica");
 }
 
 #[tokio::test]

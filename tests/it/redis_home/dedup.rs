@@ -8,11 +8,12 @@ use stocklock::ports::{
 };
 use stocklock::ports::{DeductionStore as _, LedgerReader as _, LevelStore as _};
 use stocklock::stock::{Adjustment, Deduction, LevelChange, OperationId};
+use stocklock::store::RedisOptions;
 use stocklock_testkit::assert_matches;
 
 use super::{assert_exact, deduct, fixture, flush, run};
 use crate::store_contract::fixture::{
-    Attempt, Fixture, On, adjustment, deduction, deduction_with_key, level_change, place,
+    Attempt, Fixture, On, SOON, adjustment, deduction, deduction_with_key, level_change, place,
     redis_options,
 };
 use crate::support::proxy::Proxy;
@@ -230,7 +231,7 @@ async fn sql_is_asked_for_keys_only_after_a_recent_loss(
         fixture.level("a").await;
         let (now, _): (u64, u64) = run(&fixture, &["TIME"]).await;
         let level = fixture.key("stock:*:a:main").await;
-        let loaded = ((now - ago) * 1000).to_string();
+        let loaded = ((now - ago) * 1_000_000).to_string();
         run::<()>(&fixture, &["HSET", &level, "loaded", &loaded]).await;
     } else {
         for bucket in buckets(&fixture).await {
@@ -239,6 +240,57 @@ async fn sql_is_asked_for_keys_only_after_a_recent_loss(
     }
     let duplicate = sell().await == AttemptOutcome::Duplicate;
     assert_eq!(duplicate, asked);
+}
+
+/// Goal: a key sells once, although Redis loses the level again after SQL was asked for the key.
+///
+/// Method: SQL does not have the key. While the next message of that attempt is on its way, another attempt
+/// sells with the key, and Redis loses the sale after SQL has it.
+#[rstest]
+#[case(Way::Script, b"EVALSHA\r\n")]
+#[case(Way::Watch, b"WATCH\r\n")]
+#[case(Way::Write, b"EVALSHA\r\n")]
+#[tokio::test]
+async fn key_is_looked_up_again_after_another_loss(#[case] way: Way, #[case] next: &[u8]) {
+    let near = Fixture::on(On::Redis).await;
+    let redis = near.redis_url().expect("stock lives in Redis");
+    let (proxy, url) = Proxy::before(redis).await;
+    let far = Fixture::at(Backend::Sqlite, near.url.clone()).await;
+    let far = far.with(RedisOptions {
+        wait_limit: SOON,
+        ..redis_options(&url)
+    });
+    near.put("a", 10).await;
+    // From now on Redis knows the scripts.
+    way.deduct(&far, &deduction("a", 1)).await;
+    let lose = async || {
+        near.settle().await;
+        flush(&near).await;
+        near.store.confirm_redis(0).await.expect("it is bound");
+        near.level("a").await;
+    };
+    lose().await;
+
+    let sale = deduction_with_key("a", 1, "k");
+    // The look-up of the entries of release 0.1.0, before SQL is asked.
+    let look_up = proxy.hold_request(b"op:{");
+    let late = way.deduct(&far, &sale);
+    let other = async {
+        look_up.held().await;
+        let hold = proxy.hold_request(next);
+        look_up.let_go();
+        hold.held().await;
+        let sold = way.deduct(&near, &deduction_with_key("a", 1, "k")).await;
+        lose().await;
+        hold.let_go();
+        sold
+    };
+    let (late, other) = tokio::join!(late, other);
+    assert_eq!(
+        (late, other),
+        (AttemptOutcome::Duplicate, On::Redis.done(8))
+    );
+    assert_exact(&near, "a", 2, 8).await;
 }
 
 /// Goal: a sale without a key whose answer was lost is not made again, although Redis has lost it since:

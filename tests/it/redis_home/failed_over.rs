@@ -1,14 +1,15 @@
 //! Another Redis becomes the primary, and has not all writes: what SQL has is not sold again.
 
 use rstest::rstest;
-use stocklock::ports::RedisMethod;
+use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition, LevelStore as _, RedisMethod};
+use stocklock::stock::{LevelChange, Precondition, Revision};
 
 use super::bound::write;
 use super::copied::beat;
 use super::{assert_exact, command, deduct, sell};
 use crate::faults::session::lock_is_waited_for;
 use crate::faults::until;
-use crate::store_contract::fixture::{Fixture, REDIS, Raw, redis_options};
+use crate::store_contract::fixture::{Fixture, REDIS, Raw, level_change, redis_options};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::PrivateServer;
 
@@ -73,6 +74,39 @@ async fn first_primary_returns_with_older_data(#[values(false, true)] misses_a_b
     is_used(&fixture).await;
     sell_down_to(&fixture, 4).await;
     assert_exact(&fixture, SKU, 6, 4).await;
+}
+
+/// A client and a writer have read a level whose last sales are lost everywhere. As many sales later, it has
+/// the same units again.
+#[tokio::test]
+async fn state_that_was_read_before_a_failover_is_refused() {
+    let redis = PrivateServer::redis(&[]).await;
+    let fixture = fixture(Sqlite, &redis).await;
+    fixture.put(SKU, 10).await;
+    sell(&fixture, SKU, 2).await;
+    fixture.settle().await;
+    command::<()>(redis.url(), &["SAVE"]).await;
+    sell(&fixture, SKU, 2).await;
+    let read = fixture.level(SKU).await;
+    redis.kill9();
+    redis.restart().await;
+    is_used(&fixture).await;
+    sell(&fixture, SKU, 2).await;
+    let now = fixture.level(SKU).await;
+    assert_eq!((now.on_hand, read.on_hand), (6, 6));
+
+    let write = fixture.write_back(&read, Condition::Version).await;
+    assert_eq!(write.expect("no error"), AttemptOutcome::Conflict);
+    let change = LevelChange {
+        precondition: Some(Precondition::OneOf(vec![Revision::of(&[read])])),
+        ..level_change(SKU, 20)
+    };
+    let changed = fixture.store.set_level(&change).await;
+    assert_eq!(
+        changed.expect("no error"),
+        ChangeOutcome::PreconditionFailed
+    );
+    assert_exact(&fixture, SKU, 4, 6).await;
 }
 
 /// A consumer that had read entries of the earlier run commits them while another replica compares the

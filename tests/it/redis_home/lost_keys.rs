@@ -5,9 +5,14 @@ use std::time::Duration;
 
 use rstest::rstest;
 use serde_json::json;
+use stocklock::ports::{RedisMethod, StoreError};
+use stocklock::stock::{OperationFilter, OperationId, OperationStatus};
+use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
-use super::{applied_audit, assert_sold, command, create, order};
+use super::{
+    applied_audit, assert_sold, command, create, deduct, fixture, flush, order, run, sell,
+};
 use crate::faults::session::lock_is_waited_for;
 use crate::faults::{KEY, send, until};
 use crate::store_contract::fixture::Raw;
@@ -97,4 +102,42 @@ async fn sales_that_sql_records_during_a_loss_are_subtracted(
     assert_eq!(audit["on_hand"], 0, "{audit}");
     assert_sold(&audit, 10);
     app.stop().await;
+}
+
+/// A consumer may still be recording an operation of a journal that Redis has lost.
+#[tokio::test]
+async fn operation_is_pending_until_redis_is_bound_again() {
+    let fixture = fixture(Sqlite).await;
+    let of = OperationFilter::Id(OperationId::mint());
+    let status = async || {
+        let found = fixture.store.operations(&of, Some(0)).await;
+        found.expect("the servers answer").0
+    };
+    assert_eq!(status().await, OperationStatus::NotRecorded);
+    fixture.put("a", 10).await;
+    sell(&fixture, "a", 1).await;
+    assert_eq!(status().await, OperationStatus::NotRecorded);
+    flush(&fixture).await;
+    assert_eq!(status().await, OperationStatus::Pending);
+    fixture.store.confirm_redis(0).await.expect("it is bound");
+    assert_eq!(status().await, OperationStatus::NotRecorded);
+}
+
+/// A replica sent the key when the ledger was bound. The message arrives after Redis has lost its data.
+#[tokio::test]
+async fn key_that_was_written_late_loads_no_level() {
+    let fixture = fixture(Sqlite).await;
+    fixture.put("a", 10).await;
+    sell(&fixture, "a", 1).await;
+    let key = fixture.key("binding:*").await;
+    let value: String = run(&fixture, &["GET", &key]).await;
+    let (id, _) = value.split_once(' ').expect("an id and a beat");
+    flush(&fixture).await;
+    run::<()>(&fixture, &["SET", &key, &format!("{id} 0")]).await;
+
+    // SQL does not have the first sale, and may still get it.
+    let refused = deduct(&fixture, "a", RedisMethod::Script).await;
+    assert_matches!(refused, Err(StoreError::NotBound(_)));
+    let levels: Vec<String> = run(&fixture, &["KEYS", "stock:*"]).await;
+    assert!(levels.is_empty(), "{levels:?}");
 }

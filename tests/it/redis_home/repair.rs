@@ -3,13 +3,15 @@
 use futures_util::future::join_all;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, LevelStore as _, RedisMethod};
-use stocklock::store::{Repair, Repaired};
+use stocklock::store::{RedisOptions, Repair, Repaired};
 
 use super::{
-    assert_exact, command, deduct, fixture, fixture_with_journal_limit, line, lose_level, run, sell,
+    assert_exact, command, deduct, fixture, fixture_with_journal_limit, flush, line, lose_level,
+    run, sell,
 };
-use crate::store_contract::fixture::{Fixture, adjustment, name};
+use crate::store_contract::fixture::{Fixture, SOON, adjustment, name, redis_options};
 use crate::support::process::Process;
+use crate::support::proxy::Proxy;
 use crate::support::services::Backend;
 
 const SKU: &str = "a";
@@ -106,6 +108,37 @@ async fn concurrent_repairs_take_the_units_once() {
         assert!(sales.iter().all(Result::is_ok), "{sales:?}");
     }
     assert_exact(&fixture, SKU, 40, 60).await;
+}
+
+/// The level was corrected in data that Redis has lost since, with the sales in its journal.
+#[tokio::test]
+async fn repair_of_a_lost_level_does_not_change_sql() {
+    let near = fixture(Backend::Sqlite).await;
+    let redis = near.redis_url().expect("stock lives in Redis");
+    let (proxy, url) = Proxy::before(redis).await;
+    let far = Fixture::at(Backend::Sqlite, near.url.clone()).await;
+    let far = far.with(RedisOptions {
+        wait_limit: SOON,
+        ..redis_options(&url)
+    });
+    near.put(SKU, 7780).await;
+    lose_sales(&near, 3).await;
+    sell(&near, SKU, 2).await;
+
+    // Of the script that corrects the level.
+    let hold = proxy.hold_answer(b"\r\n7778\r\n");
+    let sku = name(SKU);
+    let repair = far.store.repair(&sku);
+    let lose = async {
+        hold.held().await;
+        flush(&near).await;
+        near.store.confirm_redis(0).await.expect("it is bound");
+        hold.let_go();
+    };
+    let (repaired, ()) = tokio::join!(repair, lose);
+    assert!(repaired.is_err(), "{repaired:?}");
+    assert_eq!(near.level(SKU).await.on_hand, 7780);
+    assert_exact(&near, SKU, 0, 7780).await;
 }
 
 /// The audit does not know what such an entry has changed.

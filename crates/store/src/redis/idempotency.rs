@@ -93,6 +93,36 @@ pub(super) fn field(sku: &Sku, operation: OperationId, key: Option<&Idempotency>
     BASE64.encode(&hash.finalize()[..16])
 }
 
+/// Whether SQL must be asked for an operation or its key, if Redis may have lost the dedup entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeyCheck {
+    Needed,
+    /// SQL cannot have the operation.
+    NotNeeded,
+    /// SQL did not have it, when it was asked after the level was loaded at this time, in microseconds since 1970.
+    /// If the level is loaded again, Redis may have lost the entry of another attempt since.
+    Done {
+        loaded: i64,
+    },
+}
+
+impl KeyCheck {
+    /// Whether SQL must be asked if the level was loaded then. The function `key_may_be_lost` of
+    /// `scripts/prelude.lua` decides the same.
+    pub(super) fn is_due(self, loaded: i64) -> bool {
+        self == Self::Needed || matches!(self, Self::Done { loaded: then } if then != loaded)
+    }
+
+    /// How the scripts get it.
+    pub(super) fn argument(self) -> String {
+        match self {
+            Self::Needed => String::new(),
+            Self::NotNeeded => "1".to_owned(),
+            Self::Done { loaded } => loaded.to_string(),
+        }
+    }
+}
+
 /// The operations without a key that have an attempt whose outcome is unknown, each with the time at
 /// which its caller is answered at the latest. Other operations without a key cannot be in SQL.
 #[derive(Debug, Default)]
@@ -179,8 +209,8 @@ impl RedisStore {
     /// its dedup entry. Creates the entry of a key that is in SQL again. Returns whether the operation was
     /// executed.
     ///
-    /// A movement in the journal still has its dedup entry. One case is missed: a consumer read the
-    /// movement, Redis lost it, and the consumer has not applied it yet.
+    /// A movement in the journal still has its dedup entry. One that a consumer has read, and Redis has lost, is
+    /// in SQL, or will be refused: no level is loaded before the ledger is bound to Redis again.
     pub(super) async fn restore(
         &self,
         request: &WriteRequest,

@@ -77,13 +77,14 @@ impl Keys {
 
     /// A hash: `waiting` is the number of movements in the journal. `last KEY` is the state of the level KEY
     /// after its last write, unless that was before the entry `tracked`. `since` is a time, and another
-    /// one if Redis has lost the hash.
+    /// one if Redis has lost the hash or other writes.
     pub(super) fn counters(&self, shard: Shard) -> String {
         format!("tally:{}:journal", self.tag(shard))
     }
 
     /// A hash: the level of a SKU of this shard. Its units on hand are `units`; in release 0.1.0 they were
-    /// `on_hand`, so replicas of both releases cannot sell the same level.
+    /// `on_hand`, so replicas of both releases cannot sell the same level. `loaded` is when it was loaded from
+    /// SQL, in microseconds since 1970.
     pub(super) fn level(&self, shard: Shard, sku: &Sku, warehouse: &Warehouse) -> String {
         format!("stock:{}:{sku}:{warehouse}", self.tag(shard))
     }

@@ -13,11 +13,11 @@ use crate::StoreError;
 use crate::journal::{EntryId, parse_version};
 use stocklock_core::stock::{Home, Sku, StockLevel, Warehouse};
 
-/// By how much a load increases the version of a level at least. Redis may have lost writes that SQL
-/// does not have, and their versions must not be reused: a compare-and-set would confuse the states.
-/// A journal holds fewer entries than this. The script uses Redis's clock in microseconds if that is
+/// By how much a load, or the next run of Redis, increases the version of a level at least. Redis may have lost
+/// writes that SQL does not have, and their versions must not be reused: a compare-and-set would confuse the states.
+/// A journal holds fewer entries than this. The scripts use Redis's clock in microseconds if that is
 /// higher, so that the versions of two loads differ.
-const MIN_VERSION_JUMP: i64 = 10_000_000;
+pub(super) const MIN_VERSION_JUMP: i64 = 10_000_000;
 
 /// How often a load is repeated because Redis has lost the journal's counters during it, and how often a
 /// level is loaded that is missing again when it is read.

@@ -1,19 +1,20 @@
 //! A model of stock in Redis under every schedule: a sale, a repeated sale with a key, two consumers of
-//! the journal, a lease that ends too early, and a Redis that loses data.
+//! the journal, a lease that ends too early, a Redis that loses data, and the binding if it loses everything.
 //!
 //! What SQL does with a batch is decided by the code of [`crate::sql::apply`]. What Redis does is decided
 //! by one function per script, with the same decisions but without limits and deadlines. Its
 //! clock is as bad as possible: after a loss, the ids of entries are used again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock};
 
 use anyhow::ensure;
-use stocklock_core::model::{Decisions, Explorer, Failure, Task, World, yield_once};
+use stocklock_core::model::{Decisions, Explorer, Failure, Task, World};
 use stocklock_core::stock::{Home, StockLevel};
 use uuid::Uuid;
 
-use super::scripts::Answer::{self, Absent, Duplicate, KeyMayBeLost};
+use super::idempotency::KeyCheck;
+use super::scripts::Answer::{self, Duplicate};
 use crate::journal::tests::row;
 use crate::journal::{EntryId, JournalEntry, last_of_each_level};
 use crate::sql::apply::{drop_keys, new_movements, updated};
@@ -21,6 +22,12 @@ use crate::sql::ledger_row::LedgerRow;
 use crate::sql::rows::MirrorRow;
 
 mod scripts;
+mod tasks;
+
+use tasks::Model;
+
+/// The id of the binding before Redis loses everything.
+const FIRST_ID: u32 = 1;
 
 static ROW: LazyLock<LedgerRow> = LazyLock::new(|| row("a"));
 
@@ -35,9 +42,23 @@ enum Safeguard {
     LastState,
     /// `load.lua` raises the last id of the journal.
     RaisedId,
+    /// `load.lua` loads nothing if Redis does not have the key of the binding.
+    BindingCheck,
+    /// A Redis that has lost the key is bound under another id.
+    NewId,
 }
 
 type Entries = BTreeMap<EntryId, Arc<JournalEntry>>;
+
+/// The answer of `load.lua`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loaded {
+    Done,
+    /// The mirror must be read again.
+    Again,
+    /// Redis does not have the key of the binding.
+    Unbound,
+}
 
 /// How the schedules differ. All at once would be too many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,14 +69,16 @@ enum Variant {
     Refusal,
     /// Redis has lost the level before the first schedule begins.
     LostLevel,
+    /// Redis loses everything, and goes on.
+    Flush,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Level {
     on_hand: i64,
     version: i64,
-    /// Whether SQL must be asked for keys.
-    is_loaded: bool,
+    /// Its version when it was loaded, which stands for the time. Then SQL must be asked for keys.
+    loaded: Option<i64>,
 }
 
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -68,20 +91,28 @@ struct Redis {
     last_id: i64,
     /// The entries that were set aside.
     rejected: Entries,
-    /// The counter `since`.
+    /// The counter `since`. 0 if Redis does not have it.
     since: u32,
+    /// The id in the key of the binding.
+    binding: Option<u32>,
     /// The consumer that has the lease.
     lease: Option<u32>,
     /// All operations that were sold with this data.
     sold: BTreeSet<Uuid>,
 }
 
+/// The binding in SQL: the id, and whether the Redis was used with it.
+type Row = (u32, bool);
+
 struct State {
     redis: Redis,
+    row: Row,
     mirror: MirrorRow,
     ledger: Vec<LedgerRow>,
     /// What Redis has had until now. Empty after it has lost data.
     history: Vec<Redis>,
+    /// Whether Redis loses everything.
+    is_flushed: bool,
     /// How many leases may end early.
     early_ends: u32,
     /// How many entries SQL may refuse. While it may refuse one, Redis loses only the level.
@@ -96,6 +127,17 @@ struct State {
 }
 
 impl State {
+    fn has(&self, safeguard: Safeguard) -> bool {
+        self.without != Some(safeguard)
+    }
+
+    /// Writes the row of the binding if it is still `expected`.
+    fn bind(&mut self, expected: Row, next: Row) {
+        if self.row == expected {
+            self.row = next;
+        }
+    }
+
     fn recorded(&self, sale: Uuid) -> usize {
         let is_sale = |row: &&LedgerRow| row.operation_id == sale;
         self.ledger.iter().filter(is_sale).count()
@@ -106,8 +148,12 @@ impl State {
         rows.any(|row| row.idempotency_key.is_some())
     }
 
-    /// One transaction. SQL may refuse the last of several entries. Returns how many it has applied.
-    fn apply(&mut self, entries: &[Arc<JournalEntry>]) -> usize {
+    /// One transaction with entries that were read from the Redis with this id. SQL may refuse the last of
+    /// several entries. Returns how many it has applied, or `None` if the ledger is bound to another id.
+    fn apply(&mut self, from: u32, entries: &[Arc<JournalEntry>]) -> Option<usize> {
+        if self.row.0 != from {
+            return None;
+        }
         let refuses = entries.len() > 1 && self.refusals > 0 && self.decisions.choose(2) == 1;
         self.refusals -= u32::from(refuses);
         let applied = entries.len() - usize::from(refuses);
@@ -120,78 +166,27 @@ impl State {
         for last in last_of_each_level(&batch) {
             self.mirror = updated(&self.mirror, last);
         }
-        applied
+        Some(applied)
     }
 
-    /// Redis loses its level, or all that happened since some time. That can be nothing.
+    /// Redis loses everything; or its level, or all that happened since some time. That can be nothing.
     fn lose(&mut self) {
         let mut history = std::mem::take(&mut self.history);
         let is_level_only = self.refusals > 0;
         history.retain(|_| !is_level_only);
-        match self.decisions.choose(history.len() + 1) {
-            0 => self.redis.level = None,
-            earlier => self.redis = history.swap_remove(earlier - 1),
+        if self.is_flushed {
+            self.redis = Redis::default();
+        } else {
+            match self.decisions.choose(history.len() + 1) {
+                0 => self.redis.level = None,
+                earlier => self.redis = history.swap_remove(earlier - 1),
+            }
         }
         let is_lost = |sale: &Uuid| {
             let in_sql = self.redis.level.is_none() && self.recorded(*sale) == 1;
             !self.redis.sold.contains(sale) && !in_sql
         };
         self.lost = self.sold.iter().copied().filter(is_lost).collect();
-    }
-}
-
-#[derive(Clone)]
-struct Model(Arc<Mutex<State>>);
-
-impl Model {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("no step panics")
-    }
-
-    /// One command to a server. Other tasks can run before it.
-    async fn step<T>(&self, name: &'static str, command: impl FnOnce(&mut State) -> T) -> T {
-        yield_once().await;
-        let mut state = self.state();
-        state.decisions.note(name);
-        let result = command(&mut state);
-        let last = state.history.last();
-        if last.is_some_and(|last| *last != state.redis) {
-            let redis = state.redis.clone();
-            state.history.push(redis);
-        }
-        result
-    }
-
-    /// Sells one unit, as `RedisStore::try_deduct` does.
-    async fn sell(&self, operation: u128, has_key: bool) -> Answer {
-        let mut key_checked = !has_key;
-        loop {
-            let deduct = |state: &mut State| state.deduct(operation, has_key, key_checked);
-            match self.step("DEDUCT", deduct).await {
-                Absent => self.load().await,
-                KeyMayBeLost if self.step("SELECT the key", State::has_key).await => {
-                    return Duplicate;
-                }
-                KeyMayBeLost => key_checked = true,
-                settled => return settled,
-            }
-        }
-    }
-
-    async fn load(&self) {
-        loop {
-            let before = self.step("HGET", |state| state.redis.since).await;
-            let mirror = self.step("SELECT", |state| state.mirror.clone()).await;
-            if self.step("LOAD", |state| state.load(before, &mirror)).await {
-                return;
-            }
-        }
-    }
-
-    async fn finish(&self, consumer: u32, entries: &[Arc<JournalEntry>]) {
-        let applied = self.step("apply", |state| state.apply(entries)).await;
-        let ack = |state: &mut State| state.ack(consumer, entries, applied);
-        self.step("ACK", ack).await;
     }
 }
 
@@ -214,12 +209,15 @@ fn world(
         level: Some(Level {
             on_hand: level.on_hand,
             version: level.version,
-            is_loaded: false,
+            loaded: None,
         }),
+        since: 1,
+        binding: Some(FIRST_ID),
         ..Redis::default()
     };
     let mut state = State {
         redis,
+        row: (FIRST_ID, true),
         mirror: MirrorRow {
             level,
             entry: EntryId::default(),
@@ -227,6 +225,7 @@ fn world(
         },
         ledger: Vec::new(),
         history: Vec::new(),
+        is_flushed: variant == Variant::Flush,
         early_ends: u32::from(variant == Variant::EarlyEnd),
         refusals: u32::from(variant == Variant::Refusal),
         sold: BTreeSet::new(),
@@ -235,21 +234,24 @@ fn world(
         without,
         decisions: decisions.clone(),
     };
-    state.deduct(1, true, true);
-    state.deduct(2, false, true);
+    state.deduct(1, true, KeyCheck::NotNeeded);
+    state.deduct(2, false, KeyCheck::NotNeeded);
     let batch = state.take(1).expect("the lease is free");
     if variant == Variant::LostLevel {
         state.redis.level = None;
     }
     // Another level of the shard was loaded since.
     let flushed = Redis {
-        since: 1,
+        since: 2,
+        binding: Some(FIRST_ID),
         ..Redis::default()
     };
-    state.history = vec![flushed, state.redis.clone()];
-    let model = Model(Arc::new(Mutex::new(state)));
+    if !state.is_flushed {
+        state.history = vec![flushed, state.redis.clone()];
+    }
+    let model = Model::new(state);
     let [buyer, paused, other, redis] = [(); 4].map(|()| model.clone());
-    let tasks: Vec<Task<_>> = vec![
+    let mut tasks: Vec<Task<_>> = vec![
         Box::pin(async move {
             buyer.sell(3, false).await;
             Some(buyer.sell(4, true).await)
@@ -259,16 +261,18 @@ fn world(
             None
         }),
         Box::pin(async move {
-            if let Some(batch) = other.step("TAKE", |state| state.take(2)).await {
-                other.finish(2, &batch).await;
-            }
-            None
-        }),
-        Box::pin(async move {
             redis.step("loss", State::lose).await;
             None
         }),
     ];
+    if variant != Variant::Flush {
+        tasks.push(Box::pin(async move {
+            if let Some(batch) = other.step("TAKE", |state| state.take(2)).await {
+                other.finish(2, &batch).await;
+            }
+            None
+        }));
+    }
     World {
         state: model,
         tasks,
@@ -283,7 +287,7 @@ fn check(state: &mut State, retry: Option<Answer>) -> anyhow::Result<()> {
     } = &state.redis;
     let left: Vec<_> = journal.values().chain(rejected.values()).cloned().collect();
     state.refusals = 0;
-    state.apply(&left);
+    state.apply(state.row.0, &left);
     for &sale in &state.sold {
         let (recorded, is_lost) = (state.recorded(sale), state.lost.contains(&sale));
         ensure!(
@@ -291,9 +295,18 @@ fn check(state: &mut State, retry: Option<Answer>) -> anyhow::Result<()> {
             "{recorded} of {sale}"
         );
     }
+    let (sold, left) = (state.ledger.len(), state.mirror.level.on_hand);
+    if state.is_flushed {
+        let is_sold_once = sold + usize::try_from(left)? == 3;
+        ensure!(is_sold_once, "of 3, {sold} are sold and {left} left");
+        let mut level = state.redis.level.iter();
+        let in_sql = level.all(|level| level.on_hand == left);
+        ensure!(in_sql, "SQL has {left}, and Redis {:?}", state.redis.level);
+        let is_answered = state.recorded(Uuid::from_u128(1)) == 0 || retry == Some(Duplicate);
+        ensure!(is_answered, "the retry is answered {retry:?}");
+    }
     if state.lost.is_empty() {
         ensure!(retry == Some(Duplicate), "the retry is answered {retry:?}");
-        let (sold, left) = (state.ledger.len(), state.mirror.level.on_hand);
         ensure!(
             sold == 3 && left == 0,
             "of 3, {sold} are sold and {left} left"
@@ -323,6 +336,7 @@ fn every_sale_that_redis_keeps_is_recorded_once() {
         (Variant::EarlyEnd, (24_581, 10_456)),
         (Variant::Refusal, (2_232, 724)),
         (Variant::LostLevel, (21_616, 7_925)),
+        (Variant::Flush, (475, 448)),
     ] {
         let explored = explore(variant, None);
         let explored = explored.unwrap_or_else(|failure| panic!("{failure}"));
@@ -347,6 +361,8 @@ fn model_without_one_safeguard_fails() {
         (Safeguard::RaisedId, Variant::EarlyEnd, wrong_level),
         (Safeguard::LastState, Variant::EarlyEnd, wrong_level),
         (Safeguard::LastState, Variant::Refusal, wrong_level),
+        (Safeguard::BindingCheck, Variant::Flush, "are sold and"),
+        (Safeguard::NewId, Variant::Flush, "are sold and"),
     ] {
         let Err(failure) = explore(variant, Some(without)) else {
             panic!("{without:?} is not needed");

@@ -11,6 +11,7 @@ use redis::Cmd;
 use super::errors::{Failed, bad_answer};
 use super::keys::Shard;
 use super::{RedisStore, levels, scripts};
+use crate::sql::BoundRedis;
 use crate::{Repair, Repaired, StoreError};
 use stocklock_core::stock::{Audit, Sku, Warehouse};
 
@@ -32,6 +33,10 @@ impl RedisStore {
         let level = keys.level(shard, sku, warehouse);
         let state = Cmd::hmget(&level, &["repairs", "loaded"]);
         for _ in 0..TRIES {
+            // Before the level is read: if Redis loses its data later, SQL refuses the level.
+            let Some(from) = self.confirm(&self.shared).await? else {
+                continue;
+            };
             // The audit does not load the level.
             self.level(sku, warehouse).await?;
             // Before the audit: it is about this state or a later one.
@@ -62,7 +67,9 @@ impl RedisStore {
             let Some((entry, counters)) = answer.split_first() else {
                 continue;
             };
-            let on_hand = self.mirror((sku, warehouse), entry, counters).await?;
+            let on_hand = self
+                .mirror(&from, (sku, warehouse), entry, counters)
+                .await?;
             return Ok(if is_right {
                 repair(on_hand, Repaired::NotNeeded)
             } else {
@@ -73,10 +80,11 @@ impl RedisStore {
         Err(StoreError::Aborted(why.into()))
     }
 
-    /// Writes a level with these counters to SQL. It is as all entries before `entry` left it. Returns its
-    /// units on hand.
+    /// Writes a level with these counters, read `from` a Redis, to SQL. It is as all entries before `entry` left
+    /// it. Returns its units on hand.
     async fn mirror(
         &self,
+        from: &BoundRedis,
         (sku, warehouse): (&Sku, &Warehouse),
         entry: &str,
         counters: &[String],
@@ -86,8 +94,7 @@ impl RedisStore {
         let numbers = numbers.each_ref().map(|n: &String| n.parse().ok());
         let level = levels::level(sku, warehouse, numbers)?.ok_or_else(bad)?;
         let entry = entry.parse().map_err(bad_answer)?;
-        let from = self.confirm(&self.shared).await?.ok_or_else(bad)?;
-        self.sql.mirror_level(&from, &level, entry).await?;
+        self.sql.mirror_level(from, &level, entry).await?;
         Ok(level.on_hand)
     }
 

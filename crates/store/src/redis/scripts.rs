@@ -53,9 +53,10 @@ pub(super) static ACK: LazyLock<Script> =
 pub(super) static SNAPSHOT: LazyLock<Script> =
     LazyLock::new(|| script("", include_str!("scripts/snapshot.lua")));
 
-/// Deletes a level that is older than its mirror.
+/// Deletes a level that is older than its mirror, or gives it another version. Its first line must stay the
+/// first.
 pub(super) static DROP_OLDER: LazyLock<Script> =
-    LazyLock::new(|| script("", include_str!("scripts/drop_older.lua")));
+    LazyLock::new(|| Script::new(include_str!("scripts/drop_older.lua")));
 
 /// Takes units from a level that are sold in SQL.
 pub(super) static REPAIR: LazyLock<Script> =
@@ -92,7 +93,10 @@ pub(super) enum Answer {
     Fenced,
     /// The key has no dedup entry, but the level was loaded recently, so Redis may have lost the
     /// entry. SQL must be asked.
-    KeyMayBeLost,
+    KeyMayBeLost {
+        /// When the level was loaded, in microseconds since 1970.
+        loaded: i64,
+    },
     /// Redis does not have the level.
     Absent,
     /// The journal has reached its limit of movements.
@@ -122,7 +126,9 @@ impl Answer {
             ["duplicate"] => Self::Duplicate,
             ["conflict"] => Self::Conflict,
             ["fenced"] => Self::Fenced,
-            ["key_may_be_lost"] => Self::KeyMayBeLost,
+            ["key_may_be_lost", loaded] => Self::KeyMayBeLost {
+                loaded: number(loaded)?,
+            },
             ["absent"] => Self::Absent,
             ["full"] => Self::Full,
             _ => return Err(bad_answer(answer)),

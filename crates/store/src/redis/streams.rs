@@ -255,7 +255,9 @@ impl RedisStore {
                 return Ok(false);
             }
         }
-        Ok(true)
+        // Last: if Redis has lost its data, a consumer may still be applying entries that it has read before.
+        let is_bound: bool = self.shared.read(&Cmd::exists(keys.binding())).await?;
+        Ok(is_bound || self.sql.bound_redis().await?.is_none())
     }
 }
 

@@ -7,11 +7,11 @@ use redis::ScriptInvocation;
 use tokio::time::Instant;
 
 use super::errors::bad_answer;
-use super::idempotency::{self, UnknownOutcomes};
+use super::idempotency::{self, KeyCheck, UnknownOutcomes};
 use super::keys::Shard;
 use super::level_keys::LevelKeys;
 use super::scripts::{self, Answer};
-use super::{RedisStore, attempt};
+use super::{RedisStore, attempt, levels};
 use crate::sql::ledger_row::LedgerRow;
 use crate::{AttemptOutcome, ChangeOutcome, StoreError};
 use stocklock_core::ports::{Condition, PlannedLevel, adjusted};
@@ -30,16 +30,20 @@ pub(super) struct WriteRequest {
     pub(super) common: Arc<str>,
     /// The movement as the journal stores it.
     pub(super) movement: String,
-    /// Whether SQL does not have the operation or its key. If false, and Redis may have lost the dedup
-    /// entry, SQL must be asked before the write.
-    pub(super) key_checked: bool,
+    /// Whether SQL must be asked before the write, if Redis may have lost the dedup entry.
+    pub(super) key_check: KeyCheck,
 }
 
 impl WriteRequest {
     /// Lets SQL be asked if there is a key, or `unknown` has the operation.
     pub(super) fn uncheck(&mut self, unknown: &UnknownOutcomes) {
         let has_key = self.row.idempotency_key.is_some();
-        self.key_checked = !has_key && !unknown.have(self.row.operation_id);
+        let is_known = has_key || unknown.have(self.row.operation_id);
+        self.key_check = if is_known {
+            KeyCheck::Needed
+        } else {
+            KeyCheck::NotNeeded
+        };
     }
 
     /// Adds the keys and arguments that `scripts/prelude.lua` reads.
@@ -60,7 +64,7 @@ impl WriteRequest {
             .arg(&self.field)
             .arg(&self.movement)
             .arg(self.row.idempotency_key.as_deref().unwrap_or_default())
-            .arg(u8::from(self.key_checked));
+            .arg(self.key_check.argument());
     }
 }
 
@@ -96,7 +100,7 @@ impl RedisStore {
             field: idempotency::field(&row.sku, operation, key),
             common: row.common_text().into(),
             movement: row.movement_text(),
-            key_checked: key.is_none(),
+            key_check: KeyCheck::Needed,
             row,
         })
     }
@@ -219,7 +223,7 @@ impl RedisStore {
             // The level was changed or lost since it was read: read it again.
             Answer::Absent | Answer::Conflict | Answer::Fenced => ChangeOutcome::Conflict,
             // The expected versions exclude too few units. `write` has checked the key in SQL.
-            answer @ (Answer::Insufficient { .. } | Answer::KeyMayBeLost) => {
+            answer @ (Answer::Insufficient { .. } | Answer::KeyMayBeLost { .. }) => {
                 return Err(bad_answer(answer));
             }
             Answer::Full => return Err(self.capacity.exceeded()),
@@ -247,15 +251,17 @@ impl RedisStore {
         wanted: &Wanted<'_>,
     ) -> Result<Answer, StoreError> {
         request.uncheck(&self.unknown);
-        let answer = self.try_write(&request, wanted).await?;
-        if answer != Answer::KeyMayBeLost {
-            return Ok(answer);
+        for _ in 0..levels::MAX_LOADS {
+            let loaded = match self.try_write(&request, wanted).await? {
+                Answer::KeyMayBeLost { loaded } => loaded,
+                answer => return Ok(answer),
+            };
+            if self.restore(&request, key).await? {
+                return Ok(Answer::Duplicate);
+            }
+            request.key_check = KeyCheck::Done { loaded };
         }
-        if self.restore(&request, key).await? {
-            return Ok(Answer::Duplicate);
-        }
-        request.key_checked = true;
-        self.try_write(&request, wanted).await
+        Err(levels::evicted_again())
     }
 
     async fn try_write(

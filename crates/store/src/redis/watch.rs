@@ -90,7 +90,8 @@ type WatchReply = (
 /// What was read under `WATCH`.
 struct Watched {
     level: Option<StockLevel>,
-    /// When the level was loaded from SQL, by the same clock as `millis`. `None` if it was not.
+    /// When the level was loaded from SQL, by the same clock as `millis`, but in microseconds. `None` if it was
+    /// not.
     loaded: Option<i64>,
     /// The number of movements in the journal.
     waiting: u64,
@@ -261,9 +262,12 @@ fn decide(
         return Err(Answer::Conflict);
     }
     let level = watched.level.ok_or(Answer::Absent)?;
-    let may_be_lost = |loaded| watched.millis < loaded + request.keys.buckets.lifetime();
-    if !request.key_checked && watched.loaded.is_some_and(may_be_lost) {
-        return Err(Answer::KeyMayBeLost);
+    let lifetime = request.keys.buckets.lifetime();
+    let may_be_lost = |&loaded: &i64| watched.millis < loaded / 1000 + lifetime;
+    if let Some(loaded) = watched.loaded.filter(may_be_lost)
+        && request.key_check.is_due(loaded)
+    {
+        return Err(Answer::KeyMayBeLost { loaded });
     }
     let available = level.available();
     if available + request.row.delta < 0 {

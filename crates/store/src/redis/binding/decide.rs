@@ -97,11 +97,12 @@ impl Binding {
         let has_stock = bind || row.is_some() || self.sql.has_home(Home::Redis).await?;
         let new = || new_binding(&found);
         let next = next_step(&found, row.as_ref(), has_stock);
-        // The row may be of a binding that was made since.
-        if matches!(next, Step::Rebind | Step::Refuse(_))
-            && self.find(connection).await?.id != found.id
-        {
-            return Ok(None);
+        // The row may be of a binding, or of a beat, that was written since.
+        if !matches!(next, Step::Use | Step::Nothing) {
+            let again = self.find(connection).await?;
+            if (&again.id, again.beat) != (&found.id, found.beat) {
+                return Ok(None);
+            }
         }
         let Some(row) = row else {
             return Ok(match next {
@@ -134,6 +135,7 @@ impl Binding {
             Step::Compare => {
                 // After the row was written, so that no entry of the earlier run is applied later. Before it
                 // says that this run is used.
+                server::end_loads(connection, keys).await?;
                 rollback::drop_older(&*self.sql, connection, keys).await?;
                 let next = found.next_row(&row);
                 if self.sql.bind_redis(Some(&row), &next).await? {
@@ -198,7 +200,9 @@ impl Binding {
         if !self.sql.bind_redis(row, &new).await? {
             return Ok(false);
         }
-        // Replicas that had used this Redis may have loaded levels until they found the new row.
+        // Replicas that had used this Redis may have loaded levels until they found the new row, and may
+        // have read mirrors from before it.
+        server::end_loads(connection, keys).await?;
         server::delete_all(connection, &keys.levels_pattern()).await?;
         server::write(connection, keys, &new, None).await?;
         Ok(true)

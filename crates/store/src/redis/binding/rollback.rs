@@ -1,16 +1,19 @@
 //! After a restart or a failover, Redis may have lost the last writes, while SQL has some of them.
 //! Levels that are older than their mirrors are deleted, so that their next use loads them from SQL,
-//! with a version that was never used.
+//! with a version that was never used. The others get such a version too: Redis may have lost writes of them
+//! that SQL does not have, and a client may have read their versions.
 //!
 //! This is done before the stock is used in the new run, and after the row in SQL says so: then SQL takes no
 //! entries of the earlier run. So no lost sale that SQL has is sold again. Several replicas may do it at once,
-//! also while others sell already, because a level in use is never older than its mirror.
+//! also while others sell already: a level in use is never older than its mirror, and a write that follows from
+//! its previous version is only repeated.
 
 use redis::aio::MultiplexedConnection;
 
 use crate::StoreError;
 use crate::redis::errors::reading;
 use crate::redis::keys::{Keys, Shard};
+use crate::redis::levels::MIN_VERSION_JUMP;
 use crate::redis::scripts;
 use crate::sql::SqlBackend;
 use stocklock_core::stock::{Home, LevelCursor};
@@ -18,7 +21,7 @@ use stocklock_core::stock::{Home, LevelCursor};
 /// How many levels are compared at once.
 const PAGE: u32 = 1_000;
 
-/// Deletes the levels that are older than their mirrors, and logs each.
+/// Deletes the levels that are older than their mirrors, and logs each. Gives the others another version.
 pub(super) async fn drop_older(
     sql: &dyn SqlBackend,
     connection: &mut MultiplexedConnection,
@@ -44,7 +47,8 @@ pub(super) async fn drop_older(
             let shard = Shard::for_sku(&mirror.sku);
             let key = keys.level(shard, &mirror.sku, &mirror.warehouse);
             let mut script = scripts::DROP_OLDER.key(key);
-            commands.invoke_script(script.arg(mirror.version));
+            script.arg(mirror.version).arg(MIN_VERSION_JUMP);
+            commands.invoke_script(&script);
         }
         // `reading` is correct here because the script is safe to repeat.
         let dropped = commands.query_async(connection).await;

@@ -88,7 +88,7 @@ pub(super) enum Step {
     Replace,
     /// Bind the ledger again, under another id: this Redis has lost its data.
     Rebind,
-    /// Write the key: it was not written yet.
+    /// Write the key: it was not written yet, or not with a beat.
     WriteKey,
     /// The key and the row are written: start to use this Redis.
     Begin,
@@ -116,13 +116,15 @@ pub(super) fn next_step(found: &Found, row: Option<&BoundRedis>, has_stock: bool
     match &found.id {
         Some(id) if *id != row.id => Step::Refuse(Refusal::OtherRedis),
         Some(_) if is_same_run && is_same_beat && row.beat == 0 => Step::Begin,
+        // No level is loaded while the key has no beat.
+        Some(_) if is_same_run && is_same_beat && found.beat == 0 => Step::WriteKey,
         Some(_) if is_same_run && is_same_beat => Step::Use,
         Some(_) if is_compared && is_same_beat => Step::Compare,
         Some(_) if is_same_beat || has_lost_beats => Step::Follow,
         Some(_) if found.beat.abs_diff(row.beat) <= LOST_BEATS => Step::Follow,
         Some(_) => Step::Refuse(Refusal::DatabaseIsOlder),
-        None if is_same_run && row.beat > 0 => Step::Rebind,
-        None if is_same_run || is_compared => Step::WriteKey,
+        None if is_compared || is_same_run && row.beat > 0 => Step::Rebind,
+        None if is_same_run => Step::WriteKey,
         None if row.beat == 0 => Step::Replace,
         None => Step::Refuse(Refusal::LostData),
     }
@@ -199,6 +201,8 @@ mod tests {
         for (found, step) in steps {
             assert_eq!(next_step(&found, Some(&row(0, 0)), true), step, "{found:?}");
         }
+        let begun = (found("run-1", Some("a"), 0), row(9, 0));
+        assert_eq!(next_step(&begun.0, Some(&begun.1), true), Step::WriteKey);
     }
 
     /// Each replica can end the comparison that another one has begun.
@@ -209,7 +213,7 @@ mod tests {
         let steps = [
             (now, Step::Compare),
             (found("run-2", Some("a"), row.beat), Step::Compare),
-            (found("run-2", None, 0), Step::WriteKey),
+            (found("run-2", None, 0), Step::Rebind),
             (found("run-2", Some("a"), row.beat - 9), Step::Follow),
             (found("run-1", Some("a"), 50), Step::Follow),
             (found("run-3", Some("a"), 49), Step::Follow),

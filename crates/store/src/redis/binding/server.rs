@@ -6,7 +6,7 @@ use redis::{FromRedisValue, RedisResult};
 use super::rules::Found;
 use crate::StoreError;
 use crate::redis::errors::{bad_answer, reading};
-use crate::redis::keys::Keys;
+use crate::redis::keys::{Keys, Shard};
 use crate::redis::scripts;
 use crate::sql::BoundRedis;
 
@@ -90,6 +90,23 @@ pub(super) async fn write(
 
 fn format_key(id: &str, beat: i64) -> String {
     format!("{id} {beat}")
+}
+
+/// Ends the loads of levels that are under way. They read their mirrors again, because entries may have been
+/// applied to SQL since, which this Redis does not have.
+///
+/// Without this, a copy of the data would accept them: it has the same field `since`. If several replicas do
+/// it, loads are only repeated.
+pub(super) async fn end_loads(
+    connection: &mut MultiplexedConnection,
+    keys: &Keys,
+) -> Result<(), StoreError> {
+    let mut commands = redis::pipe();
+    for shard in Shard::all() {
+        commands.hdel(keys.counters(shard), "since").ignore();
+    }
+    // `reading` is correct here because the commands are safe to repeat.
+    commands.query_async(connection).await.map_err(reading)
 }
 
 /// Deletes the keys that match the pattern.

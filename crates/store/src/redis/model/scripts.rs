@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{Level, ROW, Safeguard, State};
+use super::{Level, Loaded, ROW, Safeguard, State};
 use crate::journal::{EntryId, JournalEntry};
+use crate::redis::idempotency::KeyCheck;
 use crate::redis::scripts::Answer::{self, Absent, Duplicate, Insufficient, KeyMayBeLost, Written};
 use crate::sql::ledger_row::LedgerRow;
 use crate::sql::rows::MirrorRow;
@@ -15,13 +16,16 @@ const VERSION_JUMP: i64 = 100;
 
 impl State {
     /// `deduct.lua`, for one unit.
-    pub(super) fn deduct(&mut self, operation: u128, has_key: bool, key_checked: bool) -> Answer {
+    pub(super) fn deduct(&mut self, operation: u128, has_key: bool, check: KeyCheck) -> Answer {
         let redis = &mut self.redis;
         let dedup = Uuid::from_u128(if has_key { 0 } else { operation });
         let level = match &mut redis.level {
             _ if redis.dedup.contains(&dedup) => return Duplicate,
             None => return Absent,
-            Some(level) if level.is_loaded && !key_checked => return KeyMayBeLost,
+            Some(Level {
+                loaded: Some(loaded),
+                ..
+            }) if check.is_due(*loaded) => return KeyMayBeLost { loaded: *loaded },
             Some(Level { on_hand: 0, .. }) => return Insufficient { available: 0 },
             Some(level) => level,
         };
@@ -42,29 +46,38 @@ impl State {
         Written { available, version }
     }
 
-    /// `load.lua`. Returns false if the mirror must be read again.
-    pub(super) fn load(&mut self, since: u32, mirror: &MirrorRow) -> bool {
+    /// `load.lua`.
+    pub(super) fn load(&mut self, since: u32, mirror: &MirrorRow) -> Loaded {
         let has = |safeguard| self.without != Some(safeguard);
         let redis = &mut self.redis;
         if redis.level.is_some() {
-            return true;
+            return Loaded::Done;
+        }
+        if redis.binding.is_none() && has(Safeguard::BindingCheck) {
+            return Loaded::Unbound;
+        }
+        if redis.since == 0 {
+            // A time that was never used.
+            redis.since = 3;
         }
         if redis.since != since && has(Safeguard::SinceCheck) {
-            return false;
+            return Loaded::Again;
         }
         let in_sql = (mirror.level.on_hand, mirror.level.version);
         let last = redis.last.filter(|_| has(Safeguard::LastState));
         let later = last.filter(|(_, version)| *version >= in_sql.1);
         let (on_hand, version) = later.unwrap_or(in_sql);
+        let version = version + VERSION_JUMP;
+        let is_changed = last.is_some() || mirror.entry != EntryId::default();
         redis.level = Some(Level {
             on_hand,
-            version: version + VERSION_JUMP,
-            is_loaded: last.is_some() || mirror.entry != EntryId::default(),
+            version,
+            loaded: is_changed.then_some(version),
         });
         if has(Safeguard::RaisedId) {
             redis.last_id = redis.last_id.max(mirror.entry.number);
         }
-        true
+        Loaded::Done
     }
 
     /// `take.lua`. A consumer does nothing if the journal is empty.

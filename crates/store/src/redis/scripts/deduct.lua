@@ -1,6 +1,6 @@
 -- Deducts units of one level for each of several operations, in their order.
 -- ARGV, after those of the prelude, for each operation: the field of its dedup entry, its movement, its
--- idempotency key or '', 1 if SQL does not have its key, its units, and when it expires, in ms since 1970.
+-- idempotency key or '', `checked` of `key_may_be_lost`, its units, and when it expires, in ms since 1970.
 -- Returns one answer per operation. A server that refuses to write does not change the answers of those
 -- that write nothing.
 local FIRST, EACH = 4, 6
@@ -12,11 +12,12 @@ local movements, deducted = {}, {}
 local called_at = millis()
 local refused -- The server's error.
 
-local function deduct(field, movement, key, key_checked, units, expires_at)
+local function deduct(field, movement, key, checked, units, expires_at)
   if remembered[field] or deducted[field] then return 'duplicate' end
   if called_at >= expires_at then return 'conflict' end
   if not now then return 'absent' end
-  if key_may_be_lost(now, key_checked) then return 'key_may_be_lost' end
+  local may_be_lost = key_may_be_lost(now, checked)
+  if may_be_lost then return may_be_lost end
   local remaining = available(now) - units
   if remaining < 0 then return 'insufficient ' .. text(available(now)) end
   if waiting + #movements >= journal_limit then return 'full' end

@@ -8,27 +8,28 @@ local level, journal, counters, rejected = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local mirrored, mirror = ARGV[2], {ARGV[3], ARGV[4], ARGV[5], ARGV[6]}
 
 local time = redis.call('TIME')
-local millis = string.format('%.0f', time[1] * 1000)
+local now = string.format('%.0f', time[1] * 1000000 + time[2])
 if redis.call('EXISTS', level) == 1 then
   -- Release 0.1.0 calls the units `on_hand`. With another name it cannot sell them, because it would not
   -- know which operations this release has executed. `loaded` makes writers look for its dedup entries.
   local units = redis.call('HGET', level, 'on_hand')
   if units then
-    redis.call('HSET', level, 'units', units, 'loaded', millis)
+    redis.call('HSET', level, 'units', units, 'loaded', now)
     redis.call('HDEL', level, 'on_hand')
   end
   return {'there'}
 end
 
 -- Redis has lost its data. A consumer may still be applying entries that it has read before, so the mirror is
--- not final until the ledger is bound again.
-if redis.call('EXISTS', KEYS[5]) == 0 then return {'unbound'} end
+-- not final until the ledger is bound again. A key without a beat does not show that: it may have been written
+-- late, for a binding from before the loss.
+local binding = redis.call('GET', KEYS[5])
+if not binding or binding:find(' 0$') then return {'unbound'} end
 
--- If Redis has lost the counters since the mirror was read, entries may have been written, applied and lost
--- since. Then the caller reads the mirror again.
+-- If Redis has lost the counters since the mirror was read, or has lost writes in a failover, entries may have
+-- been written, applied and lost since. Then the caller reads the mirror again.
 local known = redis.call('HMGET', counters, 'since', 'tracked', 'last ' .. level)
 local since, tracked, last = unpack(known)
-local now = string.format('%.0f', time[1] * 1000000 + time[2])
 if not since then redis.call('HSET', counters, 'since', now) end
 if since ~= ARGV[1] then return {'again'} end
 
@@ -122,7 +123,7 @@ local version = string.format('%.0f', math.max(values[4] + ARGV[7], now))
 local fields = {'units', values[1], 'held', values[2], 'backorder_limit', values[3],
   'version', version}
 -- A level that no entry ever changed has no dedup entries to lose, so it needs no `loaded`.
-if found or mirrored ~= '0-0' then fields[9], fields[10] = 'loaded', millis end
+if found or mirrored ~= '0-0' then fields[9], fields[10] = 'loaded', now end
 redis.call('HSET', level, unpack(fields))
 
 -- The id of the next entry must be higher than the mirror's, or the entry would not update the mirror.

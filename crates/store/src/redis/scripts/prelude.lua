@@ -21,7 +21,7 @@ local function read_level()
   if not read[1] then return nil end
   return {
     on_hand = tonumber(read[1]), held = tonumber(read[2]), backorder_limit = tonumber(read[3]),
-    version = tonumber(read[4]), loaded = tonumber(read[5]),
+    version = tonumber(read[4]), loaded = read[5],
   }
 end
 
@@ -38,11 +38,15 @@ local function find_remembered(fields)
   return found
 end
 
--- Whether Redis may have lost the dedup entry of a key. If Redis lost the level, it may have lost dedup
--- entries too. Until they would have expired, only SQL knows whether the key was used.
-local function key_may_be_lost(now, key_checked)
-  if key_checked == '1' or not now.loaded then return false end
-  return millis() < now.loaded + (BUCKETS - 2) * bucket_millis
+-- The answer if Redis may have lost the dedup entry of a key, or nil. If Redis lost the level, it may have lost
+-- dedup entries too. Until they would have expired, only SQL knows whether the key was used. `checked` is 1 if
+-- SQL need not be asked, or when the level was loaded before SQL was asked. If it was loaded again since, Redis
+-- may have lost the key since.
+local function key_may_be_lost(now, checked)
+  if checked == '1' or not now.loaded or checked == now.loaded then return nil end
+  if millis() < now.loaded / 1000 + (BUCKETS - 2) * bucket_millis then
+    return 'key_may_be_lost ' .. now.loaded
+  end
 end
 
 -- How many movements wait in the journal. The number of entries bounds the counter, which is wrong if

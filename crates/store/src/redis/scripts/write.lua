@@ -1,15 +1,16 @@
 -- Writes a level that was computed from an earlier read.
 -- KEYS, after those of the prelude: levels whose versions must be those in ARGV.
 -- ARGV, after those of the prelude: the field of the dedup entry, the movement, the idempotency key or '',
--- 1 if SQL does not have the key, on_hand, backorder_limit or '', a fencing token and its source or '' and
+-- `checked` of `key_may_be_lost`, on_hand, backorder_limit or '', a fencing token and its source or '' and
 -- '', when the attempt expires, in ms since 1970, then the expected versions.
-local field, movement, key, key_checked = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local field, movement, key, checked = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local first_level, first_version = 4 + BUCKETS, 13
 if find_remembered({field})[field] then return {'duplicate'} end
 if millis() >= tonumber(ARGV[12]) then return {'conflict'} end
 local now = read_level()
 if not now then return {'absent'} end
-if key_may_be_lost(now, key_checked) then return {'key_may_be_lost'} end
+local may_be_lost = key_may_be_lost(now, checked)
+if may_be_lost then return {may_be_lost} end
 local token, source = ARGV[10], ARGV[11]
 if token ~= '' then
   local last = redis.call('HMGET', level, 'fence', 'fence_source')
