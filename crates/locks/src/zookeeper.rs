@@ -4,9 +4,9 @@
 //! goes back (the czxid of the node in the queue). *Costs:* two writes of the ensemble per lock,
 //! and three more if the name was not used recently, because its directory is created and removed;
 //! three round trips; one write per hundred renewals; one wake-up per handover, regardless of the
-//! number of waiters. *Fails when* the holder is paused for longer than its session. Two clients may then believe that they hold the lock, and only the token in the
-//! guarded write detects it. *Use when* ZooKeeper is available, fairness matters, or Redis might
-//! lose data.
+//! number of waiters. *Fails when* the holder is paused for longer than its session. Two clients may
+//! then believe that they hold the lock, and only the token in the guarded write detects it. *Use
+//! when* ZooKeeper is available, fairness matters, or Redis might lose data.
 //!
 //! The order of arrival is between processes: each process has one holder or waiter per lock, and one
 //! waiter behind it. Locks and tokens survive the failure of a server if the ensemble keeps its quorum.
@@ -33,7 +33,7 @@
 //! `<root>/<name>%permits/_c_<nonce>-<take>-<of>-lock-<sequence>`, and `<root>/.source`. The directories of the
 //! names are container nodes, which the server removes when they are empty. A periodic job has a node
 //! `<root>/.periods/<name>`, which stays. So has a number, in `<root>/.numbers`, until it is removed, and a
-//! revoked holder, in `<root>/.revoked`, until a lock is inspected or revoked more than a minute later.
+//! revoked holder, in `<root>/.revoked`, until a lock is revoked more than a minute later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -248,10 +248,7 @@ impl Backend for ZooKeeperBackend {
         nonce: Nonce,
         period: Duration,
     ) -> Result<Option<Duration>, BackendError> {
-        let session = self.0.sessions.get().await?;
-        if session.health() == Health::Disconnected {
-            return Err(disconnected());
-        }
+        let session = self.0.sessions.connected().await?;
         let root = &self.0.sessions.root;
         let begun = session.begin_period(root, name, nonce, period);
         begun.await.map_err(backend_error)
@@ -280,10 +277,7 @@ impl Backend for ZooKeeperBackend {
     }
 
     async fn ping(&self) -> Result<(), BackendError> {
-        let session = self.0.sessions.get().await?;
-        if session.health() == Health::Disconnected {
-            return Err(disconnected());
-        }
+        let session = self.0.sessions.connected().await?;
         // The leader answers a sync. A server without a quorum fails here, as it should. No right is
         // needed for that, so this also reads what each acquisition reads.
         let source = format!("{}/.source", self.0.sessions.root);

@@ -18,6 +18,7 @@ use zookeeper_client::Error;
 mod access;
 mod ensemble;
 mod permits;
+mod revocations;
 mod sessions;
 
 use crate::rig::zookeeper::ZooKeeperRig;
