@@ -19,7 +19,7 @@ use super::turn::{Turn, turn};
 use super::{ZooKeeper, ZooKeeperBackend};
 use crate::admin::{Admin, Claimant, LockView, REMEMBERED};
 use crate::backend::Claim;
-use crate::error::BackendError;
+use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
 use crate::token::Token;
 
@@ -50,6 +50,18 @@ impl ZooKeeper {
         let path = format!("{}/{nonce}", self.revoked());
         let stat = session.ask(session.client.check_stat(&path)).await?;
         Ok(stat.is_some())
+    }
+
+    /// Why the place of this nonce is gone, although its session is alive.
+    pub(super) async fn reason(&self, session: &Session, nonce: Nonce) -> LostReason {
+        match self.was_revoked(session, nonce).await {
+            Ok(true) => LostReason::Revoked,
+            Ok(false) => LostReason::Stolen,
+            Err(error) => {
+                tracing::debug!(%nonce, %error, "the reason of a loss is unknown");
+                LostReason::Stolen
+            }
+        }
     }
 
     /// Returns the queue of a lock.
@@ -198,11 +210,5 @@ impl Admin for ZooKeeperBackend {
             }
         });
         Ok(taken)
-    }
-
-    async fn was_revoked(&self, _: &str, nonce: Nonce, _: Claim) -> Result<bool, BackendError> {
-        let session = self.0.sessions.connected().await?;
-        let revoked = self.0.was_revoked(&session, nonce).await;
-        revoked.map_err(backend_error)
     }
 }
