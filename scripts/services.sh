@@ -15,6 +15,7 @@ needed=(
     "PgBouncer|pgbouncer|pgbouncer"
     "Redis|redis-server|redis-server"
     "ZooKeeper|java /usr/share/java/zookeeper.jar|zookeeper default-jre-headless"
+    "Apache Curator|/usr/share/java/curator-recipes.jar /usr/share/java/bsh.jar|libcurator-recipes-java bsh"
     "nginx, and curl, which checks that it answers|nginx curl|nginx curl"
     "docker-compose, which checks docker-compose.yml|docker-compose|docker-compose"
     "Python|python3|python3 python3-venv"

@@ -34,6 +34,7 @@ redis-load | TEST_LOAD_SECONDS=60 | --test-threads=1 redis_home::full_speed::man
 redis-memory | TEST_LOAD_SECONDS=600 | redis_home::full_speed::memory
 ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size::
 lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
+leftovers | TEST_NAMES=full | leftovers::
 interleavings | EXPLORE=full | interleavings::
 failures | TEST_TELLINGS=50 TEST_ANSWERS=all | failures::
 redis-rules | TEST_FAULT_SECONDS=600 | redis_home::rules::

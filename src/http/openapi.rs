@@ -115,7 +115,10 @@ problem_response!(
     Foreign,
     "`foreign-host`, `foreign-origin`: the request comes from another site's page"
 );
-problem_response!(NotInLab, "`unknown-race`, `unknown-file`");
+problem_response!(
+    NotInLab,
+    "`unknown-race`, `unknown-file`, `no-locks`: this replica has none of this strategy"
+);
 problem_response!(RaceRunning, "`race-running`: its id is in `id`");
 problem_response!(
     RaceUnavailable,

@@ -83,8 +83,8 @@ fn rust_version_of_lock_crate_is_that_of_its_dependencies() {
     assert!(readme.contains(&format!("Rust {major}.{minor} or newer")));
 }
 
-/// The package has what its users read and run, and compiles without the rest of the workspace: no
-/// dependency is a path.
+/// The package has what its users read and run, and needs nothing else of the workspace: no dependency is
+/// a path.
 #[test]
 fn lock_crate_can_be_packaged() {
     let target = tempfile::tempdir().expect("a directory");
@@ -132,6 +132,9 @@ fn lock_crate_can_be_packaged() {
     let manifest = tar.arg(archive.expect("a package")).output();
     let manifest = String::from_utf8(manifest.expect("tar runs").stdout).expect("a text");
     assert!(manifest.contains("[dependencies.tokio]"), "{manifest}");
+    let tables = manifest.split("\n[");
+    let mut dependencies = tables.filter(|table| table.contains("dependencies."));
+    assert!(dependencies.all(|it| !it.contains("path = ")), "{manifest}");
     assert!(!manifest.contains("stocklock-testkit"), "{manifest}");
 }
 

@@ -17,6 +17,10 @@ pub(crate) const NAME_MAX: usize = 1_024;
 /// The minimum lease. The timers of a busy machine are too coarse for a shorter one.
 const LEASE_MIN: Duration = Duration::from_millis(20);
 
+/// The longest hold if nothing else is set. Without a limit, a task that hangs would keep its lock for as long
+/// as its process runs.
+const MAX_HOLD: Duration = Duration::from_hours(24);
+
 /// How one lock is acquired and held. The manager's defaults apply until they are changed.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
@@ -25,6 +29,7 @@ pub(crate) struct Options {
     pub(crate) label: &'static str,
     pub(crate) wait: Duration,
     pub(crate) lease: Duration,
+    /// `None`: [`MAX_HOLD`].
     pub(crate) max_hold: Option<Duration>,
     pub(crate) max_renewals: Option<u32>,
     pub(crate) safety_margin: Option<Duration>,
@@ -70,8 +75,7 @@ impl Options {
     /// The latest time at which the lock is guaranteed to be held, if it was requested at `sent`.
     pub(crate) fn valid_until(&self, sent: Moment, lease: Duration, acquired: Moment) -> Moment {
         let until = sent + lease.saturating_sub(self.margin(lease));
-        self.hold_limit(acquired)
-            .map_or(until, |limit| until.min(limit))
+        until.min(self.hold_limit(acquired))
     }
 
     /// How long before its expiry a lock with this lease counts as lost.
@@ -80,8 +84,8 @@ impl Options {
     }
 
     /// The time at which a holder that acquired the lock at `acquired` must release it.
-    pub(crate) fn hold_limit(&self, acquired: Moment) -> Option<Moment> {
-        self.max_hold.map(|most| acquired + most)
+    pub(crate) fn hold_limit(&self, acquired: Moment) -> Moment {
+        acquired + self.max_hold.unwrap_or(MAX_HOLD)
     }
 }
 
@@ -144,7 +148,8 @@ impl<T> LockBuilder<T> {
         self
     }
 
-    /// Sets how long the lock may be held in total. Default: no limit.
+    /// Sets how long the lock may be held in total. Default: 24 hours, and no limit for
+    /// [`campaign`](Self::campaign) and [`lead`](Self::lead).
     ///
     /// After this time the lock counts as lost, with
     /// [`LostReason::MaxHold`](crate::LostReason::MaxHold). It is released after another
@@ -153,6 +158,11 @@ impl<T> LockBuilder<T> {
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.options.max_hold = Some(limit);
         self
+    }
+
+    /// Lets a leader lead until it dies or resigns, unless a limit was set.
+    pub(crate) fn lead_without_limit(&mut self) {
+        self.options.max_hold.get_or_insert(Duration::MAX);
     }
 
     /// Sets how often the lock may be renewed; 0 means never. Default: no limit.

@@ -28,7 +28,8 @@ impl<T> LockBuilder<T> {
     ///
     /// # Cancel safety
     /// Same as [`acquire`](Self::acquire).
-    pub async fn campaign(self) -> Result<LockGuard<T>, LockError> {
+    pub async fn campaign(mut self) -> Result<LockGuard<T>, LockError> {
+        self.lead_without_limit();
         loop {
             match self.clone().wait(ROUND).acquire().await {
                 Err(LockError::WaitLimit { .. }) => {}

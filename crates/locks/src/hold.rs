@@ -230,7 +230,7 @@ impl Hold {
     pub(crate) fn end_at_deadline(&self) -> LostReason {
         let renewals = self.state().renewals;
         let limit = self.options.hold_limit(self.acquired_at);
-        let reason = if limit.is_some_and(|limit| self.valid_until() >= limit) {
+        let reason = if self.valid_until() >= limit {
             LostReason::MaxHold
         } else if self
             .options

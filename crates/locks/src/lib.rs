@@ -43,8 +43,8 @@
 //!   await point; a task then completes or undoes its work. Dropping a guard releases the lock in the
 //!   background. Each acquisition has a random nonce, so a request can be repeated safely if its
 //!   answer was lost.
-//! - **A holder that hangs can be limited**, with [`max_hold`](LockBuilder::max_hold) or
-//!   [`max_renewals`](LockBuilder::max_renewals).
+//! - **A holder that hangs loses its lock** after [`max_hold`](LockBuilder::max_hold), 24 hours by default,
+//!   or [`max_renewals`](LockBuilder::max_renewals). Only leaders have no limit by default.
 //! - **Waiters are woken; they do not poll**, except on MariaDB, MySQL, SQLite and `RedLock`. One task
 //!   per process and lock contends on the server; on ZooKeeper, another one waits behind it. The other
 //!   tasks wait in a local queue.

@@ -241,7 +241,8 @@ impl<T> ManagerBuilder<T> {
         self
     }
 
-    /// Sets the default maximum hold time of locks. Default: no limit.
+    /// Sets the default maximum hold time of locks, also of leaders. Default: 24 hours, and no limit for
+    /// leaders.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.defaults.max_hold = Some(limit);
         self

@@ -7,7 +7,7 @@ use std::process::Command;
 const ALONE: &str = "STOCKLOCK_TEST_ALONE";
 
 /// Runs `body` in a process that runs only the test with the path `test`, which must be the caller.
-/// `variables` are added to the environment of that process.
+/// `variables` are added to the environment of that process. Prints its figures.
 ///
 /// # Panics
 /// If the test fails there.
@@ -26,4 +26,11 @@ pub fn alone(test: &str, variables: &[(&str, &Path)], body: impl FnOnce()) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let passed = output.status.success() && stdout.contains("1 passed");
     assert!(passed, "{stdout}\n{stderr}");
+    // The harness has begun the line with the name of the test.
+    for figure in stdout
+        .lines()
+        .filter_map(|line| line.split_once("figure: "))
+    {
+        println!("figure: {}", figure.1);
+    }
 }

@@ -154,13 +154,14 @@ pub(in crate::http) async fn locks(
 
 /// Take the lock of a level away from its holder
 ///
-/// The next one that waits acquires it. The old holder hears of it at its next renewal, or when it releases
+/// The next one that waits acquires it. The old holder learns of it at its next renewal, or when it releases
 /// the lock. Its write is refused if the next holder has written, unless the safeguards are off. A repeated
 /// request has the same answer.
 #[utoipa::path(delete, path = "/lab/locks", tag = "lab", params(RevokeQuery),
     responses(
         (status = 200, description = "What became of the holder", body = RevokedBody),
         (status = 403, response = openapi::Foreign),
+        (status = 404, response = openapi::NotInLab),
         openapi::ReadErrors,
     ))]
 pub(in crate::http) async fn revoke(
@@ -177,20 +178,18 @@ pub(in crate::http) async fn revoke(
         .locks
         .admins
         .revoke(strategy, &name, holder.ok_or_else(invalid)?);
-    let unavailable = |detail: String| {
+    let no_locks = || {
+        let detail = format!("this replica has no locks of `{}`", strategy.name());
+        ApiError::new(StatusCode::NOT_FOUND, "no-locks", detail)
+    };
+    let unavailable = |error: LockError| {
+        let detail = error.to_string();
         ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "strategy-unavailable",
             detail,
         )
     };
-    let no_locks = || {
-        unavailable(format!(
-            "this replica has no locks of `{}`",
-            strategy.name()
-        ))
-    };
-    let revoked = revoked.await.ok_or_else(no_locks)?;
-    let revoked = revoked.map_err(|error| unavailable(error.to_string()))?;
+    let revoked = revoked.await.ok_or_else(no_locks)?.map_err(unavailable)?;
     Ok(Json(RevokedBody { revoked }))
 }

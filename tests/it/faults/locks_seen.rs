@@ -145,8 +145,8 @@ async fn wrong_requests_for_locks_are_refused() {
     }
     for (strategy, status, code) in [
         ("none", 422, "unknown-strategy"),
-        ("single-sql", 503, "strategy-unavailable"),
-        ("redis-lock", 503, "strategy-unavailable"),
+        ("single-sql", 404, "no-locks"),
+        ("redis-lock", 404, "no-locks"),
     ] {
         let query = format!("sku=a&strategy={strategy}&holder={nonce}");
         let refused = locks(Method::DELETE, &query).await;

@@ -52,6 +52,9 @@ pub(crate) mod scenario;
 #[case::lock_fault(Scenario::new(RedisLock, 1, 2).with_fault(), 134)]
 #[case::lock_without_guard(without_guard(RedisLock, 1), 10)]
 #[case::lock_without_guard_two_units(without_guard(RedisLock, 2), 10)]
+#[case::sql_lock(Scenario::new(SqlLock, 1, 2), 10)]
+#[case::sql_lock_two_units(Scenario::new(SqlLock, 2, 2), 10)]
+#[case::sql_lock_fault(Scenario::new(SqlLock, 1, 2).with_fault(), 134)]
 #[case::redlock(Scenario::new(Redlock, 1, 2), 10)]
 #[case::redlock_two_units(Scenario::new(Redlock, 2, 2), 10)]
 #[case::redlock_fault(Scenario::new(Redlock, 1, 2).with_fault(), 130)]
@@ -286,7 +289,16 @@ fn with_lost_lease(strategy: Strategy) -> Scenario {
 /// gets the unit unless it was sold.
 #[rstest]
 fn dead_process_neither_blocks_nor_doubles_a_sale(
-    #[values(SingleSql, ForUpdate, Optimistic, GroupCommit, RedisLock, Redlock)] strategy: Strategy,
+    #[values(
+        SingleSql,
+        ForUpdate,
+        Optimistic,
+        GroupCommit,
+        RedisLock,
+        SqlLock,
+        Redlock
+    )]
+    strategy: Strategy,
     #[values(None, Some("order-1"))] key: Option<&'static str>,
 ) {
     let scenario = Scenario {

@@ -126,6 +126,21 @@ async fn panicking_hooks_stop_nothing() {
     manager.shutdown().await;
 }
 
+/// A task that hangs does not keep its lock for as long as its process runs. A leader does.
+#[tokio::test(start_paused = true)]
+async fn hold_without_limit_ends_after_a_day() {
+    let server = server();
+    let manager = manager(&server);
+    let leader = manager.lock("leader").campaign().await.unwrap();
+    let begin = Instant::now();
+    let hung = manager.lock("hung").acquire().await.unwrap();
+    assert_eq!(hung.lost().await, LostReason::MaxHold);
+    let held = begin.elapsed();
+    let day = Duration::from_hours(24);
+    assert!(held >= day && held < day + LEASE, "{held:?}");
+    leader.verify().await.unwrap();
+}
+
 type Action = Box<dyn FnOnce() + Send>;
 
 /// A clock that does something when it is read for the next time.

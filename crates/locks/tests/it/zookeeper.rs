@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use zookeeper_client::Error;
 
 mod access;
+mod curator;
 mod ensemble;
 mod permits;
 mod revocations;
