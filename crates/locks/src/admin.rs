@@ -7,20 +7,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backend::{Backend, Claim, ReleaseRequest};
+use crate::backend::Claim;
 use crate::builder::LockBuilder;
-use crate::clock::Clock;
-use crate::error::{BackendError, LockError, LostReason};
+use crate::error::{BackendError, LockError};
 use crate::nonce::Nonce;
 use crate::sealed::Sealed;
 use crate::token::Token;
 
 /// How long the server remembers at least that a holder was revoked. It remembers it until the end of the
-/// lease if that is later: by then, the holder has asked.
+/// lease if that is later: by then, the holder has tried to renew it.
 pub(crate) const REMEMBERED: Duration = Duration::from_mins(1);
-
-/// How long a holder that has lost its lock waits for the reason.
-const REASON_LIMIT: Duration = Duration::from_millis(500);
 
 /// Who has a lock and who waits for it, as the lock server knew when it answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,48 +73,10 @@ pub trait Admin: Sealed + Send + Sync {
     /// # Errors
     /// Returns an error if it is unknown whether the lock was taken away.
     async fn revoke(&self, name: &str, nonce: Nonce, claim: Claim) -> Result<bool, BackendError>;
-
-    /// Returns whether the lock was taken away from this holder, a short while ago.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not answer.
-    async fn was_revoked(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        claim: Claim,
-    ) -> Result<bool, BackendError>;
-}
-
-/// Finds the reason why the server no longer knows a holder. It takes at most half a second: without an
-/// answer, the reason is [`LostReason::Stolen`].
-pub(crate) async fn reason_of_loss(
-    backend: &dyn Backend,
-    clock: &dyn Clock,
-    held: &ReleaseRequest,
-) -> LostReason {
-    let Some(admin) = backend.admin() else {
-        return LostReason::Stolen;
-    };
-    let answer = tokio::select! {
-        biased;
-        answer = admin.was_revoked(&held.name, held.nonce, held.claim) => answer,
-        () = clock.sleep_until(clock.now() + REASON_LIMIT) => {
-            Err(BackendError::transient(format!("no answer within {REASON_LIMIT:?}")))
-        }
-    };
-    match answer {
-        Ok(true) => LostReason::Revoked,
-        Ok(false) => LostReason::Stolen,
-        Err(error) => {
-            tracing::debug!(lock = %held.name, %error, "the reason of a loss is unknown");
-            LostReason::Stolen
-        }
-    }
 }
 
 impl<T> LockBuilder<T> {
-    /// Returns who has the lock and who waits for it, in one request. With a builder of
+    /// Returns who has the lock and who waits for it. With a builder of
     /// [`read`](crate::LockManager::read), [`write`](crate::LockManager::write) or
     /// [`permits`](crate::LockManager::permits), it returns all readers, writers and permits of the name.
     ///
@@ -151,10 +109,10 @@ impl<T> LockBuilder<T> {
     /// is free, or another client has acquired it since.
     ///
     /// The next waiter acquires the lock at once, with a greater token. The old holder **continues to work
-    /// until it hears of it**, with [`LostReason::Revoked`]: at its next renewal, which is after a third of
-    /// its lease at the latest, or when it releases or verifies the lock. If it belongs to this manager, it
-    /// hears it at once. Only the token in the guarded write protects the data until then, and only after
-    /// the next holder has written.
+    /// until it learns of the loss**, with [`LostReason::Revoked`](crate::LostReason::Revoked): at its next
+    /// renewal, which is after a third of its lease at the latest, or when it releases or verifies the lock.
+    /// If it belongs to this manager, it learns of it at once. Only the token in the guarded write protects
+    /// the data until then, and only after the next holder has written.
     ///
     /// # Errors
     /// The errors of [`inspect`](Self::inspect). After [`LockError::Unavailable`] it is unknown whether the

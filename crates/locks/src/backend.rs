@@ -85,12 +85,17 @@ pub trait Backend: Sealed + Debug + Send + Sync + 'static {
     /// Returns an error if it is unknown whether the lock was released.
     async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError>;
 
-    /// Reduces a [claim of permits](Claim::Permits) to `keep` of them. Returns false if this nonce holds
-    /// none.
+    /// Reduces a [claim of permits](Claim::Permits) to `keep` of them. If this nonce holds none, returns
+    /// why it has lost them.
     ///
     /// # Errors
     /// Returns an error if it is unknown whether the claim was reduced, or if the server has no permits.
-    async fn reduce(&self, _name: &str, _nonce: Nonce, _keep: u32) -> Result<bool, BackendError> {
+    async fn reduce(
+        &self,
+        _name: &str,
+        _nonce: Nonce,
+        _keep: u32,
+    ) -> Result<Option<LostReason>, BackendError> {
         Err(BackendError::permanent("this back end has no permits"))
     }
 
@@ -118,11 +123,11 @@ pub trait Backend: Sealed + Debug + Send + Sync + 'static {
         None
     }
 
-    /// Asks the server whether this nonce holds the lock.
+    /// Asks the server whether this nonce holds the lock. If not, returns why it has lost it.
     ///
     /// # Errors
     /// Returns an error if the server does not answer.
-    async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError>;
+    async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError>;
 
     /// Checks that the server answers, without changing anything on it.
     ///
@@ -323,8 +328,8 @@ pub enum Renewed {
 pub enum Release {
     /// This nonce held the lock, and the lock is free now.
     Released,
-    /// This nonce did not hold the lock.
-    NotHeld,
+    /// This nonce did not hold the lock. If it held the lock before, it has lost it for this reason.
+    NotHeld(LostReason),
 }
 
 /// Makes a manager renew all of its locks now. It is cheap and never blocks.

@@ -170,7 +170,8 @@ impl<T> LockGuard<T> {
     }
 
     /// Returns a future that completes when the lock is no longer held, before the server can grant
-    /// it to another client.
+    /// it to another client. After [`revoke`](crate::LockBuilder::revoke) it completes later: at the next
+    /// renewal.
     ///
     /// After a normal release it completes with [`LostReason::Released`].
     pub fn lost(&self) -> Lost {
@@ -212,8 +213,8 @@ impl<T> LockGuard<T> {
             .backend
             .verify(hold.name(), hold.release.nonce)
             .await;
-        if !answer.map_err(|error| hold.unavailable("verify", error))? {
-            let reason = hold.lose_with_reason().await;
+        if let Some(reason) = answer.map_err(|error| hold.unavailable("verify", error))? {
+            let reason = hold.lose(reason);
             return Err(LockError::Lost { reason });
         }
         self.check()
@@ -237,10 +238,6 @@ impl<T> LockGuard<T> {
         let renewal = [hold.renewal(Some(lease))];
         let renewed = hold.inner.backend.renew(&renewal).await;
         let renewed = renewed.map_err(|error| hold.unavailable("extend", error))?[0];
-        if renewed == Renewed::Gone(LostReason::Stolen) {
-            let reason = hold.lose_with_reason().await;
-            return Err(LockError::Lost { reason });
-        }
         let next = hold.apply_renewal(sent, renewed, RenewalKind::Extend);
         hold.inner.watchdog.reschedule(hold.id, next);
         if renewed == Renewed::Unknown {
@@ -269,8 +266,8 @@ impl<T> LockGuard<T> {
             return Err(LockError::Unsupported { server });
         }
         let reduced = backend.reduce(hold.name(), hold.release.nonce, 1).await;
-        if !reduced.map_err(|error| hold.unavailable("downgrade", error))? {
-            let reason = hold.lose_with_reason().await;
+        if let Some(reason) = reduced.map_err(|error| hold.unavailable("downgrade", error))? {
+            let reason = hold.lose(reason);
             return Err(LockError::Lost { reason });
         }
         self.check()

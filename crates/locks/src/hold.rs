@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::admin::reason_of_loss;
 use crate::backend::{Grant, ReleaseRequest, Renewal, Renewed};
 use crate::builder::Options;
 use crate::clock::Moment;
@@ -243,12 +242,6 @@ impl Hold {
             LostReason::Expired
         };
         self.lose(reason)
-    }
-
-    /// Ends the hold because the server no longer knows its holder, after asking it for the reason.
-    pub(crate) async fn lose_with_reason(&self) -> LostReason {
-        let (backend, clock) = (&*self.inner.backend, &*self.inner.clock);
-        self.lose(reason_of_loss(backend, clock, &self.release).await)
     }
 
     /// Ends the hold as lost. If it has already ended, the earlier reason is kept and returned.

@@ -27,7 +27,8 @@
 //!
 //! # Guarantees
 //!
-//! - **One holder at a time**, as long as the server keeps its data and the holder obeys its guard.
+//! - **One holder at a time**, as long as the server keeps its data, the holder obeys its guard, and
+//!   no operator revokes the lock.
 //!   No lock service can promise more: a process that is paused for longer than its lease continues
 //!   to work when it wakes up. Every guard therefore has a fencing [`token`](LockGuard::token), and
 //!   the guarded resource must compare it. Only the guards of `RedLock` have none, and their type says
@@ -35,7 +36,9 @@
 //! - **A loss is reported early.** [`LockGuard::lost`] completes before the server can grant the
 //!   lock to another client. Its deadline counts from the moment at which the last successful
 //!   renewal was *sent*. The [`Clock`](clock::Clock) keeps running while the machine is suspended,
-//!   and the timer does not wait for an answer. A loss is final.
+//!   and the timer does not wait for an answer. A loss is final. The exception is
+//!   [`revoke`](LockBuilder::revoke): the next client has the lock at once, and the old holder learns
+//!   of its loss at its next renewal.
 //! - **Nothing is left behind.** The future of an acquisition or a release may be dropped at any
 //!   await point; a task then completes or undoes its work. Dropping a guard releases the lock in the
 //!   background. Each acquisition has a random nonce, so a request can be repeated safely if its

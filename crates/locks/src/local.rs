@@ -16,7 +16,7 @@ use crate::backend::{
     NumberRequest, Numbers, Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
 };
 use crate::clock::{Clock, default_clock};
-use crate::error::BackendError;
+use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
 use crate::numbers::NumberTable;
 use crate::periodic::Periods;
@@ -119,9 +119,12 @@ impl Backend for LocalBackend {
 
     async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
         let now = self.0.clock.now();
-        let renew = |renewal: &Renewal| match renewal.claim {
-            Claim::Exclusive => self.0.table.renew(now, renewal),
-            Claim::Permits { .. } => self.0.shares.renew(now, renewal),
+        let renew = |renewal: &Renewal| {
+            let is_held = match renewal.claim {
+                Claim::Exclusive => self.0.table.renew(now, renewal),
+                Claim::Permits { .. } => self.0.shares.renew(now, renewal),
+            };
+            self.0.revoked.renewed(now, renewal, is_held)
         };
         Ok(renewals.iter().map(renew).collect())
     }
@@ -129,17 +132,26 @@ impl Backend for LocalBackend {
     async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
         let now = self.0.clock.now();
         let ReleaseRequest { name, nonce, .. } = request;
-        if let Claim::Permits { .. } = request.claim {
-            return Ok(self.0.shares.release(now, name, *nonce));
-        }
-        let outcome = self.0.table.release(now, name, *nonce);
-        self.0.table.freed.publish(name);
-        Ok(outcome)
+        let was_held = match request.claim {
+            Claim::Permits { .. } => self.0.shares.release(now, name, *nonce),
+            Claim::Exclusive => {
+                let was_held = self.0.table.release(now, name, *nonce);
+                self.0.table.freed.publish(name);
+                was_held
+            }
+        };
+        Ok(self.0.revoked.released(now, *nonce, was_held))
     }
 
-    async fn reduce(&self, name: &str, nonce: Nonce, keep: u32) -> Result<bool, BackendError> {
+    async fn reduce(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        keep: u32,
+    ) -> Result<Option<LostReason>, BackendError> {
         let now = self.0.clock.now();
-        Ok(self.0.shares.reduce(now, name, nonce, keep))
+        let is_held = self.0.shares.reduce(now, name, nonce, keep);
+        Ok((!is_held).then(|| self.0.revoked.reason(now, nonce)))
     }
 
     async fn begin_period(
@@ -160,11 +172,12 @@ impl Backend for LocalBackend {
         Some(self)
     }
 
-    async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
+    async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
         let now = self.0.clock.now();
         let holder = self.0.table.holder(now, name);
         let is_holder = holder.is_some_and(|(holder, _)| holder == nonce);
-        Ok(is_holder || self.0.shares.holds(now, name, nonce))
+        let is_held = is_holder || self.0.shares.holds(now, name, nonce);
+        Ok((!is_held).then(|| self.0.revoked.reason(now, nonce)))
     }
 
     async fn ping(&self) -> Result<(), BackendError> {
@@ -226,10 +239,6 @@ impl Admin for LocalBackend {
             self.0.table.freed.publish(name);
         }
         Ok(self.0.revoked.contains(now, nonce))
-    }
-
-    async fn was_revoked(&self, _: &str, nonce: Nonce, _: Claim) -> Result<bool, BackendError> {
-        Ok(self.0.revoked.contains(self.0.clock.now(), nonce))
     }
 }
 

@@ -18,7 +18,7 @@ use crate::backend::{
     Release, ReleaseRequest, Renewal, Renewed, Request,
 };
 use crate::clock::Clock;
-use crate::error::BackendError;
+use crate::error::{BackendError, LostReason};
 use crate::managers::Managers;
 use crate::nonce::Nonce;
 use crate::sealed::Sealed;
@@ -186,9 +186,12 @@ impl Backend for MemoryBackend {
         let renewals = renewals.to_vec();
         self.ask(Question::Renew, move |server| {
             let now = server.clock.now();
-            let renew = |renewal: &Renewal| match renewal.claim {
-                Claim::Exclusive => server.table.renew(now, renewal),
-                Claim::Permits { .. } => server.shares.renew(now, renewal),
+            let renew = |renewal: &Renewal| {
+                let is_held = match renewal.claim {
+                    Claim::Exclusive => server.table.renew(now, renewal),
+                    Claim::Permits { .. } => server.shares.renew(now, renewal),
+                };
+                server.revoked.renewed(now, renewal, is_held)
             };
             renewals.iter().map(renew).collect()
         })
@@ -204,26 +207,33 @@ impl Backend for MemoryBackend {
         } = request.clone();
         self.ask(Question::Release, move |server| {
             let now = server.clock.now();
-            let outcome = match claim {
+            let was_held = match claim {
                 Claim::Exclusive => server.table.release(now, &name, nonce),
                 Claim::Permits { .. } => server.shares.release(now, &name, nonce),
             };
-            if unclear || outcome == Release::NotHeld {
+            if unclear || !was_held {
                 server.add_tombstone(nonce);
             }
-            let is_freed = claim == Claim::Exclusive && outcome == Release::Released;
+            let is_freed = claim == Claim::Exclusive && was_held;
             if is_freed && !server.lose_wake_up() {
                 server.table.freed.publish(&name);
             }
-            outcome
+            server.revoked.released(now, nonce, was_held)
         })
         .await
     }
 
-    async fn reduce(&self, name: &str, nonce: Nonce, keep: u32) -> Result<bool, BackendError> {
+    async fn reduce(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        keep: u32,
+    ) -> Result<Option<LostReason>, BackendError> {
         let name = name.to_owned();
         self.ask(Question::Reduce, move |server| {
-            server.shares.reduce(server.clock.now(), &name, nonce, keep)
+            let now = server.clock.now();
+            let is_held = server.shares.reduce(now, &name, nonce, keep);
+            (!is_held).then(|| server.revoked.reason(now, nonce))
         })
         .await
     }
@@ -250,13 +260,14 @@ impl Backend for MemoryBackend {
         Some(self)
     }
 
-    async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
+    async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
         let name = name.to_owned();
         self.ask(Question::Verify, move |server| {
             let now = server.clock.now();
             let holder = server.table.holder(now, &name);
             let is_holder = holder.is_some_and(|(holder, _)| holder == nonce);
-            is_holder || server.shares.holds(now, &name, nonce)
+            let is_held = is_holder || server.shares.holds(now, &name, nonce);
+            (!is_held).then(|| server.revoked.reason(now, nonce))
         })
         .await
     }

@@ -58,7 +58,7 @@ pub use builder::RedisBuilder;
 use connection::{Connection, backend_error};
 use contender::RedisContender;
 pub use fence::FENCED_COMMAND;
-use scripts::{flag, milliseconds};
+use scripts::{flag, loss, milliseconds, reason};
 use wakeups::LazyWakeUps;
 
 /// How long the nonce of a released acquisition is remembered. No request stays on its way longer.
@@ -159,8 +159,8 @@ impl Redis {
 }
 
 impl Redis {
-    /// Returns for each lock whether it is held.
-    async fn renew_locks(&self, renewals: &[&Renewal]) -> Result<Vec<bool>, BackendError> {
+    /// Returns for each lock what [`loss`] reads.
+    async fn renew_locks(&self, renewals: &[&Renewal]) -> Result<Vec<i64>, BackendError> {
         if renewals.is_empty() {
             return Ok(Vec::new());
         }
@@ -173,8 +173,8 @@ impl Redis {
         script.await
     }
 
-    /// Returns whether the lock was held, and why no waiter could be woken.
-    async fn release_lock(&self, request: &ReleaseRequest) -> Result<(bool, String), BackendError> {
+    /// Returns what [`loss`] reads, and why no waiter could be woken.
+    async fn release_lock(&self, request: &ReleaseRequest) -> Result<(i64, String), BackendError> {
         let ReleaseRequest {
             name,
             nonce,
@@ -186,10 +186,10 @@ impl Redis {
         let keys = [self.lock_key(name)];
         let script = self.connection.script(&scripts::RELEASE, &keys, &arguments);
         Ok(match script.await? {
-            redis::Value::Int(held) => (held == 1, String::new()),
+            redis::Value::Int(held) => (held, String::new()),
             refused => {
                 let refused = redis::from_redis_value(refused);
-                (true, refused.map_err(|e| backend_error(e.into()))?)
+                (1, refused.map_err(|e| backend_error(e.into()))?)
             }
         })
     }
@@ -222,7 +222,7 @@ impl Backend for RedisBackend {
             self.0.renew_permits(&permits),
         );
         let mut failure = None;
-        let mut known = |answer: Result<Vec<bool>, _>| {
+        let mut known = |answer: Result<Vec<i64>, _>| {
             let answer = answer.map_err(|error| failure = Some(error));
             answer.unwrap_or_default().into_iter()
         };
@@ -239,9 +239,9 @@ impl Backend for RedisBackend {
             } else {
                 permits.next()
             };
-            match held {
-                Some(true) => Renewed::Held(renewal.lease),
-                Some(false) => Renewed::Gone(LostReason::Stolen),
+            match held.map(loss) {
+                Some(None) => Renewed::Held(renewal.lease),
+                Some(Some(reason)) => Renewed::Gone(reason),
                 None => Renewed::Unknown,
             }
         };
@@ -259,11 +259,7 @@ impl Backend for RedisBackend {
                 "Redis refuses to wake the waiters of locks; they poll instead",
             );
         }
-        Ok(if released {
-            Release::Released
-        } else {
-            Release::NotHeld
-        })
+        Ok(loss(released).map_or(Release::Released, Release::NotHeld))
     }
 
     async fn begin_period(
@@ -283,17 +279,24 @@ impl Backend for RedisBackend {
         Some(self)
     }
 
-    async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
-        let mut get = redis::cmd("GET");
+    async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
+        let mut get = redis::cmd("MGET");
         get.arg(self.0.lock_key(name));
-        let value: Option<String> = self.0.connection.run(&get).await?;
-        Ok(
-            value.is_some_and(|value| value.starts_with(&nonce.to_string()))
-                || self.0.has_permits(name, nonce).await?,
-        )
+        get.arg(self.0.tombstone_key(name, nonce));
+        // First the permits: if they are taken away in between, the tombstone is read.
+        let (permits, keys) =
+            tokio::join!(self.0.has_permits(name, nonce), self.0.connection.run(&get),);
+        let (value, tombstone): (Option<String>, Option<String>) = keys?;
+        let is_held = value.is_some_and(|value| value.starts_with(&nonce.to_string())) || permits?;
+        Ok((!is_held).then(|| reason(tombstone.as_deref())))
     }
 
-    async fn reduce(&self, name: &str, nonce: Nonce, keep: u32) -> Result<bool, BackendError> {
+    async fn reduce(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        keep: u32,
+    ) -> Result<Option<LostReason>, BackendError> {
         self.0.reduce_permits(name, nonce, keep).await
     }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::admin::reason_of_loss;
 use crate::backend::{Release, ReleaseRequest};
 use crate::clock::Moment;
 use crate::error::LostReason;
@@ -74,11 +73,10 @@ pub(crate) async fn run(context: WatchdogContext, job: ReleaseJob) {
         // Report to the hooks before the caller learns the result. After a repetition, `NotHeld`
         // may be the effect of the first attempt, so it does not prove a loss.
         let outcome = match &answer {
-            Some(Ok(Release::NotHeld)) if metrics.is_some() && is_first => {
-                let (backend, clock) = (&*context.backend, &*context.clock);
-                Some(Err(reason_of_loss(backend, clock, &request).await))
+            Some(Ok(Release::NotHeld(reason))) if metrics.is_some() && is_first => {
+                Some(Err(*reason))
             }
-            Some(Ok(Release::Released | Release::NotHeld)) => Some(Ok(())),
+            Some(Ok(Release::Released | Release::NotHeld(_))) => Some(Ok(())),
             Some(Err(_)) | None => None,
         };
         match outcome {

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::admin::{LockView, REMEMBERED};
-use crate::backend::Release;
+use crate::backend::{Release, Renewal, Renewed};
 use crate::clock::Moment;
+use crate::error::LostReason;
 use crate::nonce::Nonce;
 
 /// Remembers each of them until its lease would have ended, and for a minute at least.
@@ -19,19 +20,47 @@ impl Revoked {
         now: Moment,
         view: &LockView,
         nonce: Nonce,
-        release: impl FnOnce() -> Release,
+        release: impl FnOnce() -> bool,
     ) -> bool {
         let Some(holder) = view.holders.iter().find(|holder| holder.nonce == nonce) else {
             return false;
         };
-        if release() == Release::NotHeld {
+        // Locked before the release: a holder that finds its lock released waits for the note.
+        let mut nonces = self.nonces();
+        if !release() {
             return false;
         }
         let rest = holder.expires_in.unwrap_or_default();
-        let mut nonces = self.nonces();
         nonces.retain(|_, until| *until > now);
         nonces.insert(nonce, now + rest.max(REMEMBERED));
         true
+    }
+
+    /// The answer to a renewal.
+    pub(crate) fn renewed(&self, now: Moment, renewal: &Renewal, is_held: bool) -> Renewed {
+        if is_held {
+            Renewed::Held(renewal.lease)
+        } else {
+            Renewed::Gone(self.reason(now, renewal.nonce))
+        }
+    }
+
+    /// The answer to a release.
+    pub(crate) fn released(&self, now: Moment, nonce: Nonce, was_held: bool) -> Release {
+        if was_held {
+            Release::Released
+        } else {
+            Release::NotHeld(self.reason(now, nonce))
+        }
+    }
+
+    /// Why a nonce does not hold its lock.
+    pub(crate) fn reason(&self, now: Moment, nonce: Nonce) -> LostReason {
+        if self.contains(now, nonce) {
+            LostReason::Revoked
+        } else {
+            LostReason::Stolen
+        }
     }
 
     pub(crate) fn contains(&self, now: Moment, nonce: Nonce) -> bool {

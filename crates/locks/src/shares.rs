@@ -9,9 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::admin::{Claimant, LockView};
-use crate::backend::{Attempt, Release, Renewal, Renewed};
+use crate::backend::{Attempt, Renewal};
 use crate::clock::Moment;
-use crate::error::LostReason;
 use crate::nonce::Nonce;
 use crate::token::Token;
 use crate::topics::Topics;
@@ -110,24 +109,25 @@ impl Shares {
         acquired
     }
 
-    pub(crate) fn renew(&self, now: Moment, renewal: &Renewal) -> Renewed {
+    /// Returns whether the nonce holds permits.
+    pub(crate) fn renew(&self, now: Moment, renewal: &Renewal) -> bool {
         let mut rows = self.rows();
         let lock = rows.locks.get_mut(&*renewal.name);
         let mut holders = lock.into_iter().flat_map(|lock| &mut lock.holders);
         match holders.find(|holder| holder.nonce == renewal.nonce) {
             Some(holder) if holder.expires_at > now => {
                 holder.expires_at = holder.expires_at.max(now + renewal.lease);
-                Renewed::Held(renewal.lease)
+                true
             }
-            _ => Renewed::Gone(LostReason::Stolen),
+            _ => false,
         }
     }
 
-    /// Returns permits, or leaves the queue.
-    pub(crate) fn release(&self, now: Moment, name: &str, nonce: Nonce) -> Release {
+    /// Gives permits back, or leaves the queue. Returns whether the nonce held permits.
+    pub(crate) fn release(&self, now: Moment, name: &str, nonce: Nonce) -> bool {
         let mut rows = self.rows();
         let Some(lock) = rows.locks.get_mut(name) else {
-            return Release::NotHeld;
+            return false;
         };
         lock.expire(now);
         let before = lock.holders.len();
@@ -138,11 +138,7 @@ impl Shares {
         if lock.holders.is_empty() && lock.queue.is_empty() {
             rows.locks.remove(name);
         }
-        if was_held {
-            Release::Released
-        } else {
-            Release::NotHeld
-        }
+        was_held
     }
 
     /// Gives permits back, except `keep` of them. Returns false if the nonce holds none.

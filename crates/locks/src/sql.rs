@@ -35,8 +35,8 @@
 //! **Late requests**: if a request to acquire a lock was not answered, its release buries the nonce in
 //! the row for a minute. The request gets no lock if it arrives in that time.
 //!
-//! **Revocations** are in the same list as the buried nonces, in the form `R` and all digits of the nonce but
-//! the first. They stay for a minute, or until the lease would have ended.
+//! **Revocations** bury the nonce, and add `R` and all digits of the nonce but the first to the same list. Both
+//! stay for a minute, or until the lease would have ended.
 //!
 //! Advisory locks (`pg_advisory_lock`, `GET_LOCK`) are not used: each needs a connection of its own
 //! for as long as it is held, and they have no token.
@@ -72,6 +72,7 @@ mod wakeups;
 
 use connections::{Connected, Connections, Database, Use};
 use contender::SqlContender;
+use session::reason;
 use wakeups::WakeUps;
 
 /// The statements that create the tables on PostgreSQL, for a migration of yours.
@@ -293,19 +294,31 @@ impl Backend for SqlBackend {
             names.push(escaped(name));
             nonces.push(nonce.to_string());
         }
-        let mut held = HashSet::new();
+        let (mut held, mut gone) = (HashSet::new(), Vec::new());
         for (lease, (names, nonces)) in by_lease {
             let connected = self.0.connected(Use::Urgent).await?;
             let renewed = self.0.connections.send(connected, move |session| {
-                Box::pin(async move { session.renew(&names, &nonces, lease).await })
+                Box::pin(async move {
+                    let held = session.renew(&names, &nonces, lease).await?;
+                    // A lock is seldom lost, so a renewal normally does not ask why.
+                    let gone = if held.len() == nonces.len() {
+                        Vec::new()
+                    } else {
+                        session.gone(&names).await?
+                    };
+                    Ok((held, gone))
+                })
             });
-            held.extend(renewed.await?);
+            let renewed = renewed.await?;
+            held.extend(renewed.0);
+            gone.extend(renewed.1);
         }
         let renewed = |renewal: &Renewal| {
-            if held.contains(&renewal.nonce.to_string()) {
+            let nonce = renewal.nonce.to_string();
+            if held.contains(&nonce) {
                 Renewed::Held(renewal.lease)
             } else {
-                Renewed::Gone(LostReason::Stolen)
+                Renewed::Gone(reason(&gone, &nonce))
             }
         };
         Ok(renewals.iter().map(renewed).collect())
@@ -317,20 +330,21 @@ impl Backend for SqlBackend {
         let connected = self.0.connected(Use::Urgent).await?;
         let released = self.0.connections.send(connected, move |session| {
             Box::pin(async move {
-                if unclear {
-                    session.bury(&name, &nonce).await
+                let was_held = if unclear {
+                    session.bury(&name, &nonce).await?
                 } else {
-                    session.release(&name, &nonce).await
+                    session.release(&name, &nonce).await?
+                };
+                if was_held {
+                    return Ok(Release::Released);
                 }
+                let gone = session.gone(&[name]).await?;
+                Ok(Release::NotHeld(reason(&gone, &nonce)))
             })
         });
         let released = released.await?;
         self.0.sweep_if_due();
-        Ok(if released {
-            Release::Released
-        } else {
-            Release::NotHeld
-        })
+        Ok(released)
     }
 
     async fn begin_period(
@@ -346,9 +360,13 @@ impl Backend for SqlBackend {
         Some(self)
     }
 
-    async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
-        let stored = self.0.read(name).await?;
-        Ok(stored.is_some_and(|stored| stored.is_held_by(&nonce.to_string())))
+    async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
+        let (stored, nonce) = (self.0.read(name).await?, nonce.to_string());
+        Ok(match stored {
+            None => Some(LostReason::Stolen),
+            Some(row) if row.is_held_by(&nonce) => None,
+            Some(row) => Some(reason(&[row.gone], &nonce)),
+        })
     }
 
     async fn ping(&self) -> Result<(), BackendError> {

@@ -9,9 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::admin::{Claimant, LockView};
-use crate::backend::{Release, Renewal, Renewed};
+use crate::backend::Renewal;
 use crate::clock::Moment;
-use crate::error::LostReason;
 use crate::nonce::Nonce;
 use crate::token::Token;
 use crate::topics::Topics;
@@ -65,23 +64,25 @@ impl Table {
         Ok(token)
     }
 
-    pub(crate) fn renew(&self, now: Moment, renewal: &Renewal) -> Renewed {
+    /// Returns whether the nonce holds the lock.
+    pub(crate) fn renew(&self, now: Moment, renewal: &Renewal) -> bool {
         match self.rows().live(now, &renewal.name) {
             Some(row) if row.nonce == renewal.nonce => {
                 row.expires_at = row.expires_at.max(now + renewal.lease);
-                Renewed::Held(renewal.lease)
+                true
             }
-            _ => Renewed::Gone(LostReason::Stolen),
+            _ => false,
         }
     }
 
-    pub(crate) fn release(&self, now: Moment, name: &str, nonce: Nonce) -> Release {
+    /// Returns whether the nonce held the lock.
+    pub(crate) fn release(&self, now: Moment, name: &str, nonce: Nonce) -> bool {
         let mut rows = self.rows();
         if rows.live(now, name).is_none_or(|row| row.nonce != nonce) {
-            return Release::NotHeld;
+            return false;
         }
         rows.held.remove(name);
-        Release::Released
+        true
     }
 
     /// Returns the nonce and token of the current holder.

@@ -8,7 +8,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -222,16 +221,10 @@ impl Watchdog {
             .hooks
             .report(|hooks| hooks.renewed(batch.len(), took, answers.is_some()));
         let answers = answers.unwrap_or_else(|| vec![Renewed::Unknown; batch.len()]);
-        let mut gone = Vec::new();
         for (hold, answer) in batch.iter().zip(answers) {
-            if answer == Renewed::Gone(LostReason::Stolen) {
-                gone.push(hold.lose_with_reason());
-                continue;
-            }
             let next = hold.apply_renewal(sent, answer, kind);
             self.reschedule(hold.id, next);
         }
-        join_all(gone).await;
     }
 }
 

@@ -4,9 +4,9 @@
 //! goes back (the czxid of the node in the queue). *Costs:* two writes of the ensemble per lock,
 //! and three more if the name was not used recently, because its directory is created and removed;
 //! three round trips; one write per hundred renewals; one wake-up per handover, regardless of the
-//! number of waiters. *Fails when* the holder is paused for longer than its session. Two clients may then believe that they hold the lock, and only the token in the
-//! guarded write detects it. *Use when* ZooKeeper is available, fairness matters, or Redis might
-//! lose data.
+//! number of waiters. *Fails when* the holder is paused for longer than its session. Two clients may
+//! then believe that they hold the lock, and only the token in the guarded write detects it. *Use
+//! when* ZooKeeper is available, fairness matters, or Redis might lose data.
 //!
 //! The order of arrival is between processes: each process has one holder or waiter per lock, and one
 //! waiter behind it. Locks and tokens survive the failure of a server if the ensemble keeps its quorum.
@@ -33,7 +33,7 @@
 //! `<root>/<name>%permits/_c_<nonce>-<take>-<of>-lock-<sequence>`, and `<root>/.source`. The directories of the
 //! names are container nodes, which the server removes when they are empty. A periodic job has a node
 //! `<root>/.periods/<name>`, which stays. So has a number, in `<root>/.numbers`, until it is removed, and a
-//! revoked holder, in `<root>/.revoked`, until a lock is inspected or revoked more than a minute later.
+//! revoked holder, in `<root>/.revoked`, until a lock is revoked more than a minute later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -194,7 +194,15 @@ impl Backend for ZooKeeperBackend {
         for Batch { session, places } in batches {
             let paths: Vec<_> = places.iter().map(|(_, path)| path.as_str()).collect();
             let answers = self.0.renew(session, &paths).await;
-            for ((index, _), answer) in places.into_iter().zip(answers) {
+            let numbered = places.into_iter().zip(answers);
+            let reasoned = numbered.map(async |((index, _), answer)| match answer {
+                Renewed::Gone(LostReason::Stolen) => {
+                    let reason = self.0.reason(session, renewals[index].nonce).await;
+                    (index, Renewed::Gone(reason))
+                }
+                answer => (index, answer),
+            });
+            for (index, answer) in join_all(reasoned).await {
                 renewed[index] = answer;
             }
         }
@@ -209,37 +217,38 @@ impl Backend for ZooKeeperBackend {
     async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
         let nonce = request.nonce;
         let Some(place) = self.0.places.get(nonce) else {
-            return Ok(Release::NotHeld);
+            return Ok(Release::NotHeld(LostReason::Stolen));
         };
-        let existed = match place.session.health() {
-            Health::Over => false,
+        let released = match place.session.health() {
+            Health::Over => Release::NotHeld(LostReason::SessionExpired),
             Health::Disconnected => return Err(disconnected()),
             Health::Connected => self.0.delete(nonce, place).await?,
         };
         self.0.places.remove(nonce);
-        Ok(if existed {
-            Release::Released
-        } else {
-            Release::NotHeld
-        })
+        Ok(released)
     }
 
-    async fn reduce(&self, _: &str, nonce: Nonce, keep: u32) -> Result<bool, BackendError> {
+    async fn reduce(
+        &self,
+        _: &str,
+        nonce: Nonce,
+        keep: u32,
+    ) -> Result<Option<LostReason>, BackendError> {
         let place = self.0.places.get(nonce);
         let Some((path, place)) = place.and_then(|place| Some((place.path()?, place))) else {
-            return Ok(false);
+            return Ok(Some(LostReason::Stolen));
         };
         let session = &place.session;
         let keep = keep.to_string();
         let write = session.client.set_data(&path, keep.as_bytes(), None);
-        match session.write(write).await {
-            Ok(_) => Ok(true),
-            Err(Error::NoNode | Error::SessionExpired) => {
-                self.0.places.remove(nonce);
-                Ok(false)
-            }
-            Err(error) => Err(backend_error(error)),
-        }
+        let reason = match session.write(write).await {
+            Ok(_) => return Ok(None),
+            Err(Error::NoNode) => self.0.reason(session, nonce).await,
+            Err(Error::SessionExpired) => LostReason::SessionExpired,
+            Err(error) => return Err(backend_error(error)),
+        };
+        self.0.places.remove(nonce);
+        Ok(Some(reason))
     }
 
     async fn begin_period(
@@ -248,10 +257,7 @@ impl Backend for ZooKeeperBackend {
         nonce: Nonce,
         period: Duration,
     ) -> Result<Option<Duration>, BackendError> {
-        let session = self.0.sessions.get().await?;
-        if session.health() == Health::Disconnected {
-            return Err(disconnected());
-        }
+        let session = self.0.sessions.connected().await?;
         let root = &self.0.sessions.root;
         let begun = session.begin_period(root, name, nonce, period);
         begun.await.map_err(backend_error)
@@ -265,7 +271,7 @@ impl Backend for ZooKeeperBackend {
         Some(self)
     }
 
-    async fn verify(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
+    async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
         let renewal = Renewal {
             name: name.into(),
             nonce,
@@ -273,17 +279,14 @@ impl Backend for ZooKeeperBackend {
             claim: Claim::Exclusive,
         };
         match self.renew(&[renewal]).await?[..] {
-            [Renewed::Held(_)] => Ok(true),
-            [Renewed::Gone(_)] => Ok(false),
+            [Renewed::Held(_)] => Ok(None),
+            [Renewed::Gone(reason)] => Ok(Some(reason)),
             _ => Err(disconnected()),
         }
     }
 
     async fn ping(&self) -> Result<(), BackendError> {
-        let session = self.0.sessions.get().await?;
-        if session.health() == Health::Disconnected {
-            return Err(disconnected());
-        }
+        let session = self.0.sessions.connected().await?;
         // The leader answers a sync. A server without a quorum fails here, as it should. No right is
         // needed for that, so this also reads what each acquisition reads.
         let source = format!("{}/.source", self.0.sessions.root);

@@ -194,13 +194,13 @@ impl Shop {
 
     /// Returns after more sales of each SKU.
     async fn sell_more(&self, all: &[(String, Buyers)]) {
-        let sell = async |(sku, buyers): &(String, Buyers)| {
+        let until_sold = async |(sku, buyers): &(String, Buyers)| {
             if sku.starts_with(SCARCE_SKU) {
                 restock(self.replicas[0].call(Method::PUT, &format!("/stock/{sku}"))).await;
             }
             buyers.sell(SALES).await;
         };
-        join_all(all.iter().map(sell)).await;
+        join_all(all.iter().map(until_sold)).await;
     }
 
     /// Injects one fault, and ends it.
@@ -278,7 +278,8 @@ impl Shop {
                 server.restart().await;
             }
             Home::Replicated(pair) => {
-                pair.fail_over(rng().bool()).await;
+                let kill = rng().bool();
+                pair.fail_over(kill).await;
             }
         }
     }

@@ -35,11 +35,4 @@ impl Admin for MemoryBackend {
         })
         .await
     }
-
-    async fn was_revoked(&self, _: &str, nonce: Nonce, _: Claim) -> Result<bool, BackendError> {
-        self.ask(Question::Read, move |server| {
-            server.revoked.contains(server.clock.now(), nonce)
-        })
-        .await
-    }
 }

@@ -37,7 +37,7 @@ pub enum Question {
     Period,
     /// The change of a number.
     Change,
-    /// A look at a number, at the holders of a lock, or at the reason of a loss.
+    /// A look at a number, or at the holders of a lock.
     Read,
     /// The removal of a holder by an operator.
     Revoke,

@@ -53,6 +53,8 @@ return {string.format('%.0f', time[1] * 1000000 + time[2]), found[1], found[2]}
 
 /// `KEYS`: lock, tombstone. `ARGV`: nonce, least lifetime of the tombstone in ms. Returns whether the lock
 /// was taken away from the nonce, now or before.
+///
+/// If its memory is full, Redis refuses `SET` as the first write of a script, so `DEL` comes first.
 pub(super) static REVOKE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
@@ -61,8 +63,8 @@ if not value or string.sub(value, 1, 32) ~= ARGV[1] then
   return redis.call('GET', KEYS[2]) == 'revoked' and 1 or 0
 end
 local keep = math.max(tonumber(ARGV[2]), redis.call('PTTL', KEYS[1]))
-redis.call('SET', KEYS[2], 'revoked', 'PX', keep)
 redis.call('DEL', KEYS[1])
+redis.call('SET', KEYS[2], 'revoked', 'PX', keep)
 redis.pcall('PUBLISH', KEYS[1], '')
 return 1
 ",
@@ -170,12 +172,5 @@ impl Admin for RedisBackend {
             Claim::Exclusive => self.0.revoke_lock(name, nonce).await,
             Claim::Permits { .. } => self.0.revoke_permits(name, nonce).await,
         }
-    }
-
-    async fn was_revoked(&self, name: &str, nonce: Nonce, _: Claim) -> Result<bool, BackendError> {
-        let mut get = redis::cmd("GET");
-        get.arg(self.0.tombstone_key(name, nonce));
-        let tombstone: Option<String> = self.0.connection.run(&get).await?;
-        Ok(tombstone.as_deref() == Some("revoked"))
     }
 }

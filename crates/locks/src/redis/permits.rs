@@ -13,11 +13,11 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use super::scripts::Script;
+use super::scripts::{Script, loss};
 use super::{Redis, TOMBSTONE, flag, milliseconds};
 use crate::admin::REMEMBERED;
 use crate::backend::{ReleaseRequest, Renewal, Request};
-use crate::error::BackendError;
+use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
 
 /// `KEYS`: holders, waiters, claims. The last three arguments are: the start of the channels, how long
@@ -157,8 +157,8 @@ return {1, token, id}
 });
 
 /// `KEYS`: holders, waiters, claims, tombstone. `ARGV`: lifetime of the tombstone in ms, 1 if an acquire
-/// request was not answered, and those of [`COMMON`]. Returns whether the nonce held permits, and
-/// why the next waiter could not be woken.
+/// request was not answered, and those of [`COMMON`]. Returns what [`loss`] reads, and why the next waiter
+/// could not be woken.
 pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     script(
         r"
@@ -167,7 +167,8 @@ if held then used = used - claim(nonce) end
 local waited = redis.call('ZREM', waiters, nonce) == 1
 redis.call('HDEL', claims, nonce)
 if ARGV[2] == '1' or not (held or waited) then redis.call('SET', KEYS[4], '', 'PX', ARGV[1], 'NX') end
-return {held and 1 or 0, finish()}
+local gone = redis.call('GET', KEYS[4]) == 'revoked' and 2 or 0
+return {held and 1 or gone, finish()}
 ",
     )
 });
@@ -190,27 +191,28 @@ return redis.call('GET', KEYS[4]) == 'revoked' and 1 or 0
     )
 });
 
-/// `KEYS`: holders and claims of each lock. `ARGV`: how long the keys stay in ms, then nonce and lease in
-/// ms of each lock. Returns 1 or 0 for each lock. A renewal never shortens a lease.
+/// `KEYS`: holders, claims and tombstone of each lock. `ARGV`: how long the keys stay in ms, then nonce and
+/// lease in ms of each lock. Returns for each lock what [`loss`] reads. A renewal never shortens a lease.
 pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local renewed = {}
-for i = 1, #KEYS / 2 do
-  local holders, nonce, lease = KEYS[2 * i - 1], ARGV[2 * i], tonumber(ARGV[2 * i + 1])
+for i = 1, #KEYS / 3 do
+  local holders, claims, gone = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
+  local nonce, lease = ARGV[2 * i], tonumber(ARGV[2 * i + 1])
   local expiry = tonumber(redis.call('ZSCORE', holders, nonce) or 0)
   if expiry > now then
     local keep = math.max(tonumber(ARGV[1]), lease)
     -- First and always: if its memory is full, Redis refuses ZADD as the first write of a script.
-    for _, key in ipairs({holders, KEYS[2 * i]}) do
+    for _, key in ipairs({holders, claims}) do
       redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), keep))
     end
     if expiry < now + lease then redis.call('ZADD', holders, now + lease, nonce) end
     renewed[i] = 1
   else
-    renewed[i] = 0
+    renewed[i] = redis.call('GET', gone) == 'revoked' and 2 or 0
   end
 end
 return renewed
@@ -218,8 +220,8 @@ return renewed
     )
 });
 
-/// `KEYS`: holders, waiters, claims. `ARGV`: permits to keep, and those of [`COMMON`]. Returns whether the
-/// nonce holds permits.
+/// `KEYS`: holders, waiters, claims, tombstone. `ARGV`: permits to keep, and those of [`COMMON`]. Returns
+/// what [`loss`] reads.
 pub(super) static REDUCE: LazyLock<Script> = LazyLock::new(|| {
     script(
         r"
@@ -232,7 +234,8 @@ if held then
   end
 end
 finish()
-return held and 1 or 0
+local gone = redis.call('GET', KEYS[4]) == 'revoked' and 2 or 0
+return held and 1 or gone
 ",
     )
 });
@@ -283,11 +286,11 @@ impl Redis {
         self.connection.script(&ACQUIRE, &keys, &arguments).await
     }
 
-    /// Returns whether the nonce held permits, and why the next waiter could not be woken.
+    /// Returns what [`loss`] reads, and why the next waiter could not be woken.
     pub(super) async fn release_permits(
         &self,
         request: &ReleaseRequest,
-    ) -> Result<(bool, String), BackendError> {
+    ) -> Result<(i64, String), BackendError> {
         let ReleaseRequest {
             name,
             nonce,
@@ -313,11 +316,11 @@ impl Redis {
         self.connection.script(&REVOKE, &keys, &arguments).await
     }
 
-    /// Returns for each claim whether it is held.
+    /// Returns for each claim what [`loss`] reads.
     pub(super) async fn renew_permits(
         &self,
         renewals: &[&Renewal],
-    ) -> Result<Vec<bool>, BackendError> {
+    ) -> Result<Vec<i64>, BackendError> {
         if renewals.is_empty() {
             return Ok(Vec::new());
         }
@@ -328,7 +331,7 @@ impl Redis {
         } in renewals
         {
             let [holders, _, claims] = self.permit_keys(name);
-            keys.extend([holders, claims]);
+            keys.extend([holders, claims, self.tombstone_key(name, *nonce)]);
             arguments.extend([nonce.to_string(), milliseconds(*lease)]);
         }
         self.connection.script(&RENEW, &keys, &arguments).await
@@ -339,11 +342,13 @@ impl Redis {
         name: &str,
         nonce: Nonce,
         keep: u32,
-    ) -> Result<bool, BackendError> {
+    ) -> Result<Option<LostReason>, BackendError> {
         let mut arguments = vec![keep.to_string()];
         arguments.extend(self.common_arguments(name, nonce, Duration::ZERO));
-        let keys = self.permit_keys(name);
-        self.connection.script(&REDUCE, &keys, &arguments).await
+        let mut keys = self.permit_keys(name).to_vec();
+        keys.push(self.tombstone_key(name, nonce));
+        let answer = self.connection.script(&REDUCE, &keys, &arguments).await;
+        answer.map(loss)
     }
 
     pub(super) async fn has_permits(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {

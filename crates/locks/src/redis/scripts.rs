@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use super::TOMBSTONE;
+use crate::error::LostReason;
 
 /// The text of a script, and the hash by which the server knows it.
 pub(super) struct Script {
@@ -71,7 +72,7 @@ return {1, token, id}
     )
 });
 
-/// `KEYS`: locks. `ARGV`: nonce and lease in ms of each lock. Returns 1 or 0 for each lock.
+/// `KEYS`: locks. `ARGV`: nonce and lease in ms of each lock. Returns for each lock what [`loss`] reads.
 ///
 /// A renewal never shortens a lease, because the holder relies on an earlier, longer one.
 pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
@@ -86,7 +87,7 @@ for i, key in ipairs(KEYS) do
     end
     held[i] = 1
   else
-    held[i] = 0
+    held[i] = redis.call('GET', key .. ':gone:' .. ARGV[2 * i - 1]) == 'revoked' and 2 or 0
   end
 end
 return held
@@ -94,8 +95,10 @@ return held
     )
 });
 
-/// `KEYS`: lock. `ARGV`: nonce, and any text if an acquire request was not answered. Returns 1 if the
-/// nonce held the lock, or the error if no waiter could be woken. Otherwise returns 0.
+/// `KEYS`: lock. `ARGV`: nonce, and any text if an acquire request was not answered. Returns what [`loss`]
+/// reads, or the error if the nonce held the lock and no waiter could be woken.
+///
+/// If its memory is full, Redis refuses `SET` as the first write of a script, so `DEL` comes first.
 ///
 /// The channel that wakes waiters has the name of the lock. The user may have no right to it. If the
 /// nonce does not hold the lock, or an acquire request was not answered, that request may still be
@@ -109,17 +112,34 @@ pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
         r"
 local value = redis.call('GET', KEYS[1])
 local held = value and string.sub(value, 1, 32) == ARGV[1]
-if not held or ARGV[2] then
-  redis.call('SET', KEYS[1] .. ':gone:' .. ARGV[1], '', 'PX', '{tombstone}', 'NX')
-end
-if not held then return 0 end
-redis.call('DEL', KEYS[1])
+if held then redis.call('DEL', KEYS[1]) end
+local gone = KEYS[1] .. ':gone:' .. ARGV[1]
+if not held or ARGV[2] then redis.call('SET', gone, '', 'PX', '{tombstone}', 'NX') end
+if not held then return redis.call('GET', gone) == 'revoked' and 2 or 0 end
 local woken = redis.pcall('PUBLISH', KEYS[1], '')
 if type(woken) == 'table' then return woken.err end
 return 1
 "
     ))
 });
+
+/// Reads a script's answer about a nonce: 1 if it held the lock, 2 if the lock was taken away from it,
+/// otherwise 0.
+pub(super) fn loss(answer: i64) -> Option<LostReason> {
+    match answer {
+        1 => None,
+        2 => Some(LostReason::Revoked),
+        _ => Some(LostReason::Stolen),
+    }
+}
+
+/// Why a nonce does not hold its lock, by its tombstone.
+pub(super) fn reason(tombstone: Option<&str>) -> LostReason {
+    match tombstone {
+        Some("revoked") => LostReason::Revoked,
+        _ => LostReason::Stolen,
+    }
+}
 
 pub(super) fn flag(is_set: bool) -> String {
     u8::from(is_set).to_string()

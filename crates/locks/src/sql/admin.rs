@@ -49,7 +49,7 @@ impl Admin for SqlBackend {
         Ok(view)
     }
 
-    async fn revoke(&self, name: &str, nonce: Nonce, claim: Claim) -> Result<bool, BackendError> {
+    async fn revoke(&self, name: &str, nonce: Nonce, _: Claim) -> Result<bool, BackendError> {
         let (row, holder) = (escaped(name), nonce.to_string());
         let connected = self.0.connected(Use::Urgent).await?;
         let revoked = self.0.connections.send(connected, move |session| {
@@ -60,10 +60,6 @@ impl Admin for SqlBackend {
             return Ok(true);
         }
         // The answer to an earlier request may have been lost.
-        self.was_revoked(name, nonce, claim).await
-    }
-
-    async fn was_revoked(&self, name: &str, nonce: Nonce, _: Claim) -> Result<bool, BackendError> {
         let stored = self.0.read(name).await?;
         let revocation = revocation(&nonce.to_string());
         Ok(stored.is_some_and(|stored| stored.gone.contains(&revocation)))

@@ -11,7 +11,7 @@ use sqlx::{ConnectOptions, Executor, MySql, MySqlConnection, QueryBuilder, Resul
 use sqlx::{FromRow, raw_sql};
 
 use super::session::{
-    ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, Stored, hex, revocation, trusted,
+    ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, Stored, hex, revoked, trusted,
 };
 
 pub(super) const SCHEMA: &str = include_str!("schema/mysql.sql");
@@ -40,7 +40,7 @@ const BURY: &str = concat!(
         nonce = IF(nonce = VALUES(gone), '', nonce)"
 );
 
-/// Parameters: revocation, the longest list, how long, name, nonce. MySQL assigns the columns in this order.
+/// Parameters: what is added, the longest list, how long, name, nonce. MySQL assigns the columns in this order.
 const REVOKE: &str = concat!(
     "UPDATE distributed_lock SET
         gone = RIGHT(CONCAT(IF(gone_until > ",
@@ -153,9 +153,16 @@ impl Session for MySqlConnection {
     }
 
     async fn revoke(&mut self, name: &str, nonce: &str) -> Result<bool> {
-        let revoke = sqlx::query(REVOKE).bind(revocation(nonce)).bind(BURIED_MAX);
+        let revoke = sqlx::query(REVOKE).bind(revoked(nonce)).bind(BURIED_MAX);
         let revoke = revoke.bind(BURIED).bind(name.as_bytes()).bind(nonce);
         Ok(revoke.execute(self).await?.rows_affected() > 0)
+    }
+
+    async fn gone(&mut self, names: &[String]) -> Result<Vec<String>> {
+        let mut gone = QueryBuilder::new("SELECT gone FROM distributed_lock");
+        push_names(&mut gone, names);
+        let gone = gone.build_query_scalar().persistent(false);
+        gone.fetch_all(self).await
     }
 
     async fn read(&mut self, name: &str) -> Result<Option<Stored>> {
@@ -223,17 +230,23 @@ async fn free(connection: &mut MySqlConnection, name: &str, nonce: &str) -> Resu
 
 /// Selects the locks that one of these nonces holds. No nonce is used for two names.
 fn push_held(query: &mut QueryBuilder<MySql>, names: &[String], nonces: &[String]) {
-    query.push(" WHERE name IN (");
-    let mut list = query.separated(", ");
-    for name in names {
-        list.push_bind(name.clone().into_bytes());
-    }
-    query.push(") AND nonce IN (");
+    push_names(query, names);
+    query.push(" AND nonce IN (");
     let mut list = query.separated(", ");
     for nonce in nonces {
         list.push_bind(nonce.clone());
     }
     query.push(concat!(") AND expires_at > ", now!()));
+}
+
+/// Selects the rows of these locks.
+fn push_names(query: &mut QueryBuilder<MySql>, names: &[String]) {
+    query.push(" WHERE name IN (");
+    let mut list = query.separated(", ");
+    for name in names {
+        list.push_bind(name.clone().into_bytes());
+    }
+    query.push(")");
 }
 
 /// Selects rows that have no use.

@@ -10,7 +10,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor, FromRow, PgConnection, Result, raw_sql};
 
 use super::session::{
-    ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, Stored, hex, revocation, trusted,
+    ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, Stored, hex, revoked, trusted,
 };
 
 /// The channel on which the names of released locks are published, if a client waits for them.
@@ -90,7 +90,7 @@ SELECT EXISTS (SELECT FROM held),
 FROM buried"
 );
 
-/// Parameters: name, nonce, revocation, how long, the longest list.
+/// Parameters: name, nonce, what is added, how long, the longest list.
 const REVOKE: &str = concat!(
     "WITH ",
     clock!(),
@@ -197,9 +197,14 @@ impl Session for PgConnection {
 
     async fn revoke(&mut self, name: &str, nonce: &str) -> Result<bool> {
         let revoke = sqlx::query(REVOKE).bind(name).bind(nonce);
-        let revoke = revoke.bind(revocation(nonce)).bind(BURIED);
+        let revoke = revoke.bind(revoked(nonce)).bind(BURIED);
         let revoke = revoke.bind(i32::try_from(BURIED_MAX).expect("it is small"));
         Ok(!revoke.fetch_all(self).await?.is_empty())
+    }
+
+    async fn gone(&mut self, names: &[String]) -> Result<Vec<String>> {
+        const GONE: &str = "SELECT gone FROM distributed_lock WHERE name = ANY($1)";
+        sqlx::query_scalar(GONE).bind(names).fetch_all(self).await
     }
 
     async fn read(&mut self, name: &str) -> Result<Option<Stored>> {

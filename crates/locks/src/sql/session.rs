@@ -9,6 +9,9 @@ use std::fmt::Write;
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Result, SqlSafeStr, SqlStr};
 
+use crate::admin::REMEMBERED;
+use crate::error::LostReason;
+
 /// One connection to the database.
 #[async_trait]
 pub(super) trait Session: Send {
@@ -33,9 +36,12 @@ pub(super) trait Session: Send {
     /// The same, and buries the nonce: its requests that arrive within a minute get no lock.
     async fn bury(&mut self, name: &str, nonce: &str) -> Result<bool>;
 
-    /// Frees the lock if this nonce holds it, and notes in the row that it was revoked: for [`BURIED`], and
-    /// until the end of its lease. Returns whether the nonce held it.
+    /// Frees the lock if this nonce holds it, and adds [`revoked`] to the list in the row: for [`BURIED`],
+    /// and until the end of its lease. Returns whether the nonce held it.
     async fn revoke(&mut self, name: &str, nonce: &str) -> Result<bool>;
+
+    /// Returns the buried nonces and [revocations](revocation) in the rows of these locks.
+    async fn gone(&mut self, names: &[String]) -> Result<Vec<String>>;
 
     /// Returns the row of a lock.
     async fn read(&mut self, name: &str) -> Result<Option<Stored>>;
@@ -99,8 +105,23 @@ pub(super) fn revocation(nonce: &str) -> String {
     format!("R{}", nonce.get(1..).unwrap_or_default())
 }
 
+/// What a revocation adds to the list: it also buries the nonce.
+pub(super) fn revoked(nonce: &str) -> String {
+    format!("{nonce}{}", revocation(nonce))
+}
+
+/// Why a nonce does not hold its lock, by the lists of the rows.
+pub(super) fn reason(gone: &[String], nonce: &str) -> LostReason {
+    let revocation = revocation(nonce);
+    if gone.iter().any(|gone| gone.contains(&revocation)) {
+        LostReason::Revoked
+    } else {
+        LostReason::Stolen
+    }
+}
+
 /// How long a nonce stays buried, in µs. No request stays on its way longer.
-pub(super) const BURIED: i64 = 60_000_000;
+pub(super) const BURIED: i64 = REMEMBERED.as_secs().cast_signed() * 1_000_000;
 
 /// The maximum length of the list of buried nonces: 64 of them.
 pub(super) const BURIED_MAX: u32 = 2_048;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
-use sqlx::{ConnectOptions, Connection, Executor, QueryBuilder, Result, SqliteConnection};
+use sqlx::{ConnectOptions, Connection, Executor, QueryBuilder, Result, Sqlite, SqliteConnection};
 
 use super::session::{
-    ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, Stored, revocation,
+    ABANDONED, Ask, BURIED, BURIED_MAX, Row, SWEPT_MOST, Session, Stored, revoked,
 };
 
 pub(super) const SCHEMA: &str = include_str!("schema/sqlite.sql");
@@ -76,7 +76,7 @@ const BURY: &str = concat!(
         gone_until = max(l.gone_until, excluded.gone_until)"
 );
 
-/// Parameters: name, nonce, revocation, how long, the longest list.
+/// Parameters: name, nonce, what is added, how long, the longest list.
 const REVOKE: &str = concat!(
     "UPDATE distributed_lock SET nonce = '', owner = '', expires_at = 0,
         gone = substr(iif(gone_until > ",
@@ -140,12 +140,9 @@ impl Session for SqliteConnection {
             now!(),
             " + "
         ));
-        renew.push_bind(lease).push(") WHERE name IN (");
-        let mut list = renew.separated(", ");
-        for name in names {
-            list.push_bind(name.clone());
-        }
-        renew.push(") AND nonce IN (");
+        renew.push_bind(lease).push(")");
+        push_names(&mut renew, names);
+        renew.push(" AND nonce IN (");
         let mut list = renew.separated(", ");
         for nonce in nonces {
             list.push_bind(nonce.clone());
@@ -177,9 +174,16 @@ impl Session for SqliteConnection {
 
     async fn revoke(&mut self, name: &str, nonce: &str) -> Result<bool> {
         let revoke = sqlx::query(REVOKE).bind(name).bind(nonce);
-        let revoke = revoke.bind(revocation(nonce)).bind(BURIED);
-        let revoked = revoke.bind(BURIED_MAX).execute(self).await?;
-        Ok(revoked.rows_affected() > 0)
+        let revoke = revoke.bind(revoked(nonce)).bind(BURIED);
+        let updated = revoke.bind(BURIED_MAX).execute(self).await?;
+        Ok(updated.rows_affected() > 0)
+    }
+
+    async fn gone(&mut self, names: &[String]) -> Result<Vec<String>> {
+        let mut gone = QueryBuilder::new("SELECT gone FROM distributed_lock");
+        push_names(&mut gone, names);
+        let gone = gone.build_query_scalar().persistent(false);
+        gone.fetch_all(self).await
     }
 
     async fn read(&mut self, name: &str) -> Result<Option<Stored>> {
@@ -234,4 +238,14 @@ async fn free(connection: &mut SqliteConnection, name: &str, nonce: &str) -> Res
         WHERE name = ? AND nonce = ?";
     let free = sqlx::query(FREE).bind(name).bind(nonce);
     Ok(free.execute(connection).await?.rows_affected() > 0)
+}
+
+/// Selects the rows of these locks.
+fn push_names(query: &mut QueryBuilder<Sqlite>, names: &[String]) {
+    query.push(" WHERE name IN (");
+    let mut list = query.separated(", ");
+    for name in names {
+        list.push_bind(name.clone());
+    }
+    query.push(")");
 }

@@ -2,24 +2,24 @@
 //!
 //! Nodes: `<root>/.revoked/<nonce>`, created in the same transaction that deletes the place of the nonce. A
 //! write to `<root>/.revoked` itself reads the clock of the leader, and makes the following reads current.
-//! The next look into a lock, or revocation, removes nodes that are older than a minute.
+//! The next revocation removes nodes that are older than a minute.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
-use zookeeper_client::{Acls, CreateMode, Error, Stat};
+use zookeeper_client::{CreateMode, Error, MultiWriteError, Stat};
 
-use super::ZooKeeperBackend;
 use super::contender::kept_by_first;
 use super::names::{in_order, nonce_of, share};
 use super::places::Place;
-use super::session::{Health, Session, backend_error, disconnected};
+use super::session::{Session, backend_error};
 use super::turn::{Turn, turn};
+use super::{ZooKeeper, ZooKeeperBackend};
 use crate::admin::{Admin, Claimant, LockView, REMEMBERED};
 use crate::backend::Claim;
-use crate::error::BackendError;
+use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
 use crate::token::Token;
 
@@ -37,49 +37,31 @@ fn since(earlier: i64, now: i64) -> Duration {
     Duration::from_millis(u64::try_from(now - earlier).unwrap_or(0))
 }
 
-impl ZooKeeperBackend {
-    async fn live_session(&self) -> Result<Arc<Session>, BackendError> {
-        let session = self.0.sessions.get().await?;
-        if session.health() == Health::Disconnected {
-            return Err(disconnected());
-        }
-        Ok(session)
-    }
+/// The operations of a revocation: the deletion of the place, then the note.
+const NOTE: usize = 1;
 
+impl ZooKeeper {
     fn revoked(&self) -> String {
-        format!("{}/.revoked", self.0.sessions.root)
+        format!("{}/.revoked", self.sessions.root)
     }
 
-    /// Returns the time of the leader. The later reads of this session are at least as new. Removes what
-    /// the revocations of earlier times have left.
-    async fn time(&self, session: &Session) -> Result<i64, Error> {
-        let directory = self.revoked();
-        let now = loop {
-            let write = session.client.set_data(&directory, &[], None);
-            match session.write(write).await {
-                Ok(stat) => break stat.mtime,
-                Err(Error::NoNode) => {
-                    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-                    let made = session.client.mkdir(&directory, &options);
-                    session.ask(made).await?;
-                }
-                Err(error) => return Err(error),
+    /// Returns whether a lock was taken away from this holder, a short while ago.
+    pub(super) async fn was_revoked(&self, session: &Session, nonce: Nonce) -> Result<bool, Error> {
+        let path = format!("{}/{nonce}", self.revoked());
+        let stat = session.ask(session.client.check_stat(&path)).await?;
+        Ok(stat.is_some())
+    }
+
+    /// Why the place of this nonce is gone, although its session is alive.
+    pub(super) async fn reason(&self, session: &Session, nonce: Nonce) -> LostReason {
+        match self.was_revoked(session, nonce).await {
+            Ok(true) => LostReason::Revoked,
+            Ok(false) => LostReason::Stolen,
+            Err(error) => {
+                tracing::debug!(%nonce, %error, "the reason of a loss is unknown");
+                LostReason::Stolen
             }
-        };
-        let revoked = session.ask(session.client.list_children(&directory));
-        let forget = async |node: &String| {
-            let path = format!("{directory}/{node}");
-            let stat = session.ask(session.client.check_stat(&path)).await?;
-            if stat.is_none_or(|stat| since(stat.ctime, now) < REMEMBERED) {
-                return Ok(());
-            }
-            match session.write(session.client.delete(&path, None)).await {
-                Ok(()) | Err(Error::NoNode) => Ok(()),
-                Err(error) => Err(error),
-            }
-        };
-        try_join_all(revoked.await?.iter().map(forget)).await?;
-        Ok(now)
+        }
     }
 
     /// Returns the queue of a lock.
@@ -89,7 +71,7 @@ impl ZooKeeperBackend {
         name: &str,
         claim: Claim,
     ) -> Result<Vec<Seen>, Error> {
-        let directory = self.0.directory(name, claim);
+        let directory = self.directory(name, claim);
         let order = match session.ask(session.client.list_children(&directory)).await {
             Ok(children) => in_order(children),
             Err(Error::NoNode) => return Ok(Vec::new()),
@@ -131,12 +113,7 @@ impl ZooKeeperBackend {
         Ok(queue)
     }
 
-    async fn is_noted(&self, session: &Session, nonce: Nonce) -> Result<bool, Error> {
-        let path = format!("{}/{nonce}", self.revoked());
-        let stat = session.ask(session.client.check_stat(&path)).await?;
-        Ok(stat.is_some())
-    }
-
+    /// Takes the place of a holder away. Returns whether it was done, now or before.
     async fn take_away(
         &self,
         session: &Arc<Session>,
@@ -144,32 +121,63 @@ impl ZooKeeperBackend {
         nonce: Nonce,
         claim: Claim,
     ) -> Result<bool, Error> {
-        self.time(session).await?;
         let queue = self.queue(session, name, claim).await?;
         let mut holders = queue.iter().filter(|seen| seen.is_holder);
         let Some(holder) = holders.find(|holder| holder.nonce == nonce) else {
-            return self.is_noted(session, nonce).await;
+            return self.was_revoked(session, nonce).await;
         };
         let note = format!("{}/{nonce}", self.revoked());
-        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let options = CreateMode::Persistent.with_acls(session.acls);
         let mut writer = session.client.new_multi_writer();
         writer.add_delete(&holder.path, None)?;
         writer.add_create(&note, &[], &options)?;
-        match session.write(writer.commit()).await.map_err(Error::from) {
-            Ok(_) => Ok(true),
-            // It was released, or taken away, in the meantime.
-            Err(Error::NoNode | Error::NodeExists) => self.is_noted(session, nonce).await,
+        match session.write(writer.commit()).await {
+            Ok(_) => return Ok(true),
+            // It was revoked before, and has joined the queue again since.
+            Err(MultiWriteError::OperationFailed {
+                index: NOTE,
+                source: Error::NodeExists,
+            }) => {}
+            Err(error) => match Error::from(error) {
+                // It was released, or taken away, in the meantime.
+                Error::NoNode => return self.was_revoked(session, nonce).await,
+                error => return Err(error),
+            },
+        }
+        match session
+            .write(session.client.delete(&holder.path, None))
+            .await
+        {
+            Ok(()) | Err(Error::NoNode) => Ok(true),
             Err(error) => Err(error),
         }
     }
 }
 
+/// Removes the notes in this directory that are older than a minute.
+async fn forget(session: &Session, directory: &str, now: i64) -> Result<(), Error> {
+    let notes = session.ask(session.client.list_children(directory)).await?;
+    let forget = async |note: &String| {
+        let path = format!("{directory}/{note}");
+        let stat = session.ask(session.client.check_stat(&path)).await?;
+        if stat.is_none_or(|stat| since(stat.ctime, now) < REMEMBERED) {
+            return Ok(());
+        }
+        match session.write(session.client.delete(&path, None)).await {
+            Ok(()) | Err(Error::NoNode) => Ok(()),
+            Err(error) => Err(error),
+        }
+    };
+    try_join_all(notes.iter().map(forget)).await.map(drop)
+}
+
 #[async_trait]
 impl Admin for ZooKeeperBackend {
     async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError> {
-        let session = self.live_session().await?;
-        let now = self.time(&session).await.map_err(backend_error)?;
-        let queue = self.queue(&session, name, claim).await;
+        let session = self.0.sessions.connected().await?;
+        let now = session.time(&self.0.revoked()).await;
+        let now = now.map_err(backend_error)?;
+        let queue = self.0.queue(&session, name, claim).await;
         let mut view = LockView::default();
         for seen in queue.map_err(backend_error)? {
             let claimant = Claimant {
@@ -190,14 +198,17 @@ impl Admin for ZooKeeperBackend {
     }
 
     async fn revoke(&self, name: &str, nonce: Nonce, claim: Claim) -> Result<bool, BackendError> {
-        let session = self.live_session().await?;
-        let taken = self.take_away(&session, name, nonce, claim).await;
-        taken.map_err(backend_error)
-    }
-
-    async fn was_revoked(&self, _: &str, nonce: Nonce, _: Claim) -> Result<bool, BackendError> {
-        let session = self.live_session().await?;
-        let noted = self.is_noted(&session, nonce).await;
-        noted.map_err(backend_error)
+        let session = self.0.sessions.connected().await?;
+        let directory = self.0.revoked();
+        let now = session.time(&directory).await.map_err(backend_error)?;
+        let taken = self.0.take_away(&session, name, nonce, claim).await;
+        let taken = taken.map_err(backend_error)?;
+        // The operator does not wait for that. The next revocation tries it again.
+        tokio::spawn(async move {
+            if let Err(error) = forget(&session, &directory, now).await {
+                tracing::debug!(%error, "the notes of old revocations were not removed");
+            }
+        });
+        Ok(taken)
     }
 }

@@ -160,10 +160,16 @@ impl ZooKeeperContender {
         let position = order.iter().position(|place| place == node);
         let (Some(position), Some(stat)) = (position, stat.filter(|stat| session.owns(stat)))
         else {
-            self.zookeeper.places.remove(self.request.nonce);
-            return Err(BackendError::transient(
-                "the node of this acquisition was deleted by another client",
-            ));
+            let nonce = self.request.nonce;
+            let revoked = self.zookeeper.was_revoked(session, nonce).await;
+            let revoked = revoked.map_err(backend_error)?;
+            self.zookeeper.places.remove(nonce);
+            return Err(if revoked {
+                BackendError::permanent("this acquisition was already released")
+            } else {
+                let cause = "the node of this acquisition was deleted by another client";
+                BackendError::transient(cause)
+            });
         };
         let turn = match self.request.claim {
             Claim::Exclusive if position == 0 => Turn::Held,

@@ -72,7 +72,7 @@ impl ZooKeeperBackend {
             Err(MultiWriteError::OperationFailed {
                 index: CHECK,
                 source: Error::NoNode,
-            }) => lost(LostReason::Stolen),
+            }) => lost(self.0.reason(session, hold.release.nonce).await),
             Err(MultiWriteError::RequestFailed {
                 source: Error::SessionExpired,
             }) => lost(LostReason::SessionExpired),

@@ -49,12 +49,6 @@ pub(super) fn place_prefix(nonce: Nonce, claim: Claim) -> String {
     }
 }
 
-/// Parses the nonce of a place. A place without one was not created by this crate.
-pub(super) fn nonce(place: &str) -> &str {
-    let rest = place.strip_prefix("_c_").unwrap_or(place);
-    rest.split_once('-').map_or(place, |(nonce, _)| nonce)
-}
-
 /// Parses the nonce of a place. Those of Apache Curator have hyphens.
 pub(super) fn nonce_of(place: &str) -> Option<Nonce> {
     let rest = place.strip_prefix("_c_")?;

@@ -7,14 +7,13 @@
 //! node may have been removed without a trace, and it is then created again.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use zookeeper_client::{CreateMode, Error};
 
-use super::names::{directory, element, in_order, nonce};
-use super::session::{Health, Session, backend_error, disconnected};
+use super::names::{directory, element, in_order, nonce_of};
+use super::session::{Session, backend_error};
 use super::turn::{Turn, turn};
 use super::{ZooKeeper, ZooKeeperBackend};
 use crate::backend::{Change, Changed, Claim, NumberKey, NumberRequest, Numbers};
@@ -194,14 +193,6 @@ fn still_open(request: &NumberRequest, found: Replaced) -> Result<Option<Replace
 }
 
 impl ZooKeeper {
-    async fn connected(&self) -> Result<Arc<Session>, BackendError> {
-        let session = self.sessions.get().await?;
-        if session.health() == Health::Disconnected {
-            return Err(disconnected());
-        }
-        Ok(session)
-    }
-
     fn number_path(&self, NumberKey { kind, name }: &NumberKey) -> String {
         format!("{}/.numbers/{}%{kind}", self.sessions.root, element(name))
     }
@@ -210,13 +201,13 @@ impl ZooKeeper {
 #[async_trait]
 impl Numbers for ZooKeeperBackend {
     async fn change(&self, request: &NumberRequest) -> Result<Changed, BackendError> {
-        let session = self.0.connected().await?;
+        let session = self.0.sessions.connected().await?;
         let path = self.0.number_path(&request.key);
         session.change_number(&path, request).await
     }
 
     async fn read(&self, key: &NumberKey, other_than: Option<i64>) -> Result<i64, BackendError> {
-        let session = self.0.connected().await?;
+        let session = self.0.sessions.connected().await?;
         let path = self.0.number_path(key);
         let Some(known) = other_than else {
             // The server may not know yet what other clients have written.
@@ -231,7 +222,7 @@ impl Numbers for ZooKeeperBackend {
     }
 
     async fn tokens(&self, name: &str) -> Result<Vec<Token>, BackendError> {
-        let session = self.0.connected().await?;
+        let session = self.0.sessions.connected().await?;
         let queue = format!("{}/{}", self.0.sessions.root, directory(name, Claim::READ));
         let order = match session.ask(session.client.list_children(&queue)).await {
             Ok(children) => in_order(children),
@@ -242,7 +233,8 @@ impl Numbers for ZooKeeperBackend {
         // A client whose session has ended may have a second place before the first one disappears.
         let mut latest = HashMap::new();
         for position in (0..order.len()).take_while(holds) {
-            latest.insert(nonce(&order[position]), position);
+            let place = &order[position];
+            latest.insert(nonce_of(place).ok_or(place), position);
         }
         let token = async |position: usize| {
             let path = format!("{queue}/{}", order[position]);

@@ -24,19 +24,7 @@ impl Session {
         let directory = format!("{root}/.periods");
         let path = format!("{directory}/{}", names::element(name));
         loop {
-            // After this write, the reads of this session are at least as new as its time.
-            let now = match self
-                .write(self.client.set_data(&directory, &[], None))
-                .await
-            {
-                Ok(stat) => stat.mtime,
-                Err(Error::NoNode) => {
-                    let options = CreateMode::Persistent.with_acls(self.acls);
-                    self.ask(self.client.mkdir(&directory, &options)).await?;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
+            let now = self.time(&directory).await?;
             let started = match self.ask(self.client.get_data(&path)).await {
                 Ok((starter, _)) if starter == nonce.as_bytes() => return Ok(None),
                 Ok((_, stat)) => {

@@ -7,7 +7,8 @@ use zookeeper_client::Error;
 
 use super::session::{Session, backend_error};
 use super::{ZooKeeper, contender, names};
-use crate::error::BackendError;
+use crate::backend::Release;
+use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
 
 #[derive(Debug, Default)]
@@ -67,28 +68,30 @@ impl Places {
 }
 
 impl ZooKeeper {
-    /// Deletes a place. Returns true if it existed.
+    /// Deletes a place.
     pub(super) async fn delete(
         &self,
         nonce: Nonce,
         mut place: Place,
-    ) -> Result<bool, BackendError> {
+    ) -> Result<Release, BackendError> {
         if place.node.is_none() {
             let prefix = names::nonce_prefix(nonce);
             let found = contender::find(&place, &prefix).await;
             place.node = found.map_err(backend_error)?;
         }
         let Some(path) = place.path() else {
-            return contender::remove_unused(&place).await.map(|()| false);
+            let removed = contender::remove_unused(&place).await;
+            return removed.map(|()| Release::NotHeld(LostReason::Stolen));
         };
         // Record this before the request, because this future may be dropped.
         self.places
             .change(nonce, |known| known.deletion_unclear = true);
         let session = &place.session;
         match session.write(session.client.delete(&path, None)).await {
-            Ok(()) => Ok(true),
-            Err(Error::NoNode) => Ok(place.deletion_unclear),
-            Err(Error::SessionExpired) => Ok(false),
+            Ok(()) => Ok(Release::Released),
+            Err(Error::NoNode) if place.deletion_unclear => Ok(Release::Released),
+            Err(Error::NoNode) => Ok(Release::NotHeld(self.reason(session, nonce).await)),
+            Err(Error::SessionExpired) => Ok(Release::NotHeld(LostReason::SessionExpired)),
             Err(error) => Err(backend_error(error)),
         }
     }

@@ -118,6 +118,22 @@ impl Session {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Writes to a directory, which it creates if there is none. Returns the time of the leader. The later
+    /// reads of this session are at least as new.
+    pub(super) async fn time(&self, directory: &str) -> Result<i64, Error> {
+        loop {
+            let write = self.client.set_data(directory, &[], None);
+            match self.write(write).await {
+                Ok(stat) => return Ok(stat.mtime),
+                Err(Error::NoNode) => {
+                    let options = CreateMode::Persistent.with_acls(self.acls);
+                    self.ask(self.client.mkdir(directory, &options)).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Makes the server ask the leader for what it does not know yet.
     pub(super) async fn sync(&self) -> Result<(), Error> {
         self.ask(self.client.sync("/")).await
@@ -161,6 +177,15 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
+    /// Returns the current session, or a new one if it has ended. Fails while it has no connection.
+    pub(super) async fn connected(self: &Arc<Self>) -> Result<Arc<Session>, BackendError> {
+        let session = self.get().await?;
+        if session.health() == Health::Disconnected {
+            return Err(disconnected());
+        }
+        Ok(session)
+    }
+
     /// Returns the current session, or a new one if it has ended.
     pub(super) async fn get(self: &Arc<Self>) -> Result<Arc<Session>, BackendError> {
         let usable = |session: &Arc<Session>| session.health() != Health::Over;

@@ -81,8 +81,8 @@ macro_rules! untokened_contract {
             admin: [
                 holder_is_shown_with_token_age_and_lease,
                 waiting_tasks_of_manager_are_counted,
-                revoked_holder_hears_it_and_next_one_enters,
-                verify_and_release_tell_of_revocation,
+                revoked_holder_learns_it_and_next_one_enters,
+                verify_and_release_report_revocation,
                 revocation_affects_only_its_holder,
             ],
             $($list: $cases,)*
@@ -118,6 +118,7 @@ macro_rules! faulty_contract {
                 verify_detects_lock_deleted_on_server,
                 loss_is_reported_before_next_grant,
                 acquire_with_lost_answer_has_one_holder,
+                late_request_of_revoked_lock_takes_nothing,
                 acquire_dropped_after_lost_answer_leaves_nothing,
                 silent_server_is_reported_as_unavailable,
                 blocked_release_is_repeated
@@ -168,6 +169,7 @@ macro_rules! permit_contract {
             admin: [
                 readers_and_waiting_writer_are_shown,
                 revoked_writer_admits_readers,
+                revoked_writer_learns_it_from_each_request,
             ],
         );
     };

@@ -103,6 +103,27 @@ async fn write_of_paused_holder_is_refused_by_zookeeper() {
     assert_eq!(value, b"2");
 }
 
+#[tokio::test]
+async fn write_of_revoked_holder_is_refused_by_zookeeper() {
+    let rig = ZooKeeperRig::start().await;
+    let backend = rig.backend();
+    let manager = rig.builder_for(backend.clone()).build();
+    let operator = rig.manager();
+    let guard = manager.lock("account").acquire().await.unwrap();
+    let node = format!("{}/.balance", rig.root);
+    let direct = rig.direct().await;
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    direct.create(&node, b"0", &options).await.unwrap();
+    let lock = operator.lock("account");
+    let holder = lock.inspect().await.unwrap().holders.remove(0);
+    assert!(lock.revoke(holder.nonce).await.unwrap());
+    let error = backend.write_if_held(&guard, &node, b"1", None).await;
+    let reason = LostReason::Revoked;
+    assert_matches!(error.unwrap_err(), LockError::Lost { reason: found } if *found == reason);
+    let (value, _) = direct.get_data(&node).await.unwrap();
+    assert_eq!(value, b"0");
+}
+
 /// The time stands still for a holder that is paused.
 #[derive(Debug)]
 struct Paused(Moment);

@@ -19,6 +19,7 @@ mod access;
 mod curator;
 mod ensemble;
 mod permits;
+mod revocations;
 mod sessions;
 
 use crate::rig::zookeeper::ZooKeeperRig;

@@ -8,13 +8,26 @@ use async_trait::async_trait;
 
 use super::RedLockBackend;
 use super::node::Node;
-use super::quorum::Answers;
+use super::quorum::{Answers, unanswered};
 use crate::admin::{Admin, Claimant, LockView};
 use crate::backend::Claim;
 use crate::error::BackendError;
 use crate::nonce::Nonce;
 
-/// The answers, and how many of them are yes.
+/// The client that has the vote of a master, and the rest of its lease.
+type Held = Option<(Nonce, Duration)>;
+
+/// The number of answers, and the votes that each client has.
+fn votes(answers: &Answers<Held>) -> (usize, HashMap<Nonce, Vec<Duration>>) {
+    let known = answers.iter().flatten().flatten();
+    let mut votes = HashMap::<_, Vec<_>>::new();
+    for (nonce, rest) in known.clone().flatten() {
+        votes.entry(*nonce).or_default().push(*rest);
+    }
+    (known.count(), votes)
+}
+
+/// The number of answers, and how many of them are yes.
 fn counted(answers: &Answers<bool>) -> (usize, usize) {
     let known = answers.iter().flatten().flatten();
     (known.clone().count(), known.filter(|yes| **yes).count())
@@ -30,15 +43,18 @@ impl Admin for RedLockBackend {
             let name = Arc::clone(&name);
             async move { node.holder(&name).await }
         };
-        let answers = self.0.ask(request, |_| false).await;
         let majority = self.0.majority();
-        let known = answers.iter().flatten().flatten();
-        if known.clone().count() < majority {
-            return Err(self.0.too_few(known.count(), &answers, |_| None));
-        }
-        let mut votes: HashMap<Nonce, Vec<Duration>> = HashMap::new();
-        for (nonce, rest) in known.flatten() {
-            votes.entry(*nonce).or_default().push(*rest);
+        let is_reached = |count, open| count >= majority || count + open < majority;
+        let is_settled = |answers: &Answers<Held>| {
+            let (known, votes) = votes(answers);
+            let most = votes.values().map(Vec::len).max().unwrap_or(0);
+            let open = unanswered(answers);
+            is_reached(known, open) && is_reached(most, open)
+        };
+        let answers = self.0.ask(request, is_settled).await;
+        let (known, mut votes) = votes(&answers);
+        if known < majority {
+            return Err(self.0.too_few(known, &answers, |_| None));
         }
         votes.retain(|_, leases| leases.len() >= majority);
         let holder = |(nonce, mut leases): (Nonce, Vec<Duration>)| {
@@ -65,26 +81,15 @@ impl Admin for RedLockBackend {
             let name = Arc::clone(&name);
             async move { node.revoke(&name, nonce).await }
         };
-        let answers = self.0.ask(request, |_| false).await;
-        let (known, yes) = counted(&answers);
-        // The masters that have not answered are no majority, so the holder has none either.
-        if self.0.nodes().len() - known < self.0.majority() {
-            Ok(yes > 0)
-        } else {
-            Err(self.0.too_few(known, &answers, |_| None))
-        }
-    }
-
-    async fn was_revoked(&self, name: &str, nonce: Nonce, _: Claim) -> Result<bool, BackendError> {
-        let name: Arc<str> = name.into();
-        let request = |_, node: Arc<Node>| {
-            let name = Arc::clone(&name);
-            async move { node.was_revoked(&name, nonce).await }
+        // The masters that have not answered are then no majority, so the holder has none either.
+        let enough = self.0.nodes().len() - self.0.majority() + 1;
+        let is_settled = |answers: &Answers<bool>| {
+            let known = counted(answers).0;
+            known >= enough || known + unanswered(answers) < enough
         };
-        let some = |answers: &Answers<bool>| counted(answers).1 > 0;
-        let answers = self.0.ask(request, some).await;
+        let answers = self.0.ask(request, is_settled).await;
         let (known, yes) = counted(&answers);
-        if yes > 0 || known >= self.0.majority() {
+        if known >= enough {
             Ok(yes > 0)
         } else {
             Err(self.0.too_few(known, &answers, |_| None))

@@ -6,27 +6,27 @@ use async_trait::async_trait;
 
 use super::RedLockBackend;
 use super::contender::QuorumContender;
-use super::node::{Ballot, Node};
-use super::quorum::{Answers, no, unanswered, yes};
+use super::node::{Ballot, Loss, Node};
+use super::quorum::{Answers, no, reason, unanswered, yes};
 use crate::backend::{
     Admin, Backend, Contender, Fencing, Nudge, Properties, Release, ReleaseRequest, Renewal,
     Renewed, Request,
 };
-use crate::error::BackendError;
+use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
 
-/// For each renewal, the masters that have answered with `wanted`.
+/// For each renewal, the masters with such an answer.
 fn answered(
-    answers: &Answers<Vec<bool>>,
+    answers: &Answers<Vec<Loss>>,
     numbers: &[&[usize]],
     renewals: usize,
-    wanted: bool,
+    is_wanted: impl Fn(&Loss) -> bool,
 ) -> Vec<Vec<usize>> {
     let mut found = vec![Vec::new(); renewals];
     for (node, answer) in answers.iter().enumerate() {
-        let Some(Ok(kept)) = answer else { continue };
-        for (kept, &number) in kept.iter().zip(numbers[node]) {
-            if *kept == wanted {
+        let Some(Ok(losses)) = answer else { continue };
+        for (loss, &number) in losses.iter().zip(numbers[node]) {
+            if is_wanted(loss) {
                 found[number].push(node);
             }
         }
@@ -69,8 +69,8 @@ impl Backend for RedLockBackend {
         };
         // Locks in one request may have votes of different masters. One whose majority depends on a silent
         // master does not delay the others for longer than a watchdog waits.
-        let is_settled = |answers: &Answers<Vec<bool>>| {
-            let kept = answered(answers, &numbers, renewals.len(), true);
+        let is_settled = |answers: &Answers<Vec<Loss>>| {
+            let kept = answered(answers, &numbers, renewals.len(), Loss::is_none);
             kept.iter().enumerate().all(|(number, kept)| {
                 let is_open = |(node, answer): &(usize, &Option<_>)| {
                     answer.is_none() && numbers[*node].contains(&number)
@@ -83,11 +83,19 @@ impl Backend for RedLockBackend {
         let shortest = shortest.unwrap_or_default().min(self.0.max_lease);
         let limit = (self.0.limit * 3).min(shortest / 4);
         let answers = self.0.ask_within(limit, request, is_settled).await;
-        let kept = answered(&answers, &numbers, renewals.len(), true);
-        let lost = answered(&answers, &numbers, renewals.len(), false);
-        let counted = renewals.iter().zip(kept.iter().zip(&lost));
-        let counted = counted.map(|(renewal, (kept, lost))| self.0.count(renewal, kept, lost));
-        Ok(counted.collect())
+        let masters =
+            |is_wanted: fn(&Loss) -> bool| answered(&answers, &numbers, renewals.len(), is_wanted);
+        let (kept, lost) = (masters(Loss::is_none), masters(Loss::is_some));
+        let revoked = masters(|loss| *loss == Some(LostReason::Revoked));
+        let count = |(number, renewal): (usize, &Renewal)| {
+            let reason = if revoked[number].is_empty() {
+                LostReason::Stolen
+            } else {
+                LostReason::Revoked
+            };
+            self.0.count(renewal, &kept[number], &lost[number], reason)
+        };
+        Ok(renewals.iter().enumerate().map(count).collect())
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
@@ -110,7 +118,7 @@ impl Backend for RedLockBackend {
             Ok(Release::Released)
         } else if no(&answers) > self.0.nodes().len() - majority {
             self.0.release_late(&answers, &ballot, unclear);
-            Ok(Release::NotHeld)
+            Ok(Release::NotHeld(reason(&answers)))
         } else {
             let usable = yes(&answers) + no(&answers);
             Err(self.0.too_few(usable, &answers, |_| None))
@@ -121,27 +129,27 @@ impl Backend for RedLockBackend {
         Some(self)
     }
 
-    async fn verify(&self, _name: &str, nonce: Nonce) -> Result<bool, BackendError> {
+    async fn verify(&self, _name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
         let Some(votes) = self.0.votes(nonce) else {
-            return Ok(false);
+            return Ok(Some(LostReason::Stolen));
         };
-        let has = |index: usize, node: Arc<Node>| {
+        let verify = |index: usize, node: Arc<Node>| {
             let vote = votes.nodes.contains(&index).then(|| votes.ballot.clone());
             async move {
                 match vote {
-                    Some(vote) => node.has(&vote).await,
-                    None => Ok(false),
+                    Some(vote) => node.verify(&vote).await,
+                    None => Ok(Some(LostReason::Stolen)),
                 }
             }
         };
         let majority = self.0.majority();
         let is_settled = |answers: &_| self.0.is_settled(answers);
-        let answers = self.0.ask(has, is_settled).await;
+        let answers = self.0.ask(verify, is_settled).await;
         if yes(&answers) >= majority {
-            Ok(true)
+            Ok(None)
         } else if no(&answers) > self.0.nodes().len() - majority {
             self.0.give_up(nonce);
-            Ok(false)
+            Ok(Some(reason(&answers)))
         } else {
             let usable = yes(&answers) + no(&answers);
             Err(self.0.too_few(usable, &answers, |_| None))

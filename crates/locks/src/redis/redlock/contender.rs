@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::node::{Ballot, Node, Silence, Vote};
+use super::node::{Ballot, Loss, Node, Silence, Vote};
 use super::quorum::{Answers, Quorum, Votes, unanswered};
 use crate::backend::{Attempt, Contender, Grant, Request};
 use crate::error::BackendError;
@@ -55,7 +55,7 @@ impl QuorumContender {
         };
         let majority = self.quorum.majority();
         // A master that has not answered before is not waited for.
-        let enough = |answers: &Answers<bool>| {
+        let enough = |answers: &Answers<Loss>| {
             let mut both = votes.iter().zip(answers);
             answers.iter().flatten().count() >= majority
                 || both.all(|(vote, answer)| vote.is_none() || answer.is_some())

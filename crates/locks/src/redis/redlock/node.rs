@@ -8,11 +8,11 @@ use tokio::time::timeout;
 use super::super::address::Address;
 use super::super::admin::{INSPECT, REVOKE};
 use super::super::connection::Connection;
-use super::super::scripts::Script;
+use super::super::scripts::{Script, loss, reason};
 use super::super::{TOMBSTONE, eviction, flag, milliseconds};
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
 use crate::admin::REMEMBERED;
-use crate::error::BackendError;
+use crate::error::{BackendError, LostReason};
 use crate::nonce::Nonce;
 
 /// What a master answers to a request for its vote.
@@ -26,6 +26,9 @@ pub(super) enum Vote {
     /// The master was restarted too recently. It votes in so many seconds.
     Restarted(u64),
 }
+
+/// Why a master no longer has a vote. `None` if it has it.
+pub(super) type Loss = Option<LostReason>;
 
 /// Why a master did not answer.
 #[derive(Debug, Clone)]
@@ -104,32 +107,37 @@ impl Node {
         )
     }
 
-    /// Renews votes, and returns for each whether this master still has it.
-    pub(super) async fn renew(&self, votes: &[(Ballot, Duration)]) -> Result<Vec<bool>, Silence> {
+    /// Renews votes, and returns for each why this master no longer has it.
+    pub(super) async fn renew(&self, votes: &[(Ballot, Duration)]) -> Result<Vec<Loss>, Silence> {
         let keys: Vec<_> = votes.iter().map(|(vote, _)| self.key(&vote.name)).collect();
         let arguments = |(vote, lease): &(Ballot, Duration)| [vote.value(), milliseconds(*lease)];
         let arguments: Vec<_> = votes.iter().flat_map(arguments).collect();
         let script = self.connection.script(&RENEW, &keys, &arguments);
-        self.within_limit(script).await
+        let answers: Vec<i64> = self.within_limit(script).await?;
+        Ok(answers.into_iter().map(loss).collect())
     }
 
-    /// Releases the vote of this attempt and earlier ones. Returns whether there was one.
-    pub(super) async fn release(&self, ballot: &Ballot, unclear: bool) -> Result<bool, Silence> {
+    /// Releases the vote of this attempt and earlier ones. Returns why there was none.
+    pub(super) async fn release(&self, ballot: &Ballot, unclear: bool) -> Result<Loss, Silence> {
         let arguments = [
             ballot.nonce.to_string(),
             ballot.attempt.to_string(),
             milliseconds(TOMBSTONE),
             flag(unclear),
         ];
-        self.script(&RELEASE, ballot, &arguments).await
+        let answer = self.script(&RELEASE, ballot, &arguments).await;
+        answer.map(loss)
     }
 
-    /// Returns whether this master has this vote.
-    pub(super) async fn has(&self, vote: &Ballot) -> Result<bool, Silence> {
-        let mut get = redis::cmd("GET");
+    /// Returns why this master does not have this vote.
+    pub(super) async fn verify(&self, vote: &Ballot) -> Result<Loss, Silence> {
+        let mut get = redis::cmd("MGET");
         get.arg(self.key(&vote.name));
-        let value: Option<String> = self.within_limit(self.connection.run(&get)).await?;
-        Ok(value == Some(vote.value()))
+        get.arg(self.tombstone(&vote.name, vote.nonce));
+        let keys = self.within_limit(self.connection.run(&get)).await?;
+        let (value, tombstone): (Option<String>, Option<String>) = keys;
+        let is_held = value == Some(vote.value());
+        Ok((!is_held).then(|| reason(tombstone.as_deref())))
     }
 
     /// Returns in how many seconds this master votes: 0 if it does so now.
@@ -166,13 +174,6 @@ impl Node {
         let arguments = [nonce.to_string(), milliseconds(REMEMBERED)];
         let revoked = self.connection.script(&REVOKE, &keys, &arguments);
         self.within_limit(revoked).await
-    }
-
-    pub(super) async fn was_revoked(&self, name: &str, nonce: Nonce) -> Result<bool, Silence> {
-        let mut get = redis::cmd("GET");
-        get.arg(self.tombstone(name, nonce));
-        let tombstone: Option<String> = self.within_limit(self.connection.run(&get)).await?;
-        Ok(tombstone.as_deref() == Some("revoked"))
     }
 
     /// Returns a warning for each setting of this master that can lose votes.

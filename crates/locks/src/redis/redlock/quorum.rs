@@ -9,7 +9,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use super::node::{Ballot, Node, Silence};
+use super::node::{Ballot, Loss, Node, Silence};
 use crate::backend::{Renewal, Renewed};
 use crate::error::{BackendError, LostReason};
 use crate::managers::Managers;
@@ -21,16 +21,26 @@ const GRACE: Duration = Duration::from_millis(5);
 /// The answer of each master. `None` if it has not answered.
 pub(super) type Answers<T> = Vec<Option<Result<T, Silence>>>;
 
-/// The masters that have answered with `true`.
-pub(super) fn yes(answers: &Answers<bool>) -> usize {
-    let is_yes = |answer: &&Option<_>| matches!(answer, Some(Ok(true)));
+/// The masters that have, or had, a vote.
+pub(super) fn yes(answers: &Answers<Loss>) -> usize {
+    let is_yes = |answer: &&Option<_>| matches!(answer, Some(Ok(None)));
     answers.iter().filter(is_yes).count()
 }
 
-/// The masters that have answered with `false`.
-pub(super) fn no(answers: &Answers<bool>) -> usize {
-    let is_no = |answer: &&Option<_>| matches!(answer, Some(Ok(false)));
+/// The masters that have no vote.
+pub(super) fn no(answers: &Answers<Loss>) -> usize {
+    let is_no = |answer: &&Option<_>| matches!(answer, Some(Ok(Some(_))));
     answers.iter().filter(is_no).count()
+}
+
+/// Why a lock is lost: it was revoked if one of the masters reports that.
+pub(super) fn reason(answers: &Answers<Loss>) -> LostReason {
+    let mut losses = answers.iter().flatten().flatten();
+    if losses.any(|loss| *loss == Some(LostReason::Revoked)) {
+        LostReason::Revoked
+    } else {
+        LostReason::Stolen
+    }
 }
 
 /// The masters that have not answered.
@@ -191,7 +201,7 @@ impl Quorum {
 
     /// Returns true if the outcome of yes or no no longer depends on the masters that have not answered: a
     /// majority says yes, or can no longer do so; and if it cannot, whether the others said no.
-    pub(super) fn is_settled(&self, answers: &Answers<bool>) -> bool {
+    pub(super) fn is_settled(&self, answers: &Answers<Loss>) -> bool {
         let (yes, no, open) = (yes(answers), no(answers), unanswered(answers));
         let enough_no = self.nodes.len() - self.majority() + 1;
         yes >= self.majority()
@@ -238,7 +248,7 @@ impl Quorum {
 
     /// Goes on to release a lock, in the background, on the masters that have not answered: a request for a
     /// vote may still reach them.
-    pub(super) fn release_late(&self, answers: &Answers<bool>, ballot: &Ballot, unclear: bool) {
+    pub(super) fn release_late(&self, answers: &Answers<Loss>, ballot: &Ballot, unclear: bool) {
         for (node, answer) in self.nodes.iter().zip(answers) {
             if !matches!(answer, Some(Ok(_))) {
                 self.release_on(node, ballot, unclear);
@@ -279,8 +289,15 @@ impl Quorum {
         by_node
     }
 
-    /// Removes the votes that masters have lost. The lock is renewed if a majority has confirmed that.
-    pub(super) fn count(&self, renewal: &Renewal, kept: &[usize], lost: &[usize]) -> Renewed {
+    /// Removes the votes that masters have lost, for this reason. The lock is renewed if a majority has
+    /// confirmed that.
+    pub(super) fn count(
+        &self,
+        renewal: &Renewal,
+        kept: &[usize],
+        lost: &[usize],
+        reason: LostReason,
+    ) -> Renewed {
         let (left, kept) = {
             let mut held = self.held();
             let Some(votes) = held.get_mut(&renewal.nonce) else {
@@ -292,7 +309,7 @@ impl Quorum {
         };
         if left < self.majority() {
             self.give_up(renewal.nonce);
-            Renewed::Gone(LostReason::Stolen)
+            Renewed::Gone(reason)
         } else if kept < self.majority() {
             Renewed::Unknown
         } else {

@@ -38,7 +38,8 @@ return 1
     )
 });
 
-/// `KEYS`: votes. `ARGV`: nonce with attempt, and lease in ms, of each vote. Returns 1 or 0 for each vote.
+/// `KEYS`: votes. `ARGV`: nonce with attempt, and lease in ms, of each vote. Returns for each vote what
+/// [`loss`](super::super::scripts::loss) reads.
 ///
 /// It creates no vote, and never shortens a lease. A key of a foreign type is no vote, and does not make the
 /// others fail.
@@ -54,7 +55,8 @@ for i, key in ipairs(KEYS) do
     end
     held[i] = 1
   else
-    held[i] = 0
+    local gone = redis.call('GET', key .. ':gone:' .. string.sub(ARGV[2 * i - 1], 1, 32))
+    held[i] = gone == 'revoked' and 2 or 0
   end
 end
 return held
@@ -63,18 +65,20 @@ return held
 });
 
 /// `KEYS`: vote, tombstone. `ARGV`: nonce, last attempt to release, lifetime of the tombstone in ms, 1 if
-/// an acquire request was not answered. Returns 1 if the nonce had the vote.
+/// an acquire request was not answered. Returns what [`loss`](super::super::scripts::loss) reads.
 ///
-/// The vote of a later attempt stays. The tombstone stops requests that are still on their way.
+/// The vote of a later attempt stays. The tombstone stops requests that are still on their way. If its
+/// memory is full, Redis refuses `SET` as the first write of a script, so `DEL` comes first.
 pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
-if ARGV[4] == '1' then redis.call('SET', KEYS[2], '', 'PX', ARGV[3], 'NX') end
 local value = redis.call('MGET', KEYS[1])[1]
-if not value or string.sub(value, 1, 32) ~= ARGV[1] then return 0 end
-if tonumber(string.sub(value, 33)) > tonumber(ARGV[2]) then return 0 end
-redis.call('DEL', KEYS[1])
-return 1
+local held = value and string.sub(value, 1, 32) == ARGV[1]
+held = held and tonumber(string.sub(value, 33)) <= tonumber(ARGV[2])
+if held then redis.call('DEL', KEYS[1]) end
+if ARGV[4] == '1' then redis.call('SET', KEYS[2], '', 'PX', ARGV[3], 'NX') end
+if held then return 1 end
+return redis.call('GET', KEYS[2]) == 'revoked' and 2 or 0
 ",
     )
 });

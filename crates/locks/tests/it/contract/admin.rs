@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stocklock_locks::backend::Claim;
+use stocklock_locks::backend::{Backend as _, Claim};
 use stocklock_locks::clock::Clock as _;
 use stocklock_locks::{
     Claimant, LockBuilder, LockError, LockView, LostReason, Nonce, ReleaseOutcome,
@@ -12,6 +12,12 @@ use stocklock_testkit::assert_matches;
 use crate::rig::{
     Rig, RigExt, TokenRig, eventually, lost_reason, use_lock, wait_until_nothing_is_left,
 };
+
+/// A busy machine renews it in time. Some servers grant a shorter one.
+const LEASE: Duration = Duration::from_secs(6);
+
+/// Long enough for a busy machine.
+const SOON: Duration = Duration::from_secs(20);
 
 /// The clocks of some servers count milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
@@ -45,7 +51,11 @@ pub(super) async fn holder_is_shown_with_token_age_and_lease(rig: &impl Rig) {
     assert_eq!(holder.age.is_some(), holder.token.is_some());
     let age = holder.age.unwrap_or(pause);
     assert!(age + ROUNDING >= pause && age <= most, "{age:?}, {most:?}");
-    assert!(holder.expires_in <= Some(rig.lease()), "{holder:?}");
+    match holder.expires_in {
+        Some(rest) => assert!(!rest.is_zero() && rest <= rig.lease(), "{rest:?}"),
+        // There is no lease: the session decides.
+        None => assert!(rig.backend().properties().session.is_some()),
+    }
     assert_eq!((view.waiters.len(), view.local_waiters), (0, 0));
     guard.release().await;
     assert_eq!(inspect(other.lock("seen")).await, LockView::default());
@@ -65,12 +75,12 @@ pub(super) async fn waiting_tasks_of_manager_are_counted(rig: &impl Rig) {
     }
 }
 
-pub(super) async fn revoked_holder_hears_it_and_next_one_enters(rig: &impl Rig) {
+pub(super) async fn revoked_holder_learns_it_and_next_one_enters(rig: &impl Rig) {
     let (one, other, operator) = (rig.manager(), rig.manager(), rig.manager());
-    let guard = one.lock("revoked").acquire().await.unwrap();
-    let next = tokio::spawn(other.lock("revoked").wait(rig.lease() * 5).acquire());
+    let guard = one.lock("revoked").lease(LEASE).acquire().await.unwrap();
+    let next = tokio::spawn(other.lock("revoked").wait(SOON).acquire());
     let waits = async || inspect(other.lock("revoked")).await.local_waiters == 1;
-    eventually("a task waits", rig.moment() * 4, waits).await;
+    eventually("a task waits", SOON, waits).await;
     let nonce = holder(operator.lock("revoked")).await.nonce;
     assert!(operator.lock("revoked").revoke(nonce).await.unwrap());
     let next = next.await.unwrap().unwrap();
@@ -86,18 +96,18 @@ pub(super) async fn revoked_holder_hears_it_and_next_one_enters(rig: &impl Rig) 
     next.verify().await.unwrap();
     next.release().await;
     use_lock(&one, "revoked").await;
-    wait_until_nothing_is_left(rig, rig.moment()).await;
+    wait_until_nothing_is_left(rig, SOON).await;
 }
 
 /// The holder asks before its next renewal.
-pub(super) async fn verify_and_release_tell_of_revocation(rig: &impl Rig) {
+pub(super) async fn verify_and_release_report_revocation(rig: &impl Rig) {
     let (one, operator) = (rig.manager(), rig.manager());
-    let guard = one.lock("asked").acquire().await.unwrap();
+    let guard = one.lock("asked").lease(LEASE).acquire().await.unwrap();
     let nonce = holder(operator.lock("asked")).await.nonce;
     assert!(operator.lock("asked").revoke(nonce).await.unwrap());
     let error = guard.verify().await.unwrap_err();
     assert_eq!(lost_reason(&error), Some(LostReason::Revoked));
-    let guard = one.lock("asked").acquire().await.unwrap();
+    let guard = one.lock("asked").lease(LEASE).acquire().await.unwrap();
     let nonce = holder(operator.lock("asked")).await.nonce;
     assert!(operator.lock("asked").revoke(nonce).await.unwrap());
     let outcome = guard.release().await;
@@ -108,27 +118,22 @@ pub(super) async fn verify_and_release_tell_of_revocation(rig: &impl Rig) {
     );
     // An operator that repeats its request still learns that the first one succeeded.
     assert!(operator.lock("asked").revoke(nonce).await.unwrap());
-    wait_until_nothing_is_left(rig, rig.moment()).await;
+    wait_until_nothing_is_left(rig, SOON).await;
 }
 
 pub(super) async fn revocation_affects_only_its_holder(rig: &impl Rig) {
     let (one, operator) = (rig.manager(), rig.manager());
     let revoke = async |nonce| operator.lock("exact").revoke(nonce).await.unwrap();
     assert!(!revoke(Nonce::random()).await, "the lock is free");
-    let first = one.lock("exact").acquire().await.unwrap();
+    let first = one.lock("exact").lease(LEASE).acquire().await.unwrap();
     let released = holder(operator.lock("exact")).await.nonce;
     first.release().await;
-    let second = one.lock("exact").acquire().await.unwrap();
+    let second = one.lock("exact").lease(LEASE).acquire().await.unwrap();
     let nonce = holder(operator.lock("exact")).await.nonce;
     assert!(!revoke(released).await, "it has released the lock");
     second.verify().await.unwrap();
     assert!(revoke(nonce).await);
-    let third = one
-        .lock("exact")
-        .wait(rig.lease() * 5)
-        .acquire()
-        .await
-        .unwrap();
+    let third = one.lock("exact").wait(SOON).acquire().await.unwrap();
     assert!(revoke(nonce).await, "the same request again");
     third.verify().await.unwrap();
     rig.assert_grows(rig.token(&second), &third);
@@ -173,10 +178,10 @@ fn take(claim: Claim) -> u32 {
 
 pub(super) async fn revoked_writer_admits_readers(rig: &impl TokenRig) {
     let (one, other, operator) = (rig.manager(), rig.manager(), rig.manager());
-    let writer = one.write("taken").acquire().await.unwrap();
-    let reader = tokio::spawn(other.read("taken").wait(rig.lease() * 5).acquire());
+    let writer = one.write("taken").lease(LEASE).acquire().await.unwrap();
+    let reader = tokio::spawn(other.read("taken").wait(SOON).acquire());
     let waits = async || !inspect(operator.read("taken")).await.waiters.is_empty();
-    eventually("the reader waits", rig.moment() * 4, waits).await;
+    eventually("the reader waits", SOON, waits).await;
     let nonce = holder(operator.read("taken")).await.nonce;
     let waiting = inspect(operator.read("taken"))
         .await
@@ -190,5 +195,28 @@ pub(super) async fn revoked_writer_admits_readers(rig: &impl TokenRig) {
     assert_eq!(writer.lost().await, LostReason::Revoked);
     reader.verify().await.unwrap();
     reader.release().await;
-    wait_until_nothing_is_left(rig, rig.moment()).await;
+    wait_until_nothing_is_left(rig, SOON).await;
+}
+
+/// The holder asks before its next renewal.
+pub(super) async fn revoked_writer_learns_it_from_each_request(rig: &impl TokenRig) {
+    let (one, operator) = (rig.manager(), rig.manager());
+    for request in ["verify", "extend", "downgrade", "release"] {
+        let writer = one.write("asked").lease(LEASE).wait(SOON).acquire();
+        let writer = writer.await.unwrap();
+        let nonce = holder(operator.write("asked")).await.nonce;
+        assert!(operator.write("asked").revoke(nonce).await.unwrap());
+        let error = match request {
+            "verify" => writer.verify().await,
+            "extend" => writer.extend(LEASE).await,
+            "downgrade" => writer.downgrade().await,
+            _ => match writer.release().await {
+                ReleaseOutcome::AlreadyLost { reason, .. } => Err(LockError::Lost { reason }),
+                other => panic!("{other:?}"),
+            },
+        };
+        let reason = lost_reason(&error.unwrap_err());
+        assert_eq!(reason, Some(LostReason::Revoked), "{request}");
+    }
+    wait_until_nothing_is_left(rig, SOON).await;
 }

@@ -113,8 +113,9 @@ pub(super) async fn repeated_release_keeps_lock_of_next_holder(rig: &impl Rig) {
     };
     assert_eq!(release(first).await, Release::Released);
     attempt(second).await;
-    assert_eq!(release(first).await, Release::NotHeld);
-    assert!(backend.verify("twice", second).await.unwrap());
+    let reason = LostReason::Stolen;
+    assert_eq!(release(first).await, Release::NotHeld(reason));
+    assert_eq!(backend.verify("twice", second).await.unwrap(), None);
     assert_eq!(release(second).await, Release::Released);
 }
 

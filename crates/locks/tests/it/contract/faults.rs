@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use stocklock_locks::backend::Backend as _;
+use stocklock_locks::backend::{Attempt, Backend as _, Claim, Request};
 use stocklock_locks::clock::Clock as _;
-use stocklock_locks::{LockError, LockManager, LockState, LostReason, ReleaseOutcome};
+use stocklock_locks::{LockError, LockManager, LockState, LostReason, Nonce, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
 use crate::rig::{
@@ -87,9 +87,34 @@ pub(super) async fn acquire_with_lost_answer_has_one_holder(rig: &impl Faults) {
     assert!(counts.attempts() >= 3, "no answer was lost");
     assert_eq!(rig.left().await, 1);
     assert!(try_lock(&other, "cut").await.is_none());
+    let view = other.lock("cut").inspect().await.unwrap();
+    let [holder] = &view.holders[..] else {
+        panic!("{view:?}");
+    };
+    assert_eq!(holder.token, rig.token(&guard));
     guard.verify().await.unwrap();
     guard.release().await;
     assert!(try_lock(&other, "cut").await.is_some());
+}
+
+/// An attempt that was not answered arrives after another attempt acquired the lock, and after the lock was
+/// taken away.
+pub(super) async fn late_request_of_revoked_lock_takes_nothing(rig: &impl Faults) {
+    let (backend, operator) = (rig.backend(), rig.manager());
+    let request = Request {
+        name: "late".into(),
+        nonce: Nonce::random(),
+        lease: rig.lease(),
+        claim: Claim::Exclusive,
+    };
+    let attempt = backend.contender(request.clone()).attempt().await;
+    assert_matches!(attempt.unwrap(), Attempt::Held(_));
+    assert!(operator.lock("late").revoke(request.nonce).await.unwrap());
+    let late = backend.contender(request).attempt().await;
+    let error = late.unwrap_err();
+    assert!(error.is_permanent(), "{error}");
+    assert_eq!(rig.left().await, 0);
+    use_lock(&operator, "late").await;
 }
 
 /// The caller drops the future before the request can be repeated.

@@ -64,7 +64,7 @@ pub(super) async fn many_locks_are_renewed_in_few_requests(rig: &impl Rig) {
     }
 }
 
-/// The holder hears of the loss at `max_hold`, and gets its safety margin to stop.
+/// The holder learns of the loss at `max_hold`, and gets its safety margin to stop.
 pub(super) async fn max_hold_ends_hanging_holder(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
     let limit = rig.lease() * 3 / 2;

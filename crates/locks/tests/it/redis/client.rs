@@ -24,7 +24,7 @@ fn manager(client: &Client) -> LockManager {
     LockManager::new(builder.build().unwrap())
 }
 
-/// Two clients exclude each other, a waiter is woken by a message, and a holder hears of its loss.
+/// Two clients exclude each other, a waiter is woken by a message, and a holder learns of its loss.
 async fn check_locks(rig: &RedisRig, client: &Client) {
     let (one, other) = (manager(client), manager(client));
     let lock = one.lock("own").lease(Duration::from_secs(6));

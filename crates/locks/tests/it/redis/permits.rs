@@ -1,7 +1,9 @@
 //! Permits on a Redis that refuses some of their writes.
 
 use stocklock_locks::Nonce;
-use stocklock_locks::backend::{Attempt, Backend, Claim, Renewal, Renewed, Request};
+use stocklock_locks::backend::{
+    Attempt, Backend, Claim, Release, ReleaseRequest, Renewal, Renewed, Request,
+};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::assert_matches;
 
@@ -39,6 +41,34 @@ async fn locks_and_permits_are_renewed_while_memory_is_full() {
     let renewed = backend.renew(&renewals).await.unwrap();
     let lease = renewals[0].lease;
     assert_eq!(renewed, [Renewed::Held(lease), Renewed::Held(lease)]);
+}
+
+/// Both remember the nonce, and free memory first.
+#[tokio::test]
+async fn locks_and_permits_are_freed_while_memory_is_full() {
+    let rig = RedisRig::start().await;
+    let backend = rig.backend();
+    let mut direct = rig.direct().await;
+    for claim in [Claim::Exclusive, Claim::READ] {
+        let revoked = acquired(&rig, &backend, claim).await;
+        run::<String>(&mut direct, "CONFIG SET maxmemory 1").await;
+        let admin = backend.admin().unwrap();
+        let revoke = admin.revoke("kept", revoked.nonce, claim).await;
+        assert!(revoke.unwrap(), "{claim:?}");
+        run::<String>(&mut direct, "CONFIG SET maxmemory 0").await;
+        let released = acquired(&rig, &backend, claim).await;
+        run::<String>(&mut direct, "CONFIG SET maxmemory 1").await;
+        let request = ReleaseRequest {
+            name: released.name,
+            nonce: released.nonce,
+            unclear: true,
+            claim,
+        };
+        let release = backend.release(&request).await;
+        assert_eq!(release.unwrap(), Release::Released, "{claim:?}");
+        run::<String>(&mut direct, "CONFIG SET maxmemory 0").await;
+    }
+    assert_eq!(rig.left().await, 0);
 }
 
 /// Another program has replaced the permits of one lock. The permits are renewed in one request, and the

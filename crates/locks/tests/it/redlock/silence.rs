@@ -6,7 +6,7 @@ use std::time::Duration;
 use stocklock_locks::LostReason;
 use stocklock_locks::backend::{Attempt, Backend as _, Claim, Release, Renewal, Renewed, Request};
 use stocklock_locks::redis::redlock::RedLockBackend;
-use stocklock_locks::{LockManager, Nonce};
+use stocklock_locks::{LockManager, Nonce, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::proxy::Mode;
 use tokio::time::{Instant, sleep};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::votes::set_foreign;
 use super::{SOON, foreign_vote, set};
 use crate::rig::redlock::RedLockRig;
-use crate::rig::{Rig as _, eventually, released};
+use crate::rig::{Rig as _, eventually, lost_reason, released};
 
 /// A renewal waits for a quarter of it at most.
 const MAX_LEASE: Duration = Duration::from_secs(40);
@@ -106,9 +106,47 @@ async fn loss_is_known_without_the_silent_master() {
     }
     rig.masters[2].proxy.set(Mode::Blackhole).await;
     let begin = Instant::now();
-    assert!(!backend.verify("verified", one.nonce).await.unwrap());
+    let reason = LostReason::Stolen;
+    let verified = backend.verify("verified", one.nonce).await;
+    assert_eq!(verified.unwrap(), Some(reason));
     let release = backend.release(&released("released", other.nonce)).await;
-    assert_eq!(release.unwrap(), Release::NotHeld);
+    assert_eq!(release.unwrap(), Release::NotHeld(reason));
+    assert_soon(begin);
+}
+
+#[tokio::test]
+async fn operator_needs_no_silent_master() {
+    let (rig, backend) = start(3).await;
+    let (one, operator) = (
+        LockManager::new(backend.clone()),
+        LockManager::new(backend.clone()),
+    );
+    let guards = ["verified", "released"].map(async |name| {
+        let lock = one.lock(name).lease(MAX_LEASE);
+        let guard = lock.acquire().await.unwrap();
+        let voted = async || rig.votes(name).await == rig.masters.len();
+        eventually("all masters have voted", SOON, voted).await;
+        guard
+    });
+    let [verified, released] = guards;
+    let (verified, released) = (verified.await, released.await);
+    rig.masters[2].proxy.set(Mode::Blackhole).await;
+    let begin = Instant::now();
+    for name in ["verified", "released"] {
+        let view = operator.lock(name).inspect().await.unwrap();
+        assert_eq!(view.holders.len(), 1, "{view:?}");
+        let revoked = operator.lock(name).revoke(view.holders[0].nonce).await;
+        assert!(revoked.unwrap());
+        let view = operator.lock(name).inspect().await.unwrap();
+        assert_eq!(view.holders, []);
+    }
+    let error = verified.verify().await.unwrap_err();
+    assert_eq!(lost_reason(&error), Some(LostReason::Revoked));
+    let reason = LostReason::Revoked;
+    assert_matches!(
+        released.release().await,
+        ReleaseOutcome::AlreadyLost { reason: found, .. } if *found == reason
+    );
     assert_soon(begin);
 }
 
@@ -125,7 +163,7 @@ async fn busy_lock_is_known_without_the_silent_master() {
     let begin = Instant::now();
     let attempt = backend.contender(request("busy")).attempt().await;
     assert_matches!(attempt.unwrap(), Attempt::Busy { .. });
-    assert!(backend.verify("warm", warm.nonce).await.unwrap());
+    assert_eq!(backend.verify("warm", warm.nonce).await.unwrap(), None);
     assert_soon(begin);
 }
 

@@ -30,7 +30,7 @@ async fn write_of_revoked_holder_is_refused(#[case] kind: Backend) {
     assert!(operator.lock("sku:42").revoke(holder.nonce).await.unwrap());
     let now = rig.clock().await;
     let noted = format!(
-        "SELECT count(*) FROM distributed_lock WHERE nonce = '' AND length(gone) = 32
+        "SELECT count(*) FROM distributed_lock WHERE nonce = '' AND length(gone) = 64
             AND gone_until BETWEEN {now} + 50000000 AND {now} + 61000000"
     );
     assert_eq!(rig.number(noted).await, 1);

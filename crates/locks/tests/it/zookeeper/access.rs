@@ -70,6 +70,12 @@ fn assert_no_auth<T: std::fmt::Debug>(result: Result<T, LockError>) {
 async fn only_the_same_credentials_may_use_the_nodes() {
     let rig = ZooKeeperRig::start_private().await;
     let owner = manager(&rig, OWNER);
+    // The directory of the notes is created by the first look.
+    owner.lock("own").inspect().await.unwrap();
+    let _taken = owner.lock("taken").acquire().await.unwrap();
+    let view = owner.lock("taken").inspect().await.unwrap();
+    let nonce = view.holders[0].nonce;
+    assert!(owner.lock("taken").revoke(nonce).await.unwrap());
     let guard = owner.lock("own").acquire().await.unwrap();
     let reading = owner.read("own").acquire().await.unwrap();
     owner.number("own").add(1).await.unwrap();
@@ -87,6 +93,7 @@ async fn only_the_same_credentials_may_use_the_nodes() {
         "/own%permits/_c_",
         "/.numbers/own",
         "/.periods/own-job",
+        "/.revoked/",
     ] {
         assert!(
             all.iter().any(|node| node.contains(part)),

@@ -1,4 +1,4 @@
-//! An ensemble of three servers, whose leader is stopped or cut off: a holder hears of its loss before
+//! An ensemble of three servers, whose leader is stopped or cut off: a holder learns of its loss before
 //! another session gets the lock.
 
 use std::time::Duration;
