@@ -114,10 +114,15 @@ pub(super) fn next_step(found: &Found, row: Option<&BoundRedis>, has_stock: bool
     let is_compared = found.comparison() == row.run_id;
     let has_lost_beats = !is_same_run && found.beat < row.beat;
     match &found.id {
+        // This Redis has lost its data, and then got a late message: a key that was never used.
+        Some(id) if *id != row.id && is_same_run && (row.beat, found.beat) == (0, 0) => {
+            Step::WriteKey
+        }
         Some(id) if *id != row.id => Step::Refuse(Refusal::OtherRedis),
         Some(_) if is_same_run && is_same_beat && row.beat == 0 => Step::Begin,
         // No level is loaded while the key has no beat.
         Some(_) if is_same_run && is_same_beat && found.beat == 0 => Step::WriteKey,
+        Some(_) if is_same_run && found.beat == 0 => Step::Rebind,
         Some(_) if is_same_run && is_same_beat => Step::Use,
         Some(_) if is_compared && is_same_beat => Step::Compare,
         Some(_) if is_same_beat || has_lost_beats => Step::Follow,
@@ -182,6 +187,7 @@ mod tests {
                 Step::Refuse(Refusal::OtherRedis),
             ),
             ("run-1", None, 0, Step::Rebind),
+            ("run-1", Some("a"), 0, Step::Rebind),
             ("run-2", None, 0, Step::Refuse(Refusal::LostData)),
         ] {
             let (found, row) = (found(run_id, id, beat), row(50 * BEAT, 49 * BEAT));
@@ -194,6 +200,7 @@ mod tests {
     fn binding_that_was_interrupted_is_completed() {
         let steps = [
             (found("run-1", None, 0), Step::WriteKey),
+            (found("run-1", Some("b"), 0), Step::WriteKey),
             (found("run-1", Some("a"), 0), Step::Begin),
             (found("run-2", Some("a"), 0), Step::Follow),
             (found("run-2", None, 0), Step::Replace),
