@@ -75,7 +75,10 @@ impl LockServers {
         let of_stock = of_stock.map(|url| (url, Dependency::Redis.variable()));
         let own = services.lock_redis_url.as_ref();
         if let Some((url, variable)) = own.map(|url| (url, "LOCK_REDIS_URL")).or(of_stock) {
-            let builder = RedisBackend::builder(url.expose_secret()).prefix("stocklock:lock");
+            let mut builder = RedisBackend::builder(url.expose_secret()).prefix("stocklock:lock");
+            if let Some(interval) = services.lock_poll_ms {
+                builder = builder.polling(interval);
+            }
             let backend = builder.build().map_err(|e| format!("{variable}: {e}"))?;
             redis = Some(backend.clone());
             let manager = LockManager::builder(backend);

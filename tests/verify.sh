@@ -35,6 +35,7 @@ redis-memory | TEST_LOAD_SECONDS=600 | redis_home::full_speed::memory
 ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size::
 lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 leftovers | TEST_NAMES=full | leftovers::
+package | TEST_PACKAGE=compiled | lock_crate::lock_crate_can_be_packaged
 interleavings | EXPLORE=full | interleavings::
 failures | TEST_TELLINGS=50 TEST_ANSWERS=all | failures::
 redis-rules | TEST_FAULT_SECONDS=400 | redis_home::rules::

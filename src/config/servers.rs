@@ -58,6 +58,11 @@ pub struct ServicesConfig {
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub lock_redis_url: Option<SecretString>,
 
+    /// Lets waiters for redis-lock ask again after this time in ms, instead of being woken over pub/sub: to
+    /// compare both, or if the user of Redis has no right to channels
+    #[arg(long, env, value_name = "MS", value_parser = milliseconds)]
+    pub lock_poll_ms: Option<Duration>,
+
     /// The Redis masters of redlock, an odd number of 3 to 9: `redis://…,redis://…,redis://…`. They are
     /// independent and have no replicas. All replicas need the same value, and the same `LOCK_LEASE_MS`:
     /// a restarted master gives no lock for that long

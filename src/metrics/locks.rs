@@ -119,8 +119,8 @@ impl LockHooks for StrategyLocks {
         self.metrics.attempts.get_or_create(&labels).inc();
     }
 
-    fn renewed(&self, locks: usize, _: Duration, succeeded: bool) {
-        let outcome = if succeeded { "answered" } else { "failed" };
+    fn renewed(&self, locks: usize, _: Duration, answered: bool) {
+        let outcome = if answered { "answered" } else { "failed" };
         let labels = [("strategy", self.strategy), ("outcome", outcome)];
         let renewals = self.metrics.renewals.get_or_create(&labels);
         renewals.inc_by(locks as u64);

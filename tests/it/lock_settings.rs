@@ -6,6 +6,9 @@ use std::time::Duration;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
+use stocklock_locks::LockManager;
+use stocklock_locks::redis::RedisBackend;
+use tokio::join;
 use tokio::time::{Instant, sleep};
 
 use crate::commands::{PASSWORD, assert_one_line_error, deduct};
@@ -75,6 +78,36 @@ async fn locks_work_while_the_redis_with_stock_is_full() {
         command::<Vec<String>>(stock.url(), &pattern)
             .await
             .is_empty()
+    );
+}
+
+/// Another client holds the lock of the level that is sold.
+#[rstest]
+#[case(&[], 1)]
+#[case(&[("LOCK_POLL_MS", "20")], 0)]
+#[tokio::test]
+async fn waiters_poll_redis_if_told_to(#[case] poll: &[(&str, &str)], #[case] channels: usize) {
+    let redis = fresh_redis().await;
+    let variables = [("REDIS_URL", &*redis.url), ("STRATEGY", "redis-lock")];
+    let variables = [&variables, poll].concat();
+    let lab = Process::serving(&["lab"], &variables).await;
+    let backend = RedisBackend::builder(&redis.url).prefix("stocklock:lock");
+    let other = LockManager::new(backend.build().expect("a valid URL"));
+    let lock = other.lock("stock:1001:main").lease(SOON);
+    let held = lock.acquire().await.expect("it is free");
+    let release = async {
+        sleep(Duration::from_millis(500)).await;
+        let pattern = ["PUBSUB", "CHANNELS", "stocklock:lock*"];
+        let subscribed: Vec<String> = command(&redis.url, &pattern).await;
+        assert_eq!(subscribed.len(), channels, "{subscribed:?}");
+        held.release().await;
+    };
+    let begin = Instant::now();
+    let (sold, ()) = join!(deduct(&lab, ""), release);
+    assert_eq!(sold.ok()["strategy"], "redis-lock");
+    assert!(
+        begin.elapsed() >= Duration::from_millis(500),
+        "it did not wait"
     );
 }
 

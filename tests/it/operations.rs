@@ -132,6 +132,7 @@ fn effective(backend: Backend) -> i64 {
 const SLACK: i64 = 3_000;
 
 /// Milliseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "operation ids contain the time")]
 fn now() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.expect("it is later than 1970").as_millis();

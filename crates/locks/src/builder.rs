@@ -14,12 +14,18 @@ use crate::token::Token;
 /// The maximum length of a lock name in bytes. Escaping it for a ZooKeeper path can triple its length.
 pub(crate) const NAME_MAX: usize = 1_024;
 
-/// The minimum lease. The timers of a busy machine are too coarse for a shorter one.
-const LEASE_MIN: Duration = Duration::from_millis(20);
+/// The minimum of a lease and of a hold. The timers of a busy machine are too coarse for a shorter one.
+const MIN: Duration = Duration::from_millis(20);
+
+/// The maximum lease. Other clients wait for the rest of the lease after a crash.
+const LEASE_MAX: Duration = Duration::from_hours(24);
 
 /// The longest hold if nothing else is set. Without a limit, a task that hangs would keep its lock for as long
 /// as its process runs.
-const MAX_HOLD: Duration = Duration::from_hours(24);
+const HOLD_DEFAULT: Duration = Duration::from_hours(24);
+
+/// The longest hold that can be set.
+const HOLD_MAX: Duration = Duration::from_hours(30 * 24);
 
 /// How one lock is acquired and held. The manager's defaults apply until they are changed.
 #[derive(Debug, Clone)]
@@ -29,7 +35,7 @@ pub(crate) struct Options {
     pub(crate) label: &'static str,
     pub(crate) wait: Duration,
     pub(crate) lease: Duration,
-    /// `None`: [`MAX_HOLD`].
+    /// `None`: [`HOLD_DEFAULT`].
     pub(crate) max_hold: Option<Duration>,
     pub(crate) max_renewals: Option<u32>,
     pub(crate) safety_margin: Option<Duration>,
@@ -69,7 +75,11 @@ impl Options {
     }
 
     pub(crate) fn set_lease(&mut self, lease: Duration) {
-        self.lease = lease.max(LEASE_MIN);
+        self.lease = possible_lease(lease);
+    }
+
+    pub(crate) fn set_max_hold(&mut self, limit: Duration) {
+        self.max_hold = Some(limit.clamp(MIN, HOLD_MAX));
     }
 
     /// The latest time at which the lock is guaranteed to be held, if it was requested at `sent`.
@@ -85,8 +95,13 @@ impl Options {
 
     /// The time at which a holder that acquired the lock at `acquired` must release it.
     pub(crate) fn hold_limit(&self, acquired: Moment) -> Moment {
-        acquired + self.max_hold.unwrap_or(MAX_HOLD)
+        acquired + self.max_hold.unwrap_or(HOLD_DEFAULT)
     }
+}
+
+/// The nearest lease that a lock can have.
+pub(crate) fn possible_lease(lease: Duration) -> Duration {
+    lease.clamp(MIN, LEASE_MAX)
 }
 
 /// Describes one acquisition. Created by [`LockManager::lock`], [`read`](LockManager::read),
@@ -139,7 +154,8 @@ impl<T> LockBuilder<T> {
         self
     }
 
-    /// Sets how long the lock lives on the server without renewal. Default: 10 s; minimum: 20 ms.
+    /// Sets how long the lock lives on the server without renewal. Default: 10 s; minimum: 20 ms;
+    /// maximum: 24 hours.
     ///
     /// The lock is renewed at every third of the lease, so the lease only limits how long other
     /// clients wait after a crash. ZooKeeper ignores it: its locks live as long as their session.
@@ -149,14 +165,14 @@ impl<T> LockBuilder<T> {
     }
 
     /// Sets how long the lock may be held in total. Default: 24 hours, and no limit for
-    /// [`campaign`](Self::campaign) and [`lead`](Self::lead).
+    /// [`campaign`](Self::campaign) and [`lead`](Self::lead). Minimum: 20 ms; maximum: 30 days.
     ///
     /// After this time the lock counts as lost, with
     /// [`LostReason::MaxHold`](crate::LostReason::MaxHold). It is released after another
     /// [safety margin](Self::safety_margin). A task that hangs then does not block other clients
     /// indefinitely.
     pub fn max_hold(mut self, limit: Duration) -> Self {
-        self.options.max_hold = Some(limit);
+        self.options.set_max_hold(limit);
         self
     }
 

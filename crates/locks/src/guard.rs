@@ -169,9 +169,12 @@ impl<T> LockGuard<T> {
         }
     }
 
-    /// Returns a future that completes when the lock is no longer held, before the server can grant
-    /// it to another client. After [`revoke`](crate::LockBuilder::revoke) it completes later: at the next
-    /// renewal.
+    /// Returns a future that completes when the lock is no longer held.
+    ///
+    /// It completes before the server can grant the lock to another client, as long as the server keeps
+    /// the lock for its lease. If the server loses its data, or its clock jumps, or the lock is taken away
+    /// with [`revoke`](crate::LockBuilder::revoke), it completes later: at the next renewal, after a third of
+    /// the lease.
     ///
     /// After a normal release it completes with [`LostReason::Released`].
     pub fn lost(&self) -> Lost {
@@ -220,8 +223,8 @@ impl<T> LockGuard<T> {
         self.check()
     }
 
-    /// Renews the lock now, with a lease of at least this length. `max_hold` still applies, and the
-    /// regular renewals continue.
+    /// Renews the lock now, with a lease of at least this length, up to 24 hours. `max_hold` still
+    /// applies, and the regular renewals continue.
     ///
     /// ZooKeeper ignores the length, because its locks live as long as their session.
     ///

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::backend::{Grant, ReleaseRequest, Renewal, Renewed};
-use crate::builder::Options;
+use crate::builder::{Options, possible_lease};
 use crate::clock::Moment;
 use crate::error::{BackendError, LockError, LostReason};
 use crate::guard::LockState;
@@ -164,7 +164,7 @@ impl Hold {
         Renewal {
             name: Arc::clone(self.name()),
             nonce: self.release.nonce,
-            lease: lease.unwrap_or(self.options.lease),
+            lease: lease.map_or(self.options.lease, possible_lease),
             claim: self.release.claim,
         }
     }

@@ -33,18 +33,20 @@
 //!   to work when it wakes up. Every guard therefore has a fencing [`token`](LockGuard::token), and
 //!   the guarded resource must compare it. Only the guards of `RedLock` have none, and their type says
 //!   so.
-//! - **A loss is reported early.** [`LockGuard::lost`] completes before the server can grant the
-//!   lock to another client. Its deadline counts from the moment at which the last successful
-//!   renewal was *sent*. The [`Clock`](clock::Clock) keeps running while the machine is suspended,
-//!   and the timer does not wait for an answer. A loss is final. The exception is
-//!   [`revoke`](LockBuilder::revoke): the next client has the lock at once, and the old holder learns
-//!   of its loss at its next renewal.
+//! - **A loss is reported early.** As long as the server keeps the lock for its lease,
+//!   [`LockGuard::lost`] completes before the server can grant the lock to another client. Its deadline
+//!   counts from the moment at which the last successful renewal was *sent*. The
+//!   [`Clock`](clock::Clock) keeps running while the machine is suspended, and the timer does not wait
+//!   for an answer. A loss is final. If the server loses the lock, or an operator
+//!   [revokes](LockBuilder::revoke) it, the next client has it at once, and the old holder learns of its
+//!   loss at its next renewal.
 //! - **Nothing is left behind.** The future of an acquisition or a release may be dropped at any
 //!   await point; a task then completes or undoes its work. Dropping a guard releases the lock in the
 //!   background. Each acquisition has a random nonce, so a request can be repeated safely if its
 //!   answer was lost.
 //! - **A holder that hangs loses its lock** after [`max_hold`](LockBuilder::max_hold), 24 hours by default,
-//!   or [`max_renewals`](LockBuilder::max_renewals). Only leaders have no limit by default.
+//!   or [`max_renewals`](LockBuilder::max_renewals). Only leaders have no limit by default. Leases are at most 24 hours,
+//!   so the lock of a dead process is free after that time, whatever was set.
 //! - **Waiters are woken; they do not poll**, except on MariaDB, MySQL, SQLite and `RedLock`. One task
 //!   per process and lock contends on the server; on ZooKeeper, another one waits behind it. The other
 //!   tasks wait in a local queue.

@@ -235,16 +235,16 @@ impl<T> ManagerBuilder<T> {
         self
     }
 
-    /// Sets the default lease of locks. Default: 10 s.
+    /// Sets the default lease of locks. Default: 10 s; minimum: 20 ms; maximum: 24 hours.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.defaults.set_lease(lease);
         self
     }
 
     /// Sets the default maximum hold time of locks, also of leaders. Default: 24 hours, and no limit for
-    /// leaders.
+    /// leaders. Minimum: 20 ms; maximum: 30 days.
     pub fn max_hold(mut self, limit: Duration) -> Self {
-        self.defaults.max_hold = Some(limit);
+        self.defaults.set_max_hold(limit);
         self
     }
 

@@ -28,8 +28,9 @@ pub trait LockHooks: Debug + Send + Sync + 'static {
     /// One attempt to acquire a lock on the server has ended.
     fn attempted(&self, _label: &'static str, _outcome: AttemptOutcome) {}
 
-    /// One request that renewed `locks` locks has succeeded or failed, after `took`.
-    fn renewed(&self, _locks: usize, _took: Duration, _succeeded: bool) {}
+    /// One request to renew locks has ended, after `took`. The server has answered it for `locks` locks, or
+    /// has not; both if it has answered it for some of them.
+    fn renewed(&self, _locks: usize, _took: Duration, _answered: bool) {}
 
     /// A lock was released after `held`, and the server did not report an earlier loss.
     ///

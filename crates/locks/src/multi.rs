@@ -217,8 +217,8 @@ impl<T> MultiGuard<T> {
         self.guards.iter().try_for_each(LockGuard::check)
     }
 
-    /// Returns a future that completes when the first of the locks is no longer held, before its
-    /// server can grant it to another client. Without any lock it never completes.
+    /// Returns a future that completes when the first of the locks is no longer held. For each lock, the
+    /// promise and the exceptions of [`LockGuard::lost`] apply. Without any lock it never completes.
     pub fn lost(&self) -> Lost {
         Lost::first_of(&self.guards).unwrap_or_else(Lost::never)
     }

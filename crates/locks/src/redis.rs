@@ -80,6 +80,8 @@ struct Redis {
     connect_limit: Duration,
     response_limit: Duration,
     fallback: Duration,
+    /// How often waiters ask. `None`: they are woken.
+    polling: Option<Duration>,
     token_memory: Duration,
 }
 

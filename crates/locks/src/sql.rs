@@ -297,21 +297,16 @@ impl Backend for SqlBackend {
         let (mut held, mut gone) = (HashSet::new(), Vec::new());
         for (lease, (names, nonces)) in by_lease {
             let connected = self.0.connected(Use::Urgent).await?;
+            let (asked, locks) = (names.clone(), names.len());
             let renewed = self.0.connections.send(connected, move |session| {
-                Box::pin(async move {
-                    let held = session.renew(&names, &nonces, lease).await?;
-                    // A lock is seldom lost, so a renewal normally does not ask why.
-                    let gone = if held.len() == nonces.len() {
-                        Vec::new()
-                    } else {
-                        session.gone(&names).await?
-                    };
-                    Ok((held, gone))
-                })
+                Box::pin(async move { session.renew(&names, &nonces, lease).await })
             });
             let renewed = renewed.await?;
-            held.extend(renewed.0);
-            gone.extend(renewed.1);
+            // A lock is seldom lost, so a renewal normally does not ask why.
+            if renewed.len() < locks {
+                gone.extend(self.0.gone(asked).await);
+            }
+            held.extend(renewed);
         }
         let renewed = |renewal: &Renewal| {
             let nonce = renewal.nonce.to_string();
@@ -328,23 +323,23 @@ impl Backend for SqlBackend {
         let (name, nonce) = (escaped(&request.name), request.nonce.to_string());
         let unclear = request.unclear;
         let connected = self.0.connected(Use::Urgent).await?;
+        let (asked, wanted) = (vec![name.clone()], nonce.clone());
         let released = self.0.connections.send(connected, move |session| {
             Box::pin(async move {
-                let was_held = if unclear {
-                    session.bury(&name, &nonce).await?
+                if unclear {
+                    session.bury(&name, &nonce).await
                 } else {
-                    session.release(&name, &nonce).await?
-                };
-                if was_held {
-                    return Ok(Release::Released);
+                    session.release(&name, &nonce).await
                 }
-                let gone = session.gone(&[name]).await?;
-                Ok(Release::NotHeld(reason(&gone, &nonce)))
             })
         });
-        let released = released.await?;
+        let was_held = released.await?;
         self.0.sweep_if_due();
-        Ok(released)
+        if was_held {
+            return Ok(Release::Released);
+        }
+        let gone = self.0.gone(asked).await;
+        Ok(Release::NotHeld(reason(&gone, &wanted)))
     }
 
     async fn begin_period(

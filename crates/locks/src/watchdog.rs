@@ -217,10 +217,16 @@ impl Watchdog {
             () = timeout => None,
         };
         let took = context.clock.now().since(sent);
-        context
-            .hooks
-            .report(|hooks| hooks.renewed(batch.len(), took, answers.is_some()));
         let answers = answers.unwrap_or_else(|| vec![Renewed::Unknown; batch.len()]);
+        let answered = answers.iter().filter(|answer| **answer != Renewed::Unknown);
+        let answered = answered.count();
+        for (locks, has_answer) in [(answered, true), (batch.len() - answered, false)] {
+            if locks > 0 {
+                context
+                    .hooks
+                    .report(|hooks| hooks.renewed(locks, took, has_answer));
+            }
+        }
         for (hold, answer) in batch.iter().zip(answers) {
             let next = hold.apply_renewal(sent, answer, kind);
             self.reschedule(hold.id, next);

@@ -279,6 +279,10 @@ impl Market {
                 Ok(purchase) => purchases.push(purchase),
                 Err(_) => break,
             }
+            if self.keys == Keys::HalfUnique {
+                // The more quantities are used, the longer the rest must last: minutes, if a fault does.
+                sleep(Duration::from_millis(u64::from(number) / 10)).await;
+            }
         }
         purchases
     }
@@ -385,13 +389,7 @@ impl Market {
             }
             self.refused.fetch_add(1, Ordering::SeqCst);
         }
-        // A long fault must not use up the quantities.
-        let pause = if self.keys == Keys::HalfUnique {
-            50
-        } else {
-            10
-        };
-        sleep(Duration::from_millis(pause)).await;
+        sleep(Duration::from_millis(10)).await;
         answer
     }
 }

@@ -56,6 +56,7 @@ fn locks(fixture: &Fixture) -> Locks {
     let services = ServicesConfig {
         redis_url: fixture.redis_url().map(SecretString::from),
         lock_redis_url: None,
+        lock_poll_ms: None,
         redis_pool_size: 16,
         redis_wait_replicas: 0,
         journal_limit: 10_000,

@@ -24,6 +24,7 @@ pub struct RedisBuilder {
     connect_limit: Duration,
     response_limit: Duration,
     fallback: Duration,
+    polling: Option<Duration>,
     token_memory: Duration,
 }
 
@@ -53,6 +54,7 @@ impl RedisBuilder {
             connect_limit: Duration::from_secs(1),
             response_limit: Duration::from_secs(1),
             fallback: Duration::from_secs(1),
+            polling: None,
             token_memory: Duration::from_mins(10),
         }
     }
@@ -92,6 +94,17 @@ impl RedisBuilder {
         self
     }
 
+    /// Lets waiters ask again after about this time, instead of being woken over pub/sub. Default: they
+    /// are woken; minimum: 1 ms.
+    ///
+    /// Each waiting process then sends a request per interval and lock, and a free lock is acquired half
+    /// an interval late on average. Use it if the user of the client has no right to channels, or to
+    /// compare.
+    pub fn polling(mut self, interval: Duration) -> Self {
+        self.polling = Some(interval.max(Duration::from_millis(1)));
+        self
+    }
+
     /// Sets how long the last token of a lock is remembered. Default: 10 minutes.
     ///
     /// During this time tokens grow even if the server's clock goes back by less than this.
@@ -117,6 +130,7 @@ impl RedisBuilder {
             response_limit: self.response_limit,
             connect_limit: self.connect_limit,
             fallback: self.fallback,
+            polling: self.polling,
             token_memory: self.token_memory,
         })))
     }

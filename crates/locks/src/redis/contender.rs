@@ -1,5 +1,6 @@
 //! One acquisition: a request, and a subscription while another client holds the lock.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,6 +93,10 @@ impl Contender for RedisContender {
     }
 
     async fn wait(&mut self) -> Result<(), BackendError> {
+        if self.redis.polling.is_some() {
+            // Until the next attempt is due.
+            return pending().await;
+        }
         if let Some(subscription) = &mut self.subscription {
             subscription.message().await;
             return Ok(());
@@ -124,14 +129,14 @@ impl Contender for RedisContender {
 
 impl RedisContender {
     /// Returns when to ask again without a wake-up: after the lease, but no later than the
-    /// fallback.
+    /// fallback or the next poll.
     ///
     /// A random part spreads the waiters. A negative TTL belongs to a foreign key without expiry.
     fn ask_again(&self, milliseconds_left: i64) -> Duration {
-        let fallback = jittered(self.redis.fallback);
+        let latest = jittered(self.redis.polling.unwrap_or(self.redis.fallback));
         let spread = Duration::from_millis(fastrand::u64(1..20));
-        u64::try_from(milliseconds_left).map_or(fallback, |left| {
-            (Duration::from_millis(left) + spread).min(fallback)
+        u64::try_from(milliseconds_left).map_or(latest, |left| {
+            (Duration::from_millis(left) + spread).min(latest)
         })
     }
 }

@@ -134,6 +134,10 @@ impl Numbers for RedisBackend {
         let Some(known) = other_than else {
             return self.0.number(&key).await;
         };
+        if let Some(interval) = self.0.polling {
+            sleep(jittered(interval)).await;
+            return self.0.number(&key).await;
+        }
         let (mut changes, confirmed) = self.0.wake_ups.get().subscribe(&key);
         let fallback = jittered(self.0.fallback);
         // Read after the server has confirmed the subscription, so that no change is missed.

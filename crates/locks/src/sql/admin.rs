@@ -19,6 +19,22 @@ fn microseconds(count: i64) -> Duration {
 }
 
 impl Sql {
+    /// Returns the buried nonces and revocations in the rows of these locks, or nothing if the database does
+    /// not answer: the answer to the request before it counts, whatever the reason of a loss.
+    pub(super) async fn gone(&self, names: Vec<String>) -> Vec<String> {
+        let asked = async {
+            let connected = self.connected(Use::Urgent).await?;
+            let gone = self.connections.send(connected, move |session| {
+                Box::pin(async move { session.gone(&names).await })
+            });
+            gone.await
+        };
+        asked.await.unwrap_or_else(|error: BackendError| {
+            tracing::debug!(%error, "the reason of a loss is unknown");
+            Vec::new()
+        })
+    }
+
     pub(super) async fn read(&self, name: &str) -> Result<Option<Stored>, BackendError> {
         let name = escaped(name);
         let connected = self.connected(Use::Urgent).await?;

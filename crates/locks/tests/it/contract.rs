@@ -15,13 +15,13 @@ mod permits;
 
 /// Generates a module with one test per case.
 macro_rules! contract {
-    ($rig:ident, $start:path, $test:meta, $($list:ident: [$($case:ident),* $(,)?]),* $(,)?) => {
+    ($rig:ident, $start:expr, $test:meta, $($list:ident: [$($case:ident),* $(,)?]),* $(,)?) => {
         mod $rig {
             $($(
                 #[$test]
                 async fn $case() {
                     use super::*;
-                    let rig = $start().await;
+                    let rig = $start.await;
                     super::$list::$case(&rig).await;
                 }
             )*)*
@@ -32,7 +32,7 @@ macro_rules! contract {
 /// Generates the cases that need no server fault, no fencing token, and no server that has executed
 /// every request when it is answered.
 macro_rules! untokened_contract {
-    ($rig:ident, $start:path, $test:meta $(, $list:ident: $cases:tt)*) => {
+    ($rig:ident, $start:expr, $test:meta $(, $list:ident: $cases:tt)*) => {
         contract!(
             $rig, $start, $test,
             core: [
@@ -92,7 +92,7 @@ macro_rules! untokened_contract {
 
 /// Generates the cases of back ends with tokens and with one server.
 macro_rules! basic_contract {
-    ($rig:ident, $start:path, $test:meta $(, $list:ident: $cases:tt)*) => {
+    ($rig:ident, $start:expr, $test:meta $(, $list:ident: $cases:tt)*) => {
         untokened_contract!(
             $rig, $start, $test,
             core: [tokens_grow_within_one_source],
@@ -110,7 +110,7 @@ macro_rules! basic_contract {
 
 /// Generates the cases of another macro, and those with a faulty connection to the server.
 macro_rules! faulty_contract {
-    ($contract:ident, $rig:ident, $start:path, $test:meta) => {
+    ($contract:ident, $rig:ident, $start:expr, $test:meta) => {
         $contract!(
             $rig, $start, $test,
             faults: [
@@ -129,14 +129,14 @@ macro_rules! faulty_contract {
 
 /// Generates all cases for a back end with tokens and with one server.
 macro_rules! full_contract {
-    ($rig:ident, $start:path, $test:meta) => {
+    ($rig:ident, $start:expr, $test:meta) => {
         faulty_contract!(basic_contract, $rig, $start, $test);
     };
 }
 
 /// Generates the cases in which the server itself fails.
 macro_rules! restart_contract {
-    ($rig:ident, $start:path, $test:meta) => {
+    ($rig:ident, $start:expr, $test:meta) => {
         contract!(
             $rig, $start, $test,
             faults: [
@@ -149,7 +149,7 @@ macro_rules! restart_contract {
 
 /// Generates the cases of locks that several clients share.
 macro_rules! permit_contract {
-    ($rig:ident, $start:path, $test:meta $(, $more:ident)*) => {
+    ($rig:ident, $start:expr, $test:meta $(, $more:ident)*) => {
         contract!(
             $rig, $start, $test,
             permits: [
@@ -175,9 +175,45 @@ macro_rules! permit_contract {
     };
 }
 
+/// Generates the cases of leases and of failing servers for claims that exclude each other, but are not locks.
+macro_rules! claim_contract {
+    ($rig:ident, $start:expr, $test:meta $(, $list:ident: $cases:tt)*) => {
+        contract!(
+            $rig, $start, $test,
+            leases: [
+                lock_without_renewals_expires,
+                renewals_keep_lock_for_many_leases,
+                many_locks_are_renewed_in_few_requests,
+                max_hold_ends_hanging_holder,
+                lock_lost_at_shutdown_stays_held_for_its_margin,
+                max_renewals_ends_hanging_holder,
+                release_after_loss_reports_it_and_keeps_next_holder,
+                run_drops_body_when_lock_is_lost,
+                client_clock_one_hour_ahead_has_no_effect,
+                extend_moves_deadline,
+            ]
+            $(, $list: $cases)*
+        );
+    };
+}
+
+/// The same, with a faulty connection to the server.
+macro_rules! faulty_claim_contract {
+    ($rig:ident, $start:expr, $test:meta) => {
+        claim_contract!(
+            $rig, $start, $test,
+            faults: [
+                loss_is_reported_before_next_grant,
+                silent_server_is_reported_as_unavailable,
+                blocked_release_is_repeated
+            ]
+        );
+    };
+}
+
 /// Generates the cases of numbers, latches and barriers.
 macro_rules! coordination_contract {
-    ($rig:ident, $start:path, $test:meta $(, $more:ident)*) => {
+    ($rig:ident, $start:expr, $test:meta $(, $more:ident)*) => {
         contract!(
             $rig, $start, $test,
             coordination: [
@@ -201,6 +237,9 @@ macro_rules! coordination_contract {
     };
 }
 
+use stocklock_locks::{LockBuilder, LockManager};
+
+use crate::rig::claiming::Claiming;
 use crate::rig::local::LocalRig;
 use crate::rig::memory::MemoryRig;
 use crate::rig::redis::RedisRig;
@@ -208,34 +247,43 @@ use crate::rig::redlock::RedLockRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
 
-basic_contract!(local, LocalRig::start, tokio::test(start_paused = true));
-full_contract!(memory, MemoryRig::start, tokio::test(start_paused = true));
-full_contract!(redis, RedisRig::start, tokio::test);
-faulty_contract!(untokened_contract, redlock, RedLockRig::start, tokio::test);
-full_contract!(zookeeper, ZooKeeperRig::start, tokio::test);
-full_contract!(postgres, SqlRig::postgres, tokio::test);
-full_contract!(mysql, SqlRig::mysql, tokio::test);
-basic_contract!(sqlite, SqlRig::sqlite, tokio::test);
+basic_contract!(local, LocalRig::start(), tokio::test(start_paused = true));
+full_contract!(memory, MemoryRig::start(), tokio::test(start_paused = true));
+full_contract!(redis, RedisRig::start(), tokio::test);
+faulty_contract!(
+    untokened_contract,
+    redlock,
+    RedLockRig::start(),
+    tokio::test
+);
+full_contract!(zookeeper, ZooKeeperRig::start(), tokio::test);
+full_contract!(postgres, SqlRig::postgres(), tokio::test);
+full_contract!(mysql, SqlRig::mysql(), tokio::test);
+basic_contract!(sqlite, SqlRig::sqlite(), tokio::test);
 restart_contract!(
     memory_restart,
-    MemoryRig::start,
+    MemoryRig::start(),
     tokio::test(start_paused = true)
 );
-restart_contract!(redis_restart, RedisRig::start, tokio::test);
-restart_contract!(redlock_restart, RedLockRig::start_private, tokio::test);
-restart_contract!(zookeeper_restart, ZooKeeperRig::start_private, tokio::test);
-restart_contract!(postgres_restart, SqlRig::private_postgres, tokio::test);
-restart_contract!(mysql_restart, SqlRig::private_mysql, tokio::test);
+restart_contract!(redis_restart, RedisRig::start(), tokio::test);
+restart_contract!(redlock_restart, RedLockRig::start_private(), tokio::test);
+restart_contract!(
+    zookeeper_restart,
+    ZooKeeperRig::start_private(),
+    tokio::test
+);
+restart_contract!(postgres_restart, SqlRig::private_postgres(), tokio::test);
+restart_contract!(mysql_restart, SqlRig::private_mysql(), tokio::test);
 permit_contract!(
     local_permits,
-    LocalRig::start,
+    LocalRig::start(),
     tokio::test(start_paused = true),
     dead_waiters_cost_their_patience_once,
     waiter_for_too_many_permits_is_refused
 );
 permit_contract!(
     memory_permits,
-    MemoryRig::start,
+    MemoryRig::start(),
     tokio::test(start_paused = true),
     dead_waiters_cost_their_patience_once,
     waiter_for_too_many_permits_is_refused,
@@ -245,7 +293,7 @@ permit_contract!(
 );
 permit_contract!(
     redis_permits,
-    RedisRig::start,
+    RedisRig::start(),
     tokio::test,
     dead_waiters_cost_their_patience_once,
     waiter_for_too_many_permits_is_refused,
@@ -255,18 +303,63 @@ permit_contract!(
 );
 permit_contract!(
     zookeeper_permits,
-    ZooKeeperRig::start,
+    ZooKeeperRig::start(),
     tokio::test,
     claim_with_lost_answer_has_one_holder
 );
+/// Two of three permits have one holder.
+fn two_of_three(manager: &LockManager, name: &str) -> LockBuilder {
+    manager.permits(name, 2, 3)
+}
+
+claim_contract!(
+    local_writers,
+    Claiming::start(LocalRig::start(), LockManager::write),
+    tokio::test(start_paused = true)
+);
+claim_contract!(
+    local_two_of_three,
+    Claiming::start(LocalRig::start(), two_of_three),
+    tokio::test(start_paused = true)
+);
+faulty_claim_contract!(
+    memory_writers,
+    Claiming::start(MemoryRig::start(), LockManager::write),
+    tokio::test(start_paused = true)
+);
+faulty_claim_contract!(
+    memory_two_of_three,
+    Claiming::start(MemoryRig::start(), two_of_three),
+    tokio::test(start_paused = true)
+);
+faulty_claim_contract!(
+    redis_writers,
+    Claiming::start(RedisRig::start(), LockManager::write),
+    tokio::test
+);
+faulty_claim_contract!(
+    redis_two_of_three,
+    Claiming::start(RedisRig::start(), two_of_three),
+    tokio::test
+);
+faulty_claim_contract!(
+    zookeeper_writers,
+    Claiming::start(ZooKeeperRig::start(), LockManager::write),
+    tokio::test
+);
+faulty_claim_contract!(
+    zookeeper_two_of_three,
+    Claiming::start(ZooKeeperRig::start(), two_of_three),
+    tokio::test
+);
 coordination_contract!(
     local_coordination,
-    LocalRig::start,
+    LocalRig::start(),
     tokio::test(start_paused = true)
 );
 coordination_contract!(
     memory_coordination,
-    MemoryRig::start,
+    MemoryRig::start(),
     tokio::test(start_paused = true),
     repeated_change_counts_once,
     change_with_lost_answer_counts_once,
@@ -274,7 +367,7 @@ coordination_contract!(
 );
 coordination_contract!(
     redis_coordination,
-    RedisRig::start,
+    RedisRig::start(),
     tokio::test,
     repeated_change_counts_once,
     change_with_lost_answer_counts_once,
@@ -282,7 +375,7 @@ coordination_contract!(
 );
 coordination_contract!(
     zookeeper_coordination,
-    ZooKeeperRig::start,
+    ZooKeeperRig::start(),
     tokio::test,
     repeated_change_counts_once,
     change_with_lost_answer_counts_once,

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::rig::{Counts, eventually};
 
 mod admin;
+mod limits;
 mod multi;
 
 const LEASE: Duration = Duration::from_secs(10);

@@ -10,10 +10,11 @@ use stocklock_locks::backend::{Claim, Fencing, ReleaseRequest};
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::metrics::LockHooks;
 use stocklock_locks::{
-    LockError, LockGuard, LockManager, LostReason, ManagerBuilder, Nonce, Token,
+    LockBuilder, LockError, LockGuard, LockManager, LostReason, ManagerBuilder, Nonce, Token,
 };
 pub(crate) use stocklock_testkit::eventually;
 
+pub(crate) mod claiming;
 pub(crate) mod local;
 pub(crate) mod memory;
 pub(crate) mod redis;
@@ -42,6 +43,11 @@ pub(crate) trait Rig: Send + Sync {
 
     /// The fencing token of a guard, if this back end has tokens.
     fn read_token(guard: &LockGuard<TokenOf<Self>>) -> Option<Token>;
+
+    /// Starts to describe what the cases acquire: a lock, or another claim that excludes its like.
+    fn lock(&self, manager: &LockManager<TokenOf<Self>>, name: &str) -> LockBuilder<TokenOf<Self>> {
+        manager.lock(name)
+    }
 
     /// Returns how many locks, or places in lock queues, the server knows.
     async fn left(&self) -> usize;
@@ -162,7 +168,7 @@ impl<C: Clock> Clock for Ahead<C> {
 
 /// Counts the metrics that a manager reports.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Counts(Arc<[AtomicU64; 5]>);
+pub(crate) struct Counts(Arc<[AtomicU64; 6]>);
 
 impl Counts {
     pub(crate) fn attempts(&self) -> u64 {
@@ -180,6 +186,10 @@ impl Counts {
     pub(crate) fn released(&self) -> u64 {
         self.0[4].load(Ordering::SeqCst)
     }
+    /// Requests to renew locks that were not answered, at least for some of them.
+    pub(crate) fn unanswered(&self) -> u64 {
+        self.0[5].load(Ordering::SeqCst)
+    }
     fn add(&self, which: usize) {
         self.0[which].fetch_add(1, Ordering::SeqCst);
     }
@@ -195,8 +205,8 @@ impl LockHooks for Counts {
     fn lost(&self, _: &'static str, _: Duration, _: LostReason) {
         self.add(2);
     }
-    fn renewed(&self, _: usize, _: Duration, _: bool) {
-        self.add(3);
+    fn renewed(&self, _: usize, _: Duration, answered: bool) {
+        self.add(if answered { 3 } else { 5 });
     }
     fn released(&self, _: &'static str, _: Duration) {
         self.add(4);

@@ -256,7 +256,9 @@ impl RedisStore {
             }
         }
         // Last: if Redis has lost its data, a consumer may still be applying entries that it has read before.
-        let is_bound: bool = self.shared.read(&Cmd::exists(keys.binding())).await?;
+        // A key without a beat is of a late message: nothing is loaded yet.
+        let key: Option<String> = self.shared.read(&Cmd::get(keys.binding())).await?;
+        let is_bound = key.is_some_and(|key| !key.ends_with(" 0"));
         Ok(is_bound || self.sql.bound_redis().await?.is_none())
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::supervisor::{Supervisor, create_directory, write_file};
 use super::zookeeper::{ensemble_command, probe};
@@ -133,6 +133,11 @@ impl ZooKeeperEnsemble {
     pub fn process(&self, server: usize) -> Pid {
         let process = self.servers[server].supervisor.server();
         process.expect("the server was started")
+    }
+
+    /// Kills a server (`SIGKILL`).
+    pub fn kill(&self, server: usize) {
+        kill_process(self.process(server), Signal::KILL).expect("the server runs");
     }
 
     /// Stops a server (`SIGSTOP`), and returns once none of its threads is running.

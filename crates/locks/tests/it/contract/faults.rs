@@ -43,8 +43,8 @@ pub(super) async fn loss_is_reported_before_next_grant(rig: &impl Faults) {
     let mut runs = tokio::task::JoinSet::new();
     for number in 0..RUNS {
         let name = format!("l{number}");
-        let guard = manager.lock(&name).acquire().await.unwrap();
-        let next = other.lock(&name).wait(rig.lease() * 5).acquire();
+        let guard = rig.lock(&manager, &name).acquire().await.unwrap();
+        let next = rig.lock(&other, &name).wait(rig.lease() * 5).acquire();
         let clock = rig.clock();
         runs.spawn(async move {
             let next = async {
@@ -138,7 +138,7 @@ pub(super) async fn silent_server_is_reported_as_unavailable(rig: &impl Faults) 
     rig.block().await;
     let begin = rig.now();
     let limit = Duration::from_millis(300);
-    let lock = manager.lock("away").wait(limit);
+    let lock = rig.lock(&manager, "away").wait(limit);
     let (first, second) = tokio::join!(lock.clone().acquire(), lock.acquire());
     for error in [first.unwrap_err(), second.unwrap_err()] {
         assert_matches!(error, LockError::Unavailable(_));
@@ -150,7 +150,12 @@ pub(super) async fn silent_server_is_reported_as_unavailable(rig: &impl Faults) 
 
 pub(super) async fn blocked_release_is_repeated(rig: &impl Faults) {
     let (one, other) = (rig.manager(), rig.manager());
-    let guard = one.lock("kept").lease(rig.lease()).acquire().await.unwrap();
+    let guard = rig
+        .lock(&one, "kept")
+        .lease(rig.lease())
+        .acquire()
+        .await
+        .unwrap();
     rig.block().await;
     let release = tokio::spawn(guard.release());
     tokio::time::sleep(rig.lease() / 5).await;
@@ -160,7 +165,7 @@ pub(super) async fn blocked_release_is_repeated(rig: &impl Faults) {
         !matches!(outcome, ReleaseOutcome::AlreadyLost { .. }),
         "{outcome:?}"
     );
-    let lock = other.lock("kept").wait(rig.lease() * 2);
+    let lock = rig.lock(&other, "kept").wait(rig.lease() * 2);
     lock.acquire().await.unwrap().release().await;
     wait_until_nothing_is_left(rig, rig.lease()).await;
 }

@@ -15,10 +15,15 @@ async fn assert_hits_wait_limit<T: Debug>(lock: LockBuilder<T>) {
 
 pub(super) async fn lock_without_renewals_expires(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
-    let guard = one.lock("short").max_renewals(0).acquire().await.unwrap();
+    let guard = rig
+        .lock(&one, "short")
+        .max_renewals(0)
+        .acquire()
+        .await
+        .unwrap();
     let begin = rig.now();
     assert!(guard.valid_until() < rig.now() + rig.lease());
-    let next = other.lock("short").wait(rig.lease() * 2);
+    let next = rig.lock(&other, "short").wait(rig.lease() * 2);
     let next = next.acquire().await.unwrap();
     // The next holder gets the lock only after the first guard reports its loss.
     let reason = lost_reason(&guard.check().unwrap_err());
@@ -31,9 +36,9 @@ pub(super) async fn lock_without_renewals_expires(rig: &impl Rig) {
 pub(super) async fn renewals_keep_lock_for_many_leases(rig: &impl Rig) {
     let counts = Counts::default();
     let one = rig.builder().hooks(counts.clone()).build();
-    let guard = one.lock("kept").acquire().await.unwrap();
+    let guard = rig.lock(&one, "kept").acquire().await.unwrap();
     let token = rig.token(&guard);
-    assert_hits_wait_limit(rig.manager().lock("kept").wait(rig.lease() * 4)).await;
+    assert_hits_wait_limit(rig.lock(&rig.manager(), "kept").wait(rig.lease() * 4)).await;
     assert_eq!(guard.state(), LockState::Held);
     assert_eq!(rig.token(&guard), token);
     guard.verify().await.unwrap();
@@ -49,7 +54,7 @@ pub(super) async fn renewals_keep_lock_for_many_leases(rig: &impl Rig) {
 pub(super) async fn many_locks_are_renewed_in_few_requests(rig: &impl Rig) {
     let counts = Counts::default();
     let manager = rig.builder().hooks(counts.clone()).build();
-    let lock = |number| manager.lock(&format!("n{number}")).acquire();
+    let lock = |number| rig.lock(&manager, &format!("n{number}")).acquire();
     let guards = futures_util::future::join_all((0..200).map(lock)).await;
     tokio::time::sleep(rig.lease()).await;
     // Two or three rounds of two batches, if the locks were acquired at about the same time. On a
@@ -70,9 +75,9 @@ pub(super) async fn max_hold_ends_hanging_holder(rig: &impl Rig) {
     let limit = rig.lease() * 3 / 2;
     let margin = rig.lease() / 4;
     let begin = rig.now();
-    let lock = one.lock("hung").max_hold(limit).safety_margin(margin);
+    let lock = rig.lock(&one, "hung").max_hold(limit).safety_margin(margin);
     let guard = lock.acquire().await.unwrap();
-    let next = other.lock("hung").wait(rig.lease() * 4).acquire();
+    let next = rig.lock(&other, "hung").wait(rig.lease() * 4).acquire();
     let lost = async {
         let reason = guard.lost().await;
         (reason, rig.now().since(begin))
@@ -97,9 +102,9 @@ pub(super) async fn max_hold_ends_hanging_holder(rig: &impl Rig) {
 pub(super) async fn lock_lost_at_shutdown_stays_held_for_its_margin(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
     let margin = rig.lease() / 4;
-    let lock = one.lock("stopped").safety_margin(margin);
+    let lock = rig.lock(&one, "stopped").safety_margin(margin);
     let guard = lock.acquire().await.unwrap();
-    let next = tokio::spawn(other.lock("stopped").wait(rig.lease() * 4).acquire());
+    let next = tokio::spawn(rig.lock(&other, "stopped").wait(rig.lease() * 4).acquire());
     let begin = rig.now();
     one.shutdown().await;
     assert_eq!(guard.lost().await, LostReason::Shutdown);
@@ -111,8 +116,13 @@ pub(super) async fn lock_lost_at_shutdown_stays_held_for_its_margin(rig: &impl R
 pub(super) async fn max_renewals_ends_hanging_holder(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
     let begin = rig.now();
-    let guard = one.lock("renewed").max_renewals(3).acquire().await.unwrap();
-    let next = other.lock("renewed").wait(rig.lease() * 4);
+    let guard = rig
+        .lock(&one, "renewed")
+        .max_renewals(3)
+        .acquire()
+        .await
+        .unwrap();
+    let next = rig.lock(&other, "renewed").wait(rig.lease() * 4);
     let next = next.acquire().await.unwrap();
     let took = rig.now().since(begin);
     // Three renewals at a third of the lease each, then one lease minus its margin.
@@ -126,8 +136,13 @@ pub(super) async fn max_renewals_ends_hanging_holder(rig: &impl Rig) {
 
 pub(super) async fn release_after_loss_reports_it_and_keeps_next_holder(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
-    let guard = one.lock("late").max_renewals(0).acquire().await.unwrap();
-    let next = other.lock("late").wait(rig.lease() * 2);
+    let guard = rig
+        .lock(&one, "late")
+        .max_renewals(0)
+        .acquire()
+        .await
+        .unwrap();
+    let next = rig.lock(&other, "late").wait(rig.lease() * 2);
     let next = next.acquire().await.unwrap();
     let outcome = guard.release().await;
     let ReleaseOutcome::AlreadyLost { reason, held_for } = outcome else {
@@ -141,7 +156,7 @@ pub(super) async fn release_after_loss_reports_it_and_keeps_next_holder(rig: &im
 
 pub(super) async fn run_drops_body_when_lock_is_lost(rig: &impl Rig) {
     let (sender, dropped) = tokio::sync::oneshot::channel::<()>();
-    let lock = rig.manager().lock("body").max_renewals(0);
+    let lock = rig.lock(&rig.manager(), "body").max_renewals(0);
     let run = lock.run(|_guard| async move {
         let _sender = sender;
         std::future::pending::<()>().await;
@@ -156,19 +171,19 @@ pub(super) async fn client_clock_one_hour_ahead_has_no_effect(rig: &impl Rig) {
     let hour = Duration::from_hours(1);
     let ahead = rig.builder().clock(Ahead(rig.clock(), hour)).build();
     let behind = rig.manager();
-    let guard = ahead.lock("time").acquire().await.unwrap();
-    assert_hits_wait_limit(behind.lock("time").wait(rig.lease() * 3 / 2)).await;
+    let guard = rig.lock(&ahead, "time").acquire().await.unwrap();
+    assert_hits_wait_limit(rig.lock(&behind, "time").wait(rig.lease() * 3 / 2)).await;
     guard.check().unwrap();
     let token = rig.token(&guard);
     guard.release().await;
-    let guard = behind.lock("time").acquire().await.unwrap();
+    let guard = rig.lock(&behind, "time").acquire().await.unwrap();
     rig.assert_grows(token, &guard);
-    assert_hits_wait_limit(ahead.lock("time").wait(rig.lease() * 3 / 2)).await;
+    assert_hits_wait_limit(rig.lock(&ahead, "time").wait(rig.lease() * 3 / 2)).await;
     guard.check().unwrap();
 }
 
 pub(super) async fn extend_moves_deadline(rig: &impl Rig) {
-    let lock = rig.manager().lock("extended").max_renewals(0);
+    let lock = rig.lock(&rig.manager(), "extended").max_renewals(0);
     let guard = lock.acquire().await.unwrap();
     let before = guard.valid_until();
     tokio::time::sleep(rig.lease() / 4).await;

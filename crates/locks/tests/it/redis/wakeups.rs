@@ -9,7 +9,7 @@ use stocklock_testkit::proxy::Mode;
 
 use super::run;
 use crate::rig::redis::RedisRig;
-use crate::rig::{Counts, Faults, RigExt, eventually};
+use crate::rig::{Counts, Faults, Rig as _, RigExt, eventually};
 
 /// A back end whose fallback is so long that only a wake-up can wake a waiter in time.
 fn no_fallback(url: &str) -> RedisBackend {
@@ -152,18 +152,92 @@ async fn user_without_channel_rights_polls() {
     assert!(rig.now().since(begin) < Duration::from_secs(1) + rig.moment());
 }
 
+/// Waiters that poll subscribe to nothing, and ask about once per interval.
+#[tokio::test]
+async fn polling_waiters_subscribe_to_nothing() {
+    const INTERVAL: Duration = Duration::from_millis(100);
+    let rig = RedisRig::start().await;
+    let counts = Counts::default();
+    let backend = RedisBackend::builder(&rig.url()).polling(INTERVAL).build();
+    let other = LockManager::builder(backend.unwrap());
+    let (one, other) = (rig.manager(), other.hooks(counts.clone()).build());
+    for lock in [LockManager::lock, LockManager::write] {
+        let guard = lock(&one, "polled").lease(Duration::from_mins(1));
+        let guard = guard.acquire().await.unwrap();
+        let before = counts.attempts();
+        let waiter = tokio::spawn(
+            lock(&other, "polled")
+                .wait(Duration::from_mins(1))
+                .acquire(),
+        );
+        tokio::time::sleep(INTERVAL * 10).await;
+        let attempts = counts.attempts() - before;
+        assert!((2..=20).contains(&attempts), "{attempts}");
+        assert!(rig.channels().await.is_empty());
+        let begin = rig.now();
+        guard.release().await;
+        waiter.await.unwrap().unwrap().release().await;
+        assert!(rig.now().since(begin) < INTERVAL * 2 + rig.moment());
+    }
+    // A latch is opened by a change of its number.
+    let latch = other.latch("polled", 1);
+    let opens = tokio::spawn(async move { latch.wait(Duration::from_mins(1)).await });
+    one.latch("polled", 1).arrive().await.unwrap();
+    opens.await.unwrap().unwrap();
+    assert!(rig.channels().await.is_empty());
+}
+
+/// How often the server has executed these commands.
+async fn calls(rig: &RedisRig, commands: &[&str]) -> u32 {
+    let stats: String = run(&mut rig.direct().await, "INFO commandstats").await;
+    let count = |line: &str| {
+        let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let calls = rest.split(',').next()?.parse::<u32>().unwrap();
+        commands.contains(&command).then_some(calls)
+    };
+    stats.lines().filter_map(count).sum()
+}
+
+/// Ten processes wait for one writer lock. Each release wakes only the process that is next, so the
+/// number of requests does not grow with the number of waiters.
+#[tokio::test]
+async fn release_wakes_only_the_next_of_many_writers() {
+    const PROCESSES: u32 = 10;
+    const LONG: Duration = Duration::from_mins(1);
+    let rig = RedisRig::start().await;
+    let process = || LockManager::new(no_fallback(&rig.url()));
+    let lock = |manager: &LockManager| manager.write("busy").lease(LONG).wait(LONG).acquire();
+    let mut guard = lock(&process()).await.unwrap();
+    let mut waiters = Vec::new();
+    for number in 1..=PROCESSES {
+        waiters.push(tokio::spawn(lock(&process())));
+        let waits = async || rig.left().await == 1 + number as usize;
+        eventually("it waits", rig.moment(), waits).await;
+    }
+    let subscribed = async || rig.channels().await.len() == PROCESSES as usize;
+    eventually("all subscribed", rig.moment(), subscribed).await;
+    let scripts = async || calls(&rig, &["eval", "evalsha"]).await;
+    let before = scripts().await;
+    for waiter in waiters {
+        guard.release().await;
+        guard = waiter.await.unwrap().unwrap();
+    }
+    // For each release its own request and one of the next process; and at most one of each process
+    // after its subscription. If all were woken each time, there would be 65.
+    let requests = scripts().await - before;
+    assert!(
+        (2 * PROCESSES..=3 * PROCESSES).contains(&requests),
+        "{requests}"
+    );
+    guard.release().await;
+}
+
 /// Many waiters subscribe at the same time, and then again and again.
 #[tokio::test]
 async fn subscriptions_share_requests_and_stay_for_a_while() {
     let rig = RedisRig::start().await;
     let [one, other] = [(); 2].map(|()| LockManager::new(no_fallback(&rig.url())));
-    let requests = async || {
-        let stats: String = run(&mut rig.direct().await, "INFO commandstats").await;
-        let mut lines = stats.lines();
-        let line = lines.find_map(|line| line.strip_prefix("cmdstat_subscribe:calls="));
-        let calls = line.and_then(|line| line.split(',').next());
-        calls.map_or(0, |calls| calls.parse::<u32>().unwrap())
-    };
+    let requests = async || calls(&rig, &["subscribe"]).await;
     let names: Vec<_> = (0..200).map(|number| format!("n{number}")).collect();
     let held = names.iter().map(|name| one.lock(name).acquire());
     let held = futures_util::future::join_all(held).await;

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::votes::set_foreign;
 use super::{SOON, foreign_vote, set};
 use crate::rig::redlock::RedLockRig;
-use crate::rig::{Rig as _, eventually, lost_reason, released};
+use crate::rig::{Counts, Rig as _, RigExt as _, eventually, lost_reason, released};
 
 /// A renewal waits for a quarter of it at most.
 const MAX_LEASE: Duration = Duration::from_secs(40);
@@ -93,6 +93,20 @@ async fn renewal_answers_before_the_watchdog_gives_it_up() {
     let renewed = renewed.unwrap();
     assert_eq!(renewed[0], Renewed::Unknown);
     assert_matches!(renewed[1], Renewed::Held(_));
+}
+
+/// Two of three masters are silent, so no renewal succeeds.
+#[tokio::test]
+async fn renewals_without_a_majority_count_as_failed() {
+    let rig = RedLockRig::start().await;
+    let counts = Counts::default();
+    let manager = rig.builder().hooks(counts.clone()).build();
+    let guard = manager.lock("kept").acquire().await.unwrap();
+    for master in &rig.masters[1..] {
+        master.proxy.set(Mode::Blackhole).await;
+    }
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert!(counts.unanswered() > 0);
 }
 
 #[tokio::test]

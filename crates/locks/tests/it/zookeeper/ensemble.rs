@@ -1,8 +1,9 @@
-//! An ensemble of three servers, whose leader is stopped or cut off: a holder learns of its loss before
+//! An ensemble of three servers, whose leader dies, is stopped or cut off: a holder learns of its loss before
 //! another session gets the lock.
 
 use std::time::Duration;
 
+use rstest::rstest;
 use stocklock_locks::clock::{BootClock, Clock};
 use stocklock_locks::metrics::LockHooks;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
@@ -82,15 +83,20 @@ async fn lock_is_lost_in_time_with_its_server() {
     lost_before_grant(guard, next).await;
 }
 
-/// The leader stops. The holder finds another server, and keeps its lock.
+/// The leader dies or stops. The holder finds another server, and keeps its lock.
+#[rstest]
 #[tokio::test]
-async fn lock_outlives_its_stopped_leader() {
+async fn lock_outlives_its_leader(#[values(true, false)] dies: bool) {
     let ensemble = ZooKeeperEnsemble::start().await;
     let servers = [2, 0, 1].map(|server| ensemble.address(server)).join(",");
     let builder = ZooKeeperBackend::builder(&servers).session_timeout(SESSION * 5);
     let holder = LockManager::new(builder.build().unwrap());
     let guard = holder.lock("kept").acquire().await.unwrap();
-    ensemble.stop(2).await;
+    if dies {
+        ensemble.kill(2);
+    } else {
+        ensemble.stop(2).await;
+    }
     let other = LockManager::new(backend(&ensemble.address(1)));
     let waits = other.lock("kept").wait(SESSION * 3).acquire().await;
     waits.unwrap_err();

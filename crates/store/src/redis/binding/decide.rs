@@ -95,7 +95,7 @@ impl Binding {
         // After Redis: the row is written before the key, so it is never older than the key.
         let row = self.sql.bound_redis().await?;
         let has_stock = bind || row.is_some() || self.sql.has_home(Home::Redis).await?;
-        let new = || new_binding(&found);
+        let new = new_binding(&found, row.as_ref());
         let next = next_step(&found, row.as_ref(), has_stock);
         // The row may be of a binding, or of a beat, that was written since.
         if !matches!(next, Step::Use | Step::Nothing) {
@@ -109,7 +109,7 @@ impl Binding {
                 Step::Refuse(why) => Some(Now::Refused(why)),
                 Step::Nothing => Some(Now::Nothing),
                 _ => {
-                    self.sql.bind_redis(None, &new()).await?;
+                    self.sql.bind_redis(None, &new).await?;
                     None
                 }
             });
@@ -150,13 +150,13 @@ impl Binding {
                 // Those that it still has may be of a time before SQL refused their entries. No level is
                 // loaded while there is no key.
                 server::delete_all(connection, &keys.levels_pattern()).await?;
-                if self.sql.bind_redis(Some(&row), &new()).await? {
+                if self.sql.bind_redis(Some(&row), &new).await? {
                     tracing::warn!("Redis has lost its data; the stock is loaded from SQL");
                 }
             }
             Step::WriteKey => server::write(connection, keys, &row, Some(&found)).await?,
             Step::Replace | Step::Insert | Step::Nothing => {
-                self.sql.bind_redis(Some(&row), &new()).await?;
+                self.sql.bind_redis(Some(&row), &new).await?;
             }
         }
         Ok(None)
@@ -177,7 +177,7 @@ impl Binding {
         if let Err(in_use) = self.is_abandoned(row, found) {
             return Ok(Some(Now::Refused(in_use)));
         }
-        let new = new_binding(found);
+        let new = new_binding(found, Some(row));
         if self.take(connection, Some(row), new).await? {
             tracing::warn!("{why}; ON_REDIS_LOSS=reload: the stock is loaded from SQL");
         }
@@ -219,7 +219,7 @@ impl Binding {
             if next_step(&found, row.as_ref(), true) == Step::Use {
                 return Ok(false);
             }
-            let new = new_binding(&found);
+            let new = new_binding(&found, row.as_ref());
             if self.take(&mut connection, row.as_ref(), new).await? {
                 self.check().await?;
                 return Ok(true);
@@ -295,12 +295,13 @@ impl Binding {
     }
 }
 
-/// The row that binds the ledger to this Redis under a new id.
-fn new_binding(found: &Found) -> BoundRedis {
+/// The row that binds the ledger to this Redis under a new id. It keeps the last beat, which shows that stock
+/// of this ledger was in a Redis before.
+fn new_binding(found: &Found, before: Option<&BoundRedis>) -> BoundRedis {
     BoundRedis {
         id: Uuid::now_v7().simple().to_string(),
         run_id: found.run_id.clone(),
         beat: 0,
-        beat_before: 0,
+        beat_before: before.map_or(0, |row| row.beat.max(row.beat_before)),
     }
 }

@@ -130,7 +130,8 @@ pub(super) fn next_step(found: &Found, row: Option<&BoundRedis>, has_stock: bool
         Some(_) => Step::Refuse(Refusal::DatabaseIsOlder),
         None if is_compared || is_same_run && row.beat > 0 => Step::Rebind,
         None if is_same_run => Step::WriteKey,
-        None if row.beat == 0 => Step::Replace,
+        // The first binding of this ledger: a later one keeps the beat of the one before.
+        None if (row.beat, row.beat_before) == (0, 0) => Step::Replace,
         None => Step::Refuse(Refusal::LostData),
     }
 }
@@ -207,6 +208,16 @@ mod tests {
         ];
         for (found, step) in steps {
             assert_eq!(next_step(&found, Some(&row(0, 0)), true), step, "{found:?}");
+        }
+        // A ledger that had stock in another Redis: only an operator says where it is now.
+        let adopted = row(0, 40);
+        for (found, step) in [
+            (found("run-1", None, 0), Step::WriteKey),
+            (found("run-1", Some("a"), 0), Step::Begin),
+            (found("run-2", Some("a"), 0), Step::Follow),
+            (found("run-2", None, 0), Step::Refuse(Refusal::LostData)),
+        ] {
+            assert_eq!(next_step(&found, Some(&adopted), true), step, "{found:?}");
         }
         let begun = (found("run-1", Some("a"), 0), row(9, 0));
         assert_eq!(next_step(&begun.0, Some(&begun.1), true), Step::WriteKey);
