@@ -85,7 +85,8 @@ fn rust_version_of_lock_crate_is_that_of_its_dependencies() {
 }
 
 /// The package has what its users read and run, and needs nothing else of the workspace: no dependency is
-/// a path. With `TEST_PACKAGE` it is also compiled.
+/// a path. With `TEST_PACKAGE` it is also compiled, alone and with each of its features alone: in the workspace,
+/// its dependencies have the features that other crates need.
 #[test]
 fn lock_crate_can_be_packaged() {
     let target = tempfile::tempdir().expect("a directory");
@@ -108,7 +109,22 @@ fn lock_crate_can_be_packaged() {
     let has_tests = files.iter().any(|file| file.starts_with("tests"));
     assert!(!has_tests, "{list}");
 
-    let unless_compiled = variable("TEST_PACKAGE").map_or(Some("--no-verify"), |_| None);
+    let is_compiled = variable("TEST_PACKAGE").is_some();
+    let features = [
+        "",
+        "redis",
+        "redis-tls",
+        "sql",
+        "sql-tls",
+        "zookeeper",
+        "tower",
+    ];
+    for feature in features.into_iter().filter(|_| is_compiled) {
+        let check = ["check", "--offline", "--quiet", "--package", CRATE];
+        let only = ["--no-default-features", "--features", feature];
+        cargo(&[&check[..], &only, &["--target-dir", path]].concat());
+    }
+    let unless_compiled = (!is_compiled).then_some("--no-verify");
     let to_target = [unless_compiled, Some("--target-dir"), Some(path)];
     let to_target: Vec<_> = to_target.into_iter().flatten().collect();
     cargo(&[&package[..], &to_target].concat());
