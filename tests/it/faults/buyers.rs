@@ -17,7 +17,7 @@ use stocklock_testkit::eventually;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::{Answer, KEY, Ledger, SOON, copy, new_key, send, try_send, until};
+use super::{Answer, KEY, Ledger, SOON, copy, new_key, send, try_send};
 
 /// More units than the buyers of a test can buy.
 pub(crate) const PLENTY: i64 = 1_000_000_000;
@@ -79,7 +79,7 @@ enum OnCut {
 /// Sets the level of a SKU for [`Keys::AllScarce`]. `put` is a PUT of that SKU.
 pub(crate) async fn restock(put: RequestBuilder) {
     let put = put.header(IF_MATCH, "*").json(&json!({"on_hand": SCARCE}));
-    until("the SKU is restocked", async || {
+    eventually("the SKU is restocked", PATIENCE, async || {
         send(copy(&put)).await.status == 200
     })
     .await;

@@ -1,6 +1,7 @@
 //! Two Redis servers whose master is replaced by sentinels.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
@@ -11,6 +12,9 @@ use uuid::Uuid;
 use super::{command, line, try_command};
 use crate::faults::SOON;
 use crate::support::services::PrivateServer;
+
+/// Sentinels try again after four seconds, and on a busy machine that may happen several times.
+const PATIENCE: Duration = SOON.saturating_mul(3);
 
 /// A master, a replica, and the sentinels that watch them.
 pub(super) struct Pair {
@@ -50,7 +54,7 @@ impl Pair {
     /// sentinels make it a replica within ten seconds.
     pub(super) async fn settled(&self) -> &PrivateServer {
         let mut settled = None;
-        eventually("there is a master with a replica", SOON * 2, async || {
+        eventually("there is a master with a replica", PATIENCE, async || {
             let Some([master, replica]) = self.roles().await else {
                 return false;
             };
@@ -73,7 +77,7 @@ impl Pair {
             let fails_over = async || self.sentinels.fail_over().await.is_ok();
             eventually("the sentinel begins", SOON, fails_over).await;
         }
-        eventually("the replica is the master", SOON, async || {
+        eventually("the replica is the master", PATIENCE, async || {
             let master = self.roles().await.map(|[master, _]| master.port());
             master == Some(new.port()) && replication(new).await.contains("role:master")
         })

@@ -224,6 +224,8 @@ impl Shop {
                 master.stop().await;
                 sleep(pause).await;
                 master.resume();
+                // Without a replica, each change waits for one in vain.
+                self.redis.master().await;
             }
             Fault::OutOfMemory => {
                 let master = self.redis.master().await;
