@@ -60,7 +60,7 @@ pub struct ServicesConfig {
 
     /// Lets waiters for redis-lock ask again after this time in ms, instead of being woken over pub/sub: to
     /// compare both, or if the user of Redis has no right to channels
-    #[arg(long, env, value_name = "MS", value_parser = milliseconds)]
+    #[arg(long, env, value_name = "MS", value_parser = poll)]
     pub lock_poll_ms: Option<Duration>,
 
     /// The Redis masters of redlock, an odd number of 3 to 9: `redis://…,redis://…,redis://…`. They are
@@ -120,6 +120,13 @@ pub enum RedisLoss {
     Refuse,
     /// Load the stock from SQL
     Reload,
+}
+
+fn poll(text: &str) -> Result<Duration, String> {
+    match milliseconds(text)? {
+        interval if interval > Duration::from_secs(1) => Err("at most 1000".to_owned()),
+        interval => Ok(interval),
+    }
 }
 
 fn lease(text: &str) -> Result<Duration, String> {

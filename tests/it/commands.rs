@@ -150,6 +150,7 @@ pub(crate) fn assert_one_line_error(ended: &Ended, variable: &str) {
 #[case("ZOOKEEPER_CONNECT", "127.0.0.1:2181/chroot/")]
 #[case("ZOOKEEPER_AUTH", "shop:c4n4ry-p4ssw0rd")]
 #[case("LOCK_LEASE_MS", "99")]
+#[case("LOCK_POLL_MS", "1001")]
 #[case("LOCK_LEASE_MS", "soon")]
 #[tokio::test]
 async fn wrong_value_is_reported_in_one_line(#[case] variable: &str, #[case] value: &str) {

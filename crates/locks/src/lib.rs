@@ -46,8 +46,10 @@
 //!   answer was lost.
 //! - **A holder that hangs loses its lock** after [`max_hold`](LockBuilder::max_hold), 24 hours by default,
 //!   or [`max_renewals`](LockBuilder::max_renewals). Only leaders have no limit by default. Leases are at most 24 hours,
-//!   so the lock of a dead process is free after that time, whatever was set.
-//! - **Waiters are woken; they do not poll**, except on MariaDB, MySQL, SQLite and `RedLock`. One task
+//!   so the lock of a dead process is free after that time, whatever was set. (On ZooKeeper, the session
+//!   timeout counts.)
+//! - **Waiters are woken; they do not poll**, except on MariaDB, MySQL, SQLite and `RedLock`, and on Redis
+//!   with [`polling`](redis::RedisBuilder::polling). One task
 //!   per process and lock contends on the server; on ZooKeeper, another one waits behind it. The other
 //!   tasks wait in a local queue.
 //!

@@ -28,8 +28,9 @@ pub trait LockHooks: Debug + Send + Sync + 'static {
     /// One attempt to acquire a lock on the server has ended.
     fn attempted(&self, _label: &'static str, _outcome: AttemptOutcome) {}
 
-    /// One request to renew locks has ended, after `took`. The server has answered it for `locks` locks, or
-    /// has not; both if it has answered it for some of them.
+    /// A request to renew locks has ended, after `took`. It is called once for the locks that the server
+    /// has answered (also with the answer that one is gone), and once for the others, with the same `took`;
+    /// not for zero locks.
     fn renewed(&self, _locks: usize, _took: Duration, _answered: bool) {}
 
     /// A lock was released after `held`, and the server did not report an earlier loss.

@@ -295,7 +295,7 @@ async fn interrupted_binding_is_completed() {
     let key = fixture.key("binding:*").await;
     for update in [
         "UPDATE redis_binding SET beat = 0",
-        "UPDATE redis_binding SET beat = 0, run_id = 'another'",
+        "UPDATE redis_binding SET beat = 0, beat_before = 0, run_id = 'another'",
     ] {
         run::<()>(&fixture, &["DEL", &key]).await;
         write(&fixture, update).await;
@@ -304,6 +304,14 @@ async fn interrupted_binding_is_completed() {
         stores.store.confirm_redis(0).await.unwrap();
         assert!(bound_id(fixture.redis_url().unwrap()).await.is_some());
     }
+    // It was not the first binding, so another Redis has the stock.
+    run::<()>(&fixture, &["DEL", &key]).await;
+    let update = "UPDATE redis_binding SET beat = 0, beat_before = 7, run_id = 'another'";
+    write(&fixture, update).await;
+    let redis = redis_options(fixture.redis_url().unwrap());
+    let stores = Stores::open(&fixture.url, &options(2), Some(redis)).expect("valid URLs");
+    let refused = stores.store.confirm_redis(0).await;
+    assert_matches!(refused, Err(StoreError::NotBound(_)));
 }
 
 /// Otherwise another process writes the missing key, and sells from the old levels.

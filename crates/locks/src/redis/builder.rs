@@ -88,20 +88,22 @@ impl RedisBuilder {
         self
     }
 
-    /// Sets after how long a waiter asks again if its wake-up was lost. Default: 1 s.
+    /// Sets after how long a waiter asks again if its wake-up was lost. Default: 1 s. In the queue of
+    /// permits, a waiter that has not asked for three times this long counts as dead.
     pub fn fallback(mut self, fallback: Duration) -> Self {
         self.fallback = fallback;
         self
     }
 
-    /// Lets waiters ask again after about this time, instead of being woken over pub/sub. Default: they
-    /// are woken; minimum: 1 ms.
+    /// Lets waiters ask again after about this time, instead of being woken over pub/sub: waiters for
+    /// locks, permits, numbers, latches and barriers. Default: they are woken; minimum: 1 ms; maximum: 1 s.
     ///
     /// Each waiting process then sends a request per interval and lock, and a free lock is acquired half
     /// an interval late on average. Use it if the user of the client has no right to channels, or to
     /// compare.
     pub fn polling(mut self, interval: Duration) -> Self {
-        self.polling = Some(interval.max(Duration::from_millis(1)));
+        let (least, most) = (Duration::from_millis(1), Duration::from_secs(1));
+        self.polling = Some(interval.clamp(least, most));
         self
     }
 

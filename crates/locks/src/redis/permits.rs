@@ -277,8 +277,8 @@ impl Redis {
             milliseconds(*lease),
             take.to_string(),
             of.to_string(),
-            // A waiter asks again after the fallback. It may miss two requests.
-            milliseconds(self.fallback * 3),
+            // A waiter asks again after this time, or sooner. It may miss two requests.
+            milliseconds(self.fallback.max(self.polling.unwrap_or_default()) * 3),
             source.to_owned(),
             flag(self.source.is_fixed),
         ];

@@ -36,8 +36,8 @@ pub(crate) struct BoundRedis {
     pub(crate) run_id: String,
     /// Increases while replicas use it. 0: no replica has used it yet.
     pub(crate) beat: i64,
-    /// The beat that its key had when `beat` was written here. With a beat of 0, the last beat of the Redis
-    /// before this one, or 0 if there was none.
+    /// The beat that its key had when `beat` was written here. With a beat of 0, the last beat of the binding
+    /// before this one, or 0 if this is the first.
     pub(crate) beat_before: i64,
 }
 

@@ -222,11 +222,12 @@ async fn release_wakes_only_the_next_of_many_writers() {
         guard.release().await;
         guard = waiter.await.unwrap().unwrap();
     }
-    // For each release its own request and one of the next process; and at most one of each process
-    // after its subscription. If all were woken each time, there would be 65.
+    // For each release its own request and one of the next process, and at most one of each process after
+    // its subscription; and one more, because the server did not know the script of the release. If all were
+    // woken each time, there would be 65.
     let requests = scripts().await - before;
     assert!(
-        (2 * PROCESSES..=3 * PROCESSES).contains(&requests),
+        (2 * PROCESSES..=3 * PROCESSES + 1).contains(&requests),
         "{requests}"
     );
     guard.release().await;

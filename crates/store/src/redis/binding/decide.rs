@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, timeout};
-use uuid::Uuid;
 
 use super::rules::{Found, Refusal, Step, next_step};
 use super::{Binding, Now, beats, rollback, server};
@@ -95,7 +94,7 @@ impl Binding {
         // After Redis: the row is written before the key, so it is never older than the key.
         let row = self.sql.bound_redis().await?;
         let has_stock = bind || row.is_some() || self.sql.has_home(Home::Redis).await?;
-        let new = new_binding(&found, row.as_ref());
+        let new = found.first_row(row.as_ref());
         let next = next_step(&found, row.as_ref(), has_stock);
         // The row may be of a binding, or of a beat, that was written since.
         if !matches!(next, Step::Use | Step::Nothing) {
@@ -177,7 +176,7 @@ impl Binding {
         if let Err(in_use) = self.is_abandoned(row, found) {
             return Ok(Some(Now::Refused(in_use)));
         }
-        let new = new_binding(found, Some(row));
+        let new = found.first_row(Some(row));
         if self.take(connection, Some(row), new).await? {
             tracing::warn!("{why}; ON_REDIS_LOSS=reload: the stock is loaded from SQL");
         }
@@ -219,7 +218,7 @@ impl Binding {
             if next_step(&found, row.as_ref(), true) == Step::Use {
                 return Ok(false);
             }
-            let new = new_binding(&found, row.as_ref());
+            let new = found.first_row(row.as_ref());
             if self.take(&mut connection, row.as_ref(), new).await? {
                 self.check().await?;
                 return Ok(true);
@@ -292,16 +291,5 @@ impl Binding {
         self.current.store(current, Ordering::Release);
         state.decided = Some(Instant::now());
         state.now = now;
-    }
-}
-
-/// The row that binds the ledger to this Redis under a new id. It keeps the last beat, which shows that stock
-/// of this ledger was in a Redis before.
-fn new_binding(found: &Found, before: Option<&BoundRedis>) -> BoundRedis {
-    BoundRedis {
-        id: Uuid::now_v7().simple().to_string(),
-        run_id: found.run_id.clone(),
-        beat: 0,
-        beat_before: before.map_or(0, |row| row.beat.max(row.beat_before)),
     }
 }

@@ -1,5 +1,7 @@
 //! Decides whether a Redis is the one that has the stock of a ledger, from what both servers say.
 
+use uuid::Uuid;
+
 use crate::sql::BoundRedis;
 
 /// How far row and key may be apart, in microseconds: a failover of the database may lose the last
@@ -29,6 +31,17 @@ impl Found {
             beat: self.micros.max(row.beat + 1).max(self.beat + 1),
             beat_before: self.beat,
             ..row.clone()
+        }
+    }
+
+    /// The row that binds the ledger to this Redis under a new id. It keeps the last beat, which shows that
+    /// stock of this ledger was in a Redis before.
+    pub(super) fn first_row(&self, before: Option<&BoundRedis>) -> BoundRedis {
+        BoundRedis {
+            id: Uuid::now_v7().simple().to_string(),
+            run_id: self.run_id.clone(),
+            beat: 0,
+            beat_before: before.map_or(0, |row| row.beat.max(row.beat_before)),
         }
     }
 
@@ -84,7 +97,7 @@ pub(super) enum Step {
     Nothing,
     /// Write the row: this is the first Redis of the ledger.
     Insert,
-    /// Write the row again: no replica has used the Redis in it.
+    /// Write the row again: no replica has used the Redis in it, and no other one was used before.
     Replace,
     /// Bind the ledger again, under another id: this Redis has lost its data.
     Rebind,
@@ -210,7 +223,14 @@ mod tests {
             assert_eq!(next_step(&found, Some(&row(0, 0)), true), step, "{found:?}");
         }
         // A ledger that had stock in another Redis: only an operator says where it is now.
-        let adopted = row(0, 40);
+        let adopted = found("run-1", None, 0).first_row(Some(&row(40, 39)));
+        assert_eq!((adopted.beat, adopted.beat_before), (0, 40));
+        let again = found("run-1", None, 0).first_row(Some(&adopted));
+        assert_eq!((again.beat, again.beat_before), (0, 40));
+        let adopted = BoundRedis {
+            id: "a".to_owned(),
+            ..adopted
+        };
         for (found, step) in [
             (found("run-1", None, 0), Step::WriteKey),
             (found("run-1", Some("a"), 0), Step::Begin),
