@@ -223,8 +223,8 @@ impl<T> LockGuard<T> {
         self.check()
     }
 
-    /// Renews the lock now, with a lease of at least this length: from 20 ms to 24 hours, and nothing
-    /// outside. `max_hold` still applies, and the regular renewals continue.
+    /// Renews the lock now, with a lease of at least this length; if it is below 20 ms or above 24 hours,
+    /// that limit counts instead. `max_hold` still applies, and the regular renewals continue.
     ///
     /// ZooKeeper ignores the length, because its locks live as long as their session.
     ///

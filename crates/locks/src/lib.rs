@@ -45,9 +45,9 @@
 //!   background. Each acquisition has a random nonce, so a request can be repeated safely if its
 //!   answer was lost.
 //! - **A holder that hangs loses its lock** after [`max_hold`](LockBuilder::max_hold), 24 hours by default,
-//!   or [`max_renewals`](LockBuilder::max_renewals). Only leaders have no limit by default. Leases are at most 24 hours,
-//!   so the lock of a dead process is free after that time, whatever was set. (On ZooKeeper, the session
-//!   timeout counts.)
+//!   or [`max_renewals`](LockBuilder::max_renewals). Only leaders have no limit by default.
+//!   Leases are at most 24 hours, so the lock of a dead process is free after that time. (On ZooKeeper it is
+//!   free after the session timeout.)
 //! - **Waiters are woken; they do not poll**, except on MariaDB, MySQL, SQLite and `RedLock`, and on Redis
 //!   with [`polling`](redis::RedisBuilder::polling). One task
 //!   per process and lock contends on the server; on ZooKeeper, another one waits behind it. The other

@@ -42,7 +42,7 @@ mod server;
 
 use beats::{Beats, Moment};
 use rules::{Found, Refusal, Step, next_step};
-pub(super) use server::{delete_all, field};
+pub(super) use server::{delete_all, field, has_beat};
 
 /// How often a check asks the servers, if the answer is outdated at once because the process was paused.
 const MAX_CHECKS: usize = 3;

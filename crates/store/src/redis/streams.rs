@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::streams::{StreamId, StreamRangeReply};
 use redis::{Cmd, from_redis_value};
 
+use super::binding::has_beat;
 use super::connection::SharedConnection;
 use super::errors::bad_answer;
 use super::keys::{Keys, Shard, sku_of_level};
@@ -256,9 +257,8 @@ impl RedisStore {
             }
         }
         // Last: if Redis has lost its data, a consumer may still be applying entries that it has read before.
-        // A key without a beat is of a late message: nothing is loaded yet.
         let key: Option<String> = self.shared.read(&Cmd::get(keys.binding())).await?;
-        let is_bound = key.is_some_and(|key| !key.ends_with(" 0"));
+        let is_bound = key.is_some_and(|key| has_beat(&key));
         Ok(is_bound || self.sql.bound_redis().await?.is_none())
     }
 }

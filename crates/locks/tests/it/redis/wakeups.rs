@@ -182,6 +182,8 @@ async fn polling_waiters_subscribe_to_nothing() {
     // A latch is opened by a change of its number.
     let latch = other.latch("polled", 1);
     let opens = tokio::spawn(async move { latch.wait(Duration::from_mins(1)).await });
+    // Usually it has found the latch closed by now.
+    tokio::time::sleep(INTERVAL * 3).await;
     one.latch("polled", 1).arrive().await.unwrap();
     opens.await.unwrap().unwrap();
     assert!(rig.channels().await.is_empty());

@@ -94,7 +94,6 @@ impl Binding {
         // After Redis: the row is written before the key, so it is never older than the key.
         let row = self.sql.bound_redis().await?;
         let has_stock = bind || row.is_some() || self.sql.has_home(Home::Redis).await?;
-        let new = found.first_row(row.as_ref());
         let next = next_step(&found, row.as_ref(), has_stock);
         // The row may be of a binding, or of a beat, that was written since.
         if !matches!(next, Step::Use | Step::Nothing) {
@@ -108,7 +107,7 @@ impl Binding {
                 Step::Refuse(why) => Some(Now::Refused(why)),
                 Step::Nothing => Some(Now::Nothing),
                 _ => {
-                    self.sql.bind_redis(None, &new).await?;
+                    self.sql.bind_redis(None, &found.first_row(None)).await?;
                     None
                 }
             });
@@ -149,12 +148,14 @@ impl Binding {
                 // Those that it still has may be of a time before SQL refused their entries. No level is
                 // loaded while there is no key.
                 server::delete_all(connection, &keys.levels_pattern()).await?;
+                let new = found.first_row(Some(&row));
                 if self.sql.bind_redis(Some(&row), &new).await? {
                     tracing::warn!("Redis has lost its data; the stock is loaded from SQL");
                 }
             }
             Step::WriteKey => server::write(connection, keys, &row, Some(&found)).await?,
             Step::Replace | Step::Insert | Step::Nothing => {
+                let new = found.first_row(Some(&row));
                 self.sql.bind_redis(Some(&row), &new).await?;
             }
         }

@@ -67,6 +67,11 @@ fn parse(key: &str) -> Result<(String, i64), StoreError> {
     Ok((id.to_owned(), beat))
 }
 
+/// Whether a key has a beat. Without one, a late message has written it, and nothing is loaded yet.
+pub(in crate::redis) fn has_beat(key: &str) -> bool {
+    parse(key).is_ok_and(|(_, beat)| beat != 0)
+}
+
 /// Writes the key, unless it has changed since it was `found`. `None` replaces any value.
 pub(super) async fn write(
     connection: &mut MultiplexedConnection,
