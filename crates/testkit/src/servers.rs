@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use url::Url;
 
 mod certificates;
+mod cluster;
 mod ensemble;
 mod fresh;
 mod masters;
@@ -26,6 +27,7 @@ mod supervisor;
 mod zookeeper;
 
 pub use certificates::Certificates;
+pub use cluster::RedisCluster;
 pub use ensemble::ZooKeeperEnsemble;
 pub use fresh::{
     TestDatabase, TestRedis, TestZooKeeper, fresh_database, fresh_redis, fresh_zookeeper,

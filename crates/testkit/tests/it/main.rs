@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+mod cluster;
 mod databases;
 mod holds;
 mod process;
