@@ -26,6 +26,7 @@ mod audited;
 mod batches;
 mod both_homes;
 mod bound;
+mod cluster;
 mod consumer;
 mod consumer_stop;
 mod copied;

@@ -12,15 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use deadpool::Runtime;
-use deadpool::managed::{Pool, QueueMode};
-use redis::Cmd;
+use redis::Value;
 use secrecy::ExposeSecret;
 
 use super::sql::ledger_row::LedgerRow;
 use super::sql::{BoundRedis, SqlBackend};
 use super::{AttemptOutcome, RedisMethod, StoreError};
-use stocklock_core::ports::{Expiry, Server};
+use stocklock_core::ports::Expiry;
 use stocklock_core::stock::{Deduction, Durability, Home, Warehouse};
 
 mod address;
@@ -28,6 +26,7 @@ mod audit;
 mod batching;
 mod binding;
 mod capacity;
+mod cluster;
 mod connection;
 mod consumer;
 mod errors;
@@ -38,6 +37,8 @@ mod level_keys;
 mod levels;
 #[cfg(test)]
 mod model;
+mod nodes;
+mod on_demand;
 mod repair;
 mod scripts;
 mod server_check;
@@ -50,13 +51,15 @@ use address::Address;
 use batching::ScriptBatches;
 use binding::Binding;
 use capacity::Capacity;
-use connection::{Connector, SharedConnection};
+use cluster::Node;
+use connection::{Connector, millis};
 pub use consumer::JournalConsumer;
-use errors::{bad_answer, connecting};
+use errors::bad_answer;
 use idempotency::{KeyCheck, UnknownOutcomes};
 use keys::Keys;
 pub use level_cache::{Cached, Miss, SharedLevels};
 use level_keys::KeptKeys;
+use nodes::{Layouts, Nodes};
 use scripts::Answer;
 pub use streams::{JournalReport, RejectedEntry};
 use writer::Writer;
@@ -65,14 +68,14 @@ use writer::Writer;
 #[derive(Debug, Clone)]
 pub struct RedisOptions {
     /// `redis://[user[:password]@]host[:port][/database]`, or
-    /// `redis+sentinel://[user[:password]@]host[:port],…/master[/database]`, or both with `rediss` and
-    /// TLS.
+    /// `redis+sentinel://[user[:password]@]host[:port],…/master[/database]`, or
+    /// `redis+cluster://[user[:password]@]host[:port],…`, or one of them with `rediss` and TLS.
     pub url: secrecy::SecretString,
     /// How long to wait for a connection, and for a reply.
     pub wait_limit: Duration,
     /// How long a request may be repeated that has no idempotency key. All replicas need the same.
     pub request_deadline: Duration,
-    /// The maximum number of connections for `WATCH` and `WAIT`.
+    /// The maximum number of connections for `WATCH` and `WAIT` to each server.
     pub watch_connections: u32,
     /// Which connections `WATCH` uses.
     pub watch_on: WatchOn,
@@ -141,9 +144,7 @@ pub(super) struct RedisStore {
     binding: Arc<Binding>,
     /// The number of the binding that the open connections belong to.
     bound: AtomicU64,
-    connector: Connector,
-    shared: SharedConnection,
-    exclusive: Pool<Connector>,
+    nodes: Nodes,
     writer: Writer,
     batches: ScriptBatches,
     capacity: Arc<Capacity>,
@@ -155,44 +156,38 @@ pub(super) struct RedisStore {
 impl RedisStore {
     pub(super) fn open(options: RedisOptions, sql: Arc<dyn SqlBackend>) -> Result<Self, String> {
         let address = Address::parse(options.url.expose_secret()).ok_or_else(|| {
-            "expected redis[s]://[user[:password]@]host[:port][/database] or \
-             redis[s]+sentinel://[user[:password]@]host[:port],…/master[/database]"
+            "expected redis[s]://[user[:password]@]host[:port][/database], \
+             redis[s]+sentinel://[user[:password]@]host[:port],…/master[/database], or \
+             redis[s]+cluster://[user[:password]@]host[:port],…"
                 .to_owned()
         })?;
         let limit = options.wait_limit;
+        let layouts = Layouts::new(address.clone(), limit);
         let mut connector = Connector {
             address,
+            node: Node::Single,
             limit,
             binding: None,
         };
-        let binding = Binding::new(Arc::clone(&sql), connector.clone(), &options);
+        let sql_of_binding = Arc::clone(&sql);
+        let binding = Binding::new(sql_of_binding, connector.clone(), layouts.clone(), &options);
         connector.binding = Some(Arc::clone(&binding));
-        let shared = SharedConnection::new(connector.clone());
-        let exclusive = Pool::builder(connector.clone())
-            .max_size(options.watch_connections as usize)
-            .queue_mode(QueueMode::Lifo)
-            .wait_timeout(Some(limit))
-            .runtime(Runtime::Tokio1)
-            .build()
-            .map_err(|error| error.to_string())?;
+        let nodes = Nodes::new(connector, layouts, options.watch_connections as usize);
         let capacity = Arc::new(Capacity::new(
             options.journal_limit,
             options.journal_limit_bytes,
         ));
         let writer = Writer {
-            shared: shared.clone(),
-            exclusive: exclusive.clone(),
+            nodes: nodes.clone(),
             replicas: options.wait_replicas,
         };
         Ok(Self {
             sql,
             binding,
             bound: AtomicU64::new(0),
-            connector,
             batches: ScriptBatches::new(writer.clone(), Arc::clone(&capacity)),
             capacity,
-            shared,
-            exclusive,
+            nodes,
             kept_keys: KeptKeys::default(),
             writer,
             unknown: UnknownOutcomes::default(),
@@ -218,40 +213,49 @@ impl RedisStore {
     /// Closes the connections of an earlier binding, which may lead to another server.
     fn follow(&self, binding: u64) {
         if self.bound.swap(binding, Ordering::AcqRel) != binding {
-            self.exclusive.retain(|_, _| false);
-            self.shared.close();
+            self.nodes.close();
         }
     }
 
-    /// Checks that stock may be used here, and sends one `PING`.
+    /// Checks that stock may be used here, and sends one `PING` to each server.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
-        self.keys_to_read().await?;
-        self.shared.read(&Cmd::ping()).await
+        let slots = self.keys_to_read().await?.slots();
+        let connections = self.nodes.connections(slots).await?;
+        let mut ping = redis::pipe();
+        ping.ping();
+        connections.query_all::<Value>(&ping).await.map(drop)
     }
 
-    /// Checks that this connection leads to the Redis of the ledger, before entries are read or deleted.
-    /// If not, closes it. Returns the binding, if stock was ever in a Redis.
-    async fn confirm(&self, shared: &SharedConnection) -> Result<Option<BoundRedis>, StoreError> {
-        let (mut connection, _) = shared.get().await.map_err(connecting)?;
-        let confirmed = self.binding.confirm(&mut connection).await;
+    /// Checks that these connections lead to the Redis of the ledger, before entries are read or deleted.
+    /// If not, closes them. Returns the binding, if stock was ever in a Redis.
+    async fn confirm(&self, nodes: &Nodes) -> Result<Option<BoundRedis>, StoreError> {
+        let slots = self.binding.keys().await?.slots();
+        let connections = nodes.connections(slots).await?;
+        let confirmed = self.binding.confirm(&connections).await;
         if confirmed.is_err() {
-            shared.close();
+            nodes.close();
         }
         confirmed
+    }
+
+    /// The clock of Redis, in milliseconds since 1970. In a cluster, the one that is most behind.
+    async fn millis(&self, keys: &Keys) -> Result<i64, StoreError> {
+        let connections = self.nodes.connections(keys.slots()).await?;
+        let mut time = redis::pipe();
+        time.cmd("TIME");
+        let times: Vec<[(i64, i64); 1]> = connections.query_all(&time).await?;
+        let behind = times.into_iter().map(|[time]| millis(time)).min();
+        Ok(behind.expect("there is a server"))
     }
 
     /// Checks the same, and shows the other replicas that this Redis is used: increases the beat if
     /// it is still `seen`. Returns the beat.
     pub(super) async fn beat(&self, seen: i64) -> Result<i64, StoreError> {
         // If the binding is unknown or refused, this asks the servers.
-        self.keys_to_read().await?;
-        let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
-        let beat = self.binding.beat(&mut connection, seen).await;
-        if matches!(beat, Err(StoreError::ConnectionLost(Server::Redis, _))) {
-            // Without sales, nothing else would notice.
-            self.shared.close();
-        }
-        beat
+        let keys = self.keys_to_read().await?;
+        // This notices a lost connection too, also without sales.
+        let connections = self.nodes.connections(keys.slots()).await?;
+        self.binding.beat(&connections, seen).await
     }
 
     /// Binds the ledger to this Redis. Returns whether it was bound to another one, or to none.
@@ -260,20 +264,18 @@ impl RedisStore {
     }
 
     pub(super) fn close(&self) {
-        self.exclusive.close();
-        self.shared.close();
+        self.nodes.shut_down();
     }
 
     /// Deletes every key of this ledger. The caller ensures that no replica uses the ledger.
     pub(super) async fn purge(&self) -> Result<(), StoreError> {
-        let pattern = self.binding.keys().await?.pattern();
-        let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
-        binding::delete_all(&mut connection, &pattern).await
+        self.binding.purge().await
     }
 
     /// Whether the server refuses attempts that expire then.
     pub(super) async fn has_passed(&self, expiry: Expiry) -> Result<bool, StoreError> {
-        Ok(self.shared.millis().await? >= expiry.at)
+        let keys = self.keys_to_read().await?;
+        Ok(self.millis(keys).await? >= expiry.at)
     }
 
     /// Deducts the units with a script or with `WATCH`.

@@ -9,9 +9,9 @@ use stocklock_testkit::eventually;
 use stocklock_testkit::servers::RedisSentinels;
 use uuid::Uuid;
 
-use super::{command, line, try_command};
+use super::{line, try_command};
 use crate::faults::SOON;
-use crate::support::services::PrivateServer;
+use crate::support::services::{PrivateServer, connect_to_redis};
 
 /// Sentinels try again after four seconds, and on a busy machine that may happen several times.
 const PATIENCE: Duration = SOON.saturating_mul(3);
@@ -87,26 +87,45 @@ impl Pair {
             old.restart().await;
         }
         follow(old, new).await;
-        // Otherwise the next failover may lose some of them. Those without a key expire soon.
-        eventually("the replica has the operations", SOON, async || {
-            let (there, copied) = (operations(new).await, operations(old).await);
-            let is_copied = |operation| copied.contains(operation) || !there.contains(operation);
-            received.iter().all(is_copied)
-        })
-        .await;
+        has_copied(old, new, &received).await;
         received
     }
 }
 
+/// Returns when the replica has these operations, or its master has not. Otherwise the next failover may lose
+/// some of them. Those without a key expire soon.
+pub(super) async fn has_copied(
+    replica: &PrivateServer,
+    master: &PrivateServer,
+    received: &BTreeSet<String>,
+) {
+    eventually("the replica has the operations", SOON, async || {
+        let (there, copied) = (operations(master).await, operations(replica).await);
+        let is_copied = |operation| copied.contains(operation) || !there.contains(operation);
+        received.iter().all(is_copied)
+    })
+    .await;
+}
+
+/// All operations in the dedup entries of a server, also of a replica in a cluster.
+const OPERATIONS: &str = "
+local found = {}
+for _, bucket in ipairs(redis.call('KEYS', 'dedup:*')) do
+  for _, entry in ipairs(redis.call('HVALS', bucket)) do table.insert(found, entry) end
+end
+return found";
+
 /// The operations in the dedup entries of a server.
-async fn operations(server: &PrivateServer) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let buckets: Vec<String> = command(server.url(), &["KEYS", "dedup:*"]).await;
-    for bucket in buckets {
-        let entries: Vec<String> = command(server.url(), &["HVALS", &bucket]).await;
-        found.extend(entries.iter().map(|entry| operation(entry, 6)));
-    }
-    found
+pub(super) async fn operations(server: &PrivateServer) -> BTreeSet<String> {
+    let mut connection = connect_to_redis(server.url()).await.expect("it answers");
+    let mut commands = redis::pipe();
+    // Refused by a server without a cluster.
+    commands.cmd("READONLY").cmd("EVAL").arg(OPERATIONS).arg(0);
+    let answers = commands.ignore_errors().query_async(&mut connection).await;
+    let [_, entries]: [redis::Value; 2] = answers.expect("it answers");
+    let entries = entries.extract_error().expect("it runs the script");
+    let entries: Vec<String> = redis::from_redis_value(entries).expect("texts");
+    entries.iter().map(|entry| operation(entry, 6)).collect()
 }
 
 /// The operation in this field of a dedup entry or of a movement in the journal.

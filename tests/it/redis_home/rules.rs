@@ -1,7 +1,7 @@
 //! The rules of stock in Redis, while replicas, Redis and the database are paused, killed, full, replaced
 //! and emptied in random order: a sale that was answered 200 is in the ledger once; one that was refused
 //! is not; one whose answer was cut, or 504, is there at most once. `FLUSHALL` loses the sales that the
-//! journal still has, and no others.
+//! journal still has, and no others. In a cluster, one node fails at a time, and slots move.
 //!
 //! `TEST_FAULT_SECONDS` is how long faults are injected. Each round sells new SKUs: of those with enough
 //! stock, every purchase has a quantity that its SKU has not seen before; the scarce one refuses some.
@@ -15,9 +15,10 @@ use reqwest::{Client, Method};
 use rstest::rstest;
 use serde_json::json;
 use stocklock_testkit::run::{rng, variable};
-use stocklock_testkit::servers::connect_to_redis;
+use stocklock_testkit::servers::{RedisCluster, connect_to_redis};
 use tokio::time::{Instant, sleep};
 
+use super::cluster::{LOGGED, move_a_slot};
 use super::pair::{Pair, operation};
 use super::{Replica as _, applied_audit_after_outage, command};
 use crate::faults::buyers::{Buyers, Keys, PLENTY, SCARCE, restock};
@@ -25,7 +26,7 @@ use crate::faults::{Ledger, copy, send, until};
 use crate::support::process::Process;
 use crate::support::services::{Backend, PrivateServer};
 
-/// The three cases together take a minute.
+/// The four cases together take 80 seconds.
 const DEFAULT_SECONDS: u64 = 20;
 const STRATEGIES: [&str; 3] = ["redis-lua", "redis-watch", "redis-lock"];
 /// Concurrent buyers per strategy. Half of them send no key.
@@ -57,23 +58,32 @@ enum Home {
     Single(PrivateServer),
     /// A sale is acknowledged if the replica has it.
     Replicated(Pair),
+    /// The same, for each of the masters.
+    Cluster(RedisCluster),
+}
+
+/// Which [`Home`] to start.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Single,
+    Replicated,
+    Cluster,
 }
 
 impl Home {
-    async fn start(is_replicated: bool) -> Self {
-        if is_replicated {
-            return Self::Replicated(Pair::start().await);
+    async fn start(kind: Kind) -> Self {
+        match kind {
+            Kind::Replicated => Self::Replicated(Pair::start().await),
+            Kind::Cluster => Self::Cluster(RedisCluster::start(&LOGGED).await),
+            Kind::Single => Self::Single(PrivateServer::redis(&LOGGED).await),
         }
-        // Sales that Redis acknowledges survive its death.
-        Self::Single(
-            PrivateServer::redis(&["--appendonly", "yes", "--appendfsync", "always"]).await,
-        )
     }
 
     fn url(&self) -> String {
         match self {
             Self::Single(server) => server.url().to_owned(),
             Self::Replicated(pair) => pair.url(),
+            Self::Cluster(cluster) => cluster.url(),
         }
     }
 
@@ -81,17 +91,26 @@ impl Home {
     fn replicas(&self) -> &'static str {
         match self {
             Self::Single(_) => "0",
-            Self::Replicated(_) => "1",
+            Self::Replicated(_) | Self::Cluster(_) => "1",
         }
     }
 
-    /// The server that sells.
+    /// A server that sells.
     async fn master(&self) -> &PrivateServer {
         match self {
             Self::Single(server) => server,
             Self::Replicated(pair) => pair.settled().await,
+            Self::Cluster(cluster) => {
+                cluster.settled().await;
+                &cluster.nodes()[random_master(cluster).await]
+            }
         }
     }
+}
+
+async fn random_master(cluster: &RedisCluster) -> usize {
+    let masters = cluster.masters().await;
+    masters[rng().usize(..masters.len())]
 }
 
 /// What fails.
@@ -109,9 +128,11 @@ enum Fault {
     EmptiedDuringPause,
     ReplacedDuringPause,
     DatabaseKilledDuringPause,
+    /// A slot with a level moves to another node of the cluster.
+    SlotMoved,
 }
 
-const FAULTS: [Fault; 10] = [
+const FAULTS: [Fault; 11] = [
     Fault::ReplicaPaused,
     Fault::ReplicaKilled,
     Fault::DatabaseKilled,
@@ -122,6 +143,7 @@ const FAULTS: [Fault; 10] = [
     Fault::EmptiedDuringPause,
     Fault::ReplacedDuringPause,
     Fault::DatabaseKilledDuringPause,
+    Fault::SlotMoved,
 ];
 
 struct Shop {
@@ -257,6 +279,11 @@ impl Shop {
                 self.kill_database(pause).await;
                 self.replicas[victim].resume();
             }
+            Fault::SlotMoved => {
+                if let Home::Cluster(cluster) = &self.redis {
+                    move_a_slot(cluster).await;
+                }
+            }
         }
     }
 
@@ -283,6 +310,10 @@ impl Shop {
                 let kill = rng().bool();
                 pair.fail_over(kill).await;
             }
+            Home::Cluster(cluster) => {
+                let kill = rng().bool();
+                cluster.fail_over(random_master(cluster).await, kill).await;
+            }
         }
     }
 }
@@ -303,17 +334,15 @@ async fn flush(server: &PrivateServer) -> BTreeSet<String> {
 }
 
 #[rstest]
-#[case::postgres(Backend::Postgres, false)]
-#[case::mysql(Backend::Mysql, false)]
-#[case::replicated(Backend::Postgres, true)]
+#[case::postgres(Backend::Postgres, Kind::Single)]
+#[case::mysql(Backend::Mysql, Kind::Single)]
+#[case::replicated(Backend::Postgres, Kind::Replicated)]
+#[case::cluster(Backend::Postgres, Kind::Cluster)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_answer_is_true_whatever_fails(
-    #[case] database: Backend,
-    #[case] is_replicated: bool,
-) {
+async fn each_answer_is_true_whatever_fails(#[case] database: Backend, #[case] kind: Kind) {
     let seconds = variable("TEST_FAULT_SECONDS");
     let seconds = seconds.map_or(DEFAULT_SECONDS, |text| text.parse().expect("a number"));
-    let mut shop = Shop::open(Home::start(is_replicated).await, database).await;
+    let mut shop = Shop::open(Home::start(kind).await, database).await;
     let ledger = Ledger::at(shop.database.url());
     let (begin, mut round) = (Instant::now(), 0);
     let (mut to_inject, mut injected) = (Vec::new(), BTreeMap::<Fault, u32>::new());
@@ -325,6 +354,9 @@ async fn each_answer_is_true_whatever_fails(
             // All faults in random order, and again.
             if to_inject.is_empty() {
                 to_inject.extend(FAULTS);
+                to_inject.retain(|fault| {
+                    *fault != Fault::SlotMoved || matches!(shop.redis, Home::Cluster(_))
+                });
                 rng().shuffle(&mut to_inject);
             }
             let fault = to_inject.pop().expect("there are faults");
@@ -351,6 +383,6 @@ async fn each_answer_is_true_whatever_fails(
         round += 1;
     }
     println!(
-        "figure: {database:?}: {sales} sales of {round} rounds are exact, {lost} lost by FLUSHALL: {injected:?}"
+        "figure: {database:?}, {kind:?}: {sales} sales of {round} rounds are exact, {lost} lost by FLUSHALL: {injected:?}"
     );
 }

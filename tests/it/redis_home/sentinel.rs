@@ -27,21 +27,39 @@ const BUYERS: usize = 6;
 /// Sales of each strategy between two failovers.
 const SALES: usize = 30;
 
+/// How many times the master is replaced.
+pub(super) fn failovers(default: usize) -> usize {
+    variable("TEST_FAILOVERS").map_or(default, |failovers| failovers.parse().expect("a number"))
+}
+
 /// Goal: the service follows the master without a restart. A sale is lost only if neither the replica nor
 /// SQL had it, and none is lost with `WAIT`. After a repair, the level agrees with SQL.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn service_follows_the_master_through_failovers(#[values("0", "1")] wait: &str) {
-    let failovers = variable("TEST_FAILOVERS").map_or(DEFAULT_FAILOVERS, |failovers| {
-        failovers.parse().expect("a number")
-    });
-    let pair = Pair::start().await;
+    let (pair, failovers) = (Pair::start().await, failovers(DEFAULT_FAILOVERS));
     let url = pair.url();
+    let lost = lost_through(failovers, [&url, &url], wait, async |number| {
+        pair.fail_over(number % 2 == 0).await
+    });
+    let lost = lost.await;
+    println!("figure: {failovers} failovers, WAIT {wait}: {lost} acknowledged sales lost");
+}
+
+/// Sells while `change` changes the Redis of the first URL `count` times; the second one is that of the locks.
+/// `change` returns operations that are in Redis
+/// after that. Checks the ledger, and returns how many acknowledged sales are lost.
+pub(super) async fn lost_through(
+    count: usize,
+    [url, locks]: [&str; 2],
+    wait: &str,
+    mut change: impl AsyncFnMut(usize) -> BTreeSet<String>,
+) -> usize {
     let flags = [
         "--redis-url",
-        &url,
+        url,
         "--lock-redis-url",
-        &url,
+        locks,
         "--redis-wait-replicas",
         wait,
     ];
@@ -58,11 +76,11 @@ async fn service_follows_the_master_through_failovers(#[values("0", "1")] wait: 
         ));
     }
     let mut received = BTreeSet::new();
-    for number in 0..failovers {
+    for number in 0..count {
         for buyers in &buyers {
             buyers.sell(SALES).await;
         }
-        received.extend(pair.fail_over(number % 2 == 0).await);
+        received.extend(change(number).await);
     }
     for buyers in &buyers {
         buyers.sell(SALES).await;
@@ -75,7 +93,7 @@ async fn service_follows_the_master_through_failovers(#[values("0", "1")] wait: 
         // What SQL has is not sold again, also without a repair.
         let audit = applied_audit(&app, sku).await;
         assert_eq!(audit["consistent"], true, "{audit}");
-        let variables = [("DATABASE_URL", &*app.database_url), ("REDIS_URL", &url)];
+        let variables = [("DATABASE_URL", &*app.database_url), ("REDIS_URL", url)];
         let repaired = Process::run(&["repair", "--sku", sku], &variables).await;
         assert_eq!(repaired.code, Some(0), "{}", repaired.stderr);
         let audit = applied_audit(&app, sku).await;
@@ -92,12 +110,12 @@ async fn service_follows_the_master_through_failovers(#[values("0", "1")] wait: 
         }
         lost += acknowledged.len();
     }
-    println!("figure: {failovers} failovers, WAIT {wait}: {lost} acknowledged sales lost");
     assert!(
         wait == "0" || lost == 0,
         "{lost} sales lost in spite of WAIT"
     );
     app.stop().await;
+    lost
 }
 
 /// Goal: what the replica has not received is lost once, and nothing else: SQL has the rest.

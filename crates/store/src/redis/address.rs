@@ -1,8 +1,9 @@
-//! The address of a Redis: one server, or the master that Redis Sentinel names.
+//! The address of a Redis: one server, the master that Redis Sentinel names, or the nodes of a cluster.
 //!
 //! Guarantee: a connection that was opened with the help of Sentinel leads to a server that was the master
 //! after the connection was open. All sentinels are asked again for each connection, and the first one that
 //! names a master decides: a failover needs no restart, and a sentinel that does not answer costs no time.
+//! In the same way, the first node of a cluster decides that is in contact with most of the others.
 
 use std::time::Duration;
 
@@ -11,20 +12,30 @@ use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, IntoConnectionInfo,
-    RedisConnectionInfo, RedisError, RedisResult, Role, TlsMode,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError, RedisResult, Role, TlsMode, Value,
 };
 use tokio::time::timeout;
 
+use super::cluster::{Layout, Node};
+
 /// The port of a sentinel whose address has none.
 const SENTINEL_PORT: &str = "26379";
+
+/// The port of a node of a cluster whose address has none.
+const CLUSTER_PORT: &str = "6379";
 
 /// The server, or how to find it.
 #[derive(Debug, Clone)]
 pub(super) enum Address {
     Server(Client),
     Sentinel(Sentinels),
+    Cluster(Cluster),
 }
+
+/// The nodes of a cluster that are asked for the others. At least one.
+#[derive(Debug, Clone)]
+pub(super) struct Cluster(Vec<ConnectionInfo>);
 
 /// The sentinels, and the master that they know.
 #[derive(Debug, Clone)]
@@ -40,8 +51,13 @@ impl Address {
     /// Parses a URL. `None` if it is not valid.
     pub(super) fn parse(url: &str) -> Option<Self> {
         // The driver's error text may contain the password.
-        match url.split_once("+sentinel://") {
-            Some((scheme, rest)) => Sentinels::parse(scheme, rest).map(Self::Sentinel),
+        if let Some((scheme, rest)) = url.split_once("+sentinel://") {
+            return Sentinels::parse(scheme, rest).map(Self::Sentinel);
+        }
+        match url.split_once("+cluster://") {
+            Some((scheme, rest)) => servers(scheme, rest, CLUSTER_PORT, "")
+                .map(Cluster)
+                .map(Self::Cluster),
             None => Client::open(url).ok().map(Self::Server),
         }
     }
@@ -51,16 +67,32 @@ impl Address {
         match self {
             Self::Server(client) => client.get_connection_info().redis_settings().db(),
             Self::Sentinel(sentinels) => sentinels.settings.db(),
+            // A cluster has no other one.
+            Self::Cluster(_) => 0,
         }
     }
 
-    /// Opens a connection.
-    pub(super) async fn connect(&self, limit: Duration) -> RedisResult<MultiplexedConnection> {
-        // Set both limits, because the driver's default response timeout is 500 ms.
-        let limits = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(limit))
-            .set_response_timeout(Some(limit));
+    /// Asks which node has which slot: those of the URL, and those that are `known`.
+    pub(super) async fn layout(&self, known: &[Node], limit: Duration) -> RedisResult<Layout> {
+        let Self::Cluster(cluster) = self else {
+            return Ok(Layout::single());
+        };
+        let asked = timeout(limit, cluster.layout(known, &limits(limit))).await;
+        asked.unwrap_or_else(|_| {
+            let why = "no node of the cluster has answered in time";
+            Err(RedisError::from((ErrorKind::Io, why)))
+        })
+    }
+
+    /// Opens a connection to a node.
+    pub(super) async fn connect(
+        &self,
+        node: &Node,
+        limit: Duration,
+    ) -> RedisResult<MultiplexedConnection> {
+        let limits = limits(limit);
         match self {
+            Self::Cluster(cluster) => connect(cluster.at(node), &limits).await,
             Self::Server(client) => {
                 let connecting = client.get_multiplexed_async_connection_with_config(&limits);
                 connecting.await
@@ -76,28 +108,111 @@ impl Address {
     }
 }
 
+/// Sets both limits, because the driver's default response timeout is 500 ms.
+fn limits(limit: Duration) -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(limit))
+        .set_response_timeout(Some(limit))
+}
+
+async fn connect(
+    server: ConnectionInfo,
+    limits: &AsyncConnectionConfig,
+) -> RedisResult<MultiplexedConnection> {
+    let client = Client::open(server)?;
+    client
+        .get_multiplexed_async_connection_with_config(limits)
+        .await
+}
+
+/// Parses `[user:password@]host[:port],…`. `None` if it is not valid.
+fn servers(
+    scheme: &str,
+    text: &str,
+    default_port: &str,
+    database: &str,
+) -> Option<Vec<ConnectionInfo>> {
+    let (user, hosts) = match text.rsplit_once('@') {
+        Some((user, hosts)) => (format!("{user}@"), hosts),
+        None => (String::new(), text),
+    };
+    let parse = |host: &str| {
+        let has_port = host
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| !port.ends_with(']'));
+        let port = if has_port { "" } else { default_port };
+        let colon = if has_port { "" } else { ":" };
+        let url = format!("{scheme}://{user}{host}{colon}{port}/{database}");
+        url.into_connection_info().ok()
+    };
+    hosts.split(',').map(parse).collect()
+}
+
+impl Cluster {
+    /// How to connect to this node: like to those of the URL.
+    fn at(&self, node: &Node) -> ConnectionInfo {
+        let like = self.0[0].clone();
+        let Node::Of { host, port } = node.clone() else {
+            return like;
+        };
+        let address = match like.addr().clone() {
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure,
+                tls_params,
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        like.set_addr(address)
+    }
+
+    async fn layout(&self, known: &[Node], limits: &AsyncConnectionConfig) -> RedisResult<Layout> {
+        let known = known.iter().map(|node| self.at(node));
+        let asked = self.0.iter().cloned().chain(known);
+        let answers = asked.map(|node| layout_of(node, limits).boxed());
+        select_ok(answers).await.map(|(layout, _)| layout)
+    }
+}
+
+/// What this node of a cluster says.
+async fn layout_of(node: ConnectionInfo, limits: &AsyncConnectionConfig) -> RedisResult<Layout> {
+    let host = match node.addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
+        _ => String::new(),
+    };
+    let mut connection = connect(node, limits).await?;
+    let mut commands = redis::pipe();
+    commands
+        .cmd("CLUSTER")
+        .arg("INFO")
+        .cmd("CLUSTER")
+        .arg("SLOTS");
+    let (info, slots): (String, Value) = commands.query_async(&mut connection).await?;
+    // A node that is cut off from most of the others does not know what has changed.
+    if !info.contains("cluster_state:ok") {
+        let why = "a node says that the cluster is down";
+        return Err(RedisError::from((ErrorKind::Io, why)));
+    }
+    Layout::parse(slots, &host)
+}
+
 impl Sentinels {
     /// Parses `[user:password@]host:port,…/name[/database]`.
     fn parse(scheme: &str, rest: &str) -> Option<Self> {
-        let (user, rest) = match rest.rsplit_once('@') {
-            Some((user, rest)) => (format!("{user}@"), rest),
-            None => (String::new(), rest),
-        };
-        let (hosts, path) = rest.split_once('/')?;
+        // A password may contain a slash.
+        let hosts = rest.rfind('@').map_or(0, |at| at + 1);
+        let slash = hosts + rest[hosts..].find('/')?;
+        let (sentinels, path) = (&rest[..slash], &rest[slash + 1..]);
         let (name, database) = path.split_once('/').unwrap_or((path, ""));
         if name.is_empty() {
             return None;
         }
-        let parse = |host: &str| {
-            let has_port = host
-                .rsplit_once(':')
-                .is_some_and(|(_, port)| !port.ends_with(']'));
-            let port = if has_port { "" } else { SENTINEL_PORT };
-            let colon = if has_port { "" } else { ":" };
-            let url = format!("{scheme}://{user}{host}{colon}{port}/{database}");
-            url.into_connection_info().ok()
-        };
-        let found: Vec<_> = hosts.split(',').map(parse).collect::<Option<_>>()?;
+        let found = servers(scheme, sentinels, SENTINEL_PORT, database)?;
         let first = found.first()?;
         Some(Self {
             settings: first.redis_settings().clone(),
@@ -168,8 +283,29 @@ mod tests {
     }
 
     #[test]
-    fn invalid_url_of_sentinels_is_refused() {
+    fn url_of_a_cluster_is_parsed() {
+        let url = "redis+cluster://shop:p%40ss@a:1,b,[::1]:3";
+        let Some(Address::Cluster(cluster)) = Address::parse(url) else {
+            panic!("it is valid");
+        };
+        let tcp = |host: &str, port| ConnectionAddr::Tcp(host.to_owned(), port);
+        let addresses: Vec<_> = cluster.0.iter().map(ConnectionInfo::addr).collect();
+        assert_eq!(addresses, [&tcp("a", 1), &tcp("b", 6379), &tcp("::1", 3)]);
+        let other = cluster.at(&Node::Of {
+            host: "c".to_owned(),
+            port: 4,
+        });
+        assert_eq!(other.addr(), &tcp("c", 4));
+        assert_eq!(other.redis_settings().password(), Some("p@ss"));
+    }
+
+    #[test]
+    fn invalid_url_is_refused() {
         for url in [
+            "redis+cluster://",
+            "redis+cluster://a:1,,b:2",
+            "redis+cluster://a:port",
+            "http+cluster://a:1",
             "redis+sentinel://a:1",
             "redis+sentinel://a:1/",
             "redis+sentinel:///stock",

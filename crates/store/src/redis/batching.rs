@@ -9,8 +9,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::capacity::Capacity;
-use super::connection::SharedConnection;
+use super::cluster::Node;
 use super::errors::{Failed, is_connection_error};
+use super::nodes::{Nodes, Server};
 use super::scripts::{self, Answer};
 use super::streams::PER_ENTRY;
 use super::update::WriteRequest;
@@ -22,7 +23,7 @@ use stocklock_core::ports::Expiry;
 /// The deductions that are made by a script.
 #[derive(Debug)]
 pub(super) struct ScriptBatches {
-    shared: SharedConnection,
+    nodes: Nodes,
     batches: Batches<ScriptCall>,
 }
 
@@ -36,6 +37,8 @@ struct ScriptCall {
 /// What the deductions of one call have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Together {
+    /// The node that the call is sent to. They expire by its clock.
+    node: Node,
     /// The key of the level.
     level: Arc<str>,
     /// What their movements have in common.
@@ -47,7 +50,7 @@ struct Together {
 impl ScriptBatches {
     pub(super) fn new(writer: Writer, capacity: Arc<Capacity>) -> Self {
         Self {
-            shared: writer.shared.clone(),
+            nodes: writer.nodes.clone(),
             batches: Batches::new(ScriptCall { writer, capacity }, Arc::new(TokioSpawn)),
         }
     }
@@ -61,13 +64,24 @@ impl ScriptBatches {
         request: Arc<WriteRequest>,
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
+        let send = |server| self.deduct_on(server, Arc::clone(&request), deadline);
+        self.nodes.on(request.keys.slot, send).await
+    }
+
+    async fn deduct_on(
+        &self,
+        server: Arc<Server>,
+        request: Arc<WriteRequest>,
+        deadline: Instant,
+    ) -> Result<Answer, StoreError> {
+        let expiry = server.shared.expiry(deadline).await?;
         let level = Together {
+            node: server.node.clone(),
             level: Arc::clone(&request.keys.level),
             common: Arc::clone(&request.common),
             bucket_length: request.keys.buckets.length,
         };
-        let expiry = self.shared.expiry(deadline).await?;
-        match self.batches.run(level, (request, expiry)).await {
+        match self.batches.run(level, (server, request, expiry)).await {
             Some(Ok(answer)) => Answer::parse(&answer),
             Some(Err(failed)) => Err(failed.writing().expiring(expiry)),
             None => Err(StoreError::outcome_unknown("the call was aborted").expiring(expiry)),
@@ -77,7 +91,7 @@ impl ScriptBatches {
 
 impl BatchCall for ScriptCall {
     type Level = Together;
-    type Job = (Arc<WriteRequest>, Expiry);
+    type Job = (Arc<Server>, Arc<WriteRequest>, Expiry);
     type Answer = Result<String, Failed>;
 
     /// More calls would carry fewer deductions each, and cost Redis and this process more.
@@ -89,12 +103,13 @@ impl BatchCall for ScriptCall {
 
     async fn call(&self, batch: &[Self::Job]) -> Vec<Self::Answer> {
         let mut script = scripts::DEDUCT.prepare_invoke();
-        batch[0].0.add_call(&mut script, self.capacity.movements());
-        for (request, expiry) in batch {
+        let (server, first, _) = &batch[0];
+        first.add_call(&mut script, self.capacity.movements());
+        for (_, request, expiry) in batch {
             request.add_operation(&mut script);
             script.arg(-request.row.delta).arg(expiry.at);
         }
-        match self.writer.run(&script).await {
+        match self.writer.run(server, &script).await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
             Err(failed) => vec![Err(failed); batch.len()],
         }
@@ -109,7 +124,7 @@ impl BatchCall for ScriptCall {
     /// answer, it fails those that have waited for half of the limit, because another call would take them
     /// past it.
     fn give_up(&self, waited: Duration, last: Option<&mut Self::Answer>) -> Option<Self::Answer> {
-        let is_late = waited >= self.writer.shared.limit() / 2;
+        let is_late = waited >= self.writer.nodes.limit() / 2;
         given_up(last?.as_ref().err()?, is_late).map(Err)
     }
 }

@@ -27,8 +27,10 @@ use redis::{ErrorKind, RedisError, RedisResult};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use super::cluster::Node;
 use super::connection::Connector;
 use super::keys::Keys;
+use super::nodes::{Connections, Layouts};
 use super::{OnRedisLoss, RedisOptions};
 use crate::StoreError;
 use crate::sql::{BoundRedis, SqlBackend};
@@ -42,7 +44,7 @@ mod server;
 
 use beats::{Beats, Moment};
 use rules::{Found, Refusal, Step, next_step};
-pub(super) use server::{delete_all, field, has_beat};
+pub(super) use server::{field, may_be_loaded};
 
 /// How often a check asks the servers, if the answer is outdated at once because the process was paused.
 const MAX_CHECKS: usize = 3;
@@ -53,6 +55,7 @@ pub(super) struct Binding {
     sql: Arc<dyn SqlBackend>,
     /// Opens connections to the server that `REDIS_URL` leads to.
     connector: Connector,
+    layouts: Layouts,
     on_loss: OnRedisLoss,
     keys: OnceCell<Keys>,
     state: Mutex<State>,
@@ -67,6 +70,8 @@ struct State {
     now: Now,
     /// When that was decided.
     decided: Option<Instant>,
+    /// The runs of the servers that were bound last.
+    runs: Vec<String>,
     /// How many bindings there were.
     bindings: u64,
     /// The Redis that this process used last.
@@ -92,11 +97,13 @@ impl Binding {
     pub(super) fn new(
         sql: Arc<dyn SqlBackend>,
         connector: Connector,
+        layouts: Layouts,
         options: &RedisOptions,
     ) -> Arc<Self> {
         Arc::new(Self {
             sql,
             connector,
+            layouts,
             on_loss: options.on_loss,
             keys: OnceCell::new(),
             state: Mutex::default(),
@@ -160,22 +167,40 @@ impl Binding {
     pub(super) async fn admit(
         self: &Arc<Self>,
         connection: &mut MultiplexedConnection,
+        node: &Node,
     ) -> RedisResult<u64> {
         // Before the server answers, so it is not the number of a later binding.
         let number = self.current.load(Ordering::Acquire);
-        let found = self.find(connection).await.map_err(unknown)?;
-        if self.is_used(&found) {
+        let (run_id, is_used) = match node {
+            Node::Single => {
+                let found = self.find(&Connections::single(connection.clone())).await;
+                let found = found.map_err(unknown)?;
+                (found.runs[0].clone(), self.is_used(&found))
+            }
+            Node::Of { .. } => {
+                let run = server::run_of(connection).await.map_err(unknown)?;
+                let is_used = self.has_run(&run);
+                (run, is_used)
+            }
+        };
+        if is_used {
             return Ok(number);
         }
         self.forget();
         match self.decide(false).await.map_err(unknown)? {
             Now::Nothing => Ok(0),
-            Now::Bound(bound) if bound.run_id == found.run_id => Ok(self.number_of(&bound)),
+            Now::Bound(bound) if self.has_run(&run_id) => Ok(self.number_of(&bound)),
             Now::Refused(why) => Err(not_admitted(why)),
             Now::Bound(_) | Now::Unknown => {
                 Err(not_admitted("Redis was replaced while it was checked"))
             }
         }
+    }
+
+    /// Whether one of the servers that are in use has this run.
+    fn has_run(&self, run: &String) -> bool {
+        let state = self.state();
+        matches!(state.now, Now::Bound(_)) && state.runs.contains(run)
     }
 
     /// The number of this binding, or 0 if it is no longer the current one.
@@ -207,20 +232,20 @@ impl Binding {
     /// Redis.
     pub(super) async fn confirm(
         self: &Arc<Self>,
-        connection: &mut MultiplexedConnection,
+        connections: &Connections,
     ) -> Result<Option<BoundRedis>, StoreError> {
-        let confirmed = self.confirmed(connection).await?;
+        let confirmed = self.confirmed(connections).await?;
         Ok(confirmed.map(|(_, row)| row))
     }
 
     /// The same. Returns what both servers say, or `None` if no stock was ever in a Redis.
     async fn confirmed(
         self: &Arc<Self>,
-        connection: &mut MultiplexedConnection,
+        connections: &Connections,
     ) -> Result<Option<(Found, BoundRedis)>, StoreError> {
         for _ in 0..2 {
             let sent = beats::now();
-            let found = self.find(connection).await?;
+            let found = self.find(connections).await?;
             let row = self.sql.bound_redis().await?;
             match (next_step(&found, row.as_ref(), false), row) {
                 (Step::Use, Some(row)) if self.is_used(&found) => {
@@ -244,36 +269,36 @@ impl Binding {
     /// Checks the same, and increases the beat if it is still `seen`. Returns the beat.
     pub(super) async fn beat(
         self: &Arc<Self>,
-        connection: &mut MultiplexedConnection,
+        connections: &Connections,
         seen: i64,
     ) -> Result<i64, StoreError> {
-        let Some((found, row)) = self.confirmed(connection).await? else {
+        let Some((found, row)) = self.confirmed(connections).await? else {
             return Ok(seen);
         };
         if found.beat == row.beat && row.beat != seen {
             return Ok(row.beat);
         }
-        self.write_beat(connection, &row, &found).await
+        self.write_beat(connections, &row, &found).await
     }
 
     /// Writes the next beat, unless another replica has written one, or the key has not the last one yet.
     /// Returns the beat.
     async fn write_beat(
         &self,
-        connection: &mut MultiplexedConnection,
+        connections: &Connections,
         row: &BoundRedis,
         found: &Found,
     ) -> Result<i64, StoreError> {
         let keys = self.keys().await?;
         if found.beat != row.beat {
             // Another replica has not written the key yet, or has ended before it did.
-            server::write(connection, keys, row, Some(found)).await?;
+            server::write(connections, keys, row, Some(found)).await?;
             return Ok(row.beat);
         }
         let (next, sent) = (found.next_row(row), beats::now());
         if self.sql.bind_redis(Some(row), &next).await? {
             self.wrote(&next, sent);
-            server::write(connection, keys, &next, Some(found)).await?;
+            server::write(connections, keys, &next, Some(found)).await?;
         }
         Ok(next.beat)
     }
@@ -293,9 +318,15 @@ impl Binding {
         state.last = Some(row.clone());
     }
 
-    async fn find(&self, connection: &mut MultiplexedConnection) -> Result<Found, StoreError> {
+    /// Deletes every key of this ledger.
+    pub(super) async fn purge(&self) -> Result<(), StoreError> {
+        let keys = self.keys().await?;
+        server::delete_all(&self.connect().await?, keys, &keys.pattern()).await
+    }
+
+    async fn find(&self, connections: &Connections) -> Result<Found, StoreError> {
         let database = self.connector.address.database();
-        server::find(connection, self.keys().await?, database).await
+        server::find(connections, self.keys().await?, database).await
     }
 
     /// Makes the next user ask the servers again.

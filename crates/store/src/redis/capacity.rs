@@ -5,10 +5,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use redis::Pipeline;
+
 use super::RedisStore;
 use super::binding::field;
 use super::errors::bad_answer;
-use super::keys::Shard;
 use crate::StoreError;
 
 /// From this share of `maxmemory` on, a warning is logged.
@@ -116,17 +117,16 @@ impl RedisStore {
 
     async fn journal_bytes(&self) -> Result<u64, StoreError> {
         let keys = self.keys_to_read().await?;
-        let mut commands = redis::pipe();
-        for shard in Shard::all() {
-            // From a sample of the stream, so the time does not depend on its length.
+        // From a sample of the stream, so the time does not depend on its length.
+        let usage = |shard, commands: &mut Pipeline| {
             commands.cmd("MEMORY").arg("USAGE").arg(keys.journal(shard));
-        }
-        let bytes: Vec<Option<u64>> = self.shared.read_all(&commands).await?;
-        Ok(bytes.into_iter().flatten().sum())
+        };
+        let bytes: Vec<[Option<u64>; 1]> = self.nodes.read_shards(keys, None, usage).await?;
+        Ok(bytes.into_iter().flatten().flatten().sum())
     }
 
     /// Asks the server for its memory, and applies the limit from then on. Returns the used share of
-    /// `maxmemory`, or `None` if there is no maximum.
+    /// `maxmemory`, or `None` if there is no maximum. In a cluster, of the node that has most of it used.
     pub(crate) async fn check_memory(&self) -> Result<Option<f64>, StoreError> {
         let used = self.used_memory().await;
         self.capacity.update(&used);
@@ -134,9 +134,18 @@ impl RedisStore {
     }
 
     async fn used_memory(&self) -> Result<Option<f64>, StoreError> {
-        self.keys_to_read().await?;
-        let info: String = self.shared.read(redis::cmd("INFO").arg("memory")).await?;
-        parse_memory(&info)
+        let keys = self.keys_to_read().await?;
+        let mut info = redis::pipe();
+        info.cmd("INFO").arg("memory");
+        let answers: Vec<[String; 1]> = self
+            .nodes
+            .connections(keys.slots())
+            .await?
+            .query_all(&info)
+            .await?;
+        let used = answers.iter().map(|[info]| parse_memory(info));
+        let used = used.collect::<Result<Vec<_>, _>>()?;
+        Ok(used.into_iter().flatten().reduce(f64::max))
     }
 }
 

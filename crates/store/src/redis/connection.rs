@@ -1,8 +1,5 @@
-//! Connections to Redis: one that scripts and single commands share, and those for `WATCH`.
-//!
-//! The shared connection is opened on first use and after a loss. There is at most one attempt to
-//! connect at a time, and all callers wait for its result. If the server does not respond, every
-//! caller therefore waits for one limit, not for one after another.
+//! Connections to one server: one that scripts and single commands share, and those for `WATCH`. The shared
+//! connection is opened on first use and after a loss.
 //!
 //! The pool is deadpool. The manager of deadpool-redis sends `UNWATCH` and `PING` before each use,
 //! two commands that a connection which is closed after every error does not need.
@@ -11,23 +8,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool::managed::{Manager, Metrics, RecycleError};
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation};
-use tokio::time::{Instant, timeout};
+use redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation};
+use tokio::time::Instant;
 
 use super::address::Address;
 use super::binding::Binding;
+use super::cluster::Node;
 use super::errors::{Failed, connecting, is_connection_error, reading};
+use super::on_demand::{self, OnDemand};
 use crate::StoreError;
 use crate::clock::ServerClock;
 use stocklock_core::ports::Expiry;
 
-/// Opens connections.
+/// Opens connections to one node.
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
     pub(super) address: Address,
+    pub(super) node: Node,
     /// How long to wait for a connection, and for a reply.
     pub(super) limit: Duration,
     /// Checks that a connection leads to the Redis of the ledger. `None` checks nothing.
@@ -44,7 +42,7 @@ impl Connector {
     async fn connect_bound(&self) -> RedisResult<(MultiplexedConnection, u64)> {
         let mut connection = self.connect_unchecked().await?;
         let number = match &self.binding {
-            Some(binding) => binding.admit(&mut connection).await?,
+            Some(binding) => binding.admit(&mut connection, &self.node).await?,
             None => 0,
         };
         Ok((connection, number))
@@ -58,7 +56,7 @@ impl Connector {
 
     /// The same to any Redis.
     pub(super) async fn connect_unchecked(&self) -> RedisResult<MultiplexedConnection> {
-        self.address.connect(self.limit).await
+        self.address.connect(&self.node, self.limit).await
     }
 }
 
@@ -110,29 +108,19 @@ impl Manager for Connector {
 #[derive(Debug, Clone)]
 pub(super) struct SharedConnection {
     connector: Connector,
-    current: Arc<Mutex<Current>>,
+    open: Arc<OnDemand<MultiplexedConnection>>,
+    clock: Arc<Mutex<Option<ServerClock>>>,
 }
 
-/// An attempt to connect, which all callers wait for. After it succeeded, it yields the connection.
-type Attempt = Shared<BoxFuture<'static, RedisResult<MultiplexedConnection>>>;
-
-#[derive(Debug, Default)]
-struct Current {
-    attempt: Option<Attempt>,
-    /// The error of the previous attempt, if it failed.
-    failure: Option<RedisError>,
-    clock: Option<ServerClock>,
-}
-
-/// After a failed attempt, callers wait for the next one only this fraction of the limit. A server
-/// that is back accepts at once. If it is still down, other requests need the callers' slots.
-const WAIT_DIVISOR_AFTER_FAILURE: u32 = 8;
+/// An attempt to connect.
+pub(super) type Attempt = on_demand::Attempt<MultiplexedConnection>;
 
 impl SharedConnection {
     pub(super) fn new(connector: Connector) -> Self {
         Self {
             connector,
-            current: Arc::default(),
+            open: Arc::default(),
+            clock: Arc::default(),
         }
     }
 
@@ -171,19 +159,18 @@ impl SharedConnection {
 
     /// The server's clock, in milliseconds since 1970.
     pub(super) async fn millis(&self) -> Result<i64, StoreError> {
-        let (seconds, micros): (i64, i64) = self.read(&redis::cmd("TIME")).await?;
-        Ok(seconds * 1000 + micros / 1000)
+        self.read(&redis::cmd("TIME")).await.map(millis)
     }
 
     /// When a script expires that is sent now, for a caller who is answered by `deadline`. Not later than
     /// this process may sell.
     pub(super) async fn expiry(&self, deadline: Instant) -> Result<Expiry, StoreError> {
-        let known = self.current().clock.filter(ServerClock::is_recent);
+        let known = self.clock().filter(ServerClock::is_recent);
         let clock = match known {
             Some(clock) => clock,
             None => ServerClock::shows(self.millis().await?),
         };
-        self.current().clock = Some(clock);
+        *self.clock() = Some(clock);
         let binding = self.connector.binding.as_ref();
         let sells_until = binding.and_then(|binding| binding.sells_until());
         let deadline = sells_until.map_or(deadline, |until| until.min(deadline));
@@ -192,65 +179,39 @@ impl SharedConnection {
 
     /// Closes the connection. The next command opens a new one.
     pub(super) fn close(&self) {
-        *self.current() = Current::default();
+        self.open.clear();
+        *self.clock() = None;
     }
 
     /// Drops the connection if the reply is an error of the connection. A late error of an old
     /// connection does not drop a new one.
-    fn drop_if_broken<T>(&self, answer: RedisResult<T>, attempt: &Attempt) -> RedisResult<T> {
-        if answer.as_ref().is_err_and(is_connection_error) {
-            let mut current = self.current();
-            let is_current = |now: &Attempt| now.ptr_eq(attempt);
-            if current.attempt.as_ref().is_some_and(is_current) {
-                *current = Current::default();
-            }
+    pub(super) fn drop_if_broken<T>(
+        &self,
+        answer: RedisResult<T>,
+        attempt: &Attempt,
+    ) -> RedisResult<T> {
+        if answer.as_ref().is_err_and(is_connection_error) && self.open.drop_attempt(attempt) {
+            *self.clock() = None;
         }
         answer
     }
 
     /// The connection, which other callers use too, and the attempt that opened it.
     pub(super) async fn get(&self) -> RedisResult<(MultiplexedConnection, Attempt)> {
-        let (attempt, failure) = {
-            let mut current = self.current();
-            if let Some(attempt) = &current.attempt {
-                match attempt.clone().now_or_never() {
-                    Some(Ok(connection)) => return Ok((connection, attempt.clone())),
-                    Some(Err(error)) => {
-                        current.attempt = None;
-                        current.failure = Some(error);
-                    }
-                    None => {}
-                }
-            }
-            let start = || start_connecting(self.connector.clone());
-            let attempt = current.attempt.get_or_insert_with(start).clone();
-            (attempt, current.failure.clone())
+        let connect = || {
+            let connector = self.connector.clone();
+            async move { connector.connect().await }
         };
-        let connected = match failure {
-            None => attempt.clone().await,
-            Some(failure) => {
-                let wait = self.limit() / WAIT_DIVISOR_AFTER_FAILURE;
-                let waited = timeout(wait, attempt.clone()).await;
-                waited.unwrap_or(Err(failure))
-            }
-        };
-        Ok((connected?, attempt))
+        self.open.get(self.limit(), connect).await
     }
 
-    fn current(&self) -> MutexGuard<'_, Current> {
+    fn clock(&self) -> MutexGuard<'_, Option<ServerClock>> {
         // No code panics while it holds this mutex.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Starts to connect in a separate task, because the caller may be cancelled before the end.
-fn start_connecting(connector: Connector) -> Attempt {
-    let task = tokio::spawn(async move { connector.connect().await });
-    let connected = task.map(|ended| {
-        ended.unwrap_or_else(|_| {
-            let why = "the attempt to connect was aborted";
-            Err(RedisError::from((ErrorKind::Io, why)))
-        })
-    });
-    connected.boxed().shared()
+/// The answer to `TIME`, in milliseconds since 1970.
+pub(super) fn millis((seconds, micros): (i64, i64)) -> i64 {
+    seconds * 1000 + micros / 1000
 }

@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::RedisStore;
-use super::connection::SharedConnection;
 use super::keys::Shard;
+use super::nodes::Nodes;
 use super::streams::{JournalReport, Size, Source, StreamEntry};
 use crate::StoreError;
 use crate::journal::JournalEntry;
@@ -58,7 +58,7 @@ type Valid<'a, 'b> = (&'a StreamEntry, &'b JournalEntry);
 pub struct JournalConsumer {
     store: Arc<RedisStore>,
     /// Not the one that sales use: replies with many entries would delay them.
-    connection: SharedConnection,
+    nodes: Nodes,
     name: String,
     /// The number of batches so far.
     batches: u64,
@@ -81,7 +81,7 @@ pub struct JournalConsumer {
 impl JournalConsumer {
     pub(crate) fn new(store: Arc<RedisStore>, replica: &str) -> Self {
         Self {
-            connection: SharedConnection::new(store.connector.clone()),
+            nodes: store.nodes.apart(),
             store,
             // Unique per process: a restarted replica must not have the leases of its predecessor.
             name: format!("{replica}-{:08x}", fastrand::u32(..)),
@@ -174,7 +174,7 @@ impl JournalConsumer {
     }
 
     async fn sizes(&self) -> Result<Vec<Size>, StoreError> {
-        Size::of_all(&self.connection, self.store.keys_to_read().await?).await
+        Size::of_all(&self.nodes, self.store.keys_to_read().await?).await
     }
 
     fn report(&mut self, sizes: Option<&[Size]>) -> JournalReport {
@@ -228,13 +228,13 @@ impl JournalConsumer {
         if portions.is_empty() {
             return Ok(0);
         }
-        let (store, connection) = (Arc::clone(&self.store), self.connection.clone());
-        let Some(from) = store.confirm(&connection).await? else {
+        let (store, nodes) = (Arc::clone(&self.store), self.nodes.clone());
+        let Some(from) = store.confirm(&nodes).await? else {
             return Ok(0);
         };
         self.batches += 1;
         let token = format!("{}.{}", self.name, self.batches);
-        let mut leases = Leases::new(&connection, store.keys_to_read().await?, source, token);
+        let mut leases = Leases::new(&nodes, store.keys_to_read().await?, source, token);
         let read = leases.take(&portions).await?;
         let entries: Vec<&StreamEntry> = read.iter().flatten().flatten().collect();
         let mut done = Done::new(from);
@@ -246,7 +246,7 @@ impl JournalConsumer {
         }
         // A Redis that is no longer the ledger's keeps its entries. The leases end by themselves.
         let ended = async {
-            store.confirm(&connection).await?;
+            store.confirm(&nodes).await?;
             leases.end(&done).await
         };
         applied.and(ended.await)?;

@@ -3,7 +3,9 @@
 //! A script or an `EXEC` is executed entirely or not at all. If the server refuses one, nothing
 //! changed. If the connection is lost during a write, the outcome is unknown.
 
-use redis::{ErrorKind, RedisError};
+use std::error::Error as _;
+
+use redis::{ErrorKind, RedisError, ServerError};
 use stocklock_core::ports::{DriverError, Server};
 
 use crate::StoreError;
@@ -24,12 +26,38 @@ fn is_refused(error: &RedisError) -> bool {
         "READONLY" | "MASTERDOWN" | "LOADING" | "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK"
         | "EXECABORT" | "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "NOPERM" | "NOAUTH"
         | "WRONGPASS" | "NOSCRIPT" => true,
-        // Redis 7.0 has no code for a script that lacks a permission.
-        "ERR" => error
-            .detail()
-            .is_some_and(|detail| detail.contains("can't run this command")),
+        // Redis 7.0 has no code for a script that lacks a permission, or that finds a key on another node
+        // before it has written anything.
+        "ERR" => error.detail().is_some_and(|detail| {
+            detail.contains("can't run this command") || detail.contains(NOT_LOCAL)
+        }),
         _ => false,
     }
+}
+
+/// Part of the error of a script that finds a key on another node of a cluster.
+const NOT_LOCAL: &str = "access a non local key";
+
+/// Whether a node of a cluster has refused the command, because it does not have the slot now, or not all
+/// of its keys.
+pub(super) fn has_moved(error: &StoreError) -> bool {
+    let StoreError::Unavailable(Server::Redis, source) = error else {
+        return false;
+    };
+    let failure = source.downcast_ref::<RedisFailure>();
+    let answers = failure.and_then(|RedisFailure(error)| error.clone().into_server_errors());
+    let has_moved = |answer: &ServerError| {
+        let is_not_local = |details: &str| details.contains(NOT_LOCAL);
+        matches!(answer.code(), "MOVED" | "ASK" | "TRYAGAIN")
+            || answer.details().is_some_and(is_not_local)
+    };
+    answers.is_some_and(|answers| answers.iter().any(|(_, answer)| has_moved(answer)))
+}
+
+/// Whether the connection to the server is lost, or there is none.
+pub(super) fn is_lost(error: &StoreError) -> bool {
+    let failure = error.source().and_then(|source| source.downcast_ref());
+    failure.is_some_and(|RedisFailure(error)| is_connection_error(error))
 }
 
 /// Whether a new connection may help: this one broke, or its server is a replica now.
@@ -162,9 +190,13 @@ mod tests {
             "NOAUTH Authentication required.",
             "WRONGPASS invalid username-password pair",
             "ERR The user executing the script can't run this command or subcommand",
+            "ERR Script attempted to access a non local key in a cluster node script: 1f",
         ] {
             let error = writing(server_error(line));
             assert!(matches!(error, StoreError::Unavailable(..)), "{line}");
+            let moved = ["TRYAGAIN", "MOVED", "ASK", "ERR Script attempted"];
+            let moved = moved.iter().any(|code| line.starts_with(code));
+            assert_eq!(has_moved(&error), moved, "{line}");
         }
         for line in [
             "WRONGTYPE Operation against a key holding the wrong kind of value",
@@ -180,6 +212,7 @@ mod tests {
     fn lost_connection_makes_only_writes_unknown() {
         let lost = || RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
         assert!(matches!(writing(lost()), StoreError::OutcomeUnknown(..)));
+        assert!(is_lost(&writing(lost())) && !has_moved(&writing(lost())));
         assert!(matches!(reading(lost()), StoreError::ConnectionLost(..)));
         assert!(matches!(connecting(lost()), StoreError::Unavailable(..)));
         let refused = server_error("OOM command not allowed");

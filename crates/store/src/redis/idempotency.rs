@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::RedisStore;
+use super::connection::millis;
 use super::keys::{Keys, Shard};
 use super::update::WriteRequest;
 use crate::StoreError;
@@ -174,11 +175,12 @@ impl RedisStore {
         if let Some(key) = key {
             commands.get(keys.old_dedup(shard, sku, key));
         }
-        let mut entries: Vec<Option<String>> = self.shared.read_all(&commands).await?;
+        let slot = keys.slot(shard);
+        let mut entries: Vec<Option<String>> = self.nodes.read_all(slot, &commands).await?;
         let is_found = entries.iter().any(Option::is_some);
         if is_found && self.writer.replicas > 0 {
             // The movement may be one that too few replicas had when it was written.
-            entries = self.writer.read_replicated(&commands, keys).await?;
+            entries = self.writer.read_replicated(&commands, keys, shard).await?;
         }
         let old = entries.split_off(BUCKETS).into_iter().flatten().next();
         let (parsed, entry) = match (entries.into_iter().flatten().next(), old) {
@@ -201,8 +203,9 @@ impl RedisStore {
         sku: &Sku,
         key: &Idempotency,
     ) -> Result<Option<String>, StoreError> {
-        let entry = Cmd::get(keys.old_dedup(Shard::for_sku(sku), sku, key));
-        self.shared.read(&entry).await
+        let shard = Shard::for_sku(sku);
+        let entry = Cmd::get(keys.old_dedup(shard, sku, key));
+        self.nodes.read(keys.slot(shard), &entry).await
     }
 
     /// Looks up the operation among the entries of release 0.1.0 and in SQL, because Redis may have lost
@@ -235,12 +238,17 @@ impl RedisStore {
             &row.common_text(),
             &row.movement_text(),
         );
-        let now = self.shared.millis().await?;
+        let slot = request.keys.slot;
+        let now = self
+            .nodes
+            .read(slot, &redis::cmd("TIME"))
+            .await
+            .map(millis)?;
         let mut commands = redis::pipe();
         let (buckets, field) = (&request.keys.buckets, &request.field);
         buckets.remember(commands.atomic(), now, field, &entry);
         // `read_all` is correct here because these commands are safe to repeat.
-        self.shared.read_all::<()>(&commands).await?;
+        self.nodes.read_all::<()>(slot, &commands).await?;
         Ok(true)
     }
 }

@@ -1,14 +1,14 @@
 //! The names of the Redis keys.
 //!
 //! All keys of a SKU contain the tag of its shard in braces, because one script accesses them
-//! together. The tag begins with the id of the SQL ledger. Several ledgers, for example those of
-//! tests and races, can therefore share one Redis. See `server_check.rs` for why Redis Cluster is
-//! not supported.
+//! together. On a Redis Cluster, the keys of a shard are therefore in one slot. The tag begins with the id
+//! of the SQL ledger. Several ledgers, for example those of tests and races, can therefore share one Redis.
 
 use std::fmt::{self, Display};
 
 use sha2::{Digest, Sha256};
 
+use super::cluster::Slot;
 use stocklock_core::stock::{Idempotency, Sku, Warehouse};
 
 /// The number of journals. Never change it: it maps SKUs to journals.
@@ -49,14 +49,33 @@ impl Keys {
         format!("stock:{{{}.*}}:*", self.0)
     }
 
+    /// The slot of the shard's keys in a cluster.
+    pub(super) fn slot(&self, shard: Shard) -> Slot {
+        Slot::for_tag(&format!("{}.{}", self.0, shard.0))
+    }
+
+    /// The slots of all shards.
+    pub(super) fn slots(&self) -> impl Iterator<Item = Slot> {
+        Shard::all().map(|shard| self.slot(shard))
+    }
+
+    /// The shard with the key of the binding.
+    pub(super) const BINDING: Shard = Shard(0);
+
     /// A string: the id of the binding of this ledger, and its beat.
     pub(super) fn binding(&self) -> String {
-        format!("binding:{{{}.redis}}", self.0)
+        format!("binding:{}", self.tag(Self::BINDING))
+    }
+
+    /// A string: the id of the binding, and 1 once levels may be loaded, or 0. If it is missing, Redis has
+    /// lost the keys of this shard.
+    pub(super) fn bound(&self, shard: Shard) -> String {
+        format!("bound:{}", self.tag(shard))
     }
 
     /// A string without meaning, written so that `WAIT` has something to wait for.
-    pub(super) fn marker(&self) -> String {
-        format!("marker:{{{}.redis}}", self.0)
+    pub(super) fn marker(&self, shard: Shard) -> String {
+        format!("marker:{}", self.tag(shard))
     }
 
     /// A stream: the movements that are not yet applied to SQL.

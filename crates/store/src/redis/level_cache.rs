@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::RedisStore;
-use super::errors::Failed;
+use super::cluster::Slot;
 use super::keys::Shard;
 use crate::Result;
 use stocklock_core::stock::{Home, Sku, StockLevel, Warehouse};
@@ -80,11 +80,11 @@ impl SharedLevels {
     /// # Errors
     /// Redis does not answer, or does not have the stock of this ledger.
     pub async fn get(&self, sku: &Sku) -> Result<Cached> {
-        let key = self.key(sku).await?;
+        let (slot, key) = self.key(sku).await?;
         let mut commands = redis::pipe();
         // The clock first: a change between these commands ends later than the value.
         commands.cmd("TIME").cmd("GET").arg(key);
-        let answer = self.redis.shared.read_all(&commands).await?;
+        let answer = self.redis.nodes.read_all(slot, &commands).await?;
         let ((seconds, micros), found): ((i64, i64), Option<String>) = answer;
         if let Some(levels) = found.as_deref().and_then(|value| parse(sku, value)) {
             return Ok(Cached::Hit(levels));
@@ -99,12 +99,11 @@ impl SharedLevels {
     /// # Errors
     /// Redis does not answer, or refuses the write. The cache may be filled nevertheless.
     pub async fn fill(&self, sku: &Sku, miss: Miss, levels: &[StockLevel]) -> Result<bool> {
-        let key = self.key(sku).await?;
+        let (slot, key) = self.key(sku).await?;
         let found = miss.found.unwrap_or_default();
         let mut script = FILL.key(key);
         script.arg(found).arg(value(levels)).arg(miss.expires_at);
-        let filled = self.redis.shared.run(&script).await;
-        filled.map_err(Failed::writing)
+        self.redis.nodes.run(slot, &script).await
     }
 
     /// Forgets a SKU that has changed.
@@ -112,18 +111,18 @@ impl SharedLevels {
     /// # Errors
     /// Redis does not answer, or refuses the write. An older value may then be found until it expires.
     pub async fn forget(&self, sku: &Sku) -> Result<()> {
-        let key = self.key(sku).await?;
+        let (slot, key) = self.key(sku).await?;
         // A new mark for each change, so that a fill can tell two changes apart.
         let mark = format!("changed {}", Uuid::now_v7());
         let mut command = redis::cmd("SET");
         let command = command.arg(key).arg(mark).arg("PX");
         let command = command.arg(self.max_age_in_millis());
-        self.redis.shared.read(command).await
+        self.redis.nodes.read(slot, command).await
     }
 
-    async fn key(&self, sku: &Sku) -> Result<String> {
-        let keys = self.redis.keys_to_read().await?;
-        Ok(keys.cached(Shard::for_sku(sku), sku))
+    async fn key(&self, sku: &Sku) -> Result<(Slot, String)> {
+        let (keys, shard) = (self.redis.keys_to_read().await?, Shard::for_sku(sku));
+        Ok((keys.slot(shard), keys.cached(shard, sku)))
     }
 
     fn max_age_in_millis(&self) -> i64 {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::cluster::Slot;
 use super::idempotency::Buckets;
 use super::keys::{Keys, Shard};
 use stocklock_core::stock::{Sku, Warehouse};
@@ -20,6 +21,8 @@ pub(super) struct LevelKeys {
     pub(super) counters: String,
     /// Where dedup entries may be.
     pub(super) buckets: Buckets,
+    /// The slot of all of them.
+    pub(super) slot: Slot,
 }
 
 /// The keys of the levels that were written.
@@ -57,6 +60,7 @@ impl KeptKeys {
             journal: keys.journal(shard),
             counters: keys.counters(shard),
             buckets: Buckets::new(keys, shard, has_key, deadline),
+            slot: keys.slot(shard),
         });
         if kept.count >= KEPT {
             *kept = Kept::default();

@@ -3,11 +3,14 @@
 //! Guarantee: only writers load levels. What clients read never writes, so a crawler does not copy the
 //! catalogue into Redis.
 
+use std::sync::Arc;
+
 use redis::{Cmd, ScriptInvocation};
-use stocklock_core::ports::Server;
+use stocklock_core::ports;
 
 use super::errors::{Failed, bad_answer};
 use super::keys::{Keys, Shard};
+use super::nodes::Server;
 use super::{RedisStore, scripts};
 use crate::StoreError;
 use crate::journal::{EntryId, parse_version};
@@ -96,14 +99,17 @@ impl RedisStore {
         let keys = self.keys_to_read().await?;
         let mut skus: Vec<_> = levels.chunk_by_mut(|a, b| a.sku == b.sku).collect();
         for some in skus.chunks_mut(SKUS_AT_ONCE) {
-            let mut commands = redis::pipe();
-            commands.load_script(&scripts::SNAPSHOT).ignore();
-            for of_sku in &*some {
+            let snapshots = some.iter().map(|of_sku| {
+                let sku = &of_sku[0].sku;
                 let warehouses = of_sku.iter().map(|level| &level.warehouse);
-                commands.invoke_script(&snapshot_of(keys, &of_sku[0].sku, warehouses));
-            }
-            let answers: Vec<Vec<String>> = self.shared.read_all(&commands).await?;
-            for (of_sku, answer) in some.iter_mut().zip(answers) {
+                let mut commands = redis::pipe();
+                commands.invoke_script(&snapshot_of(keys, sku, warehouses));
+                (keys.slot(Shard::for_sku(sku)), commands)
+            });
+            let snapshots: Vec<_> = snapshots.collect();
+            let script = Some(&*scripts::SNAPSHOT);
+            let answers: Vec<[Vec<String>; 1]> = self.nodes.read_each(script, &snapshots).await?;
+            for (of_sku, [answer]) in some.iter_mut().zip(answers) {
                 let warehouses = of_sku.iter().map(|level| &level.warehouse);
                 let (found, _) = parse_snapshot(&answer, &of_sku[0].sku, warehouses)?;
                 for (level, found) in of_sku.iter_mut().zip(found) {
@@ -123,9 +129,10 @@ impl RedisStore {
         warehouse: &Warehouse,
     ) -> Result<Option<StockLevel>, StoreError> {
         let keys = self.keys().await?;
-        let key = keys.level(Shard::for_sku(sku), sku, warehouse);
+        let shard = Shard::for_sku(sku);
+        let read = read_level(&keys.level(shard, sku, warehouse));
         for _ in 0..MAX_LOADS {
-            let counters = self.shared.read(&read_level(&key)).await?;
+            let counters = self.nodes.read(keys.slot(shard), &read).await?;
             if let Some(level) = level(sku, warehouse, counters)? {
                 return Ok(Some(level));
             }
@@ -166,8 +173,15 @@ impl RedisStore {
         sku: &Sku,
         warehouses: &[Warehouse],
     ) -> Result<Snapshot, StoreError> {
-        let script = snapshot_of(self.keys_to_read().await?, sku, warehouses);
-        let answer: Vec<String> = self.shared.run(&script).await.map_err(Failed::reading)?;
+        let keys = self.keys_to_read().await?;
+        let script = snapshot_of(keys, sku, warehouses);
+        let script = &script;
+        let read = |server: Arc<Server>| async move {
+            let answer = server.shared.run(script).await;
+            answer.map_err(Failed::reading)
+        };
+        let slot = keys.slot(Shard::for_sku(sku));
+        let answer: Vec<String> = self.nodes.on(slot, read).await?;
         parse_snapshot(&answer, sku, warehouses)
     }
 
@@ -185,7 +199,9 @@ impl RedisStore {
         let mut commands = redis::pipe();
         commands.load_script(&scripts::SNAPSHOT).ignore();
         commands.invoke_script(&snapshot_of(keys, sku, warehouses()));
-        let [answer]: [Vec<String>; 1] = self.writer.read_replicated(&commands, keys).await?;
+        let shard = Shard::for_sku(sku);
+        let answer = self.writer.read_replicated(&commands, keys, shard);
+        let [answer]: [Vec<String>; 1] = answer.await?;
         let (levels, _) = parse_snapshot(&answer, sku, warehouses())?;
         Ok(levels.iter().flatten().eq(read))
     }
@@ -199,11 +215,11 @@ impl RedisStore {
     ) -> Result<Option<Home>, StoreError> {
         let keys = self.keys().await?;
         let shard = Shard::for_sku(sku);
-        let key = keys.level(shard, sku, warehouse);
+        let (slot, key) = (keys.slot(shard), keys.level(shard, sku, warehouse));
         let counters = keys.counters(shard);
         let since = Cmd::hget(&counters, "since");
         for _ in 0..MAX_LOADS {
-            let since: Option<String> = self.shared.read(&since).await?;
+            let since: Option<String> = self.nodes.read(slot, &since).await?;
             let Some((level, entry)) = self.sql.mirrored(sku, warehouse).await? else {
                 return Ok(None);
             };
@@ -215,7 +231,7 @@ impl RedisStore {
                 .key(keys.journal(shard))
                 .key(&counters)
                 .key(keys.rejected(shard))
-                .key(keys.binding())
+                .key(keys.bound(shard))
                 .arg(since.unwrap_or_default())
                 .arg(entry.to_string())
                 .arg(level.on_hand)
@@ -223,7 +239,7 @@ impl RedisStore {
                 .arg(level.backorder_limit)
                 .arg(level.version)
                 .arg(MIN_VERSION_JUMP);
-            let answer: Vec<String> = self.shared.run(&script).await.map_err(Failed::writing)?;
+            let answer: Vec<String> = self.nodes.run(slot, &script).await?;
             let words: Vec<&str> = answer.iter().map(String::as_str).collect();
             match words[..] {
                 ["there" | "loaded"] => return Ok(Some(Home::Redis)),
@@ -245,7 +261,7 @@ impl RedisStore {
 /// Redis evicts levels as soon as they are loaded: its memory is full.
 pub(super) fn evicted_again() -> StoreError {
     StoreError::Unavailable(
-        Server::Redis,
+        ports::Server::Redis,
         "redis evicts levels as soon as they are loaded".into(),
     )
 }
@@ -254,5 +270,5 @@ pub(super) fn evicted_again() -> StoreError {
 /// load the level. A newer replica applies the entry.
 fn unsupported_entry(version: &str) -> StoreError {
     let why = parse_version(version).err().unwrap_or_default();
-    StoreError::Unavailable(Server::Redis, why.into())
+    StoreError::Unavailable(ports::Server::Redis, why.into())
 }

@@ -8,7 +8,7 @@
 
 use redis::Cmd;
 
-use super::errors::{Failed, bad_answer};
+use super::errors::bad_answer;
 use super::keys::Shard;
 use super::{RedisStore, levels, scripts};
 use crate::sql::BoundRedis;
@@ -34,14 +34,14 @@ impl RedisStore {
         let state = Cmd::hmget(&level, &["repairs", "loaded"]);
         for _ in 0..TRIES {
             // Before the level is read: if Redis loses its data later, SQL refuses the level.
-            let Some(from) = self.confirm(&self.shared).await? else {
+            let Some(from) = self.confirm(&self.nodes).await? else {
                 continue;
             };
             // The audit does not load the level.
             self.level(sku, warehouse).await?;
             // Before the audit: it is about this state or a later one.
             let (repairs, loaded): (Option<String>, Option<String>) =
-                self.shared.read(&state).await?;
+                self.nodes.read(keys.slot(shard), &state).await?;
             let Some(audit) = self.audit_level(sku, warehouse).await? else {
                 continue;
             };
@@ -63,7 +63,7 @@ impl RedisStore {
             script.arg(audit.drift());
             script.arg(repairs.unwrap_or_default());
             script.arg(loaded.unwrap_or_default());
-            let answer: Vec<String> = self.shared.run(&script).await.map_err(Failed::writing)?;
+            let answer: Vec<String> = self.nodes.run(keys.slot(shard), &script).await?;
             let Some((entry, counters)) = answer.split_first() else {
                 continue;
             };

@@ -4,7 +4,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::RedisStore;
 use super::binding::field;
-use super::errors::{bad_answer, connecting, reading};
+use super::errors::{bad_answer, reading};
 use crate::StoreError;
 
 /// The oldest major version with all commands that the scripts use.
@@ -14,16 +14,30 @@ impl RedisStore {
     /// Returns one sentence for each setting that breaks a guarantee or risks data loss.
     pub(crate) async fn unsafe_settings(&self) -> Result<Vec<String>, StoreError> {
         // Any server, whether or not the ledger is bound to it.
-        let connection = self.connector.connect_unchecked().await;
-        let mut connection = connection.map_err(connecting)?;
-        let info = redis::cmd("INFO").query_async(&mut connection).await;
+        let connections = self.binding.connect().await?;
+        let mut problems = Vec::new();
+        for (_, mut connection) in connections.all() {
+            for problem in self.problems_of(&mut connection).await? {
+                if !problems.contains(&problem) {
+                    problems.push(problem);
+                }
+            }
+        }
+        Ok(problems)
+    }
+
+    async fn problems_of(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<Vec<String>, StoreError> {
+        let info = redis::cmd("INFO").query_async(connection).await;
         let info: String = info.map_err(reading)?;
-        let appendonly = setting(&mut connection, "appendonly").await?;
-        let appendfsync = setting(&mut connection, "appendfsync").await?;
-        let policy = setting(&mut connection, "maxmemory-policy").await?;
-        let lazy_expire = setting(&mut connection, "lazyfree-lazy-expire").await?;
-        let min_replicas = setting(&mut connection, "min-replicas-to-write").await?;
-        let max_lag = setting(&mut connection, "min-replicas-max-lag").await?;
+        let appendonly = setting(connection, "appendonly").await?;
+        let appendfsync = setting(connection, "appendfsync").await?;
+        let policy = setting(connection, "maxmemory-policy").await?;
+        let lazy_expire = setting(connection, "lazyfree-lazy-expire").await?;
+        let min_replicas = setting(connection, "min-replicas-to-write").await?;
+        let max_lag = setting(connection, "min-replicas-max-lag").await?;
         let problems = [
             version_problem(&info),
             persistence_problem(&appendonly, &appendfsync).map(str::to_owned),
@@ -31,7 +45,6 @@ impl RedisStore {
             expiry_problem(&lazy_expire).map(str::to_owned),
             replicas_problem(&info, &min_replicas, &max_lag),
             wait_problem(&info, self.options.wait_replicas),
-            cluster_problem(&info).map(str::to_owned),
         ];
         Ok(problems.into_iter().flatten().collect())
     }
@@ -119,16 +132,6 @@ fn wait_problem(info: &str, wanted: u32) -> Option<String> {
              replicas are connected; start the replicas"
         )
     })
-}
-
-/// A cluster spreads the shards over several nodes, but the journal consumer reads all shards with
-/// one command.
-fn cluster_problem(info: &str) -> Option<&'static str> {
-    let enabled = info.lines().any(|line| line.trim() == "cluster_enabled:1");
-    enabled.then_some(
-        "Redis Cluster is not supported; set REDIS_URL to a single server, or to the address of a \
-         primary",
-    )
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use redis::streams::{StreamId, StreamRangeReply};
-use redis::{Cmd, from_redis_value};
+use redis::{Cmd, Pipeline, from_redis_value};
 
-use super::binding::has_beat;
-use super::connection::SharedConnection;
+use super::binding::may_be_loaded;
 use super::errors::bad_answer;
 use super::keys::{Keys, Shard, sku_of_level};
+use super::nodes::Nodes;
 use super::{RedisStore, scripts};
 use crate::StoreError;
 use crate::journal::{self, EntryId, JournalEntry, parse_movements, parse_old_movements};
@@ -43,18 +43,14 @@ pub(super) struct Size {
 
 impl Size {
     /// The sizes of all journals, in the order of the shards.
-    pub(super) async fn of_all(
-        connection: &SharedConnection,
-        keys: &Keys,
-    ) -> Result<Vec<Self>, StoreError> {
-        let mut commands = redis::pipe();
-        for shard in Shard::all() {
+    pub(super) async fn of_all(nodes: &Nodes, keys: &Keys) -> Result<Vec<Self>, StoreError> {
+        let sizes = |shard, commands: &mut Pipeline| {
             commands
                 .xlen(keys.journal(shard))
                 .hget(keys.counters(shard), "waiting")
                 .xlen(keys.rejected(shard));
-        }
-        let found: Vec<(u64, Option<String>, u64)> = connection.read_all(&commands).await?;
+        };
+        let found: Vec<(u64, Option<String>, u64)> = nodes.read_shards(keys, None, sizes).await?;
         let sizes = found.into_iter().map(|(entries, counted, rejected)| Self {
             entries,
             movements: waiting_movements(entries, counted.as_deref()),
@@ -196,11 +192,12 @@ impl RedisStore {
         last: &str,
         keep: impl Fn(&StreamEntry) -> bool,
     ) -> Result<Vec<StreamEntry>, StoreError> {
-        let stream = self.keys_to_read().await?.stream(source, shard);
+        let keys = self.keys_to_read().await?;
+        let stream = keys.stream(source, shard);
         let (mut found, mut from) = (Vec::new(), "-".to_owned());
         loop {
             let command = Cmd::xrange_count(&stream, &from, last, PAGE);
-            let page: StreamRangeReply = self.shared.read(&command).await?;
+            let page: StreamRangeReply = self.nodes.read(keys.slot(shard), &command).await?;
             let Some(end) = page.ids.last() else {
                 return Ok(found);
             };
@@ -212,14 +209,17 @@ impl RedisStore {
     /// How long the oldest movement waits; zero if none waits.
     pub(crate) async fn oldest_waits(&self) -> Result<Duration, StoreError> {
         let keys = self.keys_to_read().await?;
-        let mut commands = redis::pipe();
-        commands.load_script(&scripts::FIRST_ENTRY).ignore();
-        for shard in Shard::all() {
+        let first = |shard, commands: &mut Pipeline| {
             commands.invoke_script(&scripts::FIRST_ENTRY.key(keys.journal(shard)));
-        }
-        let first: Vec<Option<String>> = self.shared.read_all(&commands).await?;
-        let now = self.shared.millis().await?;
-        let ids = first.into_iter().flatten().map(|id| id.parse::<EntryId>());
+        };
+        let script = Some(&*scripts::FIRST_ENTRY);
+        let first: Vec<[Option<String>; 1]> = self.nodes.read_shards(keys, script, first).await?;
+        let now = self.millis(keys).await?;
+        let ids = first
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|id| id.parse::<EntryId>());
         let ids = ids.collect::<Result<Vec<_>, _>>().map_err(bad_answer)?;
         let oldest = ids.iter().map(|id| id.millis).min().unwrap_or(now);
         Ok(Duration::from_millis(
@@ -232,20 +232,19 @@ impl RedisStore {
     pub(crate) async fn is_applied_past(&self, millis: i64) -> Result<bool, StoreError> {
         let keys = self.keys_to_read().await?;
         // Before the journals: ids of entries never go back.
-        let now = self.shared.millis().await?;
-        let mut commands = redis::pipe();
-        for shard in Shard::all() {
-            // An entry is deleted when SQL has it.
+        let now = self.millis(keys).await?;
+        // An entry is deleted when SQL has it.
+        let oldest = |shard, commands: &mut Pipeline| {
             commands.xrange_count(keys.journal(shard), "-", "+", 1);
-        }
-        let oldest: Vec<StreamRangeReply> = self.shared.read_all(&commands).await?;
+        };
+        let oldest: Vec<[StreamRangeReply; 1]> = self.nodes.read_shards(keys, None, oldest).await?;
         let is_later = |id: &str| id.parse().is_ok_and(|id: EntryId| id.millis > millis);
-        let mut oldest = oldest.iter().flat_map(|page| &page.ids);
+        let mut oldest = oldest.iter().flatten().flat_map(|page| &page.ids);
         if now <= millis || !oldest.all(|entry| is_later(&entry.id)) {
             return Ok(false);
         }
         // After the journals: an entry may have been set aside since.
-        let sizes = Size::of_all(&self.shared, keys).await?;
+        let sizes = Size::of_all(&self.nodes, keys).await?;
         for (shard, _) in Shard::all()
             .zip(sizes)
             .filter(|(_, size)| size.rejected > 0)
@@ -257,9 +256,10 @@ impl RedisStore {
             }
         }
         // Last: if Redis has lost its data, a consumer may still be applying entries that it has read before.
-        let key: Option<String> = self.shared.read(&Cmd::get(keys.binding())).await?;
-        let is_bound = key.is_some_and(|key| has_beat(&key));
-        Ok(is_bound || self.sql.bound_redis().await?.is_none())
+        let bound = |shard, commands: &mut Pipeline| _ = commands.get(keys.bound(shard));
+        let bound: Vec<[Option<String>; 1]> = self.nodes.read_shards(keys, None, bound).await?;
+        let is_bound = |shard: Option<String>| shard.is_some_and(|key| may_be_loaded(&key));
+        Ok(bound.into_iter().flatten().all(is_bound) || self.sql.bound_redis().await?.is_none())
     }
 }
 

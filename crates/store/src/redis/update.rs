@@ -10,6 +10,7 @@ use super::errors::bad_answer;
 use super::idempotency::{self, KeyCheck, UnknownOutcomes};
 use super::keys::Shard;
 use super::level_keys::LevelKeys;
+use super::nodes::Server;
 use super::scripts::{self, Answer};
 use super::{RedisStore, attempt, levels};
 use crate::sql::ledger_row::LedgerRow;
@@ -269,7 +270,18 @@ impl RedisStore {
         request: &WriteRequest,
         wanted: &Wanted<'_>,
     ) -> Result<Answer, StoreError> {
-        let expiry = self.shared.expiry(wanted.deadline).await?;
+        let write =
+            |server: Arc<Server>| async move { self.write_on(&server, request, wanted).await };
+        self.nodes.on(request.keys.slot, write).await
+    }
+
+    async fn write_on(
+        &self,
+        server: &Server,
+        request: &WriteRequest,
+        wanted: &Wanted<'_>,
+    ) -> Result<Answer, StoreError> {
+        let expiry = server.shared.expiry(wanted.deadline).await?;
         let mut script = scripts::WRITE.prepare_invoke();
         request.add_call(&mut script, self.capacity.movements());
         request.add_operation(&mut script);
@@ -282,7 +294,7 @@ impl RedisStore {
         for (level, version) in &wanted.expected_versions {
             script.key(level).arg(*version);
         }
-        let answer = self.writer.run(&script).await;
+        let answer = self.writer.run(server, &script).await;
         let answer = answer.map_err(|failed| failed.writing().expiring(expiry))?;
         Answer::parse(answer.first().map_or("", String::as_str))
     }

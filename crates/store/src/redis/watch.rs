@@ -1,18 +1,19 @@
 //! Deducts with `WATCH`, `MULTI` and `EXEC`: reads the level, decides here, and writes if no other
 //! client wrote in between.
 
-use std::error::Error;
+use std::sync::Arc;
 
 use deadpool::managed::{Object, PoolError};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Pipeline, RedisError, RedisResult, Value, from_redis_value};
-use stocklock_core::ports::{Expiry, Server};
+use stocklock_core::ports::{self, Expiry};
 use tokio::time::Instant;
 
-use super::errors::{RedisFailure, connecting, is_connection_error, reading, writing};
+use super::errors::{connecting, is_lost, reading, writing};
 use super::idempotency::BUCKETS;
 use super::keys::{Shard, last_state};
 use super::levels::{Counters, level, read_level};
+use super::nodes::Server;
 use super::scripts::Answer;
 use super::streams::waiting_movements;
 use super::update::WriteRequest;
@@ -30,21 +31,34 @@ impl RedisStore {
         request: &WriteRequest,
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
-        let expiry = self.shared.expiry(deadline).await?;
         let keys = self.keys().await?;
         let attempt = keys.attempt(Shard::for_sku(&request.row.sku), &request.field);
+        let watch = |server: Arc<Server>| {
+            let key = attempt.clone();
+            async move { self.watch_on(&server, &key, request, deadline).await }
+        };
+        self.nodes.on(request.keys.slot, watch).await
+    }
+
+    async fn watch_on(
+        &self,
+        server: &Server,
+        key: &str,
+        request: &WriteRequest,
+        deadline: Instant,
+    ) -> Result<Answer, StoreError> {
         let attempt = Attempt {
             request,
-            key: &attempt,
-            expiry,
+            key,
+            expiry: server.shared.expiry(deadline).await?,
             journal_limit: u64::from(self.capacity.movements()),
             writer: &self.writer,
         };
         if self.options.watch_on == WatchOn::Shared {
-            let (mut connection, _) = self.shared.get().await.map_err(connecting)?;
+            let (mut connection, _) = server.shared.get().await.map_err(connecting)?;
             return attempt.make(&mut connection).await;
         }
-        let mut taken = self.exclusive.get().await.map_err(no_connection)?;
+        let mut taken = server.exclusive.get().await.map_err(no_connection)?;
         taken.in_use = true;
         let answer = attempt.make(&mut taken.connection).await;
         match &answer {
@@ -52,8 +66,8 @@ impl RedisStore {
             Err(error) => {
                 // Close the connection, because it may still have a `WATCH`.
                 drop(Object::take(taken));
-                if affects_all_connections(error) {
-                    self.exclusive.retain(|_, _| false);
+                if is_lost(error) {
+                    server.exclusive.retain(|_, _| false);
                 }
             }
         }
@@ -65,14 +79,8 @@ fn no_connection(error: PoolError<RedisError>) -> StoreError {
     match error {
         PoolError::Timeout(_) => StoreError::RedisExhausted,
         PoolError::Backend(error) => connecting(error),
-        closed => StoreError::Unavailable(Server::Redis, closed.into()),
+        closed => StoreError::Unavailable(ports::Server::Redis, closed.into()),
     }
-}
-
-/// Whether the error may affect all connections, because they lead to the same server.
-fn affects_all_connections(error: &StoreError) -> bool {
-    let failure = error.source().and_then(|source| source.downcast_ref());
-    failure.is_some_and(|RedisFailure(error)| is_connection_error(error))
 }
 
 /// The replies: to `WATCH`, the level, when it was loaded, the journal's number of entries and its

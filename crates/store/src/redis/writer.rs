@@ -3,23 +3,24 @@
 //! `WAIT` covers only what its connection has written, and blocks it. So with `WAIT`, each change has a
 //! connection for itself, of the pool that `WATCH` uses.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool::managed::{Object, Pool, PoolError};
+use deadpool::managed::{Object, PoolError};
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation};
 
-use super::connection::{Connector, SharedConnection};
+use super::connection::Connector;
 use super::errors::{Failed, is_connection_error};
-use super::keys::Keys;
+use super::keys::{Keys, Shard};
+use super::nodes::{Nodes, Server};
 use super::scripts;
 use crate::StoreError;
 
 /// Sends changes.
 #[derive(Debug, Clone)]
 pub(super) struct Writer {
-    pub(super) shared: SharedConnection,
-    pub(super) exclusive: Pool<Connector>,
+    pub(super) nodes: Nodes,
     /// How many replicas must have a change before it is answered. 0: it does not wait.
     pub(super) replicas: u32,
 }
@@ -31,16 +32,24 @@ impl Writer {
     ///
     /// # Cancel safety
     /// If the future is dropped, the outcome is unknown.
-    pub(super) async fn run(&self, script: &ScriptInvocation<'_>) -> Result<Vec<String>, Failed> {
+    pub(super) async fn run(
+        &self,
+        server: &Server,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<Vec<String>, Failed> {
         if self.replicas == 0 {
-            return self.shared.run(script).await;
+            return server.shared.run(script).await;
         }
         // Boxed, because the futures of all changes contain it, and it is large.
-        Box::pin(self.run_and_wait(script)).await
+        Box::pin(self.run_and_wait(server, script)).await
     }
 
-    async fn run_and_wait(&self, script: &ScriptInvocation<'_>) -> Result<Vec<String>, Failed> {
-        let mut taken = self.take().await?;
+    async fn run_and_wait(
+        &self,
+        server: &Server,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<Vec<String>, Failed> {
+        let mut taken = take(server).await?;
         let connection = &mut taken.connection;
         let answers: RedisResult<Vec<String>> = script.invoke_async(connection).await;
         let answers = match answers {
@@ -50,35 +59,8 @@ impl Writer {
             Ok(answers) => Ok(answers),
             Err(error) => Err(Failed::Unanswered(error)),
         };
-        self.give_back(taken, answers.as_ref().err());
+        give_back(server, taken, answers.as_ref().err());
         answers
-    }
-
-    /// Takes a connection out of the pool.
-    async fn take(&self) -> Result<Object<Connector>, Failed> {
-        let mut taken = self.exclusive.get().await.map_err(|error| match error {
-            PoolError::Timeout(_) => Failed::Exhausted,
-            PoolError::Backend(error) => Failed::NotSent(error),
-            closed => Failed::NotSent(RedisError::from((
-                ErrorKind::Io,
-                "the connections are closed",
-                closed.to_string(),
-            ))),
-        })?;
-        taken.in_use = true;
-        Ok(taken)
-    }
-
-    /// Gives it back, or closes it after an error: its server may no longer be the one to use.
-    fn give_back(&self, mut taken: Object<Connector>, failed: Option<&Failed>) {
-        let Some(failed) = failed else {
-            taken.in_use = false;
-            return;
-        };
-        drop(Object::take(taken));
-        if failed.error().is_some_and(is_connection_error) {
-            self.exclusive.retain(|_, _| false);
-        }
     }
 
     /// Waits until the replicas have all that this connection has written.
@@ -108,33 +90,65 @@ impl Writer {
         &self,
         commands: &Pipeline,
         keys: &Keys,
+        shard: Shard,
     ) -> Result<T, StoreError> {
-        // Boxed, for the same reason.
-        let read = Box::pin(self.read_and_wait(commands.clone(), keys)).await;
-        read.map_err(Failed::writing)
+        // `WAIT` covers this write, and the replicas get all writes in one order.
+        let marker = scripts::MARK.key(keys.marker(shard));
+        let mut commands = commands.clone();
+        commands.load_script(&scripts::MARK).ignore();
+        commands.invoke_script(&marker).ignore();
+        let read = |server: Arc<Server>| {
+            // Boxed, for the same reason.
+            let read = Box::pin(self.read_and_wait(server, commands.clone()));
+            async move { read.await.map_err(Failed::writing) }
+        };
+        self.nodes.on(keys.slot(shard), read).await
     }
 
     async fn read_and_wait<T: FromRedisValue>(
         &self,
-        mut commands: Pipeline,
-        keys: &Keys,
+        server: Arc<Server>,
+        commands: Pipeline,
     ) -> Result<T, Failed> {
-        // `WAIT` covers this write, and the replicas get all writes in one order.
-        let marker = scripts::MARK.key(keys.marker());
-        commands.load_script(&scripts::MARK).ignore();
-        commands.invoke_script(&marker).ignore();
-        let mut taken = self.take().await?;
+        let mut taken = take(&server).await?;
         let connection = &mut taken.connection;
         let read = match commands.query_async(connection).await {
             Ok(read) => self.wait(connection).await.map(|()| read),
             Err(error) => Err(Failed::Unanswered(error)),
         };
-        self.give_back(taken, read.as_ref().err());
+        give_back(&server, taken, read.as_ref().err());
         read
     }
 
     /// How long `WAIT` waits: less than the connection waits for an answer. Not 0, which is without limit.
     fn limit(&self) -> Duration {
-        (self.shared.limit() / 2).max(Duration::from_millis(1))
+        (self.nodes.limit() / 2).max(Duration::from_millis(1))
+    }
+}
+
+/// Takes a connection out of the pool.
+async fn take(server: &Server) -> Result<Object<Connector>, Failed> {
+    let mut taken = server.exclusive.get().await.map_err(|error| match error {
+        PoolError::Timeout(_) => Failed::Exhausted,
+        PoolError::Backend(error) => Failed::NotSent(error),
+        closed => Failed::NotSent(RedisError::from((
+            ErrorKind::Io,
+            "the connections are closed",
+            closed.to_string(),
+        ))),
+    })?;
+    taken.in_use = true;
+    Ok(taken)
+}
+
+/// Gives it back, or closes it after an error: its server may no longer be the one to use.
+fn give_back(server: &Server, mut taken: Object<Connector>, failed: Option<&Failed>) {
+    let Some(failed) = failed else {
+        taken.in_use = false;
+        return;
+    };
+    drop(Object::take(taken));
+    if failed.error().is_some_and(is_connection_error) {
+        server.exclusive.retain(|_, _| false);
     }
 }

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, timeout};
 
 use super::rules::{Found, Refusal, Step, next_step};
 use super::{Binding, Now, beats, rollback, server};
 use crate::StoreError;
 use crate::redis::OnRedisLoss;
-use crate::redis::errors::connecting;
+use crate::redis::nodes::Connections;
 use crate::sql::BoundRedis;
 use stocklock_core::ports::Server;
 use stocklock_core::stock::Home;
@@ -66,10 +65,9 @@ impl Binding {
     }
 
     async fn decide_now(&self, bind: bool) -> Result<Now, StoreError> {
-        let connection = self.connector.connect_unchecked().await;
-        let mut connection = connection.map_err(connecting)?;
+        let connections = self.connect().await?;
         for _ in 0..MAX_STEPS {
-            if let Some(now) = self.step(&mut connection, bind).await? {
+            if let Some(now) = self.step(&connections, bind).await? {
                 self.set(now.clone());
                 return Ok(now);
             }
@@ -78,16 +76,24 @@ impl Binding {
         Err(StoreError::Aborted(why.into()))
     }
 
+    /// Opens connections to all servers that have the stock.
+    pub(in crate::redis) async fn connect(&self) -> Result<Connections, StoreError> {
+        let slots = self.keys().await?.slots();
+        Connections::open(&self.connector, &self.layouts, slots).await
+    }
+
+    async fn find_all(&self, connections: &Connections) -> Result<Found, StoreError> {
+        let database = self.connector.address.database();
+        server::find_all(connections, self.keys().await?, database).await
+    }
+
     /// Takes the next step. Returns the decision once there is nothing left to write.
-    async fn step(
-        &self,
-        connection: &mut MultiplexedConnection,
-        bind: bool,
-    ) -> Result<Option<Now>, StoreError> {
+    async fn step(&self, connections: &Connections, bind: bool) -> Result<Option<Now>, StoreError> {
         let keys = self.keys().await?;
         let sent = beats::now();
-        let found = self.find(connection).await?;
+        let found = self.find_all(connections).await?;
         if !found.is_primary {
+            self.layouts.refresh();
             let why = "REDIS_URL leads to a replica, not to a primary";
             return Err(StoreError::Unavailable(Server::Redis, why.into()));
         }
@@ -97,8 +103,8 @@ impl Binding {
         let next = next_step(&found, row.as_ref(), has_stock);
         // The row may be of a binding, or of a beat, that was written since.
         if !matches!(next, Step::Use | Step::Nothing) {
-            let again = self.find(connection).await?;
-            if (&again.id, again.beat) != (&found.id, found.beat) {
+            let again = self.find_all(connections).await?;
+            if (&again.key, &again.marks) != (&found.key, &found.marks) {
                 return Ok(None);
             }
         }
@@ -114,13 +120,14 @@ impl Binding {
         };
         match next {
             Step::Use => {
+                self.state().runs = found.runs.clone();
                 self.state().beats.read(&row, sent);
                 if !bind || self.may_sell(&self.state()) {
                     return Ok(Some(Now::Bound(row)));
                 }
-                self.write_beat(connection, &row, &found).await?;
+                self.write_beat(connections, &row, &found).await?;
             }
-            Step::Refuse(why) => return self.recover(connection, why, &row, &found).await,
+            Step::Refuse(why) => return self.recover(connections, why, &row, &found).await,
             Step::Follow => {
                 if !self.has_seen_latest(&row, &found)
                     && let Err(why) = self.is_abandoned(&row, &found)
@@ -133,11 +140,11 @@ impl Binding {
             Step::Compare => {
                 // After the row was written, so that no entry of the earlier run is applied later. Before it
                 // says that this run is used.
-                server::end_loads(connection, keys).await?;
-                rollback::drop_older(&*self.sql, connection, keys).await?;
+                server::end_loads(connections, keys).await?;
+                rollback::drop_older(&*self.sql, connections, keys).await?;
                 let next = found.next_row(&row);
                 if self.sql.bind_redis(Some(&row), &next).await? {
-                    server::write(connection, keys, &next, Some(&found)).await?;
+                    server::write(connections, keys, &next, Some(&found)).await?;
                 }
             }
             Step::Begin => {
@@ -147,13 +154,13 @@ impl Binding {
             Step::Rebind => {
                 // Those that it still has may be of a time before SQL refused their entries. No level is
                 // loaded while there is no key.
-                server::delete_all(connection, &keys.levels_pattern()).await?;
+                server::delete_all(connections, keys, &keys.levels_pattern()).await?;
                 let new = found.first_row(Some(&row));
                 if self.sql.bind_redis(Some(&row), &new).await? {
                     tracing::warn!("Redis has lost its data; the stock is loaded from SQL");
                 }
             }
-            Step::WriteKey => server::write(connection, keys, &row, Some(&found)).await?,
+            Step::WriteKey => server::write(connections, keys, &row, Some(&found)).await?,
             Step::Replace | Step::Insert | Step::Nothing => {
                 let new = found.first_row(Some(&row));
                 self.sql.bind_redis(Some(&row), &new).await?;
@@ -165,7 +172,7 @@ impl Binding {
     /// Refuses, or adopts the Redis if the configuration says so and no replica uses another one.
     async fn recover(
         &self,
-        connection: &mut MultiplexedConnection,
+        connections: &Connections,
         why: Refusal,
         row: &BoundRedis,
         found: &Found,
@@ -178,7 +185,7 @@ impl Binding {
             return Ok(Some(Now::Refused(in_use)));
         }
         let new = found.first_row(Some(row));
-        if self.take(connection, Some(row), new).await? {
+        if self.take(connections, Some(row), new).await? {
             tracing::warn!("{why}; ON_REDIS_LOSS=reload: the stock is loaded from SQL");
         }
         Ok(None)
@@ -188,39 +195,38 @@ impl Binding {
     /// it are loaded again, from the journal or from SQL, whichever is later.
     async fn take(
         &self,
-        connection: &mut MultiplexedConnection,
+        connections: &Connections,
         row: Option<&BoundRedis>,
         new: BoundRedis,
     ) -> Result<bool, StoreError> {
         let keys = self.keys().await?;
         // Before the row: if this process ends after it has written the row, another one may write a
         // missing key, and then uses the levels that it finds. To load a level again is always safe.
-        server::delete_all(connection, &keys.levels_pattern()).await?;
+        server::delete_all(connections, keys, &keys.levels_pattern()).await?;
         // Before the key, so that replicas with another Redis stop to sell.
         if !self.sql.bind_redis(row, &new).await? {
             return Ok(false);
         }
         // Replicas that had used this Redis may have loaded levels until they found the new row, and may
         // have read mirrors from before it.
-        server::end_loads(connection, keys).await?;
-        server::delete_all(connection, &keys.levels_pattern()).await?;
-        server::write(connection, keys, &new, None).await?;
+        server::end_loads(connections, keys).await?;
+        server::delete_all(connections, keys, &keys.levels_pattern()).await?;
+        server::write(connections, keys, &new, None).await?;
         Ok(true)
     }
 
     /// Binds the ledger to this Redis because an operator says so. Returns whether it was bound to
     /// another one.
     pub(in crate::redis) async fn adopt(self: &Arc<Self>) -> Result<bool, StoreError> {
-        let connection = self.connector.connect_unchecked().await;
-        let mut connection = connection.map_err(connecting)?;
+        let connections = self.connect().await?;
         for _ in 0..MAX_STEPS {
-            let found = self.find(&mut connection).await?;
+            let found = self.find_all(&connections).await?;
             let row = self.sql.bound_redis().await?;
             if next_step(&found, row.as_ref(), true) == Step::Use {
                 return Ok(false);
             }
             let new = found.first_row(row.as_ref());
-            if self.take(&mut connection, row.as_ref(), new).await? {
+            if self.take(&connections, row.as_ref(), new).await? {
                 self.check().await?;
                 return Ok(true);
             }

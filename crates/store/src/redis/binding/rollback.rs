@@ -8,12 +8,10 @@
 //! also while others sell already: a level in use is never older than its mirror, and a write that follows from
 //! its previous version is only repeated.
 
-use redis::aio::MultiplexedConnection;
-
 use crate::StoreError;
-use crate::redis::errors::reading;
 use crate::redis::keys::{Keys, Shard};
 use crate::redis::levels::MIN_VERSION_JUMP;
+use crate::redis::nodes::Connections;
 use crate::redis::scripts;
 use crate::sql::SqlBackend;
 use stocklock_core::stock::{Home, LevelCursor};
@@ -24,7 +22,7 @@ const PAGE: u32 = 1_000;
 /// Deletes the levels that are older than their mirrors, and logs each. Gives the others another version.
 pub(super) async fn drop_older(
     sql: &dyn SqlBackend,
-    connection: &mut MultiplexedConnection,
+    connections: &Connections,
     keys: &Keys,
 ) -> Result<(), StoreError> {
     let mut after: Option<LevelCursor> = None;
@@ -41,19 +39,20 @@ pub(super) async fn drop_older(
         if page.is_empty() {
             continue;
         }
-        let mut commands = redis::pipe();
-        commands.load_script(&scripts::DROP_OLDER).ignore();
-        for mirror in &page {
+        let drop_older = page.iter().map(|mirror| {
             let shard = Shard::for_sku(&mirror.sku);
             let key = keys.level(shard, &mirror.sku, &mirror.warehouse);
             let mut script = scripts::DROP_OLDER.key(key);
             script.arg(mirror.version).arg(MIN_VERSION_JUMP);
+            let mut commands = redis::pipe();
             commands.invoke_script(&script);
-        }
-        // `reading` is correct here because the script is safe to repeat.
-        let dropped = commands.query_async(connection).await;
-        let dropped: Vec<Vec<i64>> = dropped.map_err(reading)?;
-        for (mirror, dropped) in page.iter().zip(dropped) {
+            (keys.slot(shard), commands)
+        });
+        let drop_older: Vec<_> = drop_older.collect();
+        // The script is safe to repeat.
+        let dropped = connections.query_each(Some(&scripts::DROP_OLDER), &drop_older);
+        let dropped: Vec<[Vec<i64>; 1]> = dropped.await?;
+        for (mirror, [dropped]) in page.iter().zip(dropped) {
             if let [on_hand, version] = dropped[..] {
                 let (sku, warehouse) = (mirror.sku.as_str(), mirror.warehouse.as_str());
                 tracing::warn!(

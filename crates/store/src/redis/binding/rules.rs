@@ -11,16 +11,23 @@ const LOST_BEATS: u64 = 10_000_000;
 /// What a Redis says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
-    /// The run of the server, its replication history, and the number of the database in it.
+    /// The run of the server, its replication history, and the number of the database in it; or the same of
+    /// all nodes of a cluster that have stock of the ledger.
     pub(super) run_id: String,
-    /// Whether it accepts writes.
+    /// The runs and histories of all servers.
+    pub(super) runs: Vec<String>,
+    /// Whether all accept writes.
     pub(super) is_primary: bool,
-    /// The id in its key. `None` if there is no such key.
+    /// The id in its key. `None` if there is no such key, or the mark of a shard is lost.
     pub(super) id: Option<String>,
     /// The beat in its key.
     pub(super) beat: i64,
     /// Its clock, in microseconds since 1970.
     pub(super) micros: i64,
+    /// The text of the key. Empty if there is none.
+    pub(super) key: String,
+    /// The marks of the shards, each empty if there is none, or nothing if they were not read.
+    pub(super) marks: Vec<String>,
 }
 
 impl Found {
@@ -160,6 +167,9 @@ mod tests {
             id: id.map(str::to_owned),
             beat,
             micros: 0,
+            runs: vec![run_id.to_owned()],
+            key: String::new(),
+            marks: Vec::new(),
         }
     }
 

@@ -12,9 +12,8 @@ use futures_util::future::try_join_all;
 use redis::streams::StreamRangeReply;
 
 use crate::StoreError;
-use crate::redis::connection::SharedConnection;
-use crate::redis::errors::Failed;
 use crate::redis::keys::{Keys, Shard};
+use crate::redis::nodes::Nodes;
 use crate::redis::scripts;
 use crate::redis::streams::{Source, StreamEntry};
 use crate::sql::BoundRedis;
@@ -69,7 +68,7 @@ impl Done<'_> {
 /// The leases for one batch.
 #[derive(Debug)]
 pub(super) struct Leases<'a> {
-    connection: &'a SharedConnection,
+    nodes: &'a Nodes,
     keys: &'a Keys,
     source: Source,
     /// Unique per batch. After Redis has lost a lease, a later one of the same consumer differs.
@@ -78,14 +77,9 @@ pub(super) struct Leases<'a> {
 }
 
 impl<'a> Leases<'a> {
-    pub(super) fn new(
-        connection: &'a SharedConnection,
-        keys: &'a Keys,
-        source: Source,
-        token: String,
-    ) -> Self {
+    pub(super) fn new(nodes: &'a Nodes, keys: &'a Keys, source: Source, token: String) -> Self {
         Self {
-            connection,
+            nodes,
             keys,
             source,
             token,
@@ -107,14 +101,14 @@ impl<'a> Leases<'a> {
                 .arg(LEASE.as_millis())
                 .arg(&portion.start)
                 .arg(portion.count);
-            let taken: Option<StreamRangeReply> = self.connection.run(&script).await?;
+            let taken: Option<StreamRangeReply> =
+                self.nodes.run(self.keys.slot(shard), &script).await?;
             let parse = |reply: StreamRangeReply| {
                 StreamEntry::parse_all(shard, self.source, reply.ids).collect::<Vec<_>>()
             };
             Ok(taken.map(parse))
         };
-        let taken = try_join_all(portions.iter().map(take)).await;
-        let taken = taken.map_err(Failed::writing)?;
+        let taken = try_join_all(portions.iter().map(take)).await?;
         let held = portions.iter().zip(&taken);
         let held = held.filter_map(|(portion, entries)| entries.as_ref().map(|_| portion.shard));
         self.shards = held.collect();
@@ -135,11 +129,11 @@ impl<'a> Leases<'a> {
             let renew = async |shard: &Shard| {
                 let mut script = scripts::RENEW.key(self.keys.lease(*shard));
                 script.arg(&self.token).arg(LEASE.as_millis());
-                self.connection.run::<()>(&script).await
+                self.nodes.run::<()>(self.keys.slot(*shard), &script).await
             };
-            if let Err(failed) = try_join_all(self.shards.iter().map(renew)).await {
+            if let Err(error) = try_join_all(self.shards.iter().map(renew)).await {
                 // The end of the batch finds out whether a lease was lost.
-                tracing::debug!(?failed, "the leases of journals could not be renewed");
+                tracing::debug!(%error, "the leases of journals could not be renewed");
             }
         }
     }
@@ -161,9 +155,8 @@ impl<'a> Leases<'a> {
             for (read, reason) in done.refused.iter().filter(|(read, _)| read.shard == *shard) {
                 script.arg(&read.id).arg(read.counted()).arg(reason);
             }
-            self.connection.run::<()>(&script).await
+            self.nodes.run::<()>(self.keys.slot(*shard), &script).await
         };
-        let ended = try_join_all(self.shards.iter().map(end)).await;
-        ended.map(drop).map_err(Failed::writing)
+        try_join_all(self.shards.iter().map(end)).await.map(drop)
     }
 }
