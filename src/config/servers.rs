@@ -49,7 +49,8 @@ impl DatabaseConfig {
 pub struct ServicesConfig {
     /// The Redis for SKUs whose home is Redis, and for redis-lock:
     /// `redis://[[user]:password@]host[:port][/database]`, with TLS `rediss://…`; with Sentinel
-    /// `redis+sentinel://[[user]:password@]host[:port],…/master[/database]`
+    /// `redis+sentinel://[[user]:password@]host[:port],…/master[/database]`; a Redis Cluster
+    /// `redis+cluster://[[user]:password@]host[:port],…`
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub redis_url: Option<SecretString>,
 

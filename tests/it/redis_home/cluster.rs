@@ -151,6 +151,63 @@ async fn node_that_is_empty_after_a_restart_is_refused() {
     app.stop().await;
 }
 
+/// Goal: a sale waits until its slot has moved. It is not refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sales_wait_for_a_slot_that_moves() {
+    let (cluster, locks) = (RedisCluster::start(&[]).await, fresh_redis().await);
+    let url = cluster.url();
+    let flags = ["--redis-url", &url, "--lock-redis-url", &locks.url];
+    let app = TestApp::with_flags(Backend::Sqlite, 1, &flags).await;
+    create(&app, "a", 100).await;
+    for strategy in ["redis-lua", "redis-watch", "no-lock"] {
+        send(order(&app, strategy, "a")).await.ok();
+        move_a_slot(&cluster).await;
+        send(order(&app, strategy, "a")).await.ok();
+        send(app.request(0, Method::GET, "/stock/a")).await.ok();
+    }
+    assert_sold(&applied_audit(&app, "a").await, 6);
+    app.stop().await;
+}
+
+/// Goal: what the replica has not received is lost once, and nothing else: SQL has the rest.
+///
+/// Method: the replica is stopped, SQL gets the sales, and the master is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stale_replica_sells_nothing_that_sql_has() {
+    let flags = ["--cluster-replica-validity-factor", "0"];
+    let (cluster, locks) = (RedisCluster::start(&flags).await, fresh_redis().await);
+    let url = cluster.url();
+    let flags = ["--redis-url", &url, "--lock-redis-url", &locks.url];
+    let app = TestApp::with_flags(Backend::Postgres, 1, &flags).await;
+    create(&app, "a", 10).await;
+    let sell = || send(order(&app, "redis-lua", "a"));
+    sell().await.ok();
+    applied_audit(&app, "a").await;
+    let slots = slots_of_levels(&cluster).await;
+    let slot = *slots.first().expect("the level has a slot");
+    let old = cluster.master_of(slot).await;
+    let (master, replica) = (&cluster.nodes()[old], RedisCluster::partner(old));
+    let replica = &cluster.nodes()[replica];
+    replica.stop().await;
+    for _ in 0..4 {
+        sell().await.ok();
+    }
+    assert_sold(&applied_audit(&app, "a").await, 5);
+    master.kill9();
+    replica.resume();
+
+    let mut left = Vec::new();
+    until("stock is sold again", async || {
+        let sold = sell().await;
+        left.extend(sold.body["remaining"].as_i64());
+        sold.status == 200
+    })
+    .await;
+    assert_eq!(left, [4]);
+    assert_sold(&applied_audit(&app, "a").await, 6);
+    app.stop().await;
+}
+
 /// Goal: levels of all nodes are listed, changed and audited, as with one server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_requests_work_on_a_cluster() {

@@ -24,7 +24,7 @@ use super::{Replica as _, applied_audit_after_outage, command};
 use crate::faults::buyers::{Buyers, Keys, PLENTY, SCARCE, restock};
 use crate::faults::{Ledger, copy, send, until};
 use crate::support::process::Process;
-use crate::support::services::{Backend, PrivateServer};
+use crate::support::services::{Backend, PrivateServer, fresh_redis};
 
 /// The four cases together take 80 seconds.
 const DEFAULT_SECONDS: u64 = 20;
@@ -158,10 +158,18 @@ struct Shop {
 impl Shop {
     async fn open(redis: Home, database: Backend) -> Self {
         let database = PrivateServer::start(database).await;
-        let url = redis.url();
+        let (url, locks) = (redis.url(), fresh_redis().await.url);
         let variables = [
             ("REDIS_URL", &*url),
             ("REDIS_WAIT_REPLICAS", redis.replicas()),
+            (
+                "LOCK_REDIS_URL",
+                if matches!(redis, Home::Cluster(_)) {
+                    &locks
+                } else {
+                    &url
+                },
+            ),
         ];
         let first = Process::lab(database.url(), &variables).await;
         // The client keeps its connections open, and the test repeats requests itself.

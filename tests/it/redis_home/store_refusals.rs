@@ -241,11 +241,13 @@ async fn read_only_error_closes_all_pooled_connections() {
 }
 
 #[tokio::test]
-async fn redis_cluster_is_warned_of_as_unsupported() {
+async fn url_of_one_node_of_a_cluster_is_warned_of() {
     let server = PrivateServer::redis(&["--cluster-enabled", "yes"]).await;
     let fixture = Fixture::new(Sqlite).await.with(redis_options(server.url()));
     let warnings = fixture.store.unsafe_settings().await.unwrap();
-    let of_cluster = warnings.iter().filter(|one| one.contains("Cluster"));
+    let of_cluster = warnings
+        .iter()
+        .filter(|one| one.contains("redis+cluster://"));
     assert_eq!(of_cluster.count(), 1, "{warnings:?}");
 }
 

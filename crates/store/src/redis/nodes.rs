@@ -133,6 +133,11 @@ impl Nodes {
         self.connector.limit
     }
 
+    /// Whether they belong to a Redis Cluster.
+    pub(super) fn are_cluster(&self) -> bool {
+        self.single.is_none()
+    }
+
     /// Closes all connections. The next commands open new ones.
     pub(super) fn close(&self) {
         for server in self.servers().values() {

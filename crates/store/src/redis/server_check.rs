@@ -1,4 +1,4 @@
-//! Checks the server's version, mode and settings.
+//! Checks each server's version, mode and settings.
 
 use redis::aio::MultiplexedConnection;
 
@@ -45,8 +45,18 @@ impl RedisStore {
             expiry_problem(&lazy_expire).map(str::to_owned),
             replicas_problem(&info, &min_replicas, &max_lag),
             wait_problem(&info, self.options.wait_replicas),
+            self.cluster_problem(&info),
         ];
         Ok(problems.into_iter().flatten().collect())
+    }
+
+    fn cluster_problem(&self, info: &str) -> Option<String> {
+        let is_node = field(info, "cluster_enabled").is_some_and(|enabled| enabled.trim() == "1");
+        (is_node && !self.nodes.are_cluster()).then(|| {
+            "REDIS_URL leads to a node of a Redis Cluster, which refuses most SKUs; set it to \
+             redis+cluster://host:port,…"
+                .to_owned()
+        })
     }
 }
 

@@ -74,23 +74,23 @@ local function remember(entries)
   redis.call('PEXPIREAT', key, text((bucket + BUCKETS - 1) * bucket_millis))
 end
 
--- Ends the attempts with `WATCH` whose idempotency keys these movements use. Such an attempt may be for
--- another level, so it does not notice that this level has changed. `Keys::attempt` in `keys.rs` names the
--- same keys. Must be the first write of a script: a node of a cluster whose slot moves refuses it, because the
--- caller has not named these keys.
-local function end_attempts(movements)
+-- The attempts with `WATCH` whose idempotency keys these movements use. Such an attempt may be for another
+-- level, so it does not notice that this level has changed. `Keys::attempt` in `keys.rs` names the same keys.
+-- Must be called before a script writes: the caller has not named these keys, so a node of a cluster fails
+-- here if their slot moves.
+local function find_attempts(movements)
   local prefix, attempts = 'attempt:' .. string.match(level, '{.-}') .. ':', {}
   for _, movement in ipairs(movements) do
     if movement.has_key then attempts[#attempts + 1] = prefix .. movement.field end
   end
-  if #attempts > 0 then redis.call('DEL', unpack(attempts)) end
+  if #attempts > 0 and redis.call('EXISTS', unpack(attempts)) > 0 then return attempts end
 end
 
--- Writes the level after the movements, their dedup entries and the journal entry. HSET comes before the
--- others, because a server that is out of memory or cannot save refuses it: then this writes nothing and
--- returns the error. If it is accepted, the other commands are accepted too.
+-- Writes the level after the movements, their dedup entries and the journal entry. HSET comes first, because
+-- a server that is out of memory or cannot save refuses the first write of a script: then this writes nothing
+-- and returns the error. If it is accepted, the other commands are accepted too.
 local function commit(now, movements, waiting)
-  end_attempts(movements)
+  local attempts = find_attempts(movements)
   local on_hand, limit, version = text(now.on_hand), text(now.backorder_limit), text(now.version)
   local written = redis.pcall('HSET', level, 'units', on_hand, 'backorder_limit', limit,
     'version', version)
@@ -101,6 +101,7 @@ local function commit(now, movements, waiting)
     lines[i] = movement.line
   end
   remember(entries)
+  if attempts then redis.call('DEL', unpack(attempts)) end
   redis.call('XADD', journal, '*', 'v', JOURNAL_VERSION, 'level', level, 'common', common,
     'movements', table.concat(lines, '\n'), 'on_hand', on_hand, 'held', text(now.held),
     'backorder_limit', limit, 'version', version)
