@@ -12,14 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::Value;
 use secrecy::ExposeSecret;
 
 use super::sql::ledger_row::LedgerRow;
 use super::sql::{BoundRedis, SqlBackend};
 use super::{AttemptOutcome, RedisMethod, StoreError};
 use stocklock_core::ports::Expiry;
-use stocklock_core::stock::{Deduction, Durability, Home, Warehouse};
+use stocklock_core::stock::{Deduction, Durability, Home, Sku, Warehouse};
 
 mod address;
 mod audit;
@@ -56,7 +55,7 @@ use connection::{Connector, millis};
 pub use consumer::JournalConsumer;
 use errors::bad_answer;
 use idempotency::{KeyCheck, UnknownOutcomes};
-use keys::Keys;
+use keys::{Keys, Shard};
 pub use level_cache::{Cached, Miss, SharedLevels};
 use level_keys::KeptKeys;
 use nodes::{Layouts, Nodes};
@@ -217,13 +216,11 @@ impl RedisStore {
         }
     }
 
-    /// Checks that stock may be used here, and sends one `PING` to each server.
+    /// Checks that stock may be used here, and sends `PING`. In a cluster, one node that answers is enough: its
+    /// stock can be sold.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
         let slots = self.keys_to_read().await?.slots();
-        let connections = self.nodes.connections(slots).await?;
-        let mut ping = redis::pipe();
-        ping.ping();
-        connections.query_all::<Value>(&ping).await.map(drop)
+        self.nodes.ping(slots).await
     }
 
     /// Checks that these connections lead to the Redis of the ledger, before entries are read or deleted.
@@ -272,10 +269,12 @@ impl RedisStore {
         self.binding.purge().await
     }
 
-    /// Whether the server refuses attempts that expire then.
-    pub(super) async fn has_passed(&self, expiry: Expiry) -> Result<bool, StoreError> {
-        let keys = self.keys_to_read().await?;
-        Ok(self.millis(keys).await? >= expiry.at)
+    /// Whether Redis refuses attempts on this SKU that expire then. A node that has no longer the slot of the
+    /// SKU refuses all.
+    pub(super) async fn has_passed(&self, sku: &Sku, expiry: Expiry) -> Result<bool, StoreError> {
+        let slot = self.keys_to_read().await?.slot(Shard::for_sku(sku));
+        let time = self.nodes.read(slot, &redis::cmd("TIME")).await;
+        Ok(millis(time?) >= expiry.at)
     }
 
     /// Deducts the units with a script or with `WATCH`.

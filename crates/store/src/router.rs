@@ -364,7 +364,7 @@ impl DeductionStore for StoreRouter {
         if self.home_of(sku).await? != Some(Home::Redis) {
             return self.sql.late_attempt(deduction, expiry).await;
         }
-        if !self.redis()?.has_passed(expiry).await? {
+        if !self.redis()?.has_passed(sku, expiry).await? {
             return Ok(LateAttempt::Alive);
         }
         // Redis executes one script after the other, so no earlier one is still to come.

@@ -41,15 +41,15 @@ pub(super) async fn move_a_slot(cluster: &RedisCluster) {
     let from = cluster.master_of(slot).await;
     let mut masters = cluster.masters().await;
     masters.retain(|&master| master != from);
-    cluster
-        .move_slot(slot, masters[rng().usize(..masters.len())])
-        .await;
+    let to = masters[rng().usize(..masters.len())];
+    cluster.move_slot(slot, to).await;
 }
 
 /// Replaces a master that has levels. Returns the operations that its successor has.
 async fn fail_over(cluster: &RedisCluster, kill: bool) -> BTreeSet<String> {
     let slots: Vec<_> = slots_of_levels(cluster).await.into_iter().collect();
-    let old = cluster.master_of(slots[rng().usize(..slots.len())]).await;
+    let slot = slots[rng().usize(..slots.len())];
+    let old = cluster.master_of(slot).await;
     let new = cluster.fail_over(old, kill).await;
     let (old, new) = (&cluster.nodes()[old], &cluster.nodes()[new]);
     let received = operations(new).await;

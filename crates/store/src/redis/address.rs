@@ -3,19 +3,21 @@
 //! Guarantee: a connection that was opened with the help of Sentinel leads to a server that was the master
 //! after the connection was open. All sentinels are asked again for each connection, and the first one that
 //! names a master decides: a failover needs no restart, and a sentinel that does not answer costs no time.
-//! In the same way, the first node of a cluster decides that is in contact with most of the others.
+//! In the same way, the first node of a cluster decides that says that the cluster is intact, and does not
+//! know less than an earlier one did.
 
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::select_ok;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use redis::aio::MultiplexedConnection;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
     RedisConnectionInfo, RedisError, RedisResult, Role, TlsMode, Value,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::cluster::{Layout, Node};
 
@@ -72,16 +74,18 @@ impl Address {
         }
     }
 
-    /// Asks which node has which slot: those of the URL, and those that are `known`.
-    pub(super) async fn layout(&self, known: &[Node], limit: Duration) -> RedisResult<Layout> {
-        let Self::Cluster(cluster) = self else {
-            return Ok(Layout::single());
-        };
-        let asked = timeout(limit, cluster.layout(known, &limits(limit))).await;
-        asked.unwrap_or_else(|_| {
-            let why = "no node of the cluster has answered in time";
-            Err(RedisError::from((ErrorKind::Io, why)))
-        })
+    /// Asks which node has which slot: those of the URL, and those that are `known`. An answer of an earlier
+    /// `epoch` is outdated.
+    pub(super) async fn layout(
+        &self,
+        known: &[Node],
+        epoch: u64,
+        limit: Duration,
+    ) -> RedisResult<Layout> {
+        match self {
+            Self::Cluster(cluster) => cluster.layout(known, epoch, limit).await,
+            _ => Ok(Layout::single()),
+        }
     }
 
     /// Opens a connection to a node.
@@ -171,20 +175,44 @@ impl Cluster {
         like.set_addr(address)
     }
 
-    async fn layout(&self, known: &[Node], limits: &AsyncConnectionConfig) -> RedisResult<Layout> {
-        let known = known.iter().map(|node| self.at(node));
-        let asked = self.0.iter().cloned().chain(known);
-        let answers = asked.map(|node| layout_of(node, limits).boxed());
-        select_ok(answers).await.map(|(layout, _)| layout)
+    async fn layout(&self, known: &[Node], epoch: u64, limit: Duration) -> RedisResult<Layout> {
+        let (until, limits) = (Instant::now() + limit, limits(limit));
+        let mut asked = self.0.clone();
+        for known in known.iter().map(|node| self.at(node)) {
+            if asked.iter().all(|node| node.addr() != known.addr()) {
+                asked.push(known);
+            }
+        }
+        let answers = asked
+            .into_iter()
+            .map(|node| layout_of(node, epoch, &limits));
+        let mut answers: FuturesUnordered<_> = answers.collect();
+        // A node that answers knows more than one that does not.
+        let mut refusal = None;
+        loop {
+            match timeout_at(until, answers.next()).await {
+                Ok(Some(Ok(layout))) => return Ok(layout),
+                Ok(Some(Err(error))) if error.kind() == ErrorKind::Io => {
+                    refusal.get_or_insert(error);
+                }
+                Ok(Some(Err(error))) => refusal = Some(error),
+                Ok(None) | Err(_) => break,
+            }
+        }
+        Err(refusal.unwrap_or_else(|| {
+            let why = "no node of the cluster has answered in time";
+            RedisError::from((ErrorKind::Io, why))
+        }))
     }
 }
 
 /// What this node of a cluster says.
-async fn layout_of(node: ConnectionInfo, limits: &AsyncConnectionConfig) -> RedisResult<Layout> {
-    let host = match node.addr() {
-        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
-        _ => String::new(),
-    };
+async fn layout_of(
+    node: ConnectionInfo,
+    epoch: u64,
+    limits: &AsyncConnectionConfig,
+) -> RedisResult<Layout> {
+    let address = node.addr().clone();
     let mut connection = connect(node, limits).await?;
     let mut commands = redis::pipe();
     commands
@@ -193,12 +221,25 @@ async fn layout_of(node: ConnectionInfo, limits: &AsyncConnectionConfig) -> Redi
         .cmd("CLUSTER")
         .arg("SLOTS");
     let (info, slots): (String, Value) = commands.query_async(&mut connection).await?;
-    // A node that is cut off from most of the others does not know what has changed.
+    let refuse = |why| {
+        Err(RedisError::from((
+            ErrorKind::Client,
+            why,
+            address.to_string(),
+        )))
+    };
     if !info.contains("cluster_state:ok") {
-        let why = "a node says that the cluster is down";
-        return Err(RedisError::from((ErrorKind::Io, why)));
+        return refuse("a node says that the cluster is down");
     }
-    Layout::parse(slots, &host)
+    let host = match &address {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
+        _ => "",
+    };
+    let layout = Layout::parse(&info, slots, host)?;
+    if layout.epoch() < epoch {
+        return refuse("a node does not know the latest state of the cluster");
+    }
+    Ok(layout)
 }
 
 impl Sentinels {

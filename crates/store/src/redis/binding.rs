@@ -321,7 +321,8 @@ impl Binding {
     /// Deletes every key of this ledger.
     pub(super) async fn purge(&self) -> Result<(), StoreError> {
         let keys = self.keys().await?;
-        server::delete_all(&self.connect().await?, keys, &keys.pattern()).await
+        self.delete_all(&self.connect().await?, &keys.pattern())
+            .await
     }
 
     async fn find(&self, connections: &Connections) -> Result<Found, StoreError> {

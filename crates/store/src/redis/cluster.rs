@@ -9,6 +9,8 @@ use std::fmt;
 use crc16::{State, XMODEM};
 use redis::{ErrorKind, RedisError, RedisResult, Value, from_redis_value};
 
+use super::binding::field;
+
 /// The number of slots of a cluster.
 const SLOTS: u16 = 16_384;
 
@@ -20,6 +22,12 @@ impl Slot {
     /// The slot of the keys with this text in braces.
     pub(super) fn for_tag(tag: &str) -> Self {
         Self(State::<XMODEM>::calculate(tag.as_bytes()) % SLOTS)
+    }
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -44,6 +52,8 @@ impl fmt::Display for Node {
 /// The masters, and the slots of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
+    /// Increases with each failover and each slot that has moved.
+    epoch: u64,
     nodes: Vec<Node>,
     /// The first and the last slot of a range, and the index of its node.
     ranges: Vec<(u16, u16, usize)>,
@@ -53,16 +63,19 @@ impl Layout {
     /// One server that has all slots.
     pub(super) fn single() -> Self {
         Self {
+            epoch: 0,
             nodes: vec![Node::Single],
             ranges: vec![(0, SLOTS - 1, 0)],
         }
     }
 
-    /// Parses the answer to `CLUSTER SLOTS` of a node with this host.
-    pub(super) fn parse(answer: Value, asked: &str) -> RedisResult<Self> {
+    /// Parses the answers to `CLUSTER INFO` and `CLUSTER SLOTS` of a node with this host.
+    pub(super) fn parse(info: &str, slots: Value, asked: &str) -> RedisResult<Self> {
         let invalid = || RedisError::from((ErrorKind::Parse, "CLUSTER SLOTS has another format"));
-        let entries: Vec<Vec<Value>> = from_redis_value(answer)?;
+        let epoch = field(info, "cluster_current_epoch").and_then(|text| text.parse().ok());
+        let entries: Vec<Vec<Value>> = from_redis_value(slots)?;
         let mut layout = Self {
+            epoch: epoch.ok_or_else(invalid)?,
             nodes: Vec::new(),
             ranges: Vec::new(),
         };
@@ -78,9 +91,9 @@ impl Layout {
             let [host, port, ..] = &master[..] else {
                 return Err(invalid());
             };
-            // A node that does not know its own address answers nil or an empty text.
+            // A node that does not know its own address answers nil, an empty text or `?`.
             let host: Option<String> = from_redis_value(host.clone())?;
-            let host = host.filter(|host| !host.is_empty());
+            let host = host.filter(|host| !matches!(&**host, "" | "?"));
             let node = Node::Of {
                 host: host.unwrap_or_else(|| asked.to_owned()),
                 port: from_redis_value(port.clone())?,
@@ -96,6 +109,11 @@ impl Layout {
         Ok(layout)
     }
 
+    /// The later one has the higher epoch.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// All masters.
     pub(super) fn nodes(&self) -> &[Node] {
         &self.nodes
@@ -106,7 +124,7 @@ impl Layout {
         let mut ranges = self.ranges.iter();
         let found = ranges.find(|(first, last, _)| (*first..=*last).contains(&slot.0));
         let found = found.ok_or_else(|| {
-            let why = "no node of the cluster has the slot";
+            let why = "no node of the cluster has the slot: assign it to one";
             RedisError::from((ErrorKind::Client, why, slot.0.to_string()))
         });
         found.map(|(_, _, node)| &self.nodes[*node])
@@ -148,6 +166,8 @@ pub(super) fn moving_slots(nodes: &str) -> Vec<Slot> {
 mod tests {
     use super::*;
 
+    const INFO: &str = "cluster_state:ok\r\ncluster_current_epoch:12\r\n";
+
     fn text(text: &str) -> Value {
         Value::BulkString(text.as_bytes().to_vec())
     }
@@ -172,7 +192,7 @@ mod tests {
             range(6, 6, "", 2),
             range(8, 9, "a", 1),
         ]);
-        let layout = Layout::parse(answer, "asked").expect("it is valid");
+        let layout = Layout::parse(INFO, answer, "asked").expect("it is valid");
         let node = |host: &str, port| Node::Of {
             host: host.to_owned(),
             port,
@@ -189,7 +209,10 @@ mod tests {
         let nodes = layout.nodes_of([9, 6, 0].map(Slot)).expect("all have one");
         assert_eq!(nodes, [node("a", 1), node("asked", 2)]);
         assert!(layout.nodes_of([9, 7].map(Slot)).is_err());
-        assert!(Layout::parse(Value::Array(vec![Value::Int(1)]), "a").is_err());
+        assert_eq!(layout.epoch(), 12);
+        let invalid = Value::Array(vec![Value::Int(1)]);
+        assert!(Layout::parse(INFO, invalid, "a").is_err());
+        assert!(Layout::parse("", Value::Array(vec![]), "a").is_err());
     }
 
     #[test]

@@ -45,13 +45,29 @@ pub(super) fn has_moved(error: &StoreError) -> bool {
         return false;
     };
     let failure = source.downcast_ref::<RedisFailure>();
-    let answers = failure.and_then(|RedisFailure(error)| error.clone().into_server_errors());
-    let has_moved = |answer: &ServerError| {
+    failure.is_some_and(|RedisFailure(error)| is_moved(error))
+}
+
+/// The same for the driver's error.
+pub(super) fn is_moved(error: &RedisError) -> bool {
+    any_answer(error, |answer| {
         let is_not_local = |details: &str| details.contains(NOT_LOCAL);
         matches!(answer.code(), "MOVED" | "ASK" | "TRYAGAIN")
             || answer.details().is_some_and(is_not_local)
-    };
-    answers.is_some_and(|answers| answers.iter().any(|(_, answer)| has_moved(answer)))
+    })
+}
+
+/// Whether a node of a cluster says that another one has the slot.
+pub(super) fn is_elsewhere(error: &StoreError) -> bool {
+    let failure = error.source().and_then(|source| source.downcast_ref());
+    let is_moved = |answer: &ServerError| answer.code() == "MOVED";
+    failure.is_some_and(|RedisFailure(error)| any_answer(error, is_moved))
+}
+
+/// Whether this is true of one of the server's errors. In a transaction, each refused command has its own.
+fn any_answer(error: &RedisError, is: impl Fn(&ServerError) -> bool) -> bool {
+    let answers = error.clone().into_server_errors().unwrap_or_default();
+    answers.iter().any(|(_, answer)| is(answer))
 }
 
 /// Whether the connection to the server is lost, or there is none.
@@ -62,13 +78,11 @@ pub(super) fn is_lost(error: &StoreError) -> bool {
 
 /// Whether a new connection may help: this one broke, or its server is a replica now.
 pub(super) fn is_connection_error(error: &RedisError) -> bool {
-    // In a transaction, each refused command has its error.
-    let answers = error.clone().into_server_errors().unwrap_or_default();
     error.kind() == ErrorKind::Io
         || error.is_unrecoverable_error()
-        || answers
-            .iter()
-            .any(|(_, answer)| matches!(answer.code(), "READONLY" | "MASTERDOWN"))
+        || any_answer(error, |answer| {
+            matches!(answer.code(), "READONLY" | "MASTERDOWN")
+        })
 }
 
 /// Why a script has no reply. It is cloned for each deduction of a batch.

@@ -1,91 +1,36 @@
 //! The connections to all nodes that have the stock.
 //!
 //! A node that does not have a slot now refuses the command, and has changed nothing. Then the node is looked
-//! up again, and the command is repeated until the limit of a connection. While a slot moves, a script finds
-//! all its keys on neither node, because some of them do not exist: it waits for the end of the move.
+//! up again, and the command is repeated until the limit of a connection. While a slot moves, both nodes refuse
+//! a script that names a key which does not exist, like a bucket of dedup entries that has expired. So a script
+//! waits for the end of the move.
+
+mod connections;
+mod layouts;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+pub(super) use connections::Connections;
+use connections::Open;
 use deadpool::Runtime;
 use deadpool::managed::{Pool, QueueMode};
-use futures_util::future::try_join_all;
-use redis::aio::MultiplexedConnection;
-use redis::{
-    Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, Script, ScriptInvocation, Value,
-    from_redis_value,
-};
+use futures_util::FutureExt;
+use futures_util::future::{select_ok, try_join_all};
+pub(super) use layouts::Layouts;
+use redis::{Cmd, FromRedisValue, Pipeline, RedisResult, Script, ScriptInvocation};
 use tokio::time::{Instant, sleep};
 
 use super::address::Address;
-use super::cluster::{Layout, Node, Slot};
-use super::connection::{Attempt, Connector, SharedConnection};
-use super::errors::{Failed, connecting, has_moved, is_lost, reading};
+use super::cluster::{Node, Slot};
+use super::connection::{Connector, SharedConnection};
+use super::errors::{Failed, connecting, has_moved, is_elsewhere, is_lost};
 use super::keys::{Keys, Shard};
-use super::on_demand::OnDemand;
 use crate::StoreError;
 
 /// The pause before a command is repeated because a slot has moved, or moves.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// How often the nodes are asked at most who has which slot.
-const REFRESH_EVERY: Duration = Duration::from_millis(50);
-
-/// Who has which slot, as a node has said. Clones share it.
-#[derive(Debug, Clone)]
-pub(super) struct Layouts {
-    address: Address,
-    limit: Duration,
-    current: Arc<OnDemand<Arc<Layout>>>,
-    /// All nodes of the last layout, and when it may be asked for again.
-    last: Arc<Mutex<(Vec<Node>, Option<Instant>)>>,
-}
-
-impl Layouts {
-    pub(super) fn new(address: Address, limit: Duration) -> Self {
-        Self {
-            address,
-            limit,
-            current: Arc::default(),
-            last: Arc::default(),
-        }
-    }
-
-    async fn get(&self) -> RedisResult<Arc<Layout>> {
-        let ask = || {
-            let this = self.clone();
-            async move { this.ask().await.map(Arc::new) }
-        };
-        Ok(self.current.get(self.limit, ask).await?.0)
-    }
-
-    /// Asks the nodes now.
-    async fn ask(&self) -> RedisResult<Layout> {
-        let known = self.last().0.clone();
-        let layout = self.address.layout(&known, self.limit).await?;
-        *self.last() = (
-            layout.nodes().to_vec(),
-            Some(Instant::now() + REFRESH_EVERY),
-        );
-        Ok(layout)
-    }
-
-    /// Asks the nodes again when it is next needed, unless they were asked a moment ago.
-    pub(super) fn refresh(&self) {
-        let is_due = |next: Option<Instant>| next.is_none_or(|next| next <= Instant::now());
-        let mut last = self.last();
-        if is_due(last.1) {
-            last.1 = Some(Instant::now() + REFRESH_EVERY);
-            self.current.clear();
-        }
-    }
-
-    fn last(&self) -> MutexGuard<'_, (Vec<Node>, Option<Instant>)> {
-        // No code panics while it holds this mutex.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The connections to one node.
 #[derive(Debug)]
@@ -174,8 +119,7 @@ impl Nodes {
     {
         let until = Instant::now() + self.limit();
         loop {
-            let server = self.at(slot).await.map_err(connecting)?;
-            match send(server).await {
+            match self.once_on(slot, &send).await {
                 Err(error) if self.moved(&error) && Instant::now() + PAUSE < until => {
                     sleep(PAUSE).await;
                 }
@@ -184,17 +128,44 @@ impl Nodes {
         }
     }
 
-    /// Whether the node has refused a command because it does not have the slot, or not all of it. After this
-    /// and after lost connections, the nodes are looked up again.
-    fn moved(&self, error: &StoreError) -> bool {
-        if self.single.is_some() {
-            return false;
-        }
-        let moved = has_moved(error);
-        if moved || is_lost(error) {
+    /// Sends something to the node that has the slot, once.
+    pub(super) async fn once_on<T, F>(
+        &self,
+        slot: Slot,
+        send: impl Fn(Arc<Server>) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let server = self.at(slot).await.map_err(connecting)?;
+        send(server).await.inspect_err(|error| self.note(error))
+    }
+
+    /// After an error that says that another node has the slot, the nodes are asked again.
+    fn note(&self, error: &StoreError) {
+        if self.are_cluster() && (is_elsewhere(error) || is_lost(error)) {
             self.layouts.refresh();
         }
-        moved
+    }
+
+    /// Whether the node has refused a command because it does not have the slot, or not all of it.
+    fn moved(&self, error: &StoreError) -> bool {
+        self.are_cluster() && has_moved(error)
+    }
+
+    /// Sends `PING` to the nodes that have these slots. Fails if none answers.
+    pub(super) async fn ping(
+        &self,
+        slots: impl IntoIterator<Item = Slot>,
+    ) -> Result<(), StoreError> {
+        let layout = self.layouts.get().await.map_err(connecting)?;
+        let nodes = layout.nodes_of(slots).map_err(connecting)?;
+        let ping = |node| {
+            let server = self.server(node);
+            async move { server.shared.read::<()>(&Cmd::ping()).await }.boxed()
+        };
+        let answered = select_ok(nodes.iter().map(ping)).await;
+        answered.map(drop).inspect_err(|error| self.note(error))
     }
 
     /// Sends a command that is safe to repeat.
@@ -239,18 +210,34 @@ impl Nodes {
     ) -> Result<Vec<T>, StoreError> {
         let until = Instant::now() + self.limit();
         loop {
-            let slots = commands.iter().map(|(slot, _)| *slot);
-            let servers = self.connections(slots).await?;
-            match servers.query_each(script, commands).await {
+            let read = self.try_read_each(script, commands).await?;
+            match read.into_iter().collect() {
                 Err(error) if self.moved(&error) && Instant::now() + PAUSE < until => {
                     sleep(PAUSE).await;
                 }
-                answer => return answer,
+                answers => return answers,
             }
         }
     }
 
-    /// The same for all shards. `commands` adds the commands for each.
+    /// The same, once: a slot that moves makes only its own answer an error.
+    pub(super) async fn try_read_each<T: FromRedisValue>(
+        &self,
+        script: Option<&Script>,
+        commands: &[(Slot, Pipeline)],
+    ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
+        let connections = self
+            .connections(commands.iter().map(|(slot, _)| *slot))
+            .await?;
+        let read = connections.try_query_each(script, commands).await;
+        let read = read.inspect_err(|error| self.note(error))?;
+        for error in read.iter().filter_map(|answer| answer.as_ref().err()) {
+            self.note(error);
+        }
+        Ok(read)
+    }
+
+    /// The same as [`Self::read_each`] for all shards. `commands` adds the commands for each.
     pub(super) async fn read_shards<T: FromRedisValue>(
         &self,
         keys: &Keys,
@@ -267,6 +254,9 @@ impl Nodes {
     ) -> Result<Connections, StoreError> {
         let layout = self.layouts.get().await.map_err(connecting)?;
         let nodes = layout.nodes_of(slots).map_err(connecting)?;
+        // Nodes may leave the cluster.
+        self.servers()
+            .retain(|node, _| layout.nodes().contains(node));
         let open = async |node: Node| {
             let shared = self.server(&node).shared.clone();
             let (connection, attempt) = shared.get().await?;
@@ -277,9 +267,9 @@ impl Nodes {
             })
         };
         let open: RedisResult<_> = try_join_all(nodes.into_iter().map(open)).await;
-        let open = open.map_err(connecting).inspect_err(|error| {
-            self.moved(error);
-        })?;
+        let open = open
+            .map_err(connecting)
+            .inspect_err(|error| self.note(error))?;
         Ok(Connections { layout, open })
     }
 
@@ -322,140 +312,4 @@ pub(super) fn of_shards(keys: &Keys, add: impl Fn(Shard, &mut Pipeline)) -> Vec<
         (keys.slot(shard), commands)
     };
     Shard::all().map(of_shard).collect()
-}
-
-/// A connection to a node.
-#[derive(Debug)]
-struct Open {
-    node: Node,
-    connection: MultiplexedConnection,
-    /// If others share it: it is closed after an error.
-    shared: Option<(SharedConnection, Attempt)>,
-}
-
-impl Open {
-    async fn query<T: FromRedisValue>(&self, commands: &Pipeline) -> RedisResult<T> {
-        let mut connection = self.connection.clone();
-        let answers = commands.query_async(&mut connection).await;
-        match &self.shared {
-            Some((shared, attempt)) => shared.drop_if_broken(answers, attempt),
-            None => answers,
-        }
-    }
-}
-
-/// One connection to each node that has some slots.
-#[derive(Debug)]
-pub(super) struct Connections {
-    layout: Arc<Layout>,
-    open: Vec<Open>,
-}
-
-impl Connections {
-    /// Opens connections that nothing has checked, to the nodes that have the slots now.
-    pub(super) async fn open(
-        connector: &Connector,
-        layouts: &Layouts,
-        slots: impl IntoIterator<Item = Slot>,
-    ) -> Result<Self, StoreError> {
-        let layout = Arc::new(layouts.ask().await.map_err(connecting)?);
-        let nodes = layout.nodes_of(slots).map_err(connecting)?;
-        let open = async |node: Node| {
-            let connection = connector.address.connect(&node, connector.limit).await?;
-            Ok(Open {
-                node,
-                connection,
-                shared: None,
-            })
-        };
-        let open: RedisResult<_> = try_join_all(nodes.into_iter().map(open)).await;
-        Ok(Self {
-            layout,
-            open: open.map_err(connecting)?,
-        })
-    }
-
-    /// The connection to a single server.
-    pub(super) fn single(connection: MultiplexedConnection) -> Self {
-        Self {
-            layout: Arc::new(Layout::single()),
-            open: vec![Open {
-                node: Node::Single,
-                connection,
-                shared: None,
-            }],
-        }
-    }
-
-    /// All connections, each with the node that it leads to.
-    pub(super) fn all(&self) -> impl Iterator<Item = (&Node, MultiplexedConnection)> {
-        let all = self.open.iter();
-        all.map(|open| (&open.node, open.connection.clone()))
-    }
-
-    /// For each connection, a slot that its node has.
-    pub(super) fn one_slot_each(&self) -> impl Iterator<Item = Slot> {
-        let all = self.open.iter();
-        all.filter_map(|open| self.layout.slot_of(&open.node))
-    }
-
-    /// The connection to the node that has the slot.
-    pub(super) fn at(&self, slot: Slot) -> Result<MultiplexedConnection, StoreError> {
-        let node = self.layout.node_of(slot).map_err(connecting)?;
-        let found = self.open.iter().find(|open| open.node == *node);
-        let found = found.expect("there is a connection for each slot that was asked for");
-        Ok(found.connection.clone())
-    }
-
-    /// Sends each node the same commands, which are safe to repeat. Returns their answers.
-    pub(super) async fn query_all<T: FromRedisValue>(
-        &self,
-        commands: &Pipeline,
-    ) -> Result<Vec<T>, StoreError> {
-        let query = async |open: &Open| open.query(commands).await;
-        try_join_all(self.open.iter().map(query))
-            .await
-            .map_err(reading)
-    }
-
-    /// Sends commands that are safe to repeat: one message to each node. Returns the answers for each slot,
-    /// in order. `script` is loaded before.
-    pub(super) async fn query_each<T: FromRedisValue>(
-        &self,
-        script: Option<&Script>,
-        commands: &[(Slot, Pipeline)],
-    ) -> Result<Vec<T>, StoreError> {
-        let mut of_node = vec![Vec::new(); self.open.len()];
-        for (index, (slot, _)) in commands.iter().enumerate() {
-            let node = self.layout.node_of(*slot).map_err(connecting)?;
-            let at = self.open.iter().position(|open| open.node == *node);
-            of_node[at.expect("there is a connection for each slot that was asked for")]
-                .push(index);
-        }
-        let query = async |(open, indexes): (&Open, &Vec<usize>)| {
-            let mut message = redis::pipe();
-            if let Some(script) = script {
-                message.load_script(script).ignore();
-            }
-            for index in indexes {
-                for command in commands[*index].1.cmd_iter() {
-                    message.add_command(command.clone());
-                }
-            }
-            open.query::<Vec<Value>>(&message).await
-        };
-        let queries = self.open.iter().zip(&of_node).map(query);
-        let answers: RedisResult<Vec<Vec<Value>>> = try_join_all(queries).await;
-        let mut parsed: Vec<Option<T>> = commands.iter().map(|_| None).collect();
-        for (indexes, answers) in of_node.iter().zip(answers.map_err(reading)?) {
-            let mut answers = answers.into_iter();
-            for index in indexes {
-                let some = answers.by_ref().take(commands[*index].1.len()).collect();
-                let value: Result<T, RedisError> =
-                    from_redis_value(Value::Array(some)).map_err(RedisError::from);
-                parsed[*index] = Some(value.map_err(reading)?);
-            }
-        }
-        Ok(parsed.into_iter().flatten().collect())
-    }
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
+use futures_util::future::{BoxFuture, Shared, ready};
 use redis::{ErrorKind, RedisError, RedisResult};
 use tokio::time::timeout;
 
@@ -98,6 +98,20 @@ impl<T: Clone + Send + 'static> OnDemand<T> {
     /// Drops the value. The next caller obtains another one.
     pub(super) fn clear(&self) {
         *self.current() = Current::none();
+    }
+
+    /// The same, but an attempt that has not ended goes on, and yields the next value.
+    pub(super) fn expire(&self) {
+        let mut current = self.current();
+        let attempt = current.attempt.clone();
+        if attempt.is_some_and(|attempt| attempt.now_or_never().is_some()) {
+            *current = Current::none();
+        }
+    }
+
+    /// Replaces the value by another one.
+    pub(super) fn set(&self, value: T) {
+        self.current().attempt = Some(ready(Ok(value)).boxed().shared());
     }
 
     fn current(&self) -> MutexGuard<'_, Current<T>> {

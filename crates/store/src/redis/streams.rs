@@ -7,9 +7,9 @@ use redis::streams::{StreamId, StreamRangeReply};
 use redis::{Cmd, Pipeline, from_redis_value};
 
 use super::binding::may_be_loaded;
-use super::errors::bad_answer;
+use super::errors::{bad_answer, has_moved};
 use super::keys::{Keys, Shard, sku_of_level};
-use super::nodes::Nodes;
+use super::nodes::{Nodes, of_shards};
 use super::{RedisStore, scripts};
 use crate::StoreError;
 use crate::journal::{self, EntryId, JournalEntry, parse_movements, parse_old_movements};
@@ -32,7 +32,7 @@ pub(super) fn waiting_movements(entries: u64, counted: Option<&str>) -> u64 {
 }
 
 /// How much is in a journal.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Size {
     pub(super) entries: u64,
     /// At least as many as entries.
@@ -42,7 +42,7 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// The sizes of all journals, in the order of the shards.
+    /// The sizes of all journals, in the order of the shards. Those of a slot that moves are 0.
     pub(super) async fn of_all(nodes: &Nodes, keys: &Keys) -> Result<Vec<Self>, StoreError> {
         let sizes = |shard, commands: &mut Pipeline| {
             commands
@@ -50,13 +50,21 @@ impl Size {
                 .hget(keys.counters(shard), "waiting")
                 .xlen(keys.rejected(shard));
         };
-        let found: Vec<(u64, Option<String>, u64)> = nodes.read_shards(keys, None, sizes).await?;
-        let sizes = found.into_iter().map(|(entries, counted, rejected)| Self {
-            entries,
-            movements: waiting_movements(entries, counted.as_deref()),
-            rejected,
+        let found = nodes.try_read_each(None, &of_shards(keys, sizes)).await?;
+        let sizes = found.into_iter().map(|found| match found {
+            Ok((entries, counted, rejected)) => {
+                let counted: Option<String> = counted;
+                Ok(Self {
+                    entries,
+                    movements: waiting_movements(entries, counted.as_deref()),
+                    rejected,
+                })
+            }
+            // A slot that moves does not keep the other journals waiting.
+            Err(error) if has_moved(&error) => Ok(Self::default()),
+            Err(error) => Err(error),
         });
-        Ok(sizes.collect())
+        sizes.collect()
     }
 }
 
@@ -238,7 +246,12 @@ impl RedisStore {
             commands.xrange_count(keys.journal(shard), "-", "+", 1);
         };
         let oldest: Vec<[StreamRangeReply; 1]> = self.nodes.read_shards(keys, None, oldest).await?;
-        let is_later = |id: &str| id.parse().is_ok_and(|id: EntryId| id.millis > millis);
+        // The id of an entry may come from a node whose clock was ahead, so one in the future says nothing.
+        let later = millis + 1..=now;
+        let is_later = |id: &str| {
+            id.parse()
+                .is_ok_and(|id: EntryId| later.contains(&id.millis))
+        };
         let mut oldest = oldest.iter().flatten().flat_map(|page| &page.ids);
         if now <= millis || !oldest.all(|entry| is_later(&entry.id)) {
             return Ok(false);

@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation};
 
 use super::connection::Connector;
-use super::errors::{Failed, is_connection_error};
+use super::errors::{Failed, is_connection_error, is_moved};
 use super::keys::{Keys, Shard};
 use super::nodes::{Nodes, Server};
 use super::scripts;
@@ -143,6 +143,7 @@ async fn take(server: &Server) -> Result<Object<Connector>, Failed> {
 
 /// Gives it back, or closes it after an error: its server may no longer be the one to use.
 fn give_back(server: &Server, mut taken: Object<Connector>, failed: Option<&Failed>) {
+    let failed = failed.filter(|failed| !failed.error().is_some_and(is_moved));
     let Some(failed) = failed else {
         taken.in_use = false;
         return;

@@ -10,6 +10,7 @@ use super::rules::{Found, Refusal, Step, next_step};
 use super::{Binding, Now, beats, rollback, server};
 use crate::StoreError;
 use crate::redis::OnRedisLoss;
+use crate::redis::errors::connecting;
 use crate::redis::nodes::Connections;
 use crate::sql::BoundRedis;
 use stocklock_core::ports::Server;
@@ -82,6 +83,22 @@ impl Binding {
         Connections::open(&self.connector, &self.layouts, slots).await
     }
 
+    /// Deletes the keys of this ledger that match the pattern.
+    pub(super) async fn delete_all(
+        &self,
+        connections: &Connections,
+        pattern: &str,
+    ) -> Result<(), StoreError> {
+        let keys = self.keys().await?;
+        server::delete_all(connections, keys, pattern).await?;
+        let layout = self.layouts.ask_now().await.map_err(connecting)?;
+        if layout.epoch() != connections.layout().epoch() {
+            let why = "the nodes of the cluster have changed meanwhile";
+            return Err(StoreError::Aborted(why.into()));
+        }
+        Ok(())
+    }
+
     async fn find_all(&self, connections: &Connections) -> Result<Found, StoreError> {
         let database = self.connector.address.database();
         server::find_all(connections, self.keys().await?, database).await
@@ -120,7 +137,7 @@ impl Binding {
         };
         match next {
             Step::Use => {
-                self.state().runs = found.runs.clone();
+                self.state().runs.clone_from(&found.runs);
                 self.state().beats.read(&row, sent);
                 if !bind || self.may_sell(&self.state()) {
                     return Ok(Some(Now::Bound(row)));
@@ -134,12 +151,14 @@ impl Binding {
                 {
                     return Ok(Some(Now::Refused(why)));
                 }
+                server::check_no_slot_moves(connections, keys).await?;
                 let next = found.compared_row(&row);
                 self.sql.bind_redis(Some(&row), &next).await?;
             }
             Step::Compare => {
                 // After the row was written, so that no entry of the earlier run is applied later. Before it
                 // says that this run is used.
+                server::check_no_slot_moves(connections, keys).await?;
                 server::end_loads(connections, keys).await?;
                 rollback::drop_older(&*self.sql, connections, keys).await?;
                 let next = found.next_row(&row);
@@ -154,7 +173,7 @@ impl Binding {
             Step::Rebind => {
                 // Those that it still has may be of a time before SQL refused their entries. No level is
                 // loaded while there is no key.
-                server::delete_all(connections, keys, &keys.levels_pattern()).await?;
+                self.delete_all(connections, &keys.levels_pattern()).await?;
                 let new = found.first_row(Some(&row));
                 if self.sql.bind_redis(Some(&row), &new).await? {
                     tracing::warn!("Redis has lost its data; the stock is loaded from SQL");
@@ -202,7 +221,7 @@ impl Binding {
         let keys = self.keys().await?;
         // Before the row: if this process ends after it has written the row, another one may write a
         // missing key, and then uses the levels that it finds. To load a level again is always safe.
-        server::delete_all(connections, keys, &keys.levels_pattern()).await?;
+        self.delete_all(connections, &keys.levels_pattern()).await?;
         // Before the key, so that replicas with another Redis stop to sell.
         if !self.sql.bind_redis(row, &new).await? {
             return Ok(false);
@@ -210,7 +229,7 @@ impl Binding {
         // Replicas that had used this Redis may have loaded levels until they found the new row, and may
         // have read mirrors from before it.
         server::end_loads(connections, keys).await?;
-        server::delete_all(connections, keys, &keys.levels_pattern()).await?;
+        self.delete_all(connections, &keys.levels_pattern()).await?;
         server::write(connections, keys, &new, None).await?;
         Ok(true)
     }

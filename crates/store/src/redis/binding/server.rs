@@ -1,7 +1,8 @@
 //! The keys of the binding in Redis: its id and its beat, and in each shard its id.
 //!
-//! Each shard has a mark with the id. It is written before the key has a beat. If a mark is missing although
-//! the key has a beat, Redis has lost the keys of the shard: `FLUSHALL` on one node of a cluster, for example.
+//! Each shard has a mark with the id. The marks are written before the key, and again before the key has a
+//! beat. If the mark of a shard says less than the key, Redis has lost the keys of the shard: by `FLUSHALL` on one
+//! node of a cluster, for example.
 
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Pipeline, RedisResult, Value, from_redis_value};
@@ -81,12 +82,10 @@ pub(super) async fn find(
     let run_id = if is_single {
         format!("{}/{database}", runs[0])
     } else {
-        // The order of the nodes, and who has which slot, may change without a loss.
+        // Which of them has which slot does not matter: a slot that moves loses nothing.
         let digest = Sha256::digest(runs.join(" "));
-        let digits: String = digest[..DIGITS]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let digits = format!("{:02x?}", &digest[..DIGITS]);
+        let digits = digits.replace(|c: char| !c.is_ascii_hexdigit(), "");
         format!("cluster-{digits}")
     };
     let id_and_beat = key.as_deref().map(parse).transpose()?;
@@ -107,7 +106,7 @@ fn parsed<T: FromRedisValue>(answer: Value) -> Result<T, StoreError> {
     from_redis_value(answer).map_err(|error| reading(error.into()))
 }
 
-/// The same, with the marks of all shards. A key with a beat counts as missing if Redis has lost one of them.
+/// The same, with the marks of all shards. The key counts as missing if Redis has lost one of them.
 pub(super) async fn find_all(
     connections: &Connections,
     keys: &Keys,
@@ -178,7 +177,13 @@ pub(super) async fn write(
     // After that, the marks stay as they are.
     if found.is_none_or(|found| bound.beat == 0 || found.beat == 0) {
         let mark = format_mark(&bound.id, bound.beat);
-        let expected = |shard: usize| found.map_or("*", |found| &found.marks[shard]);
+        let before = format_mark(&bound.id, 0);
+        let expected = |shard: usize| match found {
+            None => "*",
+            // Never a mark that is missing: Redis may have lost it since.
+            Some(_) if bound.beat != 0 => &before,
+            Some(found) => &found.marks[shard],
+        };
         let marks = Shard::all().enumerate().map(|(index, shard)| {
             let mut commands = redis::pipe();
             let mut script = scripts::BIND.key(keys.bound(shard));
@@ -220,28 +225,31 @@ pub(super) async fn delete_all(
     pattern: &str,
 ) -> Result<(), StoreError> {
     // `SCAN` could miss keys that move from a node that it has not reached to one that it has.
+    check_no_slot_moves(connections, keys).await?;
+    for (_, mut connection) in connections.all() {
+        delete_from(&mut connection, pattern).await?;
+    }
+    check_no_slot_moves(connections, keys).await
+}
+
+/// Fails if a slot of the ledger is moving to another node: of its keys, each node has a part. If a node has
+/// failed in between, its successor does not know of it, but the other node does.
+pub(super) async fn check_no_slot_moves(
+    connections: &Connections,
+    keys: &Keys,
+) -> Result<(), StoreError> {
     let own: Vec<Slot> = keys.slots().collect();
-    let none_moves = async |(node, mut connection): (&Node, MultiplexedConnection)| {
+    for (node, mut connection) in connections.all() {
         if *node == Node::Single {
-            return Ok(());
+            continue;
         }
         let mut nodes = redis::cmd("CLUSTER");
         let nodes = nodes.arg("NODES").query_async(&mut connection).await;
         let nodes: String = nodes.map_err(reading)?;
-        if moving_slots(&nodes).iter().any(|slot| own.contains(slot)) {
-            let why = "a slot of the ledger is moving to another node";
+        if let Some(slot) = moving_slots(&nodes).iter().find(|slot| own.contains(slot)) {
+            let why = format!("slot {slot} is moving from or to {node}: end that first");
             return Err(StoreError::Unavailable(Server::Redis, why.into()));
         }
-        Ok(())
-    };
-    for server in connections.all() {
-        none_moves(server).await?;
-    }
-    for (_, mut connection) in connections.all() {
-        delete_from(&mut connection, pattern).await?;
-    }
-    for server in connections.all() {
-        none_moves(server).await?;
     }
     Ok(())
 }

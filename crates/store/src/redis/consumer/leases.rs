@@ -6,14 +6,16 @@
 //! ledger records once.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use redis::streams::StreamRangeReply;
 
 use crate::StoreError;
+use crate::redis::errors::{Failed, has_moved};
 use crate::redis::keys::{Keys, Shard};
-use crate::redis::nodes::Nodes;
+use crate::redis::nodes::{Nodes, Server};
 use crate::redis::scripts;
 use crate::redis::streams::{Source, StreamEntry};
 use crate::sql::BoundRedis;
@@ -87,7 +89,8 @@ impl<'a> Leases<'a> {
         }
     }
 
-    /// Takes the lease of each shard, and reads its entries. `None` if another consumer has the lease.
+    /// Takes the lease of each shard, and reads its entries. `None` if another consumer has the lease, or the
+    /// slot moves. Fails if it has none of them and one failed.
     pub(super) async fn take(
         &mut self,
         portions: &[Portion],
@@ -101,18 +104,36 @@ impl<'a> Leases<'a> {
                 .arg(LEASE.as_millis())
                 .arg(&portion.start)
                 .arg(portion.count);
+            let script = &script;
+            let run = |server: Arc<Server>| async move {
+                server.shared.run(script).await.map_err(Failed::writing)
+            };
             let taken: Option<StreamRangeReply> =
-                self.nodes.run(self.keys.slot(shard), &script).await?;
+                match self.nodes.once_on(self.keys.slot(shard), run).await {
+                    Err(error) if has_moved(&error) => return Ok(None),
+                    taken => taken?,
+                };
             let parse = |reply: StreamRangeReply| {
                 StreamEntry::parse_all(shard, self.source, reply.ids).collect::<Vec<_>>()
             };
             Ok(taken.map(parse))
         };
-        let taken = try_join_all(portions.iter().map(take)).await?;
+        let taken = join_all(portions.iter().map(take)).await;
+        let mut failed = None;
+        let mut entries = |taken: Result<_, StoreError>| {
+            taken.unwrap_or_else(|error| {
+                failed = Some(error);
+                None
+            })
+        };
+        let taken: Vec<Option<Vec<_>>> = taken.into_iter().map(&mut entries).collect();
         let held = portions.iter().zip(&taken);
         let held = held.filter_map(|(portion, entries)| entries.as_ref().map(|_| portion.shard));
         self.shards = held.collect();
-        Ok(taken)
+        match failed {
+            Some(error) if self.shards.is_empty() => Err(error),
+            _ => Ok(taken),
+        }
     }
 
     /// Renews the leases until `work` is done.
@@ -131,9 +152,13 @@ impl<'a> Leases<'a> {
                 script.arg(&self.token).arg(LEASE.as_millis());
                 self.nodes.run::<()>(self.keys.slot(*shard), &script).await
             };
-            if let Err(error) = try_join_all(self.shards.iter().map(renew)).await {
+            for error in join_all(self.shards.iter().map(renew))
+                .await
+                .into_iter()
+                .filter_map(Result::err)
+            {
                 // The end of the batch finds out whether a lease was lost.
-                tracing::debug!(%error, "the leases of journals could not be renewed");
+                tracing::debug!(%error, "the lease of a journal could not be renewed");
             }
         }
     }
@@ -157,6 +182,7 @@ impl<'a> Leases<'a> {
             }
             self.nodes.run::<()>(self.keys.slot(*shard), &script).await
         };
-        try_join_all(self.shards.iter().map(end)).await.map(drop)
+        let ended = join_all(self.shards.iter().map(end)).await;
+        ended.into_iter().collect()
     }
 }

@@ -1,6 +1,7 @@
 -- Creates a level from its mirror in SQL, or as its last entry left it if that is later, unless Redis has the
 -- level. Reads no entries but those from before the counters knew the last state of each level.
--- KEYS: the level, its journal, the journal's counters, the journal's entries that SQL refuses, the binding.
+-- KEYS: the level, its journal, the journal's counters, the journal's entries that SQL refuses, the
+-- mark of the shard.
 -- ARGV: `since` as the counters had it before the mirror was read; the mirror's last entry, on_hand, held,
 -- backorder_limit, version; the minimum increase of the version.
 -- `scripts.rs` defines JOURNAL_VERSION, the highest version of journal entries that this script reads.
@@ -21,10 +22,10 @@ if redis.call('EXISTS', level) == 1 then
 end
 
 -- Redis has lost its data. A consumer may still be applying entries that it has read before, so the mirror is
--- not final until the ledger is bound again. A key without a beat does not show that: it may have been written
--- late, for a binding from before the loss.
-local binding = redis.call('GET', KEYS[5])
-if not binding or binding:find(' 0$') then return {'unbound'} end
+-- not final until the ledger is bound again. A mark with 0 does not show that: it may have been written late,
+-- for a binding from before the loss.
+local mark = redis.call('GET', KEYS[5])
+if not mark or mark:find(' 0$') then return {'unbound'} end
 
 -- If Redis has lost the counters since the mirror was read, or has lost writes in a failover, entries may have
 -- been written, applied and lost since. Then the caller reads the mirror again.
