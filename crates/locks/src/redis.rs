@@ -1,4 +1,4 @@
-//! Locks on one Redis server.
+//! Locks on one Redis server, or on a Redis Cluster.
 //!
 //! *Guarantees:* exclusion as long as Redis keeps its data and its clock does not jump; leases on
 //! the server's clock; fencing tokens that grow even if Redis forgot the last one. *Costs:* one
@@ -7,11 +7,17 @@
 //! token in the guarded write detects it. *Use when* Redis is available and the guarded resource
 //! checks tokens.
 //!
-//! The URL must lead to one server, directly, through a proxy, or with the help of Redis Sentinel. Scripts
-//! renew many locks at once, which Redis Cluster would refuse. If a server refuses writes, the request is
-//! repeated. If it is a replica, the request is repeated over a new connection, so Sentinel, a DNS name or
-//! a proxy that follows the master is enough. A failover loses the locks that the new master had not
-//! received.
+//! The URL leads to one server, directly, through a proxy, or with the help of Redis Sentinel, or it names
+//! nodes of a Redis Cluster. If a server refuses writes, the request is repeated. If it is a replica, the
+//! request is repeated over a new connection, so Sentinel, a DNS name or a proxy that follows the master is
+//! enough. A failover loses the locks that the new master had not received.
+//!
+//! On a cluster, each lock is at the master of its slot, and each renewal is a request of its own, all sent
+//! at the same time. A lock is one master's: a cluster spreads locks, and makes none of them safer. While a
+//! slot moves to another master:
+//! - Its locks stay with their holders, which renew them, and release those with one holder.
+//! - Acquisitions, and requests about waiters, permits and numbers, wait until the slot has moved. No script
+//!   runs with some of its keys.
 //!
 //! Keys, with the prefix `P`:
 //! - `P{name}`: the lock. The braces are part of the key.
@@ -22,13 +28,16 @@
 //!   if the lock was taken away, and is then kept until the lease would have ended, if that is later.
 //! - `P{name}:period`: the last start of a periodic job, kept until the end of its period.
 //! - `P{name}:number`, `:latch`, `:gate`: numbers. `P{name}:done:nonce`: an answer, kept for one minute.
-//! - `P:source`: the id under which tokens are issued.
+//! - `P:source`: the id under which tokens are issued. A cluster has one for all its masters.
+//! - `P{name}:absent`, only in requests to a cluster: it never exists.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use crate::backend::{
     Admin, Backend, Claim, Contender, Nudge, Numbers, Properties, Release, ReleaseRequest, Renewal,
@@ -42,6 +51,7 @@ use crate::source::SourceId;
 mod address;
 mod admin;
 mod builder;
+mod cluster;
 mod connection;
 mod contender;
 mod eviction;
@@ -51,29 +61,38 @@ mod periods;
 mod permits;
 pub mod redlock;
 mod scripts;
+mod servers;
+mod source;
 mod wakeups;
 
 use address::Address;
 pub use builder::RedisBuilder;
-use connection::{Connection, backend_error};
+use connection::backend_error;
 use contender::RedisContender;
 pub use fence::FENCED_COMMAND;
 use scripts::{flag, loss, milliseconds, reason};
+use servers::Servers;
 use wakeups::LazyWakeUps;
 
 /// How long the nonce of a released acquisition is remembered. No request stays on its way longer.
 const TOMBSTONE: Duration = Duration::from_mins(1);
 
-/// Locks on one Redis server. Clones share two connections.
+/// An answer to a release.
+const TOMBSTONE_IS_NEEDED: i64 = -1;
+
+/// Locks on one Redis server or a Redis Cluster. Clones share two connections: on a cluster one for messages,
+/// and one to each master for commands.
 #[derive(Debug, Clone)]
 pub struct RedisBackend(Arc<Redis>);
 
 #[derive(Debug)]
 struct Redis {
-    connection: Connection,
+    servers: Servers,
     wake_ups: LazyWakeUps,
     managers: Managers,
     source: SourceId,
+    /// When the id of a cluster was last asked for.
+    source_asked: Mutex<Option<Instant>>,
     /// Whether a refused message to waiters was reported.
     is_publish_refused: AtomicBool,
     prefix: String,
@@ -92,6 +111,9 @@ impl RedisBackend {
     /// password, for the master with this name. They are asked for each connection, so a failover needs no
     /// restart.
     ///
+    /// `redis+cluster://[user:password@]host[:port],…` leads to the cluster of these nodes, which name the
+    /// others. All nodes need the same user and password.
+    ///
     /// `rediss://…` connects with TLS and needs the feature `redis-tls`. The server's certificate must
     /// be issued by an authority that the system trusts, or that the file in the environment variable
     /// `SSL_CERT_FILE` contains. For other certificates use [your own client](RedisBuilder::from_client).
@@ -108,29 +130,63 @@ impl RedisBackend {
         RedisBuilder::new(Address::parse(url).map_err(backend_error))
     }
 
-    /// Returns a warning if this server may evict locks when its memory is full. Call it at
-    /// startup.
+    /// Returns a warning if this server, or a master of the cluster, may evict locks when its memory is full.
+    /// Call it at startup.
     ///
     /// # Errors
-    /// Returns an error if the server does not answer.
+    /// Returns an error if a server does not answer.
     pub async fn maxmemory_policy_warning(&self) -> Result<Option<String>, BackendError> {
-        eviction::warning(&self.0.connection).await
+        let mut info = redis::cmd("INFO");
+        let answers: Vec<String> = self.0.servers.each(info.arg("memory")).await?;
+        Ok(answers.iter().find_map(|info| eviction::warning(info)))
     }
 }
 
 impl Redis {
     /// Returns the key of a lock. Its release is published on a channel of the same name. The
     /// braces keep all keys of a lock in one hash slot.
+    ///
+    /// Nothing between them would keep nothing together. On a cluster, a name that begins with `}` after any
+    /// number of `{` therefore has one more `{`.
     fn lock_key(&self, name: &str) -> String {
-        format!("{}{{{name}}}", self.prefix)
+        let is_empty = name.trim_start_matches('{').starts_with('}');
+        let more = if is_empty && self.servers.is_cluster() {
+            "{"
+        } else {
+            ""
+        };
+        format!("{}{{{more}{name}}}", self.prefix)
     }
 
     fn tombstone_key(&self, name: &str, nonce: Nonce) -> String {
         format!("{}:gone:{nonce}", self.lock_key(name))
     }
 
-    /// Sends a request with the source's id that the client knows.
+    /// The string at a key.
+    async fn text(&self, key: String) -> Result<Option<String>, BackendError> {
+        let get = redis::cmd("GET").arg(&key).to_owned();
+        self.servers.run(&key, &get).await
+    }
+
+    /// Sends a request with the source's id that the client knows. The answer has the id if it is another.
     async fn acquire(
+        &self,
+        request: &Request,
+        source: &str,
+    ) -> Result<Vec<redis::Value>, BackendError> {
+        if !self.servers.is_cluster() {
+            return self.acquire_from(request, source).await;
+        }
+        let (answer, source) = tokio::join!(self.acquire_from(request, ""), self.shared_source());
+        let mut answer = answer?;
+        if let [redis::Value::Int(1), _] = answer.as_slice() {
+            answer.push(redis::Value::SimpleString(source?.to_string()));
+        }
+        Ok(answer)
+    }
+
+    /// An empty `source` is not that of the server.
+    async fn acquire_from(
         &self,
         request: &Request,
         source: &str,
@@ -139,12 +195,12 @@ impl Redis {
             return self.acquire_permits(request, take, of, source).await;
         }
         let lock = self.lock_key(&request.name);
-        let keys = [
+        let mut keys = vec![
             lock.clone(),
             format!("{lock}:token"),
             self.tombstone_key(&request.name, request.nonce),
-            format!("{}:source", self.prefix),
         ];
+        keys.extend(self.source_key());
         let mut arguments = vec![
             request.nonce.to_string(),
             milliseconds(request.lease),
@@ -152,7 +208,7 @@ impl Redis {
             source.to_owned(),
         ];
         arguments.extend(self.source.is_fixed.then(|| "fixed".to_owned()));
-        let script = self.connection.script(&scripts::ACQUIRE, &keys, &arguments);
+        let script = self.servers.script(&scripts::ACQUIRE, &keys, &arguments);
         Ok(match script.await? {
             redis::Value::Array(answer) => answer,
             token => vec![redis::Value::Int(1), token],
@@ -161,17 +217,38 @@ impl Redis {
 }
 
 impl Redis {
+    /// Renews all at one server with one script, and at a cluster with one script for each, all at the same
+    /// time. Returns for each what [`loss`] reads, or why it is not known.
+    async fn renew_each<'a, F>(
+        &self,
+        renewals: Vec<&'a Renewal>,
+        renew: impl Fn(Vec<&'a Renewal>) -> F,
+    ) -> Vec<Result<i64, BackendError>>
+    where
+        F: Future<Output = Result<Vec<i64>, BackendError>>,
+    {
+        let most = if self.servers.is_cluster() {
+            1
+        } else {
+            renewals.len().max(1)
+        };
+        let parts = renewals.chunks(most);
+        let parts = parts.map(async |part| {
+            let renewed = renew(part.to_vec()).await;
+            let known = |at: usize| renewed.as_ref().map(|held| held[at]).map_err(Clone::clone);
+            (0..part.len()).map(known).collect::<Vec<_>>()
+        });
+        join_all(parts).await.concat()
+    }
+
     /// Returns for each lock what [`loss`] reads.
-    async fn renew_locks(&self, renewals: &[&Renewal]) -> Result<Vec<i64>, BackendError> {
-        if renewals.is_empty() {
-            return Ok(Vec::new());
-        }
+    async fn renew_locks(&self, renewals: Vec<&Renewal>) -> Result<Vec<i64>, BackendError> {
         let key = |renewal: &&Renewal| self.lock_key(&renewal.name);
         let keys: Vec<_> = renewals.iter().map(key).collect();
         let arguments =
             |renewal: &&Renewal| [renewal.nonce.to_string(), milliseconds(renewal.lease)];
         let arguments: Vec<_> = renewals.iter().flat_map(arguments).collect();
-        let script = self.connection.script(&scripts::RENEW, &keys, &arguments);
+        let script = self.servers.script(&scripts::RENEW, &keys, &arguments);
         script.await
     }
 
@@ -185,9 +262,19 @@ impl Redis {
         } = request;
         let mut arguments = vec![nonce.to_string()];
         arguments.extend(unclear.then(|| "unclear".to_owned()));
-        let keys = [self.lock_key(name)];
-        let script = self.connection.script(&scripts::RELEASE, &keys, &arguments);
-        Ok(match script.await? {
+        let keys = [self.lock_key(name), self.tombstone_key(name, *nonce)];
+        let release = async |keys| {
+            let script = self.servers.script(&scripts::RELEASE, keys, &arguments);
+            script.await
+        };
+        let mut answer = redis::Value::Int(TOMBSTONE_IS_NEEDED);
+        if self.servers.is_cluster() && !unclear {
+            answer = release(&keys[..1]).await?;
+        }
+        if answer == redis::Value::Int(TOMBSTONE_IS_NEEDED) {
+            answer = release(&keys).await?;
+        }
+        Ok(match answer {
             redis::Value::Int(held) => (held, String::new()),
             refused => {
                 let refused = redis::from_redis_value(refused);
@@ -219,32 +306,28 @@ impl Backend for RedisBackend {
     async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
         let is_exclusive = |renewal: &&Renewal| renewal.claim == Claim::Exclusive;
         let (exclusive, permits): (Vec<_>, Vec<_>) = renewals.iter().partition(is_exclusive);
+        let redis = &self.0;
         let (exclusive, permits) = tokio::join!(
-            self.0.renew_locks(&exclusive),
-            self.0.renew_permits(&permits),
+            redis.renew_each(exclusive, |locks| redis.renew_locks(locks)),
+            redis.renew_each(permits, |permits| redis.renew_permits(permits)),
         );
-        let mut failure = None;
-        let mut known = |answer: Result<Vec<i64>, _>| {
-            let answer = answer.map_err(|error| failure = Some(error));
-            answer.unwrap_or_default().into_iter()
-        };
-        let (mut exclusive, mut permits) = (known(exclusive), known(permits));
-        if let Some(error) = failure {
-            if exclusive.len() + permits.len() == 0 {
-                return Err(error);
+        let answers = exclusive.iter().chain(&permits);
+        if let Some(error) = answers.clone().find_map(|answer| answer.as_ref().err()) {
+            if answers.clone().all(Result::is_err) {
+                return Err(error.clone());
             }
             tracing::debug!(%error, "some of the locks were not renewed");
         }
+        let (mut exclusive, mut permits) = (exclusive.iter(), permits.iter());
         let renewed = |renewal: &Renewal| {
-            let held = if is_exclusive(&renewal) {
-                exclusive.next()
+            let answers = if is_exclusive(&renewal) {
+                &mut exclusive
             } else {
-                permits.next()
+                &mut permits
             };
-            match held.map(loss) {
-                Some(None) => Renewed::Held(renewal.lease),
-                Some(Some(reason)) => Renewed::Gone(reason),
-                None => Renewed::Unknown,
+            match answers.next() {
+                Some(Ok(held)) => loss(*held).map_or(Renewed::Held(renewal.lease), Renewed::Gone),
+                _ => Renewed::Unknown,
             }
         };
         Ok(renewals.iter().map(renewed).collect())
@@ -282,15 +365,16 @@ impl Backend for RedisBackend {
     }
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
-        let mut get = redis::cmd("MGET");
-        get.arg(self.0.lock_key(name));
-        get.arg(self.0.tombstone_key(name, nonce));
-        // First the permits: if they are taken away in between, the tombstone is read.
-        let (permits, keys) =
-            tokio::join!(self.0.has_permits(name, nonce), self.0.connection.run(&get),);
-        let (value, tombstone): (Option<String>, Option<String>) = keys?;
-        let is_held = value.is_some_and(|value| value.starts_with(&nonce.to_string())) || permits?;
-        Ok((!is_held).then(|| reason(tombstone.as_deref())))
+        let (permits, value) = tokio::join!(
+            self.0.has_permits(name, nonce),
+            self.0.text(self.0.lock_key(name)),
+        );
+        let is_locked = value?.is_some_and(|value| value.starts_with(&nonce.to_string()));
+        if is_locked || permits? {
+            return Ok(None);
+        }
+        let tombstone = self.0.text(self.0.tombstone_key(name, nonce)).await?;
+        Ok(Some(reason(tombstone.as_deref())))
     }
 
     async fn reduce(
@@ -303,17 +387,19 @@ impl Backend for RedisBackend {
     }
 
     async fn ping(&self) -> Result<(), BackendError> {
-        self.0.connection.run(&redis::cmd("PING")).await
+        let answers: Vec<String> = self.0.servers.each(&redis::cmd("PING")).await?;
+        drop(answers);
+        Ok(())
     }
 
     fn attach(&self, nudge: Nudge) {
-        self.0.managers.attach(&nudge, || self.0.connection.open());
+        self.0.managers.attach(&nudge, || self.0.servers.open());
     }
 
     async fn detach(&self, nudge: &Nudge) {
         self.0.managers.detach(nudge, || {
             self.0.wake_ups.close();
-            self.0.connection.close();
+            self.0.servers.close();
         });
     }
 }

@@ -62,9 +62,20 @@ impl Proxy {
     /// Starts a proxy in front of the server at `upstream` (`host:port`).
     pub async fn to(upstream: impl Into<String>) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        Self::listen(address, upstream.into()).await
+    }
+
+    /// Starts a proxy in front of the server at a port of 127.0.0.1. It listens at the same port of
+    /// 127.0.0.2, for servers that tell their clients the ports of others but not their hosts.
+    pub async fn beside(port: u16) -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 2], port));
+        Self::listen(address, format!("127.0.0.1:{port}")).await
+    }
+
+    async fn listen(address: SocketAddr, upstream: String) -> Self {
         let listener = TcpListener::bind(address).await.expect("the port is free");
         let triggers = Arc::<Triggers>::default();
-        let upstream = Arc::new(Mutex::new(upstream.into()));
+        let upstream = Arc::new(Mutex::new(upstream));
         let (modes, new_modes) = mpsc::channel(1);
         let acceptor = Acceptor {
             address,

@@ -1,4 +1,4 @@
-//! The address of a Redis: one server, or the master that Redis Sentinel names.
+//! The address of a Redis: one server, the master that Redis Sentinel names, or the nodes of a cluster.
 //!
 //! Guarantee: a connection that was opened with the help of Sentinel leads to a server that was the master
 //! after the connection was open. All sentinels are asked again for each connection, and the first one that
@@ -9,9 +9,11 @@ use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, IntoConnectionInfo,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
     RedisConnectionInfo, RedisError, RedisResult, Role, TlsMode,
 };
+
+use super::cluster::Nodes;
 
 /// The port of a sentinel whose address has none.
 const SENTINEL_PORT: &str = "26379";
@@ -21,6 +23,7 @@ const SENTINEL_PORT: &str = "26379";
 pub(super) enum Address {
     Server(Client),
     Sentinel(Sentinels),
+    Cluster(Nodes),
 }
 
 /// The sentinels, and the master that they know.
@@ -36,17 +39,21 @@ pub(super) struct Sentinels {
 impl Address {
     /// Parses a URL.
     pub(super) fn parse(url: &str) -> RedisResult<Self> {
-        match url.split_once("+sentinel://") {
-            Some((scheme, rest)) => Sentinels::parse(scheme, rest).map(Self::Sentinel),
+        if let Some((scheme, rest)) = url.split_once("+sentinel://") {
+            return Sentinels::parse(scheme, rest).map(Self::Sentinel);
+        }
+        match url.split_once("+cluster://") {
+            Some((scheme, rest)) => Nodes::parse(scheme, rest).map(Self::Cluster),
             None => Client::open(url).map(Self::Server),
         }
     }
 
-    /// The server, or the one that is the master now.
+    /// The server, the one that is the master now, or a node of the cluster that serves clients.
     pub(super) async fn client(&self) -> RedisResult<Client> {
         match self {
             Self::Server(client) => Ok(client.clone()),
             Self::Sentinel(sentinels) => sentinels.master().await,
+            Self::Cluster(nodes) => nodes.any().await,
         }
     }
 
@@ -76,25 +83,12 @@ impl Sentinels {
             let why = "expected redis+sentinel://host:port,…/master";
             RedisError::from((ErrorKind::InvalidClientConfig, why))
         };
-        let (user, rest) = match rest.rsplit_once('@') {
-            Some((user, rest)) => (format!("{user}@"), rest),
-            None => (String::new(), rest),
-        };
-        let (hosts, path) = rest.split_once('/').ok_or_else(invalid)?;
+        let (hosts, path) = split_path(rest);
         let (name, database) = path.split_once('/').unwrap_or((path, ""));
         if name.is_empty() {
             return Err(invalid());
         }
-        let parse = |host: &str| {
-            let has_port = host
-                .rsplit_once(':')
-                .is_some_and(|(_, port)| !port.ends_with(']'));
-            let port = if has_port { "" } else { SENTINEL_PORT };
-            let colon = if has_port { "" } else { ":" };
-            let url = format!("{scheme}://{user}{host}{colon}{port}/{database}");
-            url.into_connection_info()
-        };
-        let found: Vec<_> = hosts.split(',').map(parse).collect::<RedisResult<_>>()?;
+        let found = parse_hosts(scheme, hosts, SENTINEL_PORT, database)?;
         let first = found.first().ok_or_else(invalid)?;
         Ok(Self {
             settings: first.redis_settings().clone(),
@@ -130,6 +124,36 @@ impl Sentinels {
     }
 }
 
+/// Splits what follows the scheme at the first `/` after the password.
+pub(super) fn split_path(rest: &str) -> (&str, &str) {
+    let hosts = rest.rfind('@').unwrap_or(0);
+    let end = rest[hosts..].find('/').map_or(rest.len(), |at| hosts + at);
+    (&rest[..end], rest.get(end + 1..).unwrap_or(""))
+}
+
+/// Parses `[user:password@]host[:port],…`. All servers have the same user, password and database.
+pub(super) fn parse_hosts(
+    scheme: &str,
+    hosts: &str,
+    port: &str,
+    database: &str,
+) -> RedisResult<Vec<ConnectionInfo>> {
+    let (user, hosts) = match hosts.rsplit_once('@') {
+        Some((user, hosts)) => (format!("{user}@"), hosts),
+        None => (String::new(), hosts),
+    };
+    let parse = |host: &str| {
+        let has_port = host
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| !port.ends_with(']'));
+        let port = if has_port { "" } else { port };
+        let colon = if has_port { "" } else { ":" };
+        let url = format!("{scheme}://{user}{host}{colon}{port}/{database}");
+        url.into_connection_info()
+    };
+    hosts.split(',').map(parse).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_url_of_sentinels_is_refused() {
+    fn invalid_url_of_several_servers_is_refused() {
         for url in [
             "redis+sentinel://a:1",
             "redis+sentinel://a:1/",
@@ -162,6 +186,11 @@ mod tests {
             "redis+sentinel://a:port/stock",
             "redis+sentinel://a:1/stock/database",
             "http+sentinel://a:1/stock",
+            "redis+cluster://",
+            "redis+cluster://a:1,",
+            "redis+cluster://a:port",
+            "redis+cluster://a:1/2",
+            "http+cluster://a:1",
         ] {
             assert!(Address::parse(url).is_err(), "{url}");
         }

@@ -93,7 +93,7 @@ type Found = (String, String, String);
 impl Redis {
     async fn inspect_lock(&self, name: &str) -> Result<LockView, BackendError> {
         let keys = [self.lock_key(name)];
-        let found = self.connection.script(&INSPECT, &keys, &[]);
+        let found = self.servers.script(&INSPECT, &keys, &[]);
         let found: Vec<(String, i64, String)> = found.await?;
         let mut view = LockView::default();
         for (value, rest, now) in found {
@@ -114,7 +114,7 @@ impl Redis {
 
     async fn inspect_permits(&self, name: &str) -> Result<LockView, BackendError> {
         let keys = self.permit_keys(name);
-        let found = self.connection.script(&INSPECT_PERMITS, &keys, &[]);
+        let found = self.servers.script(&INSPECT_PERMITS, &keys, &[]);
         let (now, holders, waiters): (String, Vec<Found>, Vec<Found>) = found.await?;
         let now: u64 = parse(&now)?;
         let claimant = |found: &Found, is_holder: bool| {
@@ -154,7 +154,7 @@ impl Redis {
     async fn revoke_lock(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
         let keys = [self.lock_key(name), self.tombstone_key(name, nonce)];
         let arguments = [nonce.to_string(), milliseconds(REMEMBERED)];
-        self.connection.script(&REVOKE, &keys, &arguments).await
+        self.servers.script(&REVOKE, &keys, &arguments).await
     }
 }
 

@@ -1,11 +1,13 @@
 //! The settings of a back end on one Redis server.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::address::Address;
+use super::cluster::{Cluster, slot};
 use super::connection::Connection;
+use super::servers::Servers;
 use super::wakeups::LazyWakeUps;
 use super::{Redis, RedisBackend};
 use crate::error::BackendError;
@@ -36,8 +38,7 @@ impl RedisBuilder {
     /// [limits](Self::connect_limit) that are set here.
     ///
     /// The client leads to one address. If another server becomes the master, that address must lead to
-    /// it: through DNS or a proxy. To ask Redis Sentinel for the master, use
-    /// [a URL](RedisBackend::new).
+    /// it: through DNS or a proxy. For Redis Sentinel and Redis Cluster, use [a URL](RedisBackend::new).
     ///
     /// The client is that of the crate `redis` 1, which is not exported again: depend on it yourself, with
     /// the features that the client needs, such as `tokio-rustls-comp`. A program that connects with TLS
@@ -118,15 +119,28 @@ impl RedisBuilder {
     /// Builds the back end. It connects when it is first used.
     ///
     /// # Errors
-    /// Returns an error if the URL is not a valid Redis URL.
+    /// Returns an error if the URL is not a valid Redis URL, or if the prefix does not suit a cluster.
     pub fn build(self) -> Result<RedisBackend, BackendError> {
         let address = self.address?;
-        let limit = self.connect_limit.max(self.response_limit);
+        let (connect, response) = (self.connect_limit, self.response_limit);
+        let servers = match &address {
+            Address::Cluster(nodes) => {
+                let lock = format!("{}{{a}}", self.prefix);
+                if slot(&lock) != slot(&format!("{lock}:token")) {
+                    let cause = "on Redis Cluster the prefix of the keys must not contain `{}`";
+                    return Err(BackendError::permanent(cause));
+                }
+                Servers::Cluster(Cluster::new(nodes.clone(), connect, response))
+            }
+            address => Servers::One(Connection::new(address.clone(), connect, response)),
+        };
+        let limit = connect.max(response);
         Ok(RedisBackend(Arc::new(Redis {
-            connection: Connection::new(address.clone(), self.connect_limit, self.response_limit),
+            servers,
             wake_ups: LazyWakeUps::new(address, limit),
             managers: Managers::default(),
             source: SourceId::new("redis", self.source),
+            source_asked: Mutex::default(),
             is_publish_refused: AtomicBool::new(false),
             prefix: self.prefix,
             response_limit: self.response_limit,

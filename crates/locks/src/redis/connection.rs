@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind,
+    AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult,
+    ServerErrorKind, Value,
 };
 
 use tokio::time::timeout;
@@ -53,7 +54,7 @@ impl Connection {
     }
 
     pub(super) async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BackendError> {
-        self.query(command).await?.map_err(backend_error)
+        self.query(command, false).await?.map_err(backend_error)
     }
 
     /// Runs a script by its hash, or by its text if the server does not know it yet.
@@ -63,14 +64,9 @@ impl Connection {
         keys: &[String],
         arguments: &[String],
     ) -> Result<T, BackendError> {
-        let command = |name: &str, script: &str| {
-            let mut command = redis::cmd(name);
-            command.arg(script).arg(keys.len()).arg(keys).arg(arguments);
-            command
-        };
-        match self.query(&command("EVALSHA", &script.hash)).await? {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.run(&command("EVAL", &script.code)).await
+        match self.query(&script.by_hash(keys, arguments), false).await? {
+            Err(error) if Script::is_unknown(&error) => {
+                self.run(&script.by_text(keys, arguments)).await
             }
             answer => answer.map_err(backend_error),
         }
@@ -86,15 +82,22 @@ impl Connection {
     }
 
     /// The outer error means that there is no connection. The inner result is the server's answer.
-    async fn query<T: FromRedisValue>(
+    ///
+    /// With `asking`, a node of a cluster executes the command although the slot still moves to it.
+    pub(super) async fn query<T: FromRedisValue>(
         &self,
         command: &Cmd,
+        asking: bool,
     ) -> Result<RedisResult<T>, BackendError> {
         let Numbered {
             mut connection,
             number,
         } = self.current().await?;
-        let answer = command.query_async(&mut connection).await;
+        let answer = if asking {
+            ask(command, &mut connection).await
+        } else {
+            command.query_async(&mut connection).await
+        };
         if answer.as_ref().is_err_and(needs_new_connection) {
             self.link.forget(|current| current.number == number);
         }
@@ -122,9 +125,22 @@ impl Connection {
     }
 }
 
+/// Sends a command after `ASKING`, which applies to the next command of the connection.
+async fn ask<T: FromRedisValue>(
+    command: &Cmd,
+    connection: &mut MultiplexedConnection,
+) -> RedisResult<T> {
+    let mut pipe = redis::pipe();
+    pipe.cmd("ASKING").ignore().add_command(command.clone());
+    // The error of one command would hide its code.
+    let answers: Vec<Value> = pipe.ignore_errors().query_async(connection).await?;
+    let answer = answers.into_iter().next().unwrap_or(Value::Nil);
+    Ok(redis::from_redis_value(answer.extract_error()?)?)
+}
+
 /// Returns true if a new connection may help: this one is broken or silent, or its server is now a
 /// replica.
-fn needs_new_connection(error: &RedisError) -> bool {
+pub(super) fn needs_new_connection(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()
         || matches!(

@@ -45,7 +45,8 @@ impl Sealed for RedisContender {}
 impl Contender for RedisContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
         // Connect first: if this fails, the request was never sent, and no release is needed.
-        self.redis.connection.connected().await?;
+        let lock = self.redis.lock_key(&self.request.name);
+        self.redis.servers.connected(&lock).await?;
         let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
         let known = self.redis.source.candidate();
         let answer = self.redis.acquire(&self.request, &known).await?;

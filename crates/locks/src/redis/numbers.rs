@@ -90,7 +90,7 @@ impl Redis {
     async fn number(&self, key: &str) -> Result<i64, BackendError> {
         let mut get = redis::cmd("GET");
         get.arg(key);
-        let value: Option<String> = self.connection.run(&get).await?;
+        let value: Option<String> = self.servers.run(key, &get).await?;
         let number = |value: String| value.parse().map_err(|_| unexpected(&value));
         value.map_or(Ok(0), number)
     }
@@ -117,7 +117,7 @@ impl Numbers for RedisBackend {
             operand.to_string(),
         ];
         arguments.extend(expected.map(|expected| expected.to_string()));
-        let answer = self.0.connection.script(&CHANGE, &keys, &arguments);
+        let answer = self.0.servers.script(&CHANGE, &keys, &arguments);
         let answer: String = answer.await?;
         let (outcome, value) = answer.split_once(' ').unwrap_or_default();
         if outcome == "refused" {
@@ -160,7 +160,7 @@ impl Numbers for RedisBackend {
     async fn tokens(&self, name: &str) -> Result<Vec<Token>, BackendError> {
         let [holders, _, claims] = self.0.permit_keys(name);
         let keys = [holders, claims];
-        let tokens = self.0.connection.script(&TOKENS, &keys, &[]);
+        let tokens = self.0.servers.script(&TOKENS, &keys, &[]);
         let tokens: Vec<String> = tokens.await?;
         let token = |token: &String| token.parse().map(Token::new).map_err(|_| unexpected(token));
         tokens.iter().map(token).collect()

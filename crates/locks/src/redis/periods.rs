@@ -30,7 +30,7 @@ impl Redis {
     ) -> Result<Option<Duration>, BackendError> {
         let keys = [format!("{}:period", self.lock_key(name))];
         let arguments = [nonce.to_string(), milliseconds(period)];
-        let rest: i64 = self.connection.script(&BEGIN, &keys, &arguments).await?;
+        let rest: i64 = self.servers.script(&BEGIN, &keys, &arguments).await?;
         Ok(u64::try_from(rest).ok().map(Duration::from_millis))
     }
 }

@@ -91,7 +91,7 @@ fn script(code: &str) -> Script {
 
 /// `KEYS`: holders, waiters, claims, tombstone, source. `ARGV`: lease in ms, permits to take, their
 /// limit, patience in ms, id for a server that has no source, 1 if that id replaces another one, and
-/// those of [`COMMON`].
+/// those of [`COMMON`]. On a cluster the source has another slot, and the id is empty.
 ///
 /// The answer is that of a racing lock. `{0, remaining ms}` means that the nonce is in the queue, and
 /// `{-2, limit}` that it has left the queue, because there are fewer permits than it wants now.
@@ -145,6 +145,7 @@ else
   used = used + take
 end
 finish()
+if ARGV[5] == '' then return {1, token} end
 local id = redis.call('GET', KEYS[5])
 if not id or (ARGV[6] == '1' and id ~= ARGV[5]) then
   id = ARGV[5]
@@ -191,17 +192,19 @@ return redis.call('GET', KEYS[4]) == 'revoked' and 1 or 0
     )
 });
 
-/// `KEYS`: holders, claims and tombstone of each lock. `ARGV`: how long the keys stay in ms, then nonce and
-/// lease in ms of each lock. Returns for each lock what [`loss`] reads. A renewal never shortens a lease.
+/// `KEYS`: holders and claims of each lock. `ARGV`: how long the keys stay in ms, then nonce, lease in ms and
+/// tombstone of each lock. Returns for each lock what [`loss`] reads. A renewal never shortens a lease.
+///
+/// The tombstones are not in `KEYS`, as in the script that renews locks.
 pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local renewed = {}
-for i = 1, #KEYS / 3 do
-  local holders, claims, gone = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
-  local nonce, lease = ARGV[2 * i], tonumber(ARGV[2 * i + 1])
+for i = 1, #KEYS / 2 do
+  local holders, claims = KEYS[2 * i - 1], KEYS[2 * i]
+  local nonce, lease, gone = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
   local expiry = tonumber(redis.call('ZSCORE', holders, nonce) or 0)
   if expiry > now then
     local keep = math.max(tonumber(ARGV[1]), lease)
@@ -218,6 +221,7 @@ end
 return renewed
 ",
     )
+    .while_moving()
 });
 
 /// `KEYS`: holders, waiters, claims, tombstone. `ARGV`: permits to keep, and those of [`COMMON`]. Returns
@@ -272,7 +276,7 @@ impl Redis {
         } = request;
         let mut keys = self.permit_keys(name).to_vec();
         keys.push(self.tombstone_key(name, *nonce));
-        keys.push(format!("{}:source", self.prefix));
+        keys.extend(self.source_key());
         let mut arguments = vec![
             milliseconds(*lease),
             take.to_string(),
@@ -283,7 +287,7 @@ impl Redis {
             flag(self.source.is_fixed),
         ];
         arguments.extend(self.common_arguments(name, *nonce, *lease));
-        self.connection.script(&ACQUIRE, &keys, &arguments).await
+        self.servers.script(&ACQUIRE, &keys, &arguments).await
     }
 
     /// Returns what [`loss`] reads, and why the next waiter could not be woken.
@@ -301,7 +305,7 @@ impl Redis {
         keys.push(self.tombstone_key(name, *nonce));
         let mut arguments = vec![milliseconds(TOMBSTONE), flag(*unclear)];
         arguments.extend(self.common_arguments(name, *nonce, Duration::ZERO));
-        self.connection.script(&RELEASE, &keys, &arguments).await
+        self.servers.script(&RELEASE, &keys, &arguments).await
     }
 
     pub(super) async fn revoke_permits(
@@ -313,17 +317,14 @@ impl Redis {
         keys.push(self.tombstone_key(name, nonce));
         let mut arguments = vec![milliseconds(REMEMBERED)];
         arguments.extend(self.common_arguments(name, nonce, Duration::ZERO));
-        self.connection.script(&REVOKE, &keys, &arguments).await
+        self.servers.script(&REVOKE, &keys, &arguments).await
     }
 
     /// Returns for each claim what [`loss`] reads.
     pub(super) async fn renew_permits(
         &self,
-        renewals: &[&Renewal],
+        renewals: Vec<&Renewal>,
     ) -> Result<Vec<i64>, BackendError> {
-        if renewals.is_empty() {
-            return Ok(Vec::new());
-        }
         let mut keys = Vec::new();
         let mut arguments = vec![milliseconds(self.token_memory)];
         for Renewal {
@@ -331,10 +332,11 @@ impl Redis {
         } in renewals
         {
             let [holders, _, claims] = self.permit_keys(name);
-            keys.extend([holders, claims, self.tombstone_key(name, *nonce)]);
-            arguments.extend([nonce.to_string(), milliseconds(*lease)]);
+            keys.extend([holders, claims]);
+            let gone = self.tombstone_key(name, *nonce);
+            arguments.extend([nonce.to_string(), milliseconds(*lease), gone]);
         }
-        self.connection.script(&RENEW, &keys, &arguments).await
+        self.servers.script(&RENEW, &keys, &arguments).await
     }
 
     pub(super) async fn reduce_permits(
@@ -347,15 +349,15 @@ impl Redis {
         arguments.extend(self.common_arguments(name, nonce, Duration::ZERO));
         let mut keys = self.permit_keys(name).to_vec();
         keys.push(self.tombstone_key(name, nonce));
-        let answer = self.connection.script(&REDUCE, &keys, &arguments).await;
+        let answer = self.servers.script(&REDUCE, &keys, &arguments).await;
         answer.map(loss)
     }
 
     pub(super) async fn has_permits(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
         let [holders, ..] = self.permit_keys(name);
         let mut score = redis::cmd("ZSCORE");
-        score.arg(holders).arg(nonce.to_string());
-        let score: Option<f64> = self.connection.run(&score).await?;
+        score.arg(&holders).arg(nonce.to_string());
+        let score: Option<f64> = self.servers.run(&holders, &score).await?;
         Ok(score.is_some())
     }
 }

@@ -6,13 +6,18 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
+
 use super::TOMBSTONE;
 use crate::error::LostReason;
 
 /// The text of a script, and the hash by which the server knows it.
 pub(super) struct Script {
-    pub(super) code: String,
-    pub(super) hash: String,
+    code: String,
+    hash: String,
+    /// The script may run at a node of a cluster while its slot moves: it writes nothing before it reads
+    /// a key that may be missing there.
+    pub(super) while_moving: bool,
 }
 
 impl Script {
@@ -21,12 +26,42 @@ impl Script {
         Self {
             hash: redis::Script::new(&code).get_hash().to_owned(),
             code,
+            while_moving: false,
         }
+    }
+
+    pub(super) fn while_moving(self) -> Self {
+        Self {
+            while_moving: true,
+            ..self
+        }
+    }
+
+    /// Runs it by its hash.
+    pub(super) fn by_hash(&self, keys: &[String], arguments: &[String]) -> Cmd {
+        command("EVALSHA", &self.hash, keys, arguments)
+    }
+
+    /// Runs it by its text.
+    pub(super) fn by_text(&self, keys: &[String], arguments: &[String]) -> Cmd {
+        command("EVAL", &self.code, keys, arguments)
+    }
+
+    /// Whether the server does not know the hash.
+    pub(super) fn is_unknown(error: &RedisError) -> bool {
+        error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
     }
 }
 
+fn command(name: &str, script: &str, keys: &[String], arguments: &[String]) -> Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(script).arg(keys.len()).arg(keys).arg(arguments);
+    command
+}
+
 /// `KEYS`: lock, last token, tombstone, source. `ARGV`: nonce, lease in ms, lifetime of the last
-/// token in ms, id for a server that has no source, and any text if that id replaces another one.
+/// token in ms, id for a server that has no source, and any text if that id replaces another one. On a
+/// cluster the source has another slot, and the id is empty.
 ///
 /// Returns the token, or `{1, token, id}` if the source's id is not that of the client. Returns `{0,
 /// remaining ms}` if the lock is busy, or `{-1}` if this nonce was already released.
@@ -62,7 +97,7 @@ elseif string.sub(value, 1, 32) == ARGV[1] then
 else
   return {0, call('PTTL', KEYS[1])}
 end
-if id == ARGV[4] then return token end
+if id == ARGV[4] or ARGV[4] == '' then return token end
 if not id or ARGV[5] then
   id = ARGV[4]
   call('SET', KEYS[4], id)
@@ -75,6 +110,9 @@ return {1, token, id}
 /// `KEYS`: locks. `ARGV`: nonce and lease in ms of each lock. Returns for each lock what [`loss`] reads.
 ///
 /// A renewal never shortens a lease, because the holder relies on an earlier, longer one.
+///
+/// The tombstone is not in `KEYS`. So on a cluster, which gets each lock in its own script, a held lock is
+/// renewed however long its slot takes to move.
 pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
@@ -93,10 +131,14 @@ end
 return held
 ",
     )
+    .while_moving()
 });
 
-/// `KEYS`: lock. `ARGV`: nonce, and any text if an acquire request was not answered. Returns what [`loss`]
-/// reads, or the error if the nonce held the lock and no waiter could be woken.
+/// `KEYS`: lock, tombstone. `ARGV`: nonce, and any text if an acquire request was not answered. Returns what
+/// [`loss`] reads, or the error if the nonce held the lock and no waiter could be woken.
+///
+/// On a cluster, first without the tombstone, which a lock that is held does not need: then the slot may
+/// move meanwhile. Returns -1 if the tombstone is needed.
 ///
 /// If its memory is full, Redis refuses `SET` as the first write of a script, so `DEL` comes first.
 ///
@@ -112,8 +154,9 @@ pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
         r"
 local value = redis.call('GET', KEYS[1])
 local held = value and string.sub(value, 1, 32) == ARGV[1]
+if not held and not KEYS[2] then return -1 end
 if held then redis.call('DEL', KEYS[1]) end
-local gone = KEYS[1] .. ':gone:' .. ARGV[1]
+local gone = KEYS[2]
 if not held or ARGV[2] then redis.call('SET', gone, '', 'PX', '{tombstone}', 'NX') end
 if not held then return redis.call('GET', gone) == 'revoked' and 2 or 0 end
 local woken = redis.pcall('PUBLISH', KEYS[1], '')

@@ -5,6 +5,8 @@
 //! next one. Messages are delivered at any time. If the connection is lost, it is opened again, and
 //! all waiters are woken to ask the server. A lost message delays a waiter by its fallback, not by the
 //! lease. So does a server that refuses the subscription.
+//!
+//! On a cluster the connection leads to any node: the cluster sends each message to all of them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

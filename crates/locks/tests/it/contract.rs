@@ -237,6 +237,9 @@ macro_rules! coordination_contract {
     };
 }
 
+// After the macros, which it uses.
+mod cluster;
+
 use stocklock_locks::{LockBuilder, LockManager};
 
 use crate::rig::claiming::Claiming;

@@ -14,13 +14,17 @@ use crate::rig::redis::RedisRig;
 use crate::rig::{Rig, RigExt, released};
 
 mod client;
+mod cluster;
 mod permits;
 mod refusals;
 mod revocations;
 mod sentinel;
 mod wakeups;
 
-async fn run<T: redis::FromRedisValue>(to: &mut MultiplexedConnection, command: &str) -> T {
+pub(crate) async fn run<T: redis::FromRedisValue>(
+    to: &mut MultiplexedConnection,
+    command: &str,
+) -> T {
     let mut words = command.split(' ');
     let mut built = redis::cmd(words.next().unwrap());
     words.for_each(|word| {

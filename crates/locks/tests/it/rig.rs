@@ -15,6 +15,7 @@ use stocklock_locks::{
 pub(crate) use stocklock_testkit::eventually;
 
 pub(crate) mod claiming;
+pub(crate) mod cluster;
 pub(crate) mod local;
 pub(crate) mod memory;
 pub(crate) mod redis;

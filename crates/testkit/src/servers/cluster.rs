@@ -172,7 +172,10 @@ impl RedisCluster {
             sleep(POLL).await;
         }
         // The others learn it from gossip, too.
-        let moved = async || self.all_agree(|lines| owner(lines, slot) == Some(to)).await;
+        let moved = async || {
+            let views = self.views().await.unwrap_or_default();
+            !views.is_empty() && views.iter().all(|lines| owner(lines, slot) == Some(to))
+        };
         eventually("every node knows the new master", PATIENCE, moved).await;
     }
 
@@ -251,37 +254,42 @@ impl RedisCluster {
     /// # Panics
     /// If that takes longer than a minute.
     pub async fn settled(&self) {
-        eventually("the cluster is settled", PATIENCE, async || {
-            let is_settled = |lines: &[Line]| {
-                let masters = lines.iter().filter(|line| line.serves());
-                let healthy =
-                    |line: &Line| !(line.has("fail") || line.has("fail?") || line.has("handshake"));
-                lines.len() == NODES && masters.count() == MASTERS && lines.iter().all(healthy)
-            };
-            if !self.all_agree(is_settled).await {
-                return false;
-            }
-            for node in 0..NODES {
-                let info = self.ask::<String>(node, "INFO replication").await;
-                let info = info.unwrap_or_default();
-                if !(info.contains("state=online") || info.contains("master_link_status:up")) {
-                    return false;
-                }
-            }
-            true
-        })
-        .await;
+        let deadline = Instant::now() + PATIENCE;
+        while !self.is_settled().await {
+            assert!(Instant::now() < deadline, "the cluster is not settled");
+            sleep(POLL).await;
+        }
     }
 
-    /// Whether every node has an intact cluster, and passes the check.
-    async fn all_agree(&self, check: impl Fn(&[Line]) -> bool) -> bool {
+    async fn is_settled(&self) -> bool {
+        let Ok(views) = self.views().await else {
+            return false;
+        };
+        for lines in views {
+            let failing = ["fail", "fail?", "handshake"];
+            let is_healthy = |line: &Line| !failing.iter().any(|flag| line.has(flag));
+            let masters = lines.iter().filter(|line| line.serves());
+            if (lines.len(), masters.count()) != (NODES, MASTERS) || !lines.iter().all(is_healthy) {
+                return false;
+            }
+        }
         for node in 0..NODES {
-            match self.view(node).await {
-                Ok((_, lines)) if check(&lines) => {}
-                _ => return false,
+            let info = self.ask::<String>(node, "INFO replication").await;
+            let info = info.unwrap_or_default();
+            if !(info.contains("state=online") || info.contains("master_link_status:up")) {
+                return false;
             }
         }
         true
+    }
+
+    /// What each node knows. An error if one of them does not serve clients.
+    async fn views(&self) -> Result<Vec<Vec<Line>>> {
+        let mut views = Vec::new();
+        for node in 0..NODES {
+            views.push(self.view(node).await?.1);
+        }
+        Ok(views)
     }
 
     /// The latest view of the cluster: a node that was paused may have an older one.

@@ -178,8 +178,8 @@ impl Node {
 
     /// Returns a warning for each setting of this master that can lose votes.
     pub(super) async fn warnings(&self) -> Result<Vec<String>, Silence> {
-        let eviction = eviction::warning(&self.connection);
-        let mut warnings = Vec::from_iter(self.within_limit(eviction).await?);
+        let memory = self.info("memory").await?;
+        let mut warnings = Vec::from_iter(eviction::warning(&memory));
         let info = self.info("replication").await?;
         let mut lines = info.lines();
         let role = lines.find_map(|line| line.strip_prefix("role:"));

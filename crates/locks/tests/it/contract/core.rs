@@ -205,6 +205,8 @@ pub(super) async fn unusual_names_work_and_invalid_lengths_fail(rig: &impl Rig) 
         "a b",
         "%2F",
         "{a}",
+        "}a",
+        "{}a",
         "*",
         &long,
     ];

@@ -1,0 +1,144 @@
+//! What only Redis Cluster has: slots move, and masters are replaced.
+
+use std::time::Duration;
+
+use stocklock_locks::LockManager;
+use stocklock_locks::redis::RedisBackend;
+
+use crate::rig::cluster::ClusterRig;
+use crate::rig::{RigExt, eventually};
+
+mod failover;
+mod moves;
+
+/// More than a failover takes on a busy machine.
+const SOON: Duration = Duration::from_mins(1);
+/// Longer than a test, so that nothing ends before its time.
+const LONG: Duration = Duration::from_mins(5);
+
+/// All processes have one source, although each lock has its own node. If the cluster has lost the id, a
+/// process that has used locks stores it again.
+#[tokio::test]
+async fn source_is_one_for_all_nodes_and_survives_its_loss() {
+    let rig = ClusterRig::start().await;
+    let source = async |manager: &LockManager, name: &str| {
+        let guard = manager.lock(name).acquire().await.unwrap();
+        let source = guard.source().to_owned();
+        guard.release().await;
+        source
+    };
+    let old = rig.manager();
+    let first = source(&old, "0").await;
+    for number in 1..10 {
+        assert_eq!(source(&rig.manager(), &number.to_string()).await, first);
+    }
+    let [(master, key)] = &rig.keys(":source").await[..] else {
+        panic!("there is one source");
+    };
+    assert_eq!(rig.send::<i64>(*master, &format!("DEL {key}")).await, 1);
+    let stored = async || {
+        source(&old, "0").await;
+        !rig.keys(":source").await.is_empty()
+    };
+    eventually("the id is stored again", SOON, stored).await;
+    assert_eq!(source(&rig.manager(), "0").await, first);
+}
+
+/// The user may do what the documents say, and no more.
+#[tokio::test]
+async fn user_of_cluster_needs_the_documented_rights() {
+    let rig = ClusterRig::start().await;
+    let prefix = &rig.prefix;
+    let rights = "+ping +info +eval +evalsha +get +mget +set +del +exists +pttl +pexpire +persist \
+                  +incrby +time +@sortedset +@hash +publish +subscribe +unsubscribe +asking \
+                  +cluster|info +cluster|slots";
+    let user = format!("ACL SETUSER {prefix} on >s3cr3t ~{prefix}* &{prefix}* {rights}");
+    for node in 0..rig.cluster().nodes().len() {
+        assert_eq!(rig.send::<String>(node, &user).await, "OK");
+    }
+    let url = rig.url().replace("://", &format!("://{prefix}:s3cr3t@"));
+    let manager = || LockManager::new(rig.settings(&url).fallback(LONG).build().unwrap());
+    let (one, other) = (manager(), manager());
+    one.ping().await.unwrap();
+    let guard = one.lock("own").acquire().await.unwrap();
+    let waiter = tokio::spawn(other.lock("own").wait(SOON).acquire());
+    subscribed(&rig, "{own}").await;
+    guard.release().await;
+    waiter.await.unwrap().unwrap().release().await;
+    one.write("own").acquire().await.unwrap().release().await;
+    one.number("own").add(1).await.unwrap();
+
+    let wrong = rig.url().replace("://", &format!("://{prefix}:wrong@"));
+    let wrong = LockManager::new(RedisBackend::new(&wrong).unwrap());
+    let error = wrong.ping().await.unwrap_err();
+    assert!(error.is_permanent(), "{error}");
+}
+
+#[test]
+fn prefix_that_scatters_keys_is_refused() {
+    let builder = RedisBackend::builder("redis+cluster://127.0.0.1:1").prefix("a{}");
+    let error = builder.build().unwrap_err();
+    assert!(error.to_string().contains("prefix"), "{error}");
+}
+
+#[tokio::test]
+async fn shutdown_closes_the_connections_to_all_nodes() {
+    let rig = ClusterRig::start_private().await;
+    let clients = async || {
+        let mut clients = Vec::new();
+        for node in 0..rig.cluster().nodes().len() {
+            let list: String = rig.send(node, "CLIENT LIST TYPE normal").await;
+            clients.push(list.lines().count() - 1);
+            let list: String = rig.send(node, "CLIENT LIST TYPE pubsub").await;
+            clients.push(list.lines().count());
+        }
+        clients
+    };
+    let idle = clients().await;
+    let manager = rig.manager();
+    let guard = manager.lock("held").acquire().await.unwrap();
+    let other = rig.manager();
+    other.lock("held").try_acquire().await.unwrap();
+    drop(
+        other
+            .lock("held")
+            .wait(Duration::from_millis(100))
+            .acquire()
+            .await,
+    );
+    assert_ne!(clients().await, idle);
+    guard.release().await;
+    manager.shutdown().await;
+    other.shutdown().await;
+    let closed = async || clients().await == idle;
+    eventually("the connections are closed", SOON, closed).await;
+}
+
+/// Waits for a subscription, and returns the node that has it.
+async fn subscribed(rig: &ClusterRig, channel: &str) -> usize {
+    let channel = format!("PUBSUB CHANNELS {}{channel}", rig.prefix);
+    let mut found = None;
+    eventually("a waiter subscribes", SOON, async || {
+        for (node, server) in rig.cluster().nodes().iter().enumerate() {
+            let asked = async {
+                let mut connection = redis::Client::open(server.url()).ok()?;
+                let connection = &mut connection;
+                let mut connection = connection.get_multiplexed_async_connection().await.ok()?;
+                let mut words = channel.split(' ');
+                let mut command = redis::cmd(words.next()?);
+                words.for_each(|word| {
+                    command.arg(word);
+                });
+                let channels: Vec<String> = command.query_async(&mut connection).await.ok()?;
+                (!channels.is_empty()).then_some(node)
+            };
+            if let Some(node) = asked.await {
+                found = Some(node);
+                return true;
+            }
+        }
+        false
+    })
+    .await;
+    found.expect("it was found")
+}

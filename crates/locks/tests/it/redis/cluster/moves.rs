@@ -1,0 +1,309 @@
+//! Slots move while clients use their locks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::FromRedisValue;
+use stocklock_locks::backend::{
+    Backend, Change, Claim, NumberKey, NumberRequest, ReleaseRequest, Request,
+};
+use stocklock_locks::{LockError, LockManager, Nonce, ReleaseOutcome, Token};
+use stocklock_testkit::assert_matches;
+use stocklock_testkit::run::unique_name;
+
+use super::{LONG, SOON};
+use crate::rig::cluster::ClusterRig;
+use crate::rig::{Rig, RigExt, eventually, wait_until_nothing_is_left};
+
+/// What the lock guards.
+#[derive(Default)]
+struct Guarded {
+    is_used: AtomicBool,
+    token: AtomicI64,
+    uses: AtomicU64,
+}
+
+impl Guarded {
+    fn enter(&self, token: Token) {
+        assert!(!self.is_used.swap(true, Ordering::SeqCst), "two holders");
+        let last = self.token.swap(token.get(), Ordering::SeqCst);
+        assert!(last < token.get(), "{last} before {token:?}");
+    }
+
+    fn leave(&self) {
+        self.is_used.store(false, Ordering::SeqCst);
+        self.uses.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Four processes use one lock, and a lock for writers that is in the same slot, while the slot moves. No
+/// request fails, no lock is lost, and each wake-up or fallback finds the lock.
+#[tokio::test]
+async fn slot_moves_while_processes_use_its_locks() {
+    const MOVES: u64 = 6;
+    let rig = ClusterRig::start_private().await;
+    let ends = Arc::new(AtomicBool::new(false));
+    let guarded = [(); 2].map(|()| Arc::new(Guarded::default()));
+    let mut users = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let manager = rig.manager();
+        let (ends, guarded) = (Arc::clone(&ends), guarded.clone());
+        users.spawn(async move {
+            while !ends.load(Ordering::SeqCst) {
+                let locks = [manager.lock("hot"), manager.write("hot")];
+                for (lock, guarded) in locks.into_iter().zip(&guarded) {
+                    let guard = lock.wait(SOON).acquire().await.unwrap();
+                    guarded.enter(guard.token());
+                    tokio::task::yield_now().await;
+                    guard.check().unwrap();
+                    guarded.leave();
+                    let outcome = guard.release().await;
+                    assert!(
+                        !matches!(outcome, ReleaseOutcome::AlreadyLost { .. }),
+                        "{outcome:?}"
+                    );
+                }
+            }
+            manager.shutdown().await;
+        });
+    }
+    let slot = rig.slot("hot").await;
+    let mut master = rig.master("hot").await;
+    let used = || {
+        guarded
+            .each_ref()
+            .map(|each| each.uses.load(Ordering::SeqCst))
+    };
+    for _ in 0..MOVES {
+        let before = used();
+        master = (master + 1) % 3;
+        rig.cluster().move_slot(slot, master).await;
+        let goes_on = async || {
+            used()
+                .iter()
+                .zip(before)
+                .all(|(&now, before)| now >= before + 20)
+        };
+        eventually("the locks are used", SOON, goes_on).await;
+    }
+    ends.store(true, Ordering::SeqCst);
+    users.join_all().await;
+    wait_until_nothing_is_left(&rig, SOON).await;
+}
+
+/// A slot that an operator has begun to move.
+struct Moving<'a> {
+    rig: &'a ClusterRig,
+    slot: u16,
+    from: usize,
+    to: usize,
+}
+
+impl<'a> Moving<'a> {
+    async fn begin(rig: &'a ClusterRig, name: &str) -> Self {
+        let (slot, from) = (rig.slot(name).await, rig.master(name).await);
+        let moving = Self {
+            rig,
+            slot,
+            from,
+            to: (from + 1) % 3,
+        };
+        let [source, target] =
+            [from, moving.to].map(async |node| -> String { rig.send(node, "CLUSTER MYID").await });
+        let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {}", source.await);
+        assert_eq!(rig.send::<String>(moving.to, &importing).await, "OK");
+        let migrating = format!("CLUSTER SETSLOT {slot} MIGRATING {}", target.await);
+        assert_eq!(rig.send::<String>(from, &migrating).await, "OK");
+        moving
+    }
+
+    /// Moves these keys.
+    async fn carry(&self, keys: &[String]) {
+        let port = self.rig.cluster().nodes()[self.to].port();
+        let keys = keys.join(" ");
+        let migrate = format!("MIGRATE 127.0.0.1 {port}  0 5000 KEYS {keys}");
+        assert_eq!(self.rig.send::<String>(self.from, &migrate).await, "OK");
+    }
+
+    async fn end(self) {
+        self.rig.cluster().move_slot(self.slot, self.to).await;
+    }
+
+    /// The keys of both nodes that begin with the key of the lock.
+    async fn keys(&self, name: &str) -> Vec<(usize, String)> {
+        let mut found = Vec::new();
+        for (master, key) in self.rig.keys(&format!("{{{name}}}*")).await {
+            let value = self.send(master, &format!("TYPE {key}")).await;
+            let value: String = value;
+            let read = match &*value {
+                "string" => format!("GET {key}"),
+                "zset" => format!("ZRANGE {key} 0 -1 WITHSCORES"),
+                _ => format!("HGETALL {key}"),
+            };
+            let value: redis::Value = self.send(master, &read).await;
+            found.push((master, format!("{key}: {value:?}")));
+        }
+        found.sort();
+        found
+    }
+
+    async fn send<T: FromRedisValue>(&self, node: usize, command: &str) -> T {
+        // The node that receives the slot shows nothing without this.
+        let mut words = command.split(' ');
+        let mut built = redis::cmd(words.next().unwrap());
+        words.for_each(|word| {
+            built.arg(word);
+        });
+        let mut pipe = redis::pipe();
+        pipe.cmd("ASKING").ignore().add_command(built);
+        let answer: Vec<T> = pipe
+            .query_async(&mut self.rig.direct(node).await)
+            .await
+            .unwrap();
+        answer.into_iter().next().unwrap()
+    }
+}
+
+/// The slot moves for three leases. Its locks cannot be acquired meanwhile, but their holders keep them.
+#[tokio::test]
+async fn holders_keep_locks_while_their_slot_moves() {
+    let rig = ClusterRig::start().await;
+    let (name, manager, other) = (&*unique_name(), rig.manager(), rig.manager());
+    let locks = || [manager.lock(name), manager.read(name)];
+    let mut guards = Vec::new();
+    for lock in locks() {
+        guards.push(lock.acquire().await.unwrap());
+    }
+    let last = guards[0].token();
+    let moving = Moving::begin(&rig, name).await;
+    let half = rig.lease() * 3 / 2;
+    tokio::time::sleep(half).await;
+    for guard in &guards {
+        guard.verify().await.unwrap();
+    }
+    let key = rig.key(name);
+    moving.carry(&[key.clone()]).await;
+    moving
+        .carry(&["holders", "claims"].map(|of| format!("{key}:{of}")))
+        .await;
+    tokio::time::sleep(half).await;
+    for guard in &guards {
+        guard.verify().await.unwrap();
+    }
+    // The locks are free, but their last tokens may be at either node.
+    let released = guards.remove(0).release().await;
+    assert_matches!(released, ReleaseOutcome::Released { .. });
+    let refused = other.lock(name).wait(half).acquire().await.unwrap_err();
+    assert_matches!(refused, LockError::Unavailable(_));
+    assert!(refused.to_string().contains("TRYAGAIN"), "{refused}");
+
+    let next = tokio::spawn(other.lock(name).wait(SOON).acquire());
+    let writer = tokio::spawn(other.write(name).wait(SOON).acquire());
+    moving.end().await;
+    let next = next.await.unwrap().unwrap();
+    assert!(last < next.token());
+    next.release().await;
+    assert!(!writer.is_finished());
+    guards.remove(0).release().await;
+    writer.await.unwrap().unwrap().release().await;
+    wait_until_nothing_is_left(&rig, SOON).await;
+}
+
+/// Every kind of request while the keys of a lock are at the old node, at both, or at the new one. Those
+/// that touch several keys change nothing.
+#[tokio::test]
+async fn no_script_runs_halfway_while_its_slot_moves() {
+    let rig = ClusterRig::start().await;
+    let (name, backend, manager) = (&*unique_name(), rig.backend(), rig.manager());
+    let claims = [Claim::Exclusive, Claim::READ];
+    let lease = LONG;
+    let held = claims.map(|claim| Request {
+        name: name.into(),
+        nonce: Nonce::random(),
+        lease,
+        claim,
+    });
+    for request in held.clone() {
+        backend.contender(request).attempt().await.unwrap();
+    }
+    let waiting = Request {
+        nonce: Nonce::random(),
+        claim: Claim::WRITE,
+        ..held[0].clone()
+    };
+    backend.contender(waiting.clone()).attempt().await.unwrap();
+    manager.number(name).set(7).await.unwrap();
+    let unclear = |request: &Request, nonce| ReleaseRequest {
+        name: request.name.clone(),
+        nonce,
+        unclear: true,
+        claim: request.claim,
+    };
+    // Tombstones of other requests, so that no key is missing.
+    let gone = Nonce::random();
+    for request in &held {
+        backend.release(&unclear(request, gone)).await.unwrap();
+    }
+
+    let moving = Moving::begin(&rig, name).await;
+    let key = rig.key(name);
+    let batches = [
+        vec![],
+        vec![format!("{key}:holders"), format!("{key}:token")],
+        vec![
+            format!("{key}:claims"),
+            format!("{key}:gone:{gone}"),
+            key.clone(),
+        ],
+    ];
+    for batch in batches {
+        if !batch.is_empty() {
+            moving.carry(&batch).await;
+        }
+        let before = moving.keys(name).await;
+        for request in &held {
+            for nonce in [request.nonce, gone] {
+                let request = Request {
+                    nonce,
+                    ..request.clone()
+                };
+                let release = unclear(&request, nonce);
+                let error = backend.release(&release).await.unwrap_err();
+                assert!(!error.is_permanent(), "{error}");
+                let admin = backend.admin().unwrap();
+                admin.revoke(name, nonce, request.claim).await.unwrap_err();
+                backend.contender(request).attempt().await.unwrap_err();
+            }
+        }
+        backend
+            .contender(waiting.clone())
+            .attempt()
+            .await
+            .unwrap_err();
+        backend.reduce(name, held[1].nonce, 0).await.unwrap_err();
+        let key = NumberKey {
+            name: name.into(),
+            kind: "number",
+        };
+        let change = NumberRequest::new(key, Change::Add(1), None);
+        let numbers = backend.numbers().unwrap();
+        numbers.change(&change).await.unwrap_err();
+        assert_eq!(moving.keys(name).await, before);
+        for request in &held {
+            let verified = backend.verify(name, request.nonce).await.unwrap();
+            assert_eq!(verified, None);
+        }
+        assert_eq!(manager.number(name).get().await.unwrap(), 7);
+    }
+    moving.end().await;
+    for request in held.iter().chain([&waiting]) {
+        backend
+            .release(&unclear(request, request.nonce))
+            .await
+            .unwrap();
+    }
+    wait_until_nothing_is_left(&rig, Duration::from_secs(5)).await;
+    let free: LockManager = rig.manager();
+    free.write(name).acquire().await.unwrap().release().await;
+}
