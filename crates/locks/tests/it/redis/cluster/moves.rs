@@ -183,7 +183,7 @@ async fn holders_keep_locks_while_their_slot_moves() {
         guard.verify().await.unwrap();
     }
     let key = rig.key(name);
-    moving.carry(&[key.clone()]).await;
+    moving.carry(std::slice::from_ref(&key)).await;
     moving
         .carry(&["holders", "claims"].map(|of| format!("{key}:{of}")))
         .await;
