@@ -25,6 +25,7 @@ use crate::support::services::{Backend, connect_to_redis};
 mod audited;
 mod batches;
 mod both_homes;
+mod both_methods;
 mod bound;
 mod cluster;
 mod consumer;
