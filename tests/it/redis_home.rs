@@ -50,6 +50,7 @@ mod memory;
 mod mixed_releases;
 mod old_layout;
 mod pair;
+mod race_failover;
 mod readiness;
 mod reads;
 mod refused_entries;

@@ -89,6 +89,7 @@ function tierBadge(tier) {
 const VERDICTS = {
   exact: { text: "exact", tone: "good" },
   broken: { text: "broken", tone: "bad" },
+  "data-lost": { text: "data lost", tone: "bad" },
   "not-proven": { text: "not proven", tone: "warn" },
   caught: { text: "caught", tone: "bad" },
   "not-caught": { text: "not caught", tone: "warn" },

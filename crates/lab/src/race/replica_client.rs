@@ -145,6 +145,20 @@ impl ReplicaClient {
         created.map(drop)
     }
 
+    /// The version of the level. If Redis is its home and has lost it, this loads it. Changes nothing else.
+    pub(super) async fn version(&mut self, sku: &str) -> Result<i64> {
+        #[derive(Deserialize)]
+        struct Level {
+            version: i64,
+        }
+        let path = format!("/stock/{sku}");
+        let body = json!({"warehouse": WAREHOUSE, "backorder_limit": 0}).to_string();
+        let answer = self.call(Method::PUT, &path, body).await?;
+        let level: Result<Level, _> = serde_json::from_slice(&answer.body);
+        let level = level.map_err(|error| self.invalid(&path, &error.to_string()))?;
+        Ok(level.version)
+    }
+
     /// Audits the SKU until the journal is applied to SQL, or until `limit` has passed. SKUs whose
     /// home is SQL have no journal.
     pub(super) async fn audit(&mut self, sku: &str, limit: Duration) -> Result<Audit> {

@@ -18,7 +18,7 @@ use stocklock_core::stock::Home;
 type Column = (&'static str, fn(&Row) -> String, bool);
 
 /// The first two and the last one are text, the others numbers.
-const COLUMNS: [Column; 15] = [
+const COLUMNS: [Column; 16] = [
     ("strategy", |row| row.strategy.to_string(), false),
     ("tier", |row| row.tier.to_string(), false),
     ("sold", |row| row.answers.sold.to_string(), false),
@@ -27,6 +27,7 @@ const COLUMNS: [Column; 15] = [
     ("failed", |row| row.answers.failed.to_string(), true),
     ("left", |row| row.audit.on_hand.to_string(), true),
     ("oversold", |row| row.audit.oversold.to_string(), false),
+    ("lost", |row| row.mismatch.lost.to_string(), true),
     ("drift", |row| row.audit.drift.to_string(), false),
     ("lost\nlocks", |row| total(&row.locks.lost_locks), true),
     (
@@ -227,6 +228,11 @@ impl Report {
         let figures = format!(" ({orders} orders for {stock} in stock)");
         let sentences = [
             (Verdict::Broken, "PROMISE BROKEN by", ""),
+            (
+                Verdict::DataLost,
+                "DATA LOST: Redis was restarted or replaced, and has lost sales of",
+                ", which `volatile` does not exclude",
+            ),
             (Verdict::NotProven, "NOT PROVEN, because orders failed:", ""),
             (Verdict::Exact, "Exact to the unit:", &figures),
             (Verdict::Caught, "Caught losing stock, as expected:", ""),

@@ -79,6 +79,8 @@ pub(super) struct Run {
     /// Newest first.
     pub(super) ledger: Vec<Movement>,
     pub(super) locks: LockCounts,
+    /// Whether Redis may have lost data: the version of the level increased by more than the orders explain.
+    pub(super) may_be_lost: bool,
     /// Targets that did not answer after the run.
     pub(super) silent: Vec<String>,
 }
@@ -96,7 +98,8 @@ impl Row {
         let answered = sold.iter().map(|(id, _)| *id).collect();
         let mismatch = Mismatch::new(answered, sales.collect(), audit.pending, answers.unknown);
         let findings = findings(plan, &answers, &audit, &mismatch, &ledger);
-        let verdict = Verdict::new(tier, answers.failed, &audit, &findings);
+        let verdict = Verdict::new(tier, answers.failed, &audit, &findings, run.may_be_lost);
+        let findings = findings.texts;
         let answered_by: HashMap<_, _> = sold.into_iter().collect();
         let replica = |operation| {
             let position = answered_by.get(&operation)?;
@@ -141,6 +144,11 @@ impl Run {
         if retried.total() > 0 {
             remarks.push(format!("exchanges retried: {retried}"));
         }
+        if self.may_be_lost {
+            remarks.push(
+                "Redis was restarted or replaced, or lost the level, during the run".to_owned(),
+            );
+        }
         if !self.silent.is_empty() {
             let silent = self.silent.join(", ");
             remarks.push(format!(
@@ -160,6 +168,7 @@ pub(super) fn as_text<T: fmt::Display, S: Serializer>(
 
 #[cfg(test)]
 mod tests {
+    use stocklock_core::stock::Home;
     use uuid::Uuid;
 
     use super::*;
@@ -207,12 +216,43 @@ mod tests {
             audit,
             ledger,
             locks: LockCounts::default(),
+            may_be_lost: false,
             silent: Vec::new(),
         }
     }
 
     fn judged(run: Run) -> Row {
         Row::new(&RacePlan::new(3, 4, 1), run)
+    }
+
+    fn judged_in_redis(answers: &str, ledger: &str, left: i64, may_be_lost: bool) -> Verdict {
+        let mut run = run(Strategy::RedisLua, answers, ledger, left);
+        run.may_be_lost = may_be_lost;
+        let mut plan = RacePlan::new(3, 4, 1);
+        plan.home = Home::Redis;
+        Row::new(&plan, run).verdict
+    }
+
+    /// What Redis loses is lost as a whole: counter and ledger agree, and the units are sold again.
+    #[test]
+    fn sales_that_redis_loses_break_no_promise() {
+        for (answers, ledger, left, expected) in [
+            ("123r", "123", 0, Verdict::Exact),
+            ("1234", "234", 0, Verdict::DataLost),
+            ("12rr", "12", 1, Verdict::Broken),
+            ("1234", "34", 1, Verdict::DataLost),
+            ("12fr", "2", 2, Verdict::DataLost),
+            // The counter misses a sale, or the ledger has one that was not answered.
+            ("1234", "234", 1, Verdict::Broken),
+            ("123r", "124", 0, Verdict::Broken),
+            ("1234", "1234", -1, Verdict::Broken),
+        ] {
+            let verdict = judged_in_redis(answers, ledger, left, true);
+            assert_eq!(verdict, expected, "{answers} {ledger}");
+        }
+        // Nothing shows that Redis has lost data.
+        let verdict = judged_in_redis("1234", "234", 0, false);
+        assert_eq!(verdict, Verdict::Broken);
     }
 
     /// Each line: strategy, answers, ledger, counter, verdict, and a part of each finding.
