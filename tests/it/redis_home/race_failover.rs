@@ -31,7 +31,7 @@ async fn units(server: &PrivateServer) -> Option<i64> {
 /// Kills the master after sales that neither the replica nor SQL has received. Returns the operations that
 /// the new master has.
 async fn fail_over(pair: &Pair, database: &Proxy) -> BTreeSet<String> {
-    let [master, _] = &pair.servers;
+    let [master, replica] = &pair.servers;
     until("both servers have sales", async || {
         units(master).await.is_some_and(|left| left < STOCK - 50)
     })
@@ -39,7 +39,7 @@ async fn fail_over(pair: &Pair, database: &Proxy) -> BTreeSet<String> {
     database.set(Mode::Refuse).await;
     line(master.url(), "ACL SETUSER default -psync -sync").await;
     line(master.url(), "CLIENT KILL TYPE replica").await;
-    let copied = units(master).await.expect("the level exists");
+    let copied = units(replica).await.expect("the replica has the level");
     until("only the master has some sales", async || {
         units(master)
             .await
