@@ -1,8 +1,8 @@
 //! Corrects levels that are too high, because Redis has lost sales that SQL has.
 //!
 //! Guarantees:
-//! - The units are counted by an audit, and are taken once, even if several repairs run at once or the
-//!   level is loaded in between. Sales go on, and none is lost.
+//! - The units are counted by an audit, and are taken once, even if several repairs run at once, the level is
+//!   loaded in between, or Redis fails over. Sales go on, and none is lost.
 //! - After a repair, the mirror in SQL is not older than the corrected level. If the repair ends before
 //!   that, the next one writes it.
 
@@ -31,7 +31,7 @@ impl RedisStore {
     async fn repair_level(&self, sku: &Sku, warehouse: &Warehouse) -> Result<Repair, StoreError> {
         let (keys, shard) = (self.keys().await?, Shard::for_sku(sku));
         let level = keys.level(shard, sku, warehouse);
-        let state = Cmd::hmget(&level, &["repairs", "loaded"]);
+        let state = Cmd::hmget(&level, &["repairs", "loaded", "version"]);
         for _ in 0..TRIES {
             // Before the level is read: if Redis loses its data later, SQL refuses the level.
             let Some(from) = self.confirm(&self.nodes).await? else {
@@ -40,9 +40,10 @@ impl RedisStore {
             // The audit does not load the level.
             self.level(sku, warehouse).await?;
             // Before the audit: it is about this state or a later one.
-            let (repairs, loaded): (Option<String>, Option<String>) =
+            let (repairs, loaded, version): (Option<String>, Option<String>, Option<i64>) =
                 self.nodes.read(keys.slot(shard), &state).await?;
-            let Some(audit) = self.audit_level(sku, warehouse).await? else {
+            let (Some(version), Some(audit)) = (version, self.audit_level(sku, warehouse).await?)
+            else {
                 continue;
             };
             let repair = |on_hand, result| Repair {
@@ -63,6 +64,8 @@ impl RedisStore {
             script.arg(audit.drift());
             script.arg(repairs.unwrap_or_default());
             script.arg(loaded.unwrap_or_default());
+            // Another run of Redis raises it by the full jump, less the writes that Redis lost.
+            script.arg(version).arg(levels::MIN_VERSION_JUMP / 2);
             let answer: Vec<String> = self.nodes.run(keys.slot(shard), &script).await?;
             let Some((entry, counters)) = answer.split_first() else {
                 continue;
@@ -76,7 +79,7 @@ impl RedisStore {
                 repair(on_hand, Repaired::Corrected)
             });
         }
-        let why = "the level was loaded or repaired again and again";
+        let why = "the level was loaded or repaired again and again, or Redis was replaced";
         Err(StoreError::Aborted(why.into()))
     }
 
