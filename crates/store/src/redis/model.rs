@@ -161,7 +161,7 @@ impl State {
         let recorded: HashSet<_> = self.ledger.iter().map(|row| row.operation_id).collect();
         let mut rows = new_movements(&batch, &recorded);
         let key = |row: &LedgerRow| Some((row.caller.clone(), row.idempotency_key.clone()?));
-        drop_keys(&mut rows, self.ledger.iter().filter_map(key).collect());
+        drop_keys(&mut rows, &self.ledger.iter().filter_map(key).collect());
         self.ledger.extend(rows);
         for last in last_of_each_level(&batch) {
             self.mirror = updated(&self.mirror, last);

@@ -67,10 +67,13 @@ pub(super) async fn apply<D: Dialect>(
     let mut rows = new_movements(entries, &recorded);
     match known {
         Known::Look => drop_known_keys(tx, &mut rows).await?,
-        Known::Refuse => drop_keys(&mut rows, HashSet::new()),
+        Known::Refuse => drop_keys(&mut rows, &HashSet::new()),
     }
-    for row in &mut rows {
-        if let Some(mirror) = mirrors.get_mut(&place(row)) {
+    for of_level in rows.chunk_by_mut(|a, b| a.sku == b.sku && a.warehouse == b.warehouse) {
+        let Some(mirror) = mirrors.get_mut(&place(&of_level[0])) else {
+            continue;
+        };
+        for row in of_level {
             let number = mirror.ledger_version.unwrap_or(0) + 1;
             mirror.ledger_version = Some(number);
             row.level_version = Some(number);
@@ -130,9 +133,13 @@ pub(crate) fn new_movements(entries: &[&JournalEntry], recorded: &HashSet<Uuid>)
     let mut entries = entries.to_vec();
     entries.sort_by_key(|entry| entry.id);
     let mut known = recorded.clone();
+    let count = entries.iter().map(|entry| entry.movements.len()).sum();
+    known.reserve(count);
     let rows = entries.iter().flat_map(|entry| &entry.movements);
     let rows = rows.filter(|row| known.insert(row.operation_id));
-    rows.cloned().collect()
+    let mut new = Vec::with_capacity(count);
+    new.extend(rows.cloned());
+    new
 }
 
 /// Removes the keys that another movement has. In SQL a key is unique per caller, in Redis per caller
@@ -147,15 +154,23 @@ async fn drop_known_keys<D: Dialect>(
     });
     let found = tx.fetch_list(KNOWN_KEYS, &keys.collect::<Vec<_>>()).await;
     let found: Vec<(String, String)> = found.map_err(before_commit)?;
-    drop_keys(rows, found.into_iter().collect());
+    drop_keys(rows, &found.into_iter().collect());
     Ok(())
 }
 
 /// Removes the keys that are known, or that an earlier one of the rows has. Each has a caller.
-pub(crate) fn drop_keys(rows: &mut [LedgerRow], mut known: HashSet<(String, String)>) {
-    for row in rows {
-        let mut is_known = |key: &String| !known.insert((row.caller.clone(), key.clone()));
-        row.idempotency_key.take_if(|key| is_known(key));
+pub(crate) fn drop_keys(rows: &mut [LedgerRow], known: &HashSet<(String, String)>) {
+    let mut seen: HashSet<(&str, &str)> = HashSet::with_capacity(known.len() + rows.len());
+    seen.extend(known.iter().map(|(caller, key)| (&**caller, &**key)));
+    let repeated: Vec<usize> = (0..rows.len())
+        .filter(|&number| {
+            let row = &rows[number];
+            let key = row.idempotency_key.as_deref();
+            key.is_some_and(|key| !seen.insert((&row.caller, key)))
+        })
+        .collect();
+    for number in repeated {
+        rows[number].idempotency_key = None;
     }
 }
 

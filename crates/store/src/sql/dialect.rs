@@ -203,6 +203,9 @@ macro_rules! values {
 }
 pub(crate) use values;
 
+/// About how many bytes a driver needs for a value.
+const BYTES_PER_VALUE: usize = 12;
+
 /// A statement with its values for a driver.
 pub(crate) fn query<'a, DB>(
     statement: Statement,
@@ -217,6 +220,7 @@ where
     Option<Uuid>: Encode<'a, DB> + Type<DB>,
 {
     let mut arguments = DB::Arguments::default();
+    arguments.reserve(values.len(), values.len() * BYTES_PER_VALUE);
     for value in values {
         let added = match *value {
             Value::Int(value) => arguments.add(value),

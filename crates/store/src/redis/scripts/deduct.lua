@@ -8,7 +8,7 @@ local fields = {}
 for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
 local remembered = find_remembered(fields)
 local now, waiting = read_level(), count_waiting()
-local movements, deducted = {}, {}
+local deducted = {}
 local called_at = millis()
 local refused -- The server's error.
 
@@ -20,12 +20,13 @@ local function deduct(field, movement, key, checked, units, expires_at)
   if may_be_lost then return may_be_lost end
   local remaining = available(now) - units
   if remaining < 0 then return 'insufficient ' .. text(available(now)) end
-  if waiting + #movements >= journal_limit then return 'full' end
+  if waiting + movements.count >= journal_limit then return 'full' end
   if refused then return 'refused ' .. refused.err end
   now.on_hand, now.version = now.on_hand - units, now.version + 1
-  movements[#movements + 1] = new_movement(now, field, movement, key)
+  local left = text(remaining)
+  add_movement(left, field, movement, key)
   deducted[field] = true
-  return 'written ' .. text(remaining) .. ' ' .. text(now.version)
+  return 'written ' .. left .. ' ' .. text(now.version)
 end
 
 local function deduct_all()
@@ -39,10 +40,10 @@ local function deduct_all()
 end
 
 local answers = deduct_all()
-if #movements == 0 then return answers end
-refused = commit(now, movements, waiting)
+if movements.count == 0 then return answers end
+refused = commit(now, waiting)
 if not refused then return answers end
-if #answers == #movements then return refused end
+if #answers == movements.count then return refused end
 -- Decide again: the units are still there.
-now, movements, deducted = read_level(), {}, {}
+now, movements.count, deducted = read_level(), 0, {}
 return deduct_all()

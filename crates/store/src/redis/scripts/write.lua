@@ -27,7 +27,8 @@ now.backorder_limit = tonumber(ARGV[9]) or now.backorder_limit
 if available(now) < 0 then return {'insufficient ' .. text(before)} end
 local waiting = count_waiting()
 if waiting >= journal_limit then return {'full'} end
-local refused = commit(now, {new_movement(now, field, movement, key)}, waiting)
+add_movement(text(available(now)), field, movement, key)
+local refused = commit(now, waiting)
 if refused then return refused end
 if token ~= '' then redis.call('HSET', level, 'fence', token, 'fence_source', source) end
 return {'written ' .. text(available(now)) .. ' ' .. text(now.version)}

@@ -4,10 +4,12 @@
 //! movements use a statement that is prepared once. Preparing it takes long, because the server
 //! describes each parameter. The rest, of any number, is sent as text.
 
+use std::sync::LazyLock;
+
 use sqlx::{MySql, MySqlConnection};
 
 use super::parameters::{positional, with_literals};
-use crate::sql::dialect::{Statement, query, trusted};
+use crate::sql::dialect::{Statement, Value, query, trusted};
 use crate::sql::ledger_row::LedgerRow;
 use crate::sql::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS};
 
@@ -15,31 +17,47 @@ use crate::sql::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS}
 /// `max_allowed_packet` in use.
 const PREPARED_ROWS: usize = 64;
 
+/// The parameters of a row.
+static ROW: LazyLock<String> = LazyLock::new(|| {
+    let [available, level_version, millis, number, ..] = &*NEXT_PARAMETERS;
+    format!(
+        "({}, {available}, {level_version}, from_unixtime({millis} / 1000), {millis}, {number})",
+        *INSERT_PARAMETERS
+    )
+});
+
+/// The prepared statement. It is put together once, because that takes as long as to send it.
+static PREPARED: LazyLock<String> = LazyLock::new(|| {
+    let (row, _) = positional(&ROW, &[Value::Int(None); PARAMETERS]);
+    insert_text(&vec![row; PREPARED_ROWS])
+});
+
+/// How many values [`LedgerRow::values`] has.
+const PARAMETERS: usize = LedgerRow::KNOWN + 4;
+
 /// Inserts movements. After an error the transaction can only be rolled back.
 pub(super) async fn insert(
     connection: &mut MySqlConnection,
     rows: &[LedgerRow],
 ) -> sqlx::Result<()> {
-    let [available, level_version, millis, number, ..] = &*NEXT_PARAMETERS;
-    let row = format!(
-        "({}, {available}, {level_version}, from_unixtime({millis} / 1000), {millis}, {number})",
-        *INSERT_PARAMETERS
-    );
     let blocks = rows.chunks_exact(PREPARED_ROWS);
     let rest = blocks.remainder();
     for block in blocks {
-        let rows = block
-            .iter()
-            .map(|movement| positional(&row, &movement.values()));
-        let (texts, values): (Vec<_>, Vec<_>) = rows.unzip();
-        let statement = Statement::built(insert_text(&texts));
-        let insert = query::<MySql>(statement, &values.concat())?;
+        let mut values = Vec::with_capacity(PREPARED_ROWS * (PARAMETERS + 1));
+        for movement in block {
+            let of_row = movement.values();
+            let (before, entry) = of_row.split_at(PARAMETERS - 2);
+            // The time of the entry is also that of the row.
+            values.extend([before, &entry[..1], entry].concat());
+        }
+        let statement = Statement::from(PREPARED.as_str());
+        let insert = query::<MySql>(statement, &values)?;
         insert.execute(&mut *connection).await?;
     }
     if !rest.is_empty() {
         let rows = rest
             .iter()
-            .map(|movement| with_literals(&row, &movement.values()));
+            .map(|movement| with_literals(&ROW, &movement.values()));
         let text = insert_text(&rows.collect::<Vec<_>>());
         sqlx::raw_sql(trusted(text)).execute(connection).await?;
     }
