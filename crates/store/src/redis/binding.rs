@@ -29,6 +29,7 @@ use tokio::time::Instant;
 
 use super::cluster::Node;
 use super::connection::Connector;
+use super::errors::has_moved;
 use super::keys::Keys;
 use super::nodes::{Connections, Layouts};
 use super::{OnRedisLoss, RedisOptions};
@@ -234,18 +235,24 @@ impl Binding {
         self: &Arc<Self>,
         connections: &Connections,
     ) -> Result<Option<BoundRedis>, StoreError> {
-        let confirmed = self.confirmed(connections).await?;
+        let confirmed = self.confirmed(connections, false).await?;
         Ok(confirmed.map(|(_, row)| row))
     }
 
-    /// The same. Returns what both servers say, or `None` if no stock was ever in a Redis.
+    /// The same. `marks`: also the marks of all shards that do not move. Returns what both servers say, or
+    /// `None` if no stock was ever in a Redis.
     async fn confirmed(
         self: &Arc<Self>,
         connections: &Connections,
+        marks: bool,
     ) -> Result<Option<(Found, BoundRedis)>, StoreError> {
         for _ in 0..2 {
             let sent = beats::now();
-            let found = self.find(connections).await?;
+            let found = if marks {
+                self.find_with_marks(connections).await?
+            } else {
+                self.find(connections).await?
+            };
             let row = self.sql.bound_redis().await?;
             match (next_step(&found, row.as_ref(), false), row) {
                 (Step::Use, Some(row)) if self.is_used(&found) => {
@@ -266,13 +273,14 @@ impl Binding {
         Err(StoreError::Unavailable(Server::Redis, why.into()))
     }
 
-    /// Checks the same, and increases the beat if it is still `seen`. Returns the beat.
+    /// Checks the same and the marks of all shards, and increases the beat if it is still `seen`. Returns the
+    /// beat. So the loss of a node without the key is found soon, while the other nodes have the same runs.
     pub(super) async fn beat(
         self: &Arc<Self>,
         connections: &Connections,
         seen: i64,
     ) -> Result<i64, StoreError> {
-        let Some((found, row)) = self.confirmed(connections).await? else {
+        let Some((found, row)) = self.confirmed(connections, true).await? else {
             return Ok(seen);
         };
         if found.beat == row.beat && row.beat != seen {
@@ -328,6 +336,17 @@ impl Binding {
     async fn find(&self, connections: &Connections) -> Result<Found, StoreError> {
         let database = self.connector.address.database();
         server::find(connections, self.keys().await?, database).await
+    }
+
+    /// The same, with the marks, which cannot all be read while a slot moves.
+    async fn find_with_marks(&self, connections: &Connections) -> Result<Found, StoreError> {
+        match self.find_all(connections).await {
+            Err(error) if has_moved(&error) => {
+                self.layouts.refresh();
+                self.find(connections).await
+            }
+            found => found,
+        }
     }
 
     /// Makes the next user ask the servers again.

@@ -99,7 +99,7 @@ impl Binding {
         Ok(())
     }
 
-    async fn find_all(&self, connections: &Connections) -> Result<Found, StoreError> {
+    pub(super) async fn find_all(&self, connections: &Connections) -> Result<Found, StoreError> {
         let database = self.connector.address.database();
         server::find_all(connections, self.keys().await?, database).await
     }
