@@ -47,8 +47,8 @@ async fn service_follows_the_master_through_failovers(#[values("0", "1")] wait: 
 }
 
 /// Sells while `change` changes the Redis of the first URL `count` times; the second one is that of the locks.
-/// `change` returns operations that are in Redis
-/// after that. Checks the ledger, and returns how many acknowledged sales are lost.
+/// `change` returns operations that are in Redis after that. Checks the ledger, and returns how many
+/// acknowledged sales are lost.
 pub(super) async fn lost_through(
     count: usize,
     [url, locks]: [&str; 2],

@@ -120,9 +120,9 @@ impl BatchCall for ScriptCall {
         std::future::pending::<()>().await;
     }
 
-    /// If there is no connection, or none became free, this fails all that wait. If the connection broke, or replicas did not
-    /// answer, it fails those that have waited for half of the limit, because another call would take them
-    /// past it.
+    /// If there is no connection, or none became free, this fails all that wait. If the connection broke, or
+    /// replicas did not answer, it fails those that have waited for half of the limit, because another call
+    /// would take them past it.
     fn give_up(&self, waited: Duration, last: Option<&mut Self::Answer>) -> Option<Self::Answer> {
         let is_late = waited >= self.writer.nodes.limit() / 2;
         given_up(last?.as_ref().err()?, is_late).map(Err)

@@ -1,6 +1,6 @@
 //! The cache of levels that all replicas of a ledger share.
 //!
-//! Guarantees, on the clock of Redis:
+//! Guarantees, on the clock of the node that has the slot of the SKU:
 //! - A value expires `max_age` after its reader missed the cache. That was before the reader asked the
 //!   database, so no value is older.
 //! - After [`SharedLevels::forget`], no value is found that was read before. A reader that asked the
