@@ -1,4 +1,4 @@
-//! Where the keys are: at one server, or at the masters of a cluster.
+//! The servers that have the keys: one server, or the masters of a cluster.
 
 use redis::{Cmd, FromRedisValue};
 

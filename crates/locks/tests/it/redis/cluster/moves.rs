@@ -92,7 +92,7 @@ async fn slot_moves_while_processes_use_its_locks() {
     wait_until_nothing_is_left(&rig, SOON).await;
 }
 
-/// A slot that an operator has begun to move.
+/// A slot that an operator moves to another master, key by key.
 struct Moving<'a> {
     rig: &'a ClusterRig,
     slot: u16,
