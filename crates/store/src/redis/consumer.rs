@@ -33,13 +33,16 @@ use warnings::{Backoff, EntryErrorLog};
 /// The pause before a consumer that found no entries looks again.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// How often a batch starts while the journals hold less than a full one. A transaction for every few
-/// entries would cost the database several times as much.
-const GATHER: Duration = Duration::from_millis(30);
+/// How long a consumer lets entries gather if it found only a few. A transaction for every few entries
+/// would cost the database several times as much.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// How many batches first look for movements and keys that the ledger has, after a batch with one. They
 /// often come together: a key for two SKUs, or the entries of a lost lease. The look takes a fifth of the time.
 const LOOKS: u32 = 100;
+
+/// Fewer entries than this are few.
+const FEW: usize = 32;
 
 /// How often a consumer tries the entries again that were set aside.
 const RETRY_EVERY: Duration = Duration::from_mins(1);
@@ -65,8 +68,6 @@ pub struct JournalConsumer {
     starts: HashMap<(Source, Shard), String>,
     /// The number of movements in a transaction: half of the last one that took too long.
     size: usize,
-    /// Whether the journals held at least a full batch when the last one began.
-    was_full: bool,
     /// How many batches more look for what the ledger has.
     looks: u32,
     /// When entries that were set aside were last tried.
@@ -89,7 +90,6 @@ impl JournalConsumer {
             next: fastrand::usize(..),
             starts: HashMap::new(),
             size: MAX_BATCH,
-            was_full: false,
             looks: 0,
             retried: None,
             repeated: 0,
@@ -108,14 +108,13 @@ impl JournalConsumer {
         report: impl Fn(JournalReport) + Send + Sync,
     ) {
         while !stop.is_cancelled() {
-            let started = Instant::now();
             let pause = match self.batch(&report).await {
                 Ok(done) => {
                     self.backoff.reset();
                     match done {
                         0 => IDLE,
-                        _ if self.was_full => continue,
-                        _ => GATHER.saturating_sub(started.elapsed()),
+                        1..FEW => GATHER,
+                        _ => continue,
                     }
                 }
                 Err(error) => self.failed(&error, &report),
@@ -169,8 +168,6 @@ impl JournalConsumer {
                 self.retried = None;
             }
         }
-        let waiting: u64 = sizes.iter().map(|size| size.movements).sum();
-        self.was_full = waiting >= self.size as u64;
         let portions = self.choose(&sizes);
         let portions = self.portions(Source::Journal, portions);
         self.apply(Source::Journal, portions).await
