@@ -28,6 +28,7 @@ mod both_homes;
 mod both_methods;
 mod bound;
 mod cluster;
+mod cluster_locks;
 mod cluster_losses;
 mod consumer;
 mod consumer_stop;
