@@ -30,6 +30,7 @@ mod bound;
 mod cluster;
 mod cluster_locks;
 mod cluster_losses;
+mod cluster_open_slot;
 mod consumer;
 mod consumer_stop;
 mod copied;

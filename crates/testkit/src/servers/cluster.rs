@@ -15,6 +15,8 @@ use super::redis::connect_to_redis;
 use crate::eventually;
 use crate::ports::free_port;
 
+mod moves;
+
 /// How many masters there are. The replica of node `n` is node `n + MASTERS`.
 const MASTERS: usize = 3;
 const NODES: usize = 2 * MASTERS;
@@ -23,8 +25,6 @@ const SLOTS: usize = 16_384;
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Upper bound on one answer of a node, which may be stopped.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-/// Upper bound on one MIGRATE, which blocks both nodes; in milliseconds.
-const MIGRATES_WITHIN: u32 = 20_000;
 /// A replica gives up after five seconds to become the master by command.
 const MANUAL_FAILOVER: Duration = Duration::from_secs(6);
 const POLL: Duration = Duration::from_millis(20);
@@ -161,65 +161,6 @@ impl RedisCluster {
         panic!("no node answers");
     }
 
-    /// Moves a slot with its keys to another master, as operators do, while clients use it.
-    ///
-    /// # Panics
-    /// If it has not moved within a minute.
-    pub async fn move_slot(&self, slot: u16, to: usize) {
-        let deadline = Instant::now() + PATIENCE;
-        while let Err(error) = self.try_to_move(slot, to).await {
-            assert!(Instant::now() < deadline, "slot {slot}: {error:#}");
-            sleep(POLL).await;
-        }
-        // The others learn it from gossip, too.
-        let moved = async || {
-            let views = self.views().await.unwrap_or_default();
-            !views.is_empty() && views.iter().all(|lines| owner(lines, slot) == Some(to))
-        };
-        eventually("every node knows the new master", PATIENCE, moved).await;
-    }
-
-    async fn try_to_move(&self, slot: u16, to: usize) -> Result<()> {
-        let from = self.master_of(slot).await;
-        let (source, target) = (&self.ids[from], &self.ids[to]);
-        let assign = format!("CLUSTER SETSLOT {slot} NODE {target}");
-        if from != to {
-            let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {source}");
-            let () = self.ask(to, &importing).await?;
-            let migrating = format!("CLUSTER SETSLOT {slot} MIGRATING {target}");
-            let () = self.ask(from, &migrating).await?;
-            self.migrate(slot, from, to).await?;
-            let () = self.ask(to, &assign).await?;
-            // Refused if a key has appeared, which the next attempt moves.
-            let () = self.ask(from, &assign).await?;
-        }
-        for master in self.masters().await {
-            let () = self.ask(master, &assign).await?;
-        }
-        Ok(())
-    }
-
-    /// Moves all keys of a slot.
-    async fn migrate(&self, slot: u16, from: usize, to: usize) -> Result<()> {
-        loop {
-            let count = format!("CLUSTER GETKEYSINSLOT {slot} 64");
-            let keys: Vec<Vec<u8>> = self.ask(from, &count).await?;
-            if keys.is_empty() {
-                return Ok(());
-            }
-            let mut migrate = cmd("MIGRATE");
-            let port = self.nodes[to].port();
-            migrate.arg("127.0.0.1").arg(port).arg("").arg(0);
-            // A key that both nodes have comes from a MIGRATE that was not answered in time. Until it is
-            // removed from the source, only the source serves it.
-            migrate.arg(MIGRATES_WITHIN).arg("REPLACE").arg("KEYS");
-            let mut connection = connect_to_redis(self.nodes[from].url()).await?;
-            let within = Duration::from_millis(MIGRATES_WITHIN.into());
-            connection.set_response_timeout(within + ANSWERS_WITHIN);
-            let () = migrate.arg(keys).query_async(&mut connection).await?;
-        }
-    }
-
     /// Replaces a master by its replica: by a command, which loses nothing, or because it is killed,
     /// which loses what the replica has not received. A killed node is started again, and becomes the
     /// replica. Returns the new master when the cluster is [`Self::settled`].
@@ -227,6 +168,17 @@ impl RedisCluster {
     /// # Panics
     /// If that takes longer than a minute.
     pub async fn fail_over(&self, master: usize, kill: bool) -> usize {
+        let replica = self.replace(master, kill).await;
+        self.settled().await;
+        replica
+    }
+
+    /// The same, but returns when the replica is the master. While a slot is half moved, the cluster may not
+    /// settle.
+    ///
+    /// # Panics
+    /// If that takes longer than a minute.
+    pub async fn replace(&self, master: usize, kill: bool) -> usize {
         let replica = Self::partner(master);
         let leads = async || self.masters().await.contains(&replica);
         if kill {
@@ -245,7 +197,6 @@ impl RedisCluster {
             })
             .await;
         }
-        self.settled().await;
         replica
     }
 

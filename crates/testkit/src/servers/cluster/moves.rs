@@ -1,0 +1,189 @@
+//! Slots that move from one master to another, as operators move them, while clients use them. A move can
+//! be left half done, and ended or rolled back later.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use redis::{RedisResult, cmd};
+use tokio::time::{Instant, sleep};
+
+use super::{ANSWERS_WITHIN, PATIENCE, POLL, RedisCluster, owner};
+use crate::eventually;
+use crate::servers::redis::connect_to_redis;
+
+/// Upper bound on one MIGRATE, which blocks both nodes; in milliseconds.
+const MIGRATES_WITHIN: u32 = 20_000;
+/// More keys than a slot has.
+const ALL: usize = 10_000;
+
+impl RedisCluster {
+    /// Moves a slot with its keys to another master.
+    ///
+    /// # Panics
+    /// If it has not moved within a minute.
+    pub async fn move_slot(&self, slot: u16, to: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = self.try_to_move(slot, to).await {
+            assert!(Instant::now() < deadline, "slot {slot}: {error:#}");
+            sleep(POLL).await;
+        }
+        self.all_know(slot, to).await;
+    }
+
+    /// The nodes learn it from gossip, too.
+    async fn all_know(&self, slot: u16, master: usize) {
+        let known = async || {
+            let views = self.views().await.unwrap_or_default();
+            !views.is_empty() && views.iter().all(|lines| owner(lines, slot) == Some(master))
+        };
+        eventually("every node knows the master of the slot", PATIENCE, known).await;
+    }
+
+    async fn try_to_move(&self, slot: u16, to: usize) -> Result<()> {
+        let from = self.master_of(slot).await;
+        let assign = format!("CLUSTER SETSLOT {slot} NODE {}", self.ids[to]);
+        if from != to {
+            self.open_move(slot, from, to).await?;
+            self.migrate(slot, from, to).await?;
+            let () = self.ask(to, &assign).await?;
+            // Refused if a key has appeared, which the next attempt moves.
+            let () = self.ask(from, &assign).await?;
+        }
+        for master in self.masters().await {
+            let () = self.ask(master, &assign).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets both masters know that the slot moves.
+    async fn open_move(&self, slot: u16, from: usize, to: usize) -> Result<()> {
+        let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.ids[from]);
+        let () = self.ask(to, &importing).await?;
+        let migrating = format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.ids[to]);
+        self.ask(from, &migrating).await
+    }
+
+    /// Moves all keys of a slot.
+    async fn migrate(&self, slot: u16, from: usize, to: usize) -> Result<()> {
+        loop {
+            let keys = self.keys_in(slot, from, 64).await?;
+            if keys.is_empty() {
+                return Ok(());
+            }
+            self.migrate_keys(keys, from, to).await?;
+        }
+    }
+
+    /// Keys of a slot that a node has, sorted.
+    async fn keys_in(&self, slot: u16, node: usize, count: usize) -> Result<Vec<String>> {
+        let keys = format!("CLUSTER GETKEYSINSLOT {slot} {count}");
+        let mut keys: Vec<String> = self.ask(node, &keys).await?;
+        keys.sort();
+        Ok(keys)
+    }
+
+    async fn migrate_keys(&self, keys: Vec<String>, from: usize, to: usize) -> Result<()> {
+        let mut migrate = cmd("MIGRATE");
+        let port = self.nodes[to].port();
+        migrate.arg("127.0.0.1").arg(port).arg("").arg(0);
+        // A key that both nodes have comes from a MIGRATE that was not answered in time. Until it is
+        // removed from the source, only the source serves it.
+        migrate.arg(MIGRATES_WITHIN).arg("REPLACE").arg("KEYS");
+        let mut connection = connect_to_redis(self.nodes[from].url()).await?;
+        let within = Duration::from_millis(MIGRATES_WITHIN.into());
+        connection.set_response_timeout(within + ANSWERS_WITHIN);
+        Ok(migrate.arg(keys).query_async(&mut connection).await?)
+    }
+
+    /// Begins to move a slot to another master, moves only the keys that are `chosen`, and leaves it so. Returns
+    /// when the replicas of both have these keys.
+    ///
+    /// # Panics
+    /// If that fails, or no key or each key is chosen.
+    pub async fn half_move_slot(&self, slot: u16, to: usize, chosen: impl Fn(&str) -> bool) {
+        let from = self.master_of(slot).await;
+        let begun = async {
+            self.open_move(slot, from, to).await?;
+            let all = self.keys_in(slot, from, ALL).await?;
+            let (moved, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|key| chosen(key));
+            assert!(!moved.is_empty() && !kept.is_empty(), "{moved:?} {kept:?}");
+            self.migrate_keys(moved, from, to).await
+        };
+        let begun: Result<()> = begun.await;
+        begun.unwrap_or_else(|error| panic!("slot {slot}: {error:#}"));
+        let copied = async |node| {
+            let keys = self.keys_in(slot, node, ALL).await.ok();
+            keys.is_some() && keys == self.keys_in(slot, Self::partner(node), ALL).await.ok()
+        };
+        eventually("the replicas have the keys", PATIENCE, async || {
+            copied(from).await && copied(to).await
+        })
+        .await;
+    }
+
+    /// After a failover of one of the masters of a half moved slot, lets the new master know that the slot moves.
+    /// If the owner has failed, the other master knows no owner of the slot and serves no client before this.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub async fn take_up_move(&self, slot: u16, to: usize) {
+        let from = self.master_of(slot).await;
+        let assign = format!("CLUSTER SETSLOT {slot} NODE {}", self.ids[from]);
+        let known = async {
+            let () = self.ask(to, &assign).await?;
+            self.open_move(slot, from, to).await
+        };
+        let known: Result<()> = known.await;
+        known.unwrap_or_else(|error| panic!("slot {slot}: {error:#}"));
+        self.settled().await;
+    }
+
+    /// Moves the keys of a half moved slot back to its master.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub async fn roll_back_move(&self, slot: u16, to: usize) {
+        let from = self.master_of(slot).await;
+        let stable = format!("CLUSTER SETSLOT {slot} STABLE");
+        let moved = async {
+            // A master that gives a slot away takes no keys of it.
+            let () = self.ask(from, &stable).await?;
+            self.migrate(slot, to, from).await?;
+            self.ask(to, &stable).await
+        };
+        let moved: Result<()> = moved.await;
+        moved.unwrap_or_else(|error| panic!("slot {slot}: {error:#}"));
+        self.all_know(slot, from).await;
+    }
+
+    /// The keys of a slot with their values, on all masters.
+    ///
+    /// # Panics
+    /// If a master does not answer, or two have the same key.
+    pub async fn contents(&self, slot: u16) -> BTreeMap<String, Vec<u8>> {
+        let mut found = BTreeMap::new();
+        for node in self.masters().await {
+            let read = async {
+                let mut connection = connect_to_redis(self.nodes[node].url()).await?;
+                for key in self.keys_in(slot, node, ALL).await? {
+                    let () = cmd("ASKING").query_async(&mut connection).await?;
+                    let dump: RedisResult<_> =
+                        cmd("DUMP").arg(&key).query_async(&mut connection).await;
+                    let value: Option<Vec<u8>> = match dump {
+                        // It has expired, so it may be on the other master.
+                        Err(error) if error.code() == Some("ASK") => None,
+                        value => value?,
+                    };
+                    let Some(value) = value else { continue };
+                    let known = found.insert(key, value);
+                    assert!(known.is_none(), "slot {slot}: two masters have a key");
+                }
+                anyhow::Ok(())
+            };
+            let read = read.await;
+            read.unwrap_or_else(|error| panic!("node {node}: {error:#}"));
+        }
+        found
+    }
+}
