@@ -74,9 +74,18 @@ enum Fault {
     DatabaseKilledDuringPause,
     /// A slot with a level moves to another node of the cluster.
     SlotMoved,
+    SlotMovedDuringPause,
 }
 
-const FAULTS: [Fault; 11] = [
+impl Fault {
+    /// Whether it can happen to this Redis.
+    fn happens_to(self, redis: &Home) -> bool {
+        let is_move = matches!(self, Self::SlotMoved | Self::SlotMovedDuringPause);
+        !is_move || matches!(redis, Home::Cluster(_))
+    }
+}
+
+const FAULTS: [Fault; 12] = [
     Fault::ReplicaPaused,
     Fault::ReplicaKilled,
     Fault::DatabaseKilled,
@@ -88,6 +97,7 @@ const FAULTS: [Fault; 11] = [
     Fault::ReplacedDuringPause,
     Fault::DatabaseKilledDuringPause,
     Fault::SlotMoved,
+    Fault::SlotMovedDuringPause,
 ];
 
 struct Shop {
@@ -236,6 +246,14 @@ impl Shop {
                     move_a_slot(cluster).await;
                 }
             }
+            Fault::SlotMovedDuringPause => {
+                self.replicas[victim].stop().await;
+                if let Home::Cluster(cluster) = &self.redis {
+                    move_a_slot(cluster).await;
+                }
+                sleep(pause).await;
+                self.replicas[victim].resume();
+            }
         }
     }
 
@@ -314,9 +332,7 @@ async fn each_answer_is_true_whatever_fails(#[case] database: Backend, #[case] k
             // All faults in random order, and again.
             if to_inject.is_empty() {
                 to_inject.extend(FAULTS);
-                to_inject.retain(|fault| {
-                    *fault != Fault::SlotMoved || matches!(shop.redis, Home::Cluster(_))
-                });
+                to_inject.retain(|fault| fault.happens_to(&shop.redis));
                 rng().shuffle(&mut to_inject);
             }
             let fault = to_inject.pop().expect("there are faults");
