@@ -30,6 +30,7 @@ creations | TEST_CREATIONS=1000 | creations::
 returns | TEST_PAIRS=10000 | reversals::concurrent::
 kills | TEST_KILLS=20 | kills::
 sentinel | TEST_FAILOVERS=20 | redis_home::sentinel::
+redis-cluster | TEST_FAILOVERS=5 | redis_home::cluster
 redis-load | TEST_LOAD_SECONDS=60 | --test-threads=1 redis_home::full_speed::many_skus
 redis-memory | TEST_LOAD_SECONDS=600 | redis_home::full_speed::memory
 ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size::
