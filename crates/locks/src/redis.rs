@@ -130,15 +130,13 @@ impl RedisBackend {
         RedisBuilder::new(Address::parse(url).map_err(backend_error))
     }
 
-    /// Returns a warning if this server, or a master of the cluster, may evict locks when its memory is full.
-    /// Call it at startup.
+    /// Returns a warning if this server may evict locks when its memory is full. On a cluster, the warning
+    /// names each such master. Call it at startup.
     ///
     /// # Errors
-    /// Returns an error if a server does not answer.
+    /// Returns an error if a server does not answer, and no other one causes a warning.
     pub async fn maxmemory_policy_warning(&self) -> Result<Option<String>, BackendError> {
-        let mut info = redis::cmd("INFO");
-        let answers: Vec<String> = self.0.servers.each(info.arg("memory")).await?;
-        Ok(answers.iter().find_map(|info| eviction::warning(info)))
+        eviction::check(&self.0.servers).await
     }
 }
 
@@ -387,9 +385,7 @@ impl Backend for RedisBackend {
     }
 
     async fn ping(&self) -> Result<(), BackendError> {
-        let answers: Vec<String> = self.0.servers.each(&redis::cmd("PING")).await?;
-        drop(answers);
-        Ok(())
+        self.0.servers.ping().await
     }
 
     fn attach(&self, nudge: Nudge) {

@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select_ok};
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -59,6 +59,10 @@ impl Map {
         let mut ranges = self.0.iter();
         let range = ranges.find(|range| (range.first..=range.last).contains(&slot));
         range.map(|range| &*range.master)
+    }
+
+    fn masters(&self) -> HashSet<&str> {
+        self.0.iter().map(|range| &*range.master).collect()
     }
 }
 
@@ -121,18 +125,48 @@ impl Cluster {
         answer.map_err(backend_error)
     }
 
-    /// Sends a command without keys to every master.
+    /// Fails if no master answers that the cluster serves clients.
+    pub(super) async fn ping(&self) -> Result<(), BackendError> {
+        let map = self.map(None).await?;
+        let mut info = redis::cmd("CLUSTER");
+        info.arg("INFO");
+        let ping = async |master| {
+            let info = self.master::<String>(&map, master, &info).await?;
+            let down = || BackendError::transient(nodes::SERVES_NO_CLIENTS);
+            nodes::serves_clients(&info).then_some(()).ok_or_else(down)
+        };
+        let pings = map
+            .masters()
+            .into_iter()
+            .map(|master| Box::pin(ping(master)));
+        let pings: Vec<_> = pings.collect();
+        if pings.is_empty() {
+            return Err(self.unserved(&map));
+        }
+        select_ok(pings).await.map(drop)
+    }
+
+    /// Sends a command without keys to every master. Returns the address and the answer of each.
     pub(super) async fn each<T: FromRedisValue>(
         &self,
         command: &Cmd,
-    ) -> Result<Vec<T>, BackendError> {
+    ) -> Result<Vec<(String, Result<T, BackendError>)>, BackendError> {
         let map = self.map(None).await?;
-        let masters: HashSet<_> = map.0.iter().map(|range| &*range.master).collect();
-        let answers = masters.into_iter().map(async |master| {
-            let answer = self.connection(master)?.run(command).await;
-            answer.inspect_err(|_| self.forget(&map))
+        let answers = map.masters().into_iter().map(async |master| {
+            let answer = self.master(&map, master, command).await;
+            (master.to_owned(), answer)
         });
-        join_all(answers).await.into_iter().collect()
+        Ok(join_all(answers).await)
+    }
+
+    async fn master<T: FromRedisValue>(
+        &self,
+        map: &Arc<Map>,
+        master: &str,
+        command: &Cmd,
+    ) -> Result<T, BackendError> {
+        let answer = self.connection(master)?.run(command).await;
+        answer.inspect_err(|_| self.forget(map))
     }
 
     pub(super) fn open(&self) {
@@ -227,7 +261,7 @@ impl Cluster {
                     BackendError::transient("no node of the cluster answered in time")
                 })?;
                 let map = Map(table.map_err(backend_error)?);
-                let masters: HashSet<_> = map.0.iter().map(|range| &*range.master).collect();
+                let masters = map.masters();
                 lock(&connections).retain(|address, _| masters.contains(&**address));
                 Ok(Arc::new(map))
             }

@@ -1,7 +1,31 @@
 //! Checks whether Redis would evict locks when its memory is full.
 
+use super::servers::Servers;
+use crate::error::BackendError;
+
 /// The only safe policy. Locks have a time to live, so every other policy may evict them.
 const SAFE: &str = "noeviction";
+
+/// Returns the warnings about all servers that answer. A server that does not answer must not hide them.
+pub(super) async fn check(servers: &Servers) -> Result<Option<String>, BackendError> {
+    let mut info = redis::cmd("INFO");
+    info.arg("memory");
+    let cluster = match servers {
+        Servers::One(connection) => return Ok(warning(&connection.run::<String>(&info).await?)),
+        Servers::Cluster(cluster) => cluster,
+    };
+    let (mut warnings, mut unknown) = (Vec::new(), None);
+    for (master, answer) in cluster.each::<String>(&info).await? {
+        match answer {
+            Ok(info) => warnings.extend(warning(&info).map(|text| format!("{master}: {text}"))),
+            Err(error) => unknown = Some(error),
+        }
+    }
+    match unknown {
+        Some(error) if warnings.is_empty() => Err(error),
+        _ => Ok((!warnings.is_empty()).then(|| warnings.join("; "))),
+    }
+}
 
 /// Returns a warning about the server's `maxmemory-policy`, if it is unsafe. It reads `INFO memory`, because
 /// servers that forbid `CONFIG` often allow `INFO`.

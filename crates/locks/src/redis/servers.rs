@@ -51,14 +51,14 @@ impl Servers {
         }
     }
 
-    /// Sends a command without keys to every server.
-    pub(super) async fn each<T: FromRedisValue>(
-        &self,
-        command: &Cmd,
-    ) -> Result<Vec<T>, BackendError> {
+    /// Fails if no server answers.
+    pub(super) async fn ping(&self) -> Result<(), BackendError> {
         match self {
-            Self::One(connection) => Ok(vec![connection.run(command).await?]),
-            Self::Cluster(cluster) => cluster.each(command).await,
+            Self::One(connection) => connection
+                .run::<String>(&redis::cmd("PING"))
+                .await
+                .map(drop),
+            Self::Cluster(cluster) => cluster.ping().await,
         }
     }
 

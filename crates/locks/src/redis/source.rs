@@ -39,7 +39,7 @@ impl Redis {
         (!self.servers.is_cluster()).then_some(key)
     }
 
-    /// The id of a cluster. While its node is away, the id is what it was.
+    /// The id of a cluster. While its node is away, the id is what it was, or what the user chose.
     pub(super) async fn shared_source(&self) -> Result<Arc<str>, BackendError> {
         let asked = *self.source_asked();
         if asked.is_some_and(|asked| asked.elapsed() < ASK_EVERY) {
@@ -58,8 +58,11 @@ impl Redis {
                 self.source.saw(&id);
                 *self.source_asked() = Some(Instant::now());
             }
-            Err(error) if asked.is_none() => return Err(error),
-            Err(error) => tracing::debug!(%error, "the source of tokens was not read again"),
+            Err(error) if asked.is_none() && !self.source.is_fixed => return Err(error),
+            Err(error) => {
+                *self.source_asked() = Some(Instant::now());
+                tracing::debug!(%error, "the source of tokens was not read");
+            }
         }
         Ok(self.source.candidate())
     }

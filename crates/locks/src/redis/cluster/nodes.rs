@@ -15,6 +15,14 @@ use redis::{
 /// The port of a node whose address has none.
 const PORT: &str = "6379";
 
+/// The error if a node [does not serve clients](serves_clients).
+pub(super) const SERVES_NO_CLIENTS: &str = "CLUSTERDOWN a node of the cluster serves no clients";
+
+/// Whether a node serves clients, by its answer to `CLUSTER INFO`.
+pub(super) fn serves_clients(info: &str) -> bool {
+    info.contains("cluster_state:ok")
+}
+
 /// The nodes of the URL, and those that they have named. Clones share what they learn.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Nodes {
@@ -117,10 +125,8 @@ impl Nodes {
         let answers = questions.query_async(&mut connecting.await?).await?;
         let (info, slots): (String, Vec<Value>) = answers;
         let failed = |why| RedisError::from((ErrorKind::Io, why, node.clone()));
-        if !info.contains("cluster_state:ok") {
-            return Err(failed(
-                "CLUSTERDOWN a node of the cluster serves no clients",
-            ));
+        if !serves_clients(&info) {
+            return Err(failed(SERVES_NO_CLIENTS));
         }
         let host = node.rsplit_once(':').map_or(&*node, |(host, _)| host);
         let mut table = Table::default();

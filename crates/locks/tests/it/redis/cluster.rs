@@ -10,6 +10,7 @@ use crate::rig::{RigExt, eventually};
 
 mod failover;
 mod moves;
+mod outages;
 
 /// More than a failover takes on a busy machine.
 const SOON: Duration = Duration::from_mins(1);
