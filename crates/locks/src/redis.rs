@@ -14,10 +14,8 @@
 //!
 //! On a cluster, each lock is at the master of its slot, and each renewal is a request of its own, all sent
 //! at the same time. A lock is one master's: a cluster spreads locks, and makes none of them safer. While a
-//! slot moves to another master:
-//! - Its locks stay with their holders, which renew them, and release those with one holder.
-//! - Acquisitions, and requests about waiters, permits and numbers, wait until the slot has moved. No script
-//!   runs with some of its keys.
+//! slot moves to another master, holders renew its locks, and release those with one holder. Acquisitions, and
+//! requests about waiters, permits and numbers, wait until it has moved. No script runs with some of its keys.
 //!
 //! Keys, with the prefix `P`:
 //! - `P{name}`: the lock. The braces are part of the key.
