@@ -126,16 +126,16 @@ impl RedisCluster {
     /// If the owner has failed, the other master knows no owner of the slot and serves no client before this.
     ///
     /// # Panics
-    /// If that fails.
+    /// If that takes longer than a minute.
     pub async fn take_up_move(&self, slot: u16, to: usize) {
         let from = self.master_of(slot).await;
         let assign = format!("CLUSTER SETSLOT {slot} NODE {}", self.ids[from]);
-        let known = async {
-            let () = self.ask(to, &assign).await?;
-            self.open_move(slot, from, to).await
+        // Refused until the node knows that the other one is a master.
+        let known = async || {
+            self.ask::<()>(to, &assign).await.is_ok()
+                && self.open_move(slot, from, to).await.is_ok()
         };
-        let known: Result<()> = known.await;
-        known.unwrap_or_else(|error| panic!("slot {slot}: {error:#}"));
+        eventually("both masters know that the slot moves", PATIENCE, known).await;
         self.settled().await;
     }
 
