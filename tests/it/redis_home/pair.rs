@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
 use stocklock_testkit::eventually;
 use stocklock_testkit::servers::RedisSentinels;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{line, try_command};
@@ -15,6 +16,10 @@ use crate::support::services::{PrivateServer, connect_to_redis};
 
 /// Sentinels try again after four seconds, and on a busy machine that may happen several times.
 const PATIENCE: Duration = SOON.saturating_mul(3);
+
+/// Several times the two seconds after which a sentinel gives up, if the replica is not promoted. It does not
+/// begin again by itself while the master answers.
+const GIVEN_UP: Duration = Duration::from_secs(8);
 
 /// A master, a replica, and the sentinels that watch them.
 pub(super) struct Pair {
@@ -77,9 +82,17 @@ impl Pair {
             let fails_over = async || self.sentinels.fail_over().await.is_ok();
             eventually("the sentinel begins", SOON, fails_over).await;
         }
+        let mut began = Instant::now();
         eventually("the replica is the master", PATIENCE, async || {
             let master = self.roles().await.map(|[master, _]| master.port());
-            master == Some(new.port()) && replication(new).await.contains("role:master")
+            if master == Some(new.port()) {
+                return replication(new).await.contains("role:master");
+            }
+            if !kill && began.elapsed() > GIVEN_UP {
+                began = Instant::now();
+                self.sentinels.fail_over().await.ok();
+            }
+            false
         })
         .await;
         let received = operations(new).await;
