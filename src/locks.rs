@@ -165,13 +165,15 @@ impl LockServers {
                 "{title}, which {variable} names, does not answer: {problem}"
             ));
         }
-        match &self.redis {
-            // An error here is rare: Redis has just answered the ping.
-            Some(redis) if dependency == Dependency::Redis => {
-                redis.maxmemory_policy_warning().await.ok().flatten()
-            }
-            _ => None,
-        }
+        let redis = self.redis.as_ref();
+        let redis = redis.filter(|_| dependency == Dependency::Redis)?;
+        let checked = redis.maxmemory_policy_warning().await;
+        checked.unwrap_or_else(|error| {
+            Some(format!(
+                "the maxmemory-policy of the Redis that {} names could not be checked: {error}",
+                lock.variable()
+            ))
+        })
     }
 
     /// Releases all locks, and closes connections and sessions.

@@ -235,14 +235,16 @@ impl RedisStore {
         confirmed
     }
 
-    /// The clock of Redis, in milliseconds since 1970. In a cluster, the one that is most behind.
-    async fn millis(&self, keys: &Keys) -> Result<i64, StoreError> {
+    /// The clock of Redis, in milliseconds since 1970. In a cluster, the one that is most behind, and the one
+    /// that is most ahead.
+    async fn clocks(&self, keys: &Keys) -> Result<(i64, i64), StoreError> {
         let connections = self.nodes.connections(keys.slots()).await?;
         let mut time = redis::pipe();
         time.cmd("TIME");
         let times: Vec<[(i64, i64); 1]> = connections.query_all(&time).await?;
-        let behind = times.into_iter().map(|[time]| millis(time)).min();
-        Ok(behind.expect("there is a server"))
+        let times = || times.iter().map(|[time]| millis(*time));
+        let both = times().min().zip(times().max());
+        Ok(both.expect("there is a server"))
     }
 
     /// Checks the same, and shows the other replicas that this Redis is used: increases the beat if
@@ -269,7 +271,7 @@ impl RedisStore {
         self.binding.purge().await
     }
 
-    /// Whether Redis refuses attempts on this SKU that expire then. A node that has no longer the slot of the
+    /// Whether Redis refuses attempts on this SKU that expire then. A node that no longer has the slot of the
     /// SKU refuses all.
     pub(super) async fn has_passed(&self, sku: &Sku, expiry: Expiry) -> Result<bool, StoreError> {
         let slot = self.keys_to_read().await?.slot(Shard::for_sku(sku));

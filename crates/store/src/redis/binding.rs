@@ -239,8 +239,8 @@ impl Binding {
         Ok(confirmed.map(|(_, row)| row))
     }
 
-    /// The same. `marks`: also the marks of all shards that do not move. Returns what both servers say, or
-    /// `None` if no stock was ever in a Redis.
+    /// The same. `marks`: also the marks of all shards, unless a slot moves. Returns what both servers say,
+    /// or `None` if no stock was ever in a Redis.
     async fn confirmed(
         self: &Arc<Self>,
         connections: &Connections,
@@ -273,8 +273,8 @@ impl Binding {
         Err(StoreError::Unavailable(Server::Redis, why.into()))
     }
 
-    /// Checks the same and the marks of all shards, and increases the beat if it is still `seen`. Returns the
-    /// beat. So the loss of a node without the key is found soon, while the other nodes have the same runs.
+    /// Checks the same and, unless a slot moves, the marks of all shards, and increases the beat if it is still
+    /// `seen`. Returns the beat. So the loss of a node without the key is found while the nodes have the same runs.
     pub(super) async fn beat(
         self: &Arc<Self>,
         connections: &Connections,

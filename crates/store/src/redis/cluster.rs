@@ -52,7 +52,7 @@ impl fmt::Display for Node {
 /// The masters, and the slots of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Increases with each failover and each slot that has moved.
+    /// Increases with each failover, and with most slots that move.
     epoch: u64,
     nodes: Vec<Node>,
     /// The first and the last slot of a range, and the index of its node.

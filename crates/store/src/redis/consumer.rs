@@ -72,6 +72,8 @@ pub struct JournalConsumer {
     looks: u32,
     /// When entries that were set aside were last tried.
     retried: Option<Instant>,
+    /// Why the last batch had no lease of some shards, unless another consumer has it.
+    skipped: Option<StoreError>,
     /// How many entries were applied again since the last report.
     repeated: u64,
     entry_errors: EntryErrorLog,
@@ -92,6 +94,7 @@ impl JournalConsumer {
             size: MAX_BATCH,
             looks: 0,
             retried: None,
+            skipped: None,
             repeated: 0,
             entry_errors: EntryErrorLog::new(),
             backoff: Backoff::default(),
@@ -110,7 +113,10 @@ impl JournalConsumer {
         while !stop.is_cancelled() {
             let pause = match self.batch(&report).await {
                 Ok(done) => {
-                    self.backoff.reset();
+                    match self.skipped.take() {
+                        Some(error) => self.backoff.warn_once(&error),
+                        None => self.backoff.reset(),
+                    }
                     match done {
                         0 => IDLE,
                         1..FEW => GATHER,
@@ -137,7 +143,13 @@ impl JournalConsumer {
     /// Applies the entries that are in the journals now. Entries that arrive later are left to other
     /// consumers, because they may never end.
     async fn finish(&mut self, report: &impl Fn(JournalReport)) -> Result<(), StoreError> {
-        let mut left: u64 = self.sizes().await?.iter().map(|size| size.entries).sum();
+        let entries = self
+            .sizes()
+            .await?
+            .into_iter()
+            .map(|size| Some(size?.entries));
+        // Of a slot that moves, the number is unknown.
+        let mut left = entries.sum::<Option<u64>>().unwrap_or(u64::MAX);
         // Other consumers have the leases of the first journals, perhaps not of the others.
         let mut tries = Shard::all().count();
         loop {
@@ -159,8 +171,10 @@ impl JournalConsumer {
         let sizes = self.sizes().await?;
         report(self.report(Some(&sizes)));
         if is_due(&mut self.retried, RETRY_EVERY) {
-            let refused =
-                |(shard, size): (_, &Size)| (size.rejected > 0).then_some((shard, RETRIED));
+            let refused = |(shard, size): (_, &Option<Size>)| {
+                size.is_some_and(|size| size.rejected > 0)
+                    .then_some((shard, RETRIED))
+            };
             let portions = Shard::all().zip(&sizes).filter_map(refused);
             let portions = self.portions(Source::Rejected, portions);
             if self.apply(Source::Rejected, portions).await? > 0 {
@@ -173,12 +187,15 @@ impl JournalConsumer {
         self.apply(Source::Journal, portions).await
     }
 
-    async fn sizes(&self) -> Result<Vec<Size>, StoreError> {
+    async fn sizes(&self) -> Result<Vec<Option<Size>>, StoreError> {
         Size::of_all(&self.nodes, self.store.keys_to_read().await?).await
     }
 
-    fn report(&mut self, sizes: Option<&[Size]>) -> JournalReport {
-        let sum = |number: fn(&Size) -> u64| sizes.map(|sizes| sizes.iter().map(number).sum());
+    fn report(&mut self, sizes: Option<&[Option<Size>]>) -> JournalReport {
+        let sum = |number: fn(&Size) -> u64| {
+            let numbers = sizes?.iter().map(|size| size.as_ref().map(number));
+            numbers.sum()
+        };
         JournalReport {
             waiting: sum(|size| size.movements),
             rejected: sum(|size| size.rejected),
@@ -187,7 +204,7 @@ impl JournalConsumer {
     }
 
     /// The shards whose journals fill a batch, each with its number of entries. The shards take turns.
-    fn choose(&mut self, sizes: &[Size]) -> Vec<(Shard, usize)> {
+    fn choose(&mut self, sizes: &[Option<Size>]) -> Vec<(Shard, usize)> {
         let mut left = self.size as u64;
         let mut chosen = Vec::new();
         let shards: Vec<_> = Shard::all().zip(sizes).collect();
@@ -196,7 +213,9 @@ impl JournalConsumer {
             if left == 0 {
                 break;
             }
-            if size.entries > 0 {
+            if let Some(size) = size
+                && size.entries > 0
+            {
                 // As many entries as have `left` movements, if all have equally many.
                 let count = (left * size.entries).div_ceil(size.movements);
                 chosen.push((shard, usize::try_from(count).unwrap_or(usize::MAX)));
@@ -235,7 +254,8 @@ impl JournalConsumer {
         self.batches += 1;
         let token = format!("{}.{}", self.name, self.batches);
         let mut leases = Leases::new(&nodes, store.keys_to_read().await?, source, token);
-        let read = leases.take(&portions).await?;
+        let (read, skipped) = leases.take(&portions).await?;
+        self.skipped = skipped;
         let entries: Vec<&StreamEntry> = read.iter().flatten().flatten().collect();
         let mut done = Done::new(from);
         let applied = leases.during(self.apply_all(&entries, &mut done)).await;

@@ -1,6 +1,7 @@
 //! The cache of levels that all replicas of a ledger share.
 //!
-//! Guarantees, on the clock of the node that has the slot of the SKU:
+//! Guarantees, on the clock of the node that has the slot of the SKU, while the slot does not move to a node with
+//! another clock:
 //! - A value expires `max_age` after its reader missed the cache. That was before the reader asked the
 //!   database, so no value is older.
 //! - After [`SharedLevels::forget`], no value is found that was read before. A reader that asked the

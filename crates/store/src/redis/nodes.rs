@@ -1,7 +1,7 @@
 //! The connections to all nodes that have the stock.
 //!
 //! A node that does not have a slot now refuses the command, and has changed nothing. Then the node is looked
-//! up again, and the command is repeated until the limit of a connection. While a slot moves, both nodes refuse
+//! up again, and the command is repeated for as long as the limit of a connection. While a slot moves, both nodes refuse
 //! a script that names a key which does not exist, like a bucket of dedup entries that has expired. So a script
 //! waits for the end of the move.
 
@@ -107,8 +107,8 @@ impl Nodes {
         }
     }
 
-    /// Sends something to the node that has the slot, and again if the slot has moved. It must have changed
-    /// nothing if it fails so.
+    /// Sends something to the node that has the slot, and again if the slot has moved, for as long as the limit of
+    /// a connection. It must have changed nothing if it fails so.
     pub(super) async fn on<T, F>(
         &self,
         slot: Slot,

@@ -16,8 +16,15 @@ impl RedisStore {
         // Any server, whether or not the ledger is bound to it.
         let connections = self.binding.connect().await?;
         let mut problems = Vec::new();
-        for (_, mut connection) in connections.all() {
-            for problem in self.problems_of(&mut connection).await? {
+        for (node, mut connection) in connections.all() {
+            let found = self.problems_of(&mut connection).await;
+            // A node that fails must not hide the problems of the others.
+            let found = found.unwrap_or_else(|error| {
+                vec![format!(
+                    "the settings of {node} could not be checked: {error}"
+                )]
+            });
+            for problem in found {
                 if !problems.contains(&problem) {
                     problems.push(problem);
                 }

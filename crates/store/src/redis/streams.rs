@@ -32,7 +32,7 @@ pub(super) fn waiting_movements(entries: u64, counted: Option<&str>) -> u64 {
 }
 
 /// How much is in a journal.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     pub(super) entries: u64,
     /// At least as many as entries.
@@ -42,8 +42,11 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// The sizes of all journals, in the order of the shards. Those of a slot that moves are 0.
-    pub(super) async fn of_all(nodes: &Nodes, keys: &Keys) -> Result<Vec<Self>, StoreError> {
+    /// The sizes of all journals, in the order of the shards. `None`: its slot moves.
+    pub(super) async fn of_all(
+        nodes: &Nodes,
+        keys: &Keys,
+    ) -> Result<Vec<Option<Self>>, StoreError> {
         let sizes = |shard, commands: &mut Pipeline| {
             commands
                 .xlen(keys.journal(shard))
@@ -54,14 +57,14 @@ impl Size {
         let sizes = found.into_iter().map(|found| match found {
             Ok((entries, counted, rejected)) => {
                 let counted: Option<String> = counted;
-                Ok(Self {
+                Ok(Some(Self {
                     entries,
                     movements: waiting_movements(entries, counted.as_deref()),
                     rejected,
-                })
+                }))
             }
             // A slot that moves does not keep the other journals waiting.
-            Err(error) if has_moved(&error) => Ok(Self::default()),
+            Err(error) if has_moved(&error) => Ok(None),
             Err(error) => Err(error),
         });
         sizes.collect()
@@ -222,7 +225,7 @@ impl RedisStore {
         };
         let script = Some(&*scripts::FIRST_ENTRY);
         let first: Vec<[Option<String>; 1]> = self.nodes.read_shards(keys, script, first).await?;
-        let now = self.millis(keys).await?;
+        let (now, _) = self.clocks(keys).await?;
         let ids = first
             .into_iter()
             .flatten()
@@ -240,14 +243,15 @@ impl RedisStore {
     pub(crate) async fn is_applied_past(&self, millis: i64) -> Result<bool, StoreError> {
         let keys = self.keys_to_read().await?;
         // Before the journals: ids of entries never go back.
-        let now = self.millis(keys).await?;
+        let (now, _) = self.clocks(keys).await?;
         // An entry is deleted when SQL has it.
         let oldest = |shard, commands: &mut Pipeline| {
             commands.xrange_count(keys.journal(shard), "-", "+", 1);
         };
         let oldest: Vec<[StreamRangeReply; 1]> = self.nodes.read_shards(keys, None, oldest).await?;
         // The id of an entry may come from a node whose clock was ahead, so one in the future says nothing.
-        let later = millis + 1..=now;
+        let (_, latest) = self.clocks(keys).await?;
+        let later = millis + 1..=latest;
         let is_later = |id: &str| {
             id.parse()
                 .is_ok_and(|id: EntryId| later.contains(&id.millis))
@@ -257,11 +261,9 @@ impl RedisStore {
             return Ok(false);
         }
         // After the journals: an entry may have been set aside since.
-        let sizes = Size::of_all(&self.nodes, keys).await?;
-        for (shard, _) in Shard::all()
-            .zip(sizes)
-            .filter(|(_, size)| size.rejected > 0)
-        {
+        let rejected = |shard, commands: &mut Pipeline| _ = commands.xlen(keys.rejected(shard));
+        let rejected: Vec<[u64; 1]> = self.nodes.read_shards(keys, None, rejected).await?;
+        for (shard, _) in Shard::all().zip(rejected).filter(|(_, [count])| *count > 0) {
             let is_earlier = |entry: &StreamEntry| !is_later(&entry.entry);
             let earlier = self.read_stream(Source::Rejected, shard, "+", is_earlier);
             if !earlier.await?.is_empty() {

@@ -91,9 +91,12 @@ impl Binding {
     ) -> Result<(), StoreError> {
         let keys = self.keys().await?;
         server::delete_all(connections, keys, pattern).await?;
+        // A node that has given a slot away since refuses to read its mark. The epoch alone does not show it: it
+        // stays the same if the other node had the highest one. It shows a slot that has come back.
+        self.find_all(connections).await?;
         let layout = self.layouts.ask_now().await.map_err(connecting)?;
         if layout.epoch() != connections.layout().epoch() {
-            let why = "the nodes of the cluster have changed meanwhile";
+            let why = "the nodes of the cluster have changed while keys were deleted; try again";
             return Err(StoreError::Aborted(why.into()));
         }
         Ok(())

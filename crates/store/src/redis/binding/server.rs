@@ -1,8 +1,8 @@
 //! The keys of the binding in Redis: its id and its beat, and in each shard its id.
 //!
 //! Each shard has a mark with the id. The marks are written before the key, and again before the key has a
-//! beat. If the mark of a shard says less than the key, Redis has lost the keys of the shard: by `FLUSHALL` on one
-//! node of a cluster, for example.
+//! beat. If the mark of a shard is missing, has another id, or has 0 although the key has a beat, Redis has lost the
+//! keys of the shard: by `FLUSHALL` on one node of a cluster, for example.
 
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Pipeline, RedisResult, Value, from_redis_value};
@@ -84,8 +84,10 @@ pub(super) async fn find(
     } else {
         // Which of them has which slot does not matter: a slot that moves loses nothing.
         let digest = Sha256::digest(runs.join(" "));
-        let digits = format!("{:02x?}", &digest[..DIGITS]);
-        let digits = digits.replace(|c: char| !c.is_ascii_hexdigit(), "");
+        let digits: String = digest[..DIGITS / 2]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         format!("cluster-{digits}")
     };
     let id_and_beat = key.as_deref().map(parse).transpose()?;

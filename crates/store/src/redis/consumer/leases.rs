@@ -90,11 +90,11 @@ impl<'a> Leases<'a> {
     }
 
     /// Takes the lease of each shard, and reads its entries. `None` if another consumer has the lease, or the
-    /// slot moves. Fails if it has none of them and one failed.
+    /// slot moves, or it failed: then the error is returned too. Fails if none was taken and one failed.
     pub(super) async fn take(
         &mut self,
         portions: &[Portion],
-    ) -> Result<Vec<Option<Vec<StreamEntry>>>, StoreError> {
+    ) -> Result<(Vec<Option<Vec<StreamEntry>>>, Option<StoreError>), StoreError> {
         let take = async |portion: &Portion| {
             let shard = portion.shard;
             let mut script = scripts::TAKE.key(self.keys.lease(shard));
@@ -132,7 +132,7 @@ impl<'a> Leases<'a> {
         self.shards = held.collect();
         match failed {
             Some(error) if self.shards.is_empty() => Err(error),
-            _ => Ok(taken),
+            failed => Ok((taken, failed)),
         }
     }
 

@@ -24,10 +24,14 @@ pub(super) struct Open {
 impl Open {
     async fn query<T: FromRedisValue>(&self, commands: &Pipeline) -> RedisResult<T> {
         let mut connection = self.connection.clone();
-        let answers = commands.query_async(&mut connection).await;
+        self.checked(commands.query_async(&mut connection).await)
+    }
+
+    /// The same answer. Drops a shared connection after an error of the connection.
+    fn checked<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
         match &self.shared {
-            Some((shared, attempt)) => shared.drop_if_broken(answers, attempt),
-            None => answers,
+            Some((shared, attempt)) => shared.drop_if_broken(answer, attempt),
+            None => answer,
         }
     }
 }
@@ -146,22 +150,23 @@ impl Connections {
                 }
             }
             let mut answers: Vec<Value> = open.query(&message).await?;
-            answers
-                .drain(..usize::from(script.is_some()))
-                .for_each(drop);
+            if script.is_some() {
+                answers.remove(0).extract_error()?;
+            }
             Ok(answers)
         };
         let queries = self.open.iter().zip(&of_node).map(query);
         let answers: RedisResult<Vec<Vec<Value>>> = try_join_all(queries).await;
         let mut parsed: Vec<Option<Result<T, StoreError>>> =
             commands.iter().map(|_| None).collect();
-        for (indexes, answers) in of_node.iter().zip(answers.map_err(reading)?) {
+        let answers = answers.map_err(reading)?;
+        for ((open, indexes), answers) in self.open.iter().zip(&of_node).zip(answers) {
             let mut answers = answers.into_iter();
             for index in indexes {
                 let some = answers.by_ref().take(commands[*index].1.len()).collect();
                 let value = Value::Array(some).extract_error();
                 let value = value.and_then(|value| Ok(from_redis_value(value)?));
-                parsed[*index] = Some(value.map_err(reading));
+                parsed[*index] = Some(open.checked(value).map_err(reading));
             }
         }
         Ok(parsed.into_iter().flatten().collect())
