@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, DatabaseConfig, Limits, Mode, RedisLoss, ServicesConfig};
-use crate::http::{Api, router};
+use crate::http::{Api, HttpService};
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
@@ -139,8 +139,8 @@ impl Replica {
         let checks = stores.have_redis().then(|| tokio::spawn(checks));
         let checkpoints = tokio::spawn(checkpoints::run(store, stop_consumer.clone()));
         let serve_and_drain = async {
-            let router = router(Arc::clone(&api));
-            serve(listener, router, limits, api.shutdown.clone()).await;
+            let http = HttpService::new(Arc::clone(&api));
+            serve(listener, http, limits, api.shutdown.clone()).await;
             if let Some(races) = &api.races {
                 races.ended().await;
             }

@@ -1,15 +1,14 @@
 //! The HTTP API: routes, their documentation, and errors in one format.
 //!
 //! One file per resource. A handler has typed extractors, makes one call, and answers. Every response
-//! passes the middleware in `respond.rs`, which adds headers and writes the body of an error.
+//! passes through `respond.rs`, which adds headers and writes the body of an error.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
-use axum::middleware;
+use axum::http::HeaderValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -51,6 +50,7 @@ use error::ApiError;
 use extract::{BatchJson, NoFields, StrictJson, StrictQuery, objects, present, remark};
 use openapi::Document;
 pub use openapi::document;
+use respond::OutageLog;
 
 /// The state of the handlers.
 #[derive(Debug)]
@@ -89,19 +89,31 @@ pub(crate) fn lab_sku(home: Home) -> Sku {
     Sku::parse(name).expect("the lab's SKUs are valid")
 }
 
-/// The whole HTTP API.
-pub(crate) fn router(api: Arc<Api>) -> Router {
-    let (routes, document) = documented(api.mode).split_for_parts();
-    let document = openapi::finished(document, api.mode);
-    routes
-        .merge(SwaggerUi::new("/docs").external_url_unchecked("/openapi.json", document))
-        .fallback(error::no_such_route)
-        .layer(CatchPanicLayer::custom(error::panicked))
-        .layer(middleware::from_fn_with_state(
-            (Arc::clone(&api), Arc::default()),
-            respond::respond,
-        ))
-        .with_state(api)
+/// The whole HTTP API: [`HttpService::answer`].
+#[derive(Debug)]
+pub(crate) struct HttpService {
+    api: Arc<Api>,
+    routes: Router,
+    /// For `X-Replica`, unless the name cannot be sent.
+    replica: Option<HeaderValue>,
+    outages: Mutex<OutageLog>,
+}
+
+impl HttpService {
+    pub(crate) fn new(api: Arc<Api>) -> Self {
+        let (routes, document) = documented(api.mode).split_for_parts();
+        let document = openapi::finished(document, api.mode);
+        let routes = routes
+            .merge(SwaggerUi::new("/docs").external_url_unchecked("/openapi.json", document))
+            .fallback(error::no_such_route)
+            .with_state(Arc::clone(&api));
+        Self {
+            routes,
+            replica: HeaderValue::from_str(&api.replica).ok(),
+            outages: Mutex::default(),
+            api,
+        }
+    }
 }
 
 /// Every route with its documentation.

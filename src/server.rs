@@ -8,7 +8,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -20,11 +19,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::ServiceExt;
 
 mod timed_io;
 
 use crate::config::Limits;
+use crate::http::HttpService;
 use timed_io::{Phase, TimedIo};
 
 /// The pause after a failed accept, for example when no file descriptor is left.
@@ -36,12 +35,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// must bound that time.
 pub(crate) async fn serve(
     listener: TcpListener,
-    router: Router,
+    http: HttpService,
     limits: &Limits,
     shutdown: CancellationToken,
 ) {
     let server = Server {
-        router,
+        http: Arc::new(http),
         limits: Arc::new(limits.clone()),
         shutdown: shutdown.clone(),
         connections: TaskTracker::new(),
@@ -92,7 +91,7 @@ async fn accept(listener: &TcpListener) -> TcpStream {
 /// What all connections share.
 #[derive(Clone)]
 struct Server {
-    router: Router,
+    http: Arc<HttpService>,
     limits: Arc<Limits>,
     shutdown: CancellationToken,
     /// One task for each connection.
@@ -120,9 +119,8 @@ impl Server {
         let (phase, server) = (&phase, &self);
         let service = service_fn(|request: Request<Incoming>| {
             phase.start_serving();
-            let answer = server.router.clone().oneshot(request.map(Body::new));
             async move {
-                let Ok(mut response) = answer.await;
+                let mut response = server.http.answer(request.map(Body::new)).await;
                 phase.become_idle();
                 if server.is_crowded() {
                     let close = HeaderValue::from_static("close");

@@ -12,7 +12,7 @@ use serde::Serialize;
 use stocklock_core::ports::StoreError;
 use stocklock_core::stock::{OperationId, StockError};
 
-/// An error response. The middleware in `respond.rs` writes its body, because it knows the id of the
+/// An error response. `respond.rs` writes its body, because it knows the id of the
 /// request.
 #[derive(Debug, Clone)]
 pub(super) struct ApiError {
@@ -221,6 +221,13 @@ impl ApiError {
         error.cause = Some(cause);
         error
     }
+
+    /// The error if a handler panicked.
+    pub(super) fn panicked(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Self::internal(format!("panic: {}", text.unwrap_or("no message")))
+    }
 }
 
 impl From<StoreError> for ApiError {
@@ -236,14 +243,4 @@ pub(super) async fn no_such_route() -> ApiError {
         "no-such-route",
         "no such route; see /docs",
     )
-}
-
-/// The answer if a handler panicked.
-#[expect(clippy::needless_pass_by_value, reason = "the layer's signature")]
-pub(super) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
-    let text = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied());
-    ApiError::internal(format!("panic: {}", text.unwrap_or("no message"))).into_response()
 }
