@@ -27,6 +27,12 @@ impl Caller {
     }
 }
 
+impl From<Caller> for Cow<'static, str> {
+    fn from(caller: Caller) -> Self {
+        caller.0
+    }
+}
+
 /// The caller's name for one request: 1 to 255 visible ASCII characters, case-sensitive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyKey(String);

@@ -4,8 +4,9 @@
 //! `ZooKeeper` node. Any script is allowed: `上海仓` is a warehouse. Names are case-sensitive.
 
 use std::fmt;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// The maximum length of a name in characters.
 pub const MAX_NAME_CHARS: usize = 64;
@@ -22,9 +23,9 @@ pub struct InvalidName {
 }
 
 /// A stock keeping unit: what is sold.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Sku(String);
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Sku(Arc<str>);
 
 impl Sku {
     /// Parses a SKU.
@@ -39,7 +40,7 @@ impl Sku {
                 problem: "must not be `deduct`, which is a route",
             });
         }
-        Ok(Self(text))
+        Ok(Self(text.into()))
     }
 
     /// The SKU as text.
@@ -50,9 +51,9 @@ impl Sku {
 }
 
 /// A warehouse: the place where units are stored.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Warehouse(String);
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Warehouse(Arc<str>);
 
 impl Warehouse {
     /// Parses a warehouse's name.
@@ -60,7 +61,7 @@ impl Warehouse {
     /// # Errors
     /// If `text` is not a valid name.
     pub fn parse(text: impl Into<String>) -> Result<Self, InvalidName> {
-        parse_name("warehouse", text.into()).map(Self)
+        Ok(Self(parse_name("warehouse", text.into())?.into()))
     }
 
     /// The warehouse as text.
@@ -72,7 +73,7 @@ impl Warehouse {
 
 impl Default for Warehouse {
     fn default() -> Self {
-        Self("main".to_owned())
+        Self("main".into())
     }
 }
 
@@ -105,7 +106,12 @@ macro_rules! text_conversions {
         }
         impl From<$name> for String {
             fn from(name: $name) -> String {
-                name.0
+                (*name.0).to_owned()
+            }
+        }
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
             }
         }
         impl fmt::Display for $name {

@@ -6,6 +6,7 @@
 //! - The text of the movement: delta, operation, request hash, read version, then the remarks. Empty fields
 //!   at the end are omitted.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 
 use base64::Engine;
@@ -104,21 +105,20 @@ fn parse(
     }
     let field = |index: usize| movement.get(index).copied().unwrap_or_default();
     let text = |index: usize| of_text(field(index));
-    let or = |text: &str, default: &str| of_text(text).unwrap_or_else(|| default.to_owned());
     let remarks = std::array::from_fn(|index| text(FIXED + index));
     let operation = bytes(field(1))?;
     Ok(LedgerRow {
         operation_id: Uuid::from_slice(&operation).map_err(|error| error.to_string())?,
         sku: sku.clone(),
         warehouse: Warehouse::parse(warehouse).map_err(|error| error.to_string())?,
-        kind: or(kind, MovementKind::Deducted.as_str()),
+        kind: of_text(kind).map_or(MovementKind::Deducted, MovementKind::from),
         delta: number(field(0))?,
         available_after: number(available)?,
         level_version: None,
         read_version: text(3).map(|version| number(&version)).transpose()?,
         strategy: of_text(strategy),
-        durability: Durability::Redis.as_str().to_owned(),
-        caller: or(caller, Caller::ANONYMOUS),
+        durability: Durability::Redis.as_str().into(),
+        caller: of_text(caller).map_or(Caller::ANONYMOUS.into(), Cow::Owned),
         idempotency_key: None,
         request_hash: text(2).map(|hash| bytes(&hash)).transpose()?,
         remarks: Remarks::recorded(remarks),
@@ -139,7 +139,7 @@ impl LedgerRow {
     pub(crate) fn common_text(&self) -> String {
         let warehouse = self.warehouse.as_str();
         let strategy = self.strategy.as_deref().unwrap_or_default();
-        let kind = unless(MovementKind::Deducted.as_str(), &self.kind);
+        let kind = unless(MovementKind::Deducted.as_str(), self.kind.as_str());
         let caller = unless(Caller::ANONYMOUS, &self.caller);
         [warehouse, strategy, kind, caller].join("\t")
     }
@@ -209,9 +209,9 @@ mod tests {
     fn every_field_is_kept() {
         let remarks = [(); Remarks::NAMES.len()].map(|()| Some("two words".to_owned()));
         let adjusted = LedgerRow {
-            kind: "unknown".to_owned(),
+            kind: "unknown".to_owned().into(),
             strategy: None,
-            caller: "c".to_owned(),
+            caller: "c".into(),
             read_version: Some(9),
             remarks: Remarks::recorded(remarks),
             request_hash: None,

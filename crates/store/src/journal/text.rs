@@ -52,14 +52,14 @@ impl LedgerRow {
                 .map_err(|error| error.to_string())?,
             sku: fields.1,
             warehouse: fields.2,
-            kind: fields.3,
+            kind: fields.3.into(),
             delta: fields.4,
             available_after: 0,
             level_version: None,
             read_version: fields.5,
             strategy: fields.6,
-            durability: Durability::Redis.as_str().to_owned(),
-            caller: fields.7,
+            durability: Durability::Redis.as_str().into(),
+            caller: fields.7.into(),
             idempotency_key: fields.8,
             request_hash: fields.9.as_deref().map(bytes).transpose()?,
             remarks: Remarks::recorded(remarks),
@@ -84,7 +84,7 @@ impl LedgerRow {
             ));
         }
         let texts = [
-            (Some(&*self.kind), 16),
+            (Some(self.kind.as_str()), 16),
             (Some(&*self.caller), 64),
             (self.strategy.as_deref(), 32),
         ];
@@ -100,6 +100,8 @@ impl LedgerRow {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use stocklock_core::stock::MovementKind;
+
     use super::*;
 
     pub(crate) fn row(sku: &str) -> LedgerRow {
@@ -107,14 +109,14 @@ pub(super) mod tests {
             operation_id: Uuid::from_u128(7),
             sku: Sku::parse(sku).unwrap(),
             warehouse: Warehouse::parse("上海仓").unwrap(),
-            kind: "deducted".to_owned(),
+            kind: MovementKind::Deducted,
             delta: -3,
             available_after: 0,
             level_version: None,
             read_version: None,
             strategy: Some("redis-lua".to_owned()),
-            durability: "redis".to_owned(),
-            caller: "anonymous".to_owned(),
+            durability: "redis".into(),
+            caller: "anonymous".into(),
             idempotency_key: Some("k".to_owned()),
             request_hash: Some(vec![171; 32]),
             remarks: Remarks::default(),
@@ -140,7 +142,7 @@ pub(super) mod tests {
         assert_eq!(LedgerRow::from_journal_text(&text()), Ok(row("a")));
         // A later release may record kinds of movements that this one does not know.
         let unknown = LedgerRow {
-            kind: "unknown".to_owned(),
+            kind: "unknown".to_owned().into(),
             ..row("a")
         };
         let read = LedgerRow::from_journal_text(&text().replace("deducted", "unknown"));

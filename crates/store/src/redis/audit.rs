@@ -161,7 +161,7 @@ fn audit<'a>(
             if recorded.contains(&row.operation_id) {
                 continue;
             }
-            if row.kind == MovementKind::Deducted.as_str() {
+            if row.kind == MovementKind::Deducted {
                 audit.sold -= row.delta;
             } else {
                 audit.received += row.delta;

@@ -160,7 +160,7 @@ impl State {
         let batch: Vec<_> = entries[..applied].iter().map(|entry| &**entry).collect();
         let recorded: HashSet<_> = self.ledger.iter().map(|row| row.operation_id).collect();
         let mut rows = new_movements(&batch, &recorded);
-        let key = |row: &LedgerRow| Some((row.caller.clone(), row.idempotency_key.clone()?));
+        let key = |row: &LedgerRow| Some((row.caller.to_string(), row.idempotency_key.clone()?));
         drop_keys(&mut rows, &self.ledger.iter().filter_map(key).collect());
         self.ledger.extend(rows);
         for last in last_of_each_level(&batch) {

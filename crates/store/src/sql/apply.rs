@@ -150,7 +150,7 @@ async fn drop_known_keys<D: Dialect>(
 ) -> Result<()> {
     let keys = rows.iter().filter_map(|row| {
         let key = row.idempotency_key.as_deref()?;
-        Some(values![row.caller.as_str(), key].to_vec())
+        Some(values![&*row.caller, key].to_vec())
     });
     let found = tx.fetch_list(KNOWN_KEYS, &keys.collect::<Vec<_>>()).await;
     let found: Vec<(String, String)> = found.map_err(before_commit)?;

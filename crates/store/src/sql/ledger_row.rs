@@ -3,6 +3,8 @@
 //! The same struct is written to SQL, passes through the journal in Redis, and is read back. Column
 //! names are field names, so that `FromRow` works with every driver.
 
+use std::borrow::Cow;
+
 use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 use uuid::Uuid;
 
@@ -23,7 +25,8 @@ pub(crate) struct LedgerRow {
     pub(crate) sku: Sku,
     #[sqlx(try_from = "String")]
     pub(crate) warehouse: Warehouse,
-    pub(crate) kind: String,
+    #[sqlx(try_from = "String")]
+    pub(crate) kind: MovementKind,
     pub(crate) delta: i64,
     /// Units available right after the movement. Zero until the write has computed it.
     pub(crate) available_after: i64,
@@ -33,8 +36,10 @@ pub(crate) struct LedgerRow {
     /// The version of the level that the movement was computed from, if the level was read first.
     pub(crate) read_version: Option<i64>,
     pub(crate) strategy: Option<String>,
-    pub(crate) durability: String,
-    pub(crate) caller: String,
+    #[sqlx(try_from = "String")]
+    pub(crate) durability: Cow<'static, str>,
+    #[sqlx(try_from = "String")]
+    pub(crate) caller: Cow<'static, str>,
     pub(crate) idempotency_key: Option<String>,
     pub(crate) request_hash: Option<Vec<u8>>,
     #[sqlx(flatten, try_from = "RemarkColumns")]
@@ -55,7 +60,7 @@ impl LedgerRow {
     fn new(
         operation: OperationId,
         (sku, warehouse): (&Sku, &Warehouse),
-        kind: &MovementKind,
+        kind: MovementKind,
         delta: i64,
         idempotency: Option<&Idempotency>,
     ) -> Self {
@@ -64,14 +69,14 @@ impl LedgerRow {
             operation_id: operation.0,
             sku: sku.clone(),
             warehouse: warehouse.clone(),
-            kind: kind.as_str().to_owned(),
+            kind,
             delta,
             available_after: 0,
             level_version: None,
             read_version: None,
             strategy: None,
-            durability: Durability::Committed.as_str().to_owned(),
-            caller: caller.as_str().to_owned(),
+            durability: Durability::Committed.as_str().into(),
+            caller: caller.into(),
             idempotency_key: idempotency.map(|i| i.key.as_str().to_owned()),
             request_hash: idempotency.map(|i| i.hash.0.to_vec()),
             remarks: Remarks::default(),
@@ -91,12 +96,17 @@ impl LedgerRow {
         } = deduction;
         let place = (&deduction.sku, &deduction.warehouse);
         let delta = -deduction.quantity.units();
-        let kind = MovementKind::Deducted;
         Self {
             read_version: read.map(|level| level.version),
             strategy: Some(deduction.strategy.to_owned()),
             remarks: deduction.remarks.clone(),
-            ..Self::new(*operation, place, &kind, delta, idempotency.as_ref())
+            ..Self::new(
+                *operation,
+                place,
+                MovementKind::Deducted,
+                delta,
+                idempotency.as_ref(),
+            )
         }
     }
 
@@ -132,7 +142,7 @@ impl LedgerRow {
             level_version: Some(level.version),
             reverses: Some(reversal.sale.0),
             returned: Some(*quantity),
-            ..Self::new(reversal.operation, place, &kind, *restocked, key)
+            ..Self::new(reversal.operation, place, kind, *restocked, key)
         };
         row.remarks.reason = Some(reversal.reason.clone());
         row
@@ -148,20 +158,20 @@ impl LedgerRow {
         let place = (&after.sku, &after.warehouse);
         Self {
             available_after: after.available(),
-            ..Self::new(operation, place, &kind, delta, key)
+            ..Self::new(operation, place, kind, delta, key)
         }
     }
 
     /// A row that is recorded in SQL already, with the key that it was recorded under.
     pub(crate) fn from_movement(movement: Movement, key: &Idempotency) -> Self {
         let place = (&movement.sku, &movement.warehouse);
-        let (kind, delta) = (&movement.kind, movement.delta);
+        let (kind, delta) = (movement.kind.clone(), movement.delta);
         Self {
             available_after: movement.available_after,
             level_version: movement.level_version,
             read_version: movement.read_version,
             strategy: movement.strategy,
-            durability: movement.durability.as_str().to_owned(),
+            durability: movement.durability.as_str().into(),
             request_hash: movement.request_hash.map(|hash| hash.0.to_vec()),
             remarks: movement.remarks,
             created_at: movement.created_at,
@@ -183,8 +193,8 @@ impl LedgerRow {
             self.delta,
             self.read_version,
             self.strategy.as_deref(),
-            self.durability.as_str(),
-            self.caller.as_str(),
+            &*self.durability,
+            &*self.caller,
             self.idempotency_key.as_deref(),
             self.request_hash.as_deref(),
         ];
@@ -210,14 +220,14 @@ impl LedgerRow {
             operation: OperationId(self.operation_id),
             sku: self.sku,
             warehouse: self.warehouse,
-            kind: self.kind.into(),
+            kind: self.kind,
             delta: self.delta,
             available_after: self.available_after,
             level_version: self.level_version,
             read_version: self.read_version,
             strategy: self.strategy,
             durability: durability.ok_or_else(|| corrupt("durability", &self.durability))?,
-            caller: self.caller,
+            caller: self.caller.into_owned(),
             idempotency_key: self.idempotency_key,
             request_hash: hash
                 .map_err(|bytes| corrupt("request_hash", &format!("{} bytes", bytes.len())))?

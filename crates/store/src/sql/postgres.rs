@@ -129,8 +129,8 @@ impl Dialect for PostgresServer {
             .bind(column(rows, |row| row.delta))
             .bind(column(rows, |row| row.read_version))
             .bind(column(rows, |row| row.strategy.as_deref()))
-            .bind(column(rows, |row| row.durability.as_str()))
-            .bind(column(rows, |row| row.caller.as_str()))
+            .bind(column(rows, |row| &*row.durability))
+            .bind(column(rows, |row| &*row.caller))
             .bind(column(rows, |row| row.idempotency_key.as_deref()))
             .bind(column(rows, |row| row.request_hash.as_deref()));
         for remark in 0..Remarks::NAMES.len() {

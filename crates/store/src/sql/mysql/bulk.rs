@@ -48,7 +48,9 @@ pub(super) async fn insert(
             let of_row = movement.values();
             let (before, entry) = of_row.split_at(PARAMETERS - 2);
             // The time of the entry is also that of the row.
-            values.extend([before, &entry[..1], entry].concat());
+            for part in [before, &entry[..1], entry] {
+                values.extend_from_slice(part);
+            }
         }
         let statement = Statement::from(PREPARED.as_str());
         let insert = query::<MySql>(statement, &values)?;
