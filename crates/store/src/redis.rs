@@ -334,7 +334,7 @@ impl RedisStore {
 /// Converts a script's answer to the outcome of deducting `units`.
 fn attempt(answer: Answer, units: i64) -> Result<AttemptOutcome, StoreError> {
     Ok(match answer {
-        Answer::Written { available, .. } => AttemptOutcome::Deducted {
+        Answer::Written { available } => AttemptOutcome::Deducted {
             durability: Durability::Redis,
             remaining: available,
         },

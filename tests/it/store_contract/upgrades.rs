@@ -169,7 +169,7 @@ async fn invalid_index_is_dropped_by_the_next_migration() {
     assert_eq!(migrate(&fixture.url).await, Ok(()));
     let left = "SELECT relname::text FROM pg_class WHERE relname = 'interrupted'";
     assert_eq!(raw.text(left).await, None);
-    let valid = "SELECT relname::text FROM pg_class WHERE relname = 'movement_of_sku'";
+    let valid = "SELECT relname::text FROM pg_class WHERE relname = 'movement_in_order'";
     assert!(raw.text(valid).await.is_some());
 }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::Value;
 use tokio::time::Instant;
 
 use super::capacity::Capacity;
@@ -92,7 +93,7 @@ impl ScriptBatches {
 impl BatchCall for ScriptCall {
     type Level = Together;
     type Job = (Arc<Server>, Arc<WriteRequest>, Expiry);
-    type Answer = Result<String, Failed>;
+    type Answer = Result<Value, Failed>;
 
     /// More calls would carry fewer deductions each, and cost Redis and this process more.
     const CALLS: usize = 1;

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use redis::Script;
+use redis::{Script, Value};
 
 use super::errors::{bad_answer, refused};
 use super::idempotency::BUCKETS;
@@ -82,7 +82,7 @@ fn script(prelude: &str, code: &str) -> Script {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The level, its journal entry and its dedup entry are written.
-    Written { available: i64, version: i64 },
+    Written { available: i64 },
     /// The operation has a dedup entry: it was executed before.
     Duplicate,
     /// Fewer units are available than requested.
@@ -103,23 +103,29 @@ pub(super) enum Answer {
     Full,
 }
 
-/// Whether this is the text of [`Answer::Written`].
-pub(super) fn is_written(answer: &str) -> bool {
-    answer.starts_with("written ")
+/// Whether this is [`Answer::Written`].
+pub(super) fn is_written(answer: &Value) -> bool {
+    matches!(answer, Value::Int(_))
 }
 
 impl Answer {
-    pub(super) fn parse(answer: &str) -> Result<Self, StoreError> {
+    pub(super) fn parse(answer: &Value) -> Result<Self, StoreError> {
+        match answer {
+            Value::Int(available) => Ok(Self::Written {
+                available: *available,
+            }),
+            Value::BulkString(text) => Self::parse_text(&String::from_utf8_lossy(text)),
+            _ => Err(bad_answer(answer)),
+        }
+    }
+
+    fn parse_text(answer: &str) -> Result<Self, StoreError> {
         if let Some(error) = answer.strip_prefix("refused ") {
             return Err(refused(error));
         }
         let number = |text: &str| text.parse().map_err(|_| bad_answer(answer));
         let words: Vec<&str> = answer.split(' ').collect();
         Ok(match words[..] {
-            ["written", available, version] => Self::Written {
-                available: number(available)?,
-                version: number(version)?,
-            },
             ["insufficient", available] => Self::Insufficient {
                 available: number(available)?,
             },

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use redis::ScriptInvocation;
+use redis::{ScriptInvocation, Value};
 use tokio::time::Instant;
 
 use super::errors::bad_answer;
@@ -216,8 +216,8 @@ impl RedisStore {
         };
         let request = self.request(row, key).await?;
         Ok(match self.write(request, key, &wanted).await? {
-            Answer::Written { version, .. } => ChangeOutcome::Done {
-                level: StockLevel { version, ..level },
+            Answer::Written { .. } => ChangeOutcome::Done {
+                level,
                 created: false,
             },
             Answer::Duplicate => ChangeOutcome::Duplicate,
@@ -296,6 +296,6 @@ impl RedisStore {
         }
         let answer = self.writer.run(server, &script).await;
         let answer = answer.map_err(|failed| failed.writing().expiring(expiry))?;
-        Answer::parse(answer.first().map_or("", String::as_str))
+        Answer::parse(answer.first().unwrap_or(&Value::Nil))
     }
 }

@@ -153,7 +153,6 @@ impl Attempt<'_> {
         let executed = executed.map_err(|error| writing(error).expiring(self.expiry))?;
         let written = Answer::Written {
             available: next.available(),
-            version: next.version,
         };
         if executed.is_none() {
             return Ok(Answer::Conflict);

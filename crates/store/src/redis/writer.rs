@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use deadpool::managed::{Object, PoolError};
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation};
+use redis::{
+    ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation, Value,
+};
 
 use super::connection::Connector;
 use super::errors::{Failed, is_connection_error, is_moved};
@@ -36,7 +38,7 @@ impl Writer {
         &self,
         server: &Server,
         script: &ScriptInvocation<'_>,
-    ) -> Result<Vec<String>, Failed> {
+    ) -> Result<Vec<Value>, Failed> {
         if self.replicas == 0 {
             return server.shared.run(script).await;
         }
@@ -48,12 +50,12 @@ impl Writer {
         &self,
         server: &Server,
         script: &ScriptInvocation<'_>,
-    ) -> Result<Vec<String>, Failed> {
+    ) -> Result<Vec<Value>, Failed> {
         let mut taken = take(server).await?;
         let connection = &mut taken.connection;
-        let answers: RedisResult<Vec<String>> = script.invoke_async(connection).await;
+        let answers: RedisResult<Vec<Value>> = script.invoke_async(connection).await;
         let answers = match answers {
-            Ok(answers) if answers.iter().any(|answer| scripts::is_written(answer)) => {
+            Ok(answers) if answers.iter().any(scripts::is_written) => {
                 self.wait(connection).await.map(|()| answers)
             }
             Ok(answers) => Ok(answers),

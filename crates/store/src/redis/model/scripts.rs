@@ -42,8 +42,7 @@ impl State {
         redis.dedup.insert(dedup);
         redis.sold.insert(Uuid::from_u128(operation));
         self.sold.insert(Uuid::from_u128(operation));
-        let (available, version) = (0, 0);
-        Written { available, version }
+        Written { available: 0 }
     }
 
     /// `load.lua`.

@@ -1,8 +1,8 @@
 -- Deducts units of one level for each of several operations, in their order.
 -- ARGV, after those of the prelude, for each operation: the field of its dedup entry, its movement, its
 -- idempotency key or '', `checked` of `key_may_be_lost`, its units, and when it expires, in ms since 1970.
--- Returns one answer per operation. A server that refuses to write does not change the answers of those
--- that write nothing.
+-- Returns one answer per operation: the units left if they were deducted, or a text. A server that refuses
+-- to write does not change the answers of those that write nothing.
 local FIRST, EACH = 4, 6
 local fields = {}
 for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
@@ -23,10 +23,9 @@ local function deduct(field, movement, key, checked, units, expires_at)
   if waiting + movements.count >= journal_limit then return 'full' end
   if refused then return 'refused ' .. refused.err end
   now.on_hand, now.version = now.on_hand - units, now.version + 1
-  local left = text(remaining)
-  add_movement(left, field, movement, key)
+  add_movement(text(remaining), field, movement, key)
   deducted[field] = true
-  return 'written ' .. left .. ' ' .. text(now.version)
+  return remaining
 end
 
 local function deduct_all()

@@ -31,4 +31,4 @@ add_movement(text(available(now)), field, movement, key)
 local refused = commit(now, waiting)
 if refused then return refused end
 if token ~= '' then redis.call('HSET', level, 'fence', token, 'fence_source', source) end
-return {'written ' .. text(available(now)) .. ' ' .. text(now.version)}
+return {available(now)}
