@@ -70,7 +70,7 @@ fn needed(metadata: &Value) -> (&Value, Vec<&Value>) {
 /// Clippy checks the code of the crate (`incompatible_msrv`).
 #[test]
 fn rust_version_of_lock_crate_is_that_of_its_dependencies() {
-    // Cargo downloads the dependencies on other platforms, which no build here needs.
+    // Not `--offline`: cargo also reads dependencies of other platforms, which no build here has downloaded.
     let metadata = cargo(&["metadata", "--locked", "--format-version", "1"]);
     let metadata: Value = serde_json::from_str(&metadata).expect("JSON");
     let (lock_crate, needed) = needed(&metadata);

@@ -13,9 +13,10 @@
 //! enough. A failover loses the locks that the new master had not received.
 //!
 //! On a cluster, each lock is at the master of its slot, and each renewal is a request of its own, all sent
-//! at the same time. A lock is one master's: a cluster spreads locks, and makes none of them safer. While a
+//! at the same time. Each lock has one master. A cluster spreads the locks, but makes no lock safer. While a
 //! slot moves to another master, holders renew its locks, and release those with one holder. Acquisitions, and
-//! requests about waiters, permits and numbers, wait until it has moved. No script runs with some of its keys.
+//! requests about waiters, permits and numbers, wait until it has moved. No script runs while its node has
+//! only some of its keys.
 //!
 //! Keys, with the prefix `P`:
 //! - `P{name}`: the lock. The braces are part of the key.
@@ -34,7 +35,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use crate::backend::{
@@ -58,6 +58,7 @@ mod numbers;
 mod periods;
 mod permits;
 pub mod redlock;
+mod renewals;
 mod scripts;
 mod servers;
 mod source;
@@ -78,8 +79,8 @@ const TOMBSTONE: Duration = Duration::from_mins(1);
 /// An answer to a release.
 const TOMBSTONE_IS_NEEDED: i64 = -1;
 
-/// Locks on one Redis server or a Redis Cluster. Clones share two connections: on a cluster one for messages,
-/// and one to each master for commands.
+/// Locks on one Redis server or a Redis Cluster. Clones share their connections: one for messages and one for
+/// commands; on a cluster, one for commands to each master.
 #[derive(Debug, Clone)]
 pub struct RedisBackend(Arc<Redis>);
 
@@ -166,7 +167,7 @@ impl Redis {
 
     /// Sends a request with the source's id that the client knows. The answer has the id if it is another.
     async fn acquire(
-        &self,
+        self: &Arc<Self>,
         request: &Request,
         source: &str,
     ) -> Result<Vec<redis::Value>, BackendError> {
@@ -213,41 +214,6 @@ impl Redis {
 }
 
 impl Redis {
-    /// Renews all at one server with one script, and at a cluster with one script for each, all at the same
-    /// time. Returns for each what [`loss`] reads, or why it is not known.
-    async fn renew_each<'a, F>(
-        &self,
-        renewals: Vec<&'a Renewal>,
-        renew: impl Fn(Vec<&'a Renewal>) -> F,
-    ) -> Vec<Result<i64, BackendError>>
-    where
-        F: Future<Output = Result<Vec<i64>, BackendError>>,
-    {
-        let most = if self.servers.is_cluster() {
-            1
-        } else {
-            renewals.len().max(1)
-        };
-        let parts = renewals.chunks(most);
-        let parts = parts.map(async |part| {
-            let renewed = renew(part.to_vec()).await;
-            let known = |at: usize| renewed.as_ref().map(|held| held[at]).map_err(Clone::clone);
-            (0..part.len()).map(known).collect::<Vec<_>>()
-        });
-        join_all(parts).await.concat()
-    }
-
-    /// Returns for each lock what [`loss`] reads.
-    async fn renew_locks(&self, renewals: Vec<&Renewal>) -> Result<Vec<i64>, BackendError> {
-        let key = |renewal: &&Renewal| self.lock_key(&renewal.name);
-        let keys: Vec<_> = renewals.iter().map(key).collect();
-        let arguments =
-            |renewal: &&Renewal| [renewal.nonce.to_string(), milliseconds(renewal.lease)];
-        let arguments: Vec<_> = renewals.iter().flat_map(arguments).collect();
-        let script = self.servers.script(&scripts::RENEW, &keys, &arguments);
-        script.await
-    }
-
     /// Returns what [`loss`] reads, and why no waiter could be woken.
     async fn release_lock(&self, request: &ReleaseRequest) -> Result<(i64, String), BackendError> {
         let ReleaseRequest {
@@ -300,33 +266,19 @@ impl Backend for RedisBackend {
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
-        let is_exclusive = |renewal: &&Renewal| renewal.claim == Claim::Exclusive;
-        let (exclusive, permits): (Vec<_>, Vec<_>) = renewals.iter().partition(is_exclusive);
-        let redis = &self.0;
-        let (exclusive, permits) = tokio::join!(
-            redis.renew_each(exclusive, |locks| redis.renew_locks(locks)),
-            redis.renew_each(permits, |permits| redis.renew_permits(permits)),
-        );
-        let answers = exclusive.iter().chain(&permits);
+        let all = self.0.renew_each(renewals).await;
+        let answers = all.iter();
         if let Some(error) = answers.clone().find_map(|answer| answer.as_ref().err()) {
             if answers.clone().all(Result::is_err) {
                 return Err(error.clone());
             }
             tracing::debug!(%error, "some of the locks were not renewed");
         }
-        let (mut exclusive, mut permits) = (exclusive.iter(), permits.iter());
-        let renewed = |renewal: &Renewal| {
-            let answers = if is_exclusive(&renewal) {
-                &mut exclusive
-            } else {
-                &mut permits
-            };
-            match answers.next() {
-                Some(Ok(held)) => loss(*held).map_or(Renewed::Held(renewal.lease), Renewed::Gone),
-                _ => Renewed::Unknown,
-            }
+        let renewed = |(answer, renewal): (&Result<i64, _>, &Renewal)| match answer {
+            Ok(held) => loss(*held).map_or(Renewed::Held(renewal.lease), Renewed::Gone),
+            Err(_) => Renewed::Unknown,
         };
-        Ok(renewals.iter().map(renewed).collect())
+        Ok(answers.zip(renewals).map(renewed).collect())
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {

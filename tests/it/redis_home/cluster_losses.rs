@@ -4,7 +4,7 @@ use stocklock_testkit::servers::RedisCluster;
 
 use super::cluster::{LOGGED, slots_of_levels};
 use super::{applied_audit, assert_sold, command, create, order};
-use crate::faults::{send, until};
+use crate::faults::{KEY, send, until};
 use crate::support::app::TestApp;
 use crate::support::services::{Backend, PrivateServer};
 
@@ -39,6 +39,7 @@ async fn loss_of_a_node_that_sells_nothing_is_noticed() {
         }
         let node = &cluster.nodes()[master];
         let bound = bound_shards(node).await;
+        assert!(bound > 0, "node {master} has no bound shard");
         command::<()>(node.url(), &["FLUSHALL"]).await;
         until("the ledger is bound again", async || {
             bound_shards(node).await == bound
@@ -46,7 +47,8 @@ async fn loss_of_a_node_that_sells_nothing_is_noticed() {
         .await;
         cluster.fail_over(master, true).await;
         until("the stock is sold again", async || {
-            send(order(&app, "redis-lua", "a")).await.status == 200
+            let order = order(&app, "redis-lua", "a").header(KEY, format!("after-{master}"));
+            send(order).await.status == 200
         })
         .await;
         sold += 1;

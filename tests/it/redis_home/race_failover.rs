@@ -14,8 +14,11 @@ use crate::support::app::TestApp;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::services::{Backend, PrivateServer, fresh_database};
 
-const STOCK: i64 = 2_000;
+/// Far more than is sold before Redis fails over.
+const STOCK: i64 = 20_000;
 const BUYERS: usize = 8;
+/// The orders of each buyer: more than the stock, because some fail.
+const ORDERS: usize = 3_000;
 
 /// The units of the only level, if there is one.
 async fn units(server: &PrivateServer) -> Option<i64> {
@@ -64,7 +67,7 @@ async fn race_counts_the_sales_that_a_failover_loses(
     let redis = pair.url();
     let flags = ["--redis-url", &redis, "--redis-wait-replicas", wait];
     let app = TestApp::on(&url, 1, &flags).await;
-    let mut plan = RacePlan::new(STOCK, BUYERS, 300);
+    let mut plan = RacePlan::new(STOCK, BUYERS, ORDERS);
     plan.home = Home::Redis;
     plan.strategies = Entrants::Only(vec![strategy]);
     let race = run(&plan, app.targets(), &|_| {});

@@ -33,7 +33,7 @@ pub struct Row {
     pub stock: i64,
     /// Units of each order.
     pub quantity: i64,
-    /// Units that buyers were told they have.
+    /// Units of the orders that were answered 200.
     pub sold_units: i64,
     /// The answers to the buyers.
     #[serde(flatten)]

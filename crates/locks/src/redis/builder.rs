@@ -1,4 +1,4 @@
-//! The settings of a back end on one Redis server.
+//! The settings of a back end on Redis.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};

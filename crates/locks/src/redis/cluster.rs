@@ -1,15 +1,15 @@
 //! The masters of a Redis Cluster: which of them serves a key, and a connection to each.
 //!
-//! This is not the cluster connection of the driver, because that one repeats a request by itself after
-//! the connection was lost, when the first request may still be executed, and hides which node answered.
-//! A lock must know both. Here only a refused request is sent again, because no node has executed it:
-//! after `MOVED` to the present master, after `ASK` to the node that receives the slot, and after
-//! `TRYAGAIN` until the slot has moved. Everything else is the caller's decision, as with one server.
+//! This is not the cluster connection of the driver. That one repeats a request after the connection was
+//! lost, although the first request may still be executed. It also hides which node has answered. A lock must
+//! know both. Here only a refused request is sent again, because no node has executed it: after `MOVED` to the
+//! present master, after `ASK` to the node that receives the slot, and after `TRYAGAIN` until the slot has
+//! moved. Everything else is the caller's decision, as with one server.
 //!
-//! A slot moves key by key. Until it has moved, a script with several keys would run at the old node with
-//! some of them, and fail in the middle at the first one that is gone. Each such script therefore has one
-//! more key, which never exists: both nodes then refuse the script before it begins. A script that may
-//! run meanwhile says so ([`Script::while_moving`]).
+//! A slot moves key by key. Until it has moved, the old node has only some of the keys of a script. The script
+//! would begin, and fail at the first key that is gone. Each script with several keys therefore has one more
+//! key, which never exists. Both nodes then refuse the script before it begins. A script that may run while
+//! its slot moves says so ([`Script::while_moving`]).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +32,10 @@ mod slots;
 pub(super) use nodes::Nodes;
 pub(super) use slots::slot;
 
+/// The least time between a load of the map and the next one, if a node is lost. Otherwise each request to
+/// that node would ask all nodes for the map.
+const RELOAD_AFTER: Duration = Duration::from_millis(100);
+
 /// A router of requests to the masters.
 #[derive(Debug)]
 pub(super) struct Cluster {
@@ -45,7 +49,10 @@ pub(super) struct Cluster {
 
 /// The master of each slot.
 #[derive(Debug)]
-struct Map(Vec<Range>);
+struct Map {
+    ranges: Vec<Range>,
+    loaded: Instant,
+}
 
 #[derive(Debug)]
 struct Range {
@@ -56,13 +63,17 @@ struct Range {
 
 impl Map {
     fn master(&self, slot: u16) -> Option<&str> {
-        let mut ranges = self.0.iter();
+        let mut ranges = self.ranges.iter();
         let range = ranges.find(|range| (range.first..=range.last).contains(&slot));
         range.map(|range| &*range.master)
     }
 
     fn masters(&self) -> HashSet<&str> {
-        self.0.iter().map(|range| &*range.master).collect()
+        self.ranges.iter().map(|range| &*range.master).collect()
+    }
+
+    fn is_new(&self) -> bool {
+        self.loaded.elapsed() < RELOAD_AFTER
     }
 }
 
@@ -91,7 +102,7 @@ impl Cluster {
             return Err(self.unserved(&map));
         };
         let connected = self.connection(master)?.connected().await;
-        connected.inspect_err(|_| self.forget(&map))
+        connected.inspect_err(|_| self.forget_unless_new(&map))
     }
 
     /// Runs a script at the master of its first key. All keys have one hash tag.
@@ -166,7 +177,7 @@ impl Cluster {
         command: &Cmd,
     ) -> Result<T, BackendError> {
         let answer = self.connection(master)?.run(command).await;
-        answer.inspect_err(|_| self.forget(map))
+        answer.inspect_err(|_| self.forget_unless_new(map))
     }
 
     pub(super) fn open(&self) {
@@ -219,6 +230,7 @@ impl Cluster {
             let error = match answer {
                 Ok(Ok(value)) => return Ok(Ok(value)),
                 Ok(Err(error)) => error,
+                Err(error) if map.is_new() => return Err(error),
                 Err(error) => {
                     self.forget(&map);
                     return Err(error);
@@ -229,14 +241,14 @@ impl Cluster {
                     self.forget(&map);
                     moved_to = to;
                 }
-                Some(Refusal::Ask(to)) => {
-                    asking = to;
+                Some(Refusal::Ask(Some(to))) => {
+                    asking = Some(to);
                     continue;
                 }
-                Some(Refusal::TryAgain) => {}
+                Some(Refusal::Ask(None) | Refusal::TryAgain) => {}
                 None => {
                     if is_map_old(&error) {
-                        self.forget(&map);
+                        self.forget_unless_new(&map);
                     }
                     return Ok(Err(error));
                 }
@@ -260,7 +272,10 @@ impl Cluster {
                 let table = table.map_err(|_| {
                     BackendError::transient("no node of the cluster answered in time")
                 })?;
-                let map = Map(table.map_err(backend_error)?);
+                let map = Map {
+                    ranges: table.map_err(backend_error)?,
+                    loaded: Instant::now(),
+                };
                 let masters = map.masters();
                 lock(&connections).retain(|address, _| masters.contains(&**address));
                 Ok(Arc::new(map))
@@ -273,8 +288,14 @@ impl Cluster {
         self.map.forget(|current| Arc::ptr_eq(current, map));
     }
 
+    fn forget_unless_new(&self, map: &Arc<Map>) {
+        if !map.is_new() {
+            self.forget(map);
+        }
+    }
+
     fn unserved(&self, map: &Arc<Map>) -> BackendError {
-        self.forget(map);
+        self.forget_unless_new(map);
         BackendError::transient("CLUSTERDOWN no master serves the slot of this lock")
     }
 

@@ -6,7 +6,7 @@ use crate::error::BackendError;
 /// The only safe policy. Locks have a time to live, so every other policy may evict them.
 const SAFE: &str = "noeviction";
 
-/// Returns the warnings about all servers that answer. A server that does not answer must not hide them.
+/// Returns the warnings about all servers. Fails if one does not answer and there is no warning about another.
 pub(super) async fn check(servers: &Servers) -> Result<Option<String>, BackendError> {
     let mut info = redis::cmd("INFO");
     info.arg("memory");
@@ -14,17 +14,24 @@ pub(super) async fn check(servers: &Servers) -> Result<Option<String>, BackendEr
         Servers::One(connection) => return Ok(warning(&connection.run::<String>(&info).await?)),
         Servers::Cluster(cluster) => cluster,
     };
-    let (mut warnings, mut unknown) = (Vec::new(), None);
+    let (mut warnings, mut unknown) = (Vec::new(), Vec::new());
     for (master, answer) in cluster.each::<String>(&info).await? {
         match answer {
             Ok(info) => warnings.extend(warning(&info).map(|text| format!("{master}: {text}"))),
-            Err(error) => unknown = Some(error),
+            Err(error) => unknown.push((master, error)),
         }
     }
-    match unknown {
-        Some(error) if warnings.is_empty() => Err(error),
-        _ => Ok((!warnings.is_empty()).then(|| warnings.join("; "))),
+    if warnings.is_empty()
+        && let Some((_, error)) = unknown.pop()
+    {
+        return Err(error);
     }
+    for (master, error) in unknown {
+        warnings.push(format!(
+            "{master}: its maxmemory-policy is unknown: {error}"
+        ));
+    }
+    Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
 }
 
 /// Returns a warning about the server's `maxmemory-policy`, if it is unsafe. It reads `INFO memory`, because

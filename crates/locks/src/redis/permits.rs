@@ -325,6 +325,9 @@ impl Redis {
         &self,
         renewals: Vec<&Renewal>,
     ) -> Result<Vec<i64>, BackendError> {
+        if renewals.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut keys = Vec::new();
         let mut arguments = vec![milliseconds(self.token_memory)];
         for Renewal {

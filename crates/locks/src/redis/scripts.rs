@@ -112,7 +112,8 @@ return {1, token, id}
 /// A renewal never shortens a lease, because the holder relies on an earlier, longer one.
 ///
 /// The tombstone is not in `KEYS`. So on a cluster, which gets each lock in its own script, a held lock is
-/// renewed however long its slot takes to move.
+/// renewed however long its slot takes to move. If a lock was revoked, and the tombstone has not moved to the
+/// new node yet, the answer there is 0: the holder gets another reason, but also loses the lock.
 pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"

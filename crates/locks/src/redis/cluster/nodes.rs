@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::super::address::{parse_hosts, split_path};
 use super::Range;
@@ -11,9 +12,14 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
     RedisResult, Value,
 };
+use tokio::time::timeout;
 
 /// The port of a node whose address has none.
 const PORT: &str = "6379";
+
+/// How long the node that `MOVED` has named may take to answer. Its map is newer, but it may hang, and the
+/// other nodes must be asked before the caller gives up.
+const INFORMED_WITHIN: Duration = Duration::from_millis(200);
 
 /// The error if a node [does not serve clients](serves_clients).
 pub(super) const SERVES_NO_CLIENTS: &str = "CLUSTERDOWN a node of the cluster serves no clients";
@@ -92,7 +98,8 @@ impl Nodes {
     pub(super) async fn table(&self, informed: Option<String>) -> RedisResult<Vec<Range>> {
         let mut found = None;
         if let Some(node) = informed {
-            found = self.ask(node).await.ok();
+            let asked = timeout(INFORMED_WITHIN, self.ask(node)).await;
+            found = asked.ok().and_then(Result::ok);
         }
         let (_, table) = match found {
             Some(found) => found,

@@ -115,6 +115,25 @@ async fn shutdown_closes_the_connections_to_all_nodes() {
     eventually("the connections are closed", SOON, closed).await;
 }
 
+/// The name of a lock that is not at this master.
+async fn name_not_at(rig: &ClusterRig, master: usize) -> String {
+    let mut name = 0;
+    while rig.master(&name.to_string()).await == master {
+        name += 1;
+    }
+    name.to_string()
+}
+
+/// Waits until each of the counts has grown.
+async fn all_grow<const COUNTS: usize>(counts: impl Fn() -> [u64; COUNTS]) {
+    let before = counts();
+    let have_grown = async || {
+        let mut pairs = counts().into_iter().zip(before);
+        pairs.all(|(now, before)| now >= before + 20)
+    };
+    eventually("the locks are used", SOON, have_grown).await;
+}
+
 /// Waits for a subscription, and returns the node that has it.
 async fn subscribed(rig: &ClusterRig, channel: &str) -> usize {
     let channel = format!("PUBSUB CHANNELS {}{channel}", rig.prefix);

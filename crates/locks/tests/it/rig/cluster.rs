@@ -71,7 +71,7 @@ impl ClusterRig {
         }
     }
 
-    /// The URL behind the proxies.
+    /// The URL that clients use: through the proxies, if there are any.
     pub(crate) fn url(&self) -> String {
         let url = self.cluster().url();
         if self.proxies.is_empty() {
@@ -117,7 +117,7 @@ impl ClusterRig {
         found
     }
 
-    /// A back end without the proxies.
+    /// The settings of a back end at this URL.
     pub(crate) fn settings(&self, url: &str) -> stocklock_locks::redis::RedisBuilder {
         let settings = RedisBackend::builder(url).prefix(&self.prefix);
         settings.response_limit(Duration::from_millis(500))

@@ -31,7 +31,7 @@ impl RedisCluster {
         self.all_know(slot, to).await;
     }
 
-    /// The nodes learn it from gossip, too.
+    /// Returns when every node knows the master of the slot; replicas learn it by gossip.
     async fn all_know(&self, slot: u16, master: usize) {
         let known = async || {
             let views = self.views().await.unwrap_or_default();
@@ -57,7 +57,10 @@ impl RedisCluster {
     }
 
     /// Lets both masters know that the slot moves.
-    async fn open_move(&self, slot: u16, from: usize, to: usize) -> Result<()> {
+    ///
+    /// # Errors
+    /// If one of them refuses that, or does not answer.
+    pub async fn open_move(&self, slot: u16, from: usize, to: usize) -> Result<()> {
         let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.ids[from]);
         let () = self.ask(to, &importing).await?;
         let migrating = format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.ids[to]);
@@ -83,7 +86,11 @@ impl RedisCluster {
         Ok(keys)
     }
 
-    async fn migrate_keys(&self, keys: Vec<String>, from: usize, to: usize) -> Result<()> {
+    /// Moves these keys to another master. Returns false if the first one has none of them.
+    ///
+    /// # Errors
+    /// If one of the masters refuses that, or does not answer.
+    pub async fn migrate_keys(&self, keys: Vec<String>, from: usize, to: usize) -> Result<bool> {
         let mut migrate = cmd("MIGRATE");
         let port = self.nodes[to].port();
         migrate.arg("127.0.0.1").arg(port).arg("").arg(0);
@@ -93,7 +100,8 @@ impl RedisCluster {
         let mut connection = connect_to_redis(self.nodes[from].url()).await?;
         let within = Duration::from_millis(MIGRATES_WITHIN.into());
         connection.set_response_timeout(within + ANSWERS_WITHIN);
-        Ok(migrate.arg(keys).query_async(&mut connection).await?)
+        let answer: String = migrate.arg(keys).query_async(&mut connection).await?;
+        Ok(answer == "OK")
     }
 
     /// Begins to move a slot to another master, moves only the keys that are `chosen`, and leaves it so. Returns
@@ -108,7 +116,7 @@ impl RedisCluster {
             let all = self.keys_in(slot, from, ALL).await?;
             let (moved, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|key| chosen(key));
             assert!(!moved.is_empty() && !kept.is_empty(), "{moved:?} {kept:?}");
-            self.migrate_keys(moved, from, to).await
+            self.migrate_keys(moved, from, to).await.map(drop)
         };
         let begun: Result<()> = begun.await;
         begun.unwrap_or_else(|error| panic!("slot {slot}: {error:#}"));

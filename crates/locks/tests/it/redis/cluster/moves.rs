@@ -8,13 +8,12 @@ use redis::FromRedisValue;
 use stocklock_locks::backend::{
     Backend, Change, Claim, NumberKey, NumberRequest, ReleaseRequest, Request,
 };
-use stocklock_locks::{LockError, LockManager, Nonce, ReleaseOutcome, Token};
+use stocklock_locks::{BackendError, LockError, LockManager, Nonce, ReleaseOutcome, Token};
 use stocklock_testkit::assert_matches;
-use stocklock_testkit::run::unique_name;
 
-use super::{LONG, SOON};
+use super::{LONG, SOON, all_grow};
 use crate::rig::cluster::ClusterRig;
-use crate::rig::{Rig, RigExt, eventually, wait_until_nothing_is_left};
+use crate::rig::{Rig, RigExt, wait_until_nothing_is_left};
 
 /// What the lock guards.
 #[derive(Default)]
@@ -76,16 +75,9 @@ async fn slot_moves_while_processes_use_its_locks() {
             .map(|each| each.uses.load(Ordering::SeqCst))
     };
     for _ in 0..MOVES {
-        let before = used();
         master = (master + 1) % 3;
         rig.cluster().move_slot(slot, master).await;
-        let goes_on = async || {
-            used()
-                .iter()
-                .zip(before)
-                .all(|(&now, before)| now >= before + 20)
-        };
-        eventually("the locks are used", SOON, goes_on).await;
+        all_grow(used).await;
     }
     ends.store(true, Ordering::SeqCst);
     users.join_all().await;
@@ -103,27 +95,21 @@ struct Moving<'a> {
 impl<'a> Moving<'a> {
     async fn begin(rig: &'a ClusterRig, name: &str) -> Self {
         let (slot, from) = (rig.slot(name).await, rig.master(name).await);
-        let moving = Self {
+        let to = (from + 1) % 3;
+        rig.cluster().open_move(slot, from, to).await.unwrap();
+        Self {
             rig,
             slot,
             from,
-            to: (from + 1) % 3,
-        };
-        let [source, target] =
-            [from, moving.to].map(async |node| -> String { rig.send(node, "CLUSTER MYID").await });
-        let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {}", source.await);
-        assert_eq!(rig.send::<String>(moving.to, &importing).await, "OK");
-        let migrating = format!("CLUSTER SETSLOT {slot} MIGRATING {}", target.await);
-        assert_eq!(rig.send::<String>(from, &migrating).await, "OK");
-        moving
+            to,
+        }
     }
 
     /// Moves these keys.
     async fn carry(&self, keys: &[String]) {
-        let port = self.rig.cluster().nodes()[self.to].port();
-        let keys = keys.join(" ");
-        let migrate = format!("MIGRATE 127.0.0.1 {port}  0 5000 KEYS {keys}");
-        assert_eq!(self.rig.send::<String>(self.from, &migrate).await, "OK");
+        let (cluster, keys) = (self.rig.cluster(), keys.to_vec());
+        let moved = cluster.migrate_keys(keys, self.from, self.to).await;
+        assert!(moved.unwrap(), "the node has none of the keys");
     }
 
     async fn end(self) {
@@ -168,8 +154,8 @@ impl<'a> Moving<'a> {
 /// The slot moves for three leases. Its locks cannot be acquired meanwhile, but their holders keep them.
 #[tokio::test]
 async fn holders_keep_locks_while_their_slot_moves() {
-    let rig = ClusterRig::start().await;
-    let (name, manager, other) = (&*unique_name(), rig.manager(), rig.manager());
+    let rig = ClusterRig::start_private().await;
+    let (name, manager, other) = ("moving", rig.manager(), rig.manager());
     let locks = || [manager.lock(name), manager.read(name)];
     let mut guards = Vec::new();
     for lock in locks() {
@@ -214,8 +200,8 @@ async fn holders_keep_locks_while_their_slot_moves() {
 /// that touch several keys change nothing.
 #[tokio::test]
 async fn no_script_runs_halfway_while_its_slot_moves() {
-    let rig = ClusterRig::start().await;
-    let (name, backend, manager) = (&*unique_name(), rig.backend(), rig.manager());
+    let rig = ClusterRig::start_private().await;
+    let (name, backend, manager) = ("moving", rig.backend(), rig.manager());
     let claims = [Claim::Exclusive, Claim::READ];
     let lease = LONG;
     let held = claims.map(|claim| Request {
@@ -239,6 +225,10 @@ async fn no_script_runs_halfway_while_its_slot_moves() {
         nonce,
         unclear: true,
         claim: request.claim,
+    };
+    let assert_refused = |error: BackendError| {
+        assert!(!error.is_permanent(), "{error}");
+        assert!(error.to_string().contains("TRYAGAIN"), "{error}");
     };
     // Tombstones of other requests, so that no key is missing.
     let gone = Nonce::random();
@@ -269,26 +259,24 @@ async fn no_script_runs_halfway_while_its_slot_moves() {
                     ..request.clone()
                 };
                 let release = unclear(&request, nonce);
-                let error = backend.release(&release).await.unwrap_err();
-                assert!(!error.is_permanent(), "{error}");
+                assert_refused(backend.release(&release).await.unwrap_err());
                 let admin = backend.admin().unwrap();
-                admin.revoke(name, nonce, request.claim).await.unwrap_err();
-                backend.contender(request).attempt().await.unwrap_err();
+                let revoked = admin.revoke(name, nonce, request.claim).await;
+                assert_refused(revoked.unwrap_err());
+                assert_refused(backend.contender(request).attempt().await.unwrap_err());
             }
         }
-        backend
-            .contender(waiting.clone())
-            .attempt()
-            .await
-            .unwrap_err();
-        backend.reduce(name, held[1].nonce, 0).await.unwrap_err();
+        let attempt = backend.contender(waiting.clone()).attempt().await;
+        assert_refused(attempt.unwrap_err());
+        let reduced = backend.reduce(name, held[1].nonce, 0).await;
+        assert_refused(reduced.unwrap_err());
         let key = NumberKey {
             name: name.into(),
             kind: "number",
         };
         let change = NumberRequest::new(key, Change::Add(1), None);
         let numbers = backend.numbers().unwrap();
-        numbers.change(&change).await.unwrap_err();
+        assert_refused(numbers.change(&change).await.unwrap_err());
         assert_eq!(moving.keys(name).await, before);
         for request in &held {
             let verified = backend.verify(name, request.nonce).await.unwrap();

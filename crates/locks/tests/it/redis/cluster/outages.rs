@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::servers::RedisCluster;
+use tokio::time::{Instant, sleep};
 
-use super::SOON;
+use super::{LONG, SOON, name_not_at};
 use crate::rig::cluster::ClusterRig;
 use crate::rig::{Rig, RigExt, eventually};
 
@@ -37,7 +39,18 @@ async fn dead_master_hides_none_of_the_others() {
         let node = format!("127.0.0.2:{}: ", nodes[other].port());
         assert!(warning.contains(&node), "{warning}");
     }
-    for &other in others {
+    let [second, ..] = others else {
+        panic!("there are three masters");
+    };
+    nodes[*second].stop().await;
+    let warning = backend.maxmemory_policy_warning().await.unwrap();
+    let warning = warning.expect("there are warnings");
+    for node in [dead, second] {
+        let port = nodes[*node].port();
+        let unknown = format!("127.0.0.2:{port}: its maxmemory-policy is unknown");
+        assert!(warning.contains(&unknown), "{warning}");
+    }
+    for &other in &others[1..] {
         nodes[other].stop().await;
     }
     manager.ping().await.unwrap_err();
@@ -64,14 +77,8 @@ async fn cluster_that_serves_no_clients_answers_no_ping() {
 #[tokio::test]
 async fn fixed_source_needs_no_master_of_its_own() {
     let rig = ClusterRig::start_private().await;
-    let slot = format!("{}:source", rig.prefix);
-    let slot = rig.cluster().slot_of(&slot).await;
-    let dead = rig.cluster().master_of(slot).await;
-    let mut name = 0;
-    while rig.master(&name.to_string()).await == dead {
-        name += 1;
-    }
-    let name = name.to_string();
+    let dead = master_of_source(&rig).await;
+    let name = name_not_at(&rig, dead).await;
     rig.cluster().nodes()[dead].stop().await;
     let fixed = rig.settings(&rig.url()).source("fixed").build().unwrap();
     let guard = LockManager::new(fixed).lock(&name).wait(SOON).acquire();
@@ -81,4 +88,58 @@ async fn fixed_source_needs_no_master_of_its_own() {
     let lock = rig.manager().lock(&name).wait(Duration::from_millis(100));
     let error = lock.acquire().await.unwrap_err();
     assert_matches!(error, LockError::Unavailable(_));
+}
+
+/// Locks at other masters do not wait for the master of the id.
+#[tokio::test]
+async fn known_source_delays_no_lock_of_another_master() {
+    let rig = ClusterRig::start_private().await;
+    let dead = master_of_source(&rig).await;
+    let name = name_not_at(&rig, dead).await;
+    let manager = LockManager::new(patient(&rig));
+    let first = manager.lock(&name).acquire().await.unwrap();
+    let source = first.source().to_owned();
+    first.release().await;
+    rig.cluster().nodes()[dead].stop().await;
+    for _ in 0..3 {
+        // The id is asked for again after a second.
+        sleep(Duration::from_millis(1_100)).await;
+        let started = Instant::now();
+        let guard = manager.lock(&name).acquire().await.unwrap();
+        let took = started.elapsed();
+        assert!(took < Duration::from_millis(700), "{took:?}");
+        assert_eq!(guard.source(), source);
+        guard.release().await;
+    }
+}
+
+/// The locks of two masters are renewed at the same time. One master is silent for longer than their leases.
+#[tokio::test]
+async fn silent_master_ends_no_lock_of_another_one() {
+    let rig = ClusterRig::start_private().await;
+    let dead = rig.master("silent").await;
+    let name = name_not_at(&rig, dead).await;
+    let manager = LockManager::new(patient(&rig));
+    let lock = |name: &str| manager.lock(name).lease(Duration::from_secs(2)).acquire();
+    let (silent, healthy) = tokio::join!(lock("silent"), lock(&name));
+    let (silent, healthy) = (silent.unwrap(), healthy.unwrap());
+    rig.cluster().nodes()[dead].stop().await;
+    sleep(Duration::from_secs(3)).await;
+    rig.cluster().nodes()[dead].resume();
+    healthy.check().unwrap();
+    assert_matches!(silent.check(), Err(_));
+    healthy.verify().await.unwrap();
+    healthy.release().await;
+}
+
+/// A back end that waits for each answer longer than these tests take.
+fn patient(rig: &ClusterRig) -> RedisBackend {
+    let settings = rig.settings(&rig.url()).response_limit(LONG);
+    settings.build().unwrap()
+}
+
+async fn master_of_source(rig: &ClusterRig) -> usize {
+    let slot = format!("{}:source", rig.prefix);
+    let slot = rig.cluster().slot_of(&slot).await;
+    rig.cluster().master_of(slot).await
 }
