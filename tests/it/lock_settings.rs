@@ -9,6 +9,7 @@ use serde_json::json;
 use stocklock_locks::LockManager;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::eventually;
+use stocklock_testkit::servers::RedisCluster;
 use tokio::join;
 use tokio::time::{Instant, sleep};
 
@@ -211,6 +212,31 @@ async fn unsafe_redis_masters_are_warned_about() {
     ] {
         assert!(has_warning(&log, &words), "{words:?}: {log}");
     }
+}
+
+/// One master of a cluster with locks is away at the start. The policy of the others is checked.
+#[rstest]
+#[case("noeviction", "could not be checked")]
+#[case("allkeys-lru", "is unknown")]
+#[tokio::test]
+async fn master_of_a_cluster_that_is_away_is_warned_about(
+    #[case] policy: &str,
+    #[case] expected: &str,
+) {
+    let cluster = RedisCluster::start(&[]).await;
+    for &master in &cluster.masters().await {
+        let url = cluster.nodes()[master].url();
+        let set: String = command(url, &["CONFIG", "SET", "maxmemory-policy", policy]).await;
+        assert_eq!(set, "OK");
+    }
+    let away = &cluster.nodes()[cluster.masters().await[0]];
+    away.stop().await;
+    let url = cluster.url();
+    let serve = Process::serving(&["serve"], &[("LOCK_REDIS_URL", &url)]).await;
+    let log = serve.stderr();
+    let warns = has_warning(&log, &["LOCK_REDIS_URL", "maxmemory-policy", expected]);
+    away.resume();
+    assert!(warns, "{log}");
 }
 
 /// Whether the log has a warning that contains all words.
