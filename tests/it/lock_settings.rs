@@ -223,7 +223,7 @@ async fn master_of_a_cluster_that_is_away_is_warned_about(
     #[case] policy: &str,
     #[case] expected: &str,
 ) {
-    let cluster = RedisCluster::start(&[]).await;
+    let (cluster, stock) = (RedisCluster::start(&[]).await, fresh_redis().await);
     for &master in &cluster.masters().await {
         let url = cluster.nodes()[master].url();
         let set: String = command(url, &["CONFIG", "SET", "maxmemory-policy", policy]).await;
@@ -232,9 +232,9 @@ async fn master_of_a_cluster_that_is_away_is_warned_about(
     let away = &cluster.nodes()[cluster.masters().await[0]];
     away.stop().await;
     let url = cluster.url();
-    let serve = Process::serving(&["serve"], &[("LOCK_REDIS_URL", &url)]).await;
-    let log = serve.stderr();
-    let warns = has_warning(&log, &["LOCK_REDIS_URL", "maxmemory-policy", expected]);
+    let variables = [("REDIS_URL", &*stock.url), ("LOCK_REDIS_URL", &*url)];
+    let log = Process::serving(&["serve"], &variables).await.stderr();
+    let warns = has_warning(&log, &["maxmemory-policy", expected]);
     away.resume();
     assert!(warns, "{log}");
 }
