@@ -24,10 +24,12 @@ use crate::sql::Known;
 
 mod batch;
 mod leases;
+mod portions;
 mod warnings;
 
 use batch::{MAX_BATCH, batch_size, took_too_long};
-use leases::{Done, Leases, Portion};
+use leases::{Done, Leases};
+use portions::Portion;
 use warnings::{Backoff, EntryErrorLog};
 
 /// The pause before a consumer that found no entries looks again.
@@ -203,45 +205,6 @@ impl JournalConsumer {
         }
     }
 
-    /// The shards whose journals fill a batch, each with its number of entries. The shards take turns.
-    fn choose(&mut self, sizes: &[Option<Size>]) -> Vec<(Shard, usize)> {
-        let mut left = self.size as u64;
-        let mut chosen = Vec::new();
-        let shards: Vec<_> = Shard::all().zip(sizes).collect();
-        self.next %= shards.len();
-        for &(shard, size) in shards.iter().cycle().skip(self.next).take(shards.len()) {
-            if left == 0 {
-                break;
-            }
-            if let Some(size) = size
-                && size.entries > 0
-            {
-                // As many entries as have `left` movements, if all have equally many.
-                let count = (left * size.entries).div_ceil(size.movements);
-                chosen.push((shard, usize::try_from(count).unwrap_or(usize::MAX)));
-                left = left.saturating_sub(size.movements);
-            }
-            self.next += 1;
-        }
-        chosen
-    }
-
-    fn portions(
-        &self,
-        source: Source,
-        chosen: impl IntoIterator<Item = (Shard, usize)>,
-    ) -> Vec<Portion> {
-        let portion = |(shard, count)| Portion {
-            shard,
-            start: match self.starts.get(&(source, shard)) {
-                Some(last) => format!("({last}"),
-                None => "-".to_owned(),
-            },
-            count,
-        };
-        chosen.into_iter().map(portion).collect()
-    }
-
     /// Applies entries under their leases. Returns how many have left their stream.
     async fn apply(&mut self, source: Source, portions: Vec<Portion>) -> Result<usize, StoreError> {
         if portions.is_empty() {
@@ -255,7 +218,7 @@ impl JournalConsumer {
         let token = format!("{}.{}", self.name, self.batches);
         let mut leases = Leases::new(&nodes, store.keys_to_read().await?, source, token);
         let (read, skipped) = leases.take(&portions).await?;
-        self.skipped = skipped;
+        self.skipped = self.skipped.take().or(skipped);
         let entries: Vec<&StreamEntry> = read.iter().flatten().flatten().collect();
         let mut done = Done::new(from);
         let applied = leases.during(self.apply_all(&entries, &mut done)).await;
@@ -271,25 +234,6 @@ impl JournalConsumer {
         };
         applied.and(ended.await)?;
         Ok(done.len())
-    }
-
-    /// If entries stay in their stream, the next batch starts after those that this one has read.
-    fn skip_staying(
-        &mut self,
-        source: Source,
-        portion: &Portion,
-        read: Option<&[StreamEntry]>,
-        done: &Done<'_>,
-    ) {
-        let Some(read) = read else { return };
-        let place = (source, portion.shard);
-        let any_stays = done.len_of(portion.shard) < read.len();
-        match read.last() {
-            Some(last) if any_stays && read.len() >= portion.count => {
-                self.starts.insert(place, last.id.clone());
-            }
-            _ => _ = self.starts.remove(&place),
-        }
     }
 
     /// Applies the entries to SQL in transactions of `self.size` movements.

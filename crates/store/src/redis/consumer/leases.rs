@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::streams::StreamRangeReply;
 
+use super::portions::Portion;
 use crate::StoreError;
 use crate::redis::errors::{Failed, has_moved};
 use crate::redis::keys::{Keys, Shard};
@@ -25,16 +26,6 @@ const LEASE: Duration = Duration::from_secs(3);
 
 /// Several times within a lease, so that a delay does not end it.
 const RENEW_EVERY: Duration = Duration::from_millis(750);
-
-/// Entries of one shard that a consumer wants to apply.
-#[derive(Debug)]
-pub(super) struct Portion {
-    pub(super) shard: Shard,
-    /// The id to start from, as `XRANGE` takes it.
-    pub(super) start: String,
-    /// The maximum number of entries.
-    pub(super) count: usize,
-}
 
 /// What became of the entries of a batch. Those that are not listed stay in their stream.
 #[derive(Debug)]
