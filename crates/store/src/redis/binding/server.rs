@@ -84,11 +84,8 @@ pub(super) async fn find(
     } else {
         // Which of them has which slot does not matter: a slot that moves loses nothing.
         let digest = Sha256::digest(runs.join(" "));
-        let digits: String = digest[..DIGITS / 2]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        format!("cluster-{digits}")
+        let (first, _) = digest.split_first_chunk().expect("it has 32 bytes");
+        format!("cluster-{:032x}", u128::from_be_bytes(*first))
     };
     let id_and_beat = key.as_deref().map(parse).transpose()?;
     let (id, beat) = id_and_beat.map_or((None, 0), |(id, beat)| (Some(id), beat));
