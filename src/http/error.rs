@@ -12,8 +12,7 @@ use serde::Serialize;
 use stocklock_core::ports::StoreError;
 use stocklock_core::stock::{OperationId, StockError};
 
-/// An error response. `respond.rs` writes its body, because it knows the id of the
-/// request.
+/// An error response. `respond.rs` writes its body, because it knows the id of the request.
 #[derive(Debug, Clone)]
 pub(super) struct ApiError {
     pub(super) status: StatusCode,
@@ -243,4 +242,25 @@ pub(super) async fn no_such_route() -> ApiError {
         "no-such-route",
         "no such route; see /docs",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the log says why a handler panicked, and the answer does not.
+    #[test]
+    fn panic_is_an_internal_error_with_its_text_as_the_cause() {
+        let panics: [(Box<dyn Any + Send>, &str); 3] = [
+            (Box::new("a text"), "panic: a text"),
+            (Box::new("a number".to_owned()), "panic: a number"),
+            (Box::new(7), "panic: no message"),
+        ];
+        for (panic, cause) in panics {
+            let error = ApiError::panicked(&*panic);
+            assert_eq!(error.status, StatusCode::INTERNAL_SERVER_ERROR);
+            assert_eq!(error.cause.as_deref(), Some(cause));
+            assert!(!error.problem("id").contains(cause));
+        }
+    }
 }

@@ -22,7 +22,7 @@ impl HttpService {
     /// Answers a request. Adds `X-Request-Id` and `X-Replica`, counts the response, and writes errors as
     /// problems. This is the only place that logs failed requests.
     ///
-    /// It is no layer of the router: a layer costs each request several allocations.
+    /// Not a layer of the router, because each layer boxes the future of the request.
     pub(crate) async fn answer(&self, request: Request) -> Response {
         let id = request_id(&request);
         let route = (request.method().clone(), request.uri().clone());

@@ -223,7 +223,9 @@ async fn master_of_a_cluster_that_is_away_is_warned_about(
     #[case] policy: &str,
     #[case] expected: &str,
 ) {
-    let (cluster, stock) = (RedisCluster::start(&[]).await, fresh_redis().await);
+    // Its replica must not replace the master before the service has started.
+    let calm = ["--cluster-node-timeout", "60000"];
+    let (cluster, stock) = (RedisCluster::start(&calm).await, fresh_redis().await);
     for &master in &cluster.masters().await {
         let url = cluster.nodes()[master].url();
         let set: String = command(url, &["CONFIG", "SET", "maxmemory-policy", policy]).await;

@@ -145,6 +145,15 @@ pub(crate) fn order(replica: &impl Replica, strategy: &str, sku: &str) -> Reques
         .json(&json!({ "sku": sku }))
 }
 
+/// A gauge without labels, if it is there.
+async fn gauge(replica: &impl Replica, name: &str) -> Option<f64> {
+    let metrics = replica.call(Method::GET, "/metrics").send().await;
+    let metrics = metrics.expect("the replica answers").text().await;
+    let metrics = metrics.expect("a text");
+    let of_gauge = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+    metrics.lines().find_map(of_gauge)
+}
+
 /// The audit of a SKU's only warehouse; `None` if the database does not answer (503).
 async fn try_audit(replica: &impl Replica, sku: &str) -> Option<Value> {
     let get = replica.call(Method::GET, &format!("/stock/{sku}/audit"));

@@ -12,7 +12,7 @@ use stocklock_testkit::run::rng;
 use stocklock_testkit::servers::RedisCluster;
 
 use super::cluster::LOGGED;
-use super::{applied_audit, assert_sold, command, create, order};
+use super::{applied_audit, assert_sold, command, create, gauge, order};
 use crate::faults::{Answer, KEY, send, until};
 use crate::support::app::TestApp;
 use crate::support::services::Backend;
@@ -140,6 +140,9 @@ async fn half_moved_slot_refuses_and_others_sell(#[values(true, false)] moves_le
         }
     };
     let (refused, ()) = tokio::join!(join_all(refused), others);
+    for name in ["journal_waiting_movements", "journal_rejected_entries"] {
+        assert_eq!(gauge(&shop.app, name).await, None, "{name}");
+    }
     for (answer, strategy) in refused.iter().zip(STRATEGIES) {
         assert_eq!(answer.status, 503, "{strategy}: {answer:?}");
         assert!(answer.after < DEADLINE, "{strategy}: {answer:?}");
@@ -147,6 +150,12 @@ async fn half_moved_slot_refuses_and_others_sell(#[values(true, false)] moves_le
     assert_eq!(shop.contents().await, before, "half written");
 
     shop.cluster.move_slot(shop.slot, shop.to).await;
+    until("the gauge is there again", async || {
+        gauge(&shop.app, "journal_waiting_movements")
+            .await
+            .is_some()
+    })
+    .await;
     for strategy in STRATEGIES {
         let made = shop.sell_until_made(shop.half, strategy, strategy).await;
         assert!(!made.replayed, "{made:?}");

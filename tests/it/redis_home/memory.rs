@@ -4,12 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use reqwest::Method;
 use serde_json::json;
 use stocklock::ports::{DeductionStore as _, RedisMethod};
 
 use super::bound::{buy, is_answered, replica, sold};
-use super::{applied_audit, command, create, line, order};
+use super::{applied_audit, command, create, gauge, line, order};
 use crate::faults::{KEY, send, until};
 use crate::store_contract::fixture::{Fixture, deduction_with_key, redis_options};
 use crate::support::app::TestApp;
@@ -26,12 +25,7 @@ async fn fill(redis: &PrivateServer, mebibytes: u32) {
 
 /// The gauge, if it is there.
 async fn used(app: &TestApp) -> Option<f64> {
-    let metrics = app.request(0, Method::GET, "/metrics").send().await;
-    let metrics = metrics.expect("the replica answers").text().await;
-    let metrics = metrics.expect("a text");
-    let mut lines = metrics.lines();
-    let value = lines.find_map(|line| line.strip_prefix("redis_memory_used_ratio "))?;
-    Some(value.parse().expect("a number"))
+    gauge(app, "redis_memory_used_ratio").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

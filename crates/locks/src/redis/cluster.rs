@@ -230,9 +230,8 @@ impl Cluster {
             let error = match answer {
                 Ok(Ok(value)) => return Ok(Ok(value)),
                 Ok(Err(error)) => error,
-                Err(error) if map.is_new() => return Err(error),
                 Err(error) => {
-                    self.forget(&map);
+                    self.forget_unless_new(&map);
                     return Err(error);
                 }
             };

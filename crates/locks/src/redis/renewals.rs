@@ -10,6 +10,9 @@ use super::scripts::{self, milliseconds};
 use crate::backend::{Claim, Renewal};
 use crate::error::BackendError;
 
+/// One master may take one of so many parts of the shortest lease. The watchdog waits for a third of it for all.
+const PARTS: u32 = 4;
+
 impl Redis {
     /// Renews all at one server with one script, and at a cluster with one script for each, all at the same
     /// time. Returns for each what [`loss`](super::loss) reads, or why it is not known.
@@ -24,10 +27,10 @@ impl Redis {
             return self.renew_together(renewals).await;
         }
         let shortest = renewals.iter().map(|renewal| renewal.lease).min();
-        let limit = shortest.unwrap_or_default() / 4;
+        let limit = shortest.unwrap_or_default() / PARTS;
         let parts = renewals.iter().map(async |renewal| {
             let (redis, renewal) = (Arc::clone(self), renewal.clone());
-            // A task, which continues after the limit: its failure shows that the master is lost.
+            // A separate task: it runs on after the limit, so its own time limit closes a silent connection.
             let task = tokio::spawn(async move { redis.renew_together(&[renewal]).await });
             let error = match timeout(limit, task).await {
                 Ok(Ok(answers)) => return answers,

@@ -63,7 +63,7 @@ impl Redis {
             return Ok(self.source.candidate());
         }
         let redis = Arc::clone(self);
-        // A task, which continues after the limit: its failure shows that the master is lost.
+        // A separate task: it runs on after the limit, so its own time limit closes a silent connection.
         let task = tokio::spawn(async move {
             if let Err(error) = redis.ask_for_source().await {
                 tracing::debug!(%error, "the source of tokens was not read");

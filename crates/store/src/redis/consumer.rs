@@ -76,6 +76,8 @@ pub struct JournalConsumer {
     retried: Option<Instant>,
     /// Why the last batch had no lease of some shards, unless another consumer has it.
     skipped: Option<StoreError>,
+    /// When that was last so.
+    skipped_at: Option<Instant>,
     /// How many entries were applied again since the last report.
     repeated: u64,
     entry_errors: EntryErrorLog,
@@ -97,6 +99,7 @@ impl JournalConsumer {
             looks: 0,
             retried: None,
             skipped: None,
+            skipped_at: None,
             repeated: 0,
             entry_errors: EntryErrorLog::new(),
             backoff: Backoff::default(),
@@ -115,10 +118,7 @@ impl JournalConsumer {
         while !stop.is_cancelled() {
             let pause = match self.batch(&report).await {
                 Ok(done) => {
-                    match self.skipped.take() {
-                        Some(error) => self.backoff.warn_once(&error),
-                        None => self.backoff.reset(),
-                    }
+                    self.warn_of_skipped();
                     match done {
                         0 => IDLE,
                         1..FEW => GATHER,
@@ -145,13 +145,9 @@ impl JournalConsumer {
     /// Applies the entries that are in the journals now. Entries that arrive later are left to other
     /// consumers, because they may never end.
     async fn finish(&mut self, report: &impl Fn(JournalReport)) -> Result<(), StoreError> {
-        let entries = self
-            .sizes()
-            .await?
-            .into_iter()
-            .map(|size| Some(size?.entries));
-        // Of a slot that moves, the number is unknown.
-        let mut left = entries.sum::<Option<u64>>().unwrap_or(u64::MAX);
+        // A slot that moves gives no lease, so its entries are left to other consumers.
+        let sizes = self.sizes().await?;
+        let mut left: u64 = sizes.iter().flatten().map(|size| size.entries).sum();
         // Other consumers have the leases of the first journals, perhaps not of the others.
         let mut tries = Shard::all().count();
         loop {
@@ -165,11 +161,23 @@ impl JournalConsumer {
         }
         let sizes = self.sizes().await?;
         report(self.report(Some(&sizes)));
-        Ok(())
+        self.skipped.take().map_or(Ok(()), Err)
+    }
+
+    /// Warns once of shards that are skipped. A later batch may be of other shards, so only some time without such
+    /// an error shows that it has ended.
+    fn warn_of_skipped(&mut self) {
+        if let Some(error) = self.skipped.take() {
+            self.skipped_at = Some(Instant::now());
+            self.backoff.warn_once(&error);
+        } else if self.skipped_at.is_none_or(|at| at.elapsed() >= RETRY_EVERY) {
+            self.backoff.reset();
+        }
     }
 
     /// Applies one batch. Returns how many entries have left their journals.
     async fn batch(&mut self, report: &impl Fn(JournalReport)) -> Result<usize, StoreError> {
+        self.skipped = None;
         let sizes = self.sizes().await?;
         report(self.report(Some(&sizes)));
         if is_due(&mut self.retried, RETRY_EVERY) {

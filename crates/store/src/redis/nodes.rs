@@ -1,9 +1,9 @@
 //! The connections to all nodes that have the stock.
 //!
 //! A node that does not have a slot now refuses the command, and has changed nothing. Then the node is looked
-//! up again, and the command is repeated for as long as the limit of a connection. While a slot moves, both nodes refuse
-//! a script that names a key which does not exist, like a bucket of dedup entries that has expired. So a script
-//! waits for the end of the move.
+//! up again, and the command is repeated for as long as the limit of a connection. While a slot moves, both
+//! nodes refuse a script that names a key which does not exist, like a bucket of dedup entries that has expired.
+//! So a script waits for the end of the move.
 
 mod connections;
 mod layouts;

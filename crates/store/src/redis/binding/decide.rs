@@ -91,8 +91,9 @@ impl Binding {
     ) -> Result<(), StoreError> {
         let keys = self.keys().await?;
         server::delete_all(connections, keys, pattern).await?;
-        // A node that has given a slot away since refuses to read its mark. The epoch alone does not show it: it
-        // stays the same if the other node had the highest one. It shows a slot that has come back.
+        // A node that has given a slot away since then refuses to read its mark. The epoch may stay the same: a
+        // target that already has the highest one does not increase it. If a slot has left and come back, the epoch
+        // is higher.
         self.find_all(connections).await?;
         let layout = self.layouts.ask_now().await.map_err(connecting)?;
         if layout.epoch() != connections.layout().epoch() {

@@ -80,8 +80,9 @@ impl<'a> Leases<'a> {
         }
     }
 
-    /// Takes the lease of each shard, and reads its entries. `None` if another consumer has the lease, or the
-    /// slot moves, or it failed: then the error is returned too. Fails if none was taken and one failed.
+    /// Takes the lease of each shard, and reads its entries. `None` if another consumer has the lease,
+    /// the slot moves, or the request failed. Returns also the last error. Fails if no lease was taken and one request
+    /// failed.
     pub(super) async fn take(
         &mut self,
         portions: &[Portion],

@@ -27,7 +27,7 @@ impl Open {
         self.checked(commands.query_async(&mut connection).await)
     }
 
-    /// The same answer. Drops a shared connection after an error of the connection.
+    /// Returns the answer. After an error of the connection, drops it if it is shared.
     fn checked<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
         match &self.shared {
             Some((shared, attempt)) => shared.drop_if_broken(answer, attempt),

@@ -3,6 +3,7 @@
 -- ARGV, after those of the prelude: the field of the dedup entry, the movement, the idempotency key or '',
 -- `checked` of `key_may_be_lost`, on_hand, backorder_limit or '', a fencing token and its source or '' and
 -- '', when the attempt expires, in ms since 1970, then the expected versions.
+-- Returns a list of one answer: the units that are available after the write, or a text.
 local field, movement, key, checked = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local first_level, first_version = 4 + BUCKETS, 13
 if find_remembered({field})[field] then return {'duplicate'} end
