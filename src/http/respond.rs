@@ -1,4 +1,4 @@
-//! Around every response: adds the headers, writes the body of an error, and counts.
+//! Answers every request: adds the headers, writes the body of an error, and counts.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Mutex, PoisonError};

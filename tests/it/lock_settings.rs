@@ -226,12 +226,13 @@ async fn master_of_a_cluster_that_is_away_is_warned_about(
     // Its replica must not replace the master before the service has started.
     let calm = ["--cluster-node-timeout", "60000"];
     let (cluster, stock) = (RedisCluster::start(&calm).await, fresh_redis().await);
-    for &master in &cluster.masters().await {
+    let masters = cluster.masters().await;
+    for &master in &masters {
         let url = cluster.nodes()[master].url();
         let set: String = command(url, &["CONFIG", "SET", "maxmemory-policy", policy]).await;
         assert_eq!(set, "OK");
     }
-    let away = &cluster.nodes()[cluster.masters().await[0]];
+    let away = &cluster.nodes()[masters[0]];
     away.stop().await;
     let url = cluster.url();
     let variables = [("REDIS_URL", &*stock.url), ("LOCK_REDIS_URL", &*url)];

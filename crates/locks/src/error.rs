@@ -73,8 +73,8 @@ pub enum LostReason {
     /// and another client may hold it.
     Stolen,
     /// The lock was taken away with [`LockBuilder::revoke`](crate::LockBuilder::revoke), and another client
-    /// may hold it. On a Redis Cluster, the reason may be `Stolen` if the slot of the lock moves to another
-    /// master at that time.
+    /// may hold it. On a Redis Cluster, the reason may be `Stolen` while the slot of the lock moves to another
+    /// master.
     Revoked,
     /// The server ended the session that held the lock.
     SessionExpired,

@@ -3,8 +3,8 @@
 //! Guarantee: a connection that was opened with the help of Sentinel leads to a server that was the master
 //! after the connection was open. All sentinels are asked again for each connection, and the first one that
 //! names a master decides: a failover needs no restart, and a sentinel that does not answer costs no time.
-//! In the same way, all nodes of a cluster are asked, and the first one decides that says `cluster_state:ok` and
-//! has no lower epoch than an earlier one.
+//! In the same way, all nodes of a cluster are asked. The first one that says `cluster_state:ok`, and whose epoch
+//! is not lower than that of an earlier answer, decides.
 
 use std::time::Duration;
 

@@ -76,8 +76,6 @@ pub struct JournalConsumer {
     retried: Option<Instant>,
     /// Why the last batch had no lease of some shards, unless another consumer has it.
     skipped: Option<StoreError>,
-    /// When that was last so.
-    skipped_at: Option<Instant>,
     /// How many entries were applied again since the last report.
     repeated: u64,
     entry_errors: EntryErrorLog,
@@ -99,7 +97,6 @@ impl JournalConsumer {
             looks: 0,
             retried: None,
             skipped: None,
-            skipped_at: None,
             repeated: 0,
             entry_errors: EntryErrorLog::new(),
             backoff: Backoff::default(),
@@ -118,7 +115,10 @@ impl JournalConsumer {
         while !stop.is_cancelled() {
             let pause = match self.batch(&report).await {
                 Ok(done) => {
-                    self.warn_of_skipped();
+                    match self.skipped.take() {
+                        Some(error) => self.backoff.skipped(&error),
+                        None => self.backoff.reset(),
+                    }
                     match done {
                         0 => IDLE,
                         1..FEW => GATHER,
@@ -162,17 +162,6 @@ impl JournalConsumer {
         let sizes = self.sizes().await?;
         report(self.report(Some(&sizes)));
         self.skipped.take().map_or(Ok(()), Err)
-    }
-
-    /// Warns once of shards that are skipped. A later batch may be of other shards, so only some time without such
-    /// an error shows that it has ended.
-    fn warn_of_skipped(&mut self) {
-        if let Some(error) = self.skipped.take() {
-            self.skipped_at = Some(Instant::now());
-            self.backoff.warn_once(&error);
-        } else if self.skipped_at.is_none_or(|at| at.elapsed() >= RETRY_EVERY) {
-            self.backoff.reset();
-        }
     }
 
     /// Applies one batch. Returns how many entries have left their journals.

@@ -15,6 +15,10 @@ const MAX_PAUSE: Duration = Duration::from_millis(800);
 /// After this time an entry is logged again.
 const REPEAT_AFTER: Duration = Duration::from_hours(1);
 
+/// After a batch that skipped shards, the ledger counts as following the journals again once batches have
+/// skipped none for this long: each batch may be of other shards.
+const NONE_SKIPPED_FOR: Duration = Duration::from_mins(1);
+
 /// How many entries are logged until then.
 const MAX_LOGGED: usize = 100;
 
@@ -24,17 +28,30 @@ pub(super) struct Backoff {
     failures: u32,
     warned: bool,
     suppressed: bool,
+    /// When a batch last skipped shards because of an error.
+    skipped: Option<Instant>,
 }
 
 impl Backoff {
+    /// A batch has failed.
     pub(super) fn warn_once(&mut self, error: &StoreError) {
+        self.log(error);
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// A batch has skipped shards because of an error. That needs no pause: the other shards go on.
+    pub(super) fn skipped(&mut self, error: &StoreError) {
+        self.log(error);
+        self.skipped = Some(Instant::now());
+    }
+
+    fn log(&mut self, error: &StoreError) {
         if !self.warned && !self.suppressed {
             let cause = std::error::Error::source(error).map(ToString::to_string);
             tracing::warn!(%error, cause, "the ledger does not follow the journals");
             self.warned = true;
         }
         self.suppressed = false;
-        self.failures = self.failures.saturating_add(1);
     }
 
     /// Does not log the next failure, because each of its entries was logged before.
@@ -42,7 +59,13 @@ impl Backoff {
         self.suppressed = true;
     }
 
+    /// A batch has neither failed nor skipped a shard.
     pub(super) fn reset(&mut self) {
+        let is_recent = |at: Instant| at.elapsed() < NONE_SKIPPED_FOR;
+        if self.skipped.is_some_and(is_recent) {
+            self.failures = 0;
+            return;
+        }
         if self.warned {
             let failures = self.failures;
             tracing::info!(failures, "the ledger follows the journals again");
@@ -90,5 +113,29 @@ impl EntryErrorLog {
             tracing::error!(id, level, %why, "a journal entry cannot be recorded");
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a shard that is skipped again and again is one warning, and slows down no other shard.
+    #[tokio::test(start_paused = true)]
+    async fn skipped_shards_are_one_warning_until_none_is_skipped_for_a_while() {
+        let (error, mut backoff) = (StoreError::outcome_unknown("refused"), Backoff::default());
+        for _ in 0..3 {
+            backoff.skipped(&error);
+            backoff.reset();
+            assert!(backoff.warned);
+        }
+        assert_eq!(backoff.failures, 0);
+        tokio::time::advance(NONE_SKIPPED_FOR).await;
+        backoff.reset();
+        assert!(!backoff.warned);
+        backoff.warn_once(&error);
+        assert_eq!(backoff.failures, 1);
+        backoff.reset();
+        assert!(!backoff.warned);
     }
 }
