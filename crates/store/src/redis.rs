@@ -53,7 +53,7 @@ use capacity::Capacity;
 use cluster::Node;
 use connection::{Connector, millis};
 pub use consumer::JournalConsumer;
-use errors::{bad_answer, has_moved};
+use errors::{bad_answer, is_redirected};
 use idempotency::{KeyCheck, UnknownOutcomes};
 use keys::{Keys, Shard};
 pub use level_cache::{Cached, Miss, SharedLevels};
@@ -229,7 +229,7 @@ impl RedisStore {
         let slots = self.binding.keys().await?.slots();
         let connections = nodes.connections(slots).await?;
         let confirmed = self.binding.confirm(&connections).await;
-        if confirmed.as_ref().is_err_and(|error| !has_moved(error)) {
+        if confirmed.as_ref().is_err_and(|error| !is_redirected(error)) {
             nodes.close();
         }
         confirmed

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 use super::cluster::Node;
 use super::connection::Connector;
-use super::errors::has_moved;
+use super::errors::is_redirected;
 use super::keys::Keys;
 use super::nodes::{Connections, Layouts};
 use super::{OnRedisLoss, RedisOptions};
@@ -341,7 +341,7 @@ impl Binding {
     /// The same, with the marks, which cannot all be read while a slot moves.
     async fn find_with_marks(&self, connections: &Connections) -> Result<Found, StoreError> {
         match self.find_all(connections).await {
-            Err(error) if has_moved(&error) => {
+            Err(error) if is_redirected(&error) => {
                 self.layouts.refresh();
                 self.find(connections).await
             }

@@ -40,16 +40,16 @@ const NOT_LOCAL: &str = "access a non local key";
 
 /// Whether a node of a cluster has refused the command, because it does not have the slot now, or not all
 /// of its keys.
-pub(super) fn has_moved(error: &StoreError) -> bool {
+pub(super) fn is_redirected(error: &StoreError) -> bool {
     let StoreError::Unavailable(Server::Redis, source) = error else {
         return false;
     };
     let failure = source.downcast_ref::<RedisFailure>();
-    failure.is_some_and(|RedisFailure(error)| is_moved(error))
+    failure.is_some_and(|RedisFailure(error)| is_redirection(error))
 }
 
 /// The same for the driver's error.
-pub(super) fn is_moved(error: &RedisError) -> bool {
+pub(super) fn is_redirection(error: &RedisError) -> bool {
     any_answer(error, |answer| {
         let is_not_local = |details: &str| details.contains(NOT_LOCAL);
         matches!(answer.code(), "MOVED" | "ASK" | "TRYAGAIN")
@@ -58,10 +58,10 @@ pub(super) fn is_moved(error: &RedisError) -> bool {
 }
 
 /// Whether a node of a cluster says that another one has the slot.
-pub(super) fn is_elsewhere(error: &StoreError) -> bool {
+pub(super) fn is_moved(error: &StoreError) -> bool {
     let failure = error.source().and_then(|source| source.downcast_ref());
-    let is_moved = |answer: &ServerError| answer.code() == "MOVED";
-    failure.is_some_and(|RedisFailure(error)| any_answer(error, is_moved))
+    let says_moved = |answer: &ServerError| answer.code() == "MOVED";
+    failure.is_some_and(|RedisFailure(error)| any_answer(error, says_moved))
 }
 
 /// Whether this is true of one of the server's errors. In a transaction, each refused command has its own.
@@ -210,7 +210,7 @@ mod tests {
             assert!(matches!(error, StoreError::Unavailable(..)), "{line}");
             let moved = ["TRYAGAIN", "MOVED", "ASK", "ERR Script attempted"];
             let moved = moved.iter().any(|code| line.starts_with(code));
-            assert_eq!(has_moved(&error), moved, "{line}");
+            assert_eq!(is_redirected(&error), moved, "{line}");
         }
         for line in [
             "WRONGTYPE Operation against a key holding the wrong kind of value",
@@ -226,7 +226,7 @@ mod tests {
     fn lost_connection_makes_only_writes_unknown() {
         let lost = || RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
         assert!(matches!(writing(lost()), StoreError::OutcomeUnknown(..)));
-        assert!(is_lost(&writing(lost())) && !has_moved(&writing(lost())));
+        assert!(is_lost(&writing(lost())) && !is_redirected(&writing(lost())));
         assert!(matches!(reading(lost()), StoreError::ConnectionLost(..)));
         assert!(matches!(connecting(lost()), StoreError::Unavailable(..)));
         let refused = server_error("OOM command not allowed");

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep};
 use super::address::Address;
 use super::cluster::{Node, Slot};
 use super::connection::{Connector, SharedConnection};
-use super::errors::{Failed, connecting, has_moved, is_elsewhere, is_lost};
+use super::errors::{Failed, connecting, is_lost, is_moved, is_redirected};
 use super::keys::{Keys, Shard};
 use crate::StoreError;
 
@@ -120,7 +120,7 @@ impl Nodes {
         let until = Instant::now() + self.limit();
         loop {
             match self.once_on(slot, &send).await {
-                Err(error) if self.moved(&error) && Instant::now() + PAUSE < until => {
+                Err(error) if self.is_redirected(&error) && Instant::now() + PAUSE < until => {
                     sleep(PAUSE).await;
                 }
                 answer => return answer,
@@ -143,14 +143,14 @@ impl Nodes {
 
     /// After an error that says that another node has the slot, the nodes are asked again.
     fn note(&self, error: &StoreError) {
-        if self.are_cluster() && (is_elsewhere(error) || is_lost(error)) {
+        if self.are_cluster() && (is_moved(error) || is_lost(error)) {
             self.layouts.refresh();
         }
     }
 
     /// Whether the node has refused a command because it does not have the slot, or not all of it.
-    fn moved(&self, error: &StoreError) -> bool {
-        self.are_cluster() && has_moved(error)
+    fn is_redirected(&self, error: &StoreError) -> bool {
+        self.are_cluster() && is_redirected(error)
     }
 
     /// Sends `PING` to the nodes that have these slots. Fails if none answers.
@@ -212,7 +212,7 @@ impl Nodes {
         loop {
             let read = self.try_read_each(script, commands).await?;
             match read.into_iter().collect() {
-                Err(error) if self.moved(&error) && Instant::now() + PAUSE < until => {
+                Err(error) if self.is_redirected(&error) && Instant::now() + PAUSE < until => {
                     sleep(PAUSE).await;
                 }
                 answers => return answers,

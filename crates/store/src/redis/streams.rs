@@ -7,7 +7,7 @@ use redis::streams::{StreamId, StreamRangeReply};
 use redis::{Cmd, Pipeline, from_redis_value};
 
 use super::binding::may_be_loaded;
-use super::errors::{bad_answer, has_moved};
+use super::errors::{bad_answer, is_redirected};
 use super::keys::{Keys, Shard, sku_of_level};
 use super::nodes::{Nodes, of_shards};
 use super::{RedisStore, scripts};
@@ -64,7 +64,7 @@ impl Size {
                 }))
             }
             // A slot that moves does not keep the other journals waiting.
-            Err(error) if has_moved(&error) => Ok(None),
+            Err(error) if is_redirected(&error) => Ok(None),
             Err(error) => Err(error),
         });
         sizes.collect()

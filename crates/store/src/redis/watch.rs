@@ -9,7 +9,7 @@ use redis::{FromRedisValue, Pipeline, RedisError, RedisResult, Value, from_redis
 use stocklock_core::ports::{self, Expiry};
 use tokio::time::Instant;
 
-use super::errors::{connecting, has_moved, is_lost, reading, writing};
+use super::errors::{connecting, is_lost, is_redirected, reading, writing};
 use super::idempotency::BUCKETS;
 use super::keys::{Shard, last_state};
 use super::levels::{Counters, level, read_level};
@@ -64,7 +64,7 @@ impl RedisStore {
         match &answer {
             Ok(_) => taken.in_use = false,
             // A slot that moves refuses many attempts, and all of them use these connections.
-            Err(error) if has_moved(error) => {
+            Err(error) if is_redirected(error) => {
                 let unwatch = redis::cmd("UNWATCH");
                 let unwatched = unwatch.exec_async(&mut taken.connection).await;
                 taken.in_use = unwatched.is_err();

@@ -13,7 +13,7 @@ use redis::{
 };
 
 use super::connection::Connector;
-use super::errors::{Failed, is_connection_error, is_moved};
+use super::errors::{Failed, is_connection_error, is_redirection};
 use super::keys::{Keys, Shard};
 use super::nodes::{Nodes, Server};
 use super::scripts;
@@ -145,7 +145,7 @@ async fn take(server: &Server) -> Result<Object<Connector>, Failed> {
 
 /// Gives it back, or closes it after an error: its server may no longer be the one to use.
 fn give_back(server: &Server, mut taken: Object<Connector>, failed: Option<&Failed>) {
-    let failed = failed.filter(|failed| !failed.error().is_some_and(is_moved));
+    let failed = failed.filter(|failed| !failed.error().is_some_and(is_redirection));
     let Some(failed) = failed else {
         taken.in_use = false;
         return;

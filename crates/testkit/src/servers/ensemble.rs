@@ -1,20 +1,19 @@
 //! Three ZooKeeper servers, the leader of which can be cut off from the others.
 
 use std::fmt::Write;
-use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::{Instant, sleep};
 
+use super::private_server::{POLL_INTERVAL, READY_WITHIN};
 use super::supervisor::{Supervisor, create_directory, write_file};
 use super::zookeeper::{ensemble_command, probe};
-use crate::eventually;
 use crate::ports::{free_port, is_free};
 use crate::proxy::{Mode, Proxy};
+use crate::run::announce;
 use crate::signals;
 
-/// Upper bound on the time until the servers have elected a leader.
-const READY_WITHIN: Duration = Duration::from_mins(1);
 /// How long the followers wait for the leader, in ticks of 500 ms, and how long the leader waits for
 /// them: it stays in office while they elect another one.
 const PATIENCE: [u32; SERVERS] = [4, 4, 240];
@@ -44,12 +43,20 @@ struct Peer {
 
 impl ZooKeeperEnsemble {
     /// Starts it with ticks of 500 ms, so that sessions last at least a second. Returns when the third
-    /// server is the leader.
+    /// server is the leader. If they do not elect it, or one ends at once, three others are started.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If these do not start either.
     pub async fn start() -> Self {
-        let started = Self::launch().await;
+        let started = match Self::launch().await {
+            Err(error) => {
+                announce(format_args!(
+                    "the ZooKeeper ensemble did not start: {error:#}"
+                ));
+                Self::launch().await
+            }
+            started => started,
+        };
         started.unwrap_or_else(|error| panic!("no ZooKeeper ensemble: {error:#}"))
     }
 
@@ -91,7 +98,9 @@ impl ZooKeeperEnsemble {
         let ensemble = Self { servers, links };
         ensemble.servers[LEADER].supervisor.start()?;
         let listens = async || !is_free(election);
-        eventually("the third server listens", READY_WITHIN, listens).await;
+        ensemble
+            .reaches("the third server listens", listens)
+            .await?;
         // Two servers elect the one with the greater number. With all three, the third may come too
         // late for the election of the others.
         ensemble.servers[1].supervisor.start()?;
@@ -101,7 +110,7 @@ impl ZooKeeperEnsemble {
                 .await
                 .is_ok_and(|role| role == "leader")
         };
-        eventually("the third server leads", READY_WITHIN, leads).await;
+        ensemble.reaches("the third server leads", leads).await?;
         ensemble.servers[0].supervisor.start()?;
         let ready = async || {
             let mut all = true;
@@ -110,8 +119,27 @@ impl ZooKeeperEnsemble {
             }
             all
         };
-        eventually("all three servers answer", READY_WITHIN, ready).await;
+        ensemble.reaches("all three servers answer", ready).await?;
         Ok(ensemble)
+    }
+
+    /// Polls `check` until it returns true. Fails if it does not in time, or if a server ends.
+    async fn reaches(&self, what: &str, check: impl AsyncFn() -> bool) -> Result<()> {
+        let deadline = Instant::now() + READY_WITHIN;
+        while !check().await {
+            let has_ended = self.servers.iter().any(|it| it.supervisor.has_ended());
+            let is_late = Instant::now() >= deadline;
+            ensure!(!has_ended && !is_late, "not so: {what}\n{}", self.logs());
+            sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
+    }
+
+    /// The ends of the logs of all servers.
+    fn logs(&self) -> String {
+        let log = |server: &Server| format!("{}:\n{}", server.port, server.supervisor.log_tail());
+        let logs: Vec<String> = self.servers.iter().map(log).collect();
+        logs.join("\n")
     }
 
     /// The address of a server, `host:port`. Server 2 is the first leader, 0 and 1 follow it.

@@ -47,9 +47,11 @@ fn java(
     command.args(options.split(' '));
     if is_test {
         // The system keeps what a killed process wrote, even if it was not synchronised. Empty
-        // containers are removed soon.
+        // containers are removed soon. A server repeats its vote every second, not after up to a
+        // minute.
         let options = "-Dzookeeper.forceSync=no -Dznode.container.checkIntervalMs=200 \
-                       -Dznode.container.maxPerMinute=1000000";
+                       -Dznode.container.maxPerMinute=1000000 \
+                       -Dzookeeper.fastleader.maxNotificationInterval=1000";
         command.args(options.split(' '));
     }
     command.args([

@@ -14,7 +14,7 @@ use redis::streams::StreamRangeReply;
 
 use super::portions::Portion;
 use crate::StoreError;
-use crate::redis::errors::{Failed, has_moved};
+use crate::redis::errors::{Failed, is_redirected};
 use crate::redis::keys::{Keys, Shard};
 use crate::redis::nodes::{Nodes, Server};
 use crate::redis::scripts;
@@ -102,7 +102,7 @@ impl<'a> Leases<'a> {
             };
             let taken: Option<StreamRangeReply> =
                 match self.nodes.once_on(self.keys.slot(shard), run).await {
-                    Err(error) if has_moved(&error) => return Ok(None),
+                    Err(error) if is_redirected(&error) => return Ok(None),
                     taken => taken?,
                 };
             let parse = |reply: StreamRangeReply| {

@@ -130,6 +130,11 @@ async fn lock_that_replica_had_not_received_is_reported_as_lost() {
     assert_eq!(cut, 1);
     let guard = one.lock("lost").lease(LONG).acquire().await.unwrap();
     nodes[master].kill9();
+    // The first request finds that the connection is lost, the second that the present map has the dead master.
+    for _ in 0..2 {
+        let error = guard.verify().await.unwrap_err();
+        assert!(matches!(error, LockError::Unavailable(_)), "{error}");
+    }
     nodes[replica].resume();
     let next = other.lock("lost").wait(SOON).acquire().await.unwrap();
     assert!(guard.token() < next.token());
