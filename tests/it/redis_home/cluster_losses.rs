@@ -2,9 +2,12 @@
 
 use stocklock_testkit::servers::RedisCluster;
 
+use super::copied::beat;
+
 use super::cluster::{LOGGED, slots_of_levels};
-use super::{applied_audit, assert_sold, command, create, order};
+use super::{applied_audit, assert_exact, assert_sold, command, create, order, sell};
 use crate::faults::{KEY, send, until};
+use crate::store_contract::fixture::{Fixture, redis_options};
 use crate::support::app::TestApp;
 use crate::support::services::{Backend, PrivateServer};
 
@@ -55,4 +58,53 @@ async fn loss_of_a_node_that_sells_nothing_is_noticed() {
         assert_sold(&applied_audit(&app, "a").await, sold);
     }
     app.stop().await;
+}
+
+/// The key of the binding does not have the last beat, as if another server had sold since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn journals_of_all_nodes_are_merged() {
+    const SKUS: [&str; 4] = ["a", "b", "c", "d"];
+    let cluster = RedisCluster::start(&LOGGED).await;
+    let fixture = Fixture::new(Backend::Sqlite).await;
+    let fixture = fixture.with(redis_options(&cluster.url()));
+    for sku in SKUS {
+        fixture.put(sku, 10).await;
+        sell(&fixture, sku, 3).await;
+    }
+    beat(&fixture.store).await;
+    let mut waiting = 0;
+    for master in cluster.masters().await {
+        let url = cluster.nodes()[master].url();
+        let bindings: Vec<String> = command(url, &["KEYS", "binding:*"]).await;
+        for key in bindings {
+            let value: String = command(url, &["GET", &key]).await;
+            let (id, beat) = value.split_once(' ').expect("an id and a beat");
+            let beat: i64 = beat.parse().expect("a number");
+            let earlier = format!("{id} {}", beat - 3_000_000);
+            command::<()>(url, &["SET", &key, &earlier]).await;
+        }
+        waiting += entries(url).await;
+    }
+    assert_eq!(waiting, 3 * SKUS.len());
+    until("the stock is used again", async || {
+        fixture.store.confirm_redis(0).await.is_ok()
+    })
+    .await;
+    for master in cluster.masters().await {
+        assert_eq!(entries(cluster.nodes()[master].url()).await, 0);
+    }
+    for sku in SKUS {
+        sell(&fixture, sku, 1).await;
+        assert_exact(&fixture, sku, 4, 6).await;
+    }
+}
+
+/// How many entries wait in the journals of a node.
+async fn entries(url: &str) -> usize {
+    let mut entries = 0;
+    let journals: Vec<String> = command(url, &["KEYS", "journal:*"]).await;
+    for journal in journals {
+        entries += command::<usize>(url, &["XLEN", &journal]).await;
+    }
+    entries
 }

@@ -1,19 +1,25 @@
 //! Another Redis becomes the primary, and has not all writes: what SQL has is not sold again.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition, LevelStore as _, RedisMethod};
+use stocklock::ports::{
+    AttemptOutcome, ChangeOutcome, Condition, DeductionStore as _, LevelStore as _, RedisMethod,
+};
 use stocklock::stock::{LevelChange, Precondition, Revision};
 
 use super::bound::write;
 use super::copied::beat;
-use super::{assert_exact, command, deduct, sell};
+use super::{assert_deducted, assert_exact, command, deduct, sell};
 use crate::faults::session::lock_is_waited_for;
 use crate::faults::until;
-use crate::store_contract::fixture::{Fixture, REDIS, Raw, level_change, redis_options};
+use crate::store_contract::fixture::{
+    Fixture, REDIS, Raw, deduction_with_key, level_change, redis_options,
+};
+use crate::support::proxy::Proxy;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::PrivateServer;
 
 const SKU: &str = "a";
+const NEIGHBOUR: &str = "b";
 /// Without it, a primary waits five seconds before it sends its data.
 const AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
 
@@ -50,6 +56,13 @@ async fn sell_down_to(fixture: &Fixture, left: i64) {
     assert_eq!(sold.expect("no error"), REDIS.done(left));
 }
 
+/// Orders one unit, always with the same key.
+async fn order(fixture: &Fixture) {
+    let order = deduction_with_key(SKU, 1, "k");
+    let sold = fixture.store.deduct_in_redis(&order, RedisMethod::Script);
+    assert_deducted(&sold.await);
+}
+
 /// A server became a replica of another one, got its older data, and is the primary again, all in the
 /// same run. The other one has the last beat, or not.
 #[rstest]
@@ -74,6 +87,56 @@ async fn first_primary_returns_with_older_data(#[values(false, true)] misses_a_b
     is_used(&fixture).await;
     sell_down_to(&fixture, 4).await;
     assert_exact(&fixture, SKU, 6, 4).await;
+}
+
+/// The replica takes over, sells, and gives way to the first server, which never became its replica. Both have
+/// sold what the other one does not have, and SQL does not have the sales of the first. An order with a key was sold by
+/// both. Then the replica takes over again.
+#[rstest]
+#[tokio::test]
+async fn sales_of_two_primaries_are_merged(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values(false, true)] again: bool,
+) {
+    let first = PrivateServer::redis(&AT_ONCE).await;
+    let second = PrivateServer::redis(&AT_ONCE).await;
+    let (proxy, url) = Proxy::before(first.url()).await;
+    let fixture = Fixture::new(backend).await.with(redis_options(&url));
+    let takes_over = async |server: &PrivateServer| {
+        proxy.lead_to(format!("127.0.0.1:{}", server.port())).await;
+        is_used(&fixture).await;
+    };
+    for sku in [SKU, NEIGHBOUR] {
+        fixture.put(sku, 100).await;
+    }
+    sell(&fixture, SKU, 2).await;
+    fixture.settle().await;
+    beat(&fixture.store).await;
+    replicate(&second, &first).await;
+    promote(&second).await;
+    // More than are read at once.
+    sell(&fixture, SKU, 40).await;
+    sell(&fixture, NEIGHBOUR, 1).await;
+    order(&fixture).await;
+    let journals: Vec<String> = command(first.url(), &["KEYS", "journal:*"]).await;
+    for journal in journals {
+        // An entry of another program.
+        command::<String>(first.url(), &["XADD", &journal, "*", "a", "b"]).await;
+    }
+    takes_over(&second).await;
+    sell(&fixture, SKU, 4).await;
+    order(&fixture).await;
+    fixture.settle().await;
+
+    takes_over(&first).await;
+    sell_down_to(&fixture, 52).await;
+    assert_exact(&fixture, SKU, 48, 52).await;
+    if again {
+        takes_over(&second).await;
+        sell_down_to(&fixture, 51).await;
+        assert_exact(&fixture, SKU, 49, 51).await;
+    }
+    assert_exact(&fixture, NEIGHBOUR, 1, 99).await;
 }
 
 /// A client and a writer have read a level whose last sales are lost everywhere. As many sales later, it has

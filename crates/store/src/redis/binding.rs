@@ -8,6 +8,7 @@
 //!   follow it at once. Others wait until no replica uses another Redis with the same data.
 //! - Before a Redis is followed, the row says that its levels are being compared. From then on, SQL takes no
 //!   entries of the earlier run, so no level is older than SQL after the comparison ([`rollback`]).
+//! - If another Redis may have sold since this one was used, its journals are merged into SQL before ([`merge`]).
 //! - If a Redis without a restart has lost the key, it has lost its data. No level is loaded before the ledger
 //!   is bound to it under another id. From then on, SQL takes no entries that were read before the loss.
 //!
@@ -39,6 +40,7 @@ use stocklock_core::ports::Server;
 
 mod beats;
 mod decide;
+mod merge;
 mod rollback;
 mod rules;
 mod server;

@@ -27,7 +27,8 @@ mod leases;
 mod portions;
 mod warnings;
 
-use batch::{MAX_BATCH, batch_size, took_too_long};
+pub(super) use batch::took_too_long;
+use batch::{MAX_BATCH, batch_size};
 use leases::{Done, Leases};
 use portions::Portion;
 use warnings::{Backoff, EntryErrorLog};

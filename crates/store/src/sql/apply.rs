@@ -20,7 +20,7 @@ use stocklock_core::stock::{Home, Sku, StockLevel, Warehouse};
 const RECORDED: &str =
     "SELECT operation_id FROM movement WHERE line = 0 AND operation_id IN ($list)";
 
-const KNOWN_KEYS: &str = "SELECT caller, idempotency_key FROM movement
+const KNOWN_KEYS: &str = "SELECT caller, idempotency_key, sku FROM movement
     WHERE (caller, idempotency_key) IN ($list)";
 
 /// The columns of a level that an entry changes, in the order of [`update_mirrors`].
@@ -66,9 +66,75 @@ pub(super) async fn apply<D: Dialect>(
     };
     let mut rows = new_movements(entries, &recorded);
     match known {
-        Known::Look => drop_known_keys(tx, &mut rows).await?,
+        Known::Look => {
+            let known = known_keys(tx, &rows).await?;
+            drop_keys(&mut rows, &known.into_keys().collect());
+        }
         Known::Refuse => drop_keys(&mut rows, &HashSet::new()),
     }
+    number(&mut rows, &mut mirrors);
+    let inserted = D::insert_entries(tx, &rows).await;
+    // The next attempt looks for it, and finds it.
+    inserted.map_err(conflict_if_duplicate)?;
+    update_mirrors(tx, &mirrors, &last).await?;
+    let is_recorded = |row: &LedgerRow| recorded.contains(&row.operation_id);
+    let repeated = entries.iter();
+    let repeated = repeated.filter(|entry| entry.movements.iter().any(is_recorded));
+    Ok(repeated.count())
+}
+
+/// Records the movements that the ledger does not have, and adds their units to the levels as SQL has them: the
+/// entries were written by a Redis that did not have these levels.
+///
+/// An order that another Redis has sold since, under the same key, is not recorded: its first outcome was unknown.
+pub(super) async fn merge<D: Dialect>(
+    tx: &mut Transaction<D>,
+    entries: &[&JournalEntry],
+) -> Result<()> {
+    let last = last_of_each_level(entries);
+    let mut mirrors = lock_mirrors(tx, &last).await?;
+    let movements = entries.iter().flat_map(|entry| &entry.movements);
+    let recorded = recorded_among(tx, movements.map(|row| row.operation_id)).await?;
+    let mut rows = new_movements(entries, &recorded);
+    let known = known_keys(tx, &rows).await?;
+    rows.retain(|row| {
+        let key = row.idempotency_key.as_deref().unwrap_or_default();
+        let sku = known.get(&(row.caller.to_string(), key.to_owned()));
+        sku.is_none_or(|sku| sku != row.sku.as_str())
+    });
+    drop_keys(&mut rows, &known.into_keys().collect());
+    number(&mut rows, &mut mirrors);
+    let inserted = D::insert_entries(tx, &rows).await;
+    inserted.map_err(conflict_if_duplicate)?;
+    let mut units = HashMap::new();
+    for row in &rows {
+        *units.entry(place(row)).or_default() += row.delta;
+    }
+    for entry in &last {
+        let place = place(&entry.movements[0]);
+        if let Some(mirror) = mirrors.get_mut(&place) {
+            *mirror = match units.get(&place) {
+                Some(units) => merged(mirror, entry, *units),
+                None => mirror.clone(),
+            };
+            mirror.entry = mirror.entry.max(entry.id);
+        }
+    }
+    update_mirrors(tx, &mirrors, &last).await
+}
+
+/// Adds units to a level, and gives it a version that no Redis has in an entry. The rest is from the later entry.
+fn merged(mirror: &MirrorRow, entry: &JournalEntry, units: i64) -> MirrorRow {
+    let mut merged = updated(mirror, entry);
+    let level = &mut merged.level;
+    // Both may have sold the same units. The audit shows it.
+    level.on_hand = (mirror.level.on_hand + units).max(level.held - level.backorder_limit);
+    level.version = mirror.level.version.max(entry.version) + 1;
+    merged
+}
+
+/// Gives the movements their places in the ledgers of their levels.
+fn number(rows: &mut [LedgerRow], mirrors: &mut Mirrors) {
     for of_level in rows.chunk_by_mut(|a, b| a.sku == b.sku && a.warehouse == b.warehouse) {
         let Some(mirror) = mirrors.get_mut(&place(&of_level[0])) else {
             continue;
@@ -79,14 +145,6 @@ pub(super) async fn apply<D: Dialect>(
             row.level_version = Some(number);
         }
     }
-    let inserted = D::insert_entries(tx, &rows).await;
-    // The next attempt looks for it, and finds it.
-    inserted.map_err(conflict_if_duplicate)?;
-    update_mirrors(tx, &mirrors, &last).await?;
-    let is_recorded = |row: &LedgerRow| recorded.contains(&row.operation_id);
-    let repeated = entries.iter();
-    let repeated = repeated.filter(|entry| entry.movements.iter().any(is_recorded));
-    Ok(repeated.count())
 }
 
 /// Which of the operations are recorded.
@@ -142,23 +200,23 @@ pub(crate) fn new_movements(entries: &[&JournalEntry], recorded: &HashSet<Uuid>)
     new
 }
 
-/// Removes the keys that another movement has. In SQL a key is unique per caller, in Redis per caller
-/// and SKU.
-async fn drop_known_keys<D: Dialect>(
+/// The keys of these movements that other movements have, each with its caller, and the SKU of its movement.
+async fn known_keys<D: Dialect>(
     tx: &mut Transaction<D>,
-    rows: &mut [LedgerRow],
-) -> Result<()> {
+    rows: &[LedgerRow],
+) -> Result<HashMap<(String, String), String>> {
     let keys = rows.iter().filter_map(|row| {
         let key = row.idempotency_key.as_deref()?;
         Some(values![&*row.caller, key].to_vec())
     });
     let found = tx.fetch_list(KNOWN_KEYS, &keys.collect::<Vec<_>>()).await;
-    let found: Vec<(String, String)> = found.map_err(before_commit)?;
-    drop_keys(rows, &found.into_iter().collect());
-    Ok(())
+    let found: Vec<(String, String, String)> = found.map_err(before_commit)?;
+    let with_sku = |(caller, key, sku)| ((caller, key), sku);
+    Ok(found.into_iter().map(with_sku).collect())
 }
 
-/// Removes the keys that are known, or that an earlier one of the rows has. Each has a caller.
+/// Removes the keys that are known, or that an earlier one of the rows has. Each has a caller. In SQL a key is unique
+/// per caller, in Redis per caller and SKU.
 pub(crate) fn drop_keys(rows: &mut [LedgerRow], known: &HashSet<(String, String)>) {
     let mut seen: HashSet<(&str, &str)> = HashSet::with_capacity(known.len() + rows.len());
     seen.extend(known.iter().map(|(caller, key)| (&**caller, &**key)));

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use super::apply::{Known, apply, recorded_among};
+use super::apply::{Known, apply, merge, recorded_among};
 use super::dialect::{Dialect, ROWS_PER_LIST, Statement, values};
 use super::errors::before_commit;
 use super::pool::Transaction;
@@ -54,6 +54,10 @@ pub(crate) trait JournalSink: Send + Sync {
         entries: &[&JournalEntry],
         known: Known,
     ) -> Result<usize>;
+
+    /// Records the movements that the ledger does not have, and adds their units to the mirrors, which may be from
+    /// entries of another Redis. All in one transaction, and only if the row of the binding is still `row`.
+    async fn merge_entries(&self, row: &BoundRedis, entries: &[&JournalEntry]) -> Result<()>;
 
     /// Writes a level as it was at `entry`, unless the mirror is from a later entry. Only if the stock is
     /// still in the Redis that the level was read `from`.
@@ -122,6 +126,15 @@ impl<D: Dialect> JournalSink for SqlStore<D> {
             let repeated = apply(&mut tx, entries, known).await?;
             tx.commit().await?;
             Ok(repeated)
+        })
+        .await
+    }
+
+    async fn merge_entries(&self, row: &BoundRedis, entries: &[&JournalEntry]) -> Result<()> {
+        self.write(async {
+            let mut tx = self.begin_bound(row).await?;
+            merge(&mut tx, entries).await?;
+            tx.commit().await
         })
         .await
     }

@@ -163,6 +163,9 @@ impl Binding {
                 // After the row was written, so that no entry of the earlier run is applied later. Before it
                 // says that this run is used.
                 server::check_no_slot_moves(connections, keys).await?;
+                if found.needs_merge(&row) {
+                    self.merge(connections, &row).await?;
+                }
                 server::end_loads(connections, keys).await?;
                 rollback::drop_older(&*self.sql, connections, keys).await?;
                 let next = found.next_row(&row);

@@ -53,17 +53,38 @@ impl Found {
     }
 
     /// The row of a Redis whose levels are being compared with SQL. It is no run, so SQL takes no entries.
+    ///
+    /// If the key has the last beat of the row, this Redis has all that was written until then, and no other one has
+    /// sold since. Otherwise its journals may have entries from before another Redis sold, and are merged.
     pub(super) fn compared_row(&self, row: &BoundRedis) -> BoundRedis {
+        let how = if self.beat == row.beat {
+            COMPARING
+        } else {
+            MERGING
+        };
         BoundRedis {
-            run_id: self.comparison(),
+            run_id: self.comparison(how),
             ..self.next_row(row)
         }
     }
 
-    fn comparison(&self) -> String {
-        format!("comparing {}", self.run_id)
+    /// Whether the row says that the journals must be merged before the levels are compared.
+    pub(super) fn needs_merge(&self, row: &BoundRedis) -> bool {
+        row.run_id == self.comparison(MERGING)
+    }
+
+    fn is_compared(&self, row: &BoundRedis) -> bool {
+        self.needs_merge(row) || row.run_id == self.comparison(COMPARING)
+    }
+
+    fn comparison(&self, how: &str) -> String {
+        format!("{how} {}", self.run_id)
     }
 }
+
+/// What the row says of a run that is not used yet.
+const COMPARING: &str = "comparing";
+const MERGING: &str = "merging";
 
 /// Why stock in a Redis is not sold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -115,7 +136,8 @@ pub(super) enum Step {
     /// The same id, but not the expected run or beat: a restart, a failover, or a copy, of Redis or of
     /// the database. Compare it if no other replica uses it.
     Follow,
-    /// The row says that the levels are being compared with SQL. Compare them, and then use this Redis.
+    /// The row says that the levels are being compared with SQL. Merge the journals, if it says that too, compare the
+    /// levels, and then use this Redis.
     Compare,
     Refuse(Refusal),
 }
@@ -131,7 +153,7 @@ pub(super) fn next_step(found: &Found, row: Option<&BoundRedis>, has_stock: bool
     };
     let is_same_run = found.run_id == row.run_id;
     let is_same_beat = [row.beat, row.beat_before].contains(&found.beat);
-    let is_compared = found.comparison() == row.run_id;
+    let is_compared = found.is_compared(row);
     let has_lost_beats = !is_same_run && found.beat < row.beat;
     match &found.id {
         // This Redis has lost its data, and then got a late message: a key that was never used.
@@ -268,6 +290,23 @@ mod tests {
         ];
         for (found, step) in steps {
             assert_eq!(next_step(&found, Some(&row), true), step, "{found:?}");
+        }
+    }
+
+    /// A Redis without the last beat may have been replaced, and the other one has sold.
+    #[test]
+    fn journals_are_merged_if_the_last_beat_is_missing() {
+        let before = row(50, 49);
+        for (run, beat, needs_merge) in [
+            ("run-2", 50, false),
+            ("run-1", 50, false),
+            ("run-2", 49, true),
+            ("run-1", 48, true),
+        ] {
+            let found = found(run, Some("a"), beat);
+            let row = found.compared_row(&before);
+            assert_eq!(found.needs_merge(&row), needs_merge, "{found:?}");
+            assert_eq!(next_step(&found, Some(&row), true), Step::Compare);
         }
     }
 

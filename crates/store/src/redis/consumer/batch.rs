@@ -11,7 +11,7 @@ use crate::StoreError;
 pub(super) const MAX_BATCH: usize = 2_000;
 
 /// Whether a smaller transaction may succeed.
-pub(super) fn took_too_long(error: &StoreError) -> bool {
+pub(in crate::redis) fn took_too_long(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::TooSlow(_) | StoreError::LockWait(_) | StoreError::OutcomeUnknown(..)

@@ -149,6 +149,9 @@ impl Connections {
                     message.add_command(command.clone());
                 }
             }
+            if message.is_empty() {
+                return Ok(Vec::new());
+            }
             let mut answers: Vec<Value> = open.query(&message).await?;
             if script.is_some() {
                 answers.remove(0).extract_error()?;
