@@ -113,11 +113,8 @@ pub(super) async fn merge<D: Dialect>(
     for entry in &last {
         let place = place(&entry.movements[0]);
         if let Some(mirror) = mirrors.get_mut(&place) {
-            *mirror = match units.get(&place) {
-                Some(units) => merged(mirror, entry, *units),
-                None => mirror.clone(),
-            };
-            mirror.entry = mirror.entry.max(entry.id);
+            let units = units.get(&place).copied().unwrap_or(0);
+            *mirror = merged(mirror, entry, units);
         }
     }
     update_mirrors(tx, &mirrors, &last).await
