@@ -22,8 +22,6 @@ mod target;
 mod verdict;
 mod words;
 
-use std::time::Duration;
-
 pub use counts::{Counts, LockCounts};
 pub use event::{Event, Observer, Start, Tick};
 pub use evidence::Evidence;
@@ -40,7 +38,6 @@ pub use words::Words;
 
 use stocklock_core::strategy::Strategy;
 
-use self::plan::LEDGER_LIMIT;
 use self::replica_client::ReplicaClient;
 use self::row::Run;
 
@@ -124,22 +121,21 @@ async fn run_one(
     let sku = format!("race-{:08x}-{strategy}", fastrand::u32(..));
     let mut first = ReplicaClient::new(&targets[0]);
     first.create_stock(&sku, plan).await?;
-    let version = first.version(&sku).await?;
     for target in &targets[1..] {
         let mut other = ReplicaClient::new(target);
-        other.audit(&sku, Duration::ZERO).await?;
+        other.audit(&sku).await?;
     }
     let before = counts::read(targets, strategy).await?;
     observer(Event::Start(Start {
         strategy,
-        tier: strategy.tier_on(plan.home),
+        tier: strategy.tier(),
         sku: sku.clone(),
         orders: plan.total_orders(),
         stock: plan.stock,
         quantity: plan.quantity,
     }));
     let (tally, wall) = buyers::sell_out(plan, targets, strategy, &sku, observer).await;
-    let (version_after, audit, ledger) = read_books(plan, targets, &sku).await?;
+    let (audit, ledger) = read_books(plan, targets, &sku).await?;
     let (locks, silent) = counts::read_since(before, strategy).await?;
     let run = Run {
         strategy,
@@ -149,9 +145,6 @@ async fn run_one(
         audit,
         ledger,
         locks,
-        // Each order increases it by one at most. A restart of Redis, a failover and a load increase it by more
-        // than a race has orders.
-        may_be_lost: version_after - version > plan.total_orders(),
         silent,
     };
     let row = Row::new(plan, run);
@@ -159,21 +152,20 @@ async fn run_one(
     Ok(row)
 }
 
-/// Version, audit and ledger of the SKU, from the first target that answers.
+/// Audit and ledger of the SKU, from the first target that answers.
 async fn read_books(
     plan: &RacePlan,
     targets: &[Target],
     sku: &str,
-) -> Result<(i64, Audit, Vec<Movement>), RaceError> {
+) -> Result<(Audit, Vec<Movement>), RaceError> {
     // A defect that writes more rows than that must not fill the memory.
     let max_rows = plan.buyers * plan.orders * 2;
     let mut books = Err(RaceError::Unreachable("no target answers".to_owned()));
     for target in targets {
         let mut client = ReplicaClient::new(target);
         let read = async {
-            let version = client.version(sku).await?;
-            let audit = client.audit(sku, LEDGER_LIMIT).await?;
-            Ok((version, audit, client.movements(sku, max_rows).await?))
+            let audit = client.audit(sku).await?;
+            Ok((audit, client.movements(sku, max_rows).await?))
         };
         books = read.await;
         if !matches!(books, Err(RaceError::Unreachable(_))) {

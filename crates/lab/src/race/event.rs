@@ -29,7 +29,7 @@ pub struct Start {
     /// The strategy.
     #[serde(serialize_with = "as_text")]
     pub strategy: Strategy,
-    /// Its tier for stock with the race's home.
+    /// Its tier.
     #[serde(serialize_with = "as_text")]
     pub tier: Tier,
     /// The SKU that is sold.

@@ -6,7 +6,6 @@ use super::RaceError;
 use super::plan::{Entrants, RacePlan};
 use super::replica_client::Listed;
 use super::row::as_text;
-use stocklock_core::stock::Home;
 use stocklock_core::strategy::Strategy;
 
 /// A strategy that does not run.
@@ -42,15 +41,9 @@ impl Lineup {
             Entrants::Everyone => (&Strategy::ALL, false),
             Entrants::Only(strategies) => (strategies, true),
         };
-        let wrong_home = match plan.home {
-            Home::Sql => "it needs stock in Redis (--home redis)",
-            Home::Redis => "it needs stock in SQL (--home sql)",
-        };
         let (mut strategies, mut skipped) = (Vec::new(), Vec::new());
         for &strategy in named {
-            let home = strategy.card().homes.include(plan.home);
-            let home = (!home).then(|| wrong_home.to_owned());
-            match home.or_else(|| why_not(strategy)) {
+            match why_not(strategy) {
                 None => strategies.push(strategy),
                 Some(reason) if is_named => {
                     return Err(format!("strategy {strategy} cannot run: {reason}"));
@@ -104,7 +97,7 @@ mod tests {
         names.split(' ').map(listed).collect()
     }
 
-    /// Each line: home, running strategies, a skipped strategy, and a part of the reason.
+    /// Each line: running strategies, a skipped strategy, and a part of the reason.
     #[test]
     fn strategy_that_cannot_run_is_skipped_or_refused() {
         let lists = [
@@ -112,27 +105,20 @@ mod tests {
             list("no-lock single-sql !redis-lock redis-lua"),
         ];
         for line in [
-            "Sql: no-lock single-sql: redis-lock: set REDIS_URL",
-            "Sql: no-lock single-sql: redis-lua: --home redis",
-            "Sql: no-lock single-sql: optimistic: does not know",
-            "Redis: no-lock redis-lua: single-sql: --home sql",
+            "no-lock single-sql redis-lua: redis-lock: set REDIS_URL",
+            "no-lock single-sql redis-lua: optimistic: does not know",
         ] {
             let parts: Vec<_> = line.split(": ").collect();
             let mut plan = RacePlan::jmeter();
-            plan.home = if parts[0] == "Sql" {
-                Home::Sql
-            } else {
-                Home::Redis
-            };
             let lineup = of_targets(&plan, &lists).unwrap();
             let running: Vec<_> = lineup.strategies.into_iter().map(Strategy::name).collect();
-            assert_eq!(running.join(" "), parts[1]);
+            assert_eq!(running.join(" "), parts[0]);
             let mut skipped = lineup.skipped.iter();
-            let skipped = skipped.find(|skipped| skipped.strategy.name() == parts[2]);
-            assert!(skipped.unwrap().reason.contains(parts[3]), "{skipped:?}");
-            plan.strategies = parts[2].parse().unwrap();
+            let skipped = skipped.find(|skipped| skipped.strategy.name() == parts[1]);
+            assert!(skipped.unwrap().reason.contains(parts[2]), "{skipped:?}");
+            plan.strategies = parts[1].parse().unwrap();
             let error = of_targets(&plan, &lists).unwrap_err().to_string();
-            assert!(error.contains(parts[3]), "{error}");
+            assert!(error.contains(parts[2]), "{error}");
         }
         assert!(of_targets(&RacePlan::jmeter(), &[Vec::new()]).is_err());
     }

@@ -23,11 +23,11 @@ pub struct Mismatch {
 }
 
 impl Mismatch {
-    /// Compares the operation ids in the answers with those in the ledger. `pending` sales have not
-    /// reached the ledger yet, and `unknown` orders may be in it.
-    pub(super) fn new(answered: Vec<Uuid>, ledger: Vec<Uuid>, pending: i64, unknown: i64) -> Self {
+    /// Compares the operation ids in the answers with those in the ledger, which may contain `unknown`
+    /// other orders.
+    pub(super) fn new(answered: Vec<Uuid>, ledger: Vec<Uuid>, unknown: i64) -> Self {
         let (lost_ids, unanswered) = differences(answered, ledger);
-        let (lost, lost_ids) = beyond(lost_ids, pending);
+        let (lost, lost_ids) = beyond(lost_ids, 0);
         let (phantom, phantom_ids) = beyond(unanswered, unknown);
         Self {
             lost,

@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(judged(409, "insufficient-stock", None), Judgement::Refused);
         for (status, code, unknown) in [
             (422, "invalid", false),
-            (409, "wrong-home", false),
+            (404, "unknown-sku", false),
             (503, "strategy-unavailable", false),
             (500, "internal", true),
         ] {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::RaceError;
-use stocklock_core::stock::Home;
 use stocklock_core::strategy::{Safeguards, Strategy, Tier, UnknownStrategy};
 
 /// The largest number of orders of one run: their latencies and operation ids are kept in memory.
@@ -17,10 +16,6 @@ const MAX_CONNECTIONS: usize = 10_000;
 
 /// The longest time of one run. Orders that are not settled by then have failed.
 pub(super) const DEADLINE: Duration = Duration::from_mins(2);
-
-/// The longest wait for the Redis journal after a run. Movements that are not in SQL by then are a
-/// finding.
-pub(super) const LEDGER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The strategies of a race.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,8 +55,6 @@ impl Serialize for Entrants {
 pub struct RacePlan {
     /// The strategies.
     pub strategies: Entrants,
-    /// The home of the stock.
-    pub home: Home,
     /// Units in stock before each run.
     pub stock: i64,
     /// Buyers who order at the same time.
@@ -77,12 +70,11 @@ pub struct RacePlan {
 }
 
 impl RacePlan {
-    /// All strategies, one unit per order, one connection per buyer, all safeguards, stock in SQL.
+    /// All strategies, one unit per order, one connection per buyer, all safeguards.
     #[must_use]
     pub fn new(stock: i64, buyers: usize, orders: usize) -> Self {
         Self {
             strategies: Entrants::Everyone,
-            home: Home::Sql,
             stock,
             buyers,
             orders,
@@ -123,7 +115,7 @@ impl RacePlan {
     pub(super) fn order_path(&self, strategy: Strategy) -> String {
         let safeguards = match strategy.tier() {
             Tier::Guarded => self.safeguards_query(),
-            Tier::Safe | Tier::Volatile | Tier::Unsafe => String::new(),
+            Tier::Safe | Tier::Unsafe => String::new(),
         };
         format!("/stock/deduct?strategy={strategy}{safeguards}")
     }

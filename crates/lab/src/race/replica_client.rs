@@ -33,9 +33,6 @@ const CALL_LIMIT: Duration = Duration::from_secs(30);
 /// The same if the replica accepts no connections.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Pause between two audits while the journal is applied.
-const AUDIT_PAUSE: Duration = Duration::from_millis(20);
-
 /// Rows of a page of the ledger.
 const PAGE: usize = 1_000;
 
@@ -62,8 +59,6 @@ pub struct Audit {
     pub drift: i64,
     /// Units sold that never existed.
     pub oversold: i64,
-    /// Movements in the Redis journal that did not reach SQL in time.
-    pub pending: i64,
 }
 
 impl Audit {
@@ -84,6 +79,10 @@ pub struct Movement {
     pub(super) delta: i64,
     #[serde(rename(serialize = "wrote"))]
     pub(super) available_after: i64,
+    /// The version of the level after it: its place in the order of the commits.
+    #[serde(skip_serializing)]
+    pub(super) level_version: i64,
+    /// The version of the level that it was computed from; `None` if no level was read in SQL.
     #[serde(skip_serializing)]
     pub(super) read_version: Option<i64>,
     #[serde(rename(serialize = "at"))]
@@ -138,48 +137,24 @@ impl ReplicaClient {
     /// Creates a SKU with the stock of the plan.
     pub(super) async fn create_stock(&mut self, sku: &str, plan: &RacePlan) -> Result<()> {
         let path = format!("/stock/{sku}");
-        let body = json!({
-            "on_hand": plan.stock, "warehouse": WAREHOUSE, "home": plan.home, "reason": "race",
-        });
+        let body = json!({"on_hand": plan.stock, "warehouse": WAREHOUSE, "reason": "race"});
         let created = self.call(Method::PUT, &path, body.to_string()).await;
         created.map(drop)
     }
 
-    /// The version of the level. If Redis is its home and has lost it, this loads it. Changes nothing else.
-    pub(super) async fn version(&mut self, sku: &str) -> Result<i64> {
-        #[derive(Deserialize)]
-        struct Level {
-            version: i64,
-        }
-        let path = format!("/stock/{sku}");
-        let body = json!({"warehouse": WAREHOUSE, "backorder_limit": 0}).to_string();
-        let answer = self.call(Method::PUT, &path, body).await?;
-        let level: Result<Level, _> = serde_json::from_slice(&answer.body);
-        let level = level.map_err(|error| self.invalid(&path, &error.to_string()))?;
-        Ok(level.version)
-    }
-
-    /// Audits the SKU until the journal is applied to SQL, or until `limit` has passed. SKUs whose
-    /// home is SQL have no journal.
-    pub(super) async fn audit(&mut self, sku: &str, limit: Duration) -> Result<Audit> {
+    /// The audit of the SKU.
+    pub(super) async fn audit(&mut self, sku: &str) -> Result<Audit> {
         #[derive(Deserialize)]
         struct Audits {
             warehouses: [Audit; 1],
         }
-        let until = Instant::now() + limit;
-        let path = format!("/stock/{sku}/audit");
-        loop {
-            let audits: Result<Audits> = self.get(&path).await;
-            if let Err(RaceError::Refused(404, _)) = audits {
-                let problem = "the stock created at the first target; do they share a database?";
-                return Err(format!("{} does not know {problem}", self.0.target).into());
-            }
-            let [audit] = audits?.warehouses;
-            if audit.pending == 0 || Instant::now() >= until {
-                return Ok(audit);
-            }
-            sleep(AUDIT_PAUSE).await;
+        let audits: Result<Audits> = self.get(&format!("/stock/{sku}/audit")).await;
+        if let Err(RaceError::Refused(404, _)) = audits {
+            let problem = "the stock created at the first target; do they share a database?";
+            return Err(format!("{} does not know {problem}", self.0.target).into());
         }
+        let [audit] = audits?.warehouses;
+        Ok(audit)
     }
 
     /// The ledger of the SKU, newest first. Stops after the page that exceeds `max` rows.

@@ -8,17 +8,16 @@ use serde_json::{Value, json};
 
 use super::counts::Counts;
 use super::lineup::Skipped;
-use super::plan::{DEADLINE, LEDGER_LIMIT, RacePlan};
+use super::plan::{DEADLINE, RacePlan};
 use super::row::Row;
 use super::target::Target;
 use super::verdict::Verdict;
-use stocklock_core::stock::Home;
 
 /// Head and cell of a column, and whether only the wide table has it.
 type Column = (&'static str, fn(&Row) -> String, bool);
 
 /// The first two and the last one are text, the others numbers.
-const COLUMNS: [Column; 16] = [
+const COLUMNS: [Column; 15] = [
     ("strategy", |row| row.strategy.to_string(), false),
     ("tier", |row| row.tier.to_string(), false),
     ("sold", |row| row.answers.sold.to_string(), false),
@@ -27,7 +26,6 @@ const COLUMNS: [Column; 16] = [
     ("failed", |row| row.answers.failed.to_string(), true),
     ("left", |row| row.audit.on_hand.to_string(), true),
     ("oversold", |row| row.audit.oversold.to_string(), false),
-    ("lost", |row| row.mismatch.lost.to_string(), true),
     ("drift", |row| row.audit.drift.to_string(), false),
     ("lost\nlocks", |row| total(&row.locks.lost_locks), true),
     (
@@ -123,7 +121,6 @@ impl Report {
         let distance = self.distance.as_ref();
         let mut plan = json!(self.plan);
         plan["deadline_seconds"] = DEADLINE.as_secs_f64().into();
-        plan["ledger_limit_seconds"] = LEDGER_LIMIT.as_secs_f64().into();
         json!({
             "plan": plan,
             "targets": self.targets,
@@ -194,10 +191,6 @@ impl Report {
         let distance = self.distance.as_ref();
         let rtt = distance.map(|distance| format!("rtt: {distance}"));
         let lines = [
-            (self.plan.home == Home::Redis).then_some(
-                "home redis: the stock is in Redis and the ledger follows in SQL; with every \
-                 strategy, units that Redis loses can be sold again (volatile)",
-            ),
             rtt.as_deref(),
             (!self.plan.safeguards.guard).then_some(
                 "guard off: lock strategies wrote unconditionally, so no write was refused",
@@ -228,11 +221,6 @@ impl Report {
         let figures = format!(" ({orders} orders for {stock} in stock)");
         let sentences = [
             (Verdict::Broken, "PROMISE BROKEN by", ""),
-            (
-                Verdict::DataLost,
-                "DATA LOST: Redis was restarted or replaced, and has lost sales of",
-                ", which `volatile` does not exclude",
-            ),
             (Verdict::NotProven, "NOT PROVEN, because orders failed:", ""),
             (Verdict::Exact, "Exact to the unit:", &figures),
             (Verdict::Caught, "Caught losing stock, as expected:", ""),
@@ -257,7 +245,7 @@ fn lines_of(row: &Row) -> Vec<String> {
     let mut lines = Vec::new();
     // An unsafe strategy is expected to oversell, but not to lose or invent answered orders.
     let unexpected = mismatch.lost + mismatch.phantom + answers.sold_after_refusal > 0;
-    if !row.findings.is_empty() && (row.verdict.fails() || unexpected || row.audit.pending > 0) {
+    if !row.findings.is_empty() && (row.verdict.fails() || unexpected) {
         lines.push(row.findings.join("; "));
     }
     if answers.failed > 0 {

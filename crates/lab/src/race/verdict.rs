@@ -19,8 +19,6 @@ pub enum Verdict {
     Exact,
     /// It promises to be exact and was not.
     Broken,
-    /// It promises to be exact while Redis keeps its data, and Redis has lost sales.
-    DataLost,
     /// It promises to be exact and nothing contradicts it, but orders failed.
     NotProven,
     /// It promises nothing and lost stock.
@@ -30,19 +28,12 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Judges a run of a strategy of this tier. `may_be_lost`: Redis may have lost data during the run.
-    pub(super) fn new(
-        tier: Tier,
-        failed: i64,
-        audit: &Audit,
-        findings: &Findings,
-        may_be_lost: bool,
-    ) -> Self {
+    /// Judges a run of a strategy of this tier.
+    pub(super) fn new(tier: Tier, failed: i64, audit: &Audit, findings: &[String]) -> Self {
         match tier {
             Tier::Unsafe if audit.lost_units() => Self::Caught,
             Tier::Unsafe => Self::NotCaught,
-            Tier::Volatile if may_be_lost && findings.are_lost_sales => Self::DataLost,
-            Tier::Safe | Tier::Guarded | Tier::Volatile => match (&findings.texts[..], failed) {
+            Tier::Safe | Tier::Guarded => match (findings, failed) {
                 ([], 0) => Self::Exact,
                 ([], _) => Self::NotProven,
                 _ => Self::Broken,
@@ -54,7 +45,7 @@ impl Verdict {
     pub(super) fn coloured(self) -> String {
         let colour = match self {
             Self::Exact => "32",
-            Self::Broken | Self::DataLost | Self::NotProven => "1;31",
+            Self::Broken | Self::NotProven => "1;31",
             Self::Caught => "31",
             Self::NotCaught => "33",
         };
@@ -64,7 +55,7 @@ impl Verdict {
     /// Whether this verdict makes the whole race fail.
     #[must_use]
     pub fn fails(self) -> bool {
-        matches!(self, Self::Broken | Self::DataLost | Self::NotProven)
+        matches!(self, Self::Broken | Self::NotProven)
     }
 }
 
@@ -73,7 +64,6 @@ impl fmt::Display for Verdict {
         f.pad(match self {
             Self::Exact => "exact",
             Self::Broken => "BROKEN",
-            Self::DataLost => "DATA LOST",
             Self::NotProven => "NOT PROVEN",
             Self::Caught => "caught",
             Self::NotCaught => "not caught",
@@ -83,38 +73,27 @@ impl fmt::Display for Verdict {
 
 const LOST: &str = "orders answered 200 that are not in the ledger";
 const PHANTOM: &str = "sales in the ledger that no answer names";
-const TOO_MANY: &str = "more orders answered 200 than there was stock for";
 
 /// What contradicts exactness, in the order of the counts in [`findings`].
-const CONTRADICTIONS: [&str; 9] = [
+const CONTRADICTIONS: [&str; 8] = [
     "units sold that never existed",
     "units of difference between the counter and the ledger",
     LOST,
     PHANTOM,
     "orders answered 503 although they were sold",
     "units of difference between the audit and the ledger",
-    TOO_MANY,
+    "more orders answered 200 than there was stock for",
     "orders refused although units were left",
-    "movements in the journal that did not reach SQL in time",
 ];
 
-/// Everything that contradicts exactness.
-#[derive(Debug)]
-pub(super) struct Findings {
-    pub(super) texts: Vec<String>,
-    /// Sales that were answered are in neither the counter nor the ledger, and nothing else is wrong. If Redis
-    /// loses writes, it loses a sale as a whole, and its units are sold again.
-    are_lost_sales: bool,
-}
-
-/// Compares answers, audit and ledger.
+/// Compares answers, audit and ledger. Returns everything that contradicts exactness.
 pub(super) fn findings(
     plan: &RacePlan,
     answers: &Answers,
     audit: &Audit,
     mismatch: &Mismatch,
     ledger: &[Movement],
-) -> Findings {
+) -> Vec<String> {
     let expected = plan.orders_in_stock().min(plan.total_orders());
     // A failed order leaves a unit unsold, which is no contradiction.
     let unsold = match answers.failed {
@@ -134,10 +113,8 @@ pub(super) fn findings(
         unequal.max(0),
         (answers.sold - plan.orders_in_stock()).max(0),
         unsold.max(0),
-        audit.pending,
     ];
     let mut texts = Vec::new();
-    let mut are_lost_sales = mismatch.lost > 0;
     for (count, what) in counts.into_iter().zip(CONTRADICTIONS) {
         let ids = match what {
             LOST => &mismatch.lost_ids[..],
@@ -150,10 +127,6 @@ pub(super) fn findings(
             [] => texts.push(format!("{count} {what}")),
             ids => texts.push(format!("{count} {what} ({})", ids.join(", "))),
         }
-        are_lost_sales &= what == LOST || (what == TOO_MANY && count <= mismatch.lost);
     }
-    Findings {
-        texts,
-        are_lost_sales,
-    }
+    texts
 }

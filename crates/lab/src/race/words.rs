@@ -52,13 +52,6 @@ impl Words {
                     answers.failures.join("; ")
                 ),
             ),
-            Verdict::DataLost => (
-                format!("Redis lost sales of {strategy}."),
-                format!(
-                    "{figures}, {left} left: {}. Units that Redis loses can be sold again.",
-                    findings.join("; ")
-                ),
-            ),
             Verdict::Caught | Verdict::Broken if audit.oversold > 0 => (
                 format!("{strategy} oversold {}.", units(audit.oversold)),
                 format!(
@@ -79,9 +72,7 @@ impl Words {
         let card = strategy.card();
         let why = match verdict {
             Verdict::Exact => ["Guarantees", "Costs"],
-            Verdict::NotProven | Verdict::Broken | Verdict::DataLost => {
-                ["Guarantees", "Fails when"]
-            }
+            Verdict::NotProven | Verdict::Broken => ["Guarantees", "Fails when"],
             Verdict::Caught | Verdict::NotCaught => ["Fails when", "Use when"],
         };
         let why = why.map(|heading| format!("{heading}: {}", card.line(heading)));
