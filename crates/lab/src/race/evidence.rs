@@ -1,8 +1,18 @@
-//! Evidence of lost units: two sales that read the same version of the level.
+//! Evidence of lost units: two sales that were computed from the same level.
 //!
-//! A strategy that reads, checks and writes records the version that it read. If two sales read the
-//! same version, both wrote a value computed from it, and the counter misses one of them: a lost
-//! update.
+//! 1. **The same version was read.** A strategy that reads the level in SQL records the version that it
+//!    read. If two sales have the same `read_version`, both wrote a level computed from it, and the level
+//!    misses one of them: a lost update.
+//! 2. **The same level was written.** `redis-get-set` reads a counter in Redis, so its `read_version` is
+//!    NULL. Two sales of one level that have no `read_version` and the same `available_after` are a lost
+//!    update if the ledger has only such sales between them, in the order of `level_version` and without a
+//!    missing number. A correct sale leaves fewer units than the sale before it, so the second one was not
+//!    computed from what the first one had left.
+//!
+//! Only a change that is no sale can let a correct strategy write the same level twice: a receipt, an
+//! adjustment, units that come back, or a new backorder limit, which leaves a movement with `delta` 0 or
+//! only a new version. So each movement that is no sale ends the comparison, and so does each version
+//! that the ledger does not have. The quantities of the two sales do not matter.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,20 +26,21 @@ use super::replica_client::Movement;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "found", rename_all = "kebab-case")]
 pub enum Evidence {
-    /// The oldest pair of sales that read the same version at two replicas; at one, if there is none.
+    /// The oldest pair of sales at two replicas that were computed from the same level; at one replica,
+    /// if there is none.
     LostUpdate {
         /// The earlier sale.
         first: Box<Movement>,
         /// The later sale.
         second: Box<Movement>,
-        /// The version that both read.
-        read_version: i64,
-        /// The level that both read.
+        /// The version that both read; `None` if both wrote the same level instead.
+        read_version: Option<i64>,
+        /// The units from which the first one was computed.
         read: i64,
-        /// The number of sales that read a version which an earlier sale had read.
+        /// The number of sales that repeat the version or the level of an earlier sale.
         lost_updates: usize,
     },
-    /// No two sales read the same version.
+    /// No two sales read the same version or wrote the same level.
     Nothing {
         /// The number of sales in the ledger.
         sales: usize,
@@ -37,32 +48,40 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// Finds the first lost update in a ledger that is sorted newest first. `replica` names the one that
-    /// answered an operation.
-    pub(super) fn find(
-        newest_first: &[Movement],
-        replica: impl Fn(Uuid) -> Option<String>,
-    ) -> Self {
+    /// Finds the first lost update in the ledger of one level. `replica` names the one that answered an
+    /// operation.
+    pub(super) fn find(ledger: &[Movement], replica: impl Fn(Uuid) -> Option<String>) -> Self {
+        let mut in_order: Vec<_> = ledger.iter().collect();
+        in_order.sort_unstable_by_key(|row| row.level_version);
         let mut readers: HashMap<i64, &Movement> = HashMap::new();
+        let mut writers: HashMap<i64, &Movement> = HashMap::new();
         let (mut oldest, mut apart) = (None, None);
-        let mut lost_updates = 0;
-        let sales = newest_first.iter().rev().filter(|row| row.is_sale());
-        for later in sales.clone() {
-            let Some(version) = later.read_version else {
+        let (mut sales, mut lost_updates) = (0, 0);
+        let mut next_version = None;
+        for later in in_order {
+            let is_next =
+                next_version.replace(later.level_version + 1) == Some(later.level_version);
+            if !is_next || !later.is_sale() || later.read_version.is_some() {
+                writers.clear();
+            }
+            if !later.is_sale() {
                 continue;
+            }
+            sales += 1;
+            let earlier = match later.read_version {
+                Some(version) => *readers.entry(version).or_insert(later),
+                None => *writers.entry(later.available_after).or_insert(later),
             };
-            let earlier = *readers.entry(version).or_insert(later);
             if earlier.id != later.id {
                 lost_updates += 1;
-                let pair = (earlier, later, version);
+                let pair = (earlier, later);
                 oldest.get_or_insert(pair);
                 if apart.is_none() && replica(earlier.id) != replica(later.id) {
                     apart = Some(pair);
                 }
             }
         }
-        let Some((first, second, read_version)) = apart.or(oldest) else {
-            let sales = sales.count();
+        let Some((first, second)) = apart.or(oldest) else {
             return Self::Nothing { sales };
         };
         let answered = |sale: &Movement| {
@@ -75,7 +94,7 @@ impl Evidence {
         Self::LostUpdate {
             first: answered(first),
             second: answered(second),
-            read_version,
+            read_version: first.read_version,
             read: first.available_after - first.delta,
             lost_updates,
         }
@@ -99,10 +118,20 @@ impl fmt::Display for Evidence {
                 lost_updates,
             } => {
                 let (a, b) = (short(first.id), short(second.id));
-                write!(f, "{a} and {b} both read version {read_version} = {read}, ")?;
-                match (first.available_after, second.available_after) {
-                    (a, b) if a == b => write!(f, "both wrote {a}")?,
-                    (a, b) => write!(f, "wrote {a} and {b}")?,
+                let (wrote, then) = (first.available_after, second.available_after);
+                match read_version {
+                    Some(version) => {
+                        write!(f, "{a} and {b} both read version {version} = {read}, ")?;
+                        if wrote == then {
+                            write!(f, "both wrote {wrote}")?;
+                        } else {
+                            write!(f, "wrote {wrote} and {then}")?;
+                        }
+                    }
+                    None => write!(
+                        f,
+                        "{a} and {b} both wrote {wrote}, and no units were added between them"
+                    )?,
                 }
                 match lost_updates - 1 {
                     0 => Ok(()),
@@ -111,7 +140,10 @@ impl fmt::Display for Evidence {
             }
             Self::Nothing { sales } => {
                 f.write_str("units were lost, but no two of ")?;
-                write!(f, "{sales} sales read the same version")
+                write!(
+                    f,
+                    "{sales} sales read the same version or wrote the same level"
+                )
             }
         }
     }
@@ -121,60 +153,133 @@ impl fmt::Display for Evidence {
 mod tests {
     use super::*;
 
-    /// A ledger of these sales, oldest first: the version that was read, and the level after it.
-    fn find(sales: &[(Option<i64>, i64)]) -> Evidence {
-        let movement = |(id, &(read_version, available_after))| Movement {
-            id: Uuid::from_u128(id),
-            kind: "deducted".to_owned(),
-            delta: -1,
-            available_after,
-            read_version,
-            created_at: String::new(),
-            replica: None,
+    /// A ledger of one level with 10 units at the start, in the order of its versions. `-1` is a sale of
+    /// one unit without a version. Parts after `:` are the level that it wrote (`=`), the version that it
+    /// read (`@`), and its own version (`#`, otherwise the next one). A change upwards, or one that ends in `?`, is no sale.
+    fn ledger(text: &str) -> Vec<Movement> {
+        let (mut left, mut version) = (10, 10);
+        let movement = |(id, word): (u128, &str)| {
+            let mut parts = word.split(':');
+            let delta = parts.next().expect("a delta");
+            let change: i64 = delta.trim_end_matches('?').parse().expect("a number");
+            (left, version) = (left + change, version + 1);
+            let mut read_version = None;
+            for part in parts {
+                let number = part[1..].parse().expect("a number");
+                match &part[..1] {
+                    "=" => left = number,
+                    "@" => read_version = Some(number),
+                    "#" => version = number,
+                    other => panic!("{other}"),
+                }
+            }
+            let is_sale = change < 0 && !delta.ends_with('?');
+            Movement {
+                id: Uuid::from_u128(id),
+                kind: if is_sale { "deducted" } else { "adjusted" }.to_owned(),
+                delta: change,
+                available_after: left,
+                level_version: version,
+                read_version,
+                created_at: String::new(),
+                replica: None,
+            }
         };
-        let mut ledger: Vec<_> = (10..).zip(sales).map(movement).collect();
-        ledger.reverse();
-        Evidence::find(&ledger, |_| None)
+        (10..).zip(text.split_whitespace()).map(movement).collect()
+    }
+
+    fn find(text: &str) -> String {
+        let mut rows = ledger(text);
+        rows.reverse();
+        Evidence::find(&rows, |_| None).to_string()
     }
 
     #[test]
-    fn oldest_pair_with_the_same_version_is_found() {
-        let sales = [16, 17, 17, 18, 18].map(|version| (Some(version), 26 - version));
+    fn two_sales_that_read_the_same_version_are_found() {
         let pair = "…0000000b and …0000000c both read version 17 = 10, both wrote 9";
-        assert_eq!(find(&sales[..3]).to_string(), pair);
+        assert_eq!(find("-1:=10:@16 -1:@17 -1:=9:@17"), pair);
         let all = format!("{pair} (and 1 more like it)");
-        assert_eq!(find(&sales).to_string(), all);
+        assert_eq!(find("-1:=10:@16 -1:@17 -1:=9:@17 -1:@18 -1:=8:@18"), all);
+        // What lies between them does not matter, and neither do the quantities.
+        let other = "…0000000a and …0000000d both read version 10 = 10, wrote 9 and 8";
+        assert_eq!(find("-1:@10 +5 -1 -2:=8:@10"), other);
+    }
+
+    #[test]
+    fn two_sales_that_wrote_the_same_level_are_found() {
+        let pair = "…0000000b and …0000000c both wrote 8, and no units were added between them";
+        assert_eq!(find("-1 -1 -1:=8"), pair);
+        assert_eq!(find("-1 -1 -3:=8"), pair);
+        assert_eq!(
+            find("-1 -1 -1:=8 -1 -1:=7 -1:=7"),
+            format!("{pair} (and 2 more like it)")
+        );
+        // Other sales may lie between them.
+        let apart = "…0000000a and …0000000d both wrote 9, and no units were added between them";
+        assert_eq!(find("-1 -1 -1 -1:=9"), apart);
+    }
+
+    /// Ledgers that a correct strategy can write.
+    #[test]
+    fn same_level_after_another_change_proves_nothing() {
+        for text in [
+            "-1 -1 -1 -1",
+            "-1 -3 -2 -4 -1",
+            // A receipt of one unit or more, and units that came back.
+            "-1 +1 -1 -1",
+            "-2 +2 -2 +2 -2",
+            "-1 +5 -6 -1",
+            // The backorder limit rises by one: a movement of 0 units, or only a new version.
+            "-1 +0:=10 -1",
+            "-1 -1:=9:#13",
+            // Below zero.
+            "-10 -1 -1 +2 -1 -1",
+            // An adjustment downwards, and the limit rises later.
+            "-1 -1? +0:=10 -1",
+        ] {
+            let rows = ledger(text);
+            let evidence = Evidence::find(&rows, |_| None);
+            let sales = rows.iter().filter(|row| row.is_sale()).count();
+            assert_eq!(evidence, Evidence::Nothing { sales }, "{text}");
+        }
+    }
+
+    /// A sale of a strategy that reads the level in SQL can write any level.
+    #[test]
+    fn sales_with_and_without_a_version_are_not_compared() {
+        let text = "-1 -1:@11 -1:=9";
+        let nothing =
+            "units were lost, but no two of 3 sales read the same version or wrote the same level";
+        assert_eq!(find(text), nothing);
+    }
+
+    #[test]
+    fn order_of_the_versions_decides() {
+        let rows = ledger("-1 +1 -1 -1");
+        for shift in 0..rows.len() {
+            let mut rows = rows.clone();
+            rows.rotate_left(shift);
+            let evidence = Evidence::find(&rows, |_| None);
+            assert_eq!(evidence, Evidence::Nothing { sales: 3 }, "{shift}");
+        }
     }
 
     #[test]
     fn pair_at_two_replicas_is_preferred() {
-        let movement = |(id, read_version)| Movement {
-            id: Uuid::from_u128(id),
-            kind: "deducted".to_owned(),
-            delta: -1,
-            available_after: 9,
-            read_version: Some(read_version),
-            created_at: String::new(),
-            replica: None,
-        };
-        let newest_first = [(4, 8), (3, 8), (2, 7), (1, 7)].map(movement);
-        let replica = |id: Uuid| Some(if id.as_u128() == 4 { "b" } else { "a" }.to_owned());
-        let Evidence::LostUpdate {
-            first,
-            second,
-            lost_updates,
-            ..
-        } = Evidence::find(&newest_first, replica)
-        else {
-            panic!("there are two");
-        };
-        let names = [first, second].map(|sale| sale.replica.expect("a name"));
-        assert_eq!((names, lost_updates), (["a".to_owned(), "b".to_owned()], 2));
-    }
-
-    #[test]
-    fn sales_without_a_version_prove_nothing() {
-        let evidence = find(&[(Some(1), 9), (None, 8), (None, 8)]);
-        assert_eq!(evidence, Evidence::Nothing { sales: 3 });
+        for text in ["-1:@7 -1:=9:@7 -1:@8 -1:=8:@8", "-1 -1:=9 -1 -1:=8"] {
+            let replica = |id: Uuid| Some(if id.as_u128() == 13 { "b" } else { "a" }.to_owned());
+            let Evidence::LostUpdate {
+                first,
+                second,
+                lost_updates,
+                ..
+            } = Evidence::find(&ledger(text), replica)
+            else {
+                panic!("{text}: there are two");
+            };
+            let names = [first, second].map(|sale| sale.replica.expect("a name"));
+            let expected = (["a".to_owned(), "b".to_owned()], 2);
+            assert_eq!((names, lost_updates), expected, "{text}");
+        }
     }
 }
