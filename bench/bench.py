@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import experiments, load, parts
-from .experiments import (
-    CLAIMED_POLICY, CLIENTS, CONNECTIONS, CROWDS, POLICIES, REDIS_CONNECTIONS, Site,
-)  # fmt: skip
+from .experiments import CLIENTS, CONNECTIONS, CROWDS, Site
 from .process import BenchError, say
 from .servers import Database, MariaDb, PostgreSql, Redis, Servers
 from .service import Service
@@ -44,13 +42,13 @@ def check(plan: Namespace) -> None:
 @contextmanager
 def open_site(plan: Namespace, binary: Path, number: int, name: str, state: Path) -> Iterator[Site]:
     """Starts one build of the service on new servers. `number` keeps two builds apart."""
-    home = state / f"{name}-{number}"
-    home.mkdir()
+    directory = state / f"{name}-{number}"
+    directory.mkdir()
     names = ["redis", "zookeeper", *([name] if name in SERVERS else [])]
     say(f"starting {', '.join(names)}")
-    with closing(Servers(plan.testkit, names, home)) as servers:
+    with closing(Servers(plan.testkit, names, directory)) as servers:
         redis = Redis(servers.fact("redis", "url"))
-        database = Database(f"sqlite://{home / 'bench.db'}")
+        database = Database(f"sqlite://{directory / 'bench.db'}")
         if name in SERVERS:
             database = SERVERS[name](servers.fact(name, "url"))
         environment = plan.settings | {
@@ -58,7 +56,7 @@ def open_site(plan: Namespace, binary: Path, number: int, name: str, state: Path
             "ZOOKEEPER_CONNECT": servers.fact("zookeeper", "connect"),
         }  # fmt: skip
         settings = {
-            "Redis": {"version": servers.fact("redis", "version")},
+            "Redis": {"version": servers.fact("redis", "version")} | redis.settings(),
             "ZooKeeper": {"version": servers.fact("zookeeper", "version")},
             database.title: database.settings(),
         }
@@ -66,22 +64,20 @@ def open_site(plan: Namespace, binary: Path, number: int, name: str, state: Path
 
         def launch(number: int) -> Service:
             """Starts the replica with this number. Several share the cores of one machine."""
-            log = home / f"stocklock-{number}.log"
+            log = directory / f"stocklock-{number}.log"
             threads = {"TOKIO_WORKER_THREADS": "1"} if number > 0 else {}
             return Service(binary, log, port + number, environment | threads)
 
         with closing(launch(0)) as service:
             # Fills the connection pools and the caches of prepared statements.
             load.deduct(service, service.strategy("single-sql"), CONNECTIONS[-1], 1)
-            yield Site(service, database, redis, home, settings, port, launch)
+            yield Site(service, database, redis, directory, settings, port, launch)
 
 
 def measure(plan: Namespace, state: Path, builds: Sequence[tuple[Path, dict[str, Any]]]) -> None:
     """Runs the chosen parts and adds them to the results of each build. Two builds take turns, and
     only the runs of the claims are done."""
     alone = len(builds) == 1
-    # As in deploy/, MariaDB has the ledger of the Redis rounds.
-    ledger = "mariadb" if "mariadb" in plan.databases else plan.databases[-1]
     rounds, seconds = plan.pace["rounds"], plan.pace["seconds"]
     for name in plan.databases:
         with ExitStack() as stack:
@@ -91,19 +87,13 @@ def measure(plan: Namespace, state: Path, builds: Sequence[tuple[Path, dict[str,
             ]
             for number in range(rounds):
                 for site, results in sites if number % 2 == 0 else sites[::-1]:
-                    title = site.database.title
                     if "direct" in plan.parts and name in SERVERS:
                         counts = [*CLIENTS, *CONNECTIONS[-1:]] if alone else CLIENTS
                         # The load tool would send the statement of this build to both databases.
                         clients = CLIENTS if alone else []
                         this = experiments.direct_round(site, seconds, number, counts, clients)
-                        results["against_direct"].setdefault(title, []).append(this)
-                    if "redis" in plan.parts and name == ledger:
-                        counts = CONNECTIONS if alone and number == 0 else [REDIS_CONNECTIONS]
-                        policies = POLICIES if alone else [CLAIMED_POLICY]
-                        this = experiments.redis_round(site, seconds, number, counts, policies)
-                        results["redis"].append(this)
-                        results["redis_ledger"] = title
+                        by_database = results["against_direct"]
+                        by_database.setdefault(site.database.title, []).append(this)
             for part in parts.PARTS:
                 if part in plan.parts and (name in SERVERS or part not in parts.ON_SERVERS):
                     parts.measure(part, sites, rounds, seconds)

@@ -14,8 +14,7 @@ from .load import Run
 
 # People with colour blindness can tell these colours apart (after Okabe and Ito).
 OTHER = "not a strategy"
-TIERS = {"safe": "#009e73", "guarded": "#3a8fd0", "volatile": "#d99a00", "unsafe": "#d55e00",
-         OTHER: "#8b949e"}  # fmt: skip
+TIERS = {"safe": "#009e73", "guarded": "#3a8fd0", "unsafe": "#d55e00", OTHER: "#8b949e"}
 
 STYLE = """\
 text { font: 12px sans-serif; fill: #1f2328 }

@@ -26,9 +26,9 @@ from .process import ROOT, BenchError, run, say
 RELEASE = ROOT / "target/release"
 BUILT_HERE = RELEASE / "stocklock"
 
-# `--part`; with `--against`, only the first three by default.
-ALL_PARTS = ("direct", "redis", *PARTS, "strategies")
-COMPARED = ("direct", "redis", "hot")
+# `--part`; with `--against`, only the first two by default.
+ALL_PARTS = ("direct", *PARTS, "strategies")
+COMPARED = ("direct", "hot")
 
 EXAMPLES = """\
 examples:
@@ -150,7 +150,7 @@ def _empty_results(plan: argparse.Namespace, binary: Path, state: Path) -> dict[
         "pace": plan.pace,
         "settings": plan.settings,
     }
-    return facts | {"servers": {}, "against_direct": {}, "tables": {}, "redis": [], "parts": {}}
+    return facts | {"servers": {}, "against_direct": {}, "tables": {}, "parts": {}}
 
 
 def _write(output: Path, results: dict[str, Any]) -> None:

@@ -49,7 +49,7 @@ class Connection:
 def deduct(service: Client, strategy: Strategy, count: int, seconds: float) -> Run:
     """Deductions of one new SKU for this time, and until each connection has its last answer.
     `least`: the answers with status 200 of the connection that got the fewest."""
-    sku = load.new_sku(service, strategy)
+    sku = load.new_sku(service)
     start = time.monotonic()
     connections = _run(service, f"/stock/deduct?sku={sku}&strategy={strategy.name}", count, seconds)
     elapsed = time.monotonic() - start

@@ -25,17 +25,18 @@ MARIADB_SESSION = (
 
 def measure(
     database: Server, service: Service, strategy: Strategy, clients: int, seconds: float,
-    *, home: Path, lines: int = 1,
+    *, directory: Path, lines: int = 1,
 ) -> Run:  # fmt: skip
     """Deductions of one new SKU with plenty in stock, per second. Raises if the audit finds an
     error. With more than one of the `lines`, a transaction has so many (only pgbench)."""
     sku = f"direct-{strategy.name}-{secrets.token_hex(6)}"
-    service.put_stock(sku, strategy)
+    service.put_stock(sku)
     if isinstance(database, MariaDb):
-        rate, least = _slap(database, slap_message(sku), sku, clients, seconds, home)
+        rate, least = _slap(database, slap_message(sku), sku, clients, seconds, directory)
     else:
         script = pgbench_script(sku) if lines == 1 else pgbench_batches(sku, lines)
-        rate, least = (lines * each for each in _pgbench(database, script, clients, seconds, home))
+        found = _pgbench(database, script, clients, seconds, directory)
+        rate, least = (lines * each for each in found)
     audit = service.final_audit(sku)
     if least <= 0 or not audit.consistent or audit.drift != 0 or audit.sold < least:
         raise BenchError(
@@ -47,7 +48,7 @@ def measure(
 def assert_same_rows(database: Server, strategy: str) -> None:
     """Checks that the tool and the service wrote equal movements, except ids, keys and levels."""
     rows = database.query(
-        "SELECT DISTINCT line, kind, delta, held_delta, read_version, strategy, durability, caller,"
+        "SELECT DISTINCT line, kind, delta, held_delta, read_version, strategy, caller,"
         " reason, reference, length(request_hash), idempotency_key IS NULL FROM movement"
         f" WHERE kind = 'deducted' AND strategy = '{strategy}'"
         f" OR sku LIKE 'direct-{strategy}-%' AND delta < 0",
@@ -58,9 +59,9 @@ def assert_same_rows(database: Server, strategy: str) -> None:
 
 
 def _pgbench(
-    database: Server, text: str, clients: int, seconds: float, home: Path
+    database: Server, text: str, clients: int, seconds: float, directory: Path
 ) -> tuple[float, int]:
-    script = home / "pgbench.sql"
+    script = directory / "pgbench.sql"
     script.write_text(text)
     output = run(
         [program("pgbench"), *database.client_options, "--no-vacuum",
@@ -83,7 +84,7 @@ def parse_pgbench(output: str) -> tuple[float, int]:
 
 
 def _slap(
-    database: Server, message: str, sku: str, clients: int, seconds: float, home: Path
+    database: Server, message: str, sku: str, clients: int, seconds: float, directory: Path
 ) -> tuple[float, int]:
     """The rate that mariadb-slap prints counts statements and includes the time to connect.
     Instead, another client reads the version of the stock level twice while the tool runs, with
@@ -95,7 +96,7 @@ def _slap(
          # It is stopped long before that number of queries.
          # A delimiter that does not occur keeps the transaction one message, as in the service.
          "--delimiter=|", f"--query={message}"],
-        home / "slap.log",
+        directory / "slap.log",
         database.environment,
     )  # fmt: skip
     sample = f"SELECT version, unix_timestamp(sysdate(6)) FROM stock WHERE sku = '{sku}'"

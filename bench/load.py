@@ -31,7 +31,7 @@ def healthz(service: Client, connections: int, seconds: float) -> Run:
 
 def deduct(service: Client, strategy: Strategy, connections: int, seconds: float) -> Run:
     """Deductions of one new SKU with plenty in stock. Raises if the run is void."""
-    sku = new_sku(service, strategy)
+    sku = new_sku(service)
     path = f"/stock/deduct?sku={sku}&strategy={strategy.name}"
     measured = _orders(service, "POST", path, connections, seconds)
     audit = check(service, strategy, measured, connections, service.final_audit(sku))
@@ -43,7 +43,7 @@ def refuse(
 ) -> Run:
     """Deductions of one SKU without stock. The rate counts the refusals. Each must be a 409
     `insufficient-stock`: the metrics of the service say so."""
-    sku = new_sku(service, strategy, 0)
+    sku = new_sku(service, 0)
     path = f"/stock/deduct?sku={sku}&strategy={strategy.name}"
     statuses, outcomes = ("http_responses_total", "stock_deductions_total")
     label = f'strategy="{strategy.name}",outcome="insufficient-stock"'
@@ -75,7 +75,7 @@ def batches(
     service: Client, strategy: Strategy, lines: int, connections: int, seconds: float
 ) -> Run:
     """Deductions of one new SKU in requests with this many lines."""
-    sku = new_sku(service, strategy)
+    sku = new_sku(service)
     arguments = [f"/stock/deduct/batch?strategy={strategy.name}", sku, str(lines)]
     measured = _wrk(service, "batches.lua", arguments, connections, seconds)
     check(service, strategy, measured, connections * lines, service.final_audit(sku))
@@ -86,7 +86,7 @@ def sell_out(
     service: Client, strategy: Strategy, units: int, connections: int, seconds: float
 ) -> None:
     """Deductions of one new SKU with few units. Raises unless exactly these are sold."""
-    sku = new_sku(service, strategy, units)
+    sku = new_sku(service, units)
     path = f"/stock/deduct?sku={sku}&strategy={strategy.name}"
     measured = _orders(service, "POST", path, connections, seconds)
     audit = check(service, strategy, measured, connections, service.final_audit(sku))
@@ -97,11 +97,11 @@ def sell_out(
 class Market:
     """SKUs that several runs buy."""
 
-    def __init__(self, service: Client, strategy: Strategy, count: int) -> None:
+    def __init__(self, service: Client, count: int) -> None:
         self._service, self._count, self._sold = service, count, 0
         self._prefix = f"market-{secrets.token_hex(6)}-"
         for number in range(1, count + 1):
-            service.put_stock(f"{self._prefix}{number}", strategy)
+            service.put_stock(f"{self._prefix}{number}")
 
     def buy(
         self, strategy: Strategy, exponent: float, connections: int, seconds: float
@@ -117,9 +117,9 @@ class Market:
         return measured
 
 
-def new_sku(service: Client, strategy: Strategy, on_hand: int = PLENTY) -> str:
+def new_sku(service: Client, on_hand: int = PLENTY) -> str:
     sku = f"bench-{secrets.token_hex(6)}"
-    service.put_stock(sku, strategy, on_hand)
+    service.put_stock(sku, on_hand)
     return sku
 
 

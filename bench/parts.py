@@ -1,4 +1,4 @@
-"""The parts of a bench about `group-commit`. Each compares a few runs, which take turns."""
+"""The parts of a bench about `group-commit` and `redis-lua`. Each compares a few runs, which take turns."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from . import crowd, direct, load, replicas
 from .experiments import CONNECTIONS, CROWDS, Site
 from .load import Market, Run
-from .process import say
+from .process import BenchError, say
 from .servers import PostgreSql
 
 MANY = CONNECTIONS[-1]
@@ -105,7 +105,7 @@ def batch(site: Site) -> Iterator[Sides]:
     if isinstance(site.database, PostgreSql):
         sides["pgbench"] = partial(
             direct.measure, site.database, site.service, group_commit, BATCH_CLIENTS,
-            home=site.home, lines=LINES,
+            directory=site.directory, lines=LINES,
         )  # fmt: skip
     yield sides
     if isinstance(site.database, PostgreSql):
@@ -116,7 +116,7 @@ def batch(site: Site) -> Iterator[Sides]:
 def zipf(site: Site) -> Iterator[Sides]:
     """256 connections buy 1,000 SKUs, some of them much more often than others."""
     strategies = {name: site.service.strategy(name) for name in ("group-commit", "single-sql")}
-    market = Market(site.service, strategies["group-commit"], SKUS)
+    market = Market(site.service, SKUS)
     yield {name: partial(market.buy, each, EXPONENT, MANY) for name, each in strategies.items()}
 
 
@@ -124,7 +124,7 @@ def zipf(site: Site) -> Iterator[Sides]:
 def cold(site: Site) -> Iterator[Sides]:
     """One connection buys a SKU of its own while 256 others buy one SKU, or as many SKUs."""
     group_commit = site.service.strategy("group-commit")
-    markets = {name: Market(site.service, group_commit, count)
+    markets = {name: Market(site.service, count)
                for name, count in (("one SKU", 1), ("256 SKUs", MANY))}  # fmt: skip
 
     def beside(market: Market, seconds: float) -> Run:
@@ -151,6 +151,29 @@ def behind_nginx(site: Site) -> Iterator[Sides]:
         yield sides
 
 
+@contextmanager
+def counter(site: Site) -> Iterator[Sides]:
+    """`redis-lua` asks the counter in Redis, and then sells like `group-commit`."""
+    redis_lua = site.service.strategy("redis-lua")
+
+    def refuse(seconds: float) -> Run:
+        before = site.redis.scripts()
+        run = load.refuse(site.service, redis_lua, load.NO_KEY, MANY, seconds)
+        asked = site.redis.scripts() - before
+        if asked < run["others"]:
+            raise BenchError(f"{run['others']} refusals, but only {asked} scripts ran in Redis")
+        return run
+
+    yield {
+        "group-commit": deductions(site, "group-commit", MANY),
+        "redis-lua": deductions(site, "redis-lua", MANY),
+        "/healthz": partial(load.healthz, site.service, MANY),
+        "redis-lua, sold out": refuse,
+        "single-sql, 1 connection": deductions(site, "single-sql", 1),
+        "redis-lua, 1 connection": deductions(site, "redis-lua", 1),
+    }
+
+
 # By the name for `--part`, in the order of the page.
 PARTS: dict[str, Callable[[Site], AbstractContextManager[Sides]]] = {
     "hot": hot,
@@ -161,6 +184,7 @@ PARTS: dict[str, Callable[[Site], AbstractContextManager[Sides]]] = {
     "sold-out": sold_out,
     "zipf": zipf,
     "cold": cold,
+    "counter": counter,
 }
-# Replicas cannot share SQLite.
-ON_SERVERS = {"replicas"}
+# Replicas cannot share SQLite. The claims about the counter are about servers.
+ON_SERVERS = {"replicas", "counter"}

@@ -19,18 +19,18 @@ UPSTREAM = re.compile(r"^( *server) replica-\d+:8080(.*)\n", re.MULTILINE)
 class Nginx(Client, Process):
     """One nginx in front of these replicas."""
 
-    def __init__(self, home: Path, port: int, replicas: Sequence[Service]) -> None:
+    def __init__(self, directory: Path, port: int, replicas: Sequence[Service]) -> None:
         Client.__init__(self, f"127.0.0.1:{port}")
         self._replicas = replicas
-        home.mkdir()
-        configuration = home / "nginx.conf"
+        directory.mkdir()
+        configuration = directory / "nginx.conf"
         text = (ROOT / "deploy/nginx.conf").read_text()
         addresses = [replica.address for replica in replicas]
         configuration.write_text(configure(text, self.address, addresses))
         command = [program("setpriv"), "--pdeathsig=TERM", "--", program("nginx"), "-e", "stderr",
-                   "-p", str(home), "-c", str(configuration), "-g", "daemon off;"]  # fmt: skip
+                   "-p", str(directory), "-c", str(configuration), "-g", "daemon off;"]  # fmt: skip
         # The access log goes to standard output. It would fill the disk.
-        Process.__init__(self, command, home / "nginx.log", {}, stdout=subprocess.DEVNULL)
+        Process.__init__(self, command, directory / "nginx.log", {}, stdout=subprocess.DEVNULL)
         self.await_ready(self)
 
     def counts(self, metric: str) -> dict[str, int]:
@@ -61,7 +61,7 @@ def open_fronts(site: Site, counts: Sequence[int]) -> Iterator[dict[int, Nginx]]
         fronts = {}
         for number, count in enumerate(counts):
             port = site.port + 1 + max(counts) + number
-            nginx = Nginx(site.home / f"nginx-{count}", port, replicas[:count])
+            nginx = Nginx(site.directory / f"nginx-{count}", port, replicas[:count])
             fronts[count] = stack.enter_context(closing(nginx))
         # Fills the connection pools of the replicas, as in `bench.open_site`.
         load.deduct(nginx, nginx.strategy("single-sql"), CONNECTIONS[-1], 1)

@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from . import charts, claims, locks, sections
-from .experiments import CONNECTIONS, POLICIES
+from .experiments import CONNECTIONS
 from .grid import grid, refused
 from .load import Run
 
@@ -31,14 +31,8 @@ The tools do not serve HTTP, do not check idempotency and do not build responses
 The tables show medians over the rounds. The claim divides the best rates of each round, and is the median of these ratios.
 The replica uses at most `DATABASE_POOL_SIZE` connections to the database for deductions."""
 
-REDIS = """\
-The stock level is in Redis. A consumer applies each sale to the ledger in {ledger} a moment later, on the same machine.
-After a crash, `everysec` can lose the sales of the last second. `always` loses none. `off` keeps no file.
-After a sale is in SQL, Redis keeps {kept:.0f} bytes for it (median of the runs), because it remembers the key."""
-
 TABLES = """\
 Each cell has the answers with status 200 per second. In brackets: the ratio to `/healthz`, then the ratio to `single-sql`, both with the same number of connections.
-Redis has `appendfsync always`, because a lock needs it.
 *Unsafe* strategies oversell on purpose, so their throughput has no value in production. `performance.json` says how much they oversold (`lost`)."""
 
 CURVES = """\
@@ -78,8 +72,6 @@ def markdown(results: dict[str, Any], measured_locks: dict[str, Any] | None = No
     if results["against_direct"]:
         page.append("## single-sql and the database's own load tool\n\n" + DIRECT)
         page += [_against_direct(*each) for each in results["against_direct"].items()]
-    if results["redis"]:
-        page.append("## Stock in Redis\n\n" + _redis(results))
     if results["tables"]:
         page.append("## All strategies\n\n" + TABLES)
         page += [_table(*each) for each in results["tables"].items()]
@@ -121,25 +113,6 @@ def _against_direct(title: str, rounds: Sequence[dict[str, list[Run]]]) -> str:
     rows.append(("best", f"{best[0]:.0f}", f"{best[1]:.0f}", f"{best[1] / best[0]:.2f}"))
     heads = ("connections", "load tool, transactions/s", "`single-sql`, answers/s", "ratio")
     return f"### {title}\n\n{grid(heads, rows)}"
-
-
-def _redis(results: dict[str, Any]) -> str:
-    rounds = results["redis"]
-    policies = []
-    for policy in POLICIES:
-        runs = [one["policies"][policy] for one in rounds]
-        policies.append((medians(runs), medians(runs, "refused")))
-    rows = []
-    for count, rate in medians(one["healthz"] for one in rounds).items():
-        cells = (
-            f"{sold[count]:.0f} ({sold[count] / rate:.2f}){refused(others[count])}"
-            for sold, others in policies
-        )
-        rows.append((str(count), f"{rate:.0f}", *cells))
-    heads = ("connections", "`/healthz`", *(f"`redis-lua`, {policy}" for policy in POLICIES))
-    kept = median(each for one in rounds for each in one["kept_bytes"])
-    text = REDIS.format(ledger=results["redis_ledger"], kept=kept)
-    return f"{text}\n\n{grid(heads, rows)}"
 
 
 def _curves(title: str, curves: dict[str, list[Run]]) -> str:

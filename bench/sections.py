@@ -1,4 +1,4 @@
-"""The page's sections about `group-commit`: what each part compares, and its medians."""
+"""The page's sections about `group-commit` and `redis-lua`: what each part compares, and its medians."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -50,6 +50,13 @@ TEXTS = {
         "A cold SKU beside hot ones",
         f"One connection buys a SKU while {MANY} others buy one other SKU, or as many SKUs in"
         " turn. The figures are of the one connection.",
+    ),
+    "counter": (
+        "A counter in Redis in front of `group-commit`",
+        "`redis-lua` asks a counter in Redis, and then sells like `group-commit`. It has"
+        f" {MANY} connections, or one. *Sold out*: requests without a key for a SKU without stock;"
+        " the rate counts answers with status 409 `insufficient-stock`. Every answer was one, and"
+        " Redis was asked for each.",
     ),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,24 +13,24 @@ from .process import ROOT, Process, program, run
 # Added to the files of deploy/: sizes for the amount of data that one bench writes.
 SIZES = {
     "mariadb.cnf": "innodb_buffer_pool_size = 512M\ninnodb_log_file_size = 256M\n",
-    "redis.conf": "maxmemory 2gb\n",
+    "redis.conf": "",
 }
 
 
 class Servers(Process):
     """Servers on loopback with the configuration of deploy/. They end with the bench."""
 
-    def __init__(self, testkit: Path, names: Sequence[str], home: Path) -> None:
-        configuration = home / "deploy"
+    def __init__(self, testkit: Path, names: Sequence[str], directory: Path) -> None:
+        configuration = directory / "deploy"
         configuration.mkdir()
         for name, sizes in SIZES.items():
             text = (ROOT / "deploy" / name).read_text()
             (configuration / name).write_text(f"{text}\n{sizes}")
         options = [f"--only={','.join(names)}", f"--config-dir={configuration}"]
         # The servers' data must be on the disk that `machine.describe` measures.
-        environment = os.environ | {"TMPDIR": str(home)}
+        environment = os.environ | {"TMPDIR": str(directory)}
         command = [str(testkit), "up", "--json", *options]
-        super().__init__(command, home / "testkit.log", environment, stdout=subprocess.PIPE)
+        super().__init__(command, directory / "testkit.log", environment, stdout=subprocess.PIPE)
         line = self.child.stdout.readline() if self.child.stdout else ""
         if not line:
             self.close()
@@ -116,15 +117,20 @@ class Redis:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def command(self, *words: str) -> str:
+    def settings(self) -> dict[str, str]:
+        """The settings that decide what is on its disk."""
+        words = self._command("CONFIG", "GET", "appendonly", "appendfsync").split()
+        return dict(zip(words[::2], words[1::2], strict=True))
+
+    def scripts(self) -> int:
+        """How many scripts the server has executed since its start."""
+        return count_scripts(self._command("INFO", "commandstats"))
+
+    def _command(self, *words: str) -> str:
         """Sends one command and returns the answer."""
         return run([program("redis-cli"), "-e", "-u", self.url, *words])
 
-    def info(self, section: str) -> dict[str, str]:
-        pairs = (line.split(":", 1) for line in self.command("INFO", section).splitlines())
-        return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
-    def used_memory(self) -> int:
-        """In bytes, without the buffer of the append-only file."""
-        info = self.info("memory")
-        return int(info["used_memory"]) - int(info["mem_aof_buffer"])
+def count_scripts(stats: str) -> int:
+    """Reads `INFO commandstats`."""
+    return sum(map(int, re.findall(r"^cmdstat_(?:eval|evalsha|fcall):calls=(\d+)", stats, re.MULTILINE)))

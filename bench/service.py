@@ -15,8 +15,8 @@ from .process import BenchError, Process, program
 
 # On-hand units of a new SKU. No run can sell it out.
 PLENTY = 1_000_000_000
-Strategy = namedtuple("Strategy", "name tier home")
-Audit = namedtuple("Audit", "sold drift pending consistent")
+Strategy = namedtuple("Strategy", "name tier")
+Audit = namedtuple("Audit", "sold drift consistent")
 
 
 class Client:
@@ -52,10 +52,9 @@ class Client:
                 return strategy
         raise BenchError(f"the service does not offer {name}")
 
-    def put_stock(self, sku: str, strategy: Strategy, on_hand: int = PLENTY) -> None:
-        """Creates a SKU, in SQL if the strategy supports that."""
-        home = "redis" if strategy.home == "redis" else "sql"
-        self._ask("PUT", f"/stock/{sku}", {"on_hand": on_hand, "home": home})
+    def put_stock(self, sku: str, on_hand: int = PLENTY) -> None:
+        """Creates a SKU."""
+        self._ask("PUT", f"/stock/{sku}", {"on_hand": on_hand})
 
     def audit(self, sku: str) -> Audit:
         """The audit of a SKU that has one warehouse."""
@@ -69,10 +68,9 @@ class Client:
             raise BenchError(f"GET /audit answered {status}: {text}")
         skus = [one for one in map(json.loads, text.splitlines()) if one["sku"].startswith(prefix)]
         found = [one for sku in skus for one in sku["warehouses"]]
-        sold, pending = (sum(one[name] for one in found) for name in ("sold", "pending"))
         consistent = not any("error" in sku for sku in skus)
         return Audit(
-            sold=sold, drift=sum(abs(one["drift"]) for one in found), pending=pending,
+            sold=sum(one["sold"] for one in found), drift=sum(abs(one["drift"]) for one in found),
             consistent=consistent and all(one["consistent"] for one in found),
         )  # fmt: skip
 
@@ -81,13 +79,13 @@ class Client:
 
     def final(self, audit: Callable[[], Audit], seconds: float = 30) -> Audit:
         """The audit after all deductions are finished: when wrk disconnects, some are still
-        running, and sales in Redis still have to be applied to SQL."""
+        running."""
         deadline = time.monotonic() + seconds
         before = audit()
         while time.monotonic() < deadline:
             time.sleep(0.1)
             now = audit()
-            if now == before and now.pending == 0:
+            if now == before:
                 return now
             before = now
         raise BenchError(f"the audit still changes after {seconds:.0f} s: {before}")

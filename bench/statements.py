@@ -16,7 +16,6 @@ VALUES = {
     "delta": "-1",
     "read_version": "NULL::bigint",
     "strategy": "'single-sql'",
-    "durability": "'committed'",
     "caller": "'anonymous'",
     "request_hash": "'\\x" + "00" * 32 + "'::bytea",
     "reason": "NULL",

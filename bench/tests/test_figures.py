@@ -25,7 +25,7 @@ def run(connections: int, rate: float) -> Run:
 
 
 def void(answered: int, sold: int, *, drift: int = 0, unsafe: bool = False) -> str | None:
-    audit = Audit(sold, drift, pending=0, consistent=drift == 0)
+    audit = Audit(sold, drift, consistent=drift == 0)
     return why_void(run(4, 1) | {"answered": answered}, audit, 4, unsafe=unsafe)
 
 
@@ -89,19 +89,13 @@ class Claims(unittest.TestCase):
         self.assertFalse(claim["holds"])
         self.assertIn("DOES NOT HOLD", claims.line(claim))
 
-    def test_redis_lua_compares_equal_connections(self) -> None:
-        healthz = [run(1, 1), run(64, 90), run(64, 110)]
-        policies = {"everysec": [run(1, 50), run(64, 25)]}
-        claim = claims.redis_lua([{"healthz": healthz, "policies": policies}])
-        self.assertEqual((claim["ratio"], claim["holds"]), (0.25, True))
-
     def test_comparison_fails_below_the_tolerance(self) -> None:
         def results(rate: float) -> dict[str, Any]:
             # The best of each round counts, and the median of the rounds.
             rounds = [{"service": [run(1, 20), run(16, rate * speed)]} for speed in (1, 2, 9)]
-            return {"against_direct": {"MariaDB": rounds}, "redis": [], "parts": {}}
+            return {"against_direct": {"MariaDB": rounds}, "parts": {}}
 
-        for ratio, reached in ((0.9, True), (0.89, False)):
+        for ratio, reached in ((0.95, True), (0.94, False)):
             ((line, verdict),) = claims.compare(results(100 * ratio), results(100))
             self.assertEqual(("BELOW" not in line, verdict), (reached, reached))
             self.assertIn(f"{ratio:.3f}", line)

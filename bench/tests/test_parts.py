@@ -2,16 +2,17 @@
 
 import threading
 import unittest
+from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from unittest import mock
 
 from bench import charts, claims, cli, crowd, load, replicas, sections
-from bench.parts import PARTS, alternate
+from bench.parts import PARTS, alternate, counter
 from bench.process import ROOT, BenchError
-from bench.service import Client, Strategy
-
-GROUP_COMMIT = Strategy("group-commit", "safe", "sql")
+from bench.servers import count_scripts
+from bench.service import Client
 
 
 class Claims(unittest.TestCase):
@@ -32,7 +33,7 @@ class Claims(unittest.TestCase):
     def test_only_databases_with_a_target_have_a_claim(self) -> None:
         rounds = [{side: {"rate": 9} for side in ("single requests", "batches", "pgbench")}]
         parts = {"batch": {"SQLite": rounds, "PostgreSQL": rounds}}
-        found = claims.of({"against_direct": {}, "redis": [], "parts": parts})
+        found = claims.of({"against_direct": {}, "parts": parts})
         self.assertEqual(sum("pgbench" in one["text"] for one in found), 1)
         self.assertEqual(len(found), 3)
 
@@ -43,11 +44,20 @@ class Claims(unittest.TestCase):
     def test_comparison_has_each_run_of_the_service(self) -> None:
         def results(rate: float) -> dict[str, Any]:
             rounds = [{"/healthz": {"rate": 7}, "group-commit": {"rate": rate}}]
-            return {"against_direct": {}, "redis": [], "parts": {"hot": {"MariaDB": rounds}}}
+            return {"against_direct": {}, "parts": {"hot": {"MariaDB": rounds}}}
 
         ((line, reached),) = claims.compare(results(80), results(100))
         self.assertIn("MariaDB, hot: group-commit: new/old 0.800, BELOW", line)
         self.assertFalse(reached)
+
+
+    def test_counter_is_compared_at_equal_connections(self) -> None:
+        rates = {"group-commit": 10, "redis-lua": 6, "/healthz": 20, "redis-lua, sold out": 5}
+        this = {name: {"rate": rate} for name, rate in rates.items()}
+        this |= {"single-sql, 1 connection": {"p50_ms": 1.0}, "redis-lua, 1 connection": {"p50_ms": 1.7}}
+        found = claims.of({"against_direct": {}, "parts": {"counter": {"MariaDB": [this]}}})
+        self.assertEqual([one["ratio"] for one in found], [0.6, 1.7, 0.25])
+        self.assertEqual([one["holds"] for one in found], [True, False, False])
 
 
 class Rounds(unittest.TestCase):
@@ -66,6 +76,29 @@ class Rounds(unittest.TestCase):
         self.assertEqual(cli.parse(["--against", "/tmp/other"]).parts, cli.COMPARED)
 
 
+class FakeRedis:
+    """Its number of scripts, one value per question."""
+
+    def __init__(self, answers: Iterator[int]) -> None:
+        self.scripts = partial(next, answers)
+
+
+class Counter(unittest.TestCase):
+    def test_refusal_that_did_not_ask_redis_is_an_error(self) -> None:
+        for asked, is_void in ((30, False), (29, True)):
+            site = mock.Mock(redis=FakeRedis(iter((5, 5 + asked))))
+            with counter(site) as sides, mock.patch("bench.load.refuse", return_value={"others": 30}):
+                if is_void:
+                    self.assertRaises(BenchError, sides["redis-lua, sold out"], 1)
+                else:
+                    self.assertEqual(sides["redis-lua, sold out"](1), {"others": 30})
+
+    def test_scripts_are_counted_by_all_commands_that_run_one(self) -> None:
+        stats = "# Commandstats\r\ncmdstat_set:calls=9,usec=1\r\ncmdstat_evalsha:calls=4,usec=8\r\n"
+        self.assertEqual(count_scripts(stats + "cmdstat_eval:calls=1,usec=2\r\n"), 5)
+        self.assertEqual(count_scripts(""), 0)
+
+
 class FakeClient(Client):
     """Answers each path with a text."""
 
@@ -81,11 +114,11 @@ class Checks(unittest.TestCase):
     def test_audit_sums_the_skus_of_a_market(self) -> None:
         def line(sku: str, sold: int, drift: int) -> str:
             return (f'{{"sku": "{sku}", "warehouses": [{{"sold": {sold}, "drift": {drift},'
-                    f' "pending": 0, "consistent": {"false" if drift else "true"}}}]}}')  # fmt: skip
+                    f' "consistent": {"false" if drift else "true"}}}]}}')  # fmt: skip
 
         lines = [line("m-1", 3, 0), line("m-2", 4, 0), line("other", 9, 9)]
         audit = FakeClient(audit="\n".join(lines)).audit_of_all("m-")
-        self.assertEqual(audit, (7, 0, 0, True))
+        self.assertEqual(audit, (7, 0, True))
         # Two errors must not cancel each other out.
         lines = [line("m-1", 3, 1), line("m-2", 4, -1)]
         audit = FakeClient(audit="\n".join(lines)).audit_of_all("m-")
