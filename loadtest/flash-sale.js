@@ -11,11 +11,10 @@
 //
 // It stops with exit code 108 after an answer that neither decides the order nor allows a retry.
 //
-//   BASE_URL    nginx, or one replica         [http://127.0.0.1:18080]
-//   BUYERS      at the peak                   [50]
-//   DURATION    of the peak in seconds        [10]
-//   STOCK       units on sale                 [5000]
-//   STOCK_HOME  home of the SKU, sql or redis [sql]
+//   BASE_URL  nginx, or one replica   [http://127.0.0.1:18080]
+//   BUYERS    at the peak             [50]
+//   DURATION  of the peak in seconds  [10]
+//   STOCK     units on sale           [5000]
 
 import http from 'k6/http';
 import exec from 'k6/execution';
@@ -26,7 +25,6 @@ const BASE = __ENV.BASE_URL || 'http://127.0.0.1:18080';
 const BUYERS = Number(__ENV.BUYERS || 50);
 const DURATION = Number(__ENV.DURATION || 10);
 const STOCK = Number(__ENV.STOCK || 5000);
-const STOCK_HOME = __ENV.STOCK_HOME || 'sql';
 const MAX_ATTEMPTS = 50;
 
 const sold = new Counter('orders_sold');
@@ -69,7 +67,7 @@ http.setResponseCallback(http.expectedStatuses({ min: 200, max: 299 }, 409));
 
 export function setup() {
   const sku = `flash-${Date.now()}`;
-  const body = JSON.stringify({ on_hand: STOCK, home: STOCK_HOME, reason: 'flash sale' });
+  const body = JSON.stringify({ on_hand: STOCK, reason: 'flash sale' });
   const headers = { 'Content-Type': 'application/json' };
   const answer = http.put(`${BASE}/stock/${sku}`, body, { headers, tags: { name: 'set the level' } });
   if (answer.status !== 201) fail(`the SKU cannot be created: ${answer.status} ${answer.body}`);
@@ -103,19 +101,10 @@ export default function order({ sku }) {
   unanswered.add(1);
 }
 
-// The audit after all sales in Redis have been applied to SQL.
-function finalAudit(sku) {
-  for (let attempt = 1; ; attempt++) {
-    const answer = http.get(`${BASE}/stock/${sku}/audit`, { tags: { name: 'audit' } });
-    if (answer.status !== 200) fail(`the audit failed: ${answer.status} ${answer.body}`);
-    const [audit] = answer.json('warehouses');
-    if (audit.pending === 0 || attempt >= 100) return audit;
-    sleep(0.1);
-  }
-}
-
 export function teardown({ sku }) {
-  const audit = finalAudit(sku);
+  const answer = http.get(`${BASE}/stock/${sku}/audit`, { tags: { name: 'audit' } });
+  if (answer.status !== 200) fail(`the audit failed: ${answer.status} ${answer.body}`);
+  const [audit] = answer.json('warehouses');
   console.log(`audit of ${sku}: ${JSON.stringify(audit)}`);
   unaccounted.add(-audit.sold);
   const exact = check(audit, {

@@ -2,9 +2,8 @@
 # The whole load test: installs k6 and oha, starts two replicas behind nginx (scripts/replicas.sh), and
 # runs the flash sale and then each strategy through nginx. Stops what it started, also after an error.
 #
-# The flash sale runs against replicas in production mode, with a SKU in SQL and the strategy of
-# STRATEGY. So `STRATEGY=no-lock ALLOW_UNSAFE=true` must make it fail. With STOCK_HOME=redis, the SKU
-# is in Redis, and the strategy is that of STRATEGY_REDIS.
+# The flash sale runs against replicas in production mode, with the strategy of STRATEGY. So
+# `STRATEGY=no-lock ALLOW_UNSAFE=true` must make it fail.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -50,8 +49,8 @@ trap 'replicas down --remove' EXIT
 trap 'exit 130' INT TERM
 
 replicas up --port "$port"
-say "flash sale in production mode, stock in ${STOCK_HOME:-sql}"
-STOCK_HOME=${STOCK_HOME:-sql} timeout 180 "$tools/k6/bin/k6" run --quiet --no-usage-report loadtest/flash-sale.js ||
+say "flash sale in production mode with ${STRATEGY:-group-commit}"
+timeout 180 "$tools/k6/bin/k6" run --quiet --no-usage-report loadtest/flash-sale.js ||
     fail "the flash sale failed (exit code $?)"
 replicas down
 

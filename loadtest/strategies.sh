@@ -25,10 +25,10 @@ fail() {
     exit 1
 }
 
-# Prints one line `name tier home` for each available strategy.
+# Prints one line `name tier` for each available strategy.
 available() {
     curl -sSf --max-time 10 "$base/strategies" |
-        jq -r '.strategies[] | select(.available) | "\(.name) \(.tier) \(.home)"'
+        jq -r '.strategies[] | select(.available) | "\(.name) \(.tier)"'
 }
 
 # Checks oha's report: each order was answered with 200 (sold) or 503 (contended), and some were sold.
@@ -36,26 +36,15 @@ available() {
 is_sound='.statusCodeDistribution as $by | ($by["200"] // 0) as $sold
     | $sold > 0 and $sold + ($by["503"] // 0) == $orders and .errorDistribution == {}'
 
-# The audit after all sales in Redis have been applied to SQL.
-final_audit() { # SKU
-    local audit attempt
-    for ((attempt = 0; attempt < 100; attempt++)); do
-        audit=$(curl -sSf --max-time 10 "$base/stock/$1/audit" | jq '.warehouses[0]')
-        [[ $(jq .pending <<<"$audit") != 0 ]] || break
-        sleep 0.1
-    done
-    echo "$audit"
-}
-
 # There is one unit for each order, so none is refused for lack of stock.
-race() { # STRATEGY TIER HOME
-    local strategy=$1 tier=$2 home=${3/either/sql} sku report audit answered sold verdict
+race() { # STRATEGY TIER
+    local strategy=$1 tier=$2 sku report audit answered sold verdict
     sku=oha-$strategy-$(date +%s%N)
     curl -sSf --max-time 10 -o /dev/null -X PUT "$base/stock/$sku" \
-        -H 'Content-Type: application/json' -d "{\"on_hand\":$orders,\"home\":\"$home\"}"
+        -H 'Content-Type: application/json' -d "{\"on_hand\":$orders}"
     report=$("$oha" --no-tui --output-format json -n "$orders" -c "$connections" -t 20s -m POST \
         "$base/stock/deduct?sku=$sku&strategy=$strategy")
-    audit=$(final_audit "$sku")
+    audit=$(curl -sSf --max-time 10 "$base/stock/$sku/audit" | jq '.warehouses[0]')
     answered=$(jq '.statusCodeDistribution["200"] // 0' <<<"$report")
     sold=$(jq .sold <<<"$audit")
     if ! jq -e --argjson orders "$orders" "$is_sound" <<<"$report" >/dev/null; then
@@ -69,8 +58,8 @@ race() { # STRATEGY TIER HOME
         verdict=BROKEN
         broken+=("$strategy")
     fi
-    printf '%-15s %-8s %-5s %6s %6s %6s %9.0f %9.1f  %s\n' "$strategy" "$tier" "$home" \
-        "$answered" "$sold" "$(jq .drift <<<"$audit")" "$(jq .summary.requestsPerSec <<<"$report")" \
+    printf '%-15s %-8s %6s %6s %6s %9.0f %9.1f  %s\n' "$strategy" "$tier" "$answered" "$sold" \
+        "$(jq .drift <<<"$audit")" "$(jq .summary.requestsPerSec <<<"$report")" \
         "$(jq '(.latencyPercentiles.p99 // 0) * 1000' <<<"$report")" "$verdict"
 }
 
@@ -84,9 +73,9 @@ for strategy in ${STRATEGIES:=$names}; do
 done
 say "$orders orders for $orders units, $connections at the same time, $base"
 broken=()
-printf '%-15s %-8s %-5s %6s %6s %6s %9s %9s\n' strategy tier home "200" sold drift req/s "p99 ms"
-while read -r strategy tier home; do
-    [[ " $STRATEGIES " != *" $strategy "* ]] || race "$strategy" "$tier" "$home"
+printf '%-15s %-8s %6s %6s %6s %9s %9s\n' strategy tier "200" sold drift req/s "p99 ms"
+while read -r strategy tier; do
+    [[ " $STRATEGIES " != *" $strategy "* ]] || race "$strategy" "$tier"
 done <<<"$offered"
 ((${#broken[@]} == 0)) || fail "oversold, wrong count, or nothing sold: ${broken[*]}"
 say "each strategy that promises not to oversell was exact"
