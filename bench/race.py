@@ -58,7 +58,7 @@ def lane(index: int, row: dict[str, Any], stock: int, orders: int, speed: float)
         parts.append(bar(f"over{index}", x + stock * unit, y, width, sold_out, end))
         result = f"{row['oversold']:,} oversold"
     elif row["drift"] != 0:
-        result = f"counter wrong by {abs(row['drift']):,}"
+        result = f"level wrong by {abs(row['drift']):,}"
     kind = "good" if result == "exact" else "bad"
     parts.append(text(x + TRACK + 12, y + 13, result, kind))
     return "\n".join([*parts, text(WIDTH - 54, y + 13, f"{row['wall_seconds']:.1f} s", "small")])
