@@ -138,7 +138,7 @@ function buildTabs(strategies, overview) {
     name: "race",
     title: "Start the race",
     settings,
-    choice: new StrategyChoice(strategies, settings),
+    choice: new StrategyChoice(strategies),
     view: new SingleView(nextStep),
   });
   const all = new RaceTab({ name: "compare", title: "Race all", settings: new Settings("compare"), view: new CompareView() });

@@ -85,30 +85,30 @@ function drawStock({ stock, points, done }, width) {
   }
 
   const sold = points.map((point) => [x(point.ms), y(point.sold)]);
-  const counter = points.map((point) => [x(point.ms), point.left == null ? null : y(point.left)]);
+  const level = points.map((point) => [x(point.ms), point.left == null ? null : y(point.left)]);
   const above = sold.filter(([, height]) => height < y(stock));
   if (above.length > 0) parts.push(oversoldArea(points, stock, x, y));
   parts.push(drawing("line", { x1: left, x2: width - right, y1: y(stock), y2: y(stock), class: "limit" }));
   parts.push(label(left + 8, y(stock) - 8, "units that do not exist", { class: "limit-text halo" }));
-  parts.push(drawing("path", { d: linePath(counter), class: "counter-line" }));
+  parts.push(drawing("path", { d: linePath(level), class: "level-line" }));
   parts.push(drawing("path", { d: linePath(sold), class: "sold-line" }));
 
-  const end = { sold: sold.at(-1), counter: counter.at(-1) };
+  const end = { sold: sold.at(-1), level: level.at(-1) };
   const anchor = (at) => (at > left + 190 ? { x: at - 6, anchor: "end" } : { x: at + 8, anchor: "start" });
-  const soldIsHigher = end.counter[1] == null || end.sold[1] <= end.counter[1];
+  const soldIsHigher = end.level[1] == null || end.sold[1] <= end.level[1];
   const place = (point, text, high, type) => {
     const { x: textX, anchor: side } = anchor(point[0]);
     const textY = Math.min(Math.max(point[1] + (high ? -9 : 18), top + 11), height - bottom - 5);
     parts.push(drawing("circle", { cx: point[0], cy: point[1], r: 4, class: `${type}-dot` }));
     parts.push(label(textX, textY, text, { "text-anchor": side, class: `${type}-text halo` }));
   };
-  if (end.counter[1] != null) {
-    place(end.counter, `counter: ${formatNumber(last.left)} left`, !soldIsHigher, "counter");
+  if (end.level[1] != null) {
+    place(end.level, `level: ${formatNumber(last.left)} left`, !soldIsHigher, "level");
   }
   place(end.sold, `${formatNumber(last.sold)} sold`, soldIsHigher, last.sold > stock ? "oversold" : "sold");
 
   const oversold = Math.max(last.sold - stock, 0);
-  const says = last.left == null ? "" : ` The counter says ${formatNumber(last.left)} left.`;
+  const says = last.left == null ? "" : ` The level says ${formatNumber(last.left)} left.`;
   const text = `After ${formatSeconds(last.ms)}: ${formatNumber(last.sold)} sold of ${formatNumber(stock)} in stock, ${formatNumber(oversold)} oversold.${says}`;
   return { height, label: text, parts };
 }
@@ -138,7 +138,10 @@ function drawSparkline({ name, series }, width) {
   return { height, label: `${name}, at most ${formatMs(highest)}`, parts };
 }
 
-/** Two deductions that read the same version, and what each wrote. An example has no times. */
+/**
+ * Two deductions that were computed from the same level, and what each wrote. They read the same version in
+ * SQL, or without a version the same counter in Redis. An example has no times.
+ */
 function drawEvidence(evidence, width) {
   const { first, second, read, read_version: version } = evidence;
   const narrow = width < 600;
@@ -157,6 +160,8 @@ function drawEvidence(evidence, width) {
     parts.push(label(x + box / 2, y - 3, title, { class: "step-title", "text-anchor": "middle" }));
     parts.push(label(x + box / 2, y + 13, detail, { "text-anchor": "middle" }));
   };
+  const isCounter = version == null;
+  const source = isCounter ? "from Redis" : `version ${formatNumber(version)}`;
   const same = first.replica === second.replica;
   lane(laneA, same ? `${first.replica ?? "one"}, 1st` : first.replica);
   lane(laneB, same ? `${second.replica ?? "one"}, 2nd` : second.replica);
@@ -167,9 +172,9 @@ function drawEvidence(evidence, width) {
   const [fromX, fromY, toX, toY] = [reads[0] + box / 2, laneA + tall / 2, reads[1] + box / 2, laneB - tall / 2];
   const bend = (fromY + toY) / 2;
   parts.push(drawing("path", { d: `M${fromX} ${fromY}C${fromX} ${bend} ${toX} ${bend} ${toX} ${toY}`, class: "same" }));
-  parts.push(label(toX + 10, bend + 4, "the same version", { class: "limit-text" }));
-  step(reads[0], laneA, `reads ${formatNumber(read)}`, `version ${formatNumber(version)}`, "read");
-  step(reads[1], laneB, `reads ${formatNumber(read)}`, `version ${formatNumber(version)}`, "read");
+  parts.push(label(toX + 10, bend + 4, isCounter ? "the same counter" : "the same version", { class: "limit-text" }));
+  step(reads[0], laneA, `reads ${formatNumber(read)}`, source, "read");
+  step(reads[1], laneB, `reads ${formatNumber(read)}`, source, "read");
   step(writes[0], laneA, `writes ${formatNumber(first.wrote)}`, first.at ? timeOfDay(first.at) : `${read} − 1`, "");
   step(writes[1], laneB, `writes ${formatNumber(second.wrote)}`, later, "");
   const right = formatNumber(first.wrote + second.wrote - read);
@@ -178,10 +183,11 @@ function drawEvidence(evidence, width) {
     const middle = (laneA + laneB) / 2;
     parts.push(drawing("path", { d: `M${writes[1] + box} ${laneB}L${x + box / 2} ${laneB}L${x + box / 2} ${middle + 26}`, class: "lane" }));
     parts.push(drawing("rect", { x, y: middle - 26, width: box, height: 52, rx: 8, class: "step wrong" }));
-    parts.push(label(x + box / 2, middle - 4, `counter: ${formatNumber(second.wrote)}`, { class: "step-title", "text-anchor": "middle" }));
+    parts.push(label(x + box / 2, middle - 4, `level: ${formatNumber(second.wrote)}`, { class: "step-title", "text-anchor": "middle" }));
     parts.push(label(x + box / 2, middle + 14, `should be ${right}`, { class: "limit-text", "text-anchor": "middle" }));
   }
-  const text = `${first.replica} and ${second.replica} both read version ${version}, ${read} units. The first wrote ${first.wrote}, the second ${second.wrote}. The counter should be ${right}.`;
+  const what = isCounter ? `${read} units from Redis` : `version ${version}, ${read} units`;
+  const text = `${first.replica} and ${second.replica} both read ${what}. The first wrote ${first.wrote}, the second ${second.wrote}. The level should be ${right}.`;
   return { height, label: text, parts };
 }
 

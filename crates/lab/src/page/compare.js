@@ -9,7 +9,7 @@ const COLUMNS = [
   { key: "sold_units", title: "Units sold", format: formatNumber, wide: true },
   { key: "refused", title: "Refused", format: formatNumber, wide: true },
   { key: "failed", title: "Failed", format: formatNumber, wide: true },
-  { key: "drift", title: "Counter off by", format: formatNumber, wide: true, bad: true },
+  { key: "drift", title: "Level off by", format: formatNumber, wide: true, bad: true },
   { key: "oversold", title: "Oversold", format: formatNumber, bad: true },
   { key: "wall_seconds", title: "Seconds", format: (value) => value?.toFixed(1) ?? NONE, wide: true },
 ];

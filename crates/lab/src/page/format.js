@@ -73,7 +73,6 @@ function setText(node, text) {
 const TIERS = {
   safe: "Never oversells under any fault, on one durable primary.",
   guarded: "Never oversells: if the lock is lost, the conditional write is refused.",
-  volatile: "Never oversells while Redis keeps its data.",
   unsafe: "Oversells, on purpose.",
 };
 
@@ -89,7 +88,6 @@ function tierBadge(tier) {
 const VERDICTS = {
   exact: { text: "exact", tone: "good" },
   broken: { text: "broken", tone: "bad" },
-  "data-lost": { text: "data lost", tone: "bad" },
   "not-proven": { text: "not proven", tone: "warn" },
   caught: { text: "caught", tone: "bad" },
   "not-caught": { text: "not caught", tone: "warn" },

@@ -2,21 +2,12 @@
 "use strict";
 
 const ROUND_TRIPS = [0, 1, 2, 5, 10, 20, 50, 100];
-const STANDARD = { home: "sql", stock: 5000, buyers: 100, orders: 60, quantity: 1, replicas: 2, rtt_ms: 0, guard: true };
+const STANDARD = { stock: 5000, buyers: 100, orders: 60, quantity: 1, replicas: 2, rtt_ms: 0, guard: true };
 const PRESETS = [
   { name: "Standard", values: STANDARD },
   { name: "Flash sale", values: { ...STANDARD, stock: 100, buyers: 500, orders: 4 } },
   { name: "Distant servers", values: { ...STANDARD, stock: 500, buyers: 100, orders: 8, rtt_ms: 10 } },
 ];
-
-/** What a strategy promises for stock with this home. Redis can lose data under every strategy. */
-function tierOn(strategy, home) {
-  return home === "redis" && strategy.tier !== "unsafe" ? "volatile" : strategy.tier;
-}
-
-function worksOn(strategy, home) {
-  return strategy.home === "either" || strategy.home === home;
-}
 
 /** The fields of a race, and the command that does the same. */
 class Settings {
@@ -34,11 +25,10 @@ class Settings {
     this.rttText = element("output", { for: `${prefix}-rtt` });
     this.guard = element("input", { type: "checkbox", id: `${prefix}-guard` });
     this.replicas = this.choice("replicas", "Replicas", [1, 2, 3, 4].map((count) => [String(count), String(count)]));
-    this.home = this.choice("home", "Home of stock", [["sql", "SQL"], ["redis", "Redis"]]);
     this.rttHint = element("small", {}, this.rttText, " added");
     const preset = ({ name, values }) => {
       const set = () => {
-        this.set({ ...values, home: this.values().home });
+        this.set(values);
         this.node.dispatchEvent(new Event("input", { bubbles: true }));
       };
       const button = element("button", { type: "button", class: "quiet", onclick: set }, name);
@@ -51,7 +41,7 @@ class Settings {
       element("div", { class: "fields" }, fields.slice(0, 3).map((input) => input.parentNode), this.replicas),
       this.sum,
       element("details", {}, element("summary", {}, "More settings"),
-        element("div", { class: "fields" }, fields[3].parentNode, this.home,
+        element("div", { class: "fields" }, fields[3].parentNode,
           element("div", { class: "field" },
             element("label", { for: `${prefix}-rtt` }, "Round trip"), this.rtt, this.rttHint),
           element("label", { class: "check", for: `${prefix}-guard` }, this.guard,
@@ -77,20 +67,16 @@ class Settings {
     const nearest = ROUND_TRIPS.findLastIndex((ms) => ms <= values.rtt_ms);
     this.rtt.value = Math.max(nearest, 0);
     this.guard.checked = values.guard;
-    for (const [group, value] of [[this.replicas, values.replicas], [this.home, values.home]]) {
-      for (const radio of group.querySelectorAll("input")) radio.checked = radio.value === String(value);
-    }
+    for (const radio of this.replicas.querySelectorAll("input")) radio.checked = radio.value === String(values.replicas);
     this.check();
   }
 
   values() {
     const number = (input) => (input.value === "" ? null : Number(input.value));
-    const chosen = (group) => group.querySelector("input:checked")?.value;
     const numbers = Object.entries(this.inputs).map(([key, input]) => [key, number(input)]);
     return {
-      home: chosen(this.home) ?? "sql",
       ...Object.fromEntries(numbers),
-      replicas: Number(chosen(this.replicas) ?? 1),
+      replicas: Number(this.replicas.querySelector("input:checked")?.value ?? 1),
       rtt_ms: ROUND_TRIPS[this.rtt.value],
       guard: this.guard.checked,
     };
@@ -103,10 +89,6 @@ class Settings {
     for (const radio of this.replicas.querySelectorAll("input")) {
       radio.parentNode.hidden = Number(radio.value) > limits.replicas;
     }
-    const redis = servers.find((server) => server.name === "redis");
-    const radio = this.home.querySelector("[value=redis]");
-    radio.disabled = Boolean(redis && !redis.set);
-    radio.parentNode.title = radio.disabled ? `Set ${redis.variable} and start the lab again.` : "";
     if (place.startsWith("sqlite") && !servers.some((server) => server.set)) this.disableDistance(servers);
     this.check();
   }
@@ -137,8 +119,7 @@ class Settings {
     const flag = (condition, text) => (condition ? ` ${text}` : "");
     this.line.set(`stocklock race --strategy ${strategies} --stock ${values.stock} --buyers ${values.buyers} --orders ${values.orders}`
       + flag(values.quantity !== 1, `--quantity ${values.quantity}`) + ` --replicas ${values.replicas}`
-      + flag(values.rtt_ms, `--rtt ${values.rtt_ms}ms`) + flag(values.home !== "sql", `--home ${values.home}`)
-      + flag(!values.guard, "--guard off"));
+      + flag(values.rtt_ms, `--rtt ${values.rtt_ms}ms`) + flag(!values.guard, "--guard off"));
   }
 }
 
@@ -251,7 +232,6 @@ class RaceTab {
 
   /** The form has other values. */
   changed() {
-    this.choice?.adapt();
     this.settings.check();
     this.settings.showCommand(this.strategies());
     const refusal = this.choice?.refusal();
@@ -316,15 +296,13 @@ class RaceTab {
 
 /** The list of strategies in the form of one race. */
 class StrategyChoice {
-  constructor(strategies, settings) {
-    Object.assign(this, { strategies, settings });
+  constructor(strategies) {
     this.rows = strategies.map((strategy) => {
       const radio = element("input", { type: "radio", name: "strategy", value: strategy.name });
-      const tier = element("span", { class: "tier-name" });
-      const dot = tierDot(strategy.tier);
+      const tier = element("span", { class: "tier-name", title: TIERS[strategy.tier] }, strategy.tier);
       const missing = !strategy.available && element("small", {}, "not available here");
-      const node = element("label", { class: "option" }, radio, dot, element("span", {}, strategy.name, missing), tier);
-      return { strategy, radio, dot, tier, node };
+      const node = element("label", { class: "option" }, radio, tierDot(strategy.tier), element("span", {}, strategy.name, missing), tier);
+      return { strategy, radio, node };
     });
     this.node = element("fieldset", { class: "strategies" },
       element("legend", {}, "Strategy"), this.rows.map((row) => row.node));
@@ -337,31 +315,6 @@ class StrategyChoice {
 
   select(name) {
     for (const { strategy, radio } of this.rows) radio.checked = strategy.name === name;
-    this.adapt();
-  }
-
-  /** Of strategy and home, the one that was chosen last decides about the other. */
-  adapt() {
-    const strategy = this.value();
-    const values = this.settings.values();
-    if (strategy && !worksOn(strategy, values.home)) {
-      const fits = (row) => worksOn(row.strategy, values.home) && row.strategy.available;
-      const other = strategy === this.adapted && this.rows.find(fits);
-      if (other) other.radio.checked = true;
-      else this.settings.set({ ...values, home: strategy.home });
-    }
-    this.adapted = this.value();
-    this.showTiers();
-  }
-
-  showTiers() {
-    const { home } = this.settings.values();
-    for (const { strategy, dot, tier } of this.rows) {
-      const promised = tierOn(strategy, home);
-      dot.setAttribute("class", `dot ${promised}`);
-      setText(tier, promised);
-      tier.title = TIERS[promised] ?? "";
-    }
   }
 
   /** Why the chosen strategy cannot be raced. */

@@ -83,7 +83,7 @@ class RunView {
     this.numbers = {
       stock: bigNumber("In stock"),
       sold: bigNumber("Sold"),
-      left: bigNumber("Counter says left"),
+      left: bigNumber("Level says left"),
       oversold: bigNumber("Oversold"),
     };
     this.chart = new Chart(drawStock);
@@ -200,14 +200,18 @@ function verdictCard(row) {
 function evidenceCard(row) {
   const { evidence } = row;
   if (evidence.found !== "lost-update") {
-    const text = `Units were lost, but no two of ${plural(evidence.sales, "sale")} read the same version.`;
+    const text = `Units were lost, but no two of ${plural(evidence.sales, "sale")} read the same version or wrote the same level.`;
     return element("section", { class: "card", "aria-label": `Evidence of ${row.strategy}` }, element("h2", {}, "Evidence"), element("p", {}, text),
       element("p", { class: "dim" }, withCode(row.why ?? "")));
   }
   const { first, second, lost_updates: lost } = evidence;
   const picture = new Chart(drawEvidence);
   picture.update(evidence);
-  const both = `Both deductions read version ${formatNumber(evidence.read_version)} of the level. The second write replaced the first one, so two sales were made and the counter shows one.`;
+  const [version, wrote] = [evidence.read_version, first.wrote];
+  const cause = version == null
+    ? `Both deductions read ${plural(evidence.read, "unit")} from the counter in Redis, and both wrote ${formatNumber(wrote)} as the level. No units were added between them.`
+    : `Both deductions read version ${formatNumber(version)} of the level.`;
+  const both = `${cause} The second write replaced the first one, so two sales were made and the level shows one.`;
   const count = lost > 1 ? ` The ledger has ${formatNumber(lost)} such lost updates; this is the first.` : "";
   return element("section", { class: "card", "aria-label": `Evidence of ${row.strategy}` },
     element("h2", {}, "Evidence: the first lost update"), picture.node,

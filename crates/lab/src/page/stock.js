@@ -216,14 +216,13 @@ class StockTab {
 }
 
 function levelsCard({ warehouses }) {
-  const columns = [["Warehouse"], ["On hand", "number"], ["Held", "number wide"], ["Available", "number"], ["Version", "number"], ["Home", "wide"]];
-  const rows = warehouses.map((level) => [level.warehouse, formatNumber(level.on_hand), formatNumber(level.held), formatNumber(level.available), formatNumber(level.version), level.home]);
+  const columns = [["Warehouse"], ["On hand", "number"], ["Held", "number wide"], ["Available", "number"], ["Version", "number"]];
+  const rows = warehouses.map((level) => [level.warehouse, formatNumber(level.on_hand), formatNumber(level.held), formatNumber(level.available), formatNumber(level.version)]);
   return element("section", { class: "card", "aria-label": "Levels" }, element("h2", {}, "Levels"), plainTable("Levels", columns, rows));
 }
 
 function auditCard({ warehouses }) {
   const audits = warehouses.map((audit) => {
-    const pending = audit.pending ? ` ${plural(audit.pending, "movement")} not yet in SQL.` : "";
     const drift = audit.drift > 0
       ? `The level shows ${plural(audit.drift, "unit")} too many: it missed sales.`
       : audit.drift < 0 ? `The level shows ${plural(-audit.drift, "unit")} too few.` : "Level and ledger agree.";
@@ -232,23 +231,46 @@ function auditCard({ warehouses }) {
     const tone = audit.oversold || audit.drift ? "bad" : "good";
     return element("div", { class: `verdict-line ${tone}` },
       element("p", { class: "headline" }, warehouses.length > 1 ? `${audit.warehouse}: ` : "", drift + oversold),
-      element("p", { class: "dim" }, sums + pending));
+      element("p", { class: "dim" }, sums));
   });
   return element("section", { class: "card", "aria-label": "Audit" }, element("h2", {}, "Audit"), audits);
 }
 
-/** The ledger. Sales that read the same version are marked: one of them is missing from the level. */
+/**
+ * How each movement that is part of a lost update shows it: two movements read the same version, or two sales
+ * that read none wrote the same level. Between those, only such sales may lie, and no version may be missing:
+ * any other change can make the same level correct.
+ */
+function lostUpdates(movements) {
+  const signs = new Map();
+  const earliest = new Map();
+  const oldestFirst = [...movements].sort((a, b) => compareValues(a.warehouse, b.warehouse) || a.level_version - b.level_version);
+  let [before, stretch] = [null, 0];
+  for (const movement of oldestFirst) {
+    const { warehouse, kind, read_version: read, level_version: version } = movement;
+    const isNext = before?.warehouse === warehouse && before.level_version + 1 === version;
+    const readNone = kind === "deducted" && read == null;
+    if (!isNext || !readNone) stretch += 1;
+    before = movement;
+    if (!readNone && read == null) continue;
+    const [key, sign] = readNone ? [`wrote ${stretch} ${movement.available_after}`, "written twice"] : [`read ${warehouse} ${read}`, "read twice"];
+    const earlier = earliest.get(key);
+    if (earlier) for (const each of [earlier, movement]) signs.set(each, sign);
+    else earliest.set(key, movement);
+  }
+  return signs;
+}
+
+/** The ledger. Sales of a lost update are marked: one of them is missing from the level. */
 function ledgerTable(movements, onOperation) {
-  const readers = new Map();
-  const reader = ({ warehouse, read_version: version }) => `${warehouse} ${version}`;
-  for (const movement of movements) readers.set(reader(movement), (readers.get(reader(movement)) ?? 0) + 1);
+  const signs = lostUpdates(movements);
   const columns = [["Time (UTC)"], ["Kind", "wide"], ["Units", "number"], ["Left", "number"], ["Read version", "number wide"], ["Strategy or reason", "wide"], ["Operation"]];
   const rows = movements.map((movement) => {
-    const lost = movement.read_version != null && readers.get(reader(movement)) > 1;
-    const version = lost ? `${formatNumber(movement.read_version)} (read twice)` : formatNumber(movement.read_version);
+    const sign = signs.get(movement);
+    const marked = (value, own) => formatNumber(value) + (sign === own ? ` (${own})` : "");
     const open = element("button", { type: "button", class: "link", "aria-label": `Look up ${movement.id}`, onclick: () => onOperation(movement.id) }, shortId(movement.id));
-    const row = [timeOfDay(movement.created_at), movement.kind, formatNumber(movement.delta), formatNumber(movement.available_after), version, movement.strategy ?? movement.reason ?? "", open];
-    row.type = lost ? "lost" : null;
+    const row = [timeOfDay(movement.created_at), movement.kind, formatNumber(movement.delta), marked(movement.available_after, "written twice"), marked(movement.read_version, "read twice"), movement.strategy ?? movement.reason ?? "", open];
+    row.type = sign ? "lost" : null;
     return row;
   });
   return plainTable("Ledger", columns, rows);

@@ -13,9 +13,9 @@ const QUESTIONS = [
     options: [["normal", "Up to some hundred orders per second"], ["hot", "Faster, as in a flash sale"]],
   },
   {
-    key: "loss",
-    title: "May a server that fails lose the last second of sales?",
-    options: [["no", "No, every sale that was answered stays"], ["yes", "Yes, a small loss is acceptable"]],
+    key: "refuses",
+    title: "Who refuses the many orders that come after the last unit is sold?",
+    options: [["replica", "Each replica, and the database"], ["redis", "Redis, for all replicas together"]],
     matters: (answers) => answers.decides === "count" && answers.load === "hot",
   },
   {
@@ -33,21 +33,18 @@ const QUESTIONS = [
 ];
 
 /** The strategy for these answers and the reason. Null while an answer is missing. */
-function chooseStrategy(answers, exists) {
+function chooseStrategy(answers) {
   const open = QUESTIONS.some(({ key, matters }) => !answers[key] && (!matters || matters(answers)));
   if (open) return null;
-  const { decides, load, loss, lock } = answers;
+  const { decides, load, refuses, lock } = answers;
   if (decides === "count" && load === "normal") {
     return ["single-sql", "One statement checks and takes the units, so there is nothing to lock and nothing to retry."];
   }
-  if (decides === "count" && loss === "yes") {
-    return ["redis-lua", "One script on Redis takes the units. It is the fastest, and a failover of Redis can lose its newest sales."];
-  }
-  if (decides === "count" && exists("group-commit")) {
-    return ["group-commit", "Orders that wait for the same SKU share one transaction, so the disk no longer limits the sale. No sale is lost."];
+  if (decides === "count" && refuses === "redis") {
+    return ["redis-lua", "A counter in Redis refuses orders without a key when the units are gone. The database decides every sale, so nothing depends on what Redis keeps."];
   }
   if (decides === "count") {
-    return ["single-sql", "It loses no sale. If one row is not fast enough, split the stock over several warehouses."];
+    return ["group-commit", "Orders that wait for the same SKU share one transaction, so the disk no longer limits the sale."];
   }
   if (lock === "zookeeper") {
     return ["zookeeper-lock", "The lock is on a majority of the ensemble, and orders get it in the order in which they asked."];
@@ -69,10 +66,9 @@ function chooseStrategy(answers, exists) {
 
 /** The lines of the configuration that choose a strategy. */
 function settingLines(strategy) {
-  const variable = strategy.home === "redis" ? "STRATEGY_REDIS" : "STRATEGY";
   const addresses = { redis: "REDIS_URL=redis://127.0.0.1:6379", "redis-masters": `REDLOCK_URLS=${[1, 2, 3].map((port) => `redis://127.0.0.1:638${port}`).join(",")}`, zookeeper: "ZOOKEEPER_CONNECT=127.0.0.1:2181" };
   const needs = strategy.needs.map((name) => addresses[name]).filter(Boolean);
-  return [`${variable}=${strategy.name}`, ...needs].join("\n");
+  return [`STRATEGY=${strategy.name}`, ...needs].join("\n");
 }
 
 /** The four questions. `onRace(name)` starts to race the strategy. */
@@ -94,7 +90,7 @@ function buildChooser(strategies, onRace) {
       sets[index].disabled = skip;
       sets[index].querySelector(".skip-note").hidden = !skip;
     });
-    const choice = chooseStrategy(answers, (name) => Boolean(find(name)));
+    const choice = chooseStrategy(answers);
     if (!choice) {
       const first = element("p", { class: "dim" }, "Answer the questions to see one strategy.");
       return result.replaceChildren(first);
@@ -122,15 +118,14 @@ function strategyCard(strategy, onRace) {
     ["Fails when", strategy.fails_when],
     ["Use when", strategy.use_when],
   ];
-  const homes = { sql: "stock in SQL", redis: "stock in Redis", either: "stock in SQL or Redis" };
   const titles = { redis: "Redis", "redis-masters": "a quorum of Redis masters", zookeeper: "ZooKeeper" };
   const servers = strategy.needs.map((name) => titles[name] ?? name);
-  const needs = servers.length ? `needs ${servers.join(" and ")}` : "needs no other server";
+  const needs = servers.length ? `Needs ${servers.join(" and ")}` : "Needs no other server";
   const race = element("button", { type: "button", class: "quiet", onclick: () => onRace(strategy.name) }, `Race ${strategy.name}`);
   const missing = element("p", { class: "missing" }, `Not available here: ${strategy.reason}`);
   return element("article", { class: `card strategy ${strategy.tier}`, "aria-label": strategy.name },
     element("header", { class: "run-head" }, element("h2", {}, strategy.name), tierBadge(strategy.tier)),
-    element("p", { class: "dim" }, `${homes[strategy.home]}, ${needs}`),
+    element("p", { class: "dim" }, needs),
     element("dl", {}, lines.map(([name, text]) => element("div", {}, element("dt", {}, name), element("dd", {}, withCode(text))))),
     strategy.available ? race : missing);
 }
