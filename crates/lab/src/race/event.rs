@@ -52,7 +52,7 @@ pub struct Tick {
     pub ms: u64,
     /// Units sold, according to the answers.
     pub sold: i64,
-    /// Units on hand, according to the counter; `None` if it could not be read.
+    /// Units on hand, according to the level; `None` if it could not be read.
     pub left: Option<i64>,
     /// Orders that were refused.
     pub refused: i64,

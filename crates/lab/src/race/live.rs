@@ -1,4 +1,4 @@
-//! The ticks of one run: counts of the answers, the counter of the SKU, and the waits for locks.
+//! The ticks of one run: counts of the answers, the level of the SKU, and the waits for locks.
 
 use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard};
@@ -13,10 +13,10 @@ use super::tally::percentiles_ms;
 use super::target::Target;
 use stocklock_core::strategy::{Strategy, Tier};
 
-/// The time between two ticks, and between two readings of the counter.
+/// The time between two ticks, and between two readings of the level.
 const TICK: Duration = Duration::from_millis(200);
 
-/// A counter that is older is not shown.
+/// A level that is older is not shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The time between two readings of the metrics, which are a longer text.
@@ -62,7 +62,7 @@ impl<'a> Live<'a> {
 
     /// Ticks until it is dropped.
     pub(super) async fn run(&self) -> Infallible {
-        let (never, _, _) = tokio::join!(self.tick_on(), self.read_counter(), self.read_waits());
+        let (never, _, _) = tokio::join!(self.tick_on(), self.read_level(), self.read_waits());
         never
     }
 
@@ -113,8 +113,8 @@ impl<'a> Live<'a> {
         (self.observer)(Event::Tick(tick));
     }
 
-    /// Reads the counter from the first replica. While that does not answer, the counter is not known.
-    async fn read_counter(&self) -> Infallible {
+    /// Reads the level from the first replica. While that does not answer, the level is not known.
+    async fn read_level(&self) -> Infallible {
         let mut client = ReplicaClient::new(&self.targets[0]);
         loop {
             let answered = timeout(PATIENCE, client.on_hand(&self.sale.sku)).await;

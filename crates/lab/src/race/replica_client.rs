@@ -52,17 +52,17 @@ pub struct Audit {
     /// Units sold, according to the ledger.
     #[serde(rename(serialize = "ledger_sold"))]
     pub sold: i64,
-    /// The counter after the run.
+    /// The level after the run.
     #[serde(rename(serialize = "left"))]
     pub on_hand: i64,
-    /// Counter minus the sum of the ledger.
+    /// Level minus the sum of the ledger.
     pub drift: i64,
     /// Units sold that never existed.
     pub oversold: i64,
 }
 
 impl Audit {
-    /// Whether units were sold twice, or the counter misses some sales.
+    /// Whether units were sold twice, or the level misses some sales.
     pub(super) fn lost_units(&self) -> bool {
         self.oversold != 0 || self.drift != 0
     }
@@ -196,7 +196,7 @@ impl ReplicaClient {
         waited.map_err(|reason| self.invalid(path, &reason))
     }
 
-    /// The counter of the SKU.
+    /// The level of the SKU.
     pub(super) async fn on_hand(&mut self, sku: &str) -> Result<i64> {
         #[derive(Deserialize)]
         struct Level {

@@ -38,7 +38,7 @@ pub struct Row {
     /// The answers to the buyers.
     #[serde(flatten)]
     pub answers: Answers,
-    /// The counter and the sums of the ledger after the run.
+    /// The level and the sums of the ledger after the run.
     #[serde(flatten)]
     pub audit: Audit,
     /// The difference between the answers and the ledger.
@@ -169,7 +169,7 @@ mod tests {
     }
 
     /// A run of 4 orders for 3 units: an id for each sold order, `r` for a refused one, `f` for a
-    /// failed one, `u` for one with an unknown outcome. Then the ids in the ledger, and the counter.
+    /// failed one, `u` for one with an unknown outcome. Then the ids in the ledger, and the level.
     fn run(strategy: Strategy, answers: &str, ledger: &str, left: i64) -> Run {
         let mut tally = Tally::default();
         for answer in answers.chars() {
@@ -215,15 +215,15 @@ mod tests {
         Row::new(&RacePlan::new(3, 4, 1), run)
     }
 
-    /// Each line: strategy, answers, ledger, counter, verdict, and a part of each finding.
+    /// Each line: strategy, answers, ledger, level, verdict, and a part of each finding.
     #[test]
-    fn verdict_compares_answers_counter_and_ledger() {
+    fn verdict_compares_answers_level_and_ledger() {
         for line in [
             "single-sql 123r 321 0 exact",
             // The sums agree, but the operations do not.
             "single-sql 123r 124 0 broken + ledger (…00000003) + no answer names (…00000004)",
-            "single-sql 1234 1234 0 broken + never existed + the counter + more orders answered",
-            "optimistic 123r 123 1 broken + the counter",
+            "single-sql 1234 1234 0 broken + never existed + the level and + more orders answered",
+            "optimistic 123r 123 1 broken + the level and",
             "optimistic 123r 12 1 broken + not in the ledger (…00000003)",
             "optimistic 122r 12 1 broken + not in the ledger (…00000002)",
             "optimistic 12rr 123 0 broken + no answer names + although units were left",
@@ -239,8 +239,8 @@ mod tests {
             "redis-watch 12rr 12 1 broken + although units were left",
             // Unsafe strategies are caught or not, and never fail.
             "local-mutex 123r 123 0 not-caught",
-            "no-lock 1234 1234 0 caught + never existed + the counter + more orders answered",
-            "redis-get-set 123r 123 1 caught + the counter",
+            "no-lock 1234 1234 0 caught + never existed + the level and + more orders answered",
+            "redis-get-set 123r 123 1 caught + the level and",
         ] {
             let mut parts = line.split(" + ");
             let words: Vec<_> = parts.next().unwrap().split(' ').collect();

@@ -15,7 +15,7 @@ use stocklock_core::strategy::Tier;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It promises to be exact, and answers, counter and ledger agree.
+    /// It promises to be exact, and answers, level and ledger agree.
     Exact,
     /// It promises to be exact and was not.
     Broken,
@@ -77,7 +77,7 @@ const PHANTOM: &str = "sales in the ledger that no answer names";
 /// What contradicts exactness, in the order of the counts in [`findings`].
 const CONTRADICTIONS: [&str; 8] = [
     "units sold that never existed",
-    "units of difference between the counter and the ledger",
+    "units of difference between the level and the ledger",
     LOST,
     PHANTOM,
     "orders answered 503 although they were sold",

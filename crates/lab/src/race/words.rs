@@ -35,7 +35,7 @@ impl Words {
         let (headline, sentence) = match verdict {
             Verdict::Exact => (
                 format!("{strategy} sold exactly what was there."),
-                format!("{figures}, {left} left: answers, counter and ledger agree."),
+                format!("{figures}, {left} left: answers, level and ledger agree."),
             ),
             Verdict::NotCaught => (
                 format!("{strategy} lost nothing this time."),
@@ -62,7 +62,7 @@ impl Words {
             ),
             Verdict::Caught | Verdict::Broken if audit.drift != 0 => (
                 format!("{strategy} lost count of {}.", units(audit.drift.abs())),
-                format!("{figures}, but the counter shows {left} left. It noticed nothing."),
+                format!("{figures}, but the level shows {left} left. It noticed nothing."),
             ),
             Verdict::Caught | Verdict::Broken => (
                 format!("{strategy} broke its promise."),
@@ -93,12 +93,12 @@ fn unserved(oversold: i64, quantity: i64) -> String {
     }
 }
 
-/// What the counter says of it.
+/// What the level shows of it.
 fn noticed(audit: &Audit) -> String {
     let left = grouped(audit.on_hand);
     match audit.on_hand {
-        0.. => format!("The counter still shows {left} left and noticed nothing."),
-        _ => format!("The counter shows {left}."),
+        0.. => format!("The level still shows {left} left and noticed nothing."),
+        _ => format!("The level shows {left}."),
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
                 12,
                 3,
                 1,
-                "12 sold: 2 buyers will not get theirs. The counter still shows 3",
+                "12 sold: 2 buyers will not get theirs. The level still shows 3",
             ),
             (
                 NoLock,
@@ -173,7 +173,7 @@ mod tests {
                 11,
                 -1,
                 1,
-                "one buyer will not get theirs. The counter shows -1.",
+                "one buyer will not get theirs. The level shows -1.",
             ),
             (NoLock, Caught, 6, 3, 2, "12 sold: 2 units do not exist"),
             (
@@ -182,7 +182,7 @@ mod tests {
                 8,
                 7,
                 1,
-                "8 sold, but the counter shows 7 left",
+                "8 sold, but the level shows 7 left",
             ),
             (NoLock, NotCaught, 10, 0, 1, "It promises nothing"),
             (
