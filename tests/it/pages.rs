@@ -129,7 +129,7 @@ async fn movements_can_be_filtered(#[values(Sqlite, Mysql, Postgres)] backend: B
     let expected = json!({
         "id": sold.ok()["id"], "sku": "a", "warehouse": "north", "kind": "deducted", "delta": -7,
         "available_after": 44, "level_version": 3, "read_version": 2, "strategy": "optimistic",
-        "durability": "committed", "caller": "anonymous", "idempotency_key": null, "reason": null,
+        "caller": "anonymous", "idempotency_key": null, "reason": null,
         "reference": null, "reverses": null, "returned": null, "created_at": null,
     });
     assert_eq!(*movement, expected);

@@ -31,7 +31,7 @@ VIEWS = ("race", "compare", "strategies", "failures", "stock/1001")
 # What axe-core checks.
 WCAG_AA = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}}
 # Orders that every strategy settles in about a second.
-SMALL = {"home": "sql", "stock": 200, "buyers": 20, "orders": 15, "quantity": 1, "replicas": 2, "rtt_ms": 0, "guard": True}
+SMALL = {"stock": 200, "buyers": 20, "orders": 15, "quantity": 1, "replicas": 2, "rtt_ms": 0, "guard": True}
 # More orders than a machine settles before the test has stopped them.
 LONG = {"stock": 900_000, "buyers": 50, "orders": 2000}
 

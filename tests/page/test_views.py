@@ -171,10 +171,10 @@ class Keyboard(Typing, WithResults):
         until("one strategy", lambda: "Use single-sql" in self.browser.text("#chooser .choice-result"))
         self.assertEqual(self.browser.text("#chooser .command-text"), "STRATEGY=single-sql")
         self.press(Keys.ARROW_DOWN)
-        self.focus_name("question-loss")
+        self.focus_name("question-refuses")
         self.press(Keys.SPACE, Keys.ARROW_DOWN)
         until("another one", lambda: "Use redis-lua" in self.browser.text("#chooser .choice-result"))
-        self.assertIn("STRATEGY_REDIS=redis-lua", self.browser.text("#chooser .command-text"))
+        self.assertIn("STRATEGY=redis-lua", self.browser.text("#chooser .command-text"))
 
     def test_unit_is_deducted_by_keyboard(self):
         self.visit()
