@@ -40,6 +40,7 @@ static TEXTS: &[(&str, &str)] = &stories! {
     "recursion-retry"
     "polling-starves"
     "failover-loses-lock"
+    "redis-loses-stock"
     "redlock-paused-client"
     "ephemeral-spin-lock"
     "paused-holder"
