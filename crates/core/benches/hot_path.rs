@@ -12,10 +12,10 @@ use stocklock_core::batching::TokioSpawn;
 use stocklock_core::deduct::{DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool};
 use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader,
-    Locks, NoMetrics, RedisMethod, SqlMethod, StoreError,
+    Locks, NoMetrics, ReadLevel, SqlMethod, StoreError,
 };
 use stocklock_core::stock::{
-    Caller, Deducted, Deduction, Durability, Idempotency, IdempotencyKey, Movement, OperationId,
+    Caller, Deducted, Deduction, Idempotency, IdempotencyKey, Movement, OperationId,
     Quantity, Remarks, RequestHash, Sku, StockLevel, Warehouse,
 };
 use stocklock_core::strategy::{Available, Safeguards, Strategy};
@@ -32,7 +32,6 @@ struct Plenty;
 
 const TAKEN: AttemptOutcome = AttemptOutcome::Deducted {
     remaining: 1,
-    durability: Durability::Committed,
 };
 
 #[async_trait]
@@ -53,7 +52,7 @@ impl LedgerReader for Plenty {
 
 #[async_trait]
 impl DeductionStore for Plenty {
-    async fn deduct_in_sql(&self, _: &Deduction, _: SqlMethod) -> BatchAnswer {
+    async fn deduct(&self, _: &Deduction, _: SqlMethod) -> BatchAnswer {
         Ok(TAKEN)
     }
 
@@ -71,11 +70,7 @@ impl DeductionStore for Plenty {
         batches.iter().map(|_| None).collect()
     }
 
-    async fn write_back(&self, _: &Deduction, _: &StockLevel, _: Condition<'_>) -> BatchAnswer {
-        Ok(TAKEN)
-    }
-
-    async fn deduct_in_redis(&self, _: &Deduction, _: RedisMethod) -> BatchAnswer {
+    async fn write_back(&self, _: &Deduction, _: ReadLevel, _: Condition<'_>) -> BatchAnswer {
         Ok(TAKEN)
     }
 
@@ -92,6 +87,7 @@ fn deductor() -> Arc<Deductor> {
         groups: GroupQueue::new(Arc::clone(&store), &policy, Arc::new(TokioSpawn)),
         store,
         mutexes: Arc::default(),
+        counters: None,
         locks: Locks::default(),
         available: Available::default(),
         policy,

@@ -2,8 +2,9 @@
 //!
 //! [`Deductor`] runs each deduction in its own task. [`DeductionRun`] makes attempts under one
 //! strategy until the outcome is known. [`WritePool`] bounds the writes that run at once. [`SoldOut`]
-//! knows which levels need no attempt.
+//! knows which levels need no attempt, and [`Counters`] asks the counters in Redis.
 
+mod counters;
 mod deduction_lock;
 mod deductor;
 mod group_queue;
@@ -13,6 +14,7 @@ mod run;
 mod sold_out;
 mod write_pool;
 
+pub use counters::Counters;
 pub use deduction_lock::{DeductionLock, lock_name};
 pub use deductor::{DeductionContext, Deductor};
 pub use group_queue::GroupQueue;

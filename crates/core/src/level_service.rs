@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::deduct::{Outcome, RetryPolicy, SoldOut, WritePool, run_to_outcome};
+use crate::deduct::{Counters, Outcome, RetryPolicy, SoldOut, WritePool, run_to_outcome};
 use crate::ports::{CachedLevels, ChangeOutcome, LevelStore, StoreError};
 use crate::stock::{
     Adjustment, Idempotency, LevelChange, Movement, MovementKind, OperationId, Reversal, Sku,
@@ -58,11 +58,12 @@ pub struct LevelService {
     writes: WritePool,
     sold_out: Arc<SoldOut>,
     cached: Arc<dyn CachedLevels>,
+    counters: Option<Arc<Counters>>,
 }
 
 impl LevelService {
     /// A service whose changes count as writes of `writes`. No refusal of `sold_out` is older than a
-    /// change that was answered. Each change ends the `cached` levels of its SKU.
+    /// change that was answered. Each change ends the `cached` levels of its SKU, and its counter in Redis.
     #[must_use]
     pub fn new(
         store: Arc<dyn LevelStore>,
@@ -70,6 +71,7 @@ impl LevelService {
         writes: WritePool,
         sold_out: Arc<SoldOut>,
         cached: Arc<dyn CachedLevels>,
+        counters: Option<Arc<Counters>>,
     ) -> Self {
         Self {
             store,
@@ -77,6 +79,7 @@ impl LevelService {
             writes,
             sold_out,
             cached,
+            counters,
         }
     }
 
@@ -136,8 +139,8 @@ impl LevelService {
     }
 
     /// Runs a change of a level in its own task. Before its caller is answered, the deductions forget
-    /// that the level was sold out, and its cached value ends. Both happen also if the caller leaves or
-    /// its deadline passes.
+    /// that the level was sold out, and its cached value and its counter end. That happens also if the
+    /// caller leaves or its deadline passes.
     async fn run<T: Send + 'static>(
         &self,
         level: (Sku, Warehouse),
@@ -146,10 +149,14 @@ impl LevelService {
     ) -> Result<T, StockError> {
         let slot = self.writes.admit(&level.0)?;
         let (sold_out, cached) = (Arc::clone(&self.sold_out), Arc::clone(&self.cached));
+        let counters = self.counters.clone();
         let write = async move {
             let changed = write.await;
             sold_out.forget(&level);
             cached.forget(&level.0).await;
+            if let Some(counters) = counters {
+                counters.forget(&level).await;
+            }
             changed
         };
         self.writes.run(slot, deadline, write).await
@@ -266,7 +273,6 @@ fn refusal<T>(outcome: &ChangeOutcome, requested: i64) -> Outcome<T> {
         ChangeOutcome::UnknownSku => StockError::UnknownSku,
         ChangeOutcome::PreconditionFailed => StockError::PreconditionFailed,
         ChangeOutcome::PreconditionRequired => StockError::PreconditionRequired,
-        ChangeOutcome::WrongHome(home) => StockError::WrongHome { home },
         ChangeOutcome::BelowLimit { available } if requested > 0 => StockError::Insufficient {
             requested,
             available,

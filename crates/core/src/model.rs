@@ -1,9 +1,10 @@
-//! A model of the database and of a lock, and the explorer that runs every schedule over them.
+//! A model of the database, of a lock and of the counters in Redis, and the explorer that runs every schedule over them.
 //!
 //! Only for tests. The explorer runs the code of the strategies itself; the model decides what each
 //! statement sees.
 
 mod batch;
+mod counter;
 mod explore;
 mod lock;
 mod mutex;
@@ -11,6 +12,7 @@ mod ports;
 mod store;
 mod transaction;
 
+pub use counter::ModelCounter;
 pub use explore::{Decisions, Explorer, Failure, Task, World, mortal, yield_once};
 pub use lock::ModelLock;
 pub use store::{Faults, MemoryStore, WriteCondition};

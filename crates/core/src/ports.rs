@@ -1,10 +1,11 @@
-//! What the core requires of the outside: stores, distributed locks, and metrics.
+//! What the core requires of the outside: stores, counters, distributed locks, and metrics.
 //!
 //! Each trait is small and has no default methods. Each store method is one whole operation: a
 //! statement, or a transaction from begin to commit. No connection and no transaction crosses a
 //! trait, so no strategy can hold one while it waits for something else.
 
 mod batch;
+mod counter;
 mod expiry;
 mod level_change;
 mod lock;
@@ -18,14 +19,15 @@ mod store_error;
 pub use batch::{
     BatchAnswer, BatchAttempt, BatchGuard, BatchPlan, BatchSale, BatchStore, deduct_batch,
 };
+pub use counter::{CounterAnswer, CounterError, CounterMethod, CounterStore, LIFE};
 pub use expiry::{Expiry, LateAttempt};
-pub use level_change::{PlannedLevel, adjusted, adjusted_in_sql};
+pub use level_change::{PlannedLevel, adjusted};
 pub use lock::{HeldLock, Lock, LockError, Locks};
 pub use merged::deduct_merged;
 pub use metrics::{DeductionMetrics, NoMetrics};
 pub use outcomes::{AttemptOutcome, ChangeOutcome};
 pub use reversal::{PlannedReturn, ReversalOutcome};
 pub use store::{
-    CachedLevels, Condition, DeductionStore, LedgerReader, LevelStore, RedisMethod, SqlMethod,
+    CachedLevels, Condition, DeductionStore, LedgerReader, LevelStore, ReadLevel, SqlMethod,
 };
-pub use store_error::{DriverError, Server, StoreError};
+pub use store_error::{DriverError, StoreError};

@@ -19,12 +19,12 @@ mod remarks;
 
 pub use audit::Audit;
 pub use change::{Adjustment, LevelChange, Precondition, Reversal, Scope};
-pub use deduction::{Deducted, Deduction, Durability, OperationId};
+pub use deduction::{Deducted, Deduction, OperationId};
 pub use error::StockError;
 pub use fence::Fence;
 pub use idempotency::{Caller, Idempotency, IdempotencyKey, RequestHash};
-pub use ledger::{LedgerCursor, LedgerPage, LedgerPosition, MovementFilter};
-pub use level::{Home, LevelCursor, MAX_UNITS, Revision, StockLevel};
+pub use ledger::{LedgerCursor, LedgerPage, MovementFilter};
+pub use level::{LevelCursor, MAX_UNITS, Revision, StockLevel};
 pub use movement::{Movement, MovementKind};
 pub use name::{InvalidName, MAX_NAME_CHARS, NAME_PATTERN, Sku, Warehouse};
 pub use operation::{OperationFilter, OperationStatus};

@@ -11,8 +11,8 @@ use std::str::FromStr;
 
 use crate::deduct::{DeductionContext, DeductionRun};
 use crate::names::named;
-use crate::ports::{AttemptOutcome, StoreError};
-use crate::stock::{Deduction, Home, StockError};
+use crate::ports::{AttemptOutcome, CounterMethod, StoreError};
+use crate::stock::{Deduction, StockError};
 
 mod available;
 mod card;
@@ -23,6 +23,7 @@ mod locked;
 mod no_lock;
 mod optimistic;
 mod read_check;
+mod redis_get_set;
 mod redis_lock;
 mod redis_lua;
 mod redis_watch;
@@ -32,7 +33,7 @@ mod sql_lock;
 mod zookeeper_lock;
 
 pub use available::Available;
-pub use card::{Card, Homes};
+pub use card::Card;
 pub use local_mutex::LocalMutexes;
 pub use locked::Safeguards;
 
@@ -47,7 +48,7 @@ macro_rules! strategies {
             /// Every strategy, in the order in which they are shown.
             pub const ALL: [Self; [$(stringify!($name)),+].len()] = [$(Self::$name),+];
 
-            /// Name, tier, homes, dependencies, and the four lines.
+            /// Name, tier, dependencies, and the four lines.
             #[must_use]
             pub fn card(self) -> &'static Card {
                 match self { $(Self::$name => &$module::CARD,)+ }
@@ -69,6 +70,8 @@ strategies! {
     NoLock => no_lock,
     /// An in-process mutex around read, check, write.
     LocalMutex => local_mutex,
+    /// `GET`, check, `SET` on a counter in Redis, then the level in SQL is set.
+    RedisGetSet => redis_get_set,
     /// One guarded SQL statement.
     SingleSql => single_sql,
     /// `SELECT … FOR UPDATE`, check, write.
@@ -85,9 +88,9 @@ strategies! {
     Redlock => redlock,
     /// A `ZooKeeper` lock around read, check, write.
     ZookeeperLock => zookeeper_lock,
-    /// `WATCH`, `MULTI`, `EXEC` on Redis.
+    /// A counter in Redis, changed by `WATCH`, `MULTI`, `EXEC`, in front of `group-commit`.
     RedisWatch => redis_watch,
-    /// One atomic Lua script on Redis.
+    /// A counter in Redis, changed by one Lua script, in front of `group-commit`.
     RedisLua => redis_lua,
 }
 
@@ -124,7 +127,7 @@ macro_rules! dependencies {
 dependencies! {
     /// The SQL database. Every strategy needs it.
     Database => "database", "the database", "DATABASE_URL";
-    /// One Redis.
+    /// One Redis, or its Sentinels or cluster.
     Redis => "redis", "Redis", "REDIS_URL";
     /// Independent Redis masters, of which a majority holds a lock.
     RedisMasters => "redis-masters", "a quorum of Redis masters", "REDLOCK_URLS";
@@ -145,6 +148,16 @@ impl Strategy {
         }
     }
 
+    /// How it asks the counter in Redis before its first attempt, if it does.
+    pub(crate) fn asks(self) -> Option<CounterMethod> {
+        match self {
+            Self::RedisGetSet => Some(CounterMethod::GetSet),
+            Self::RedisWatch => Some(CounterMethod::Watch),
+            Self::RedisLua => Some(CounterMethod::Script),
+            _ => None,
+        }
+    }
+
     /// The name in the API, kebab-case.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -157,20 +170,10 @@ impl Strategy {
         Self::ALL.into_iter().map(Self::name).collect()
     }
 
-    /// What it promises for a SKU with SQL home.
+    /// What it promises.
     #[must_use]
     pub fn tier(self) -> Tier {
         self.card().tier
-    }
-
-    /// What it promises for a SKU with this home. On Redis at most [`Tier::Volatile`], because no
-    /// protection restores what Redis loses.
-    #[must_use]
-    pub fn tier_on(self, home: Home) -> Tier {
-        match (home, self.tier()) {
-            (Home::Redis, Tier::Safe | Tier::Guarded) => Tier::Volatile,
-            (_, tier) => tier,
-        }
     }
 }
 
@@ -202,8 +205,6 @@ named! {
         Safe = "safe",
         /// Never oversells: if the lock is lost, the conditional write is refused.
         Guarded = "guarded",
-        /// Never oversells while Redis keeps its data.
-        Volatile = "volatile",
         /// Oversells, on purpose.
         Unsafe = "unsafe",
     }
@@ -219,17 +220,5 @@ mod tests {
             assert_eq!(strategy.name().parse(), Ok(strategy));
         }
         assert_eq!("No-Lock".parse::<Strategy>(), Err(UnknownStrategy));
-    }
-
-    #[test]
-    fn redis_home_is_at_most_volatile() {
-        for strategy in Strategy::ALL {
-            assert_eq!(strategy.tier_on(Home::Sql), strategy.tier(), "{strategy}");
-            let expected = match strategy.tier() {
-                Tier::Unsafe => Tier::Unsafe,
-                Tier::Safe | Tier::Guarded | Tier::Volatile => Tier::Volatile,
-            };
-            assert_eq!(strategy.tier_on(Home::Redis), expected, "{strategy}");
-        }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{DeductionRun, GroupQueue, RetryPolicy, WritePool};
+use super::{Counters, DeductionRun, GroupQueue, RetryPolicy, WritePool};
 use crate::ports::{DeductionMetrics, DeductionStore, Locks};
 use crate::stock::{Deducted, Deduction, StockError};
 use crate::strategy::{Available, LocalMutexes, Safeguards, Strategy};
@@ -18,6 +18,8 @@ pub struct DeductionContext {
     pub mutexes: Arc<LocalMutexes>,
     /// The queues of `group-commit`.
     pub groups: GroupQueue,
+    /// The counters in Redis; `None` without Redis.
+    pub counters: Option<Arc<Counters>>,
     /// The distributed locks.
     pub locks: Locks,
     /// Which strategies can be used.

@@ -1,4 +1,4 @@
-//! The deductions of `group-commit`: while a batch of a level is in flight, the next one gathers.
+//! The deductions of `group-commit`, and of the strategies that ask Redis before it: while a batch of a level is in flight, the next one gathers.
 //!
 //! If more than a few levels are sold at the same time, their batches share transactions, which wait for
 //! no row. A level whose row is locked, or that has too few units, is made alone afterwards.
@@ -63,7 +63,13 @@ impl GroupQueue {
     /// # Cancel safety
     /// Dropping the future cancels nothing: the outcome is unknown then.
     pub(crate) async fn deduct(&self, deduction: &Deduction) -> Result<AttemptOutcome, StoreError> {
-        let level = (deduction.sku.clone(), deduction.warehouse.clone());
+        let Deduction {
+            sku,
+            warehouse,
+            strategy,
+            ..
+        } = deduction;
+        let level = (sku.clone(), warehouse.clone(), *strategy);
         let answer = self.batches.run(level, deduction.clone()).await;
         answer.unwrap_or_else(|| Err(unanswered(deduction)))
     }
@@ -108,7 +114,7 @@ impl GroupCommit {
         let in_flight = InFlight::enter(&self.in_flight);
         if in_flight.others >= ALONE && !was_sold_out {
             let since = Instant::now();
-            match self.merged.run((), batch.to_vec()).await {
+            match self.merged.run(batch[0].strategy, batch.to_vec()).await {
                 Some(Some(answers)) => return answers,
                 Some(None) if since.elapsed() >= self.wait_limit / 2 => {
                     // To wait again for a connection and a row could take it past its deadline.
@@ -152,8 +158,8 @@ struct Merged {
 }
 
 impl BatchCall for Merged {
-    /// All levels share one queue.
-    type Level = ();
+    /// All levels of a strategy share one queue.
+    type Level = &'static str;
     type Job = Vec<Deduction>;
     /// `None` if the batch was not made.
     type Answer = Option<Vec<BatchAnswer>>;
@@ -185,7 +191,8 @@ impl BatchCall for Merged {
 }
 
 impl BatchCall for GroupCommit {
-    type Level = (Sku, Warehouse);
+    /// A batch has one strategy: its name is in the ledger.
+    type Level = (Sku, Warehouse, &'static str);
     type Job = Deduction;
     type Answer = BatchAnswer;
 
@@ -210,7 +217,7 @@ impl BatchCall for GroupCommit {
     fn give_up(&self, waited: Duration, last: Option<&mut BatchAnswer>) -> Option<BatchAnswer> {
         match last {
             // The next call may wait as long for the server.
-            Some(Err(error @ StoreError::Unavailable(..))) if waited >= self.wait_limit / 2 => {
+            Some(Err(error @ StoreError::Unavailable(_))) if waited >= self.wait_limit / 2 => {
                 Some(Err(error.share()))
             }
             // The call took the wait limit, and the next one may wait as long for the row.

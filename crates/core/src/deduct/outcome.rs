@@ -59,7 +59,7 @@ where
                 let both = |(first, earlier): (_, Expiry)| (first, earlier.max(expiry));
                 unknown = Some(unknown.map_or((source, expiry), both));
             }
-            Err(error @ StoreError::ConnectionLost(..)) => lost = Some(error),
+            Err(error @ StoreError::ConnectionLost(_)) => lost = Some(error),
             Err(_) if unknown.is_some() => {}
             Err(error) => return Err(error.into()),
         }

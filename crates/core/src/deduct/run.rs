@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::counters::Asked;
 use super::{DeductionContext, DeductionLock, Outcome, run_to_outcome, wait_for};
-use crate::ports::{AttemptOutcome, Expiry, LateAttempt, LockError, Server, StoreError};
-use crate::stock::{Deducted, Deduction, Durability, Movement, StockError};
+use crate::ports::{AttemptOutcome, CounterMethod, Expiry, LateAttempt, LockError, StoreError};
+use crate::stock::{Deducted, Deduction, Movement, StockError};
 use crate::strategy::{Dependency, Safeguards, Strategy};
 
 /// How long the answer may wait for the confirmation that the lock was released.
@@ -24,6 +25,8 @@ pub struct DeductionRun<'a> {
     pub lock: Option<DeductionLock<'a>>,
     /// How it is protected.
     pub strategy: Strategy,
+    /// What the counter in Redis said, if the strategy asks one.
+    asked: Option<Asked>,
 }
 
 impl<'a> DeductionRun<'a> {
@@ -42,6 +45,7 @@ impl<'a> DeductionRun<'a> {
             safeguards,
             lock: lock.map(|lock| DeductionLock::new(deduction, lock)),
             strategy,
+            asked: None,
         }
     }
 
@@ -52,7 +56,7 @@ impl<'a> DeductionRun<'a> {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the outcome unknown.
-    pub async fn run(&self) -> Result<Deducted, StockError> {
+    pub async fn run(mut self) -> Result<Deducted, StockError> {
         if let Some(reason) = self.context.available.why_not(self.strategy) {
             return Err(StockError::StrategyUnavailable {
                 strategy: self.strategy.name(),
@@ -60,10 +64,54 @@ impl<'a> DeductionRun<'a> {
                 source: None,
             });
         }
+        match self.strategy.asks() {
+            Some(method) => self.run_behind_counter(method).await,
+            None => self.run_to_outcome().await,
+        }
+    }
+
+    async fn run_to_outcome(&self) -> Result<Deducted, StockError> {
         let policy = &self.context.policy;
         let answer = run_to_outcome(policy, |unknown| self.attempt(unknown)).await;
         self.release_lock().await;
         answer
+    }
+
+    /// Asks the counter once, before the first attempt. Later attempts do not ask again, because the
+    /// first one may have sold.
+    async fn run_behind_counter(&mut self, method: CounterMethod) -> Result<Deducted, StockError> {
+        let DeductionContext {
+            store,
+            policy,
+            metrics,
+            counters,
+            ..
+        } = self.context;
+        let counters = counters.as_ref().expect("the strategy is available");
+        let asking = counters.ask(self.deduction, method, &**store, policy, &**metrics);
+        let asked = match asking.await? {
+            Asked::Refused(refusal) if self.deduction.idempotency.is_none() => return Err(refusal),
+            // A replay, or the refusal: without a counter there is no level to set.
+            Asked::Refused(refusal) if method == CounterMethod::GetSet => {
+                let recorded = self.recorded().await?;
+                return recorded.map_or(Err(refusal), |movement| self.replay(movement));
+            }
+            asked => asked,
+        };
+        self.asked = Some(asked);
+        let answer = self.run_to_outcome().await;
+        if let Some(asked) = &self.asked {
+            counters.answered(self.deduction, asked, &answer).await;
+        }
+        answer
+    }
+
+    /// The units that the counter has left, after it has admitted this deduction.
+    pub(crate) fn left_in_counter(&self) -> i64 {
+        match self.asked {
+            Some(Asked::Admitted { left }) => left,
+            _ => unreachable!("the counter has admitted the deduction"),
+        }
     }
 
     /// One attempt. `unknown`: when the earlier attempts expire whose outcome is unknown.
@@ -73,22 +121,8 @@ impl<'a> DeductionRun<'a> {
         {
             return self.without_lock(lock, error, unknown.is_some());
         }
-        let attempt = match self.strategy.attempt(self).await {
-            Err(StoreError::NotBound(reason)) if unknown.is_none() => {
-                return Ok(Outcome::Done(Err(StockError::StrategyUnavailable {
-                    strategy: self.strategy.name(),
-                    reason,
-                    source: None,
-                })));
-            }
-            attempt => attempt?,
-        };
-        let answer = match attempt {
-            AttemptOutcome::Deducted {
-                remaining,
-                durability,
-            } => Ok(self.first_answer(remaining, durability)),
-            AttemptOutcome::WrongHome(home) => Err(StockError::WrongHome { home }),
+        let answer = match self.strategy.attempt(self).await? {
+            AttemptOutcome::Deducted { remaining } => Ok(self.first_answer(remaining)),
             AttemptOutcome::UnknownSku => {
                 return self.refuse(StockError::UnknownSku, unknown).await;
             }
@@ -182,7 +216,7 @@ impl<'a> DeductionRun<'a> {
             LockError::Refused(_) => "refuses; see the log",
             // Without the database no strategy works.
             LockError::Unavailable(_) if server.dependency() == Dependency::Database => {
-                return Err(StoreError::Unavailable(Server::Database, error.into()));
+                return Err(StoreError::Unavailable(error.into()));
             }
             LockError::Unavailable(_) => "does not answer",
         };
@@ -194,7 +228,7 @@ impl<'a> DeductionRun<'a> {
         })))
     }
 
-    fn first_answer(&self, remaining: i64, durability: Durability) -> Deducted {
+    fn first_answer(&self, remaining: i64) -> Deducted {
         let deduction = self.deduction;
         Deducted {
             operation: deduction.operation,
@@ -203,7 +237,6 @@ impl<'a> DeductionRun<'a> {
             quantity: deduction.quantity.units(),
             remaining,
             strategy: Cow::Borrowed(deduction.strategy),
-            durability,
             replayed: false,
         }
     }
@@ -222,7 +255,6 @@ impl<'a> DeductionRun<'a> {
             quantity: -movement.delta,
             remaining: movement.available_after,
             strategy: movement.strategy.map_or(Cow::Borrowed(""), Cow::Owned),
-            durability: movement.durability,
             // If it is this very operation, this request is answered for the first time.
             replayed: movement.operation != self.deduction.operation,
         })

@@ -89,7 +89,6 @@ fn refusal<T>(reversal: &Reversal, outcome: &ReversalOutcome) -> Outcome<T> {
     Outcome::Done(Err(match *outcome {
         ReversalOutcome::Done(_) | ReversalOutcome::Duplicate => return Outcome::Retry,
         ReversalOutcome::UnknownSku => StockError::UnknownSku,
-        ReversalOutcome::WrongHome(home) => StockError::WrongHome { home },
         ReversalOutcome::ExceedsSale { left } => StockError::ExceedsSale {
             requested: reversal.quantity.map_or(1, Quantity::units),
             left,

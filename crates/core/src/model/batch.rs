@@ -76,7 +76,7 @@ impl BatchStore for MemoryStore {
     }
 
     async fn alone(&self, deduction: &Deduction) -> BatchAnswer {
-        self.deduct_in_sql(deduction, SqlMethod::Guarded).await
+        self.deduct(deduction, SqlMethod::Guarded).await
     }
 
     async fn write_merged(

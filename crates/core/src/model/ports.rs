@@ -6,11 +6,11 @@ use super::store::{Entry, MemoryStore, Row, WriteCondition, key};
 use super::transaction::Transaction;
 use crate::ports::{
     AttemptOutcome, BatchAnswer, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt,
-    LedgerReader, LevelStore, PlannedLevel, PlannedReturn, RedisMethod, ReversalOutcome, SqlMethod,
-    StoreError, adjusted_in_sql, deduct_batch, deduct_merged,
+    LedgerReader, LevelStore, PlannedLevel, PlannedReturn, ReadLevel, ReversalOutcome, SqlMethod,
+    StoreError, adjusted, deduct_batch, deduct_merged,
 };
 use crate::stock::{
-    Adjustment, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
+    Adjustment, Deduction, Idempotency, LevelChange, Movement, MovementKind,
     OperationId, Remarks, Reversal, Sku, StockLevel, Warehouse,
 };
 
@@ -44,23 +44,22 @@ impl MemoryStore {
     }
 
     /// Inserts a deduction into the ledger in the transaction that wrote the level, and commits.
-    /// Read-check-write strategies computed the level `after` from `read`.
+    /// `read_version`: the version that a read-check-write strategy has read.
     async fn record(
         &self,
         mut tx: Transaction,
         deduction: &Deduction,
         after: &StockLevel,
-        read: Option<&StockLevel>,
+        read_version: Option<i64>,
     ) -> Result<AttemptOutcome, StoreError> {
         let mut sale = sale(deduction, after);
-        sale.movement.read_version = read.map(|level| level.version);
+        sale.movement.read_version = read_version;
         if !tx.insert(sale).await? {
             return Ok(AttemptOutcome::Duplicate);
         }
         tx.commit().await?;
         Ok(AttemptOutcome::Deducted {
             remaining: after.available(),
-            durability: Durability::Committed,
         })
     }
 
@@ -140,7 +139,7 @@ impl LedgerReader for MemoryStore {
 
 #[async_trait]
 impl DeductionStore for MemoryStore {
-    async fn deduct_in_sql(
+    async fn deduct(
         &self,
         deduction: &Deduction,
         method: SqlMethod,
@@ -183,29 +182,27 @@ impl DeductionStore for MemoryStore {
     async fn write_back(
         &self,
         deduction: &Deduction,
-        read: &StockLevel,
+        read: ReadLevel,
         condition: Condition<'_>,
     ) -> Result<AttemptOutcome, StoreError> {
         let place = (&deduction.sku, &deduction.warehouse);
         let mut tx = Transaction::begin(self);
         let fence_only = self.condition == WriteCondition::FenceOnly;
-        let units = read.on_hand - deduction.quantity.units();
+        let after = read.available - deduction.quantity.units();
+        let is_unchanged = |row: &Row| Some(row.level.version) == read.version;
         let allowed = |row: &Row| match condition {
-            // The CHECK of the table.
-            Condition::None => units - row.level.held >= -row.level.backorder_limit,
-            Condition::Version => row.level.version == read.version,
-            Condition::Fence(fence) => {
-                (fence_only || row.level.version == read.version) && !row.is_after(fence)
-            }
+            Condition::None => true,
+            Condition::Version => is_unchanged(row),
+            Condition::Fence(fence) => (fence_only || is_unchanged(row)) && !row.is_after(fence),
         };
         let set = |row: &mut Row| {
-            row.level.on_hand = units;
+            row.level.on_hand = after + row.level.held - row.level.backorder_limit;
             if let Condition::Fence(fence) = condition {
                 row.fence = Some(fence.clone());
             }
         };
         match (tx.update(place, allowed, set, NEVER).await?, condition) {
-            (Some(after), _) => self.record(tx, deduction, &after.level, Some(read)).await,
+            (Some(after), _) => self.record(tx, deduction, &after.level, read.version).await,
             (None, Condition::None) => self.refusal(tx, deduction).await,
             (None, Condition::Version) => Ok(AttemptOutcome::Conflict),
             (None, Condition::Fence(fence)) => {
@@ -215,14 +212,6 @@ impl DeductionStore for MemoryStore {
                 Ok(AttemptOutcome::write_refused(last, fence))
             }
         }
-    }
-
-    async fn deduct_in_redis(
-        &self,
-        _: &Deduction,
-        _: RedisMethod,
-    ) -> Result<AttemptOutcome, StoreError> {
-        Err(StoreError::NoRedis)
     }
 
     /// The clock reaches the expiry as late as possible: in the step that begins the transaction.
@@ -269,7 +258,7 @@ impl LevelStore for MemoryStore {
         let mut tx = Transaction::begin(self);
         let row = tx.select_for_update(place).await?;
         let (old, fence) = row.map(|row| (row.level, row.fence)).unzip();
-        let level = match adjusted_in_sql(adjustment, old) {
+        let level = match adjusted(adjustment, old) {
             Ok(level) => level,
             Err(refused) => return Ok(refused),
         };

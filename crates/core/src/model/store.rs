@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::explore::{Decisions, yield_once};
 use super::mutex::ModelMutex;
-use crate::ports::{Server, StoreError};
+use crate::ports::StoreError;
 use crate::stock::{
-    Audit, Caller, Durability, Fence, Home, Idempotency, Movement, MovementKind, OperationId,
+    Audit, Caller, Fence, Idempotency, Movement, MovementKind, OperationId,
     Remarks, Sku, StockLevel, Warehouse,
 };
 
@@ -113,10 +113,9 @@ impl Entry {
             kind,
             delta,
             available_after: after.available(),
-            level_version: Some(after.version),
+            level_version: after.version,
             read_version: None,
             strategy: None,
-            durability: Durability::Committed,
             caller: idempotency
                 .map_or_else(Caller::anonymous, |one| one.caller.clone())
                 .as_str()
@@ -218,7 +217,6 @@ impl MemoryStore {
             held: 0,
             backorder_limit: 0,
             version: 1,
-            home: Home::Sql,
         };
         let (operation, kind) = (OperationId::mint(), MovementKind::Received);
         let received = Entry::new(operation, kind, on_hand, &level, None);
@@ -251,7 +249,6 @@ impl MemoryStore {
             on_hand: row.level.on_hand,
             held: row.level.held,
             backorder_limit: row.level.backorder_limit,
-            pending: 0,
             warehouse: row.level.warehouse.clone(),
         }
     }
@@ -320,8 +317,8 @@ impl MemoryStore {
             0 => return Ok(()),
             1 => StoreError::Aborted("a deadlock".into()),
             2 => StoreError::LockWait("a lock wait".into()),
-            3 => StoreError::ConnectionLost(Server::Database, "a lost connection".into()),
-            _ => StoreError::Unavailable(Server::Database, "a server that is away".into()),
+            3 => StoreError::ConnectionLost("a lost connection".into()),
+            _ => StoreError::Unavailable("a server that is away".into()),
         };
         self.decisions.note("the statement fails");
         Err(fault)

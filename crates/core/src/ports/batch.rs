@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{AttemptOutcome, StoreError};
-use crate::stock::{Deduction, Durability, Idempotency, Movement, OperationId, StockLevel};
+use crate::stock::{Deduction, Idempotency, Movement, OperationId, StockLevel};
 
 /// What the store answers to one deduction of a batch.
 pub type BatchAnswer = Result<AttemptOutcome, StoreError>;
@@ -266,7 +266,6 @@ impl<'a> BatchPlan<'a> {
             Decision::Final(outcome) | Decision::AfterSales(outcome) => Ok(outcome),
             Decision::Sale(units) => Ok(AttemptOutcome::Deducted {
                 remaining: before - units,
-                durability: Durability::Committed,
             }),
         };
         self.decisions.into_iter().map(outcome).collect()

@@ -4,7 +4,7 @@ use std::slice;
 
 use super::ChangeOutcome;
 use crate::stock::{
-    Adjustment, Home, LevelChange, MAX_UNITS, Precondition, Revision, Scope, StockLevel,
+    Adjustment, LevelChange, MAX_UNITS, Precondition, Revision, Scope, StockLevel,
 };
 
 /// A level that is to be written.
@@ -29,12 +29,6 @@ impl PlannedLevel {
         if !precondition_holds(change, old, existing) {
             return Err(ChangeOutcome::PreconditionFailed);
         }
-        let sku_home = existing.first().map(|level| level.home);
-        if let (Some(home), Some(asked)) = (sku_home, change.home)
-            && home != asked
-        {
-            return Err(ChangeOutcome::WrongHome(home));
-        }
         // A number that is older than a sale would bring the sold units back.
         let is_blind = change.on_hand.is_some() && change.precondition.is_none();
         if is_blind && old.is_some_and(|old| old.version > 1) {
@@ -50,7 +44,6 @@ impl PlannedLevel {
                 .backorder_limit
                 .unwrap_or_else(|| old.map_or(0, |old| old.backorder_limit)),
             version: old.map_or(0, |old| old.version) + 1,
-            home: sku_home.or(change.home).unwrap_or_default(),
         };
         if let Some(old) = old
             && (old.on_hand, old.backorder_limit) == (level.on_hand, level.backorder_limit)
@@ -104,26 +97,15 @@ fn precondition_holds(
     }
 }
 
-/// Decides what an adjustment makes of a level whose home is SQL.
+/// Decides what an adjustment makes of a level.
 ///
 /// # Errors
 /// The refusal.
-pub fn adjusted_in_sql(
+pub fn adjusted(
     adjustment: &Adjustment,
     level: Option<StockLevel>,
 ) -> Result<StockLevel, ChangeOutcome> {
-    match level {
-        None => Err(ChangeOutcome::UnknownSku),
-        Some(level) if level.home != Home::Sql => Err(ChangeOutcome::WrongHome(level.home)),
-        Some(level) => adjusted(adjustment, &level),
-    }
-}
-
-/// The same for a level of either home.
-///
-/// # Errors
-/// The refusal.
-pub fn adjusted(adjustment: &Adjustment, level: &StockLevel) -> Result<StockLevel, ChangeOutcome> {
+    let level = level.ok_or(ChangeOutcome::UnknownSku)?;
     let adjusted = StockLevel {
         on_hand: level.on_hand + adjustment.delta,
         version: level.version + 1,

@@ -3,13 +3,16 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Counts deductions and refused writes.
+/// Counts deductions, refused writes and answers of counters.
 pub trait DeductionMetrics: Send + Sync + fmt::Debug {
     /// Counts one deduction. `outcome` is `deducted`, `replayed`, or an error's code.
     fn deduction(&self, strategy: &'static str, outcome: &'static str, elapsed: Duration);
 
     /// Counts a conditional write that changed no row. `reason` is `version` or `fence`.
     fn write_refused(&self, strategy: &'static str, reason: &'static str);
+
+    /// Counts what a counter in Redis answered: `admitted`, `refused`, `loaded` or `unavailable`.
+    fn counter_asked(&self, answer: &'static str);
 }
 
 /// Counts nothing.
@@ -20,4 +23,6 @@ impl DeductionMetrics for NoMetrics {
     fn deduction(&self, _: &'static str, _: &'static str, _: Duration) {}
 
     fn write_refused(&self, _: &'static str, _: &'static str) {}
+
+    fn counter_asked(&self, _: &'static str) {}
 }

@@ -1,6 +1,6 @@
 //! What a store answers to a deduction or to a change of a level.
 
-use crate::stock::{Durability, Fence, Home, Movement, StockLevel};
+use crate::stock::{Fence, Movement, StockLevel};
 
 /// What one attempt to deduct did. Every variant but [`AttemptOutcome::Deducted`] changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,8 +9,6 @@ pub enum AttemptOutcome {
     Deducted {
         /// Units available right after it.
         remaining: i64,
-        /// Which store holds both: the SQL database, or Redis and its journal.
-        durability: Durability,
     },
     /// Fewer units are available than requested.
     Insufficient {
@@ -24,8 +22,6 @@ pub enum AttemptOutcome {
     },
     /// No such SKU in that warehouse.
     UnknownSku,
-    /// The SKU's home is another one than the strategy works on.
-    WrongHome(Home),
     /// The level is no longer the one that was read.
     Conflict,
     /// The lock was lost: a later holder of it has written.
@@ -45,7 +41,6 @@ impl AttemptOutcome {
     pub fn decide(level: Option<&StockLevel>, units: i64) -> Result<i64, Self> {
         match level {
             None => Err(Self::UnknownSku),
-            Some(level) if level.home != Home::Sql => Err(Self::WrongHome(level.home)),
             Some(level) if level.available() < units => Err(Self::Insufficient {
                 available: level.available(),
             }),
@@ -91,8 +86,6 @@ pub enum ChangeOutcome {
     /// Units on hand may be set only with a precondition, because the level was changed since its
     /// creation.
     PreconditionRequired,
-    /// The SKU has another home.
-    WrongHome(Home),
     /// It would break `on_hand - held >= -backorder_limit`.
     BelowLimit {
         /// Units available.

@@ -1,6 +1,6 @@
 //! Decides what comes back of a sale. The caller has locked the level and the sale.
 
-use crate::stock::{Home, MAX_UNITS, Movement, Quantity, Reversal, StockLevel};
+use crate::stock::{MAX_UNITS, Movement, Quantity, Reversal, StockLevel};
 
 /// What a reversal did. Every variant but [`ReversalOutcome::Done`] changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,8 +9,6 @@ pub enum ReversalOutcome {
     Done(PlannedReturn),
     /// The sale's level is gone.
     UnknownSku,
-    /// The SKU has another home.
-    WrongHome(Home),
     /// More units than are left of the sale, or none are left.
     ExceedsSale {
         /// Units of the sale that have not come back.
@@ -45,9 +43,6 @@ impl PlannedReturn {
         level: Option<StockLevel>,
     ) -> Result<Self, ReversalOutcome> {
         let level = level.ok_or(ReversalOutcome::UnknownSku)?;
-        if level.home != Home::Sql {
-            return Err(ReversalOutcome::WrongHome(level.home));
-        }
         let left = -sale.delta - returned;
         let quantity = reversal.quantity.map_or(left, Quantity::units);
         if quantity > left || left <= 0 {

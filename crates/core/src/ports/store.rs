@@ -40,8 +40,8 @@ pub trait LedgerReader: Send + Sync + fmt::Debug {
 /// Deducts stock. A method that answers anything but [`AttemptOutcome::Deducted`] changed nothing.
 #[async_trait]
 pub trait DeductionStore: LedgerReader {
-    /// Takes the units in SQL. Only for SKUs whose home is SQL.
-    async fn deduct_in_sql(
+    /// Takes the units.
+    async fn deduct(
         &self,
         deduction: &Deduction,
         method: SqlMethod,
@@ -64,15 +64,8 @@ pub trait DeductionStore: LedgerReader {
     async fn write_back(
         &self,
         deduction: &Deduction,
-        read: &StockLevel,
+        read: ReadLevel,
         condition: Condition<'_>,
-    ) -> Result<AttemptOutcome, StoreError>;
-
-    /// Takes the units in Redis. Only for SKUs whose home is Redis.
-    async fn deduct_in_redis(
-        &self,
-        deduction: &Deduction,
-        method: RedisMethod,
     ) -> Result<AttemptOutcome, StoreError>;
 
     /// What became of earlier attempts whose outcome is unknown and of which the last expires at
@@ -104,7 +97,7 @@ pub trait LevelStore: LedgerReader {
     /// The movement that the SQL ledger holds under this operation id.
     async fn operation(&self, operation: OperationId) -> Result<Option<Movement>, StoreError>;
 
-    /// Takes units of `sale` back. Never more than were sold. Only for SKUs whose home is SQL.
+    /// Takes units of `sale` back. Never more than were sold.
     async fn reverse(
         &self,
         reversal: &Reversal,
@@ -112,10 +105,29 @@ pub trait LevelStore: LedgerReader {
     ) -> Result<ReversalOutcome, StoreError>;
 }
 
+/// What a strategy knows of a level when it decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadLevel {
+    /// The units that were available.
+    pub available: i64,
+    /// The version of the row; `None` if the units were read from the counter in Redis.
+    pub version: Option<i64>,
+}
+
+impl From<&StockLevel> for ReadLevel {
+    fn from(level: &StockLevel) -> Self {
+        Self {
+            available: level.available(),
+            version: Some(level.version),
+        }
+    }
+}
+
 /// What a write that follows from an earlier read depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition<'a> {
-    /// Nothing: **not safe**, on purpose.
+    /// Nothing: sets the level to what was computed. **Not safe**, on purpose. A relative write could
+    /// never oversell, because the database checks each level.
     None,
     /// The row still has the version that was read.
     Version,
@@ -126,20 +138,11 @@ pub enum Condition<'a> {
     Fence(&'a Fence),
 }
 
-/// How a deduction is made in SQL.
+/// How a deduction is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SqlMethod {
     /// One guarded `UPDATE`, which changes no row if there are too few units.
     Guarded,
     /// Locks the row, reads it, decides, writes.
     RowLock,
-}
-
-/// How a deduction is made in Redis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RedisMethod {
-    /// One Lua script.
-    Script,
-    /// `WATCH`, `MULTI`, `EXEC`.
-    Watch,
 }

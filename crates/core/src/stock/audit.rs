@@ -18,8 +18,6 @@ pub struct Audit {
     pub held: i64,
     /// Units that may be sold beyond the units on hand.
     pub backorder_limit: i64,
-    /// Movements in the journal that are not in SQL yet (Redis home only).
-    pub pending: i64,
 }
 
 impl Audit {
@@ -35,10 +33,10 @@ impl Audit {
         (self.sold - self.received - self.backorder_limit).max(0)
     }
 
-    /// Whether counter and ledger agree, nothing was oversold and nothing is pending.
+    /// Whether counter and ledger agree, and nothing was oversold.
     #[must_use]
     pub fn consistent(&self) -> bool {
-        self.drift() == 0 && self.oversold() == 0 && self.pending == 0
+        self.drift() == 0 && self.oversold() == 0
     }
 }
 
@@ -55,7 +53,6 @@ mod tests {
             on_hand,
             held: 0,
             backorder_limit,
-            pending: 0,
         }
     }
 

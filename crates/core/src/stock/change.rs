@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{Home, Idempotency, OperationId, Quantity, Remark, Revision, Sku, Warehouse};
+use super::{Idempotency, OperationId, Quantity, Remark, Revision, Sku, Warehouse};
 
 /// What must hold for the levels in a [`Scope`], so that a change is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +38,6 @@ pub struct LevelChange {
     pub on_hand: Option<i64>,
     /// The new backorder limit; `None` keeps the old one (zero for a new level).
     pub backorder_limit: Option<i64>,
-    /// The home. An existing level must already have it; `None` keeps it.
-    pub home: Option<Home>,
     /// The reason.
     pub reason: Option<Remark>,
     /// The store makes the change only if this holds.

@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{Caller, Idempotency, Quantity, Remarks, Sku, StockError, Warehouse};
-use crate::names::named;
 
 /// The identity of one operation, created once per request. Every attempt carries it, so the
 /// ledger's primary key refuses to record the operation twice.
@@ -77,18 +76,6 @@ impl Deduction {
     }
 }
 
-named! {
-    /// The store that had acknowledged the change when the 2xx was sent.
-    #[derive(Serialize, Deserialize)]
-    #[serde(rename_all = "lowercase")]
-    pub enum Durability {
-        /// Committed by the SQL database, movement and level together.
-        Committed = "committed",
-        /// Written to Redis and its journal; SQL follows.
-        Redis = "redis",
-    }
-}
-
 /// A deduction that was made.
 // A retry gets the first answer, rebuilt from the ledger. The comments are in the API's document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -110,9 +97,6 @@ pub struct Deducted {
     pub remaining: i64,
     /// The strategy that protected it.
     pub strategy: Cow<'static, str>,
-    /// How durable it was when it was answered: `committed` or `redis`.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub durability: Durability,
     /// Whether this answers a retry of an earlier request.
     #[serde(skip)]
     pub replayed: bool,

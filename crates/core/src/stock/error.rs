@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use super::{Home, InvalidName};
+use super::InvalidName;
 
 /// Why stock was not changed, or why the outcome is unknown.
 ///
@@ -13,9 +13,7 @@ pub enum StockError {
     #[error("there is no such SKU in that warehouse; PUT /stock/{{sku}} with on_hand creates it")]
     UnknownSku,
     /// The ledger has no operation with that id.
-    #[error(
-        "no such operation is recorded; an operation on stock in Redis is recorded a moment later"
-    )]
+    #[error("no such operation is recorded")]
     UnknownOperation,
     /// Only sales can be reversed.
     #[error("the operation is not a sale; only a sale can be reversed")]
@@ -42,12 +40,6 @@ pub enum StockError {
     /// The first request with that key is still running.
     #[error("the first request with this Idempotency-Key is still running; try again")]
     RequestInFlight,
-    /// The strategy does not work on the SKU's home, or another home was requested.
-    #[error("the stock of this sku lives in {}", home.as_str())]
-    WrongHome {
-        /// The SKU's home.
-        home: Home,
-    },
     /// The caller's precondition does not hold.
     #[error("the stock does not match the precondition; read it again")]
     PreconditionFailed,
@@ -85,12 +77,6 @@ pub enum StockError {
         /// The error of the lock server, if it does not work.
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
-    },
-    /// The SKU's home is Redis, and no Redis is configured, or it does not have the stock.
-    #[error("{reason}")]
-    HomeUnavailable {
-        /// What is wrong, and what to do.
-        reason: String,
     },
     /// A server does not answer.
     #[error("{what} is unavailable; nothing was changed")]
@@ -131,7 +117,6 @@ impl StockError {
             Self::Insufficient { .. } => "insufficient-stock",
             Self::IdempotencyKeyReused => "idempotency-key-reused",
             Self::RequestInFlight => "request-in-flight",
-            Self::WrongHome { .. } => "wrong-home",
             Self::PreconditionFailed => "precondition-failed",
             Self::PreconditionRequired => "precondition-required",
             Self::BelowLimit => "below-limit",
@@ -139,7 +124,6 @@ impl StockError {
             Self::Contended { .. } => "contended",
             Self::Overloaded { .. } => "overloaded",
             Self::StrategyUnavailable { .. } => "strategy-unavailable",
-            Self::HomeUnavailable { .. } => "home-unavailable",
             Self::Unavailable { .. } => "unavailable",
             Self::OutcomeUnknown { .. } => "outcome-unknown",
             Self::Internal { .. } => "internal",

@@ -7,64 +7,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use uuid::Uuid;
+use super::{Movement, MovementKind, Sku, Warehouse};
 
-use super::{Movement, MovementKind, OperationId, Sku, Warehouse};
+/// The version of [`LedgerCursor`] as text.
+const VERSION: &str = "v1";
 
-/// The version of [`LedgerCursor`] as text. Release 0.1.0 wrote an operation id alone.
-const VERSION: &str = "v2";
+/// How many digits a `level_version` has at most.
+const DIGITS: usize = 18;
 
-/// The start of the rest of one warehouse's ledger. The movements that have a `level_version` come
-/// first, then those of older releases in the order of their operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LedgerPosition {
-    /// At this `level_version`.
-    Numbered(i64),
-    /// At this operation, among the movements without a `level_version`.
-    Unnumbered(OperationId),
-}
-
-impl LedgerPosition {
-    /// The length of an operation as text.
-    const OPERATION: usize = 36;
-
-    /// How many digits a version has at most.
-    const DIGITS: usize = 18;
-
-    /// The start of a ledger.
-    pub const NEWEST: Self = Self::Numbered(i64::MAX);
-
-    /// Parses what [`fmt::Display`] wrote; `None` for anything else.
-    fn parse(text: &str) -> Option<Self> {
-        if text.len() == Self::OPERATION {
-            let operation = Uuid::parse_str(text).ok()?;
-            return Some(Self::Unnumbered(OperationId(operation)));
-        }
-        let is_number = text.len() <= Self::DIGITS && text.bytes().all(|b| b.is_ascii_digit());
-        let version = text.parse().ok().filter(|_| is_number)?;
-        Some(Self::Numbered(version))
-    }
-
-    fn of(movement: &Movement) -> Self {
-        match movement.level_version {
-            Some(version) => Self::Numbered(version),
-            None => Self::Unnumbered(movement.operation),
-        }
-    }
-}
-
-impl fmt::Display for LedgerPosition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Numbered(version) => write!(f, "{version}"),
-            Self::Unnumbered(operation) => write!(f, "{operation}"),
-        }
-    }
-}
-
-/// The start of the next page: a position in each warehouse that has more movements.
+/// The start of the next page: the `level_version` of its first movement, in each warehouse that has more.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LedgerCursor(pub BTreeMap<Warehouse, LedgerPosition>);
+pub struct LedgerCursor(pub BTreeMap<Warehouse, i64>);
 
 impl LedgerCursor {
     /// Parses what [`fmt::Display`] wrote; `None` for anything else.
@@ -73,7 +26,9 @@ impl LedgerCursor {
         let (version, positions) = text.split_once(';')?;
         let position = |text: &str| {
             let (warehouse, position) = text.split_once(':')?;
-            let position = LedgerPosition::parse(position)?;
+            let is_number =
+                position.len() <= DIGITS && position.bytes().all(|byte| byte.is_ascii_digit());
+            let position = position.parse().ok().filter(|_| is_number)?;
             Some((Warehouse::parse(warehouse).ok()?, position))
         };
         let positions: Option<BTreeMap<_, _>> = positions.split(';').map(position).collect();
@@ -128,8 +83,8 @@ impl LedgerPage {
             warehouses.entry(warehouse).or_default().push(movement);
         }
         for unread in warehouses.values_mut() {
-            // The newest last. Movements without a version are older than those with one.
-            unread.sort_by_key(|one| (one.level_version, one.operation));
+            // The newest last.
+            unread.sort_by_key(|one| one.level_version);
         }
         let mut movements = Vec::new();
         while movements.len() < limit as usize {
@@ -143,8 +98,7 @@ impl LedgerPage {
             }
         }
         let next = warehouses.into_iter().filter_map(|(warehouse, unread)| {
-            let position = LedgerPosition::of(unread.last()?);
-            Some((warehouse, position))
+            Some((warehouse, unread.last()?.level_version))
         });
         let next: BTreeMap<_, _> = next.collect();
         let next = (!next.is_empty()).then_some(LedgerCursor(next));
@@ -158,39 +112,29 @@ mod tests {
 
     #[test]
     fn cursor_is_parsed_as_it_was_written() {
-        let operation = OperationId(Uuid::from_u128(7));
-        let cursor = LedgerCursor(BTreeMap::from([
-            (Warehouse::default(), LedgerPosition::Numbered(42)),
-            (
-                Warehouse::parse("上海仓").unwrap(),
-                LedgerPosition::Unnumbered(operation),
-            ),
-        ]));
+        let shanghai = Warehouse::parse("上海仓").unwrap();
+        let cursor = LedgerCursor(BTreeMap::from([(Warehouse::default(), 42), (shanghai, 7)]));
         let text = cursor.to_string();
-        assert_eq!(
-            text,
-            "v2;main:42;上海仓:00000000-0000-0000-0000-000000000007"
-        );
+        assert_eq!(text, "v1;main:42;上海仓:7");
         assert_eq!(LedgerCursor::parse(&text), Some(cursor));
     }
 
     #[test]
     fn other_texts_are_no_cursors() {
-        let operation = Uuid::from_u128(7).to_string();
         for text in [
             "",
-            "v2",
-            "v2;",
-            "v1;main:1",
-            "v2;main",
-            "v2;main:x",
-            "v2;main:",
-            "v2;main:+1",
-            "v2;main:-1",
-            "v2;main:00000000000000000000000000000007",
-            "v2;a b:1",
-            "v2;main:1;",
-            &operation,
+            "v1",
+            "v1;",
+            "v2;main:1",
+            "v1;main",
+            "v1;main:x",
+            "v1;main:",
+            "v1;main:+1",
+            "v1;main:-1",
+            "v1;main:00000000000000000000000000000007",
+            "v1;a b:1",
+            "v1;main:1;",
+            "01234567-89ab-7def-8123-456789abcdef",
         ] {
             assert_eq!(LedgerCursor::parse(text), None, "{text}");
         }

@@ -2,28 +2,13 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Sku, Warehouse};
-use crate::names::named;
 
 /// The largest absolute value of a counter, in units. It is far below the limits of 64 bits and of
 /// the integers that JSON readers represent exactly.
 pub const MAX_UNITS: i64 = 1_000_000_000_000;
-
-named! {
-    /// The store that decides about a SKU's stock. Fixed when the SKU is created.
-    #[derive(Default, Serialize, Deserialize)]
-    #[serde(rename_all = "lowercase")]
-    pub enum Home {
-        /// The SQL database.
-        #[default]
-        Sql = "sql",
-        /// Redis; the SQL ledger follows.
-        Redis = "redis",
-    }
-}
 
 /// One row of stock, as read at one instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,8 +25,6 @@ pub struct StockLevel {
     pub backorder_limit: i64,
     /// Increases by at least one with every change of the row.
     pub version: i64,
-    /// The store that has the counter.
-    pub home: Home,
 }
 
 impl StockLevel {

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Durability, OperationId, Remarks, RequestHash, Sku, Warehouse};
+use super::{OperationId, Remarks, RequestHash, Sku, Warehouse};
 
 /// What kind of change a movement records.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -73,18 +73,14 @@ pub struct Movement {
     pub delta: i64,
     /// Units available right after it.
     pub available_after: i64,
-    /// Its place in the order of the level's commits: the version of the level after it. Stock in
-    /// Redis: a number that SQL counts up for each movement. `None` if it is not in SQL yet, or if
-    /// release 0.1.0 recorded it.
-    pub level_version: Option<i64>,
+    /// Its place in the order of the level's commits: the version of the level after it.
+    pub level_version: i64,
     /// The version of the level that it was computed from, if the level was read first: by a
     /// read-check-write strategy, or to set an existing level. Two movements of one level with the
     /// same `read_version` are a lost update: both were computed from the same state.
     pub read_version: Option<i64>,
     /// The strategy that protected it; `None` if it is not a deduction.
     pub strategy: Option<String>,
-    /// How durable it was when it was acknowledged.
-    pub durability: Durability,
     /// Who sent the request.
     pub caller: String,
     /// The caller's key, if one was sent.

@@ -28,7 +28,7 @@ named! {
     pub enum OperationStatus {
         /// The ledger has it.
         Committed = "committed",
-        /// The ledger does not have it yet. It may be in a journal, or still be made.
+        /// The ledger does not have it yet. A transaction may still be making it.
         Pending = "pending",
         /// It was not made, and never will be.
         NotRecorded = "not-recorded",

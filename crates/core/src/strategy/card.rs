@@ -4,8 +4,6 @@
 //! code and of the API cannot differ.
 
 use super::{Dependency, Tier};
-use crate::names::named;
-use crate::stock::Home;
 
 /// The facts about a strategy.
 #[derive(Debug)]
@@ -14,36 +12,10 @@ pub struct Card {
     pub name: &'static str,
     /// What it promises.
     pub tier: Tier,
-    /// The homes of the stock that it works on.
-    pub homes: Homes,
     /// The servers that it needs beside the database.
     pub needs: &'static [Dependency],
     /// The text of its file, which starts with the four lines.
     pub(super) source: &'static str,
-}
-
-named! {
-    /// The homes of the stock that a strategy works on.
-    pub enum Homes {
-        /// SQL only.
-        Sql = "sql",
-        /// Redis only.
-        Redis = "redis",
-        /// SQL and Redis.
-        Either = "either",
-    }
-}
-
-impl Homes {
-    /// Whether `home` is one of them.
-    #[must_use]
-    pub fn include(self, home: Home) -> bool {
-        match self {
-            Self::Sql => home == Home::Sql,
-            Self::Redis => home == Home::Redis,
-            Self::Either => true,
-        }
-    }
 }
 
 impl Card {

@@ -5,14 +5,13 @@
 //! *Fails when*: the network is slow: the row stays locked longer; if a client vanishes, the row stays locked until the server's timeout; it never oversells.
 //! *Use when*: the decision between read and write needs code that one statement cannot express.
 
-use super::{Card, Homes, Tier};
+use super::{Card, Tier};
 use crate::deduct::DeductionRun;
 use crate::ports::{AttemptOutcome, SqlMethod, StoreError};
 
 pub(super) const CARD: Card = Card {
     name: "for-update",
     tier: Tier::Safe,
-    homes: Homes::Sql,
     needs: &[],
     source: include_str!("for_update.rs"),
 };
@@ -20,5 +19,5 @@ pub(super) const CARD: Card = Card {
 /// The store locks, reads, decides and writes in one transaction.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
     let (store, method) = (&run.context.store, SqlMethod::RowLock);
-    store.deduct_in_sql(run.deduction, method).await
+    store.deduct(run.deduction, method).await
 }

@@ -5,7 +5,7 @@
 //! *Fails when*: the stock runs out while many replicas sell it: their batches conflict, and the row is then locked for a round trip; it never oversells.
 //! *Use when*: SKUs must be sold faster than the database commits single transactions.
 
-use super::{Card, Homes, Tier};
+use super::{Card, Tier};
 use crate::deduct::{DeductionContext, DeductionRun};
 use crate::ports::{AttemptOutcome, StoreError};
 use crate::stock::{Deduction, StockError};
@@ -13,7 +13,6 @@ use crate::stock::{Deduction, StockError};
 pub(super) const CARD: Card = Card {
     name: "group-commit",
     tier: Tier::Safe,
-    homes: Homes::Sql,
     needs: &[],
     source: include_str!("group_commit.rs"),
 };

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::{Card, Homes, Tier, no_lock};
+use super::{Card, Tier, no_lock};
 use crate::deduct::DeductionRun;
 use crate::ports::{AttemptOutcome, StoreError};
 use crate::stock::Deduction;
@@ -17,7 +17,6 @@ use crate::stock::Deduction;
 pub(super) const CARD: Card = Card {
     name: "local-mutex",
     tier: Tier::Unsafe,
-    homes: Homes::Either,
     needs: &[],
     source: include_str!("local_mutex.rs"),
 };

@@ -6,14 +6,13 @@
 //! *Use when*: you want to see an oversell; never with real stock.
 
 use super::read_check::read_check_write;
-use super::{Card, Homes, Tier};
+use super::{Card, Tier};
 use crate::deduct::DeductionRun;
 use crate::ports::{AttemptOutcome, Condition, StoreError};
 
 pub(super) const CARD: Card = Card {
     name: "no-lock",
     tier: Tier::Unsafe,
-    homes: Homes::Either,
     needs: &[],
     source: include_str!("no_lock.rs"),
 };

@@ -6,14 +6,13 @@
 //! *Use when*: conflicts are rare, or the caller needs long to decide and must not hold a lock.
 
 use super::read_check::read_check_write;
-use super::{Card, Homes, Tier};
+use super::{Card, Tier};
 use crate::deduct::DeductionRun;
 use crate::ports::{AttemptOutcome, Condition, StoreError};
 
 pub(super) const CARD: Card = Card {
     name: "optimistic",
     tier: Tier::Safe,
-    homes: Homes::Sql,
     needs: &[],
     source: include_str!("optimistic.rs"),
 };

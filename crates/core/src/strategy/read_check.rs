@@ -2,7 +2,6 @@
 
 use crate::deduct::DeductionRun;
 use crate::ports::{AttemptOutcome, Condition, StoreError};
-use crate::stock::Home;
 
 /// Reads the level, checks that there are enough units, and writes the level that follows from it
 /// under `condition`. Writes nothing if `is_lost` says after the read that the lock is lost.
@@ -17,19 +16,13 @@ pub(super) async fn read_check_write(
         return Ok(AttemptOutcome::UnknownSku);
     };
     let available = level.available();
-    if !run.strategy.card().homes.include(level.home) {
-        return Ok(AttemptOutcome::WrongHome(level.home));
-    }
-    // Redis may have lost the key of the request that took the last unit. It asks SQL for the key when it
-    // refuses the write.
-    let may_be_lost = level.home == Home::Redis && deduction.idempotency.is_some();
-    if available < deduction.quantity.units() && !may_be_lost {
+    if available < deduction.quantity.units() {
         return Ok(AttemptOutcome::Insufficient { available });
     }
     if is_lost() {
         return Ok(AttemptOutcome::LockLost);
     }
-    let written = store.write_back(deduction, &level, condition).await?;
+    let written = store.write_back(deduction, (&level).into(), condition).await?;
     let metrics = &run.context.metrics;
     match written {
         AttemptOutcome::Conflict => metrics.write_refused(deduction.strategy, "version"),

@@ -6,12 +6,11 @@
 //! *Use when*: the work under the lock is more than one row can express, and Redis is there already.
 
 pub(super) use super::locked::attempt;
-use super::{Card, Dependency, Homes, Tier};
+use super::{Card, Dependency, Tier};
 
 pub(super) const CARD: Card = Card {
     name: "redis-lock",
     tier: Tier::Guarded,
-    homes: Homes::Either,
     needs: &[Dependency::Redis],
     source: include_str!("redis_lock.rs"),
 };

@@ -1,24 +1,22 @@
-//! `redis-lua`: one script on Redis takes the units only if there are enough.
+//! `redis-lua`: a counter in Redis admits deductions by one Lua script; `group-commit` makes them.
 //!
-//! *Guarantees*: volatile: never oversells while Redis keeps its data; units whose sale Redis loses (failover, `appendfsync everysec`) can be sold again.
-//! *Costs*: one round trip to Redis, shared by concurrent requests for the same SKU; the SQL ledger follows later, and deductions stop (503) if it falls too far behind.
-//! *Fails when*: Redis loses writes that it acknowledged: those units go on sale again, and a retry whose Idempotency-Key was lost with them may sell a second time.
-//! *Use when*: a flash sale needs more than the database gives, and a small loss on failover is acceptable.
+//! *Guarantees*: never oversells: the counter only refuses, and SQL decides about what it admits. A refusal of a request without a key may be up to 500 ms old.
+//! *Costs*: one round trip to Redis before those of group-commit; a refusal costs the database nothing.
+//! *Fails when*: Redis is down: 503. A counter that Redis has lost is loaded again; one that is too low hides units for up to 500 ms.
+//! *Use when*: many more requests are refused than sold, and the refusals of many replicas must not reach the database.
 
-use super::{Card, Dependency, Homes, Tier};
+use super::{Card, Dependency, Tier, group_commit};
 use crate::deduct::DeductionRun;
-use crate::ports::{AttemptOutcome, RedisMethod, StoreError};
+use crate::ports::{AttemptOutcome, StoreError};
 
 pub(super) const CARD: Card = Card {
     name: "redis-lua",
-    tier: Tier::Volatile,
-    homes: Homes::Redis,
+    tier: Tier::Safe,
     needs: &[Dependency::Redis],
     source: include_str!("redis_lua.rs"),
 };
 
-/// The script decides.
+/// The counter has admitted the deduction, or it has a key.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    let (store, method) = (&run.context.store, RedisMethod::Script);
-    store.deduct_in_redis(run.deduction, method).await
+    group_commit::attempt(run).await
 }

@@ -1,24 +1,22 @@
-//! `redis-watch`: `WATCH`, read, check, `MULTI`, write, `EXEC`: writes nothing if another client was faster.
+//! `redis-watch`: a counter in Redis admits deductions by `WATCH`, `MULTI`, `EXEC`; `group-commit` makes them.
 //!
-//! *Guarantees*: volatile: never oversells while Redis keeps its data; units whose sale Redis loses (failover, `appendfsync everysec`) can be sold again.
-//! *Costs*: two round trips on an exclusive connection; under contention most attempts are discarded.
-//! *Fails when*: Redis loses writes that it acknowledged, units and Idempotency-Keys; on a hot SKU it may give up as contended (503) while other requests succeed.
+//! *Guarantees*: never oversells: the counter only refuses, and SQL decides about what it admits. A refusal of a request without a key may be up to 500 ms old.
+//! *Costs*: two round trips to Redis on an exclusive connection before those of group-commit; under contention most attempts are discarded.
+//! *Fails when*: many requests change one counter: it may give up as contended (503) while others succeed. While Redis is down, 503.
 //! *Use when*: you want to compare it with redis-lua, which does the same in one round trip.
 
-use super::{Card, Dependency, Homes, Tier};
+use super::{Card, Dependency, Tier, group_commit};
 use crate::deduct::DeductionRun;
-use crate::ports::{AttemptOutcome, RedisMethod, StoreError};
+use crate::ports::{AttemptOutcome, StoreError};
 
 pub(super) const CARD: Card = Card {
     name: "redis-watch",
-    tier: Tier::Volatile,
-    homes: Homes::Redis,
+    tier: Tier::Safe,
     needs: &[Dependency::Redis],
     source: include_str!("redis_watch.rs"),
 };
 
-/// One transaction. [`AttemptOutcome::Conflict`] asks for another attempt.
+/// The counter has admitted the deduction, or it has a key.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    let (store, method) = (&run.context.store, RedisMethod::Watch);
-    store.deduct_in_redis(run.deduction, method).await
+    group_commit::attempt(run).await
 }

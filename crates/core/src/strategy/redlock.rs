@@ -6,12 +6,11 @@
 //! *Use when*: the work under the lock is more than one row can express, the loss of one Redis must not stop it, and there is no ZooKeeper.
 
 pub(super) use super::locked::attempt;
-use super::{Card, Dependency, Homes, Tier};
+use super::{Card, Dependency, Tier};
 
 pub(super) const CARD: Card = Card {
     name: "redlock",
     tier: Tier::Guarded,
-    homes: Homes::Either,
     needs: &[Dependency::RedisMasters],
     source: include_str!("redlock.rs"),
 };

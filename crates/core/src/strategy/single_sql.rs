@@ -5,14 +5,13 @@
 //! *Fails when*: one row is very hot: deductions queue for the commit; it never oversells.
 //! *Use when*: always, unless a measurement shows that you need another strategy; it is the default.
 
-use super::{Card, Homes, Tier};
+use super::{Card, Tier};
 use crate::deduct::DeductionRun;
 use crate::ports::{AttemptOutcome, SqlMethod, StoreError};
 
 pub(super) const CARD: Card = Card {
     name: "single-sql",
     tier: Tier::Safe,
-    homes: Homes::Sql,
     needs: &[],
     source: include_str!("single_sql.rs"),
 };
@@ -20,5 +19,5 @@ pub(super) const CARD: Card = Card {
 /// The database checks and takes the units in one `UPDATE`.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
     let (store, method) = (&run.context.store, SqlMethod::Guarded);
-    store.deduct_in_sql(run.deduction, method).await
+    store.deduct(run.deduction, method).await
 }

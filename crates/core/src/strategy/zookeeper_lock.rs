@@ -6,12 +6,11 @@
 //! *Use when*: fairness, and a lock that survives the loss of one server, matter more than speed.
 
 pub(super) use super::locked::attempt;
-use super::{Card, Dependency, Homes, Tier};
+use super::{Card, Dependency, Tier};
 
 pub(super) const CARD: Card = Card {
     name: "zookeeper-lock",
     tier: Tier::Guarded,
-    homes: Homes::Either,
     needs: &[Dependency::Zookeeper],
     source: include_str!("zookeeper_lock.rs"),
 };

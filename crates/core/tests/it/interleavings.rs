@@ -11,7 +11,7 @@ use anyhow::{bail, ensure};
 use rstest::rstest;
 use stocklock_core::model::{Faults, MemoryStore, Task, World, WriteCondition};
 use stocklock_core::ports::{AttemptOutcome, ChangeOutcome, DeductionStore, LevelStore, SqlMethod};
-use stocklock_core::stock::{Durability, Precondition, StockError};
+use stocklock_core::stock::{Precondition, StockError};
 use stocklock_core::strategy::Strategy::{self, *};
 
 use answers::explorer;
@@ -20,6 +20,7 @@ use scenario::{SKU, Scenario, Tally, deduction, sku};
 
 mod answers;
 mod batches;
+mod counters;
 mod level_changes;
 pub(crate) mod scenario;
 
@@ -147,7 +148,7 @@ fn late_message_sells_nothing_after_a_refusal(
 
 #[rstest]
 fn one_key_sells_once_and_answers_both_requests(
-    #[values(SingleSql, ForUpdate, Optimistic, GroupCommit)] strategy: Strategy,
+    #[values(SingleSql, ForUpdate, Optimistic, GroupCommit, RedisLua)] strategy: Strategy,
     #[values(1, 2)] stock: i64,
     #[values(0, 1)] faults: u32,
 ) {
@@ -353,7 +354,7 @@ fn set_level_during_a_sale_keeps_level_and_movements_equal(#[values(0, 1)] stock
 
 async fn sell_one(store: MemoryStore) -> AttemptOutcome {
     let order = deduction(&sku(SKU), None, SingleSql);
-    let sold = store.deduct_in_sql(&order, SqlMethod::Guarded).await;
+    let sold = store.deduct(&order, SqlMethod::Guarded).await;
     sold.expect("no faults")
 }
 
@@ -365,7 +366,6 @@ async fn set_to_five(store: MemoryStore) -> AttemptOutcome {
     match set.expect("no faults") {
         ChangeOutcome::Done { level, .. } => AttemptOutcome::Deducted {
             remaining: level.available(),
-            durability: Durability::Committed,
         },
         refused => panic!("{refused:?}"),
     }

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::batching::TokioSpawn;
-use crate::ports::{Condition, LateAttempt, LedgerReader, RedisMethod, SqlMethod};
-use crate::stock::{Durability, Idempotency, Movement, OperationId, Quantity, Remarks, StockLevel};
+use crate::ports::{Condition, LateAttempt, LedgerReader, ReadLevel, SqlMethod};
+use crate::stock::{Idempotency, Movement, OperationId, Quantity, Remarks, StockLevel};
 
 const WAIT_LIMIT: Duration = Duration::from_secs(2);
 
@@ -42,7 +42,6 @@ fn sold(batch: &[Deduction]) -> Vec<BatchAnswer> {
     let answer = |_| {
         Ok(AttemptOutcome::Deducted {
             remaining: 1,
-            durability: Durability::Committed,
         })
     };
     batch.iter().map(answer).collect()
@@ -70,7 +69,7 @@ impl LedgerReader for Calls {
 
 #[async_trait]
 impl DeductionStore for Calls {
-    async fn deduct_in_sql(&self, _: &Deduction, _: SqlMethod) -> BatchAnswer {
+    async fn deduct(&self, _: &Deduction, _: SqlMethod) -> BatchAnswer {
         unreachable!("every deduction is in a batch")
     }
 
@@ -92,12 +91,8 @@ impl DeductionStore for Calls {
         batches.iter().map(answers).collect()
     }
 
-    async fn write_back(&self, _: &Deduction, _: &StockLevel, _: Condition<'_>) -> BatchAnswer {
+    async fn write_back(&self, _: &Deduction, _: ReadLevel, _: Condition<'_>) -> BatchAnswer {
         unreachable!("no batch is written back")
-    }
-
-    async fn deduct_in_redis(&self, _: &Deduction, _: RedisMethod) -> BatchAnswer {
-        unreachable!("no batch is in Redis")
     }
 
     async fn late_attempt(&self, _: &Deduction, _: Expiry) -> Result<LateAttempt, StoreError> {

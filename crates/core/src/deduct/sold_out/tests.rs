@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ports::StoreError;
-use crate::stock::{Durability, OperationId, Quantity, Remarks};
+use crate::stock::{OperationId, Quantity, Remarks};
 
 fn deduction(sku: &str) -> Deduction {
     Deduction {
@@ -24,7 +24,6 @@ fn short(available: i64) -> AttemptOutcome {
 fn sold(remaining: i64) -> AttemptOutcome {
     AttemptOutcome::Deducted {
         remaining,
-        durability: Durability::Committed,
     }
 }
 

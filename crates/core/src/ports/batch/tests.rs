@@ -14,7 +14,6 @@ struct Refusing {
 fn sold() -> AttemptOutcome {
     AttemptOutcome::Deducted {
         remaining: 0,
-        durability: Durability::Committed,
     }
 }
 

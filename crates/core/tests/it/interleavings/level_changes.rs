@@ -18,7 +18,6 @@ pub(super) fn level_change(on_hand: i64, precondition: Precondition) -> LevelCha
         warehouse: Warehouse::default(),
         on_hand: Some(on_hand),
         backorder_limit: None,
-        home: None,
         reason: None,
         precondition: Some(precondition),
         scope: Scope::Sku,

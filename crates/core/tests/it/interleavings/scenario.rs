@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use async_trait::async_trait;
-use stocklock_core::deduct::{DeductionContext, DeductionRun, GroupQueue, RetryPolicy, Sleep};
+use stocklock_core::deduct::{Counters, DeductionContext, DeductionRun, GroupQueue, RetryPolicy, Sleep};
 use stocklock_core::model::{
-    Decisions, Failure, Faults, MemoryStore, ModelLock, Task, World, WriteCondition, mortal,
+    Decisions, Failure, Faults, MemoryStore, ModelCounter, ModelLock, Task, World, WriteCondition, mortal,
     yield_once,
 };
 use stocklock_core::ports::{ChangeOutcome, LevelStore, Lock, Locks, NoMetrics};
@@ -43,6 +43,11 @@ pub(super) struct Scenario {
     pub(super) faults: Faults,
     /// Number of requests to the lock server that may fail.
     pub(super) outages: u32,
+    /// Whether the counters in Redis exist at first.
+    pub(super) counted: bool,
+    /// Counters that may vanish, and loads of counters that may be late.
+    pub(super) lost_counters: u32,
+    pub(super) late_loads: u32,
     /// Number of buyers whose process may die.
     pub(super) deaths: u32,
     /// Whether a lock may go to any of its waiters.
@@ -90,6 +95,9 @@ impl Scenario {
             processes: 1,
             faults: Faults::default(),
             outages: 0,
+            counted: true,
+            lost_counters: 0,
+            late_loads: 0,
             deaths: 0,
             any_order: false,
             restocked: false,
@@ -132,7 +140,7 @@ impl Scenario {
     pub(super) fn with_faults_at_every_step(mut self) -> Self {
         self = self.with_fault();
         self.faults.statements = 1;
-        let outages = u32::from(self.strategy.tier() == Tier::Guarded);
+        let outages = u32::from(self.strategy.tier() == Tier::Guarded || self.asks_counter());
         Self {
             outages,
             any_order: true,
@@ -188,8 +196,13 @@ impl Scenario {
         }
         let mut skus = self.buyers.clone();
         skus.dedup();
+        let outages = if self.asks_counter() { self.outages } else { 0 };
+        let counter = ModelCounter::new(decisions, self.lost_counters, self.late_loads, outages);
         for name in skus {
             state.stock(&sku(name), self.stock);
+            if self.counted {
+                counter.create(&sku(name), &Warehouse::default(), self.stock);
+            }
         }
         let mut lock = ModelLock::new(decisions, self.losses).with_outages(self.outages);
         if self.any_order {
@@ -218,6 +231,9 @@ impl Scenario {
                 ),
                 store,
                 mutexes: self.mutexes(),
+                counters: self
+                    .asks_counter()
+                    .then(|| Arc::new(Counters::new(Arc::new(counter.clone())))),
                 locks: locks.clone(),
                 available: Available::new(needs.iter().copied()),
                 policy,
@@ -258,6 +274,12 @@ impl Scenario {
     /// is a step.
     fn arrival_is_step(&self) -> bool {
         matches!(self.strategy, Strategy::LocalMutex | Strategy::GroupCommit)
+    }
+
+    /// Whether the strategy asks a counter in Redis.
+    pub(super) fn asks_counter(&self) -> bool {
+        use Strategy::{RedisGetSet, RedisLua, RedisWatch};
+        matches!(self.strategy, RedisGetSet | RedisLua | RedisWatch)
     }
 
     /// The task of one buyer. It runs the same code as the `Deductor` does for a request.
@@ -305,13 +327,15 @@ impl Scenario {
         read.sort_unstable();
         let lost_update = read.windows(2).any(|pair| pair[0] == pair[1]);
         ensure!(
-            lost_update == (audit.drift() != 0),
+            lost_update == (audit.drift() != 0) || self.strategy == Strategy::RedisGetSet,
             "the level drifts if and only if two movements read the same version: {sold:?}"
         );
         // If every outcome is known and no update was lost, the buyers must get every unit in stock
         // that they want.
         // Buyers with the same key count as one buyer and are checked elsewhere.
-        let failed = contended || unknown || unavailable;
+        // A counter that is too low hides units.
+        let hides = self.lost_counters + self.late_loads > 0;
+        let failed = contended || unknown || unavailable || hides;
         if self.key.is_none() && !self.restocked && audit.drift() == 0 && !failed {
             let wanted = i64::try_from(self.buyers.len())?;
             ensure!(audit.sold == wanted.min(self.stock), "undersold: {audit:?}");

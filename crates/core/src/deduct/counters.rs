@@ -1,0 +1,231 @@
+//! Asks the counter of a level before a deduction, and corrects it afterwards.
+//!
+//! Guarantees: a counter only refuses. What it admits is decided by SQL; what it refuses is final only if
+//! the request has no key, because only the ledger knows retries. One task per level and replica loads a
+//! counter. If a replica dies in between, the counter hides units until it expires.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::OnceCell;
+
+use super::RetryPolicy;
+use crate::ports::{
+    CounterAnswer, CounterError, CounterMethod, CounterStore, DeductionMetrics, DeductionStore,
+    StoreError,
+};
+use crate::stock::{Deducted, Deduction, Sku, StockError, Warehouse};
+use crate::strategy::Dependency;
+
+/// How often a deduction loads the counter. It is missing again if it is deleted or expires meanwhile.
+const LOADS: u32 = 3;
+
+/// The counters of the levels, as one replica sees them.
+#[derive(Debug)]
+pub struct Counters {
+    store: Arc<dyn CounterStore>,
+    /// The loads in flight.
+    loads: Mutex<HashMap<(Sku, Warehouse), Load>>,
+}
+
+/// A load that several deductions wait for.
+type Load = Arc<OnceCell<Loaded>>;
+
+/// How a load ended.
+#[derive(Debug)]
+enum Loaded {
+    /// The counter exists, or has existed.
+    Done,
+    /// There is no such level.
+    UnknownSku,
+    /// Redis does not answer.
+    NoCounter(String),
+    /// The level could not be read. The first caller takes the error, and the others a copy.
+    NotRead(Mutex<StoreError>),
+}
+
+/// What the counter said before the first attempt.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// The units are taken from the counter, and this many are left in it.
+    Admitted {
+        /// Units left.
+        left: i64,
+    },
+    /// The refusal.
+    Refused(StockError),
+}
+
+impl Counters {
+    /// No counter is asked until a deduction comes.
+    #[must_use]
+    pub fn new(store: Arc<dyn CounterStore>) -> Self {
+        let loads = Mutex::default();
+        Self { store, loads }
+    }
+
+    /// Deletes the counter of a level that was changed. Best effort.
+    pub(crate) async fn forget(&self, (sku, warehouse): &(Sku, Warehouse)) {
+        self.store.delete(sku, warehouse).await;
+    }
+
+    /// Asks the counter of the deduction's level for its units. Loads it first if there is none.
+    ///
+    /// # Errors
+    /// Nothing was sold: Redis does not answer, the level could not be read, or other clients changed the
+    /// counter until the policy's bounds.
+    pub(super) async fn ask(
+        &self,
+        deduction: &Deduction,
+        method: CounterMethod,
+        levels: &dyn DeductionStore,
+        policy: &RetryPolicy,
+        metrics: &dyn DeductionMetrics,
+    ) -> Result<Asked, StockError> {
+        let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
+        let units = deduction.quantity.units();
+        let unavailable = |error: String| {
+            metrics.counter_asked("unavailable");
+            unavailable(deduction.strategy, error)
+        };
+        let (mut retry, mut loads) = (policy.start(), 0);
+        loop {
+            let taken = self.store.take(sku, warehouse, units, method).await;
+            match taken.map_err(|error| unavailable(text(&error)))? {
+                CounterAnswer::Admitted { left } => {
+                    metrics.counter_asked("admitted");
+                    return Ok(Asked::Admitted { left });
+                }
+                CounterAnswer::Refused { available } => {
+                    metrics.counter_asked("refused");
+                    return Ok(Asked::Refused(deduction.insufficient(available)));
+                }
+                CounterAnswer::Conflict => {
+                    if !retry.again().await {
+                        let attempts = retry.attempts();
+                        return Err(StockError::Contended { attempts });
+                    }
+                }
+                CounterAnswer::Missing if loads == LOADS => {
+                    return Err(unavailable("it does not keep the counter".to_owned()));
+                }
+                CounterAnswer::Missing => {
+                    loads += 1;
+                    metrics.counter_asked("loaded");
+                    match &*self.load(deduction, levels).await {
+                        Loaded::Done => {}
+                        Loaded::UnknownSku => return Ok(Asked::Refused(StockError::UnknownSku)),
+                        Loaded::NoCounter(error) => return Err(unavailable(error.clone())),
+                        Loaded::NotRead(error) => return Err(lock(error).share().into()),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Corrects the counter after the deduction was answered.
+    pub(super) async fn answered(
+        &self,
+        deduction: &Deduction,
+        asked: &Asked,
+        answer: &Result<Deducted, StockError>,
+    ) {
+        use StockError::{Insufficient, OutcomeUnknown, UnknownSku};
+        let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
+        match (asked, answer) {
+            (Asked::Admitted { .. }, Ok(sold)) if !sold.replayed => {}
+            // The units are hidden until the counter expires.
+            (Asked::Admitted { .. }, Err(OutcomeUnknown { .. })) | (Asked::Refused(_), Err(_)) => {}
+            (Asked::Refused(_), Ok(replayed)) if replayed.replayed => {}
+            // SQL was short, or sold what the counter had refused: the counter is wrong.
+            (Asked::Admitted { .. }, Err(Insufficient { .. } | UnknownSku))
+            | (Asked::Refused(_), Ok(_)) => self.store.delete(sku, warehouse).await,
+            (Asked::Admitted { .. }, Ok(_) | Err(_)) => {
+                let units = deduction.quantity.units();
+                self.store.give_back(sku, warehouse, units).await;
+            }
+        }
+    }
+
+    /// Loads the counter, or waits for the load that is in flight.
+    async fn load(&self, deduction: &Deduction, levels: &dyn DeductionStore) -> LoadGuard<'_> {
+        let level = (deduction.sku.clone(), deduction.warehouse.clone());
+        let load = Arc::clone(lock(&self.loads).entry(level.clone()).or_default());
+        let guard = LoadGuard {
+            loads: &self.loads,
+            level,
+            load,
+        };
+        let (sku, warehouse) = &guard.level;
+        let loading = self.load_once(sku, warehouse, levels);
+        guard.load.get_or_init(|| loading).await;
+        guard
+    }
+
+    async fn load_once(
+        &self,
+        sku: &Sku,
+        warehouse: &Warehouse,
+        levels: &dyn DeductionStore,
+    ) -> Loaded {
+        let failed = |error: CounterError| Loaded::NoCounter(text(&error));
+        let read_at = match self.store.now(sku, warehouse).await {
+            Ok(read_at) => read_at,
+            Err(error) => return failed(error),
+        };
+        let available = match levels.level(sku, warehouse).await {
+            Ok(Some(level)) => level.available(),
+            Ok(None) => return Loaded::UnknownSku,
+            Err(error) => return Loaded::NotRead(Mutex::new(error)),
+        };
+        let loaded = self.store.load(sku, warehouse, available, read_at).await;
+        loaded.map_or_else(failed, |()| Loaded::Done)
+    }
+}
+
+/// A load that has ended. The first guard to be dropped lets the next load begin.
+struct LoadGuard<'a> {
+    loads: &'a Mutex<HashMap<(Sku, Warehouse), Load>>,
+    level: (Sku, Warehouse),
+    load: Load,
+}
+
+impl std::ops::Deref for LoadGuard<'_> {
+    type Target = Loaded;
+
+    fn deref(&self) -> &Loaded {
+        self.load.get().expect("the load has ended")
+    }
+}
+
+impl Drop for LoadGuard<'_> {
+    fn drop(&mut self) {
+        let mut loads = lock(self.loads);
+        // If this future was cancelled, another one that waits goes on with the load.
+        let has_ended = self.load.initialized() || Arc::strong_count(&self.load) == 2;
+        let is_this = |load: &Load| Arc::ptr_eq(load, &self.load);
+        if has_ended && loads.get(&self.level).is_some_and(is_this) {
+            loads.remove(&self.level);
+        }
+    }
+}
+
+/// The refusal if the counter cannot be asked.
+fn unavailable(strategy: &'static str, problem: String) -> StockError {
+    let (title, variable) = (Dependency::Redis.title(), Dependency::Redis.variable());
+    StockError::StrategyUnavailable {
+        strategy,
+        reason: format!("{title}, which {variable} names, does not answer"),
+        source: Some(problem.into()),
+    }
+}
+
+/// The error with its cause.
+fn text(error: &CounterError) -> String {
+    error.0.to_string()
+}
+
+/// No code panics while it holds one of these mutexes.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

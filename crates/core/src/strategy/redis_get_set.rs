@@ -1,0 +1,28 @@
+//! `redis-get-set`: `GET` the counter in Redis, check, `SET` it, then set the level in SQL to what was computed.
+//!
+//! *Guarantees*: nothing; movement and level still commit together, so the audit shows the lost updates.
+//! *Costs*: two round trips to Redis and one transaction; no request waits for the decision of another.
+//! *Fails when*: two requests get the same value: both set the counter and the level to the same result, so one sale is missed.
+//! *Use when*: you want to see why a check in Redis needs one atomic command; never with real stock.
+
+use super::{Card, Dependency, Tier};
+use crate::deduct::DeductionRun;
+use crate::ports::{AttemptOutcome, Condition, ReadLevel, StoreError};
+
+pub(super) const CARD: Card = Card {
+    name: "redis-get-set",
+    tier: Tier::Unsafe,
+    needs: &[Dependency::Redis],
+    source: include_str!("redis_get_set.rs"),
+};
+
+/// Sets the level to what is left in the counter.
+pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
+    let left = run.left_in_counter();
+    let read = ReadLevel {
+        available: left + run.deduction.quantity.units(),
+        version: None,
+    };
+    let store = &run.context.store;
+    store.write_back(run.deduction, read, Condition::None).await
+}

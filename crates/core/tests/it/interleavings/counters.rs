@@ -1,0 +1,121 @@
+//! Every schedule of deductions behind a counter in Redis.
+//!
+//! A counter may vanish at any command, a load may arrive at any later step, Redis may be away, and a
+//! replica may die between counter and database.
+
+use anyhow::ensure;
+use rstest::rstest;
+use stocklock_core::model::Faults;
+use stocklock_core::strategy::Strategy::{self, RedisGetSet, RedisLua, RedisWatch};
+
+use super::scenario::{SKU, Scenario, Tally};
+
+/// One of the faults. With two buyers or two replicas there are millions of schedules in some cases.
+#[rstest]
+fn no_fault_of_a_counter_oversells_or_makes_an_answer_wrong(
+    #[values(RedisLua, RedisWatch)] strategy: Strategy,
+    #[values(None, Some("order-1"))] key: Option<&'static str>,
+    #[values(lost, late, away, commit)] fault: fn(&mut Scenario),
+) {
+    let mut scenario = Scenario {
+        key,
+        ..Scenario::new(strategy, 1, 1)
+    };
+    fault(&mut scenario);
+    let scenario = scenario.at_full_size();
+    let tally = scenario.explore();
+    assert_eq!((tally.oversold, tally.drifted), (0, 0), "{tally:?}");
+    let has_outages = scenario.outages > 0;
+    assert_eq!(tally.unavailable > 0, has_outages, "{tally:?}");
+}
+
+fn lost(scenario: &mut Scenario) {
+    scenario.lost_counters = 1;
+    if scenario.strategy == RedisLua {
+        scenario.buyers.push(SKU);
+    }
+}
+
+fn late(scenario: &mut Scenario) {
+    scenario.counted = false;
+    scenario.late_loads = 1;
+}
+
+fn away(scenario: &mut Scenario) {
+    scenario.outages = 1;
+    scenario.processes = 2;
+    scenario.buyers.push(SKU);
+}
+
+fn commit(scenario: &mut Scenario) {
+    scenario.faults = Faults {
+        commits: 1,
+        ..Faults::default()
+    };
+}
+
+/// The counter hides the unit of the replica that died, until it expires.
+#[rstest]
+fn replica_that_dies_between_counter_and_database_doubles_no_sale(
+    #[values(RedisLua, RedisWatch)] strategy: Strategy,
+    #[values(None, Some("order-1"))] key: Option<&'static str>,
+) {
+    let scenario = Scenario {
+        deaths: 1,
+        processes: 2,
+        key,
+        ..Scenario::new(strategy, 1, 2)
+    };
+    let mut unsold = 0;
+    let tally = scenario.explore_with(|store, _| {
+        let sold = store.deductions_now().len();
+        ensure!(sold <= 1, "sold {sold} of 1");
+        unsold += 1 - sold;
+        Ok(())
+    });
+    // With a key, SQL sells what the counter hides.
+    assert!(tally.unknown > 0, "{tally:?}");
+    assert_eq!(unsold > 0, key.is_none(), "{tally:?}");
+}
+
+#[test]
+fn get_set_counter_loses_updates_and_oversells() {
+    let tally = Scenario::new(RedisGetSet, 1, 2).explore();
+    assert!(tally.oversold > 0 && tally.drifted > 0, "{tally:?}");
+    let failed = (tally.contended, tally.unknown, tally.unavailable);
+    assert_eq!(failed, (0, 0, 0), "{tally:?}");
+}
+
+/// With enough stock nothing is oversold, but two movements leave the same level.
+#[test]
+fn get_set_counter_drifts_even_if_stock_is_enough() {
+    let tally = Scenario::new(RedisGetSet, 2, 2).explore_with(|store, _| {
+        let sold = store.deductions_now();
+        let [first, second] = &sold[..] else {
+            return Ok(());
+        };
+        let same = first.available_after == second.available_after;
+        let audit = store.audit_now(&first.sku);
+        ensure!(!same || audit.drift() > 0, "{sold:?}");
+        Ok(())
+    });
+    assert_eq!(tally.oversold, 0, "{tally:?}");
+    assert!(tally.drifted > 0, "{tally:?}");
+}
+
+/// A restock that goes on beside them sells in the end: a refusal is wrong only while a counter lives.
+#[rstest]
+fn restock_beside_a_counter_keeps_level_and_movements_equal(
+    #[values(RedisLua, RedisWatch)] strategy: Strategy,
+) {
+    let scenario = Scenario {
+        restocked: true,
+        ..Scenario::new(strategy, 1, 2)
+    };
+    let tally = scenario.explore();
+    let clean = Tally {
+        schedules: tally.schedules,
+        ..Tally::default()
+    };
+    assert_eq!(tally, clean);
+}
