@@ -1,3 +1,0 @@
--- LOCK=NONE: sales continue while the index is built.
-ALTER TABLE movement
-    ADD INDEX /*M! IF NOT EXISTS */ movement_of_reference (caller, reference), LOCK = NONE;

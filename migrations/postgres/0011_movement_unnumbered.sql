@@ -1,4 +1,0 @@
--- no-transaction
--- The movements of older releases in the order of their operations.
-CREATE INDEX CONCURRENTLY IF NOT EXISTS movement_unnumbered
-    ON movement (sku, warehouse, operation_id) WHERE level_version IS NULL;

@@ -1,3 +1,0 @@
--- no-transaction
--- No query of this release uses it: `movement_in_order` begins with the SKU too. Each sale maintains it.
-DROP INDEX CONCURRENTLY IF EXISTS movement_of_sku;

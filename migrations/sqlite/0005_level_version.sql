@@ -1,3 +1,0 @@
--- The order in which the movements of one level were committed; NULL in rows of older releases. Stock
--- in SQL: the version of the level after the movement. Stock in Redis: a counter in `stock`.
-ALTER TABLE movement ADD COLUMN level_version integer;

@@ -1,1 +1,0 @@
-CREATE INDEX movement_of_reference ON movement (caller, reference) WHERE reference IS NOT NULL;

@@ -1,1 +1,0 @@
-CREATE INDEX movement_of_sale ON movement (reverses) WHERE reverses IS NOT NULL;
