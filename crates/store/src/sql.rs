@@ -1,6 +1,6 @@
 //! The SQL stores: SQLite, MariaDB/MySQL and PostgreSQL.
 //!
-//! Each transaction is written once, in `flows`, `reads`, `apply` and `journal_sink`. A [`Dialect`]
+//! Each transaction is written once, in `flows`, `batch` and `reads`. A [`Dialect`]
 //! supplies the statements and the few operations that differ. READ COMMITTED everywhere, set
 //! explicitly, so that no decision is based on a snapshot that is older than the row locks. Retries
 //! of whole operations are the caller's ([`stocklock_core::deduct`]).
@@ -8,15 +8,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use sqlx::migrate::Migration;
 use tokio::sync::Mutex;
 
 use crate::{Result, StoreError, StoreOptions};
 use stocklock_core::ports::{DeductionStore, LevelStore};
-use stocklock_core::stock::{
-    Audit, Home, LedgerPage, LevelCursor, MovementFilter, Sku, StockLevel,
-};
+use stocklock_core::stock::{Audit, LedgerPage, LevelCursor, MovementFilter, Sku, StockLevel};
 
-pub(crate) mod apply;
 mod audit;
 mod batch;
 mod checkpoints;
@@ -24,9 +22,8 @@ mod conditional_write;
 mod dialect;
 mod errors;
 mod flows;
-mod journal_sink;
 mod ledger_pages;
-pub(crate) mod ledger_row;
+mod ledger_row;
 mod merged;
 mod migration;
 mod mysql;
@@ -34,24 +31,19 @@ mod operations;
 mod pool;
 mod postgres;
 mod reads;
-mod redis_binding;
 mod reversal;
-pub(crate) mod rows;
+mod rows;
 mod sold;
 mod sqlite;
 mod statements;
 
-pub(crate) use apply::Known;
 use checkpoints::{Checkpoints, Rounds};
 use dialect::Dialect;
 use errors::unavailable;
-pub(crate) use journal_sink::JournalSink;
-use migration::MigrationServer;
 use mysql::MySqlServer;
-pub(crate) use operations::{CLOCK_MARGIN, OperationQueries};
+pub(crate) use operations::OperationQueries;
 use pool::{Pool, ServerHealth};
 use postgres::PostgresServer;
-pub(crate) use redis_binding::{BoundRedis, RedisBindings};
 use sqlite::SqliteFile;
 
 /// How many statements of a read may each take as long as the server allows.
@@ -101,10 +93,10 @@ pub trait LedgerQueries: LevelStore {
 /// All that a SQL store does. Any [`SqlStore`].
 #[async_trait]
 pub(crate) trait SqlBackend:
-    DeductionStore + LedgerQueries + OperationQueries + JournalSink + Checkpoints + RedisBindings
+    DeductionStore + LedgerQueries + OperationQueries + Checkpoints
 {
-    /// The home of a SKU, if there is such a SKU. For writes: reads use the levels.
-    async fn home(&self, sku: &Sku) -> Result<Option<Home>>;
+    /// The identity of this ledger, created with its schema.
+    async fn ledger_id(&self) -> Result<String>;
 }
 
 /// Stock in one SQL database.
@@ -200,39 +192,23 @@ pub(crate) fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn SqlBacke
 /// A sentence that says what failed, or which settings of the server must be changed, without the
 /// URL's password.
 pub async fn migrate(url: &str) -> Result<(), String> {
-    match scheme(url) {
-        "sqlite" => update_schema(&SqliteFile::for_migration(url)?).await,
-        "mysql" | "mariadb" => update_schema(&MySqlServer::for_migration(url)?).await,
-        "postgres" | "postgresql" => update_schema(&PostgresServer::for_migration(url)?).await,
-        other => Err(unknown_scheme(other)),
-    }
+    migrate_with(url, &[]).await
 }
 
-async fn update_schema<D: Dialect + MigrationServer>(server: &D) -> Result<(), String> {
-    if migration::run(server).await? {
-        // A new schema has no older replicas: they refuse it.
-        let numbered = checkpoints::set_numbered(server).await;
-        numbered.map_err(|error| error.to_string())?;
-    }
-    Ok(())
-}
-
-/// Writes the first checkpoint of each level of the database at `url`, for a ledger that has
-/// movements of older releases. Run it once no replica of those is left. It may take any time, sales go
-/// on, and it can be repeated. Returns the number of levels.
+/// The same, with migrations of a later release. For tests of upgrades.
 ///
 /// # Errors
-/// A sentence that says what failed.
-pub async fn finish_migration(url: &str) -> Result<u64, String> {
-    let finished = match scheme(url) {
-        "sqlite" => checkpoints::write_first(&SqliteFile::for_migration(url)?).await,
-        "mysql" | "mariadb" => checkpoints::write_first(&MySqlServer::for_migration(url)?).await,
+/// The same.
+#[doc(hidden)]
+pub async fn migrate_with(url: &str, later: &[Migration]) -> Result<(), String> {
+    match scheme(url) {
+        "sqlite" => migration::run(&SqliteFile::for_migration(url)?, later).await,
+        "mysql" | "mariadb" => migration::run(&MySqlServer::for_migration(url)?, later).await,
         "postgres" | "postgresql" => {
-            checkpoints::write_first(&PostgresServer::for_migration(url)?).await
+            migration::run(&PostgresServer::for_migration(url)?, later).await
         }
-        other => return Err(unknown_scheme(other)),
-    };
-    finished.map_err(|error| error.to_string())
+        other => Err(unknown_scheme(other)),
+    }
 }
 
 fn scheme(url: &str) -> &str {

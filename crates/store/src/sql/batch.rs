@@ -25,7 +25,7 @@ use stocklock_core::stock::{Deduction, Movement, Remarks, StockLevel};
 pub(crate) fn update(in_time: &str) -> String {
     format!(
         "UPDATE stock SET on_hand = on_hand - $6, version = version + $7
-            WHERE sku = $1 AND warehouse = $2 AND home = 'sql' AND version = coalesce($4, version)
+            WHERE sku = $1 AND warehouse = $2 AND version = coalesce($4, version)
                 AND on_hand - $6 - held >= -backorder_limit AND {in_time}"
     )
 }
@@ -119,7 +119,7 @@ pub(crate) fn insert<D: Dialect>(
     let remarks = Remarks::NAMES.join(", ");
     format!(
         "INSERT INTO movement ({columns})
-            SELECT operation_id, 0, {sku}, {warehouse}, 'deducted', delta, NULL, {strategy}, 'committed', caller,
+            SELECT operation_id, 0, {sku}, {warehouse}, 'deducted', delta, NULL, {strategy}, caller,
                 idempotency_key, request_hash, {remarks}, {available} + units_after,
                 {version} + number
             FROM {sales}{in_time}",
@@ -172,7 +172,7 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
     }
 
     async fn alone(&self, deduction: &Deduction) -> BatchAnswer {
-        self.deduct_in_sql(deduction, SqlMethod::Guarded).await
+        self.deduct(deduction, SqlMethod::Guarded).await
     }
 
     async fn write_merged(&self, plans: &[&BatchPlan<'_>]) -> Result<Option<Vec<Option<i64>>>> {
@@ -330,7 +330,7 @@ async fn plan<'a, D: Dialect>(
     let place = values![batch[0].sku.as_str(), batch[0].warehouse.as_str()];
     let found = connection.fetch(statements::level(lock_rows), &place).await;
     let found: Vec<LevelRow> = found.map_err(before_commit)?;
-    let level: Option<StockLevel> = rows::levels(found)?.pop();
+    let level: Option<StockLevel> = rows::levels(found).pop();
     let recorded = recorded_among(connection, batch).await?;
     Ok(BatchPlan::new(level, &recorded, batch))
 }

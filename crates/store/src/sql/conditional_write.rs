@@ -13,14 +13,16 @@ use super::ledger_row::LedgerRow;
 use super::pool::{PooledConnection, Server};
 use super::statements::{DELTA, NEXT_PARAMETERS};
 use crate::StoreError;
-use stocklock_core::ports::{AttemptOutcome, Condition, Expiry};
-use stocklock_core::stock::{Deduction, Durability, StockLevel};
+use stocklock_core::ports::{AttemptOutcome, Condition, Expiry, ReadLevel};
+use stocklock_core::stock::Deduction;
+
+/// A version that no level has.
+const NO_VERSION: i64 = -1;
 
 /// The outcome of a sale that is committed; `available` units remain.
 pub(crate) fn deducted(available: i64) -> AttemptOutcome {
     AttemptOutcome::Deducted {
         remaining: available,
-        durability: Durability::Committed,
     }
 }
 
@@ -34,8 +36,8 @@ pub(crate) struct ConditionalWrite<'a> {
     /// Other assignments, each with a comma before it.
     pub(crate) also: String,
     condition: String,
-    /// What `on_hand` becomes, the version, the fencing token and its source. NULL if the write does not
-    /// depend on it.
+    /// The units that are available then if the level is set, its version before, the fencing token and its
+    /// source. NULL if the write does not depend on it.
     level_values: [Value<'a>; 4],
     /// When the caller is answered at the latest.
     pub(crate) deadline: Instant,
@@ -57,45 +59,40 @@ impl<'a> ConditionalWrite<'a> {
         }
     }
 
-    /// Writes the level that follows from `read`.
+    /// Writes the level that follows from `read`: sets it, if the write has no condition. Otherwise the
+    /// level is still the one that was read.
     pub(crate) fn from_read(
         deduction: &Deduction,
-        read: &StockLevel,
+        read: ReadLevel,
         condition: Condition<'a>,
     ) -> Self {
-        let [_, on_hand, version, token, source] = &*NEXT_PARAMETERS;
-        let after = read.on_hand - deduction.quantity.units();
-        let mut level_values = values![after, None::<i64>, None::<i64>, None::<&str>];
-        let (also, condition) = match condition {
-            // The limit may be lower than it was when the level was read, and the CHECK would refuse
-            // the row.
-            Condition::None => (
-                String::new(),
-                format!("{on_hand} - held >= -backorder_limit"),
-            ),
+        let [_, available, version, token, source] = &*NEXT_PARAMETERS;
+        let mut write = Self {
+            row: LedgerRow::from_deduction(deduction, read.version),
+            ..Self::if_available(deduction)
+        };
+        // NULL would be no condition.
+        let unchanged = read.version.unwrap_or(NO_VERSION);
+        match condition {
+            Condition::None => {
+                let after = read.available - deduction.quantity.units();
+                write.level_values[0] = after.into();
+                write.on_hand = format!("{available} + held - backorder_limit");
+                write.condition = format!("{available} >= 0");
+            }
             Condition::Version => {
-                level_values[1] = read.version.into();
-                (String::new(), format!("version = {version}"))
+                write.level_values[1] = unchanged.into();
+                write.condition = format!("version = {version}");
             }
             Condition::Fence(fence) => {
-                level_values = values![after, read.version, fence.token, &*fence.source];
-                (
-                    format!(", fence = {token}, fence_source = {source}"),
-                    format!(
-                        "version = {version} AND (fence_source <> {source} OR fence <= {token})"
-                    ),
-                )
+                write.level_values = values![None::<i64>, unchanged, fence.token, &*fence.source];
+                write.also = format!(", fence = {token}, fence_source = {source}");
+                write.condition = format!(
+                    "version = {version} AND (fence_source <> {source} OR fence <= {token})"
+                );
             }
-        };
-        Self {
-            row: LedgerRow::from_deduction(deduction, Some(read)),
-            on_hand: on_hand.clone(),
-            also,
-            condition,
-            level_values,
-            deadline: deduction.deadline,
-            expiry: OnceLock::new(),
         }
+        write
     }
 
     /// Sets the expiry of the attempt, which is sent on `connection` now.
@@ -134,7 +131,7 @@ impl<'a> ConditionalWrite<'a> {
         } = self;
         format!(
             "UPDATE stock SET version = version + 1, on_hand = {on_hand}{also} \
-             WHERE sku = $2 AND warehouse = $3 AND home = 'sql' AND {condition} AND {in_time} \
+             WHERE sku = $2 AND warehouse = $3 AND {condition} AND {in_time} \
              RETURNING on_hand - held + backorder_limit AS available, version",
             in_time = Self::in_time(now),
         )
@@ -144,8 +141,7 @@ impl<'a> ConditionalWrite<'a> {
     /// of the same number and types.
     pub(crate) fn values(&self) -> Vec<Value<'_>> {
         let expiry = self.expiry.get().map(|expiry| expiry.at);
-        let known = &self.row.values()[..LedgerRow::KNOWN];
-        [known, &values![expiry], &self.level_values].concat()
+        [&self.row.known()[..], &values![expiry], &self.level_values].concat()
     }
 }
 

@@ -15,7 +15,6 @@ use uuid::Uuid;
 
 use super::batch::{BatchWrite, Written};
 use super::conditional_write::ConditionalWrite;
-use super::ledger_row::LedgerRow;
 use super::merged::{MergedWrite, WrittenLevel};
 use super::pool::{Pool, PooledConnection, Server, Transaction};
 use super::statements::Words;
@@ -47,26 +46,12 @@ pub(crate) trait Dialect: Server + Clone {
         values: &[Value<'_>],
     ) -> impl Future<Output = sqlx::Result<u64>> + Send;
 
-    /// Executes a statement on a list of at most [`ROWS_PER_LIST`] rows, and returns its rows. `$list`
-    /// in the text stands for the list. All rows have values of the same types.
-    fn fetch_list<T: AnyRow>(
-        connection: &mut Self::Connection,
-        text: &str,
-        list: &[Vec<Value<'_>>],
-    ) -> impl Future<Output = sqlx::Result<Vec<T>>> + Send;
-
     /// Writes a level and its movement, and commits both, in as few messages as possible. `None` if
     /// the condition does not hold.
     fn conditional_write(
         pool: &Pool<Self>,
         write: &ConditionalWrite<'_>,
     ) -> impl Future<Output = Result<Option<AttemptOutcome>>> + Send;
-
-    /// Inserts movements from the journal, in as few messages as possible. A duplicate is an error.
-    fn insert_entries(
-        tx: &mut Transaction<Self>,
-        rows: &[LedgerRow],
-    ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
     /// Writes the level and the sales of a batch, and commits both, in as few messages as possible.
     fn write_batch(
@@ -115,10 +100,6 @@ impl<T> AnyRow for T where
 {
 }
 
-/// How many rows one statement on a list takes. With the longest values they fit into one megabyte, the
-/// smallest `max_allowed_packet` in use.
-pub(crate) const ROWS_PER_LIST: usize = 500;
-
 /// For how many levels the servers keep a statement.
 const KEPT_LEVELS: usize = 4;
 
@@ -159,8 +140,7 @@ impl Statement {
     }
 }
 
-/// A text that was built from constants, numbers of parameters, and literals of
-/// `mysql::parameters`.
+/// A text that was built from constants and numbers of parameters.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one place: no text from outside has a quote or a backslash in it"

@@ -5,7 +5,7 @@
 //! outcome once its answer is missing. The databases' error codes are in `code`.
 
 use sqlx::postgres::PgDatabaseError;
-use stocklock_core::ports::{DriverError, Server};
+use stocklock_core::ports::DriverError;
 
 use crate::{Result, StoreError};
 
@@ -65,7 +65,7 @@ fn ended_in_a_lock_wait(error: &PgDatabaseError) -> bool {
 
 /// The database does not answer, or refuses to work.
 pub(super) fn unavailable(error: impl Into<DriverError>) -> StoreError {
-    StoreError::Unavailable(Server::Database, error.into())
+    StoreError::Unavailable(error.into())
 }
 
 /// Maps an error from before COMMIT, if the statement can neither find a duplicate nor violate a
@@ -77,7 +77,7 @@ pub(super) fn before_commit(error: sqlx::Error) -> StoreError {
         Verdict::RetryTransaction => StoreError::Aborted(source),
         Verdict::RollBackThenRetry => StoreError::LockWait(source),
         Verdict::TooSlow => StoreError::TooSlow(source),
-        Verdict::ConnectionLost => StoreError::ConnectionLost(Server::Database, source),
+        Verdict::ConnectionLost => StoreError::ConnectionLost(source),
         Verdict::Unavailable => unavailable(source),
         Verdict::Duplicate | Verdict::Bug => StoreError::Bug(source),
     }

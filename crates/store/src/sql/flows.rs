@@ -17,18 +17,18 @@ use super::{SqlStore, WRITE};
 use crate::{Result, StoreError};
 use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt,
-    LedgerReader, LevelStore, PlannedLevel, RedisMethod, ReversalOutcome, SqlMethod,
-    adjusted_in_sql, deduct_batch, deduct_merged,
+    LedgerReader, LevelStore, PlannedLevel, ReadLevel, ReversalOutcome, SqlMethod, adjusted,
+    deduct_batch, deduct_merged,
 };
 use stocklock_core::stock::{
-    Adjustment, Deduction, Fence, Home, LevelChange, Movement, OperationId, Reversal, Sku,
-    StockLevel, Warehouse,
+    Adjustment, Deduction, Fence, LevelChange, Movement, OperationId, Reversal, Sku, StockLevel,
+    Warehouse,
 };
 
 /// SKU, warehouse, units to add.
 pub(super) const CHANGE_ON_HAND: &str =
     "UPDATE stock SET on_hand = on_hand + $3, version = version + 1
-    WHERE sku = $1 AND warehouse = $2 AND home = 'sql'";
+    WHERE sku = $1 AND warehouse = $2";
 
 /// SKU, warehouse.
 const FENCE: &str = "SELECT fence, fence_source FROM stock WHERE sku = $1 AND warehouse = $2";
@@ -36,22 +36,17 @@ const FENCE: &str = "SELECT fence, fence_source FROM stock WHERE sku = $1 AND wa
 /// Caller, key.
 const FIND_KEY: &str = "SELECT line FROM movement WHERE caller = $1 AND idempotency_key = $2";
 
-/// SKU, warehouse, `on_hand`, `backorder_limit`, version, home.
-const INSERT_LEVEL: &str = "INSERT INTO stock
-    (sku, warehouse, on_hand, backorder_limit, version, home, ledger_version)
-    VALUES ($1, $2, $3, $4, $5, $6, CASE $6 WHEN 'redis' THEN $5 END)";
-
 /// SKU, warehouse, `on_hand`, `backorder_limit`, version.
+const INSERT_LEVEL: &str = "INSERT INTO stock (sku, warehouse, on_hand, backorder_limit, version)
+    VALUES ($1, $2, $3, $4, $5)";
+
+/// The same.
 const UPDATE_LEVEL: &str = "UPDATE stock SET on_hand = $3, backorder_limit = $4, version = $5
-    WHERE sku = $1 AND warehouse = $2 AND home = 'sql'";
+    WHERE sku = $1 AND warehouse = $2";
 
 #[async_trait]
 impl<D: Dialect> DeductionStore for SqlStore<D> {
-    async fn deduct_in_sql(
-        &self,
-        deduction: &Deduction,
-        method: SqlMethod,
-    ) -> Result<AttemptOutcome> {
+    async fn deduct(&self, deduction: &Deduction, method: SqlMethod) -> Result<AttemptOutcome> {
         match method {
             SqlMethod::Guarded => {
                 let write = ConditionalWrite::if_available(deduction);
@@ -92,7 +87,7 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
     async fn write_back(
         &self,
         deduction: &Deduction,
-        read: &StockLevel,
+        read: ReadLevel,
         condition: Condition<'_>,
     ) -> Result<AttemptOutcome> {
         let write = ConditionalWrite::from_read(deduction, read, condition);
@@ -102,18 +97,6 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
             (None, Condition::Version) => Ok(AttemptOutcome::Conflict),
             (None, Condition::Fence(fence)) => self.fenced_refusal(deduction, fence).await,
         }
-    }
-
-    /// Refuses: SQL-home stock is not in Redis.
-    async fn deduct_in_redis(
-        &self,
-        deduction: &Deduction,
-        _: RedisMethod,
-    ) -> Result<AttemptOutcome> {
-        let level = self.level(&deduction.sku, &deduction.warehouse).await?;
-        Ok(level.map_or(AttemptOutcome::UnknownSku, |level| {
-            AttemptOutcome::WrongHome(level.home)
-        }))
     }
 
     async fn late_attempt(&self, deduction: &Deduction, expiry: Expiry) -> Result<LateAttempt> {
@@ -156,17 +139,8 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
             }
             let locked = statements::levels_of_sku(D::WORDS.lock_rows);
             let existing = tx.fetch(locked, &sku).await;
-            let existing = rows::levels(existing.map_err(before_commit)?)?;
-            let is_in_redis = |level: &StockLevel| {
-                level.home == Home::Redis && level.warehouse == change.warehouse
-            };
-            let planned = if existing.iter().any(is_in_redis) {
-                // SQL only creates its row.
-                Err(ChangeOutcome::WrongHome(Home::Redis))
-            } else {
-                PlannedLevel::new(change, &existing)
-            };
-            let planned = match planned {
+            let existing = rows::levels(existing.map_err(before_commit)?);
+            let planned = match PlannedLevel::new(change, &existing) {
                 Ok(planned) => planned,
                 Err(outcome) => {
                     tx.roll_back().await;
@@ -180,20 +154,16 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
                 level.on_hand,
                 level.backorder_limit,
                 level.version,
-                level.home.as_str(),
             ];
-            let written = if created {
-                tx.execute(INSERT_LEVEL, &columns).await
-            } else {
-                tx.execute(UPDATE_LEVEL, &columns[..5]).await
-            };
+            let write = if created { INSERT_LEVEL } else { UPDATE_LEVEL };
+            let written = tx.execute(write, &columns).await;
             written.map_err(conflict_if_duplicate)?;
             if created && D::WORDS.waits_for_inserts {
                 let locked = statements::levels_of_sku(D::WORDS.lock_rows);
                 let levels = tx.fetch(locked, &sku).await;
-                let levels = rows::levels(levels.map_err(before_commit)?)?;
+                let levels = rows::levels(levels.map_err(before_commit)?);
                 if levels.len() > existing.len() + 1 {
-                    // It may have another home, or break the precondition.
+                    // It may break the precondition.
                     let problem = "another transaction has created a level of the SKU";
                     return Err(StoreError::Aborted(problem.into()));
                 }
@@ -211,7 +181,7 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
     async fn adjust(&self, adjustment: &Adjustment) -> Result<ChangeOutcome> {
         let place = (&adjustment.sku, &adjustment.warehouse);
         let decide = |level| {
-            let level = adjusted_in_sql(adjustment, level)?;
+            let level = adjusted(adjustment, level)?;
             let row = LedgerRow::from_adjustment(adjustment, &level);
             let created = false;
             Ok((row, ChangeOutcome::Done { level, created }))
@@ -247,8 +217,8 @@ impl<D: Dialect> SqlStore<D> {
             let place = values![sku.as_str(), warehouse.as_str()];
             let locked = statements::level(D::WORDS.lock_rows);
             let found = tx.fetch(locked, &place).await;
-            let level = rows::levels(found.map_err(before_commit)?)?.pop();
-            let level_version = level.as_ref().map(|level| level.version + 1);
+            let level = rows::levels(found.map_err(before_commit)?).pop();
+            let level_version = level.as_ref().map_or(0, |level| level.version + 1);
             let (mut row, outcome) = match decide(level) {
                 Ok(decided) => decided,
                 Err(refused) => {
@@ -347,8 +317,14 @@ impl<D: Dialect> Transaction<D> {
             *INSERT_COLUMNS, *INSERT_PARAMETERS
         ));
         let expires_at = self.expiry(deadline).at;
-        let others = values![row.reverses, row.returned, expires_at];
-        let values = [&row.values()[..LedgerRow::KNOWN + 2], &others].concat();
+        let others = values![
+            row.available_after,
+            row.level_version,
+            row.reverses,
+            row.returned,
+            expires_at,
+        ];
+        let values = [&row.known()[..], &others].concat();
         let answer = self.execute(statement, &values).await;
         let is_late = matches!(answer, Ok(0));
         let waits_for_its_key = !D::EMBEDDED && D::WORDS.begin_read_uncommitted.is_none();

@@ -1,7 +1,8 @@
-//! Reads pages of the ledger: each warehouse by its index, in the order of the commits.
+//! Reads pages of the ledger: each warehouse by an index, in the order of the commits.
 //!
-//! A statement per warehouse reads at most a page, so no page reads rows of other SKUs, or rows that
-//! earlier pages had.
+//! A query per warehouse reads at most a page, so no page reads rows of other SKUs, or rows that earlier
+//! pages had. A filter has its own index, so that a page of few movements among millions does not read the
+//! others. Only for sales it reads those of other kinds, on databases whose index leaves out the sales.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +11,19 @@ use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
 use super::pool::PooledConnection;
 use super::reads::movements;
-use super::statements::{IN_ORDER, UNNUMBERED};
+use super::statements::{IN_ORDER, OF_KIND, OF_REFERENCE};
 use super::{READ, SqlStore};
 use crate::Result;
-use stocklock_core::stock::{
-    LedgerPage, LedgerPosition, MovementFilter, MovementKind, Sku, Warehouse,
-};
+use stocklock_core::stock::{LedgerPage, MovementFilter, MovementKind, Sku, Warehouse};
+
+/// The position before the newest movement.
+const NEWEST: i64 = i64::MAX;
 
 /// The SKU's warehouses.
 const WAREHOUSES: &str = "SELECT warehouse FROM stock WHERE sku = $1 ORDER BY warehouse";
 
-/// How many warehouses one statement reads. SQLite combines at most 500 queries, and a warehouse
-/// needs two.
-const WAREHOUSES_PER_STATEMENT: usize = 100;
+/// How many warehouses one statement reads. SQLite combines at most 500 queries.
+const WAREHOUSES_PER_STATEMENT: usize = 200;
 
 impl<D: Dialect> SqlStore<D> {
     /// Reads one page.
@@ -46,14 +47,14 @@ impl<D: Dialect> SqlStore<D> {
     }
 }
 
-/// The start of the page in each warehouse.
+/// The `level_version` at which the page starts in each warehouse.
 async fn positions<D: Dialect>(
     connection: &mut PooledConnection<D>,
     filter: &MovementFilter,
-) -> Result<BTreeMap<Warehouse, LedgerPosition>> {
+) -> Result<BTreeMap<Warehouse, i64>> {
     let mut positions = match (&filter.from, &filter.warehouse) {
         (Some(from), _) => from.0.clone(),
-        (None, Some(warehouse)) => BTreeMap::from([(warehouse.clone(), LedgerPosition::NEWEST)]),
+        (None, Some(warehouse)) => BTreeMap::from([(warehouse.clone(), NEWEST)]),
         (None, None) => warehouses(connection, &filter.sku).await?,
     };
     if let Some(only) = &filter.warehouse {
@@ -65,13 +66,13 @@ async fn positions<D: Dialect>(
 async fn warehouses<D: Dialect>(
     connection: &mut PooledConnection<D>,
     sku: &Sku,
-) -> Result<BTreeMap<Warehouse, LedgerPosition>> {
+) -> Result<BTreeMap<Warehouse, i64>> {
     let found = connection.fetch(WAREHOUSES, &values![sku.as_str()]).await;
     let found: Vec<(String,)> = found.map_err(before_commit)?;
     let parse = |(name,): (String,)| {
         let warehouse =
             Warehouse::parse(name).map_err(|error| crate::StoreError::Bug(error.into()));
-        Ok((warehouse?, LedgerPosition::NEWEST))
+        Ok((warehouse?, NEWEST))
     };
     found.into_iter().map(parse).collect()
 }
@@ -79,53 +80,46 @@ async fn warehouses<D: Dialect>(
 /// One more movement than the page has, from each of these positions.
 fn page<'a, D: Dialect>(
     filter: &'a MovementFilter,
-    positions: &'a [(Warehouse, LedgerPosition)],
+    positions: &'a [(Warehouse, i64)],
 ) -> (Statement, Vec<Value<'a>>) {
-    let mut values = values![
-        filter.sku.as_str(),
-        filter.kind.as_ref().map(MovementKind::as_str),
-        filter.reference.as_deref(),
-        i64::from(filter.limit) + 1,
-    ]
-    .to_vec();
-    let mut queries = Vec::new();
-    for (warehouse, position) in positions {
-        values.push(warehouse.as_str().into());
-        let warehouse = values.len();
-        let mut add = |index: &str, rest: &str| {
-            let select = movements::<D>(&format!(
-                "{} WHERE sku = $1 AND warehouse = ${warehouse}
-                    AND ($2 IS NULL OR kind = $2) AND ($3 IS NULL OR reference = $3) {rest} LIMIT $4",
-                D::WORDS.movements_by(index)
-            ));
-            let number = queries.len();
-            queries.push(format!(
-                "SELECT * FROM ({}) AS part_{number}",
-                select.text.as_str()
-            ));
-        };
-        let mut unnumbered = "";
-        let before;
-        match position {
-            LedgerPosition::Numbered(version) => {
-                values.push((*version).into());
-                let version = values.len();
-                add(
-                    IN_ORDER,
-                    &format!("AND level_version <= ${version} ORDER BY level_version DESC"),
-                );
-            }
-            LedgerPosition::Unnumbered(operation) => {
-                values.push(operation.0.into());
-                before = format!("AND operation_id <= ${}", values.len());
-                unnumbered = &before;
-            }
+    let mut values = values![filter.sku.as_str(), i64::from(filter.limit) + 1].to_vec();
+    let (mut index, mut filters) = (IN_ORDER, Vec::new());
+    if let Some(kind) = &filter.kind {
+        values.push(kind.as_str().into());
+        filters.push(format!(" AND kind = ${}", values.len()));
+        if *kind != MovementKind::Deducted {
+            index = OF_KIND;
+            // The condition of a partial index, word for word.
+            filters.push(" AND kind <> 'deducted'".to_owned());
         }
-        add(
-            UNNUMBERED,
-            &format!("AND level_version IS NULL {unnumbered} ORDER BY operation_id DESC"),
-        );
+    }
+    if let Some(reference) = &filter.reference {
+        values.push(reference.as_str().into());
+        filters.push(format!(" AND reference = ${}", values.len()));
+        index = OF_REFERENCE;
+    }
+    let filters = filters.concat();
+    let movements_by_index = D::WORDS.movements_by(index);
+    let mut queries = Vec::with_capacity(positions.len());
+    for (number, (warehouse, position)) in positions.iter().enumerate() {
+        values.extend(values![warehouse.as_str(), *position]);
+        let version = values.len();
+        let select = movements::<D>(&format!(
+            "{movements_by_index} WHERE sku = $1 AND warehouse = ${warehouse}
+                AND level_version <= ${version}{filters} ORDER BY level_version DESC LIMIT $2",
+            warehouse = version - 1
+        ));
+        let select = select.text.as_str();
+        queries.push(format!("SELECT * FROM ({select}) AS part_{number}"));
     }
     let statement = Statement::for_levels(queries.join(" UNION ALL "), positions.len());
-    (statement, values)
+    // PostgreSQL would keep a plan that reads the whole ledger, made when that was short.
+    let persistent = statement.persistent && D::WORDS.plans_for_any_size;
+    (
+        Statement {
+            persistent,
+            ..statement
+        },
+        values,
+    )
 }

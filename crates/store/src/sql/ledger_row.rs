@@ -1,7 +1,7 @@
 //! One row of the ledger.
 //!
-//! The same struct is written to SQL, passes through the journal in Redis, and is read back. Column
-//! names are field names, so that `FromRow` works with every driver.
+//! The same struct is written and read back. Column names are field names, so that `FromRow` works with
+//! every driver.
 
 use std::borrow::Cow;
 
@@ -9,12 +9,11 @@ use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 use uuid::Uuid;
 
 use super::dialect::{Value, values};
-use crate::journal::EntryId;
 use crate::{Result, StoreError};
 use stocklock_core::ports::{PlannedLevel, PlannedReturn};
 use stocklock_core::stock::{
-    Adjustment, Caller, Deduction, Durability, Idempotency, LevelChange, Movement, MovementKind,
-    OperationId, Remarks, RequestHash, Reversal, Sku, StockLevel, Warehouse,
+    Adjustment, Caller, Deduction, Idempotency, LevelChange, Movement, MovementKind, OperationId,
+    Remarks, RequestHash, Reversal, Sku, StockLevel, Warehouse,
 };
 
 /// A movement as the ledger stores it.
@@ -30,14 +29,11 @@ pub(crate) struct LedgerRow {
     pub(crate) delta: i64,
     /// Units available right after the movement. Zero until the write has computed it.
     pub(crate) available_after: i64,
-    /// The place of the movement in the order of its level's commits. `None` until the write has
-    /// computed it, and in rows of older releases.
-    pub(crate) level_version: Option<i64>,
+    /// The version of the level after the movement. Zero until the write has computed it.
+    pub(crate) level_version: i64,
     /// The version of the level that the movement was computed from, if the level was read first.
     pub(crate) read_version: Option<i64>,
     pub(crate) strategy: Option<String>,
-    #[sqlx(try_from = "String")]
-    pub(crate) durability: Cow<'static, str>,
     #[sqlx(try_from = "String")]
     pub(crate) caller: Cow<'static, str>,
     pub(crate) idempotency_key: Option<String>,
@@ -50,9 +46,6 @@ pub(crate) struct LedgerRow {
     pub(crate) returned: Option<i64>,
     /// RFC 3339, UTC. Empty until the database has recorded the row.
     pub(crate) created_at: String,
-    /// The journal entry that contained the movement. Zero for stock whose home is SQL.
-    #[sqlx(skip)]
-    pub(crate) entry: EntryId,
 }
 
 impl LedgerRow {
@@ -72,10 +65,9 @@ impl LedgerRow {
             kind,
             delta,
             available_after: 0,
-            level_version: None,
+            level_version: 0,
             read_version: None,
             strategy: None,
-            durability: Durability::Committed.as_str().into(),
             caller: caller.into(),
             idempotency_key: idempotency.map(|i| i.key.as_str().to_owned()),
             request_hash: idempotency.map(|i| i.hash.0.to_vec()),
@@ -83,12 +75,11 @@ impl LedgerRow {
             reverses: None,
             returned: None,
             created_at: String::new(),
-            entry: EntryId::default(),
         }
     }
 
-    /// A sale. `read` is the level that the sale was computed from, if it was read first.
-    pub(crate) fn from_deduction(deduction: &Deduction, read: Option<&StockLevel>) -> Self {
+    /// A sale. `read_version`: the version of the level that it was computed from, if that was read first.
+    pub(crate) fn from_deduction(deduction: &Deduction, read_version: Option<i64>) -> Self {
         let Deduction {
             operation,
             idempotency,
@@ -97,7 +88,7 @@ impl LedgerRow {
         let place = (&deduction.sku, &deduction.warehouse);
         let delta = -deduction.quantity.units();
         Self {
-            read_version: read.map(|level| level.version),
+            read_version,
             strategy: Some(deduction.strategy.to_owned()),
             remarks: deduction.remarks.clone(),
             ..Self::new(
@@ -113,7 +104,6 @@ impl LedgerRow {
     /// A level that was set.
     pub(crate) fn from_level_change(change: &LevelChange, planned: &PlannedLevel) -> Self {
         let mut row = Self::of_change(change.operation, &planned.level, planned.delta(), None);
-        row.level_version = Some(planned.level.version);
         row.read_version = planned.old.as_ref().map(|old| old.version);
         row.remarks.reason.clone_from(&change.reason);
         row
@@ -139,7 +129,7 @@ impl LedgerRow {
         let place = (&level.sku, &level.warehouse);
         let mut row = Self {
             available_after: level.available(),
-            level_version: Some(level.version),
+            level_version: level.version,
             reverses: Some(reversal.sale.0),
             returned: Some(*quantity),
             ..Self::new(reversal.operation, place, kind, *restocked, key)
@@ -158,33 +148,16 @@ impl LedgerRow {
         let place = (&after.sku, &after.warehouse);
         Self {
             available_after: after.available(),
+            level_version: after.version,
             ..Self::new(operation, place, kind, delta, key)
         }
     }
 
-    /// A row that is recorded in SQL already, with the key that it was recorded under.
-    pub(crate) fn from_movement(movement: Movement, key: &Idempotency) -> Self {
-        let place = (&movement.sku, &movement.warehouse);
-        let (kind, delta) = (movement.kind.clone(), movement.delta);
-        Self {
-            available_after: movement.available_after,
-            level_version: movement.level_version,
-            read_version: movement.read_version,
-            strategy: movement.strategy,
-            durability: movement.durability.as_str().into(),
-            request_hash: movement.request_hash.map(|hash| hash.0.to_vec()),
-            remarks: movement.remarks,
-            created_at: movement.created_at,
-            ..Self::new(movement.operation, place, kind, delta, Some(key))
-        }
-    }
+    /// How many values [`LedgerRow::known`] has.
+    pub(crate) const KNOWN: usize = 10 + Remarks::NAMES.len();
 
-    /// How many of the values are known before the write.
-    pub(crate) const KNOWN: usize = 11 + Remarks::NAMES.len();
-
-    /// The values of every insert: those that are known beforehand, those that the write computes,
-    /// and the journal entry.
-    pub(crate) fn values(&self) -> Vec<Value<'_>> {
+    /// The values of every insert that are known before the write.
+    pub(crate) fn known(&self) -> Vec<Value<'_>> {
         let known = values![
             self.operation_id,
             self.sku.as_str(),
@@ -193,19 +166,12 @@ impl LedgerRow {
             self.delta,
             self.read_version,
             self.strategy.as_deref(),
-            &*self.durability,
             &*self.caller,
             self.idempotency_key.as_deref(),
             self.request_hash.as_deref(),
         ];
         let remarks = self.remarks.texts().map(Value::from);
-        let computed = values![
-            self.available_after,
-            self.level_version,
-            self.entry.millis,
-            self.entry.number,
-        ];
-        [&known[..], &remarks, &computed].concat()
+        [&known[..], &remarks].concat()
     }
 
     /// The movement that the row records. A later release may have recorded it, so its kind may be
@@ -214,7 +180,6 @@ impl LedgerRow {
     /// # Errors
     /// [`StoreError::Bug`] if the row has a value that this service does not write.
     pub(crate) fn movement(self) -> Result<Movement> {
-        let durability = Durability::parse(&self.durability);
         let hash = self.request_hash.map(<[u8; 32]>::try_from).transpose();
         Ok(Movement {
             operation: OperationId(self.operation_id),
@@ -226,11 +191,13 @@ impl LedgerRow {
             level_version: self.level_version,
             read_version: self.read_version,
             strategy: self.strategy,
-            durability: durability.ok_or_else(|| corrupt("durability", &self.durability))?,
             caller: self.caller.into_owned(),
             idempotency_key: self.idempotency_key,
             request_hash: hash
-                .map_err(|bytes| corrupt("request_hash", &format!("{} bytes", bytes.len())))?
+                .map_err(|bytes| {
+                    let length = bytes.len();
+                    StoreError::Bug(format!("the ledger has a hash of {length} bytes").into())
+                })?
                 .map(RequestHash),
             remarks: self.remarks,
             reverses: self.reverses.map(OperationId),
@@ -261,9 +228,4 @@ impl From<RemarkColumns> for Remarks {
     fn from(columns: RemarkColumns) -> Self {
         columns.0
     }
-}
-
-/// A value that this service does not write.
-pub(crate) fn corrupt(column: &str, value: &str) -> StoreError {
-    StoreError::Bug(format!("the database holds {column} `{value}`").into())
 }

@@ -82,19 +82,20 @@ pub(super) trait MigrationServer: Server<Connection: Migrate> {
     fn explain(&self, error: &MigrateError) -> String;
 }
 
-/// Brings the schema up to date. Several processes may do so at once. Returns whether there was no
-/// schema, and this process has created it.
+/// Brings the schema up to date, with the migrations of this build and these `later` ones. Several
+/// processes may do so at once.
 ///
 /// # Errors
 /// A sentence that says what failed, or which settings of the server must be changed.
-pub(super) async fn run<S: MigrationServer>(server: &S) -> Result<bool, String> {
-    let mut is_new = false;
+pub(super) async fn run<S: MigrationServer>(server: &S, later: &[Migration]) -> Result<(), String> {
+    let migrations = S::migrations();
+    let migrations: Vec<_> = migrations.iter().chain(later).collect();
     let mut failing_since = None;
     let mut pause = PAUSE / 100;
     loop {
         let started = Instant::now();
-        let error = match attempt(server, &mut is_new).await {
-            Ok(refusals) if refusals.is_empty() => return Ok(is_new),
+        let error = match attempt(server, &migrations).await {
+            Ok(refusals) if refusals.is_empty() => return Ok(()),
             Ok(refusals) => return Err(refusals.join("; ")),
             Err(error) => error,
         };
@@ -113,16 +114,16 @@ pub(super) async fn run<S: MigrationServer>(server: &S) -> Result<bool, String> 
     }
 }
 
-/// Returns the settings that must be changed first. Sets `is_new` if there is no schema.
+/// Returns the settings that must be changed first.
 async fn attempt<S: MigrationServer>(
     server: &S,
-    is_new: &mut bool,
+    migrations: &[&Migration],
 ) -> Result<Vec<String>, MigrateError> {
     let opened = timeout(CONNECT_LIMIT, server.open()).await;
     let mut connection = opened.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
     let refusals = server.refusals(&mut connection).await?;
     if refusals.is_empty() {
-        update::<S>(&mut connection, is_new).await?;
+        update::<S>(&mut connection, migrations).await?;
         S::check_schema(&mut connection).await?;
     }
     connection.close().await?;
@@ -131,18 +132,16 @@ async fn attempt<S: MigrationServer>(
 
 async fn update<S: MigrationServer>(
     connection: &mut S::Connection,
-    is_new: &mut bool,
+    migrations: &[&Migration],
 ) -> Result<(), MigrateError> {
-    let migrations = S::migrations();
     // Without the lock: a replica that restarts does not wait for the migrations of a newer release.
-    if next(connection, &migrations).await?.is_none() {
+    if next(connection, migrations).await?.is_none() {
         return Ok(());
     }
     let locked = lock::<S>(connection);
     with_progress("another process is updating the schema", locked).await?;
     connection.ensure_migrations_table(TABLE).await?;
-    *is_new |= connection.list_applied_migrations(TABLE).await?.is_empty();
-    while let Some(migration) = next(connection, &migrations).await? {
+    while let Some(migration) = next(connection, migrations).await? {
         let Migration {
             version,
             description,
@@ -159,15 +158,15 @@ async fn update<S: MigrationServer>(
 /// The first migration of this build that the database does not have, or only in part.
 async fn next<'m, C: Migrate>(
     connection: &mut C,
-    migrations: &'m Migrator,
+    migrations: &[&'m Migration],
 ) -> Result<Option<&'m Migration>, MigrateError> {
     let applied = match connection.list_applied_migrations(TABLE).await {
-        Err(error) if explain::is_missing_table(&error) => return Ok(migrations.iter().next()),
+        Err(error) if explain::is_missing_table(&error) => return Ok(migrations.first().copied()),
         applied => applied?,
     };
     // After the list: what the list has without the mark is complete.
     let unfinished = connection.dirty_version(TABLE).await?;
-    for migration in migrations.iter() {
+    for &migration in migrations {
         let version = migration.version;
         match applied.iter().find(|applied| applied.version == version) {
             Some(applied) if applied.checksum != migration.checksum => {
@@ -184,7 +183,10 @@ async fn next<'m, C: Migrate>(
                 "the database has migration {version}, which this build does not know: a newer \
                  release has updated the schema"
             );
-        } else if !migrations.version_exists(version) {
+        } else if !migrations
+            .iter()
+            .any(|migration| migration.version == version)
+        {
             return Err(MigrateError::VersionMissing(version));
         }
     }

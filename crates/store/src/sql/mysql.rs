@@ -4,21 +4,19 @@
 //! times out undoes the statement only, so every error path rolls back. A lock on a key may cover the
 //! gap before it, so a wait for the ledger does not prove that the same key is in flight.
 
+use sqlx::MySql;
 use sqlx::query::Query;
-use sqlx::{MySql, MySqlConnection};
 
 use super::batch::{self, BatchWrite, Written};
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{self, AnyRow, Dialect, Statement, Value, fetch, trusted, values};
+use super::dialect::{self, Dialect, Statement, Value, fetch, trusted, values};
 use super::errors::{Verdict, classify, in_autocommit};
-use super::ledger_row::LedgerRow;
 use super::merged::{MergedWrite, WrittenLevel};
 use super::pool::{Pool, PooledConnection, Transaction};
 use super::statements::Words;
 use crate::{AttemptOutcome, Result, StoreError};
 use stocklock_core::stock::Remarks;
 
-mod bulk;
 mod connect;
 mod parameters;
 mod procedure;
@@ -38,20 +36,17 @@ impl Dialect for MySqlServer {
         lock_sku: None,
         waits_for_inserts: true,
         lock_rows: " FOR UPDATE",
-        share_rows: " LOCK IN SHARE MODE",
         // `now` is the time at the start of the statement.
         now: "unix_timestamp(sysdate(6)) * 1000",
         created_at: "date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')",
         integer: "signed",
-        entry_time: "from_unixtime($millis / 1000)",
-        upsert_levels: "VALUES $list ON DUPLICATE KEY UPDATE",
-        upserted: "VALUES($column)",
         no_table: " FROM dual",
         // MariaDB 10.11 would scan a level from its newest movement to where the page starts.
         use_index: " FORCE INDEX ($index)",
         begin_read_uncommitted: Some("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; BEGIN"),
-        wanted: "(SELECT convert(text_1 USING utf8mb4) COLLATE utf8mb4_bin AS text_1,
-                convert(text_2 USING utf8mb4) COLLATE utf8mb4_bin AS text_2,
+        // With the collation of the columns: MariaDB reads the first comment, MySQL the second.
+        wanted: "(SELECT text_1 COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */ AS text_1,
+                text_2 COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */ AS text_2,
                 unhex(text_1) AS bytes
             FROM json_table($1, '$[*]' COLUMNS (
                 text_1 varchar(64) CHARACTER SET utf8mb4 PATH '$[0]',
@@ -64,19 +59,6 @@ impl Dialect for MySqlServer {
     };
 
     fetch!(query);
-
-    /// As text: to prepare a statement for a list takes longer than to parse it, and would leave a
-    /// prepared statement for each length.
-    async fn fetch_list<T: AnyRow>(
-        connection: &mut MySqlConnection,
-        text: &str,
-        list: &[Vec<Value<'_>>],
-    ) -> sqlx::Result<Vec<T>> {
-        let list: Vec<String> = list.iter().map(|row| parameters::literals(row)).collect();
-        let text = trusted(text.replace("$list", &list.join(", ")));
-        let rows = sqlx::raw_sql(text).fetch_all(connection).await?;
-        rows.iter().map(T::from_row).collect()
-    }
 
     /// One call of a procedure, which is a whole transaction.
     async fn conditional_write(
@@ -98,11 +80,6 @@ impl Dialect for MySqlServer {
             }
             Err(error) => Err(in_autocommit(error)),
         }
-    }
-
-    async fn insert_entries(tx: &mut Transaction<Self>, rows: &[LedgerRow]) -> sqlx::Result<()> {
-        let inserted = bulk::insert(tx.send(), rows).await;
-        tx.received(inserted)
     }
 
     async fn write_batch(

@@ -10,13 +10,10 @@ use super::reads::movements;
 use super::statements::Words;
 use super::{SqlStore, WRITE};
 use crate::{Result, StoreError};
-use stocklock_core::stock::{Home, Movement, OperationFilter};
+use stocklock_core::stock::{Movement, OperationFilter};
 
 /// How far the clocks of the replicas and of the servers may be apart, in milliseconds.
-pub(crate) const CLOCK_MARGIN: i64 = 10_000;
-
-/// SKUs of a home.
-const OF_HOME: &str = "SELECT sku FROM stock WHERE home = $1 LIMIT 1";
+const CLOCK_MARGIN: i64 = 10_000;
 
 /// Looks up operations in the ledger.
 #[async_trait]
@@ -31,9 +28,6 @@ pub(crate) trait OperationQueries: Send + Sync {
         of: &OperationFilter,
         deadline: i64,
     ) -> Result<Option<Vec<Movement>>>;
-
-    /// Whether there is a SKU with this home.
-    async fn has_home(&self, home: Home) -> Result<bool>;
 }
 
 #[async_trait]
@@ -80,12 +74,6 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
             Err(StoreError::LockWait(_)) => Ok(None),
             found => found,
         }
-    }
-
-    async fn has_home(&self, home: Home) -> Result<bool> {
-        let home = values![home.as_str()];
-        let found: Vec<(String,)> = self.select(&self.ledger_readers, OF_HOME, &home).await?;
-        Ok(!found.is_empty())
     }
 }
 

@@ -4,18 +4,16 @@
 //! The server limits how long a session waits for locks, runs a statement, or idles in a
 //! transaction.
 
-use sqlx::{PgConnection, Postgres, Row as _};
+use sqlx::{Postgres, Row as _};
 
 use super::batch::{self, BatchWrite, Written};
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{AnyRow, Dialect, Statement, Value, fetch, query, trusted};
+use super::dialect::{Dialect, Statement, Value, fetch, query};
 use super::errors::{Verdict, before_commit, classify, in_autocommit, waited_for_the_ledger};
-use super::ledger_row::LedgerRow;
 use super::merged::{MergedWrite, WrittenLevel};
 use super::pool::{Pool, PooledConnection, Transaction};
-use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
+use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, Words};
 use crate::{AttemptOutcome, Result, StoreError};
-use stocklock_core::stock::Remarks;
 
 mod batches;
 mod connect;
@@ -36,18 +34,14 @@ impl Dialect for PostgresServer {
         begin: "BEGIN",
         begin_snapshot: "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY",
         // Row locks do not cover rows that do not exist yet. Without this lock, two transactions
-        // could both find a SKU absent and give it two homes.
+        // could both find a SKU absent and create it, although both asked for that.
         lock_sku: Some("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"),
         waits_for_inserts: false,
         lock_rows: " FOR UPDATE",
-        share_rows: " FOR SHARE",
         // `now()` is the time at the start of the transaction.
         now: "extract(epoch FROM clock_timestamp()) * 1000",
         created_at: r#"to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#,
         integer: "bigint",
-        entry_time: "to_timestamp($millis / 1000.0)",
-        upsert_levels: "$list ON CONFLICT (sku, warehouse) DO UPDATE SET",
-        upserted: "excluded.$column",
         no_table: "",
         use_index: "",
         begin_read_uncommitted: None,
@@ -66,37 +60,6 @@ impl Dialect for PostgresServer {
     };
 
     fetch!(query::<Postgres>);
-
-    /// With one array parameter per column, so that the text is always the same.
-    async fn fetch_list<T: AnyRow>(
-        connection: &mut PgConnection,
-        text: &str,
-        list: &[Vec<Value<'_>>],
-    ) -> sqlx::Result<Vec<T>> {
-        let types = list[0].iter().map(type_name).zip(1..);
-        let arrays = types.map(|(name, number)| format!("${number}::{name}[]"));
-        let arrays = arrays.collect::<Vec<_>>().join(", ");
-        let text = text.replace("$list", &format!("SELECT * FROM unnest({arrays})"));
-        let mut query = sqlx::query(trusted(text));
-        for (number, first) in list[0].iter().enumerate() {
-            macro_rules! bind_column {
-                ($variant:ident) => {
-                    query.bind(column(list, |row| match row[number] {
-                        Value::$variant(value) => value,
-                        other => unreachable!("{other:?} is not of the type of {first:?}"),
-                    }))
-                };
-            }
-            query = match first {
-                Value::Int(_) => bind_column!(Int),
-                Value::Text(_) => bind_column!(Text),
-                Value::Bytes(_) => bind_column!(Bytes),
-                Value::Uuid(_) => bind_column!(Uuid),
-            };
-        }
-        let rows = query.fetch_all(connection).await?;
-        rows.iter().map(T::from_row).collect()
-    }
 
     async fn conditional_write(
         pool: &Pool<Self>,
@@ -118,31 +81,6 @@ impl Dialect for PostgresServer {
             }
             Err(error) => Err(in_autocommit(error)),
         }
-    }
-
-    async fn insert_entries(tx: &mut Transaction<Self>, rows: &[LedgerRow]) -> sqlx::Result<()> {
-        let mut query = sqlx::query(trusted(insert_entries()))
-            .bind(column(rows, |row| row.operation_id))
-            .bind(column(rows, |row| row.sku.as_str()))
-            .bind(column(rows, |row| row.warehouse.as_str()))
-            .bind(column(rows, |row| row.kind.as_str()))
-            .bind(column(rows, |row| row.delta))
-            .bind(column(rows, |row| row.read_version))
-            .bind(column(rows, |row| row.strategy.as_deref()))
-            .bind(column(rows, |row| &*row.durability))
-            .bind(column(rows, |row| &*row.caller))
-            .bind(column(rows, |row| row.idempotency_key.as_deref()))
-            .bind(column(rows, |row| row.request_hash.as_deref()));
-        for remark in 0..Remarks::NAMES.len() {
-            query = query.bind(column(rows, |row| row.remarks.texts()[remark]));
-        }
-        let query = query
-            .bind(column(rows, |row| row.available_after))
-            .bind(column(rows, |row| row.level_version))
-            .bind(column(rows, |row| row.entry.millis))
-            .bind(column(rows, |row| row.entry.number));
-        let inserted = query.execute(tx.send()).await;
-        tx.received(inserted).map(drop)
     }
 
     async fn write_batch(
@@ -215,38 +153,6 @@ impl Dialect for PostgresServer {
         Ok(found
             .flat_map(|(commit, standbys, fsync, pages)| complaints(commit, standbys, fsync, pages))
             .collect())
-    }
-}
-
-/// Inserts any number of rows with one array parameter per column. The text is therefore always the
-/// same, and each connection prepares it once.
-fn insert_entries() -> String {
-    let remarks = Remarks::NAMES.join(", ");
-    let remark_values = (12..=LedgerRow::KNOWN).map(|number| format!("${number}::text[]"));
-    let remark_values = remark_values.collect::<Vec<_>>().join(", ");
-    let [available, level_version, millis, number, ..] = &*NEXT_PARAMETERS;
-    format!(
-        "INSERT INTO movement ({columns}, created_at, journal_millis, journal_number)
-        SELECT operation_id, 0, sku, warehouse, kind, delta, read_version, strategy, durability,
-            caller, idempotency_key, request_hash, {remarks}, available_after, level_version,
-            to_timestamp(journal_millis / 1000.0), journal_millis, journal_number
-        FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[],
-                $7::text[], $8::text[], $9::text[], $10::text[], $11::bytea[], {remark_values},
-                {available}::bigint[], {level_version}::bigint[], {millis}::bigint[],
-                {number}::bigint[])
-            AS row (operation_id, sku, warehouse, kind, delta, read_version, strategy, durability,
-                caller, idempotency_key, request_hash, {remarks}, available_after, level_version,
-                journal_millis, journal_number)",
-        columns = *INSERT_COLUMNS,
-    )
-}
-
-fn type_name(value: &Value<'_>) -> &'static str {
-    match value {
-        Value::Int(_) => "bigint",
-        Value::Text(_) => "text",
-        Value::Bytes(_) => "bytea",
-        Value::Uuid(_) => "uuid",
     }
 }
 

@@ -12,12 +12,14 @@ use super::pool::Pool;
 use super::rows;
 use super::statements::{self, LEDGER_COLUMNS, LEVEL_COLUMNS};
 use super::{LedgerQueries, READ, SqlBackend, SqlStore, audit};
-use crate::Result;
+use crate::{Result, StoreError};
 use stocklock_core::ports::LedgerReader;
 use stocklock_core::stock::{
-    Audit, Home, Idempotency, LedgerPage, LevelCursor, Movement, MovementFilter, OperationId, Sku,
+    Audit, Idempotency, LedgerPage, LevelCursor, Movement, MovementFilter, OperationId, Sku,
     StockLevel, Warehouse,
 };
+
+const LEDGER_ID: &str = "SELECT id FROM ledger";
 
 impl<D: Dialect> SqlStore<D> {
     /// The rows of one statement.
@@ -53,7 +55,7 @@ impl<D: Dialect> LedgerReader for SqlStore<D> {
         let place = values![sku.as_str(), warehouse.as_str()];
         let pool = self.lookups().for_sku(sku);
         let found = self.select(&pool, statements::level(""), &place).await?;
-        Ok(rows::levels(found)?.pop())
+        Ok(rows::levels(found).pop())
     }
 
     async fn recorded(
@@ -71,11 +73,10 @@ impl<D: Dialect> LedgerReader for SqlStore<D> {
 
 #[async_trait]
 impl<D: Dialect> SqlBackend for SqlStore<D> {
-    async fn home(&self, sku: &Sku) -> Result<Option<Home>> {
-        let pool = self.lookups().for_sku(sku);
-        let statement = statements::levels_of_sku("");
-        let found = self.select(&pool, statement, &values![sku.as_str()]).await;
-        Ok(rows::levels(found?)?.first().map(|level| level.home))
+    async fn ledger_id(&self) -> Result<String> {
+        let found: Vec<(String,)> = self.select(&self.readers, LEDGER_ID, &[]).await?;
+        let found = found.into_iter().next().map(|(id,)| id);
+        found.ok_or_else(|| StoreError::Bug("the table `ledger` has no row".into()))
     }
 }
 
@@ -110,7 +111,7 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
         let pool = self.readers.for_sku(sku);
         let statement = statements::levels_of_sku("");
         let found = self.select(&pool, statement, &values![sku.as_str()]).await;
-        rows::levels(found?)
+        Ok(rows::levels(found?))
     }
 
     async fn levels(&self, after: Option<&LevelCursor>, limit: u32) -> Result<Vec<StockLevel>> {
@@ -125,7 +126,8 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
             after.map_or("", |cursor| cursor.warehouse.as_str()),
             i64::from(limit),
         ];
-        rows::levels(self.select(&self.readers, statement, &page).await?)
+        let found = self.select(&self.readers, statement, &page).await;
+        Ok(rows::levels(found?))
     }
 
     async fn movements(&self, filter: &MovementFilter) -> Result<LedgerPage> {
@@ -136,9 +138,9 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
         let pool = self.ledger_readers.for_sku(sku);
         self.read(audit::STATEMENTS, async {
             let mut tx = pool.begin(D::WORDS.begin_snapshot).await?;
-            let audits = audit::audit(&mut tx, sku, None).await?;
+            let audits = audit::audit(&mut tx, sku).await?;
             tx.roll_back().await;
-            Ok(audits.unwrap_or_default())
+            Ok(audits)
         })
         .await
     }

@@ -25,7 +25,7 @@ impl<D: Dialect> SqlStore<D> {
             let (sku, warehouse) = (sale.sku.as_str(), sale.warehouse.as_str());
             let level = statements::level(D::WORDS.lock_rows);
             let level = tx.fetch(level, &values![sku, warehouse]).await;
-            let level = rows::levels(level.map_err(before_commit)?)?.pop();
+            let level = rows::levels(level.map_err(before_commit)?).pop();
             let id = values![sale.operation.0];
             let locked = tx.execute(lock_sale::<D>(), &id).await;
             locked.map_err(before_commit)?;

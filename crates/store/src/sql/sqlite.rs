@@ -13,14 +13,13 @@ use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 
 use super::batch::{self, BatchWrite, Written};
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{AnyRow, Dialect, Statement, Value, fetch, query, values};
+use super::dialect::{Dialect, Statement, Value, fetch, query, values};
 use super::errors::{self, Inserted, before_commit};
-use super::ledger_row::LedgerRow;
 use super::merged::{MergedWrite, WrittenLevel};
 use super::migration::{self, MigrationServer};
 use super::pool::{Pool, PooledConnection, Server, Transaction};
 use super::sold::json;
-use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
+use super::statements::{self, Words};
 use crate::{AttemptOutcome, Result};
 use stocklock_core::stock::Remarks;
 
@@ -33,15 +32,12 @@ impl Dialect for SqliteFile {
         lock_sku: None,
         waits_for_inserts: false,
         lock_rows: "",
-        share_rows: "",
         now: "unixepoch('now', 'subsec') * 1000",
         created_at: "created_at",
         integer: "integer",
-        entry_time: "strftime('%Y-%m-%dT%H:%M:%fZ', $millis / 1000.0, 'unixepoch')",
-        upsert_levels: "$list ON CONFLICT (sku, warehouse) DO UPDATE SET",
-        upserted: "excluded.$column",
         no_table: "",
-        use_index: "",
+        // Without statistics, SQLite may take the index of the whole level.
+        use_index: " INDEXED BY $index",
         begin_read_uncommitted: None,
         wanted: "(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, unhex(value ->> 0) AS bytes
             FROM json_each($1)) AS wanted",
@@ -56,21 +52,6 @@ impl Dialect for SqliteFile {
     const MAX_BATCH: usize = 1_000;
 
     fetch!(query::<Sqlite>);
-
-    async fn fetch_list<T: AnyRow>(
-        connection: &mut SqliteConnection,
-        text: &str,
-        list: &[Vec<Value<'_>>],
-    ) -> sqlx::Result<Vec<T>> {
-        let row = format!("({})", vec!["?"; list[0].len()].join(", "));
-        let rows = format!("VALUES {}", vec![row; list.len()].join(", "));
-        let statement = Statement {
-            // The text depends on the number of rows.
-            persistent: false,
-            ..Statement::built(text.replace("$list", &rows))
-        };
-        Self::fetch(connection, statement, &list.concat()).await
-    }
 
     /// One transaction with several statements. SQLite runs in this process, so one combined
     /// statement would save no round trip.
@@ -89,28 +70,13 @@ impl Dialect for SqliteFile {
         };
         let mut row = write.row.clone();
         row.available_after = available;
-        row.level_version = Some(level_version);
+        row.level_version = level_version;
         Ok(Some(
             match tx.record_and_commit(&row, write.deadline).await? {
                 Inserted::New => deducted(available),
                 Inserted::Duplicate => AttemptOutcome::Duplicate,
             },
         ))
-    }
-
-    /// Inserts the rows one by one. SQLite runs in this process, so that costs no round trips.
-    async fn insert_entries(tx: &mut Transaction<Self>, rows: &[LedgerRow]) -> sqlx::Result<()> {
-        let [available, level_version, millis, number, ..] = &*NEXT_PARAMETERS;
-        let entry_time = Self::WORDS.entry_time.replace("$millis", millis);
-        for row in rows {
-            let statement = Statement::built(format!(
-                "INSERT INTO movement ({}, created_at, journal_millis, journal_number)
-                VALUES ({}, {available}, {level_version}, {entry_time}, {millis}, {number})",
-                *INSERT_COLUMNS, *INSERT_PARAMETERS,
-            ));
-            tx.execute(statement, &row.values()).await?;
-        }
-        Ok(())
     }
 
     /// One transaction with several statements, as for one deduction.
@@ -141,7 +107,7 @@ impl Dialect for SqliteFile {
             FROM (SELECT value ->> 1 AS sku, value ->> 2 AS warehouse, value ->> 3 AS units,
                     value ->> 4 AS movements
                 FROM json_each($1)) AS wanted
-            WHERE stock.sku = wanted.sku AND stock.warehouse = wanted.warehouse AND home = 'sql'
+            WHERE stock.sku = wanted.sku AND stock.warehouse = wanted.warehouse
                 AND on_hand - wanted.units - held >= -backorder_limit AND {now} < $2
             RETURNING stock.sku, stock.warehouse, on_hand - held + backorder_limit, version",
             now = Self::WORDS.now,

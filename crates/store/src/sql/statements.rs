@@ -22,8 +22,6 @@ pub(crate) struct Words {
     pub(crate) waits_for_inserts: bool,
     /// Follows a query whose rows are locked.
     pub(crate) lock_rows: &'static str,
-    /// The same, if other transactions may lock them in the same way.
-    pub(crate) share_rows: &'static str,
     /// The clock in milliseconds since 1970, at the moment of its evaluation: not at the start of the
     /// statement or transaction.
     pub(crate) now: &'static str,
@@ -31,12 +29,6 @@ pub(crate) struct Words {
     pub(crate) created_at: &'static str,
     /// The 64-bit integer in a `cast`.
     pub(crate) integer: &'static str,
-    /// The time of the journal entry of the millisecond `$millis`.
-    pub(crate) entry_time: &'static str,
-    /// Inserts the levels of a list, or updates those that exist: followed by assignments.
-    pub(crate) upsert_levels: &'static str,
-    /// The value of `$column` in the list of such a statement.
-    pub(crate) upserted: &'static str,
     /// Follows the columns of a query that reads no table.
     pub(crate) no_table: &'static str,
     /// Follows the table of a query that must use `$index`, if the optimizer would read more rows.
@@ -68,20 +60,23 @@ impl Words {
 /// The index of a level's movements in the order of their commits.
 pub(crate) const IN_ORDER: &str = "movement_in_order";
 
-/// The index of a level's movements without a `level_version`, in the order of their operations.
-pub(crate) const UNNUMBERED: &str = "movement_unnumbered";
+/// The same index of the movements of one kind. Sales have none, unless the database has only complete
+/// indexes.
+pub(crate) const OF_KIND: &str = "movement_of_kind";
+
+/// The same index of the movements with one reference.
+pub(crate) const OF_REFERENCE: &str = "movement_of_level_reference";
 
 /// The columns of `LevelRow`.
-pub(crate) const LEVEL_COLUMNS: &str =
-    "sku, warehouse, on_hand, held, backorder_limit, version, home";
+pub(crate) const LEVEL_COLUMNS: &str = "sku, warehouse, on_hand, held, backorder_limit, version";
 
-/// The columns that start every insert into the ledger: `line` is always 0, the others have the
-/// first values of `LedgerRow::values`.
+/// The columns that start every insert into the ledger: `line` is always 0, the others have the values of
+/// `LedgerRow::known`, except for the last two.
 pub(crate) static INSERT_COLUMNS: LazyLock<String> = LazyLock::new(|| {
     let remarks = Remarks::NAMES.join(", ");
     format!(
-        "operation_id, line, sku, warehouse, kind, delta, read_version, strategy, durability, \
-         caller, idempotency_key, request_hash, {remarks}, available_after, level_version"
+        "operation_id, line, sku, warehouse, kind, delta, read_version, strategy, caller, \
+         idempotency_key, request_hash, {remarks}, available_after, level_version"
     )
 });
 
@@ -94,8 +89,8 @@ pub(crate) static INSERT_PARAMETERS: LazyLock<String> = LazyLock::new(|| {
 /// The parameter of the column `delta`.
 pub(crate) const DELTA: &str = "$5";
 
-/// The parameters that follow those: of an insert, `available_after`, `level_version` and the two of
-/// its journal entry; of a conditional write, its expiry and those of the level.
+/// The parameters that follow those: of an insert, `available_after`, `level_version`, `reverses`,
+/// `returned` and its expiry; of a conditional write, its expiry and those of the level.
 pub(crate) static NEXT_PARAMETERS: LazyLock<[String; 5]> =
     LazyLock::new(|| [1, 2, 3, 4, 5].map(|number| format!("${}", LedgerRow::KNOWN + number)));
 
@@ -104,7 +99,7 @@ pub(crate) static LEDGER_COLUMNS: LazyLock<String> = LazyLock::new(|| {
     let remarks = Remarks::NAMES.join(", ");
     format!(
         "operation_id, sku, warehouse, kind, delta, available_after, level_version, read_version, \
-         strategy, durability, caller, idempotency_key, request_hash, {remarks}, reverses, returned"
+         strategy, caller, idempotency_key, request_hash, {remarks}, reverses, returned"
     )
 });
 
@@ -128,8 +123,7 @@ pub(crate) fn levels_of_sku(lock_rows: &str) -> Statement {
     ))
 }
 
-/// The sums of a query on movements, and the newest `level_version`. The sums of `bigint` are decimals
-/// until they are cast.
+/// The sums of a query on movements. The sums of `bigint` are decimals until they are cast.
 pub(crate) fn sums(words: &Words) -> String {
     let integer = words.integer;
     format!(
@@ -137,7 +131,6 @@ pub(crate) fn sums(words: &Words) -> String {
                 AS received,
             cast(coalesce(sum(CASE WHEN kind = 'deducted' THEN -delta ELSE 0 END), 0) AS {integer})
                 AS sold,
-            cast(coalesce(sum(held_delta), 0) AS {integer}) AS held,
-            count(*) AS movements, max(level_version) AS newest"
+            cast(coalesce(sum(held_delta), 0) AS {integer}) AS held"
     )
 }

@@ -81,8 +81,19 @@ pub(in crate::sql) fn explain_file(error: &MigrateError, file: &str) -> String {
                  written to?"
             )
         }
-        _ => format!("{file}: {error}"),
+        _ => match of_an_earlier_build(error) {
+            Some(advice) => format!("{file}: {advice}"),
+            None => format!("{file}: {error}"),
+        },
     }
+}
+
+/// Advice on the database of a build before the first release, whose first migration was another one.
+fn of_an_earlier_build(error: &MigrateError) -> Option<&'static str> {
+    matches!(error, MigrateError::VersionMismatch(1)).then_some(
+        "the database was created by a build before 0.3.0, the first release, and cannot be upgraded: \
+         export what you need, and start with an empty database",
+    )
 }
 
 /// One sentence on what failed at `server`, without a password.
@@ -92,7 +103,8 @@ pub(in crate::sql) fn explain_server(
     create_database: &str,
 ) -> String {
     let Some(cause) = driver_error(error) else {
-        return error.to_string();
+        let advice = of_an_earlier_build(error);
+        return advice.map_or_else(|| error.to_string(), str::to_owned);
     };
     match cause {
         sqlx::Error::Io(io) if io.kind() == io::ErrorKind::ConnectionRefused => {

@@ -1,9 +1,8 @@
-//! The procedures of the conditional writes, of one deduction, of a batch and of several levels: level and movements are
-//! written and committed, or rolled back, in one round trip, and no lock is held across one.
+//! The procedures of the conditional writes: of one deduction, of a batch and of several levels.
 //!
-//! Their texts are in `migrations/mysql`: `0012_deduct.sql`, `0024_deduct_batch.sql` and
-//! `0025_deduct_merged.sql`. Replicas of several releases use one database, so a release whose movements
-//! have more columns creates procedures of other names.
+//! Level and movements are written and committed, or rolled back, in one round trip, and no lock is held
+//! across one. Their texts are in `migrations/mysql/0001_initial.sql`. Replicas of several releases use one
+//! database, so a release whose movements have more columns creates procedures of other names.
 
 use std::sync::LazyLock;
 
@@ -15,7 +14,7 @@ use crate::sql::statements::NEXT_PARAMETERS;
 
 const NAME: &str = "stocklock_deduct_1";
 
-const NAME_OF_BATCH: &str = "stocklock_deduct_batch_2";
+const NAME_OF_BATCH: &str = "stocklock_deduct_batch_1";
 
 /// How many arguments `NAME_OF_BATCH` takes: the shared values of the batch, and its sales.
 const ARGUMENTS_OF_BATCH: usize = 8;
@@ -70,7 +69,7 @@ fn text(name: &str, arguments: &[String]) -> String {
 mod tests {
     use super::call;
     use crate::sql::conditional_write::tests::sample;
-    use crate::sql::mysql::parameters::with_literals;
+    use crate::sql::mysql::parameters::tests::with_literals;
 
     /// `make bench` sends this with the database's own load tool.
     #[test]

@@ -14,7 +14,7 @@ use super::ServerHealth;
 use super::queue::Permit;
 use super::server::{Opener, Server, Timed};
 use crate::Result;
-use crate::sql::dialect::{AnyRow, Dialect, ROWS_PER_LIST, Statement, Value};
+use crate::sql::dialect::{AnyRow, Dialect, Statement, Value};
 use crate::sql::errors::{Verdict, before_commit, classify, in_commit};
 
 /// How long the orderly close of a connection may take.
@@ -131,21 +131,6 @@ impl<D: Dialect> PooledConnection<D> {
         let statement = statement.into();
         let answer = D::fetch(self.send(), statement, values).await;
         self.received(answer)
-    }
-
-    /// Executes a statement on a list of any length, and returns its rows. `$list` in the text stands
-    /// for the list: after `IN`, or for what an `INSERT` inserts.
-    pub(crate) async fn fetch_list<T: AnyRow>(
-        &mut self,
-        text: &str,
-        list: &[Vec<Value<'_>>],
-    ) -> sqlx::Result<Vec<T>> {
-        let mut found = Vec::new();
-        for rows in list.chunks(ROWS_PER_LIST) {
-            let answer = D::fetch_list(self.send(), text, rows).await;
-            found.extend(self.received(answer)?);
-        }
-        Ok(found)
     }
 }
 

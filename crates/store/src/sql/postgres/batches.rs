@@ -31,14 +31,14 @@ pub(super) async fn write_merged(
                 FROM unnest($1::text[], $2::text[], $4::bigint[], $6::bigint[], $7::bigint[])
                         AS wanted (sku, warehouse, units, movements, first_sale)
                     JOIN stock USING (sku, warehouse)
-                WHERE home = 'sql' AND {available} AND {in_time}
+                WHERE {available} AND {in_time}
                 FOR NO KEY UPDATE OF stock SKIP LOCKED
             ), written AS (
                 UPDATE stock SET on_hand = on_hand - wanted.units,
                     version = version + wanted.movements
                 FROM free AS wanted
                 WHERE stock.sku = wanted.sku AND stock.warehouse = wanted.warehouse
-                    AND home = 'sql' AND {available}
+                    AND {available}
                 RETURNING stock.sku, stock.warehouse, wanted.first_sale,
                     on_hand - held + backorder_limit AS available,
                     version - wanted.movements - wanted.first_sale AS version,
