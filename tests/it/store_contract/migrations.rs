@@ -8,8 +8,11 @@ use stocklock::store::{connect, migrate};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::fixture::{Fixture, Raw, SOON, options, until_found};
+use super::fixture::{
+    Fixture, Raw, SOON, assert_deducted, deduction, guarded, options, until_found,
+};
 use crate::support::ports::free_port;
+use crate::support::process::Process;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::{PrivateServer, fresh_database};
 
@@ -34,14 +37,14 @@ async fn eight_replicas_can_migrate_at_once(#[values(Sqlite, Mysql, Postgres)] b
     }
 }
 
-/// Another process has added a column but not yet recorded its migration: this one tries again.
+/// Another process has created the tables but not yet recorded its migration: this one tries again.
 #[tokio::test]
 async fn migration_waits_until_a_concurrent_one_is_recorded() {
     let fixture = Fixture::new(Sqlite).await;
     let mut raw = Raw::connect(Sqlite, &fixture.url).await;
     for statement in [
-        "CREATE TABLE record AS SELECT * FROM _sqlx_migrations WHERE version = 2",
-        "DELETE FROM _sqlx_migrations WHERE version = 2",
+        "CREATE TABLE record AS SELECT * FROM _sqlx_migrations",
+        "DELETE FROM _sqlx_migrations",
     ] {
         raw.run(statement).await.unwrap();
     }
@@ -56,22 +59,109 @@ async fn migration_waits_until_a_concurrent_one_is_recorded() {
 }
 
 /// MariaDB and MySQL commit each data definition, so a crash can leave half a migration.
+#[rstest]
+#[case::before_the_ledger_has_an_id(&["DELETE FROM ledger", "DROP PROCEDURE stocklock_deduct_1"])]
+#[case::before_the_last_table(&["DROP TABLE distributed_lock_source"])]
+#[case::after_the_first_table(&["DROP TABLE movement, checkpoint, ledger", "DROP PROCEDURE stocklock_deduct_batch_1"])]
 #[tokio::test]
-async fn interrupted_migration_is_repeated() {
+async fn interrupted_migration_is_repeated(#[case] missing: &[&'static str]) {
     let fixture = Fixture::new(Mysql).await;
     let mut raw = Raw::connect(Mysql, &fixture.url).await;
-    for statement in [
-        "DELETE FROM _sqlx_migrations WHERE version > 1",
-        "UPDATE _sqlx_migrations SET success = FALSE",
-        "DROP TABLE movement",
-    ] {
+    let interrupted = "UPDATE _sqlx_migrations SET success = FALSE";
+    for statement in missing.iter().chain([&interrupted]) {
         raw.run(statement).await.unwrap();
     }
 
     assert_eq!(migrate(&fixture.url).await, Ok(()));
 
     fixture.put("a", 1).await;
-    assert_eq!(fixture.movements("a").await.len(), 1);
+    assert_deducted(&guarded(&fixture.store, &deduction("a", 1)).await);
+    assert_eq!(fixture.movements("a").await.len(), 2);
+    let ids = "SELECT cast(count(*) AS char) FROM ledger";
+    assert_eq!(raw.text(ids).await.as_deref(), Some("1"));
+}
+
+/// Nothing was released before 0.3.0, so no build can upgrade such a database.
+#[rstest]
+#[tokio::test]
+async fn database_of_an_earlier_build_is_refused(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    let mut raw = Raw::connect(backend, &fixture.url).await;
+    let earlier = match backend {
+        Postgres => r"UPDATE _sqlx_migrations SET checksum = '\x00'",
+        Sqlite | Mysql => "UPDATE _sqlx_migrations SET checksum = x'00'",
+    };
+    raw.run(earlier).await.unwrap();
+    let refused = Process::run(&["serve"], &[("DATABASE_URL", &fixture.url)]).await;
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    let advice = "export what you need, and start with an empty database";
+    assert!(
+        refused.stderr.trim_end().ends_with(advice),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(
+        refused.stderr.trim_end().lines().count(),
+        1,
+        "{}",
+        refused.stderr
+    );
+}
+
+/// `PAD SPACE`, the default of MariaDB, would find one in place of the other.
+#[rstest]
+#[tokio::test]
+async fn texts_that_differ_in_a_blank_or_case_are_different(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::new(backend).await;
+    let mut raw = Raw::connect(backend, &fixture.url).await;
+    for (number, text) in (1..).zip(["PO-1", "PO-1 ", "po-1"]) {
+        let operation = match backend {
+            Postgres => format!("'00000000-0000-7000-8000-00000000000{number}'"),
+            Sqlite | Mysql => format!("x'0000000000007000800000000000000{number}'"),
+        };
+        let level = format!(
+            "INSERT INTO stock (sku, warehouse, on_hand) VALUES ('{text}', 'main', 5), ('a', '{text}', 5)"
+        );
+        // The key is unique for a caller, and the version in a level.
+        let movement = format!(
+            "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta, available_after,
+                level_version, caller, idempotency_key, reference)
+            VALUES ({operation}, 0, '{text}', 'main', 'deducted', -1, 0, 2, 'c', '{text}', '{text}'),
+                ({operation}, 1, 'a', '{text}', 'deducted', -1, 0, 2, '{text}', 'K', '{text}')"
+        );
+        for statement in [level, movement] {
+            raw.run(statement.leak()).await.unwrap();
+        }
+    }
+    for found in [
+        "stock WHERE sku = 'PO-1'",
+        "movement WHERE sku = 'PO-1'",
+        "movement WHERE warehouse = 'PO-1'",
+        "movement WHERE caller = 'PO-1'",
+        "movement WHERE caller = 'c' AND idempotency_key = 'PO-1'",
+        "movement WHERE line = 0 AND reference = 'PO-1'",
+    ] {
+        let count = format!("SELECT cast(count(*) AS char(1)) FROM {found}");
+        assert_eq!(
+            raw.text(count.leak()).await.as_deref(),
+            Some("1"),
+            "{found}"
+        );
+    }
+    if matches!(backend, Mysql) {
+        let sold = raw.text(
+            "CALL stocklock_deduct_merged_1('group-commit', 9e15, '[[0, \"PO-1 \", \"main\", 1, 1]]',
+                '[[0, \"PO-1 \", \"main\", 0,
+                    [\"00000000000070008000000000000009\", -1, 0, \"c\", \"K\", null, [null, null]]]]')",
+        );
+        assert_eq!(sold.await.as_deref(), Some("[[0, 4]]"));
+        let left = "SELECT cast(on_hand AS char) FROM stock WHERE sku = 'PO-1'";
+        assert_eq!(raw.text(left).await.as_deref(), Some("5"));
+    }
 }
 
 #[tokio::test]

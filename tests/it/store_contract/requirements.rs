@@ -117,7 +117,7 @@ async fn assert_sells(fixture: &Fixture) {
     fixture.put("货", 10).await;
     let store = &fixture.store;
     for (method, remaining) in [(SqlMethod::Guarded, 9), (SqlMethod::RowLock, 8)] {
-        let attempt = store.deduct_in_sql(&deduction("货", 1), method).await;
+        let attempt = store.deduct(&deduction("货", 1), method).await;
         assert_eq!(attempt.unwrap(), committed(remaining));
     }
     let with_key = deduction_with_key("货", 1, "K");
@@ -137,7 +137,7 @@ async fn pgbouncer_in_session_mode_works() {
 
     let _rival = Rival::holding_stock(Postgres, &database.url).await;
     let waiting = deduction("货", 1);
-    let waiting = fixture.store.deduct_in_sql(&waiting, SqlMethod::Guarded);
+    let waiting = fixture.store.deduct(&waiting, SqlMethod::Guarded);
     let waited = timeout(SOON, waiting).await.expect("bounded");
     assert_matches!(waited, Err(StoreError::LockWait(_)));
     Process::serving(&["serve"], &[("DATABASE_URL", bouncer.url())]).await;

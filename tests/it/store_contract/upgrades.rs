@@ -1,11 +1,13 @@
 //! A release next to a newer one, and migrations while replicas sell.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Method;
 use rstest::rstest;
 use stocklock::ports::AttemptOutcome;
-use stocklock::store::{StoreOptions, Stores, migrate};
+use stocklock::store::{StoreOptions, StoreRouter, Stores, migrate, migrate_with};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{Fixture, Raw, SOON, deduction, guarded};
@@ -13,6 +15,7 @@ use crate::support::app::send;
 use crate::support::process::Process;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::fresh_database;
+use crate::upgrade_under_load::later_migrations;
 use stocklock_testkit::eventually;
 
 /// A statement of a migration waits for a lock for at most this time, in whole seconds of MariaDB.
@@ -27,18 +30,6 @@ fn take_lock(backend: Backend) -> &'static str {
     }
 }
 
-/// Removes the last migration of the first release, and its record.
-async fn undo_journal_migration(raw: &mut Raw) {
-    for statement in [
-        "ALTER TABLE stock DROP COLUMN journal_millis, DROP COLUMN journal_number",
-        "ALTER TABLE movement DROP COLUMN journal_millis, DROP COLUMN journal_number",
-        "DROP TABLE ledger",
-        "DELETE FROM _sqlx_migrations WHERE version = 3",
-    ] {
-        raw.run(statement).await.unwrap();
-    }
-}
-
 #[rstest]
 #[tokio::test]
 async fn schema_of_a_newer_release_is_accepted(
@@ -46,33 +37,25 @@ async fn schema_of_a_newer_release_is_accepted(
 ) {
     let fixture = Fixture::new(backend).await;
     let mut raw = Raw::connect(backend, &fixture.url).await;
-    for statement in [
-        "ALTER TABLE movement ADD COLUMN later integer",
-        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
-            VALUES (9999, 'from the next release', TRUE, 'x', 0)",
-    ] {
-        raw.run(statement).await.unwrap();
-    }
+    let later = later_migrations(backend);
+    assert_eq!(migrate_with(&fixture.url, &later).await, Ok(()));
 
     let variables = [("DATABASE_URL", fixture.url.as_str())];
     let serve = Process::serving(&["serve"], &variables).await;
     let log = serve.stderr();
-    assert!(
-        log.contains("WARN") && log.contains("migration 9999"),
-        "{log}"
-    );
+    assert!(log.contains("WARN") && log.contains("migration 3"), "{log}");
     serve.set_level("a", 5).await;
     let sale = serve.request(Method::POST, "/stock/deduct?sku=a");
     assert_eq!(send(sale).await.ok()["remaining"], 4);
 
-    let interrupted = "UPDATE _sqlx_migrations SET success = FALSE WHERE version = 9999";
+    let interrupted = "UPDATE _sqlx_migrations SET success = FALSE WHERE version = 3";
     raw.run(interrupted).await.unwrap();
     assert_eq!(migrate(&fixture.url).await, Ok(()));
-    let kept = "SELECT description FROM _sqlx_migrations WHERE version = 9999";
+    let kept = "SELECT description FROM _sqlx_migrations WHERE version = 3";
     assert!(raw.text(kept).await.is_some(), "the newer release needs it");
 }
 
-/// Migration 3 is in this build, so a database with an unknown older one is of another program.
+/// This build has migration 1, so a database with an unknown older one is of another program.
 #[tokio::test]
 async fn unknown_older_migration_is_refused() {
     let fixture = Fixture::new(Sqlite).await;
@@ -111,7 +94,22 @@ async fn migrate_logs_what_it_waits_for(#[values(Mysql, Postgres)] backend: Back
     drop(other);
     let ended = process.ended().await;
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stderr.contains("migration 3"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("migration 1"), "{}", ended.stderr);
+}
+
+/// A store that waits longer for a row than a statement of a migration.
+fn patient_store(url: &str) -> Arc<StoreRouter> {
+    let options = StoreOptions {
+        pool_size: 2,
+        wait_limit: 2 * DDL_WAIT,
+    };
+    Stores::open(url, &options, None).unwrap().store
+}
+
+/// Starts the migrations of the next release.
+fn start_upgrade(fixture: &Fixture) -> JoinHandle<Result<(), String>> {
+    let (url, later) = (fixture.url.clone(), later_migrations(fixture.backend));
+    tokio::spawn(async move { migrate_with(&url, &later).await })
 }
 
 /// Sales queue behind a statement that waits for the reader, but only until it gives up.
@@ -122,19 +120,12 @@ async fn migration_behind_an_open_reader_stops_no_sale(
 ) {
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 1_000_000).await;
-    let mut raw = Raw::connect(backend, &fixture.url).await;
-    undo_journal_migration(&mut raw).await;
-    let options = StoreOptions {
-        pool_size: 2,
-        wait_limit: 2 * DDL_WAIT,
-    };
-    let store = Stores::open(&fixture.url, &options, None).unwrap().store;
+    let store = patient_store(&fixture.url);
     let mut reader = Raw::connect(backend, &fixture.url).await;
     reader.run("BEGIN").await.unwrap();
     reader.text("SELECT sku FROM stock").await;
 
-    let url = fixture.url.clone();
-    let migration = tokio::spawn(async move { migrate(&url).await });
+    let migration = start_upgrade(&fixture);
     let sell = async {
         let mut delayed = 0;
         while delayed < 2 {
@@ -159,43 +150,30 @@ async fn migration_behind_an_open_reader_stops_no_sale(
 async fn invalid_index_is_dropped_by_the_next_migration() {
     let fixture = Fixture::new(Postgres).await;
     let mut raw = Raw::connect(Postgres, &fixture.url).await;
-    undo_journal_migration(&mut raw).await;
     for statement in [
         "CREATE INDEX interrupted ON movement (sku)",
         "UPDATE pg_index SET indisvalid = FALSE WHERE indexrelid = 'interrupted'::regclass",
     ] {
         raw.run(statement).await.unwrap();
     }
-    assert_eq!(migrate(&fixture.url).await, Ok(()));
+    let later = later_migrations(Postgres);
+    assert_eq!(migrate_with(&fixture.url, &later).await, Ok(()));
     let left = "SELECT relname::text FROM pg_class WHERE relname = 'interrupted'";
     assert_eq!(raw.text(left).await, None);
-    let valid = "SELECT relname::text FROM pg_class WHERE relname = 'movement_in_order'";
-    assert!(raw.text(valid).await.is_some());
+    assert!(raw.text(later_index(Postgres)).await.is_some());
 }
 
-/// Removes the index of the ledger's order, and its record.
-async fn undo_ledger_order(raw: &mut Raw) {
-    let drop_index = match raw {
-        Raw::Mysql(_) => "ALTER TABLE movement DROP KEY movement_in_order",
-        Raw::Sqlite(_) | Raw::Postgres(_) => "DROP INDEX movement_in_order",
-    };
-    let forget = "DELETE FROM _sqlx_migrations WHERE version = 10";
-    for statement in [drop_index, forget] {
-        raw.run(statement).await.unwrap();
-    }
-}
-
-/// A query that finds the index of the ledger's order if sales maintain it and queries use it.
-fn ledger_order(backend: Backend) -> &'static str {
+/// A query that finds the index of [`later_migrations`] if sales maintain it and queries use it.
+fn later_index(backend: Backend) -> &'static str {
     match backend {
-        Sqlite => "SELECT name FROM sqlite_schema WHERE name = 'movement_in_order'",
+        Sqlite => "SELECT name FROM sqlite_schema WHERE name = 'movement_of_strategy'",
         Mysql => {
-            "SELECT index_name FROM information_schema.statistics WHERE table_schema = database()
-                AND index_name = 'movement_in_order' AND non_unique = 0 LIMIT 1"
+            "SELECT index_name FROM information_schema.statistics
+                WHERE table_schema = database() AND index_name = 'movement_of_strategy'"
         }
         Postgres => {
             "SELECT relname::text FROM pg_class JOIN pg_index ON indexrelid = pg_class.oid
-                WHERE relname = 'movement_in_order' AND indisvalid AND indisunique"
+                WHERE relname = 'movement_of_strategy' AND indisvalid"
         }
     }
 }
@@ -208,12 +186,7 @@ async fn index_build_behind_an_open_reader_stops_no_sale(
     let fixture = Fixture::new(backend).await;
     fixture.put("a", 1_000_000).await;
     let mut raw = Raw::connect(backend, &fixture.url).await;
-    undo_ledger_order(&mut raw).await;
-    let options = StoreOptions {
-        pool_size: 2,
-        wait_limit: 2 * DDL_WAIT,
-    };
-    let store = Stores::open(&fixture.url, &options, None).unwrap().store;
+    let store = patient_store(&fixture.url);
     let mut reader = Raw::connect(backend, &fixture.url).await;
     // The build waits for this snapshot on PostgreSQL, and for this use of the table on MariaDB.
     let begin = match backend {
@@ -223,8 +196,7 @@ async fn index_build_behind_an_open_reader_stops_no_sale(
     reader.run(begin).await.unwrap();
     reader.text("SELECT sku FROM movement LIMIT 1").await;
 
-    let url = fixture.url.clone();
-    let migration = tokio::spawn(async move { migrate(&url).await });
+    let migration = start_upgrade(&fixture);
     let started = Instant::now();
     while started.elapsed() < 3 * DDL_WAIT {
         let sale = guarded(&store, &deduction("a", 1)).await;
@@ -235,7 +207,7 @@ async fn index_build_behind_an_open_reader_stops_no_sale(
     reader.run("COMMIT").await.unwrap();
     let migrated = timeout(SOON, migration).await.expect("soon");
     assert_eq!(migrated.unwrap(), Ok(()));
-    assert!(raw.text(ledger_order(backend)).await.is_some());
+    assert!(raw.text(later_index(backend)).await.is_some());
     assert!(fixture.audit("a").await.consistent());
 }
 
@@ -244,14 +216,16 @@ async fn index_build_behind_an_open_reader_stops_no_sale(
 async fn interrupted_index_build_is_repeated() {
     let fixture = Fixture::new(Postgres).await;
     let mut raw = Raw::connect(Postgres, &fixture.url).await;
+    let later = later_migrations(Postgres);
+    assert_eq!(migrate_with(&fixture.url, &later).await, Ok(()));
     for statement in [
-        "DELETE FROM _sqlx_migrations WHERE version = 10",
+        "DELETE FROM _sqlx_migrations WHERE version = 3",
         "UPDATE pg_index SET indisvalid = FALSE
-            WHERE indexrelid = 'movement_in_order'::regclass",
+            WHERE indexrelid = 'movement_of_strategy'::regclass",
     ] {
         raw.run(statement).await.unwrap();
     }
-    assert_eq!(raw.text(ledger_order(Postgres)).await, None);
-    assert_eq!(migrate(&fixture.url).await, Ok(()));
-    assert!(raw.text(ledger_order(Postgres)).await.is_some());
+    assert_eq!(raw.text(later_index(Postgres)).await, None);
+    assert_eq!(migrate_with(&fixture.url, &later).await, Ok(()));
+    assert!(raw.text(later_index(Postgres)).await.is_some());
 }

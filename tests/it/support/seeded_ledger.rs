@@ -72,11 +72,11 @@ impl Seeded<'_> {
         let random = format!("((n + {seed}) * 7919 % 1009)");
         format!(
             "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
-                available_after, durability, caller, level_version)
+                available_after, caller, level_version)
             SELECT {operation}, 0, '{sku}', '{warehouse}',
                 CASE {random} % 10 WHEN 0 THEN 'received' ELSE 'deducted' END,
                 CASE {random} % 10 WHEN 0 THEN 50 ELSE -1 - {random} % 5 END,
-                0, 'committed', 'anonymous', n + {after}
+                0, 'anonymous', n + {after}
             FROM {numbers} AS numbers"
         )
     }
