@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::{Result, StoreError, StoreRouter};
+use crate::{Result, Store, StoreError};
 use stocklock_core::stock::{Audit, LevelCursor, Sku};
 
 /// How many levels are read at once.
@@ -13,7 +13,7 @@ const PAGE: u32 = 500;
 /// A SKU that is created meanwhile may be left out.
 #[derive(Debug)]
 pub struct AllAudits {
-    store: Arc<StoreRouter>,
+    store: Arc<dyn Store>,
     /// The last level that was read.
     after: Option<LevelCursor>,
     unread: VecDeque<Sku>,
@@ -22,7 +22,7 @@ pub struct AllAudits {
 impl AllAudits {
     /// Starts with the first SKU.
     #[must_use]
-    pub fn of(store: &Arc<StoreRouter>) -> Self {
+    pub fn of(store: &Arc<dyn Store>) -> Self {
         Self {
             store: Arc::clone(store),
             after: None,
@@ -43,7 +43,7 @@ impl AllAudits {
             return Ok(None);
         };
         let audits = match self.store.audit(&sku).await {
-            audits @ (Ok(_) | Err(StoreError::TooSlow(_) | StoreError::NoRedis)) => audits,
+            audits @ (Ok(_) | Err(StoreError::TooSlow(_))) => audits,
             Err(error) => return Err(error),
         };
         Ok(Some((sku, audits)))
@@ -52,7 +52,7 @@ impl AllAudits {
     /// Reads levels until there is a SKU that was not read before.
     async fn read_page(&mut self) -> Result<()> {
         while self.unread.is_empty() {
-            let levels = self.store.sql_levels(self.after.as_ref(), PAGE).await?;
+            let levels = self.store.levels(self.after.as_ref(), PAGE).await?;
             let Some(last) = levels.last() else {
                 return Ok(());
             };

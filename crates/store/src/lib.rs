@@ -1,29 +1,22 @@
-//! The stores: where levels and movements live.
+//! The store of stock and ledger, and the counters in front of it.
 //!
-//! Each SKU has one home, SQL or Redis. [`StoreRouter`] implements the ports of `stocklock-core` and
-//! sends each operation to the store of its SKU's home. The `sql` module has each transaction once,
-//! for SQLite, MariaDB/MySQL and PostgreSQL. The `redis` module keeps levels in Redis and their
-//! ledger in SQL; `journal` is what connects the two. One contract suite
-//! (`tests/it/store_contract.rs`) runs on all of them.
+//! [`connect`] opens one of the SQL databases: SQLite, MariaDB/MySQL or PostgreSQL. The `sql` module has
+//! each transaction once, for all three. One contract suite (`tests/it/store_contract.rs`) runs on all
+//! of them. [`RedisCounters`] has the counters in Redis, which can refuse a deduction and not make it.
 
 use std::time::Duration;
 
-use stocklock_core::ports::{AttemptOutcome, ChangeOutcome, RedisMethod, StoreError};
+use stocklock_core::ports::{AttemptOutcome, StoreError};
 
 mod all_audits;
 mod clock;
-mod journal;
-mod redis;
-mod router;
+mod counter;
 mod sql;
 
-pub use self::redis::{
-    BEAT_EVERY, Cached, JournalConsumer, JournalReport, Miss, OnRedisLoss, RedisOptions,
-    RejectedEntry, Repair, Repaired, SharedLevels, WatchOn,
-};
 pub use all_audits::AllAudits;
-pub use router::{StoreRouter, Stores, connect};
-pub use sql::{LedgerQueries, OTHER_CONNECTIONS, finish_migration, migrate};
+pub use counter::{RedisCounters, RedisOptions};
+pub use sql::{Checkpoints, LedgerQueries, OTHER_CONNECTIONS, OperationQueries, Store};
+pub use sql::{connect, migrate, migrate_with};
 
 /// What an operation of a store returns.
 type Result<T, E = StoreError> = std::result::Result<T, E>;

@@ -37,11 +37,12 @@ mod sold;
 mod sqlite;
 mod statements;
 
-use checkpoints::{Checkpoints, Rounds};
+pub use checkpoints::Checkpoints;
+use checkpoints::Rounds;
 use dialect::Dialect;
 use errors::unavailable;
 use mysql::MySqlServer;
-pub(crate) use operations::OperationQueries;
+pub use operations::OperationQueries;
 use pool::{Pool, ServerHealth};
 use postgres::PostgresServer;
 use sqlite::SqliteFile;
@@ -92,7 +93,7 @@ pub trait LedgerQueries: LevelStore {
 
 /// All that a SQL store does. Any [`SqlStore`].
 #[async_trait]
-pub(crate) trait SqlBackend:
+pub trait Store:
     DeductionStore + LedgerQueries + OperationQueries + Checkpoints
 {
     /// The identity of this ledger, created with its schema.
@@ -149,7 +150,7 @@ fn store<D: Dialect>(
     (writer, writers): (D, u32),
     (reader, readers): (D, u32),
     options: &StoreOptions,
-) -> Arc<dyn SqlBackend> {
+) -> Arc<dyn Store> {
     let health = ServerHealth::new(options.wait_limit, D::EMBEDDED);
     Arc::new(SqlStore {
         writers: Pool::new(writer, writers, &health),
@@ -162,7 +163,7 @@ fn store<D: Dialect>(
 }
 
 /// A store on a server, which can have many writers.
-fn on_server<D: Dialect>(server: D, options: &StoreOptions) -> Arc<dyn SqlBackend> {
+fn on_server<D: Dialect>(server: D, options: &StoreOptions) -> Arc<dyn Store> {
     let writers = (server.clone(), options.pool_size);
     store(writers, (server, READERS), options)
 }
@@ -171,7 +172,7 @@ fn on_server<D: Dialect>(server: D, options: &StoreOptions) -> Arc<dyn SqlBacken
 ///
 /// # Errors
 /// A sentence that says what is wrong with the URL, without its password.
-pub(crate) fn open(url: &str, options: &StoreOptions) -> Result<Arc<dyn SqlBackend>, String> {
+pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn Store>, String> {
     match scheme(url) {
         "sqlite" => {
             let file = SqliteFile::at(url)?;

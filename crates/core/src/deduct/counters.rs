@@ -20,6 +20,11 @@ use crate::strategy::Dependency;
 /// How often a deduction loads the counter. It is missing again if it is deleted or expires meanwhile.
 const LOADS: u32 = 3;
 
+/// The refusal if no connection is free.
+const BUSY: StockError = StockError::Overloaded {
+    what: "every connection to Redis that REDIS_POOL_SIZE allows is busy",
+};
+
 /// The counters of the levels, as one replica sees them.
 #[derive(Debug)]
 pub struct Counters {
@@ -38,7 +43,7 @@ enum Loaded {
     Done,
     /// There is no such level.
     UnknownSku,
-    /// Redis does not answer.
+    /// Redis does not answer: why.
     NoCounter(String),
     /// The level could not be read. The first caller takes the error, and the others a copy.
     NotRead(Mutex<StoreError>),
@@ -84,14 +89,19 @@ impl Counters {
     ) -> Result<Asked, StockError> {
         let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
         let units = deduction.quantity.units();
-        let unavailable = |error: String| {
+        let unavailable = |problem: String| {
             metrics.counter_asked("unavailable");
-            unavailable(deduction.strategy, error)
+            unavailable(deduction.strategy, problem)
         };
         let (mut retry, mut loads) = (policy.start(), 0);
         loop {
             let taken = self.store.take(sku, warehouse, units, method).await;
-            match taken.map_err(|error| unavailable(text(&error)))? {
+            let answer = match taken {
+                Ok(answer) => answer,
+                Err(CounterError::Busy) => return Err(BUSY),
+                Err(error) => return Err(unavailable(text(&error))),
+            };
+            match answer {
                 CounterAnswer::Admitted { left } => {
                     metrics.counter_asked("admitted");
                     return Ok(Asked::Admitted { left });
@@ -220,9 +230,12 @@ fn unavailable(strategy: &'static str, problem: String) -> StockError {
     }
 }
 
-/// The error with its cause.
+/// The cause of the error.
 fn text(error: &CounterError) -> String {
-    error.0.to_string()
+    match error {
+        CounterError::Unavailable(source) => source.to_string(),
+        CounterError::Busy => error.to_string(),
+    }
 }
 
 /// No code panics while it holds one of these mutexes.

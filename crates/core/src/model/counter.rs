@@ -66,7 +66,7 @@ impl ModelCounter {
         self.decisions.note(command);
         if self.happens(|state| &mut state.outages) {
             self.decisions.note("redis is away");
-            return Err(CounterError("away".into()));
+            return Err(CounterError::Unavailable("away".into()));
         }
         let exists = self.state().get(level).is_some();
         if exists && self.happens(|state| &mut state.losses) {

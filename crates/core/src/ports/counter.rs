@@ -47,8 +47,14 @@ pub enum CounterAnswer {
 
 /// Why a counter could not be asked. Whether units were taken from it is unknown; nothing was sold.
 #[derive(Debug, thiserror::Error)]
-#[error("the counter does not answer")]
-pub struct CounterError(#[source] pub DriverError);
+pub enum CounterError {
+    /// Redis does not answer in time, or refuses.
+    #[error("the counter does not answer")]
+    Unavailable(#[source] DriverError),
+    /// All connections for [`CounterMethod::Watch`] stayed busy.
+    #[error("every connection to Redis is busy")]
+    Busy,
+}
 
 /// Holds the counters.
 ///

@@ -93,7 +93,7 @@ pub(super) struct Rounds {
 
 /// Writes the checkpoints of a database.
 #[async_trait]
-pub(crate) trait Checkpoints: Send + Sync {
+pub trait Checkpoints: Send + Sync {
     /// Writes those that are due among the next levels.
     async fn write_due(&self) -> Result<()>;
 }

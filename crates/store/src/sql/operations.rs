@@ -1,5 +1,7 @@
 //! Looking up what operations did, and whether they can still be made.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use async_trait::async_trait;
 use sqlx::FromRow;
 
@@ -10,34 +12,54 @@ use super::reads::movements;
 use super::statements::Words;
 use super::{SqlStore, WRITE};
 use crate::{Result, StoreError};
-use stocklock_core::stock::{Movement, OperationFilter};
+use stocklock_core::stock::{Movement, OperationFilter, OperationStatus};
 
 /// How far the clocks of the replicas and of the servers may be apart, in milliseconds.
 const CLOCK_MARGIN: i64 = 10_000;
 
 /// Looks up operations in the ledger.
 #[async_trait]
-pub(crate) trait OperationQueries: Send + Sync {
-    /// The movements of the operations that the ledger has.
-    async fn operations(&self, of: &OperationFilter) -> Result<Vec<Movement>>;
-
-    /// The same, if no transaction is open of a request whose caller was answered by `deadline`, in
-    /// milliseconds since 1970. Otherwise `None`.
-    async fn final_operations(
+pub trait OperationQueries: Send + Sync {
+    /// The movements that the ledger has of the operations, and whether more may still be made.
+    /// `deadline`: when their callers were answered at the latest, in milliseconds since 1970; `None` if
+    /// that is not known.
+    async fn operations(
         &self,
         of: &OperationFilter,
-        deadline: i64,
-    ) -> Result<Option<Vec<Movement>>>;
+        deadline: Option<i64>,
+    ) -> Result<(OperationStatus, Vec<Movement>)>;
 }
 
 #[async_trait]
 impl<D: Dialect> OperationQueries for SqlStore<D> {
-    async fn operations(&self, of: &OperationFilter) -> Result<Vec<Movement>> {
+    async fn operations(
+        &self,
+        of: &OperationFilter,
+        deadline: Option<i64>,
+    ) -> Result<(OperationStatus, Vec<Movement>)> {
         let (statement, values) = select::<D>(of, "");
-        self.select_movements(&self.ledger_readers, statement, &values)
-            .await
+        let found = self
+            .select_movements(&self.ledger_readers, statement, &values)
+            .await?;
+        if !found.is_empty() {
+            return Ok((OperationStatus::Committed, found));
+        }
+        // Without a question to the server, if it would only confirm it.
+        let found = match deadline.filter(|deadline| *deadline < now()) {
+            Some(deadline) => self.final_operations(of, deadline).await?,
+            None => None,
+        };
+        Ok(match found {
+            None => (OperationStatus::Pending, Vec::new()),
+            Some(found) if found.is_empty() => (OperationStatus::NotRecorded, found),
+            Some(found) => (OperationStatus::Committed, found),
+        })
     }
+}
 
+impl<D: Dialect> SqlStore<D> {
+    /// The movements of the operations, if no transaction is open of a request whose caller was answered
+    /// by `deadline`. Otherwise `None`.
     async fn final_operations(
         &self,
         of: &OperationFilter,
@@ -75,6 +97,18 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
             found => found,
         }
     }
+}
+
+/// The clock of this process, in milliseconds since 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it only saves questions to the server, whose clock decides"
+)]
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |time| {
+        i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+    })
 }
 
 /// Selects the movements of the operations. `end` ends the statement.

@@ -11,7 +11,7 @@ use super::ledger_row::LedgerRow;
 use super::pool::Pool;
 use super::rows;
 use super::statements::{self, LEDGER_COLUMNS, LEVEL_COLUMNS};
-use super::{LedgerQueries, READ, SqlBackend, SqlStore, audit};
+use super::{LedgerQueries, READ, Store, SqlStore, audit};
 use crate::{Result, StoreError};
 use stocklock_core::ports::LedgerReader;
 use stocklock_core::stock::{
@@ -72,7 +72,7 @@ impl<D: Dialect> LedgerReader for SqlStore<D> {
 }
 
 #[async_trait]
-impl<D: Dialect> SqlBackend for SqlStore<D> {
+impl<D: Dialect> Store for SqlStore<D> {
     async fn ledger_id(&self) -> Result<String> {
         let found: Vec<(String,)> = self.select(&self.readers, LEDGER_ID, &[]).await?;
         let found = found.into_iter().next().map(|(id,)| id);
