@@ -4,6 +4,7 @@ pub(crate) mod app;
 pub(crate) mod lock_services;
 pub(crate) mod movements;
 pub(crate) mod process;
+pub(crate) mod redis;
 pub(crate) mod rival;
 pub(crate) mod seeded_ledger;
 pub(crate) mod topology;
