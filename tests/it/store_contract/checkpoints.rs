@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, LevelStore as _, StoreError};
+use stocklock::ports::{AttemptOutcome, StoreError};
 use stocklock::stock::{Audit, LevelChange};
 use stocklock_testkit::eventually;
 use stocklock_testkit::run::rng;
@@ -88,7 +88,7 @@ async fn audit_of_100_000_movements_equals_the_full_sum(
     assert_eq!(sums(&audit().await), full);
     let before = fastest(async || drop(audit().await)).await;
 
-    fixture.store.write_checkpoints().await.unwrap();
+    fixture.store.write_due().await.unwrap();
 
     assert_eq!(checkpoints(&mut raw).await, (2, 100_000));
     let audits = audit().await;
@@ -121,7 +121,7 @@ async fn versions_without_movements_stop_no_checkpoint(
     fixture.put("a", 50).await;
     let by_hand = "UPDATE stock SET version = version + 30000";
     raw.run(by_hand).await.unwrap();
-    fixture.store.write_checkpoints().await.unwrap();
+    fixture.store.write_due().await.unwrap();
     assert_eq!(checkpoints(&mut raw).await, (1, 30_001));
     fixture.store.adjust(&adjustment("a", -3)).await.unwrap();
     assert!(fixture.audit("a").await.consistent());
@@ -155,8 +155,8 @@ async fn audits_stay_exact_while_checkpoints_move(
     let mut raw = Raw::connect(backend, &fixture.url).await;
     while !tasks.is_empty() {
         let (written, again) = tokio::join!(
-            fixture.store.write_checkpoints(),
-            fixture.store.write_checkpoints()
+            fixture.store.write_due(),
+            fixture.store.write_due()
         );
         assert!(written.is_ok() && again.is_ok(), "{written:?} {again:?}");
         let [audit] = &fixture.store.audit(&name("a")).await.unwrap()[..] else {
@@ -168,7 +168,7 @@ async fn audits_stay_exact_while_checkpoints_move(
         }
     }
     assert!(fixture.audit("a").await.consistent());
-    fixture.store.write_checkpoints().await.unwrap();
+    fixture.store.write_due().await.unwrap();
     let (levels, version) = checkpoints(&mut raw).await;
     assert_eq!(levels, 1);
     assert!((602..=1601).contains(&version), "{version}");

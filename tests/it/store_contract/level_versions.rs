@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use rstest::rstest;
-use stocklock::ports::{ChangeOutcome, LevelStore as _};
+use stocklock::ports::ChangeOutcome;
 use stocklock::stock::{LevelChange, Movement, Precondition};
 use stocklock_testkit::assert_matches;
 

@@ -1,7 +1,7 @@
 //! Server settings under which the service would fail, and PgBouncer before PostgreSQL.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, DeductionStore as _, SqlMethod, StoreError};
+use stocklock::ports::{AttemptOutcome, SqlMethod, StoreError};
 use stocklock::store::migrate;
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;

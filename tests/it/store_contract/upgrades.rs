@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::Method;
 use rstest::rstest;
 use stocklock::ports::AttemptOutcome;
-use stocklock::store::{StoreOptions, StoreRouter, Stores, migrate, migrate_with};
+use stocklock::store::{Store, StoreOptions, connect, migrate, migrate_with};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
@@ -98,12 +98,12 @@ async fn migrate_logs_what_it_waits_for(#[values(Mysql, Postgres)] backend: Back
 }
 
 /// A store that waits longer for a row than a statement of a migration.
-fn patient_store(url: &str) -> Arc<StoreRouter> {
+fn patient_store(url: &str) -> Arc<dyn Store> {
     let options = StoreOptions {
         pool_size: 2,
         wait_limit: 2 * DDL_WAIT,
     };
-    Stores::open(url, &options, None).unwrap().store
+    connect(url, &options).unwrap()
 }
 
 /// Starts the migrations of the next release.
