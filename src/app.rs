@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, DatabaseConfig, Limits, Mode, RedisLoss, ServicesConfig};
+use crate::config::{Config, DatabaseConfig, Limits, Mode};
 use crate::http::{Api, HttpService};
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
@@ -14,21 +14,21 @@ use crate::race::RaceSettings;
 use crate::races::Races;
 use crate::server::serve;
 use stocklock_core::batching::TokioSpawn;
-use stocklock_core::deduct::{DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool};
+use stocklock_core::deduct::{
+    Counters, DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool,
+};
 use stocklock_core::level_service::LevelService;
-use stocklock_store::{OnRedisLoss, RedisOptions, StoreOptions, Stores, WatchOn};
+use stocklock_core::strategy::Strategy;
+use stocklock_store::{RedisCounters, RedisOptions, Store, StoreOptions};
 
 mod checkpoints;
-mod consumer;
 mod prepare;
-mod redis_binding;
-mod redis_memory;
+mod supervise;
 
 /// One replica of the service, without its socket.
 #[derive(Debug)]
 pub struct Replica {
     api: Arc<Api>,
-    stores: Stores,
     writes: WritePool,
 }
 
@@ -41,8 +41,8 @@ impl Replica {
     pub fn build(config: &Config, mode: Mode) -> Result<Self, String> {
         config.validate(mode)?;
         let limits = &config.limits;
-        let stores = open_stores(&config.database, &config.services, limits)?;
-        let store = Arc::clone(&stores.store);
+        let store = open_store(&config.database, limits)?;
+        let redis = open_counters(config, &store)?;
         let metrics = Arc::new(Metrics::default());
         // Every caller has its answer by the deadline; a task that holds its lock longer hangs.
         let max_hold = 2 * limits.request_deadline_ms;
@@ -54,8 +54,17 @@ impl Replica {
             max_hold,
             &metrics.locks,
         )?;
-        let level_cache = LevelCache::new(&stores, &locks, limits, metrics.cache.clone());
-        let available = config.available();
+        let max_age = limits.cached_level_max_age_ms;
+        let level_cache = LevelCache::new(Arc::clone(&store), max_age, metrics.cache.clone());
+        let counters = redis.clone().map(|redis| Arc::new(Counters::new(redis)));
+        let mut available = config.available();
+        if redis.as_ref().is_some_and(|redis| redis.is_cluster()) {
+            available = available.without(Strategy::RedisWatch, WATCH_ON_CLUSTER);
+        }
+        if let Some(reason) = available.why_not(config.service.strategy) {
+            let strategy = config.service.strategy;
+            return Err(format!("STRATEGY: {strategy} is not available: {reason}"));
+        }
         let policy = RetryPolicy::new(
             limits.max_attempts,
             limits.wait_limit_ms,
@@ -68,6 +77,7 @@ impl Replica {
             groups,
             store: Arc::clone(&store) as _,
             mutexes: Arc::default(),
+            counters: counters.clone(),
             locks: locks.locks.clone(),
             available: available.clone(),
             policy: policy.clone(),
@@ -79,6 +89,7 @@ impl Replica {
             writes.clone(),
             sold_out,
             Arc::clone(&level_cache) as _,
+            counters,
         );
         let api = Arc::new(Api {
             config: config.clone(),
@@ -88,17 +99,14 @@ impl Replica {
             levels,
             store,
             level_cache,
+            redis,
             locks,
             available,
             metrics,
             races: None,
             shutdown: CancellationToken::new(),
         });
-        Ok(Self {
-            api,
-            stores,
-            writes,
-        })
+        Ok(Self { api, writes })
     }
 
     /// Lets the page of the lab start races.
@@ -120,24 +128,13 @@ impl Replica {
     /// Serves on `listener` until the token is cancelled. Then, within the drain limit, it reports
     /// itself as not ready, finishes the requests in progress, and closes the servers' connections.
     pub async fn run(self, listener: TcpListener) {
-        let Self {
-            api,
-            stores,
-            writes,
-        } = self;
+        let Self { api, writes } = self;
         let limits = &api.config.limits;
-        // The consumer must run until the last sale is in the journal. The guard ends it if this
-        // future is dropped.
-        let stop_consumer = CancellationToken::new();
-        let _guard = stop_consumer.clone().drop_guard();
-        let consumer = consumer::run(stores.clone(), Arc::clone(&api), stop_consumer.clone());
-        let consumer = tokio::spawn(consumer);
-        let store = Arc::clone(&stores.store);
-        let confirming = redis_binding::run(Arc::clone(&store), stop_consumer.clone());
-        let measuring = redis_memory::run(Arc::clone(&api), stop_consumer.clone());
-        let checks = async { tokio::join!(confirming, measuring) };
-        let checks = stores.have_redis().then(|| tokio::spawn(checks));
-        let checkpoints = tokio::spawn(checkpoints::run(store, stop_consumer.clone()));
+        // The guard ends the task if this future is dropped.
+        let stop = CancellationToken::new();
+        let _guard = stop.clone().drop_guard();
+        let store = Arc::clone(&api.store);
+        let checkpoints = tokio::spawn(checkpoints::run(Arc::clone(&store), stop.clone()));
         let serve_and_drain = async {
             let http = HttpService::new(Arc::clone(&api));
             serve(listener, http, limits, api.shutdown.clone()).await;
@@ -145,23 +142,11 @@ impl Replica {
                 races.ended().await;
             }
             writes.drained().await;
-            stop_consumer.cancel();
-            if let Err(error) = consumer.await {
-                tracing::warn!(%error, "the journal consumer failed");
-            }
+            stop.cancel();
             if let Err(error) = checkpoints.await {
                 tracing::warn!(%error, "the writer of checkpoints failed");
             }
-            if let Some(checks) = checks
-                && let Err(error) = checks.await
-            {
-                tracing::warn!(%error, "the checks of Redis failed");
-            }
-            tokio::join!(
-                api.level_cache.close(),
-                api.locks.close(),
-                stores.store.close()
-            );
+            tokio::join!(api.locks.close(), store.close());
         };
         let drain_limit = async {
             api.shutdown.cancelled().await;
@@ -177,34 +162,42 @@ impl Replica {
     }
 }
 
-/// Opens the stores of a replica: SQL, and Redis if it is configured.
+/// Why `redis-watch` cannot be used with a cluster.
+const WATCH_ON_CLUSTER: &str = "it needs one Redis or Sentinels, because a cluster has no connection for WATCH alone: use redis-lua";
+
+/// Opens the store without connecting to the database.
 ///
 /// # Errors
 /// One line that names the setting to change.
-pub(crate) fn open_stores(
+pub(crate) fn open_store(
     database: &DatabaseConfig,
-    services: &ServicesConfig,
     limits: &Limits,
-) -> Result<Stores, String> {
+) -> Result<Arc<dyn Store>, String> {
     let options = StoreOptions {
         pool_size: database.database_pool_size,
         wait_limit: limits.wait_limit_ms,
     };
-    let redis = services.redis_url.clone().map(|url| RedisOptions {
+    let store = stocklock_store::connect(database.url(), &options);
+    store.map_err(|problem| format!("DATABASE_URL: {problem}"))
+}
+
+/// Opens the counters of the store's levels, if there is a Redis.
+fn open_counters(
+    config: &Config,
+    store: &Arc<dyn Store>,
+) -> Result<Option<Arc<RedisCounters>>, String> {
+    let services = &config.services;
+    let Some(url) = services.redis_url.clone() else {
+        return Ok(None);
+    };
+    let options = RedisOptions {
         url,
-        wait_limit: limits.wait_limit_ms,
-        request_deadline: limits.request_deadline_ms,
-        watch_connections: services.redis_pool_size,
-        watch_on: WatchOn::Exclusive,
-        wait_replicas: services.redis_wait_replicas,
-        journal_limit: services.journal_limit,
-        journal_limit_bytes: services.journal_limit_bytes,
-        on_loss: match services.on_redis_loss {
-            RedisLoss::Refuse => OnRedisLoss::Refuse,
-            RedisLoss::Reload => OnRedisLoss::Reload,
-        },
-    });
-    Stores::open(database.url(), &options, redis)
+        wait_limit: config.limits.wait_limit_ms,
+        pool_size: services.redis_pool_size,
+    };
+    let counters = RedisCounters::open(&options, Arc::clone(store));
+    let counters = counters.map_err(|problem| format!("REDIS_URL: {problem}"))?;
+    Ok(Some(Arc::new(counters)))
 }
 
 /// Host name and process id: tells the replicas apart in headers and logs.

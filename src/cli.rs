@@ -1,5 +1,4 @@
-//! The commands: `stocklock serve | lab | race | migrate | audit | journal | repair | adopt |
-//! failures | openapi`.
+//! The commands: `stocklock serve | lab | race | failures | migrate | audit | openapi`.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -8,13 +7,10 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-mod adopt;
 mod audit;
 mod failures;
 mod inherit;
-mod journal;
 mod race;
-mod repair;
 mod replica;
 mod serve;
 mod servers;
@@ -58,10 +54,6 @@ pub enum Command {
     Failures(failures::FailuresArgs),
     /// Update the schema of the database, and exit
     Migrate {
-        /// Also write the first checkpoint of each level: run it once no replica of release
-        /// 0.1.0 is left. Audits then read only new movements
-        #[arg(long)]
-        finish: bool,
         /// The database.
         #[command(flatten)]
         database: DatabaseConfig,
@@ -71,13 +63,6 @@ pub enum Command {
     },
     /// Compare levels with the ledger, and print one line of JSON for each SKU
     Audit(audit::AuditArgs),
-    /// Inspect the journals of the stock in Redis
-    #[command(subcommand)]
-    Journal(journal::JournalCommand),
-    /// Correct stock in Redis that is too high because Redis has lost sales that SQL has
-    Repair(repair::RepairArgs),
-    /// Make the configured Redis the one that has the stock, after a loss or a move
-    Adopt(adopt::AdoptArgs),
     /// Print the OpenAPI document
     Openapi {
         /// Print the document of the lab instead of the production service
@@ -172,24 +157,11 @@ impl Cli {
             },
             Command::Race(args) => Box::pin(race::race(args)).await,
             Command::Failures(args) => Box::pin(failures::failures(args)).await,
-            Command::Migrate {
-                finish,
-                database,
-                log,
-            } => {
+            Command::Migrate { database, log } => {
                 start_logging(&log)?;
-                migrate(&database).await?;
-                if finish {
-                    let finished = store::finish_migration(database.url()).await;
-                    let levels = finished.map_err(Failure::Other)?;
-                    tracing::info!("{levels} levels have a checkpoint");
-                }
-                Ok(())
+                migrate(&database).await
             }
             Command::Audit(args) => audit::audit(args).await,
-            Command::Journal(command) => command.run().await,
-            Command::Repair(args) => repair::repair(args).await,
-            Command::Adopt(args) => adopt::adopt(args).await,
             Command::Openapi { lab } => {
                 println!("{:#}", http::document(lab));
                 Ok(())

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use stocklock_core::stock::Home;
 use stocklock_core::strategy::{Available, Dependency, Strategy, Tier};
 use stocklock_store::OTHER_CONNECTIONS;
 
@@ -17,7 +16,7 @@ mod limits;
 mod servers;
 
 pub use limits::Limits;
-pub use servers::{DatabaseConfig, RedisLoss, ServicesConfig};
+pub use servers::{DatabaseConfig, ServicesConfig};
 
 /// How the service is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,14 +50,9 @@ pub struct Config {
 /// The strategy, the address and the name of a replica.
 #[derive(Debug, Clone, Args)]
 pub struct ServiceConfig {
-    /// The strategy for SKUs whose home is SQL; GET /strategies lists them
+    /// The strategy that protects each deduction; GET /strategies lists them
     #[arg(long, env, value_name = "NAME", default_value = "group-commit")]
     pub strategy: Strategy,
-
-    /// The strategy for SKUs whose home is Redis [default: redis-lua]. If it is set, the replica is
-    /// ready only while its servers answer
-    #[arg(long, env, value_name = "NAME")]
-    pub strategy_redis: Option<Strategy>,
 
     /// Allow `serve` to start with a strategy that oversells
     #[arg(long, env, value_name = "BOOL", default_value_t = false, num_args = 0..=1,
@@ -106,7 +100,7 @@ pub struct LogConfig {
 pub(crate) const MASTERS_MAX: u32 = 9;
 
 /// Connections of a replica that no setting counts: those to the database, six for locks in it, two
-/// for locks in Redis, two for stock in Redis, one for `ZooKeeper`, one for each master of `RedLock`.
+/// for locks in Redis, two for counters in Redis, one for `ZooKeeper`, one for each master of `RedLock`.
 pub(crate) const UNCOUNTED_CONNECTIONS: u32 = OTHER_CONNECTIONS + 11 + MASTERS_MAX;
 
 impl Config {
@@ -137,15 +131,6 @@ impl Config {
             + u64::from(UNCOUNTED_CONNECTIONS)
     }
 
-    /// The strategy for SKUs with this home.
-    #[must_use]
-    pub fn strategy(&self, home: Home) -> Strategy {
-        match home {
-            Home::Sql => self.service.strategy,
-            Home::Redis => self.service.strategy_redis.unwrap_or(Strategy::RedisLua),
-        }
-    }
-
     /// The address to listen on. By default, only this machine can reach the lab.
     #[must_use]
     pub fn listen(&self, mode: Mode) -> SocketAddr {
@@ -169,40 +154,16 @@ impl Config {
             let problem = "ZOOKEEPER_AUTH: it needs ZOOKEEPER_CONNECT, which is not set";
             return Err(problem.to_owned());
         }
-        self.validate_strategy("STRATEGY", Home::Sql, mode)?;
-        // Without Redis there is no SKU that needs the default.
-        if self.service.strategy_redis.is_some() || self.services.redis_url.is_some() {
-            self.validate_strategy("STRATEGY_REDIS", Home::Redis, mode)?;
+        let strategy = self.service.strategy;
+        if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !self.service.allow_unsafe {
+            return Err(format!(
+                "STRATEGY: {strategy} oversells; choose another one such as {}, or set \
+                 ALLOW_UNSAFE=true",
+                Strategy::GroupCommit
+            ));
         }
         if self.limits.wait_limit_ms >= self.limits.request_deadline_ms {
             return Err("WAIT_LIMIT_MS: must be less than REQUEST_DEADLINE_MS".to_owned());
-        }
-        Ok(())
-    }
-
-    fn validate_strategy(&self, variable: &str, home: Home, mode: Mode) -> Result<(), String> {
-        let strategy = self.strategy(home);
-        if !strategy.card().homes.include(home) {
-            let other = match home {
-                Home::Sql => "Redis; set STRATEGY_REDIS",
-                Home::Redis => "SQL; set STRATEGY",
-            };
-            return Err(format!(
-                "{variable}: {strategy} works only on stock in {other}"
-            ));
-        }
-        if let Some(reason) = self.available().why_not(strategy) {
-            return Err(format!("{variable}: {strategy} is not available: {reason}"));
-        }
-        if mode == Mode::Serve && strategy.tier() == Tier::Unsafe && !self.service.allow_unsafe {
-            return Err(format!(
-                "{variable}: {strategy} oversells; choose another one such as {}, or set \
-                 ALLOW_UNSAFE=true",
-                match home {
-                    Home::Sql => Strategy::SingleSql,
-                    Home::Redis => Strategy::RedisLua,
-                }
-            ));
         }
         Ok(())
     }

@@ -21,9 +21,9 @@ use crate::metrics::Metrics;
 use crate::races::Races;
 use stocklock_core::deduct::Deductor;
 use stocklock_core::level_service::LevelService;
-use stocklock_core::stock::{Home, Sku};
+use stocklock_core::stock::Sku;
 use stocklock_core::strategy::Available;
-use stocklock_store::StoreRouter;
+use stocklock_store::{RedisCounters, Store};
 
 mod adjust;
 mod audit;
@@ -62,8 +62,10 @@ pub(crate) struct Api {
     pub(crate) replica: String,
     pub(crate) deductor: Arc<Deductor>,
     pub(crate) levels: LevelService,
-    pub(crate) store: Arc<StoreRouter>,
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) level_cache: Arc<LevelCache>,
+    /// The counters of the levels, if there is a Redis.
+    pub(crate) redis: Option<Arc<RedisCounters>>,
     pub(crate) locks: LockServers,
     pub(crate) available: Available,
     pub(crate) metrics: Arc<Metrics>,
@@ -80,13 +82,9 @@ impl Api {
     }
 }
 
-/// The SKU of a deduction in the lab that names none, if the strategy works on this home.
-pub(crate) fn lab_sku(home: Home) -> Sku {
-    let name = match home {
-        Home::Sql => "1001",
-        Home::Redis => "1001-redis",
-    };
-    Sku::parse(name).expect("the lab's SKUs are valid")
+/// The SKU of a deduction in the lab that names none.
+pub(crate) fn lab_sku() -> Sku {
+    Sku::parse("1001").expect("a valid SKU")
 }
 
 /// The whole HTTP API: [`HttpService::answer`].

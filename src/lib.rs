@@ -12,8 +12,7 @@
 //! 5. [`lab`]: the race, which shows which strategy oversells.
 //! 6. [`cli`]: the commands, and the log.
 //!
-//! A level and its movement commit together or not at all (in Redis: together with the journal
-//! entry, which is applied to the ledger later). The service sends a 2xx only after that commit. The
+//! A level and its movement commit together or not at all. The service sends a 2xx only after that commit. The
 //! ledger records an operation, and an idempotency key, once.
 
 pub use stocklock_core::{batching, deduct, ports, stock, strategy};

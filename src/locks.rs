@@ -128,13 +128,6 @@ impl LockServers {
         })
     }
 
-    /// Locks for the cache of levels, if there is a Redis for locks. A dead holder delays the others for at
-    /// most `wait`.
-    pub(crate) fn for_cache(&self, wait: Duration) -> Option<LockManager> {
-        let builder = LockManager::builder(self.redis.clone()?);
-        Some(builder.wait(wait).lease(wait).max_hold(2 * wait).build())
-    }
-
     /// One sentence for each problem: a server that does not answer, or a setting that can lose
     /// locks. Asks all servers at once, because the replica waits for this before it serves. The
     /// store asks the database.

@@ -12,7 +12,6 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::EXIT_CONFIGURATION;
-use stocklock_core::stock::Home;
 use stocklock_lab::delay::{DelayedServers, ServerUrls};
 use stocklock_lab::processes::ReplicaProcesses;
 use stocklock_lab::race::{Entrants, Lineup, Observer, RacePlan, Report, Target, run};
@@ -95,7 +94,6 @@ impl Race {
             }
             command
                 .env("STRATEGY", "single-sql")
-                .env_remove("STRATEGY_REDIS")
                 // Its locks are in the Redis that the race delays.
                 .env_remove("LOCK_REDIS_URL")
                 .env("ALLOW_UNSAFE", "false")
@@ -142,7 +140,6 @@ impl Race {
             "place": place,
             "plan": {
                 "strategies": plan.strategies,
-                "home": plan.home,
                 "stock": plan.stock,
                 "buyers": plan.buyers,
                 "orders": plan.orders,
@@ -200,7 +197,6 @@ impl Race {
             connections != plan.buyers,
             format!("--connections {connections}"),
         );
-        add(plan.home == Home::Redis, "--home redis".to_owned());
         let rtt = self.rtt.unwrap_or_default();
         let rtt_text = humantime::format_duration(rtt).to_string().replace(' ', "");
         add(!rtt.is_zero(), format!("--rtt {rtt_text}"));
@@ -247,14 +243,12 @@ mod tests {
         let command = "stocklock race --strategy all --stock 5 --buyers 2 --orders 3 --replicas 2";
         assert_eq!(race.command(), command);
         race.plan.strategies = Entrants::Only(vec![Strategy::NoLock, Strategy::SingleSql]);
-        race.plan.home = Home::Redis;
         race.plan.quantity = 4;
         race.plan.connections = 1;
         race.plan.safeguards.guard = false;
         race.plan.safeguards.check = false;
         race.rtt = Some(Duration::from_micros(1_500));
-        let more =
-            " --quantity 4 --connections 1 --home redis --rtt 1ms500us --guard off --check off";
+        let more = " --quantity 4 --connections 1 --rtt 1ms500us --guard off --check off";
         let command = command.replace("all", "no-lock,single-sql") + more;
         assert_eq!(race.command(), command);
         race.targets = vec!["http://127.0.0.1:1".parse().unwrap()];

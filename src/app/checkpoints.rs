@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::consumer::supervise;
-use stocklock_store::StoreRouter;
+use super::supervise::supervise;
+use stocklock_store::Store;
 
 /// The pause before the levels are looked through again. The movements of this time are the most that
 /// an audit sums, besides those that need no checkpoint yet.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// Writes checkpoints until `stop` is cancelled.
-pub(super) async fn run(store: Arc<StoreRouter>, stop: CancellationToken) {
+pub(super) async fn run(store: Arc<dyn Store>, stop: CancellationToken) {
     let start = || write(Arc::clone(&store), stop.clone());
     supervise("the writer of checkpoints", &stop, start).await;
 }
 
-async fn write(store: Arc<StoreRouter>, stop: CancellationToken) {
+async fn write(store: Arc<dyn Store>, stop: CancellationToken) {
     let mut failed = false;
     loop {
         let round = async {
             tokio::time::sleep(PAUSE).await;
-            store.write_checkpoints().await
+            store.write_due().await
         };
         // Dropping a round rolls back the checkpoint that it is writing.
         let written = tokio::select! {

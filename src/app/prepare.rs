@@ -3,11 +3,11 @@
 use super::Replica;
 use crate::http::lab_sku;
 use stocklock_core::stock::{
-    Home, LevelChange, OperationId, Precondition, Remark, Scope, StockError, Warehouse,
+    LevelChange, OperationId, Precondition, Remark, Scope, StockError, Warehouse,
 };
 use stocklock_core::strategy::{Dependency, Strategy};
 
-/// Units of each SKU of the lab.
+/// Units of the lab's SKU.
 const LAB_STOCK: i64 = 5_000;
 
 impl Replica {
@@ -27,8 +27,7 @@ impl Replica {
         let deadline = api.config.limits.request_deadline_ms;
         let on_servers = api.locks.locks.iter();
         let on_servers = on_servers.filter(|lock| lock.dependency() != Dependency::Database);
-        let in_database = [Home::Sql, Home::Redis].map(|home| api.config.strategy(home));
-        let has_leases = on_servers.count() > 0 || in_database.contains(&Strategy::SqlLock);
+        let has_leases = on_servers.count() > 0 || api.config.service.strategy == Strategy::SqlLock;
         if has_leases && lease < deadline {
             tracing::warn!(
                 ?lease,
@@ -39,34 +38,26 @@ impl Replica {
         }
     }
 
-    /// Creates the lab's SKUs, one for each home, unless they exist.
+    /// Creates the lab's SKU, unless it exists.
     ///
     /// # Errors
-    /// The reason why a level could not be set.
+    /// The reason why the level could not be set.
     pub async fn seed_lab(&self) -> Result<(), StockError> {
-        let redis = self.stores.have_redis().then_some(Home::Redis);
-        for home in std::iter::once(Home::Sql).chain(redis) {
-            let api = &self.api;
-            let change = LevelChange {
-                operation: OperationId::mint(),
-                sku: lab_sku(home),
-                warehouse: Warehouse::default(),
-                on_hand: Some(LAB_STOCK),
-                backorder_limit: None,
-                home: Some(home),
-                reason: Remark::parse("reason", "seeded by the lab").ok(),
-                precondition: Some(Precondition::Absent),
-                scope: Scope::Sku,
-                deadline: api.deadline(),
-            };
-            match api.levels.set_level(change).await {
-                Ok(_) | Err(StockError::PreconditionFailed) => {}
-                Err(error) if home == Home::Redis => {
-                    tracing::warn!(%error, "the lab's stock in Redis cannot be used");
-                }
-                Err(error) => return Err(error),
-            }
+        let api = &self.api;
+        let change = LevelChange {
+            operation: OperationId::mint(),
+            sku: lab_sku(),
+            warehouse: Warehouse::default(),
+            on_hand: Some(LAB_STOCK),
+            backorder_limit: None,
+            reason: Remark::parse("reason", "seeded by the lab").ok(),
+            precondition: Some(Precondition::Absent),
+            scope: Scope::Sku,
+            deadline: api.deadline(),
+        };
+        match api.levels.set_level(change).await {
+            Ok(_) | Err(StockError::PreconditionFailed) => Ok(()),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
 }

@@ -1,15 +1,17 @@
 //! `stocklock audit`: compares levels with the ledger, and prints one line of JSON per SKU.
 
 use std::io::{self, Write as _};
+use std::sync::Arc;
 
 use clap::Args;
 
-use super::Failure;
-use super::servers::ServerArgs;
+use super::{Failure, start_logging};
+use crate::app::open_store;
+use crate::config::{DatabaseConfig, Limits, LogConfig};
 use crate::http::audit_line;
 use stocklock_core::ports::StoreError;
 use stocklock_core::stock::{Audit, Sku};
-use stocklock_store::{AllAudits, Stores};
+use stocklock_store::{AllAudits, Store};
 
 /// Compare levels with the ledger
 #[derive(Debug, Args)]
@@ -27,20 +29,27 @@ pub struct AuditArgs {
     #[arg(long)]
     fail_on_drift: bool,
 
-    /// The servers.
+    /// The database.
     #[command(flatten)]
-    servers: ServerArgs,
+    database: DatabaseConfig,
+    /// The limits.
+    #[command(flatten)]
+    limits: Limits,
+    /// The log.
+    #[command(flatten)]
+    log: LogConfig,
 }
 
-pub(super) fn sku(text: &str) -> Result<Sku, String> {
+fn sku(text: &str) -> Result<Sku, String> {
     Sku::parse(text).map_err(|error| error.to_string())
 }
 
 /// Audits, and prints what it finds.
 pub(super) async fn audit(args: AuditArgs) -> Result<(), Failure> {
-    let stores = args.servers.open()?;
-    let wrong = print_audits(&args, &stores).await;
-    stores.store.close().await;
+    start_logging(&args.log)?;
+    let store = open_store(&args.database, &args.limits).map_err(Failure::Setting)?;
+    let wrong = print_audits(&args, &store).await;
+    store.close().await;
     let found = wrong?;
     match (found.wrong_levels, found.not_audited) {
         (levels @ 1.., _) if args.fail_on_drift => Err(Failure::Drift(levels)),
@@ -58,17 +67,17 @@ struct Found {
     not_audited: usize,
 }
 
-async fn print_audits(args: &AuditArgs, stores: &Stores) -> Result<Found, Failure> {
+async fn print_audits(args: &AuditArgs, store: &Arc<dyn Store>) -> Result<Found, Failure> {
     let failed = |error: StoreError| Failure::NotAudited(error.to_string());
     let mut found = Found::default();
     if args.all {
-        let mut all = AllAudits::of(&stores.store);
+        let mut all = AllAudits::of(store);
         while let Some((sku, audits)) = all.next().await.map_err(failed)? {
             found.print(sku, audits)?;
         }
     }
     for sku in &args.skus {
-        let audits = stores.store.audit(sku).await.map_err(failed)?;
+        let audits = store.audit(sku).await.map_err(failed)?;
         if audits.is_empty() {
             return Err(Failure::NotAudited(format!("there is no SKU {sku}")));
         }

@@ -9,11 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::args::RaceArgs;
-use self::args::StockHome;
 use self::progress::Progress;
 use super::{Failure, migrate, start_logging};
-use crate::app::open_stores;
-use crate::config::{DatabaseConfig, UNCOUNTED_CONNECTIONS};
+use crate::config::UNCOUNTED_CONNECTIONS;
 use crate::descriptors::allow_connections;
 use crate::race::{RaceFailure, RaceSettings, race_on};
 use stocklock_lab::TempDir;
@@ -114,10 +112,6 @@ async fn race_on_new_replicas(
     stop: &CancellationToken,
 ) -> Result<Report, Failure> {
     let settings = &args.settings.parsed;
-    if args.home == StockHome::Redis && settings.services.redis_url.is_none() {
-        let problem = "REDIS_URL is not set; --home redis needs it";
-        return Err(Failure::Setting(problem.to_owned()));
-    }
     let mut database = settings.database.clone();
     let temporary = match database.database_url {
         Some(_) => None,
@@ -158,25 +152,7 @@ async fn race_on_new_replicas(
     let report = race
         .run(&race_settings, delayed.as_ref(), observer, stop)
         .await;
-    if temporary.is_some() {
-        erase_redis(args, &database).await;
-    }
     Ok(report?)
-}
-
-/// Deletes the race's stock from Redis, because its ledger was temporary. A failure is only a
-/// warning: the race itself is complete.
-async fn erase_redis(args: &RaceArgs, database: &DatabaseConfig) {
-    let settings = &args.settings.parsed;
-    let erased = async {
-        let stores = open_stores(database, &settings.services, &settings.limits)?;
-        let erased = stores.erase_redis().await;
-        stores.store.close().await;
-        erased.map_err(|error| error.to_string())
-    };
-    if let Err(problem) = erased.await {
-        tracing::warn!("cannot delete the race's stock from Redis: {problem}");
-    }
 }
 
 fn json(report: &Report, place: &str) -> String {

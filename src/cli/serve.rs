@@ -11,7 +11,6 @@ use crate::app::Replica;
 use crate::config::{Config, Mode};
 use crate::descriptors::allow_connections;
 use crate::race::RaceSettings;
-use stocklock_core::stock::Home;
 use stocklock_lab::delay::ServerUrls;
 
 /// Connections of the buyers of a race that the page starts.
@@ -58,10 +57,8 @@ async fn run(config: &Config, mode: Mode, replica: Replica) -> Result<(), Failur
             .await
             .map_err(|error| Failure::Other(format!("cannot seed the lab's stock: {error}")))?,
     }
-    let strategy = config.strategy(Home::Sql).name();
-    let redis = config.services.redis_url.is_some();
-    let strategy_redis = redis.then(|| config.strategy(Home::Redis).name());
-    tracing::info!(%address, strategy, strategy_redis, ?mode, "listening");
+    let strategy = config.service.strategy.name();
+    tracing::info!(%address, strategy, ?mode, "listening");
     if mode == Mode::Lab {
         tracing::info!(
             "open http://{address}/, or try: curl -X POST http://{address}/stock/deduct"

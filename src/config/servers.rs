@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::milliseconds;
@@ -47,15 +47,15 @@ impl DatabaseConfig {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Services")]
 pub struct ServicesConfig {
-    /// The Redis for SKUs whose home is Redis, and for redis-lock:
+    /// The Redis for the counters of redis-lua and redis-watch, and for redis-lock:
     /// `redis://[[user]:password@]host[:port][/database]`, with TLS `rediss://…`; with Sentinel
-    /// `redis+sentinel://[[user]:password@]host[:port],…/master[/database]`; a Redis Cluster
-    /// `redis+cluster://[[user]:password@]host[:port],…`
+    /// `redis+sentinel://[[user]:password@]host[:port],…/master[/database]`; a Redis Cluster (not
+    /// for redis-watch) `redis+cluster://[[user]:password@]host[:port],…`
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub redis_url: Option<SecretString>,
 
-    /// Another Redis for redis-lock, so that it works while the Redis with stock is full or away; it
-    /// needs no disk [default: `REDIS_URL`]
+    /// Another Redis for redis-lock, so that locks and counters do not depend on the same server
+    /// [default: `REDIS_URL`]
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub lock_redis_url: Option<SecretString>,
 
@@ -70,34 +70,11 @@ pub struct ServicesConfig {
     #[arg(long, env, hide_env_values = true, value_name = "URLS")]
     pub redlock_urls: Option<SecretString>,
 
-    /// Maximum number of Redis connections for redis-watch, and for all changes if
-    /// `REDIS_WAIT_REPLICAS` is set; each deduction, or batch of deductions, uses one
+    /// Maximum number of Redis connections for redis-watch; each deduction uses one while it asks the
+    /// counter
     #[arg(long, env, value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub redis_pool_size: u32,
-
-    /// How many replicas of Redis must have a change of stock before it is answered 2xx (WAIT); if too
-    /// few answer within half of `WAIT_LIMIT_MS`, the answer is 504
-    #[arg(long, env, value_name = "N", default_value_t = 0,
-          value_parser = clap::value_parser!(u32).range(0..=100))]
-    pub redis_wait_replicas: u32,
-
-    /// Maximum number of movements that wait in one of the 64 Redis journals for the SQL ledger;
-    /// above it, changes are answered 503
-    #[arg(long, env, value_name = "N", default_value_t = 10_000,
-          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub journal_limit: u32,
-
-    /// Maximum number of bytes of Redis that all journals take together, measured four times a second;
-    /// above it, changes are answered 503
-    #[arg(long, env, value_name = "N", default_value_t = 256 * 1024 * 1024,
-          value_parser = clap::value_parser!(u64).range(1..))]
-    pub journal_limit_bytes: u64,
-
-    /// What to do if Redis has lost its data, or is another one than before: sell nothing from it
-    /// until `stocklock adopt`, or load the stock from SQL. Sales that SQL does not have are then lost
-    #[arg(long, env, value_name = "ACTION", value_enum, default_value_t = RedisLoss::Refuse)]
-    pub on_redis_loss: RedisLoss,
 
     /// The `ZooKeeper` ensemble for zookeeper-lock: `host:port[,host:port…][/chroot]`
     #[arg(long, env, value_name = "HOSTS")]
@@ -112,15 +89,6 @@ pub struct ServicesConfig {
     /// each third of this time. `ZooKeeper` may grant its sessions another timeout
     #[arg(long, env, value_name = "MS", default_value = "10000", value_parser = lease)]
     pub lock_lease_ms: Duration,
-}
-
-/// What to do if Redis has lost its data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum RedisLoss {
-    /// Sell nothing from Redis until an operator runs `stocklock adopt`
-    Refuse,
-    /// Load the stock from SQL
-    Reload,
 }
 
 fn poll(text: &str) -> Result<Duration, String> {

@@ -34,8 +34,6 @@ pub(super) struct WarehouseAudit {
     drift: i64,
     /// Units sold that did not exist.
     oversold: i64,
-    /// Movements in the journal, not yet in SQL.
-    pending: i64,
     /// Whether level and ledger agree.
     consistent: bool,
 }
@@ -50,7 +48,6 @@ impl From<Audit> for WarehouseAudit {
             sold: audit.sold,
             on_hand: audit.on_hand,
             held: audit.held,
-            pending: audit.pending,
             warehouse: audit.warehouse.into(),
         }
     }

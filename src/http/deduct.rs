@@ -14,10 +14,10 @@ use super::headers::{idempotency_key, idempotent_replayed};
 use super::{Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present, remark};
 use crate::config::Mode;
 use stocklock_core::stock::{
-    Caller, Deducted, Deduction, Home, Idempotency, IdempotencyKey, OperationId, Quantity, Remark,
+    Caller, Deducted, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity, Remark,
     Remarks, RequestHash, Sku, Warehouse,
 };
-use stocklock_core::strategy::{Homes, Safeguards, Strategy, UnknownStrategy};
+use stocklock_core::strategy::{Safeguards, Strategy, UnknownStrategy};
 
 /// The units to take.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
@@ -100,11 +100,10 @@ pub(super) async fn deduct(
     StrictQuery(query): StrictQuery<DeductQuery>,
     body: StrictJson<DeductBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let chosen = chosen_strategy(&api, query.strategy.as_deref())?;
+    let strategy = chosen_strategy(&api, query.strategy.as_deref())?;
     let safeguards = safeguards(&api, &query)?;
     let fields = fields(query, body)?;
-    let strategy = strategy(&api, chosen, fields.sku.as_ref()).await?;
-    let deduction = order(&api, strategy, fields, &headers)?.deduction(strategy, api.deadline());
+    let deduction = order(&api, fields, &headers)?.deduction(strategy, api.deadline());
     let operation = deduction.operation;
     let deducting = api.deductor.deduct(strategy, deduction, safeguards);
     let deducted = deducting.await;
@@ -112,9 +111,12 @@ pub(super) async fn deduct(
     Ok((idempotent_replayed(deducted.replayed), Json(deducted)))
 }
 
-/// The strategy in the query, which only the lab accepts.
-pub(super) fn chosen_strategy(api: &Api, name: Option<&str>) -> Result<Option<Strategy>, ApiError> {
-    if api.mode == Mode::Serve && name.is_some() {
+/// The strategy in the query, which only the lab accepts, or the configured one.
+pub(super) fn chosen_strategy(api: &Api, name: Option<&str>) -> Result<Strategy, ApiError> {
+    let Some(name) = name else {
+        return Ok(api.config.service.strategy);
+    };
+    if api.mode == Mode::Serve {
         return Err(ApiError::unprocessable(
             "strategy-fixed",
             "the service's configuration chooses the strategy; ?strategy= is for the lab",
@@ -122,7 +124,7 @@ pub(super) fn chosen_strategy(api: &Api, name: Option<&str>) -> Result<Option<St
     }
     let unknown =
         |error: UnknownStrategy| ApiError::unprocessable("unknown-strategy", error.to_string());
-    name.map(str::parse).transpose().map_err(unknown)
+    name.parse().map_err(unknown)
 }
 
 /// The safeguards, which only the lab turns off.
@@ -137,22 +139,6 @@ fn safeguards(api: &Api, query: &DeductQuery) -> Result<Safeguards, ApiError> {
         guard: query.guard != Some(Switch::Off),
         check: query.check != Some(Switch::Off),
     })
-}
-
-/// The chosen strategy, or the configured one for the SKU's home.
-pub(super) async fn strategy(
-    api: &Api,
-    chosen: Option<Strategy>,
-    sku: Option<&Sku>,
-) -> Result<Strategy, ApiError> {
-    if let Some(strategy) = chosen {
-        return Ok(strategy);
-    }
-    let home = match sku {
-        Some(sku) => api.store.home(sku).await?,
-        None => Home::default(),
-    };
-    Ok(api.config.strategy(home))
 }
 
 /// The fields of the body or of the query, but not of both.
@@ -175,17 +161,11 @@ fn fields(query: DeductQuery, body: StrictJson<DeductBody>) -> Result<DeductBody
     body.parse()
 }
 
-fn order(
-    api: &Api,
-    strategy: Strategy,
-    fields: DeductBody,
-    headers: &HeaderMap,
-) -> Result<Order, ApiError> {
-    let sku = match (fields.sku, api.mode, strategy.card().homes) {
-        (Some(sku), _, _) => sku,
-        (None, Mode::Serve, _) => return Err(ApiError::invalid("sku: missing")),
-        (None, Mode::Lab, Homes::Redis) => lab_sku(Home::Redis),
-        (None, Mode::Lab, Homes::Sql | Homes::Either) => lab_sku(Home::Sql),
+fn order(api: &Api, fields: DeductBody, headers: &HeaderMap) -> Result<Order, ApiError> {
+    let sku = match (fields.sku, api.mode) {
+        (Some(sku), _) => sku,
+        (None, Mode::Serve) => return Err(ApiError::invalid("sku: missing")),
+        (None, Mode::Lab) => lab_sku(),
     };
     Ok(Order {
         sku,

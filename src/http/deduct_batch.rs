@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
-use super::deduct::{Order, chosen_strategy, strategy};
+use super::deduct::{Order, chosen_strategy};
 use super::error::Fields;
 use super::headers::IDEMPOTENCY_KEY;
 use super::respond::LineErrors;
@@ -102,8 +102,6 @@ struct LineAnswer {
     remaining: Option<i64>,
     /// The strategy that protected it (200).
     strategy: Option<String>,
-    /// How durable it was when it was answered (200): `committed` or `redis`.
-    durability: Option<String>,
     /// What happened, and what to do (errors).
     detail: Option<String>,
     /// Units requested (`insufficient-stock`).
@@ -164,13 +162,13 @@ pub(super) async fn deduct_batch(
     StrictQuery(query): StrictQuery<BatchQuery>,
     BatchJson(body): BatchJson<BatchBody>,
 ) -> Result<Response, ApiError> {
-    let chosen = chosen_strategy(&api, query.strategy.as_deref())?;
+    let strategy = chosen_strategy(&api, query.strategy.as_deref())?;
     if headers.contains_key(IDEMPOTENCY_KEY) {
         return Err(invalid_key("send a key with each line, not in the header"));
     }
     let orders = orders(body.parse()?)?;
     let deadline = api.deadline();
-    let line = |order| deduct_line(Arc::clone(&api), chosen, order, deadline);
+    let line = |order| deduct_line(Arc::clone(&api), strategy, order, deadline);
     let results = stream::iter(orders.into_iter().map(line));
     let results: Vec<_> = results.buffered(IN_PROGRESS).collect().await;
     Ok(answer(&results))
@@ -202,7 +200,7 @@ fn invalid_key(detail: impl Into<String>) -> ApiError {
 
 async fn deduct_line(
     api: Arc<Api>,
-    chosen: Option<Strategy>,
+    strategy: Strategy,
     order: Order,
     deadline: Instant,
 ) -> Result<Deducted, ApiError> {
@@ -211,7 +209,6 @@ async fn deduct_line(
         let what = "the lines before this one took too long, and it was not started";
         return Err(StockError::Overloaded { what }.into());
     }
-    let strategy = strategy(&api, chosen, Some(&order.sku)).await?;
     let deduction = order.deduction(strategy, deadline);
     let operation = deduction.operation;
     let deducting = api

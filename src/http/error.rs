@@ -132,7 +132,6 @@ impl From<&StockError> for ApiError {
             | StockError::NotASale
             | StockError::ExceedsSale { .. }
             | StockError::RequestInFlight
-            | StockError::WrongHome { .. }
             | StockError::BelowLimit => StatusCode::CONFLICT,
             StockError::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             StockError::PreconditionRequired => StatusCode::PRECONDITION_REQUIRED,
@@ -142,7 +141,6 @@ impl From<&StockError> for ApiError {
             StockError::Contended { .. }
             | StockError::Overloaded { .. }
             | StockError::StrategyUnavailable { .. }
-            | StockError::HomeUnavailable { .. }
             | StockError::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
             StockError::OutcomeUnknown { .. } => StatusCode::GATEWAY_TIMEOUT,
             StockError::Internal { .. } => return Self::internal(with_sources(error)),
@@ -160,7 +158,6 @@ impl From<&StockError> for ApiError {
                 ("requested", Field::Number(*requested)),
                 ("left", Field::Number(*left)),
             ],
-            StockError::WrongHome { home } => vec![("home", home.as_str().into())],
             StockError::Contended { attempts } => {
                 vec![("attempts", Field::Number((*attempts).into()))]
             }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::deduct_batch::MAX_LINES;
 use super::paging::PageSize;
 use stocklock_core::stock::{
-    Home, IdempotencyKey, MAX_NAME_CHARS, MAX_UNITS, NAME_PATTERN, Quantity, Remark,
+    IdempotencyKey, MAX_NAME_CHARS, MAX_UNITS, NAME_PATTERN, Quantity, Remark,
 };
 use stocklock_core::strategy::Strategy;
 
@@ -84,7 +84,6 @@ fn schema(place: &str, field: &str) -> Value {
             units["not"] = json!({"const": 0});
             units
         }
-        "home" => one_of(&[Home::Sql, Home::Redis].map(Home::as_str)),
         "kind" => one_of(&["received", "deducted", "adjusted", "returned"]),
         "strategy" => one_of(&Strategy::names()),
         "guard" | "check" => one_of(&["on", "off"]),

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::headers::{Tags, etag};
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, StrictQuery, openapi};
-use stocklock_core::stock::{Home, LevelCursor, Revision, Sku, StockError, StockLevel, Warehouse};
+use stocklock_core::stock::{LevelCursor, Revision, Sku, StockError, StockLevel, Warehouse};
 
 /// The level of a SKU in a warehouse.
 #[derive(Debug, Serialize, ToSchema)]
@@ -31,11 +31,6 @@ pub(super) struct LevelBody {
     backorder_limit: i64,
     /// Increases with every change.
     version: i64,
-    /// The store of the level: `sql` or `redis`.
-    home: String,
-    /// Redis cannot be read, so this is the level as SQL has it: later sales are missing.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    stale: bool,
 }
 
 impl From<StockLevel> for LevelBody {
@@ -48,8 +43,6 @@ impl From<StockLevel> for LevelBody {
             held: level.held,
             backorder_limit: level.backorder_limit,
             version: level.version,
-            home: level.home.as_str().to_owned(),
-            stale: false,
         }
     }
 }
@@ -101,19 +94,12 @@ pub(super) async fn list(
     let after = query.cursor.map(parse).transpose()?;
     let size = query.limit.unwrap_or_default();
     let rows = size.rows_to_read();
-    let (mut levels, redis_problem) = api.store.levels(after.as_ref(), rows).await?;
-    if let Some(error) = &redis_problem {
-        tracing::debug!(?error, "levels in Redis are shown as SQL has them");
-    }
+    let mut levels = api.store.levels(after.as_ref(), rows).await?;
     let next_cursor = size.cut(&mut levels, |last| {
         let (sku, warehouse) = (last.sku.clone(), last.warehouse.clone());
         LevelCursor { sku, warehouse }.to_string()
     });
-    let body = |level: StockLevel| LevelBody {
-        stale: redis_problem.is_some() && level.home == Home::Redis,
-        ..LevelBody::from(level)
-    };
-    let levels = levels.into_iter().map(body).collect();
+    let levels = levels.into_iter().map(LevelBody::from).collect();
     Ok(Json(LevelPage {
         levels,
         next_cursor,

@@ -29,16 +29,14 @@ pub(super) struct MovementBody {
     delta: i64,
     /// Units available after the movement.
     available_after: i64,
-    /// The place of the movement in the order of its level's commits, counted without gaps. For stock
-    /// in SQL, this is the version of the level after it. `null` if an older release recorded it.
-    level_version: Option<i64>,
+    /// The version of the level after the movement: its place in the order of the level's commits, without
+    /// gaps.
+    level_version: i64,
     /// The version that a read-check-write strategy or a PUT had read. Two movements with the same
     /// version are a lost update.
     read_version: Option<i64>,
     /// The strategy of a deduction.
     strategy: Option<String>,
-    /// How durable it was when it was answered: `committed` or `redis`.
-    durability: String,
     /// Who sent the request.
     caller: String,
     /// The Idempotency-Key of the request.
@@ -67,7 +65,6 @@ impl From<Movement> for MovementBody {
             level_version: movement.level_version,
             read_version: movement.read_version,
             strategy: movement.strategy,
-            durability: movement.durability.as_str().to_owned(),
             caller: movement.caller,
             idempotency_key: movement.idempotency_key,
             reason: movement.remarks.reason.map(Remark::into),

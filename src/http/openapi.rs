@@ -102,7 +102,7 @@ macro_rules! problem_response {
 problem_response!(NotFound, "`unknown-sku`, `unknown-operation`");
 problem_response!(
     Conflict,
-    "`insufficient-stock`, `request-in-flight` (Retry-After), `wrong-home`, `below-limit`, `not-a-sale`, \
+    "`insufficient-stock`, `request-in-flight` (Retry-After), `below-limit`, `not-a-sale`, \
      `exceeds-sale`"
 );
 problem_response!(PreconditionFailed, "`precondition-failed`");
@@ -122,7 +122,7 @@ problem_response!(
 problem_response!(RaceRunning, "`race-running`: its id is in `id`");
 problem_response!(
     RaceUnavailable,
-    "`strategy-unavailable`, `home-unavailable`: the detail says what to set"
+    "`strategy-unavailable`: the detail says what to set"
 );
 
 /// Errors of every route that parses fields or reads the database.
@@ -135,7 +135,7 @@ pub(super) enum ReadErrors {
     Invalid(Problem),
     /// Nothing was changed. With Retry-After: `unavailable`, `overloaded`, `contended` (writes),
     /// `strategy-unavailable` (a server does not answer). Without Retry-After:
-    /// `strategy-unavailable` and `home-unavailable` (a server is not configured)
+    /// `strategy-unavailable` (a server is not configured)
     #[response(status = 503, content_type = "application/problem+json")]
     Unavailable(Problem),
 }

@@ -11,7 +11,6 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Api, ApiError, openapi};
-use stocklock_core::ports::StoreError;
 use stocklock_core::strategy::Dependency;
 
 /// Maximum time for the readiness check.
@@ -54,24 +53,20 @@ fn not_ready(detail: impl Into<String>) -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", detail)
 }
 
-/// Pings the servers of the configured strategies besides the database. The default for stock in
-/// Redis does not count: such stock may not exist.
+/// Pings the server that the configured strategy needs besides the database.
 async fn ping_servers(api: &Api) -> Result<(), String> {
     let refuses = |server: Dependency| format!("{} refuses", server.title());
-    let service = &api.config.service;
-    for strategy in std::iter::once(service.strategy).chain(service.strategy_redis) {
-        if let Some(lock) = api.locks.locks.get(strategy) {
-            lock.ping().await.map_err(|_| refuses(lock.dependency()))?;
+    let strategy = api.config.service.strategy;
+    if let Some(lock) = api.locks.locks.get(strategy) {
+        return lock.ping().await.map_err(|_| refuses(lock.dependency()));
+    }
+    match &api.redis {
+        Some(redis) if strategy.card().needs.contains(&Dependency::Redis) => {
+            let ping = Box::pin(redis.ping());
+            ping.await.map_err(|_| refuses(Dependency::Redis))
         }
+        _ => Ok(()),
     }
-    if service.strategy_redis.is_some() {
-        let ping = api.store.ping_redis().await;
-        ping.map_err(|error| match error {
-            StoreError::NotBound(reason) => reason,
-            _ => refuses(Dependency::Redis),
-        })?;
-    }
-    Ok(())
 }
 
 /// Get all metrics in the `OpenMetrics` text format

@@ -15,10 +15,9 @@ use super::headers::{IDEMPOTENCY_KEY, Tags, bad_precondition, etag};
 use super::levels::{LevelBody, new_sku};
 use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present, remark};
 use stocklock_core::stock::{
-    Home, LevelChange, OperationId, Precondition, Revision, Scope, Sku, StockError, StockLevel,
-    Warehouse,
+    LevelChange, OperationId, Precondition, Revision, Scope, Sku, StockError, StockLevel, Warehouse,
 };
-use stocklock_store::StoreRouter;
+use stocklock_store::Store;
 
 /// Maximum time to read the ETag of the answer.
 const READ_LIMIT: Duration = Duration::from_millis(500);
@@ -40,10 +39,6 @@ pub(super) struct LevelOrder {
     #[serde(default, deserialize_with = "present")]
     #[schema(minimum = 0)]
     backorder_limit: Option<i64>,
-    /// The store of the level: `sql` or `redis`. Cannot be changed later.
-    #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<String>, example = "sql")]
-    home: Option<Home>,
     /// The reason, for the ledger.
     #[serde(default, deserialize_with = "present")]
     #[schema(example = "stocktaking")]
@@ -81,7 +76,7 @@ pub(super) async fn set_level(
     let (scope, operation) = (change.scope, change.operation);
     let set = api.levels.set_level(change).await;
     let set = set.map_err(|error| refusal(operation, error))?;
-    let revision = revision_after(&api.store, &set.level, scope).await;
+    let revision = revision_after(&*api.store, &set.level, scope).await;
     let status = if set.created {
         StatusCode::CREATED
     } else {
@@ -105,7 +100,7 @@ fn refusal(operation: OperationId, error: StockError) -> ApiError {
 /// The revision of the level, or of the SKU with `level` in it. `None` if the read fails or takes
 /// long, because the level is already set. Also `None` if another writer has changed the level again,
 /// because the caller has not seen that change.
-async fn revision_after(store: &StoreRouter, level: &StockLevel, scope: Scope) -> Option<Revision> {
+async fn revision_after(store: &dyn Store, level: &StockLevel, scope: Scope) -> Option<Revision> {
     if scope == Scope::Level {
         return Some(Revision::of(slice::from_ref(level)));
     }
@@ -138,7 +133,6 @@ fn change(
         warehouse: order.warehouse.unwrap_or_default(),
         on_hand: order.on_hand,
         backorder_limit: order.backorder_limit,
-        home: order.home,
         reason: remark("reason", order.reason)?,
         precondition: precondition(headers)?,
         deadline: api.deadline(),

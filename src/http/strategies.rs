@@ -15,10 +15,8 @@ use stocklock_core::strategy::{Dependency, Strategy};
 pub(super) struct StrategyBody {
     /// The name.
     name: &'static str,
-    /// The promise: `safe`, `guarded`, `volatile` or `unsafe`.
+    /// The promise: `safe`, `guarded` or `unsafe`.
     tier: &'static str,
-    /// The home of the stock that it works on: `sql`, `redis` or `either`.
-    home: &'static str,
     /// The servers that it needs besides the SQL database.
     needs: Vec<&'static str>,
     /// Whether this replica can use it.
@@ -52,7 +50,6 @@ pub(super) async fn strategies(State(api): State<Arc<Api>>) -> Json<StrategyList
         StrategyBody {
             name: card.name,
             tier: card.tier.as_str(),
-            home: card.homes.as_str(),
             needs: card.needs.iter().copied().map(Dependency::name).collect(),
             available: reason.is_none(),
             reason,

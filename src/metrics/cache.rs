@@ -13,10 +13,8 @@ pub(crate) enum CachedRead {
     Hit,
     /// The cache did not have the level, and the request began to load it.
     Miss,
-    /// Another request of this replica was reading or loading the level, so the request waits for it.
+    /// Another request was loading the level, so the request waits for it.
     Waited,
-    /// The cache did not answer, so the request began to load the level.
-    Bypassed,
 }
 
 /// The metrics of the cached levels. Clones count together.
@@ -38,8 +36,7 @@ impl CacheMetrics {
         let reads = counters(
             registry,
             "stock_cache_reads",
-            "Requests for a cached level: hit, miss, waited for another request, or bypassed a cache \
-             that does not answer",
+            "Requests for a cached level: hit, miss, or waited for another request",
         );
         Self { reads, loads }
     }
@@ -49,7 +46,6 @@ impl CacheMetrics {
             CachedRead::Hit => "hit",
             CachedRead::Miss => "miss",
             CachedRead::Waited => "waited",
-            CachedRead::Bypassed => "bypassed",
         };
         self.reads.get_or_create(&[("result", result)]).inc();
     }

@@ -15,8 +15,8 @@ use stocklock_core::ports::{
     Locks, NoMetrics, ReadLevel, SqlMethod, StoreError,
 };
 use stocklock_core::stock::{
-    Caller, Deducted, Deduction, Idempotency, IdempotencyKey, Movement, OperationId,
-    Quantity, Remarks, RequestHash, Sku, StockLevel, Warehouse,
+    Caller, Deducted, Deduction, Idempotency, IdempotencyKey, Movement, OperationId, Quantity,
+    Remarks, RequestHash, Sku, StockLevel, Warehouse,
 };
 use stocklock_core::strategy::{Available, Safeguards, Strategy};
 use tokio::runtime::Runtime;
@@ -30,9 +30,7 @@ const CLIENTS: u64 = 256;
 #[derive(Debug)]
 struct Plenty;
 
-const TAKEN: AttemptOutcome = AttemptOutcome::Deducted {
-    remaining: 1,
-};
+const TAKEN: AttemptOutcome = AttemptOutcome::Deducted { remaining: 1 };
 
 #[async_trait]
 impl LedgerReader for Plenty {

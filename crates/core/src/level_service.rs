@@ -153,7 +153,7 @@ impl LevelService {
         let write = async move {
             let changed = write.await;
             sold_out.forget(&level);
-            cached.forget(&level.0).await;
+            cached.forget(&level.0);
             if let Some(counters) = counters {
                 counters.forget(&level).await;
             }

@@ -93,9 +93,7 @@ pub trait LedgerQueries: LevelStore {
 
 /// All that a SQL store does. Any [`SqlStore`].
 #[async_trait]
-pub trait Store:
-    DeductionStore + LedgerQueries + OperationQueries + Checkpoints
-{
+pub trait Store: DeductionStore + LedgerQueries + OperationQueries + Checkpoints {
     /// The identity of this ledger, created with its schema.
     async fn ledger_id(&self) -> Result<String>;
 }

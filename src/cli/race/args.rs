@@ -9,7 +9,6 @@ use clap::{Args, ValueEnum, value_parser};
 use crate::cli::inherit::Inherited;
 use crate::cli::servers::ServerArgs;
 use crate::race::Race;
-use stocklock_core::stock::Home;
 use stocklock_core::strategy::Safeguards;
 use stocklock_lab::race::{Entrants, RacePlan, TableStyle, Target};
 
@@ -31,11 +30,6 @@ pub struct RaceArgs {
     /// `all`, or names separated by commas; see GET /strategies
     #[arg(long, value_name = "NAMES", default_value = "all")]
     strategy: Entrants,
-
-    /// Home of the stock that is sold. `redis` runs the strategies that support it; the ledger is
-    /// in the SQL database, and stock that Redis loses can be sold again
-    #[arg(long, value_enum, value_name = "HOME", default_value_t = StockHome::Sql)]
-    pub(super) home: StockHome,
 
     /// A known race instead of --stock, --buyers, --orders and --connections
     #[arg(long, value_enum, conflicts_with_all = ["stock", "buyers", "orders", "connections"])]
@@ -120,15 +114,6 @@ enum Switch {
     Off,
 }
 
-/// The home of a SKU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum StockHome {
-    /// The SQL database
-    Sql,
-    /// The Redis of `REDIS_URL`
-    Redis,
-}
-
 /// Known races.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Case {
@@ -142,16 +127,12 @@ impl RaceArgs {
     /// Describes where the stock is.
     pub(super) fn place(&self) -> String {
         let configured = &self.settings.parsed.database;
-        let database = if !self.target.is_empty() {
+        if !self.target.is_empty() {
             "the targets' database".to_owned()
         } else if configured.database_url.is_some() {
             format!("{} (DATABASE_URL)", configured.place())
         } else {
             "a temporary SQLite file".to_owned()
-        };
-        match self.home {
-            StockHome::Sql => database,
-            StockHome::Redis => format!("{database}, with the stock in Redis"),
         }
     }
 
@@ -190,10 +171,6 @@ impl RaceArgs {
         }
         plan.strategies = self.strategy.clone();
         plan.quantity = self.quantity;
-        plan.home = match self.home {
-            StockHome::Sql => Home::Sql,
-            StockHome::Redis => Home::Redis,
-        };
         plan.safeguards = Safeguards {
             guard: self.guard == Switch::On,
             check: self.check == Switch::On,

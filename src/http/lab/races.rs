@@ -15,7 +15,6 @@ use crate::http::extract::present;
 use crate::http::{Api, ApiError, StrictJson, StrictQuery, openapi};
 use crate::race::Race;
 use crate::races::{Rejected, Running, State as RaceState};
-use stocklock_core::stock::Home;
 use stocklock_core::strategy::{Dependency, Strategy};
 use stocklock_lab::race::{Entrants, Lineup, RacePlan};
 
@@ -97,10 +96,6 @@ pub(in crate::http) enum Names {
 pub(in crate::http) struct NewRace {
     /// `"all"`, or names of `GET /strategies`.
     strategies: Names,
-    /// The home of the stock: `sql` or `redis`.
-    #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<String>, nullable = false)]
-    home: Option<Home>,
     /// Units in stock.
     #[serde(default, deserialize_with = "present")]
     #[schema(minimum = 1, maximum = 1_000_000, nullable = false)]
@@ -181,13 +176,6 @@ pub(in crate::http) async fn start(
     body: StrictJson<NewRace>,
 ) -> Result<Response, ApiError> {
     let race = body.parse()?.race()?;
-    if race.plan.home == Home::Redis && api.config.services.redis_url.is_none() {
-        return Err(ApiError::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "home-unavailable",
-            "stock in Redis needs a Redis: set REDIS_URL",
-        ));
-    }
     if race.rtt.is_some() && !races.can_be_delayed() {
         return Err(ApiError::invalid(
             "rtt_ms: there is no server to delay: SQLite is part of the process; set DATABASE_URL, \
@@ -333,7 +321,6 @@ impl NewRace {
         }
         plan.quantity = in_range("quantity", self.quantity.unwrap_or(1), 1, LIMITS.quantity)?;
         plan.strategies = self.strategies.entrants()?;
-        plan.home = self.home.unwrap_or(Home::Sql);
         plan.safeguards.guard = self.guard.unwrap_or(true);
         let rtt_ms = in_range(
             "rtt_ms",

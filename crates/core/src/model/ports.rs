@@ -10,8 +10,8 @@ use crate::ports::{
     StoreError, adjusted, deduct_batch, deduct_merged,
 };
 use crate::stock::{
-    Adjustment, Deduction, Idempotency, LevelChange, Movement, MovementKind,
-    OperationId, Remarks, Reversal, Sku, StockLevel, Warehouse,
+    Adjustment, Deduction, Idempotency, LevelChange, Movement, MovementKind, OperationId, Remarks,
+    Reversal, Sku, StockLevel, Warehouse,
 };
 
 /// The expiry of a write that cannot be late.

@@ -13,8 +13,8 @@ use super::explore::{Decisions, yield_once};
 use super::mutex::ModelMutex;
 use crate::ports::StoreError;
 use crate::stock::{
-    Audit, Caller, Fence, Idempotency, Movement, MovementKind, OperationId,
-    Remarks, Sku, StockLevel, Warehouse,
+    Audit, Caller, Fence, Idempotency, Movement, MovementKind, OperationId, Remarks, Sku,
+    StockLevel, Warehouse,
 };
 
 /// The condition of a write under a lock.

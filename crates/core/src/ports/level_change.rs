@@ -3,9 +3,7 @@
 use std::slice;
 
 use super::ChangeOutcome;
-use crate::stock::{
-    Adjustment, LevelChange, MAX_UNITS, Precondition, Revision, Scope, StockLevel,
-};
+use crate::stock::{Adjustment, LevelChange, MAX_UNITS, Precondition, Revision, Scope, StockLevel};
 
 /// A level that is to be written.
 #[derive(Debug)]

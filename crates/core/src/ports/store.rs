@@ -79,10 +79,9 @@ pub trait DeductionStore: LedgerReader {
 }
 
 /// Levels that were read earlier, for readers that accept them.
-#[async_trait]
 pub trait CachedLevels: Send + Sync + fmt::Debug {
     /// Ends the cached value of a SKU that may have been changed.
-    async fn forget(&self, sku: &Sku);
+    fn forget(&self, sku: &Sku);
 }
 
 /// Sets and adjusts levels, and reverses sales.

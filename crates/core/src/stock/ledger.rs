@@ -97,9 +97,9 @@ impl LedgerPage {
                 None => break,
             }
         }
-        let next = warehouses.into_iter().filter_map(|(warehouse, unread)| {
-            Some((warehouse, unread.last()?.level_version))
-        });
+        let next = warehouses
+            .into_iter()
+            .filter_map(|(warehouse, unread)| Some((warehouse, unread.last()?.level_version)));
         let next: BTreeMap<_, _> = next.collect();
         let next = (!next.is_empty()).then_some(LedgerCursor(next));
         Self { movements, next }

@@ -2,27 +2,45 @@
 
 use super::{Dependency, Strategy};
 
-/// The external servers that the configuration names, whether or not they answer now. Built once at
+/// Which strategies the configuration allows, whether or not their servers answer now. Built once at
 /// start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Available(Vec<Dependency>);
+pub struct Available {
+    servers: Vec<Dependency>,
+    /// Strategies that the configuration rules out, and why.
+    excluded: Vec<(Strategy, &'static str)>,
+}
 
 impl Available {
     /// The database is always available; `others` are the servers beside it.
     #[must_use]
     pub fn new(others: impl IntoIterator<Item = Dependency>) -> Self {
-        Self(others.into_iter().collect())
+        Self {
+            servers: others.into_iter().collect(),
+            excluded: Vec::new(),
+        }
+    }
+
+    /// The same without this strategy.
+    #[must_use]
+    pub fn without(mut self, strategy: Strategy, reason: &'static str) -> Self {
+        self.excluded.push((strategy, reason));
+        self
     }
 
     /// Whether the configuration names this server.
     #[must_use]
     pub fn has(&self, dependency: Dependency) -> bool {
-        dependency == Dependency::Database || self.0.contains(&dependency)
+        dependency == Dependency::Database || self.servers.contains(&dependency)
     }
 
     /// Why `strategy` cannot be used, or `None` if it can.
     #[must_use]
     pub fn why_not(&self, strategy: Strategy) -> Option<String> {
+        let mut excluded = self.excluded.iter();
+        if let Some((_, reason)) = excluded.find(|(excluded, _)| *excluded == strategy) {
+            return Some((*reason).to_owned());
+        }
         let mut needs = strategy.card().needs.iter();
         let missing = needs.find(|dependency| !self.has(**dependency))?;
         let (title, variable) = (missing.title(), missing.variable());

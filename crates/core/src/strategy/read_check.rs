@@ -22,7 +22,9 @@ pub(super) async fn read_check_write(
     if is_lost() {
         return Ok(AttemptOutcome::LockLost);
     }
-    let written = store.write_back(deduction, (&level).into(), condition).await?;
+    let written = store
+        .write_back(deduction, (&level).into(), condition)
+        .await?;
     let metrics = &run.context.metrics;
     match written {
         AttemptOutcome::Conflict => metrics.write_refused(deduction.strategy, "version"),

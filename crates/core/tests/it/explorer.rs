@@ -89,7 +89,11 @@ async fn check_then_reread(
         return Ok(AttemptOutcome::Insufficient { available: 0 });
     }
     match store.level(sku, warehouse).await? {
-        Some(level) => store.write_back(deduction, (&level).into(), Condition::None).await,
+        Some(level) => {
+            store
+                .write_back(deduction, (&level).into(), Condition::None)
+                .await
+        }
         None => Ok(AttemptOutcome::UnknownSku),
     }
 }

@@ -11,7 +11,7 @@ use super::ledger_row::LedgerRow;
 use super::pool::Pool;
 use super::rows;
 use super::statements::{self, LEDGER_COLUMNS, LEVEL_COLUMNS};
-use super::{LedgerQueries, READ, Store, SqlStore, audit};
+use super::{LedgerQueries, READ, SqlStore, Store, audit};
 use crate::{Result, StoreError};
 use stocklock_core::ports::LedgerReader;
 use stocklock_core::stock::{

@@ -39,11 +39,7 @@ impl Calls {
 }
 
 fn sold(batch: &[Deduction]) -> Vec<BatchAnswer> {
-    let answer = |_| {
-        Ok(AttemptOutcome::Deducted {
-            remaining: 1,
-        })
-    };
+    let answer = |_| Ok(AttemptOutcome::Deducted { remaining: 1 });
     batch.iter().map(answer).collect()
 }
 

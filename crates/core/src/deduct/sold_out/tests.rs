@@ -22,9 +22,7 @@ fn short(available: i64) -> AttemptOutcome {
 }
 
 fn sold(remaining: i64) -> AttemptOutcome {
-    AttemptOutcome::Deducted {
-        remaining,
-    }
+    AttemptOutcome::Deducted { remaining }
 }
 
 #[tokio::test(start_paused = true)]

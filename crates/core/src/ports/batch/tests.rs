@@ -12,9 +12,7 @@ struct Refusing {
 }
 
 fn sold() -> AttemptOutcome {
-    AttemptOutcome::Deducted {
-        remaining: 0,
-    }
+    AttemptOutcome::Deducted { remaining: 0 }
 }
 
 impl BatchStore for Refusing {

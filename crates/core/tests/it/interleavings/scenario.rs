@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use async_trait::async_trait;
-use stocklock_core::deduct::{Counters, DeductionContext, DeductionRun, GroupQueue, RetryPolicy, Sleep};
+use stocklock_core::deduct::{
+    Counters, DeductionContext, DeductionRun, GroupQueue, RetryPolicy, Sleep,
+};
 use stocklock_core::model::{
-    Decisions, Failure, Faults, MemoryStore, ModelCounter, ModelLock, Task, World, WriteCondition, mortal,
-    yield_once,
+    Decisions, Failure, Faults, MemoryStore, ModelCounter, ModelLock, Task, World, WriteCondition,
+    mortal, yield_once,
 };
 use stocklock_core::ports::{ChangeOutcome, LevelStore, Lock, Locks, NoMetrics};
 use stocklock_core::stock::{

@@ -1,28 +1,9 @@
-//! The task that applies the Redis journals to SQL. It is restarted if it exits early or panics.
+//! Keeps a background task running.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-
-use crate::http::Api;
-use stocklock_store::Stores;
-
-/// Applies the journals to SQL until `stop` is cancelled, if there is a Redis.
-pub(super) async fn run(stores: Stores, api: Arc<Api>, stop: CancellationToken) {
-    if !stores.have_redis() {
-        return;
-    }
-    let start = || {
-        let consumer = stores.journal_consumer(&api.replica);
-        let consumer = consumer.expect("there is a Redis");
-        let (api, stop) = (Arc::clone(&api), stop.clone());
-        let report = move |found| api.metrics.journal(found);
-        async move { consumer.run(stop, report).await }
-    };
-    supervise("the journal consumer", &stop, start).await;
-}
 
 /// The pause before a restart.
 const PAUSE: Duration = Duration::from_secs(1);
