@@ -102,12 +102,13 @@ pub(super) async fn run<S: MigrationServer>(server: &S, later: &[Migration]) -> 
         if started.elapsed() > LIMIT {
             failing_since = None; // It worked for that long.
         }
-        if failing_since.is_none() {
-            info!(%error, "the schema cannot be updated yet");
-        }
+        let is_first = failing_since.is_none();
         let since = *failing_since.get_or_insert(started);
         if !S::is_transient(&error) || since.elapsed() + pause > LIMIT {
             return Err(server.explain(&error));
+        }
+        if is_first {
+            info!(%error, "the schema cannot be updated yet");
         }
         sleep(pause).await;
         pause = PAUSE.min(2 * pause);
