@@ -122,7 +122,7 @@ async fn versions_without_movements_stop_no_checkpoint(
     let by_hand = "UPDATE stock SET version = version + 30000";
     raw.run(by_hand).await.unwrap();
     fixture.store.write_due().await.unwrap();
-    assert_eq!(checkpoints(&mut raw).await, (1, 30_001));
+    assert_eq!(checkpoints(&mut raw).await, (1, 30_000));
     fixture.store.adjust(&adjustment("a", -3)).await.unwrap();
     assert!(fixture.audit("a").await.consistent());
 }

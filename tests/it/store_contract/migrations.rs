@@ -130,8 +130,8 @@ async fn texts_that_differ_in_a_blank_or_case_are_different(
         let movement = format!(
             "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta, available_after,
                 level_version, caller, idempotency_key, reference)
-            VALUES ({operation}, 0, '{text}', 'main', 'deducted', -1, 0, 2, 'c', '{text}', '{text}'),
-                ({operation}, 1, 'a', '{text}', 'deducted', -1, 0, 2, '{text}', 'K', '{text}')"
+            VALUES ({operation}, 0, '{text}', 'main', 'deducted', -1, 0, 1, 'c', '{text}', '{text}'),
+                ({operation}, 1, 'a', '{text}', 'deducted', -1, 0, 1, '{text}', 'K', '{text}')"
         );
         for statement in [level, movement] {
             raw.run(statement.leak()).await.unwrap();
