@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use reqwest::RequestBuilder;
 use stocklock::stock::{Audit, Movement, MovementFilter, Sku};
-use stocklock::store::{LedgerQueries, StoreOptions, connect};
+use stocklock::store::{Store, StoreOptions, connect};
 use stocklock::strategy::Strategy;
 use stocklock_testkit::eventually;
 use tokio::time::{Instant, sleep, timeout};
@@ -21,6 +21,7 @@ use crate::support::proxy::{Proxy, Trigger};
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
 pub(crate) mod buyers;
+mod cluster_locks;
 mod connections_cut;
 mod database_killed;
 mod database_unreachable;
@@ -38,6 +39,7 @@ mod lock_server_killed;
 mod lock_servers;
 mod locks_seen;
 mod memory;
+mod redis_killed;
 pub(crate) mod session;
 mod sessions_ended;
 mod unknown_commit;
@@ -175,7 +177,7 @@ impl Cut {
 
 /// A database, read without the service.
 #[derive(Debug)]
-pub(crate) struct Ledger(Arc<dyn LedgerQueries>);
+pub(crate) struct Ledger(Arc<dyn Store>);
 
 impl Ledger {
     pub(crate) fn at(url: &str) -> Self {

@@ -2,7 +2,6 @@
 
 pub(crate) mod app;
 pub(crate) mod lock_services;
-pub(crate) mod movements;
 pub(crate) mod process;
 pub(crate) mod redis;
 pub(crate) mod rival;
