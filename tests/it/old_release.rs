@@ -1,139 +1,298 @@
-//! Stored formats: this build reads what release 0.1.0 (commit 89e5f97) wrote.
+//! Stored formats: this build reads what release 0.3.0 wrote.
 //!
-//! For each database, `old_release/` has a dump of the ledger, a dump of the Redis keys, and
-//! answers of that build. When the dumps were made, three movements were only in Redis: the
-//! database was stopped before these sales, and the build was killed after them. The answers are
-//! from later, after that build had applied the three movements to the ledger.
+//! For each database, `old_release/` has the rows of a ledger and what the release answered about them. The
+//! schema is the first migration, which is never edited. The release itself wrote these files, by this test
+//! with `TEST_WRITE_RELEASE=1`. It then needs `sqlite3`, `mariadb-dump` and `pg_dump`.
 
-use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
+use reqwest::Method;
+use reqwest::header::IF_MATCH;
 use rstest::rstest;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use stocklock_testkit::run::variable;
 
-use crate::faults::{send, until};
-use crate::support::app::TestApp;
+use crate::support::app::{Answer, TestApp, send};
 use crate::support::rival::Raw;
-use crate::support::services::{Backend, TestRedis, connect_to_redis, fresh_database, fresh_redis};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::fresh_database;
 
-/// The files that the release left for one database.
-struct Left {
-    ledger: &'static str,
-    redis: &'static str,
-    answers: &'static str,
+/// The tables with rows, except for that of the migrations.
+const TABLES: [&str; 5] = [
+    "stock",
+    "movement",
+    "ledger",
+    "distributed_lock",
+    "distributed_lock_source",
+];
+
+/// What the release answered.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answers {
+    /// The `ETag` of the SKU `a`.
+    revision: String,
+    /// The answers to GET.
+    pages: Vec<(String, Value)>,
+    /// The requests that changed stock.
+    changes: Vec<Change>,
 }
 
-macro_rules! left {
-    ($database:literal) => {
-        Left {
-            ledger: include_str!(concat!("old_release/", $database, "/ledger.sql")),
-            redis: include_str!(concat!("old_release/", $database, "/redis.json")),
-            answers: include_str!(concat!("old_release/", $database, "/answers.json")),
+/// A request that changed stock, and its answer.
+#[derive(Debug, Serialize, Deserialize)]
+struct Change {
+    path: String,
+    key: String,
+    body: Value,
+    answer: Value,
+}
+
+async fn change(app: &TestApp, path: &str, key: &str, body: &Value) -> Answer {
+    let request = app.request(0, Method::POST, path).json(body);
+    send(request.header("Idempotency-Key", key)).await
+}
+
+/// Sells and takes back.
+async fn make_changes(app: &TestApp) -> Vec<Change> {
+    for level in [
+        json!({"on_hand": 20, "backorder_limit": 2, "reason": "count"}),
+        json!({"on_hand": 5, "warehouse": "上海仓"}),
+    ] {
+        let created = send(app.put(0, "a", &level)).await;
+        assert_eq!(created.status, 201, "{created:?}");
+    }
+    let mut changes: Vec<Change> = Vec::new();
+    for (path, body) in [
+        (
+            "/stock/deduct?strategy=single-sql",
+            json!({"sku": "a", "quantity": 3, "reference": "R-1"}),
+        ),
+        ("/stock/deduct?strategy=group-commit", json!({"sku": "a"})),
+        (
+            "/stock/deduct?strategy=optimistic",
+            json!({"sku": "a", "warehouse": "上海仓"}),
+        ),
+        (
+            "/stock/deduct?strategy=sql-lock",
+            json!({"sku": "a", "quantity": 2}),
+        ),
+        ("/stock/deduct?strategy=no-lock", json!({"sku": "a"})),
+        (
+            "/stock/a/adjust",
+            json!({"delta": -1, "reason": "broken", "reference": "R-2"}),
+        ),
+        (
+            "/operations/{id}/reverse",
+            json!({"quantity": 1, "reason": "wrong size", "restock": true}),
+        ),
+    ] {
+        let first = changes
+            .first()
+            .map_or("", |first| first.answer["id"].as_str().unwrap());
+        let (path, key) = (
+            path.replace("{id}", first),
+            format!("key-{}", changes.len()),
+        );
+        let answer = change(app, &path, &key, &body).await.ok().clone();
+        changes.push(Change {
+            path,
+            key,
+            body,
+            answer,
+        });
+    }
+    changes
+}
+
+async fn read_pages(app: &TestApp, changes: &[Change]) -> Vec<(String, Value)> {
+    let page = "/stock/a/movements?limit=4";
+    let cursor = app.get_json(page).await["next_cursor"].clone();
+    let next = format!("{page}&cursor={}", cursor.as_str().expect("another page"));
+    let id = changes[0].answer["id"].as_str().expect("an id");
+    let mut pages = Vec::new();
+    for path in [
+        "/stock/a".to_owned(),
+        "/stock/a/audit".to_owned(),
+        page.to_owned(),
+        next,
+        "/stock/a/movements?kind=returned".to_owned(),
+        "/stock/a/movements?reference=R-1".to_owned(),
+        "/operations?key=key-5".to_owned(),
+        format!("/operations/{id}"),
+    ] {
+        let answer = app.get_json(&path).await;
+        pages.push((path, answer));
+    }
+    pages
+}
+
+fn directory(backend: Backend) -> PathBuf {
+    let name = match backend {
+        Sqlite => "sqlite",
+        Mysql => "mysql",
+        Postgres => "postgres",
+    };
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/it/old_release")
+        .join(name)
+}
+
+fn first_migration(backend: Backend) -> &'static str {
+    match backend {
+        Sqlite => include_str!("../../migrations/sqlite/0001_initial.sql"),
+        Mysql => include_str!("../../migrations/mysql/0001_initial.sql"),
+        Postgres => include_str!("../../migrations/postgres/0001_initial.sql"),
+    }
+}
+
+/// Dumps the table of the migrations, and the rows of the others.
+fn dump(backend: Backend, url: &str) -> String {
+    let output = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).output();
+        let output = output.expect("the program is installed");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program}: {errors}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let dump = match backend {
+        Sqlite => {
+            let file = url.trim_start_matches("sqlite:").trim_start_matches("//");
+            let rows = format!(".dump --data-only {}", TABLES.join(" "));
+            output("sqlite3", &[file, ".dump _sqlx_migrations", &rows])
+        }
+        Mysql => {
+            let url = reqwest::Url::parse(url).expect("a URL");
+            let server = [
+                format!("--host={}", url.host_str().unwrap()),
+                format!("--port={}", url.port().unwrap_or(3306)),
+                format!("--user={}", url.username()),
+                format!("--password={}", url.password().unwrap_or_default()),
+            ];
+            let database = url.path().trim_start_matches('/');
+            let run = |options: &[&str], tables: &[&str]| {
+                let server: Vec<&str> = server.iter().map(String::as_str).collect();
+                let common = ["--compact", "--complete-insert", "--hex-blob"];
+                output(
+                    "mariadb-dump",
+                    &[&server[..], &common, options, &[database], tables].concat(),
+                )
+            };
+            run(&[], &["_sqlx_migrations"]) + &run(&["--no-create-info"], &TABLES)
+        }
+        Postgres => {
+            let run = |options: &[&str], tables: &[&str]| {
+                let tables: Vec<_> = tables
+                    .iter()
+                    .map(|table| format!("--table={table}"))
+                    .collect();
+                let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
+                let common = ["--dbname", url, "--column-inserts", "--no-owner"];
+                output("pg_dump", &[&common[..], options, &tables].concat())
+            };
+            run(&[], &["_sqlx_migrations"]) + &run(&["--data-only"], &TABLES)
         }
     };
+    // Not: comments, commands of psql, and clients' settings.
+    let is_statement = |line: &&str| {
+        let other = ["--", "\\", "/*", "SELECT pg_catalog.set_config"];
+        !line.is_empty() && !other.iter().any(|start| line.starts_with(start))
+    };
+    let lines: Vec<_> = dump.lines().filter(is_statement).collect();
+    lines.join("\n") + "\n"
 }
 
-/// Restores the keys, without expiry.
-async fn restore(redis: &TestRedis, keys: &str) {
-    let keys: BTreeMap<String, String> = serde_json::from_str(keys).expect("valid JSON");
-    let connection = connect_to_redis(&redis.url).await;
-    let mut connection = connection.expect("the test's Redis answers");
-    for (key, dump) in keys {
-        let dump = BASE64_STANDARD.decode(dump).expect("valid Base64");
-        let mut command = redis::cmd("RESTORE");
-        command.arg(&key).arg(0).arg(dump);
-        let restored: Result<(), _> = command.query_async(&mut connection).await;
-        restored.unwrap_or_else(|error| panic!("{key}: {error}"));
+async fn write_release(backend: Backend) {
+    let database = fresh_database(backend).await;
+    let app = TestApp::on(&database.url, 1, &[]).await;
+    let changes = make_changes(&app).await;
+    let answers = Answers {
+        revision: send(app.request(0, Method::GET, "/stock/a"))
+            .await
+            .header("etag")
+            .to_owned(),
+        pages: read_pages(&app, &changes).await,
+        changes,
+    };
+    app.stop().await;
+    let answers = serde_json::to_string_pretty(&answers).expect("JSON") + "\n";
+    let directory = directory(backend);
+    for (file, text) in [
+        ("answers.json", answers),
+        ("ledger.sql", dump(backend, &database.url)),
+    ] {
+        fs::write(directory.join(file), text).expect("the file can be written");
     }
 }
 
-/// Without the version, which a load into Redis may increase.
-fn without_version(mut answer: Value) -> Value {
-    for warehouse in answer["warehouses"].as_array_mut().into_iter().flatten() {
-        warehouse
-            .as_object_mut()
-            .map(|level| level.remove("version"));
-    }
-    answer
-}
-
-/// Fields of rows that the old release wrote, but did not show.
-const SHOWN_SINCE: [&str; 3] = ["sku", "caller", "idempotency_key"];
-
-/// Without the fields that were added since. Others are `null` for what the old release wrote, but this
-/// build numbers the movements that it applies.
-fn without_added(found: Value, expected: &Value) -> Value {
+/// Only the fields that the release knew.
+fn known(found: Value, expected: &Value) -> Value {
     match found {
-        Value::Object(fields) => {
-            let is_added = |name: &str, value: &Value| {
-                let is_new = value.is_null() || name == "level_version";
-                expected.get(name).is_none() && (is_new || SHOWN_SINCE.contains(&name))
-            };
-            let known = fields
-                .into_iter()
-                .filter(|(name, value)| !is_added(name, value));
-            known
-                .map(|(name, value)| {
-                    let value = without_added(value, &expected[&name]);
-                    (name, value)
-                })
+        Value::Object(mut fields) => {
+            fields.retain(|name, _| expected.get(name).is_some());
+            let fields = fields.into_iter();
+            fields
+                .map(|(name, value)| (name.clone(), known(value, &expected[&name])))
                 .collect()
         }
-        Value::Array(rows) => (rows.into_iter().enumerate())
-            .map(|(row, value)| without_added(value, &expected[row]))
-            .collect(),
+        Value::Array(rows) => {
+            let rows = rows.into_iter().enumerate();
+            rows.map(|(row, value)| known(value, &expected[row]))
+                .collect()
+        }
         value => value,
     }
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ledger_and_journal_of_the_last_release_are_read(
-    #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
-    let left = match backend {
-        Backend::Sqlite => left!("sqlite"),
-        Backend::Mysql => left!("mysql"),
-        Backend::Postgres => left!("postgres"),
-    };
-    let (database, redis) = (fresh_database(backend).await, fresh_redis().await);
+async fn rows_of_the_first_release_are_read(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    if variable("TEST_WRITE_RELEASE").is_some() {
+        return write_release(backend).await;
+    }
+    let read = |file| fs::read_to_string(directory(backend).join(file)).expect("the file exists");
+    let expected: Answers = serde_json::from_str(&read("answers.json")).expect("valid JSON");
+    let database = fresh_database(backend).await;
     let mut raw = Raw::connect(backend, &database.url).await;
-    raw.run(left.ledger).await.expect("the dump can be loaded");
-    drop(raw);
-    restore(&redis, left.redis).await;
-    let app = TestApp::on(&database.url, 1, &["--redis-url", &redis.url]).await;
-
-    until("the journal is applied", async || {
-        app.audit("in-redis").await["pending"] == 0
-    })
-    .await;
-    let expected: BTreeMap<String, Value> = serde_json::from_str(left.answers).expect("valid JSON");
-    let pages = expected.iter().filter(|(path, _)| path.starts_with('/'));
-    for (path, answer) in pages {
-        let expected = without_version(answer.clone());
-        let found = without_version(app.get_json(path).await);
-        assert_eq!(without_added(found, &expected), expected, "{path}");
-    }
-
-    // Retries get the first answer: from SQL, and from the dedup entries in Redis.
-    for (key, name, strategy, quantity, sku) in [
-        ("sql-1", "sql", "single-sql", 3, "in-sql"),
-        ("redis-1", "redis", "redis-lua", 2, "in-redis"),
-        ("redis-2", "pending", "redis-watch", 1, "in-redis"),
+    for statements in [
+        first_migration(backend),
+        "DELETE FROM ledger",
+        read("ledger.sql").leak(),
     ] {
-        let order = json!({"sku": sku, "quantity": quantity});
-        let retry = app.deduct(0, strategy, &order);
-        let answer = send(retry.header("Idempotency-Key", key)).await;
-        assert_eq!(answer.ok(), &expected["answers"][name], "{key}");
-        assert!(answer.replayed, "{key}");
+        raw.run(statements).await.expect("the dump can be loaded");
     }
-    let sold = send(app.deduct(0, "redis-lua", &json!({"sku": "in-redis"}))).await;
-    assert_eq!(sold.ok()["remaining"], 3);
-    until("the sale is applied", async || {
-        app.audit("in-redis").await["pending"] == 0
-    })
-    .await;
-    assert_eq!(app.audit("in-redis").await["consistent"], true);
+    drop(raw);
+    let app = TestApp::on(&database.url, 1, &[]).await;
+
+    for (path, answer) in &expected.pages {
+        let found = app.get_json(path).await;
+        assert_eq!(known(found, answer), *answer, "{path}");
+    }
+    for Change {
+        path,
+        key,
+        body,
+        answer,
+    } in &expected.changes
+    {
+        let retried = change(&app, path, key, body).await;
+        assert_eq!(known(retried.ok().clone(), answer), *answer, "{path} {key}");
+        assert!(retried.replayed, "{path} {key}");
+    }
+    let set = app
+        .put(0, "a", &json!({"on_hand": 9}))
+        .header(IF_MATCH, &expected.revision);
+    send(set).await.ok();
+    let sold = send(app.deduct(0, "sql-lock", &json!({"sku": "a"}))).await;
+    assert_eq!(
+        sold.ok()["remaining"],
+        10,
+        "8 units, and 2 that may be sold beyond them"
+    );
+    assert_eq!(
+        app.get_json("/stock/a/audit").await["warehouses"][0]["consistent"],
+        true
+    );
     app.stop().await;
 }
