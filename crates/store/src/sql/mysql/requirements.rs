@@ -6,7 +6,7 @@ use sqlx::MySqlConnection;
 use super::MySqlServer;
 use crate::sql::pool::PooledConnection;
 
-const DURABILITY: &str = "SELECT cast(@@innodb_flush_log_at_trx_commit AS signed),
+const FLUSHES: &str = "SELECT cast(@@innodb_flush_log_at_trx_commit AS signed),
         cast(@@log_bin AS signed), cast(@@sync_binlog AS signed)";
 
 /// No variable shows `sysdate_is_now`. With it, `sysdate` is the time at which the statement started.
@@ -49,7 +49,7 @@ pub(super) async fn refusals(connection: &mut MySqlConnection) -> sqlx::Result<V
 pub(super) async fn complaints(
     connection: &mut PooledConnection<MySqlServer>,
 ) -> sqlx::Result<Vec<String>> {
-    let found: Vec<(i64, i64, i64)> = connection.fetch(DURABILITY, &[]).await?;
+    let found: Vec<(i64, i64, i64)> = connection.fetch(FLUSHES, &[]).await?;
     let mut problems = Vec::new();
     for (flush, binary_log, sync_binary_log) in found {
         if flush != 1 {
