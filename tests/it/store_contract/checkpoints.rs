@@ -1,4 +1,4 @@
-//! Checkpoints: audits that use them equal the sum of all movements, whoever wrote those.
+//! Checkpoints: audits that use them equal the sum of all movements, with any number of writers.
 
 use std::sync::Arc;
 
