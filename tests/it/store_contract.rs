@@ -1,6 +1,6 @@
-//! The contract of every store: one list of tests that runs on SQLite, MariaDB, PostgreSQL and
-//! Redis. The tests of single operations also run on the explorer's model database. A test names a back
-//! end only if the back ends differ.
+//! The contract of every store: one list of tests that runs on SQLite, MariaDB and PostgreSQL. The tests
+//! of single operations also run on the explorer's model database. A test names a back end only if the
+//! back ends differ.
 
 mod batches;
 mod changes;

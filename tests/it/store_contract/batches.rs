@@ -3,18 +3,17 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, DeductionStore as _, StoreError};
-use stocklock::stock::{Deduction, Home, LevelChange, Movement, Remark, Remarks, RequestHash};
+use stocklock::ports::{AttemptOutcome, StoreError};
+use stocklock::stock::{Deduction, LevelChange, Movement, Remark, Remarks, RequestHash};
 use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{
-    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, committed, creation,
-    deduction, deduction_with_key, idempotency, level_change, open, redis_options,
+    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, committed, deduction,
+    deduction_with_key, idempotency, level_change, open,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
-use crate::support::services::fresh_redis;
 
 /// The outcomes, none of which may be an error.
 fn outcomes(answers: Vec<Attempt>) -> Vec<AttemptOutcome> {
@@ -27,7 +26,7 @@ async fn all(fixture: &Fixture, batch: &[Deduction]) -> Vec<AttemptOutcome> {
 }
 
 async fn all_of(fixture: &Fixture, batch: &[Deduction], read_first: bool) -> Vec<AttemptOutcome> {
-    outcomes(fixture.subject().deduct_all(batch, read_first).await)
+    outcomes(fixture.deductions().deduct_all(batch, read_first).await)
 }
 
 /// The batch has asked the ledger.
@@ -48,7 +47,7 @@ async fn assert_in_order(fixture: &Fixture) -> Vec<Movement> {
     let movements = fixture.movements("a").await;
     let versions: Vec<_> = movements.iter().map(|one| one.level_version).collect();
     let last = fixture.level("a").await.version;
-    let expected: Vec<_> = (1..=last).rev().map(Some).collect();
+    let expected: Vec<_> = (1..=last).rev().collect();
     assert_eq!(versions, expected);
     assert!(fixture.audit("a").await.consistent());
     movements
@@ -163,21 +162,11 @@ async fn repeated_key_is_answered_from_the_first(#[values(SQLITE, MYSQL, POSTGRE
 
 #[rstest]
 #[tokio::test]
-async fn batch_of_a_missing_or_foreign_level_is_refused(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn batch_of_a_missing_level_is_refused(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::new(backend).await;
     let batch = [(); 2].map(|()| deduction("a", 1));
     let unknown = [AttemptOutcome::UnknownSku, AttemptOutcome::UnknownSku];
     assert_eq!(all(&fixture, &batch).await, unknown);
-    let redis = fresh_redis().await;
-    let fixture = fixture.with(redis_options(&redis.url));
-    fixture.set(creation("a", "main", Home::Redis)).await;
-    let [first, second] = &all(&fixture, &batch).await[..] else {
-        panic!("not two answers");
-    };
-    assert_eq!(*first, AttemptOutcome::WrongHome(Home::Redis));
-    assert_eq!(second, first);
 }
 
 #[rstest]

@@ -3,13 +3,13 @@
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition};
 use stocklock::stock::{
-    Adjustment, Home, LevelChange, Precondition, Remark, RequestHash, Revision, Scope, StockLevel,
+    Adjustment, LevelChange, Precondition, Remark, RequestHash, Revision, Scope, StockLevel,
 };
 
 use super::deductions::Way;
 use super::fixture::{
-    Fixture, MODEL, MYSQL, On, POSTGRES, REDIS, SQLITE, adjustment, creation, deduction,
-    idempotency, level_change, name, place,
+    Fixture, MODEL, MYSQL, On, POSTGRES, SQLITE, adjustment, committed, deduction, idempotency,
+    level_change, name, place,
 };
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -32,18 +32,15 @@ fn set_existing(sku: &str, on_hand: i64) -> LevelChange {
 
 #[rstest]
 #[tokio::test]
-async fn set_level_creates_once_and_then_changes(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn set_level_creates_once_and_then_changes(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
     let first = LevelChange {
         reason: Some(Remark::parse("reason", "opening stock 开业").unwrap()),
-        home: Some(on.home()),
         ..level_change("a", 10)
     };
-    let (level, created) = done(fixture.subject().set_level(&first).await.unwrap());
+    let (level, created) = done(fixture.changes().set_level(&first).await.unwrap());
     assert!(created);
-    assert_eq!((level.on_hand, level.home), (10, on.home()));
+    assert_eq!(level.on_hand, 10);
     assert_eq!(level, fixture.level("a").await);
 
     let second = LevelChange {
@@ -51,7 +48,7 @@ async fn set_level_creates_once_and_then_changes(
         ..set_existing("a", 4)
     };
     let next_version = level.version + 1;
-    let (level, created) = done(fixture.subject().set_level(&second).await.unwrap());
+    let (level, created) = done(fixture.changes().set_level(&second).await.unwrap());
     assert!(!created);
     assert_eq!((level.on_hand, level.version), (4, next_version));
     assert_eq!(level.backorder_limit, 3);
@@ -66,24 +63,21 @@ async fn set_level_creates_once_and_then_changes(
     assert_eq!(movements[2].remarks.texts()[0], Some("opening stock 开业"));
     assert!(fixture.audit("a").await.consistent());
 
-    let repeat = fixture.subject().set_level(&second).await.unwrap();
+    let repeat = fixture.changes().set_level(&second).await.unwrap();
     assert_eq!(repeat, ChangeOutcome::Duplicate);
     assert_eq!(fixture.level("a").await.on_hand, 5);
 }
 
 #[rstest]
 #[tokio::test]
-async fn failed_precondition_changes_nothing(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn failed_precondition_changes_nothing(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
     let set = async |precondition: Precondition| {
         let change = LevelChange {
             precondition: Some(precondition),
-            home: Some(on.home()),
             ..level_change("a", 7)
         };
-        fixture.subject().set_level(&change).await.unwrap()
+        fixture.changes().set_level(&change).await.unwrap()
     };
     let revision = async || Revision::of(&fixture.levels_of("a").await);
     let failed = ChangeOutcome::PreconditionFailed;
@@ -92,9 +86,8 @@ async fn failed_precondition_changes_nothing(
     assert_eq!(set(Precondition::Absent).await, failed);
 
     let old = revision().await;
-    let [way, _] = Way::atomic(on);
-    let sold = way.deduct(&fixture, &deduction("a", 1)).await;
-    assert_eq!(sold.unwrap(), on.done(6));
+    let sold = Way::Guarded.deduct(&fixture, &deduction("a", 1)).await;
+    assert_eq!(sold.unwrap(), committed(6));
     let current = revision().await;
     assert_ne!(old, current, "a sale changes the revision");
     assert_eq!(set(Precondition::OneOf(vec![old.clone()])).await, failed);
@@ -108,22 +101,20 @@ async fn failed_precondition_changes_nothing(
 #[rstest]
 #[tokio::test]
 async fn units_of_changed_level_need_precondition(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
 ) {
     let fixture = Fixture::on(on).await;
-    let store = fixture.subject();
+    let store = fixture.changes();
     let limit_only = LevelChange {
         on_hand: None,
         backorder_limit: Some(2),
-        home: Some(on.home()),
         ..level_change("a", 0)
     };
     let missing = store.set_level(&limit_only).await.unwrap();
     assert_eq!(missing, ChangeOutcome::UnknownSku);
     fixture.put("a", 7).await;
-    let [way, _] = Way::atomic(on);
-    let sold = way.deduct(&fixture, &deduction("a", 3)).await;
-    assert_eq!(sold.unwrap(), on.done(4));
+    let sold = Way::Guarded.deduct(&fixture, &deduction("a", 3)).await;
+    assert_eq!(sold.unwrap(), committed(4));
 
     let blind = LevelChange {
         on_hand: Some(7),
@@ -144,7 +135,7 @@ async fn units_of_changed_level_need_precondition(
 #[rstest]
 #[tokio::test]
 async fn change_that_changes_nothing_writes_nothing(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
 ) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 10).await;
@@ -152,7 +143,7 @@ async fn change_that_changes_nothing_writes_nothing(
         backorder_limit: Some(3),
         ..set_existing("a", 10)
     };
-    let (before, _) = done(fixture.subject().set_level(&with_limit).await.unwrap());
+    let (before, _) = done(fixture.changes().set_level(&with_limit).await.unwrap());
     let same = || LevelChange {
         operation: level_change("a", 0).operation,
         ..with_limit.clone()
@@ -162,7 +153,7 @@ async fn change_that_changes_nothing_writes_nothing(
         ..level_change("a", 0)
     };
     for change in [same(), set_existing("a", 10), empty] {
-        let (level, created) = done(fixture.subject().set_level(&change).await.unwrap());
+        let (level, created) = done(fixture.changes().set_level(&change).await.unwrap());
         assert_eq!((&level, created), (&before, false));
     }
     assert_eq!(fixture.level("a").await, before);
@@ -171,17 +162,16 @@ async fn change_that_changes_nothing_writes_nothing(
 
 #[rstest]
 #[tokio::test]
-async fn precondition_can_cover_one_level(#[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On) {
+async fn precondition_can_cover_one_level(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
     let set = async |warehouse, on_hand, precondition| {
         let change = LevelChange {
             warehouse: place(warehouse),
-            home: Some(on.home()),
             precondition: Some(precondition),
             scope: Scope::Level,
             ..level_change("a", on_hand)
         };
-        fixture.subject().set_level(&change).await.unwrap()
+        fixture.changes().set_level(&change).await.unwrap()
     };
     let (failed, absent) = (ChangeOutcome::PreconditionFailed, Precondition::Absent);
     let (main, _) = done(set("main", 1, absent.clone()).await);
@@ -190,7 +180,7 @@ async fn precondition_can_cover_one_level(#[values(SQLITE, MYSQL, POSTGRES, REDI
     assert!(created);
     assert_eq!(set("east", 2, absent).await, failed);
 
-    let main = fixture.subject().level(&main.sku, &main.warehouse).await;
+    let main = fixture.changes().level(&main.sku, &main.warehouse).await;
     let of_main = Revision::of(&[main.unwrap().expect("a level")]);
     done(set("east", 2, Precondition::Exists).await);
     // The other warehouse was changed in between.
@@ -204,49 +194,20 @@ async fn precondition_can_cover_one_level(#[values(SQLITE, MYSQL, POSTGRES, REDI
 
 #[rstest]
 #[tokio::test]
-async fn sku_has_one_home_in_all_warehouses(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    let sql = fixture.sql();
-    let in_redis = creation("a", "main", Home::Redis);
-    done(sql.set_level(&in_redis).await.unwrap());
-    let with_home = LevelChange {
-        precondition: None,
-        ..creation("a", "east", Home::Sql)
-    };
-    let without_home = LevelChange {
-        home: None,
-        ..with_home.clone()
-    };
-    let wrong_home = ChangeOutcome::WrongHome(Home::Redis);
-    let refused = sql.set_level(&with_home).await.unwrap();
-    assert_eq!(refused, wrong_home);
-    let (level, created) = done(sql.set_level(&without_home).await.unwrap());
-    assert_eq!((level.home, created), (Home::Redis, true));
-    // SQL has only a copy of a level in Redis: it may create the level but not change it.
-    let set = level_change("a", 5);
-    assert_eq!(sql.set_level(&set).await.unwrap(), wrong_home);
-    let adjusted = sql.adjust(&adjustment("a", 1)).await.unwrap();
-    assert_eq!(adjusted, wrong_home);
-}
-
-#[rstest]
-#[tokio::test]
-async fn level_outside_its_limits_is_refused(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn level_outside_its_limits_is_refused(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 1).await;
     let below = LevelChange {
         backorder_limit: Some(2),
         ..set_existing("a", -3)
     };
-    let refused = fixture.subject().set_level(&below).await.unwrap();
+    let refused = fixture.changes().set_level(&below).await.unwrap();
     assert_eq!(refused, ChangeOutcome::BelowLimit { available: 1 });
     let too_large = set_existing("a", 1_000_000_000_001);
-    let refused = fixture.subject().set_level(&too_large).await.unwrap();
+    let refused = fixture.changes().set_level(&too_large).await.unwrap();
     assert_eq!(refused, ChangeOutcome::TooLarge);
     let largest = fixture.put("a", 1_000_000_000_000).await;
-    let more = fixture.subject().adjust(&adjustment("a", 1)).await.unwrap();
+    let more = fixture.changes().adjust(&adjustment("a", 1)).await.unwrap();
     assert_eq!(more, ChangeOutcome::TooLarge);
     assert_eq!(fixture.level("a").await, largest);
     assert_eq!(fixture.movements("a").await.len(), 2);
@@ -254,11 +215,9 @@ async fn level_outside_its_limits_is_refused(
 
 #[rstest]
 #[tokio::test]
-async fn adjustment_takes_down_to_the_limit(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn adjustment_takes_down_to_the_limit(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
-    let unknown = fixture.subject().adjust(&adjustment("a", 1)).await.unwrap();
+    let unknown = fixture.changes().adjust(&adjustment("a", 1)).await.unwrap();
     assert_eq!(unknown, ChangeOutcome::UnknownSku);
     fixture.put("a", 2).await;
     let with_reference = Adjustment {
@@ -266,12 +225,12 @@ async fn adjustment_takes_down_to_the_limit(
         ..adjustment("a", 5)
     };
     for (adjustment, on_hand) in [(with_reference, 7), (adjustment("a", -7), 0)] {
-        let (level, created) = done(fixture.subject().adjust(&adjustment).await.unwrap());
+        let (level, created) = done(fixture.changes().adjust(&adjustment).await.unwrap());
         assert_eq!((level.on_hand, created), (on_hand, false));
         assert_eq!(level, fixture.level("a").await);
     }
     let refused = fixture
-        .subject()
+        .changes()
         .adjust(&adjustment("a", -1))
         .await
         .unwrap();
@@ -295,11 +254,9 @@ async fn adjustment_takes_down_to_the_limit(
 
 #[rstest]
 #[tokio::test]
-async fn adjustment_with_a_key_is_made_once(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn adjustment_with_a_key_is_made_once(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
-    let store = fixture.subject();
+    let store = fixture.changes();
     fixture.put("a", 2).await;
     let hash = RequestHash::of_adjustment(&name("a"), &place("main"), 5, "count", None);
     let with_key = || Adjustment {

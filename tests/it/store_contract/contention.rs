@@ -7,22 +7,22 @@ use futures_util::future::join4;
 use rstest::rstest;
 use secrecy::SecretString;
 use stocklock::batching::TokioSpawn;
-use stocklock::config::{DatabaseConfig, RedisLoss, ServicesConfig};
+use stocklock::config::{DatabaseConfig, ServicesConfig};
 use stocklock::deduct::{DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool};
 use stocklock::locks::LockServers;
 use stocklock::metrics::Metrics;
 use stocklock::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore, Locks, SqlMethod, StoreError,
 };
-use stocklock::stock::{Deduction, Home, StockError};
-use stocklock::strategy::{Available, Dependency, Safeguards, Strategy, Tier};
+use stocklock::stock::{Deduction, StockError};
+use stocklock::strategy::{Available, Safeguards, Strategy, Tier};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::fixture::{
-    Fixture, MYSQL, On, POSTGRES, REDIS, Raw, SOON, SQLITE, WAIT_LIMIT, committed, creation,
-    deduction, deduction_with_key, guarded, name, open, start_deduction, until_found,
+    Fixture, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, WAIT_LIMIT, committed, creation, deduction,
+    deduction_with_key, guarded, name, open, start_deduction, until_found,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -38,8 +38,9 @@ fn deductor(fixture: &Fixture) -> Arc<Deductor> {
         groups: GroupQueue::new(Arc::clone(&store), &policy, Arc::new(TokioSpawn)),
         store,
         mutexes: Arc::default(),
+        counters: None,
         locks: locks(fixture),
-        available: available(fixture),
+        available: Available::default(),
         policy,
         metrics: Arc::new(Metrics::default()),
     };
@@ -47,21 +48,17 @@ fn deductor(fixture: &Fixture) -> Arc<Deductor> {
     Arc::new(Deductor::new(context, writes))
 }
 
-/// The locks in the fixture's database, and on its Redis, if it has one.
+/// The locks in the fixture's database.
 fn locks(fixture: &Fixture) -> Locks {
     let database = DatabaseConfig {
         database_url: Some(SecretString::from(fixture.url.clone())),
         database_pool_size: 8,
     };
     let services = ServicesConfig {
-        redis_url: fixture.redis_url().map(SecretString::from),
+        redis_url: None,
         lock_redis_url: None,
         lock_poll_ms: None,
         redis_pool_size: 16,
-        redis_wait_replicas: 0,
-        journal_limit: 10_000,
-        journal_limit_bytes: u64::MAX,
-        on_redis_loss: RedisLoss::Refuse,
         redlock_urls: None,
         zookeeper_connect: None,
         zookeeper_auth: None,
@@ -72,23 +69,12 @@ fn locks(fixture: &Fixture) -> Locks {
     servers.expect("a valid URL").locks
 }
 
-/// What the deductor can use.
-fn available(fixture: &Fixture) -> Available {
-    Available::new(fixture.redis_url().map(|_| Dependency::Redis))
-}
-
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_64_buyers_of_50_units_exactly_50_get_one(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS)] on: On,
-) {
+async fn of_64_buyers_of_50_units_exactly_50_get_one(#[values(SQLITE, MYSQL, POSTGRES)] on: On) {
     let fixture = Fixture::on(on).await;
-    let tier = match on {
-        On::Sql(_) | On::Model => Tier::Safe,
-        On::Redis => Tier::Volatile,
-    };
-    let of_tier = |strategy: &Strategy| strategy.tier() == tier;
-    for strategy in available(&fixture).strategies().filter(of_tier) {
+    let is_safe = |strategy: &Strategy| strategy.tier() == Tier::Safe;
+    for strategy in Available::default().strategies().filter(is_safe) {
         let sku = strategy.name();
         fixture.put(sku, 50).await;
         let deductor = deductor(&fixture);
@@ -133,9 +119,9 @@ async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)]
     let start = Instant::now();
     let all = join4(
         guarded(store, &deduction),
-        store.deduct_in_sql(&deduction, SqlMethod::RowLock),
-        store.write_back(&deduction, &read, Condition::Version),
-        store.write_back(&deduction, &read, Condition::None),
+        store.deduct(&deduction, SqlMethod::RowLock),
+        store.write_back(&deduction, (&read).into(), Condition::Version),
+        store.write_back(&deduction, (&read).into(), Condition::None),
     );
     let attempts = timeout(BOUNDED, all).await.expect("bounded");
 
@@ -192,7 +178,7 @@ async fn key_of_an_open_transaction_is_in_flight(#[values(Mysql, Postgres)] back
 
     let with_key = deduction_with_key("a", 2, "K");
     let start = Instant::now();
-    let attempt = timeout(BOUNDED, store.deduct_in_sql(&with_key, SqlMethod::Guarded)).await;
+    let attempt = timeout(BOUNDED, store.deduct(&with_key, SqlMethod::Guarded)).await;
     let attempt = attempt.expect("bounded");
     assert!(start.elapsed() >= WAIT_LIMIT, "{:?}", start.elapsed());
     assert_matches!(attempt, Err(StoreError::KeyInFlight(_)));
@@ -263,7 +249,7 @@ async fn waiting_statement_sees_the_new_version(#[values(Mysql, Postgres)] backe
         let deducting = Arc::clone(&store);
         let waiting = tokio::spawn(async move {
             let deduction = deduction("a", 1);
-            deducting.deduct_in_sql(&deduction, method).await
+            deducting.deduct(&deduction, method).await
         });
         until_waiting(&fixture).await;
         holder.run("COMMIT").await.unwrap();
@@ -281,9 +267,8 @@ async fn one_of_many_creations_succeeds(#[values(Sqlite, Mysql, Postgres)] backe
         let mut creators = JoinSet::new();
         // Each in another warehouse, so that no two of them write the same row.
         for creator in 0..8 {
-            let home = [Home::Sql, Home::Redis][creator % 2];
-            let change = creation(&sku, &format!("w{creator}"), home);
-            let store = fixture.sql();
+            let change = creation(&sku, &format!("w{creator}"));
+            let store = Arc::clone(&fixture.store);
             creators.spawn(async move {
                 loop {
                     match store.set_level(&change).await {
@@ -299,7 +284,7 @@ async fn one_of_many_creations_succeeds(#[values(Sqlite, Mysql, Postgres)] backe
         assert_eq!(outcomes.iter().filter(created).count(), 1, "{outcomes:?}");
         let refused = |outcome: &&ChangeOutcome| **outcome == ChangeOutcome::PreconditionFailed;
         assert_eq!(outcomes.iter().filter(refused).count(), 7, "{outcomes:?}");
-        let levels = fixture.sql().levels_of(&name(&sku)).await.unwrap();
+        let levels = fixture.store.levels_of(&name(&sku)).await.unwrap();
         assert_eq!(levels.len(), 1);
     }
 }

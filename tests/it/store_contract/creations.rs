@@ -5,8 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use stocklock::ports::{ChangeOutcome, LevelStore as _};
-use stocklock::stock::Home;
+use stocklock::ports::ChangeOutcome;
 use stocklock_testkit::run::variable;
 use tokio::task::JoinSet;
 
@@ -36,7 +35,7 @@ async fn skus_are_created_in_parallel_without_deadlocks() {
                 if number >= creations {
                     break;
                 }
-                let change = creation(&format!("sku-{number:07}"), "main", Home::Sql);
+                let change = creation(&format!("sku-{number:07}"), "main");
                 let created = store.set_level(&change).await.expect("no error");
                 let is_new = matches!(created, ChangeOutcome::Done { created: true, .. });
                 assert!(is_new, "{created:?}");

@@ -1,7 +1,7 @@
 //! Writes whose last message comes after the deadline of their request.
 
 use rstest::rstest;
-use stocklock::ports::{DeductionStore as _, LevelStore as _, ReversalOutcome};
+use stocklock::ports::ReversalOutcome;
 use stocklock::ports::{SqlMethod, StoreError};
 use stocklock::stock::{Adjustment, Deduction, LevelChange, OperationId, Remark, Reversal};
 use tokio::time::{Duration, Instant};
@@ -35,20 +35,14 @@ async fn change_after_its_deadline_is_not_made(#[values(SQLITE, MYSQL, POSTGRES)
     let aborted = [
         store.set_level(&set).await.map(drop),
         store.adjust(&adjust).await.map(drop),
-        store
-            .deduct_in_sql(&deduct, SqlMethod::RowLock)
-            .await
-            .map(drop),
+        store.deduct(&deduct, SqlMethod::RowLock).await.map(drop),
     ];
     for answer in aborted {
         assert!(matches!(answer, Err(StoreError::Aborted(_))), "{answer:?}");
     }
     assert_eq!(fixture.level("a").await, before);
 
-    store
-        .deduct_in_sql(&sale, SqlMethod::Guarded)
-        .await
-        .unwrap();
+    store.deduct(&sale, SqlMethod::Guarded).await.unwrap();
     let sold = store.operation(sale.operation).await.unwrap().unwrap();
     let mut reversal = Reversal {
         operation: OperationId::mint(),

@@ -1,12 +1,12 @@
 //! The ways to deduct: what they change, what they refuse, and what they record.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, Condition, RedisMethod, SqlMethod};
+use stocklock::ports::{AttemptOutcome, Condition, ReadLevel, SqlMethod};
 use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
 
 use super::fixture::{
-    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, REDIS, SQLITE, deduction, deduction_with_key,
-    fence, level_change, place,
+    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, SQLITE, committed, deduction, deduction_with_key,
+    fence, level_change, place, short,
 };
 
 /// A way to deduct, as a strategy uses it.
@@ -14,60 +14,52 @@ use super::fixture::{
 pub(super) enum Way {
     Guarded,
     RowLock,
-    Script,
-    Watch,
     Version,
     Fenced,
     Overwrite,
 }
 
 impl Way {
-    pub(super) fn all(on: On) -> [Self; 5] {
-        let [first, second] = Self::atomic(on);
-        [first, second, Self::Version, Self::Fenced, Self::Overwrite]
-    }
+    const ALL: [Self; 5] = [
+        Self::Guarded,
+        Self::RowLock,
+        Self::Version,
+        Self::Fenced,
+        Self::Overwrite,
+    ];
 
     /// The ways whose check and write are one operation of the store.
-    pub(super) fn atomic(on: On) -> [Self; 2] {
-        match on {
-            On::Sql(_) | On::Model => [Self::Guarded, Self::RowLock],
-            On::Redis => [Self::Script, Self::Watch],
-        }
-    }
+    pub(super) const ATOMIC: [Self; 2] = [Self::Guarded, Self::RowLock];
 
     /// Deducts once. A way that needs a level reads it first.
     pub(super) async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Attempt {
-        let store = fixture.subject();
+        let store = fixture.deductions();
         let fence = fence(1, "test");
         let condition = match self {
-            Self::Guarded => return store.deduct_in_sql(deduction, SqlMethod::Guarded).await,
-            Self::RowLock => return store.deduct_in_sql(deduction, SqlMethod::RowLock).await,
-            Self::Script => return store.deduct_in_redis(deduction, RedisMethod::Script).await,
-            Self::Watch => return store.deduct_in_redis(deduction, RedisMethod::Watch).await,
+            Self::Guarded => return store.deduct(deduction, SqlMethod::Guarded).await,
+            Self::RowLock => return store.deduct(deduction, SqlMethod::RowLock).await,
             Self::Version => Condition::Version,
             Self::Fenced => Condition::Fence(&fence),
             Self::Overwrite => Condition::None,
         };
         let read = store.level(&deduction.sku, &deduction.warehouse).await?;
         let read = read.expect("the level exists");
-        store.write_back(deduction, &read, condition).await
+        store.write_back(deduction, (&read).into(), condition).await
     }
 }
 
 #[rstest]
 #[tokio::test]
-async fn every_way_takes_and_records_the_units(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn every_way_takes_and_records_the_units(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
-    for way in Way::all(on) {
+    for way in Way::ALL {
         let sku = format!("{way:?}");
         let before = fixture.put(&sku, 10).await;
         let deduction = deduction_with_key(&sku, 3, &sku);
 
         let attempt = way.deduct(&fixture, &deduction).await.unwrap();
 
-        assert_eq!(attempt, on.done(7), "{way:?}");
+        assert_eq!(attempt, committed(7), "{way:?}");
         let after = fixture.level(&sku).await;
         assert_eq!((after.on_hand, after.version), (7, before.version + 1));
         let movements = fixture.movements(&sku).await;
@@ -99,17 +91,16 @@ async fn assert_deducts(way: Way, fixture: &Fixture, attempts: &[(u32, AttemptOu
 #[rstest]
 #[tokio::test]
 async fn stock_is_sold_to_zero_and_no_further(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-    #[values(0, 1)] way: usize,
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
+    #[values(Way::Guarded, Way::RowLock)] way: Way,
 ) {
-    let way = Way::atomic(on)[way];
     let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     let attempts = [
-        (2, on.done(3)),
-        (4, on.short(3)),
-        (3, on.done(0)),
-        (1, on.short(0)),
+        (2, committed(3)),
+        (4, short(3)),
+        (3, committed(0)),
+        (1, short(0)),
     ];
     assert_deducts(way, &fixture, &attempts).await;
     let audit = fixture.audit("a").await;
@@ -120,10 +111,9 @@ async fn stock_is_sold_to_zero_and_no_further(
 #[rstest]
 #[tokio::test]
 async fn backorders_are_sold_down_to_the_limit(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-    #[values(0, 1)] way: usize,
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
+    #[values(Way::Guarded, Way::RowLock)] way: Way,
 ) {
-    let way = Way::atomic(on)[way];
     let fixture = Fixture::on(on).await;
     let with_limit = LevelChange {
         backorder_limit: Some(2),
@@ -131,10 +121,10 @@ async fn backorders_are_sold_down_to_the_limit(
     };
     fixture.set(with_limit).await;
     let attempts = [
-        (2, on.done(1)),
-        (2, on.short(1)),
-        (1, on.done(0)),
-        (1, on.short(0)),
+        (2, committed(1)),
+        (2, short(1)),
+        (1, committed(0)),
+        (1, short(0)),
     ];
     assert_deducts(way, &fixture, &attempts).await;
     assert_eq!(fixture.level("a").await.on_hand, -2);
@@ -143,26 +133,23 @@ async fn backorders_are_sold_down_to_the_limit(
 
 #[rstest]
 #[tokio::test]
-async fn held_units_are_not_sold(#[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On) {
+async fn held_units_are_not_sold(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     fixture.hold_three("a").await;
-    for way in Way::atomic(on) {
+    for way in Way::ATOMIC {
         let refused = way.deduct(&fixture, &deduction("a", 3)).await.unwrap();
-        let short = on.short(2);
-        assert_eq!(refused, short, "{way:?}");
+        assert_eq!(refused, short(2), "{way:?}");
     }
-    for (way, remaining) in Way::atomic(on).into_iter().zip([1, 0]) {
+    for (way, remaining) in Way::ATOMIC.into_iter().zip([1, 0]) {
         let sold = way.deduct(&fixture, &deduction("a", 1)).await;
-        assert_eq!(sold.unwrap(), on.done(remaining), "{way:?}");
+        assert_eq!(sold.unwrap(), committed(remaining), "{way:?}");
     }
 }
 
 #[rstest]
 #[tokio::test]
-async fn missing_sku_or_warehouse_is_unknown(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn missing_sku_or_warehouse_is_unknown(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
     fixture.put("a", 5).await;
     let elsewhere = Deduction {
@@ -170,12 +157,12 @@ async fn missing_sku_or_warehouse_is_unknown(
         ..deduction("a", 1)
     };
     for unknown in [deduction("b", 1), elsewhere] {
-        for way in Way::atomic(on) {
+        for way in Way::ATOMIC {
             let refused = way.deduct(&fixture, &unknown).await.unwrap();
             assert_eq!(refused, AttemptOutcome::UnknownSku, "{way:?}");
         }
         let level = fixture
-            .subject()
+            .changes()
             .level(&unknown.sku, &unknown.warehouse)
             .await;
         assert_eq!(level.unwrap(), None);
@@ -185,9 +172,7 @@ async fn missing_sku_or_warehouse_is_unknown(
 
 #[rstest]
 #[tokio::test]
-async fn write_with_an_old_version_is_a_conflict(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn write_with_an_old_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
     // The same quantity again, with a new version.
@@ -203,14 +188,12 @@ async fn write_with_an_old_version_is_a_conflict(
 
 #[rstest]
 #[tokio::test]
-async fn overwrite_loses_an_update_and_drifts(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn overwrite_loses_an_update_and_drifts(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
     let read = fixture.put("a", 10).await;
     for _ in 0..2 {
         let attempt = fixture.write_back(&read, Condition::None).await;
-        assert_eq!(attempt.unwrap(), on.done(9));
+        assert_eq!(attempt.unwrap(), committed(9));
     }
     assert_eq!(fixture.level("a").await.on_hand, 9);
     let movements = fixture.movements("a").await;
@@ -220,33 +203,57 @@ async fn overwrite_loses_an_update_and_drifts(
     assert_eq!((audit.sold, audit.drift(), audit.oversold()), (2, 1, 0));
 }
 
+/// The level says what the limit was when it was read, and the write sets what can be sold.
 #[rstest]
 #[tokio::test]
-async fn overwrite_below_the_limit_is_refused(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
+async fn overwrite_sets_the_units_that_can_be_sold(
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
 ) {
     let fixture = Fixture::on(on).await;
     let with_limit = |backorder_limit, on_hand| LevelChange {
         backorder_limit: Some(backorder_limit),
         ..level_change("a", on_hand)
     };
-    let read = fixture.set(with_limit(2, 0)).await;
-    fixture.set(with_limit(0, 0)).await;
+    let read = fixture.set(with_limit(5, 0)).await;
+    fixture.set(with_limit(2, 4)).await;
+    fixture.hold_three("a").await;
 
     let attempt = fixture.write_back(&read, Condition::None).await;
 
-    let short = on.short(0);
-    assert_eq!(attempt.unwrap(), short);
-    assert_eq!(fixture.level("a").await.on_hand, 0);
+    assert_eq!(attempt.unwrap(), committed(4));
+    let level = fixture.level("a").await;
+    assert_eq!((level.available(), level.on_hand, level.held), (4, 5, 3));
+}
+
+/// As after a decision on a counter, which has no version.
+#[rstest]
+#[tokio::test]
+async fn overwrite_that_read_no_version_records_none(
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
+) {
+    let fixture = Fixture::on(on).await;
+    fixture.put("a", 10).await;
+    let read = ReadLevel {
+        available: 7,
+        version: None,
+    };
+    let sale = deduction("a", 1);
+    let store = fixture.deductions();
+    let attempt = store.write_back(&sale, read, Condition::None).await;
+    assert_eq!(attempt.unwrap(), committed(6));
+    let sale = deduction("a", 1);
+    let refused = store.write_back(&sale, read, Condition::Version).await;
+    assert_eq!(refused.unwrap(), AttemptOutcome::Conflict);
+    let movements = fixture.movements("a").await;
+    assert_eq!((movements.len(), movements[0].read_version), (2, None));
+    assert_eq!(movements[0].available_after, 6);
 }
 
 #[rstest]
 #[tokio::test]
-async fn ledger_has_each_operation_and_key_once(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn ledger_has_each_operation_and_key_once(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
-    for way in Way::all(on) {
+    for way in Way::ALL {
         let sku = format!("{way:?}");
         fixture.put(&sku, 10).await;
         // A repeat has the key of the first attempt, or none if that had none.
@@ -254,7 +261,7 @@ async fn ledger_has_each_operation_and_key_once(
         let keyed = deduction_with_key(&sku, 2, &sku);
         for (first, remaining) in [(&plain, 9), (&keyed, 7)] {
             let done = way.deduct(&fixture, first).await.unwrap();
-            assert_eq!(done, on.done(remaining));
+            assert_eq!(done, committed(remaining));
         }
         let same_key = deduction_with_key(&sku, 5, &sku);
         for repeat in [&plain, &keyed, &same_key] {
@@ -273,7 +280,7 @@ async fn ledger_has_each_operation_and_key_once(
                 ..
             } = deduction;
             let recorded = fixture
-                .subject()
+                .changes()
                 .recorded(sku, *operation, idempotency.as_ref());
             recorded.await.unwrap()
         };
@@ -287,17 +294,14 @@ async fn ledger_has_each_operation_and_key_once(
 
 #[rstest]
 #[tokio::test]
-async fn names_and_keys_keep_case_and_script(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn names_and_keys_keep_case_and_script(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
-    let [first, second] = Way::atomic(on);
+    let [first, second] = Way::ATOMIC;
     for (sku, on_hand) in [("abc", 1), ("ABC", 2), ("äbc", 3)] {
         fixture.put(sku, on_hand).await;
     }
     let in_shanghai = LevelChange {
         warehouse: place("上海仓"),
-        home: Some(on.home()),
         ..level_change("abc", 4)
     };
     fixture.set(in_shanghai).await;
@@ -306,14 +310,14 @@ async fn names_and_keys_keep_case_and_script(
         let deduction = deduction_with_key(sku, 1, key);
         let remaining = fixture.level(sku).await.on_hand - 1;
         let attempt = first.deduct(&fixture, &deduction).await;
-        assert_eq!(attempt.unwrap(), on.done(remaining));
+        assert_eq!(attempt.unwrap(), committed(remaining));
     }
     let from_shanghai = Deduction {
         warehouse: place("上海仓"),
         ..deduction("abc", 1)
     };
     let attempt = second.deduct(&fixture, &from_shanghai).await;
-    assert_eq!(attempt.unwrap(), on.done(3));
+    assert_eq!(attempt.unwrap(), committed(3));
 
     for (sku, on_hand) in [("abc", 0), ("ABC", 1), ("äbc", 3)] {
         assert_eq!(fixture.level(sku).await.on_hand, on_hand, "{sku}");

@@ -10,7 +10,7 @@ use stocklock::ports::{
     SqlMethod,
 };
 use stocklock::stock::{
-    Adjustment, Deduction, Fence, Home, Idempotency, LevelChange, MAX_UNITS, Movement, OperationId,
+    Adjustment, Deduction, Fence, Idempotency, LevelChange, MAX_UNITS, Movement, OperationId,
     Precondition, Remark, RequestHash, Reversal, Revision, Scope, Sku, StockLevel, Warehouse,
 };
 use stocklock_core::model::{Decisions, MemoryStore};
@@ -55,7 +55,7 @@ enum Outcome {
 }
 
 impl Operation {
-    async fn run(&self, store: &(impl DeductionStore + LevelStore)) -> Outcome {
+    async fn run(&self, store: &(impl DeductionStore + LevelStore + ?Sized)) -> Outcome {
         let attempt = match self {
             Self::Set(change) => {
                 return Outcome::Change(store.set_level(change).await.expect("no error"));
@@ -71,22 +71,26 @@ impl Operation {
                 let outcome = store.reverse(reversal, &sale).await.expect("no error");
                 return Outcome::Reversal(Some(outcome));
             }
-            Self::Deduct(How::InSql(method), sale) => store.deduct_in_sql(sale, *method).await,
+            Self::Deduct(How::InSql(method), sale) => store.deduct(sale, *method).await,
             Self::Deduct(How::Overwrite(read), sale) => {
-                store.write_back(sale, read, Condition::None).await
+                store.write_back(sale, read.into(), Condition::None).await
             }
             Self::Deduct(How::IfVersion(read), sale) => {
-                store.write_back(sale, read, Condition::Version).await
+                store
+                    .write_back(sale, read.into(), Condition::Version)
+                    .await
             }
             Self::Deduct(How::IfFence(read, fence), sale) => {
-                store.write_back(sale, read, Condition::Fence(fence)).await
+                store
+                    .write_back(sale, read.into(), Condition::Fence(fence))
+                    .await
             }
         };
         Outcome::Attempt(attempt.expect("no error"))
     }
 
     /// What the ledger has of the operation.
-    async fn recorded(&self, store: &impl DeductionStore) -> Option<Movement> {
+    async fn recorded(&self, store: &(impl DeductionStore + ?Sized)) -> Option<Movement> {
         let (sku, operation, idempotency) = match self {
             Self::Deduct(_, sale) => (&sale.sku, sale.operation, sale.idempotency.as_ref()),
             Self::Set(change) => (&change.sku, change.operation, None),
@@ -235,7 +239,6 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
             warehouse,
             on_hand: self.one_of(&[None, Some(0), Some(3), Some(20), Some(MAX_UNITS + 1)]),
             backorder_limit: self.one_of(&[None, None, Some(0), Some(2), Some(MAX_UNITS + 1)]),
-            home: self.one_of(&[None, Some(Home::Sql)]),
             reason: self.one_of(&[None, Remark::parse("reason", "count").ok()]),
             precondition,
             scope: self.one_of(&[Scope::Sku, Scope::Level]),

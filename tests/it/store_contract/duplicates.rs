@@ -1,10 +1,7 @@
 //! What a duplicate, or a deduction that is refused, leaves locked for others: nothing.
 
 use rstest::rstest;
-use stocklock::ports::{
-    AttemptOutcome, Condition, DeductionStore as _, LedgerReader as _, LevelStore as _, SqlMethod,
-    StoreError,
-};
+use stocklock::ports::{AttemptOutcome, Condition, SqlMethod, StoreError};
 use stocklock::stock::{Adjustment, RequestHash, Warehouse};
 use tokio::time::timeout;
 
@@ -28,7 +25,7 @@ async fn duplicate_keeps_nothing_locked_across_a_round_trip(
     fixture.put("other", 10).await;
     let near = &fixture.store;
     let first = deduction_with_key("hot", 1, "m-dup");
-    let sold = near.deduct_in_sql(&first, SqlMethod::Guarded).await;
+    let sold = near.deduct(&first, SqlMethod::Guarded).await;
     assert_eq!(sold.unwrap(), committed(9));
 
     let (proxy, url) = Proxy::before(&fixture.url).await;
@@ -48,7 +45,7 @@ async fn duplicate_keeps_nothing_locked_across_a_round_trip(
     let same_row = deduction("hot", 1);
     let next_key = deduction_with_key("other", 1, "m-dun");
     for (sale, remaining) in [(same_row, 8), (next_key, 9)] {
-        let sold = near.deduct_in_sql(&sale, SqlMethod::Guarded).await;
+        let sold = near.deduct(&sale, SqlMethod::Guarded).await;
         assert_eq!(sold.unwrap(), committed(remaining), "{sale:?}");
     }
     for sku in ["hot", "other"] {
@@ -75,9 +72,13 @@ async fn lock_on_the_gap_of_a_key_is_a_lock_wait() {
         ..adjustment("a", 1)
     };
     let outcomes = [
-        timeout(SOON, store.deduct_in_sql(&sale, SqlMethod::Guarded)).await,
-        timeout(SOON, store.deduct_in_sql(&sale, SqlMethod::RowLock)).await,
-        timeout(SOON, store.write_back(&sale, &read, Condition::Version)).await,
+        timeout(SOON, store.deduct(&sale, SqlMethod::Guarded)).await,
+        timeout(SOON, store.deduct(&sale, SqlMethod::RowLock)).await,
+        timeout(
+            SOON,
+            store.write_back(&sale, (&read).into(), Condition::Version),
+        )
+        .await,
     ];
     for outcome in outcomes {
         let outcome = outcome.expect("bounded");
@@ -90,6 +91,6 @@ async fn lock_on_the_gap_of_a_key_is_a_lock_wait() {
     assert!(waited, "{adjusted:?}");
 
     other.run("ROLLBACK").await.unwrap();
-    let sold = store.deduct_in_sql(&sale, SqlMethod::Guarded).await;
+    let sold = store.deduct(&sale, SqlMethod::Guarded).await;
     assert_eq!(sold.unwrap(), committed(9));
 }

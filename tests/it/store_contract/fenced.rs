@@ -1,12 +1,12 @@
 //! Writes under a lock: which ones the fence of the level refuses, and which ones change the fence.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition, RedisMethod, SqlMethod};
+use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition, SqlMethod};
 use stocklock::stock::{LevelChange, StockLevel};
 use stocklock_testkit::assert_matches;
 
 use super::fixture::{
-    Fixture, MODEL, MYSQL, On, POSTGRES, REDIS, Raw, SQLITE, adjustment, deduction,
+    Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SQLITE, adjustment, committed, deduction,
     deduction_with_key, fence, level_change, name,
 };
 
@@ -53,13 +53,6 @@ impl Row {
                 (fence.token, fence.source.to_string())
             });
         }
-        if self.on == On::Redis {
-            let key = self.fixture.key("stock:*").await;
-            let mut read = redis::cmd("HMGET");
-            read.arg(key).arg(&["fence", "fence_source"]);
-            let (token, source): (Option<i64>, Option<String>) = self.fixture.redis(&read).await;
-            return (token.unwrap_or_default(), source.unwrap_or_default());
-        }
         let mut raw = Raw::connect(self.on.backend(), &self.fixture.url).await;
         let fence = raw.text("SELECT concat(fence, '@', fence_source) FROM stock");
         let fence = fence.await.expect("there is a row");
@@ -78,24 +71,20 @@ impl Row {
 
 #[rstest]
 #[tokio::test]
-async fn each_holder_writes_and_stores_its_fence(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn each_holder_writes_and_stores_its_fence(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let row = Row::new(on).await;
     row.assert(0, "", 0).await;
     // Two attempts under one lock, then later holders, up to the greatest possible token.
     for (sold, token) in (1..).zip([7, 7, 8, 1_790_000_000_000_000, i64::MAX]) {
         let attempt = row.read_and_write(token, HERE).await;
-        assert_eq!(attempt, on.done(10 - sold));
+        assert_eq!(attempt, committed(10 - sold));
         row.assert(token, HERE, sold).await;
     }
 }
 
 #[rstest]
 #[tokio::test]
-async fn write_with_older_token_lost_its_lock(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn write_with_older_token_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let row = Row::new(on).await;
     row.read_and_write(7, HERE).await;
     for token in [6, 0, -1] {
@@ -107,9 +96,7 @@ async fn write_with_older_token_lost_its_lock(
 
 #[rstest]
 #[tokio::test]
-async fn write_after_next_holder_lost_its_lock(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn write_after_next_holder_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let row = Row::new(on).await;
     let read = row.read().await;
     row.read_and_write(8, HERE).await;
@@ -119,9 +106,7 @@ async fn write_after_next_holder_lost_its_lock(
 
 #[rstest]
 #[tokio::test]
-async fn write_with_older_version_is_a_conflict(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn write_with_older_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let row = Row::new(on).await;
     let read = row.read().await;
     // The same quantity again, with a new version.
@@ -142,49 +127,38 @@ async fn write_with_older_version_is_a_conflict(
 
 #[rstest]
 #[tokio::test]
-async fn tokens_of_two_sources_are_not_compared(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn tokens_of_two_sources_are_not_compared(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let row = Row::new(on).await;
     row.read_and_write(1_000, HERE).await;
     let attempt = row.read_and_write(3, THERE).await;
-    assert_eq!(attempt, on.done(8));
+    assert_eq!(attempt, committed(8));
     row.assert(3, THERE, 2).await;
     // Sources that differ only in case are different.
     let attempt = row.read_and_write(2, &THERE.to_uppercase()).await;
-    assert_eq!(attempt, on.done(7));
+    assert_eq!(attempt, committed(7));
     row.assert(2, &THERE.to_uppercase(), 3).await;
 }
 
 #[rstest]
 #[tokio::test]
-async fn writes_without_a_lock_keep_the_fence(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let row = Row::new(on).await;
     row.read_and_write(7, HERE).await;
     let before = row.read().await;
-    let store = row.fixture.subject();
+    let store = row.fixture.deductions();
     let sale = || deduction(SKU, 1);
-    let atomic = match on {
-        On::Sql(_) | On::Model => [
-            store.deduct_in_sql(&sale(), SqlMethod::Guarded).await,
-            store.deduct_in_sql(&sale(), SqlMethod::RowLock).await,
-        ],
-        On::Redis => [
-            store.deduct_in_redis(&sale(), RedisMethod::Script).await,
-            store.deduct_in_redis(&sale(), RedisMethod::Watch).await,
-        ],
-    };
-    let mut attempts = Vec::from(atomic);
+    let mut attempts = vec![
+        store.deduct(&sale(), SqlMethod::Guarded).await,
+        store.deduct(&sale(), SqlMethod::RowLock).await,
+    ];
     for condition in [Condition::Version, Condition::None] {
         let read = row.read().await;
         attempts.push(row.fixture.write_back(&read, condition).await);
     }
     for (sold, attempt) in (2..).zip(attempts) {
-        assert_eq!(attempt.expect("no error"), on.done(10 - sold));
+        assert_eq!(attempt.expect("no error"), committed(10 - sold));
     }
-    let adjusted = store.adjust(&adjustment(SKU, 2)).await;
+    let adjusted = row.fixture.changes().adjust(&adjustment(SKU, 2)).await;
     assert_matches!(adjusted, Ok(ChangeOutcome::Done { .. }));
     row.fixture.put(SKU, 20).await;
 
@@ -193,15 +167,13 @@ async fn writes_without_a_lock_keep_the_fence(
     assert_eq!(row.write(&before, 7, HERE).await, AttemptOutcome::Conflict);
     assert_eq!(row.read_and_write(6, HERE).await, AttemptOutcome::LockLost);
     let attempt = row.read_and_write(7, HERE).await;
-    assert_eq!(attempt, on.done(19));
+    assert_eq!(attempt, committed(19));
 }
 
 /// Each change of the limit changes the version, so a write never reaches the constraint.
 #[rstest]
 #[tokio::test]
-async fn write_after_lower_limit_is_a_conflict(
-    #[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On,
-) {
+async fn write_after_lower_limit_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let row = Row::new(on).await;
     let with_limit = |backorder_limit| LevelChange {
         backorder_limit: Some(backorder_limit),
@@ -217,13 +189,13 @@ async fn write_after_lower_limit_is_a_conflict(
 
 #[rstest]
 #[tokio::test]
-async fn duplicate_keeps_units_and_fence(#[values(SQLITE, MYSQL, POSTGRES, REDIS, MODEL)] on: On) {
+async fn duplicate_keeps_units_and_fence(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let row = Row::new(on).await;
-    let store = row.fixture.subject();
+    let store = row.fixture.deductions();
     let sale = deduction_with_key(SKU, 1, "key");
-    for (token, expected) in [(7, on.done(9)), (8, AttemptOutcome::Duplicate)] {
+    for (token, expected) in [(7, committed(9)), (8, AttemptOutcome::Duplicate)] {
         let (read, fence) = (row.read().await, fence(token, HERE));
-        let attempt = store.write_back(&sale, &read, Condition::Fence(&fence));
+        let attempt = store.write_back(&sale, (&read).into(), Condition::Fence(&fence));
         assert_eq!(attempt.await.expect("no error"), expected);
     }
     row.assert(7, HERE, 1).await;

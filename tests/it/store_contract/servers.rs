@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use stocklock::ports::{LedgerReader as _, LevelStore as _};
 
 use rstest::rstest;
 use stocklock::ports::StoreError;
