@@ -60,7 +60,7 @@ async fn lab_answers_the_first_curl_of_the_readme() {
     assert_eq!(id.as_str().expect("an id").len(), 36);
     let expected = json!({
         "id": null, "sku": "1001", "warehouse": "main", "quantity": 1, "remaining": 4999,
-        "strategy": "group-commit", "durability": "committed",
+        "strategy": "group-commit",
     });
     assert_eq!(sold, expected);
     let sold = deduct(&lab, "?strategy=for-update").await;
@@ -83,7 +83,7 @@ async fn lab_keeps_stock_that_already_exists() {
 
 #[tokio::test]
 async fn serve_refuses_an_unsafe_strategy_without_allow_unsafe() {
-    for strategy in ["no-lock", "local-mutex"] {
+    for strategy in ["no-lock", "local-mutex", "redis-get-set"] {
         let refused = Process::run(&["serve"], &[("STRATEGY", strategy)]).await;
         assert_one_line_error(&refused, "STRATEGY");
     }
@@ -121,9 +121,7 @@ pub(crate) fn assert_one_line_error(ended: &Ended, variable: &str) {
 #[case("DATABASE_POOL_SIZE", "0")]
 #[case("STRATEGY", "prayer")]
 #[case("STRATEGY", "")]
-#[case("STRATEGY", "redis-lua")] // Works only on stock in Redis.
-#[case("STRATEGY_REDIS", "redis-lua")] // Needs REDIS_URL.
-#[case("STRATEGY_REDIS", "single-sql")] // Works only on stock in SQL.
+#[case("STRATEGY", "redis-lua")] // Needs REDIS_URL.
 #[case("ALLOW_UNSAFE", "perhaps")]
 #[case("LOG", "stocklock=nonsense")]
 #[case("LOG_FORMAT", "xml")]

@@ -66,7 +66,7 @@ async fn each_line_is_answered_as_if_it_were_alone(
         first[0],
         json!({
             "status": 200, "code": "deducted", "id": id, "sku": "a", "warehouse": "main",
-            "quantity": 2, "remaining": 8, "strategy": strategy, "durability": "committed",
+            "quantity": 2, "remaining": 8, "strategy": strategy,
         })
     );
     let short = (

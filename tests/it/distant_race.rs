@@ -10,8 +10,8 @@ use crate::support::process::{Ended, Process};
 use crate::support::services::Backend::{self, Mysql, Postgres};
 use crate::support::services::fresh_database;
 
-const EXACT: &str =
-    "single-sql,for-update,optimistic,group-commit,sql-lock,redis-lock,redlock,zookeeper-lock";
+const EXACT: &str = "single-sql,for-update,optimistic,group-commit,sql-lock,redis-lock,redlock,zookeeper-lock,\
+     redis-watch,redis-lua";
 
 /// Runs `stocklock race` with these words; it must succeed.
 pub(crate) async fn race(words: &str, variables: &[(&str, &str)]) -> (Value, Ended) {
@@ -121,16 +121,6 @@ async fn race_on_sqlite_delays_the_locks_only_and_says_so() {
     let expected = "SQLite is part of the process and is not delayed";
     assert!(ended.stdout.contains(expected), "{}", ended.stdout);
     assert!(ended.stderr.contains(expected), "{}", ended.stderr);
-}
-
-#[tokio::test]
-async fn distant_race_of_stock_in_redis_is_exact() {
-    let services = LockServices::fresh().await;
-    let strategies = "redis-lua,redis-watch,redis-lock";
-    let words =
-        format!("--rtt 1ms --home redis --stock 60 --buyers 20 --orders 4 --strategy {strategies}");
-    let (report, ended) = race(&words, &variables(&services)).await;
-    assert_exact(&report, strategies, &ended);
 }
 
 #[tokio::test]

@@ -249,7 +249,7 @@ async fn race_without_its_server_says_what_to_set() {
             json!({"strategies": ["zookeeper-lock"]}),
             "ZOOKEEPER_CONNECT",
         ),
-        (json!({"strategies": "all", "home": "redis"}), "REDIS_URL"),
+        (json!({"strategies": ["redis-lua"]}), "REDIS_URL"),
     ] {
         let answer = start(&lab, &race).await;
         assert_eq!(answer.status, 503, "{race}");
@@ -278,7 +278,6 @@ async fn values_beyond_the_limits_are_refused() {
         ("replicas", json!(5)),
         ("rtt_ms", json!(101)),
         ("rtt_ms", json!(-1)),
-        ("home", json!("paper")),
         ("strategies", json!("none")),
         ("strategies", json!([])),
         ("strategies", json!(["nonsense"])),

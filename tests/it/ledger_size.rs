@@ -64,7 +64,7 @@ async fn audit_and_page_cost_the_same_in_any_ledger(
         raw.run("ANALYZE").await.unwrap();
     }
     let start = Instant::now();
-    fixture.store.write_checkpoints().await.unwrap();
+    fixture.store.write_due().await.unwrap();
     let checkpoints_time = start.elapsed();
     // As many movements as may follow a checkpoint.
     let tail = Seeded {
@@ -76,7 +76,7 @@ async fn audit_and_page_cost_the_same_in_any_ledger(
         seed,
     };
     tail.insert(&mut raw).await;
-    fixture.store.write_checkpoints().await.unwrap();
+    fixture.store.write_due().await.unwrap();
 
     let sku = name("big");
     let audit_time = median(async || drop(fixture.store.audit(&sku).await.unwrap())).await;

@@ -12,14 +12,15 @@ use std::time::Duration;
 use reqwest::{Client, Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::json;
-use stocklock::store::finish_migration;
+use stocklock::store::{StoreOptions, connect};
 use stocklock_testkit::run::variable;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::faults::{copy, send};
-use crate::support::movements::fill;
 use crate::support::process::Process;
+use crate::support::rival::Raw;
+use crate::support::seeded_ledger::Seeded;
 use crate::support::services::Backend::{self, Mysql, Postgres};
 use crate::support::services::{TestDatabase, fresh_database};
 
@@ -177,11 +178,23 @@ async fn audits_delay_other_sales_little(#[values(Mysql, Postgres)] backend: Bac
     const CLIENTS: usize = 64;
     let shop = Shop::open(backend, (0..CLIENTS).map(sku)).await;
     let url = &shop.database.url;
-    fill(backend, url, &sku(0), size().movements).await;
-    // The movements are of the first release. Before this step, each audit would sum them all.
-    finish_migration(url)
-        .await
-        .expect("checkpoints are written");
+    let seeded = Seeded {
+        sku: &sku(0),
+        warehouse: "main",
+        operations: 0,
+        movements: size().movements,
+        after: 1,
+        seed: 0,
+    };
+    let mut raw = Raw::connect(backend, url).await;
+    seeded.insert(&mut raw).await;
+    // Before this step, each audit would sum them all.
+    let options = StoreOptions {
+        pool_size: 1,
+        wait_limit: Duration::from_mins(1),
+    };
+    let store = connect(url, &options).expect("a valid URL");
+    store.write_due().await.expect("checkpoints are written");
     let audit = shop
         .client
         .request(Method::GET, shop.replica.url("/stock/hot-0/audit"));

@@ -7,12 +7,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use uuid::{Builder, Uuid};
 
-use crate::faults::until;
-use crate::redis_home::command;
 use crate::store_contract::fixture::Raw;
 use crate::support::app::{Answer, TestApp, send};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
-use crate::support::services::fresh_redis;
 
 /// Of June 2024. No request made it.
 const OLD_ID: &str = "01900000-0000-7000-8000-000000000000";
@@ -180,42 +177,5 @@ async fn operation_of_an_open_transaction_is_pending(#[case] backend: Backend, #
     assert_eq!(status(&app, &path).await, "pending");
     open.run("COMMIT").await.expect("it can be committed");
     assert_eq!(get(&app, &path).await.ok()["status"], "committed");
-    app.stop().await;
-}
-
-#[tokio::test]
-async fn journal_that_is_behind_may_hold_the_operation() {
-    let redis = fresh_redis().await;
-    let app = TestApp::with_flags(Sqlite, 2, &["--redis-url", &redis.url]).await;
-    let old = format!("/operations/{OLD_ID}");
-    assert_eq!(status(&app, &old).await, "not-recorded");
-    let level = json!({"on_hand": 5, "home": "redis"});
-    assert_eq!(send(app.put(0, "in-redis", &level)).await.status, 201);
-    let order = app.deduct(0, "redis-lua", &json!({"sku": "in-redis"}));
-    let sold = send(order).await.ok()["id"].clone();
-    let sold = format!("/operations/{}", sold.as_str().expect("an id"));
-    until("the journal is applied", async || {
-        get(&app, &sold).await.ok()["status"] == "committed"
-    })
-    .await;
-
-    // In another journal, an entry of that time that no consumer can read.
-    let keys: Vec<String> = command(&redis.url, &["KEYS", "journal:*}"]).await;
-    let (ledger, shard) = keys[0].rsplit_once('.').expect("ledger and shard");
-    let other = if shard == "7}" { "8}" } else { "7}" };
-    let journal = format!("{ledger}.{other}");
-    let entry = ["XADD", &journal, "1700000000000-1", "v", "99"];
-    let _id: String = command(&redis.url, &entry).await;
-    assert_eq!(status(&app, &old).await, "pending");
-    let entry = ["XDEL", &journal, "1700000000000-1"];
-    let _removed: i64 = command(&redis.url, &entry).await;
-    assert_eq!(status(&app, &old).await, "not-recorded");
-
-    // A replica that does not know the journals cannot say.
-    let blind = TestApp::on_migrated(&app.database_url, 1, &[]).await;
-    let answer = get(&blind, &old).await;
-    assert_eq!(answer.status_and_code(), (503, "home-unavailable"));
-    assert_eq!(get(&blind, &sold).await.ok()["status"], "committed");
-    blind.stop().await;
     app.stop().await;
 }

@@ -4,10 +4,9 @@ use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::faults::{send_until_final, until};
+use crate::faults::send_until_final;
 use crate::support::app::{Answer, TestApp, send};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
-use crate::support::services::fresh_redis;
 
 mod concurrent;
 
@@ -135,25 +134,5 @@ async fn only_sales_are_reversed(#[values(Sqlite, Mysql, Postgres)] backend: Bac
     let refused = send(reverse(&app, 0, unknown, &all)).await;
     assert_eq!(refused.status_and_code(), (404, "unknown-operation"));
     assert_eq!(app.audit("a").await["on_hand"], 9);
-    app.stop().await;
-}
-
-#[tokio::test]
-async fn sale_of_stock_in_redis_is_not_reversed() {
-    let redis = fresh_redis().await;
-    let app = TestApp::with_flags(Sqlite, 1, &["--redis-url", &redis.url]).await;
-    let level = json!({"on_hand": 5, "home": "redis"});
-    assert_eq!(send(app.put(0, "a", &level)).await.status, 201);
-    let sold = send(app.deduct(0, "redis-lua", &json!({"sku": "a"}))).await;
-    let all = json!({"reason": "x", "restock": true});
-    let mut refused = None;
-    until("the sale is in the ledger", async || {
-        let answer = send(reverse(&app, 0, &sold.id, &all)).await;
-        answer.code != "unknown-operation" && refused.replace(answer).is_none()
-    })
-    .await;
-    let refused = refused.expect("an answer");
-    assert_eq!(refused.status_and_code(), (409, "wrong-home"));
-    assert_eq!(refused.body["home"], "redis");
     app.stop().await;
 }

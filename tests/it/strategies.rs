@@ -20,7 +20,8 @@ pub(crate) const WITHOUT_SERVICES: [&str; 7] = [
 ];
 
 /// The strategies that need another server, with the reason why they are unavailable without it.
-pub(crate) const WITH_SERVICE: [(&str, &str); 3] = [
+pub(crate) const WITH_SERVICE: [(&str, &str); 6] = [
+    ("redis-get-set", "it needs Redis: set REDIS_URL"),
     ("redis-lock", "it needs Redis: set REDIS_URL"),
     (
         "redlock",
@@ -30,6 +31,8 @@ pub(crate) const WITH_SERVICE: [(&str, &str); 3] = [
         "zookeeper-lock",
         "it needs ZooKeeper: set ZOOKEEPER_CONNECT",
     ),
+    ("redis-watch", "it needs Redis: set REDIS_URL"),
+    ("redis-lua", "it needs Redis: set REDIS_URL"),
 ];
 
 #[tokio::test]
@@ -44,6 +47,7 @@ async fn all_strategies_are_listed_with_tier_and_texts() {
     let expected = [
         "no-lock unsafe",
         "local-mutex unsafe",
+        "redis-get-set unsafe",
         "single-sql safe",
         "for-update safe",
         "optimistic safe",
@@ -52,8 +56,8 @@ async fn all_strategies_are_listed_with_tier_and_texts() {
         "redis-lock guarded",
         "redlock guarded",
         "zookeeper-lock guarded",
-        "redis-watch volatile",
-        "redis-lua volatile",
+        "redis-watch safe",
+        "redis-lua safe",
     ];
     assert_eq!(tiers, expected);
     for strategy in listed {
@@ -89,7 +93,7 @@ async fn every_strategy_sells_or_is_unavailable() {
 
 #[rstest]
 #[tokio::test]
-async fn lock_strategy_sells_if_its_server_is_configured(#[values(false, true)] configured: bool) {
+async fn strategy_sells_if_its_server_is_configured(#[values(false, true)] configured: bool) {
     let services = LockServices::fresh().await;
     let flags = services.flags();
     let flags = flags.each_ref().map(|flag| &**flag);

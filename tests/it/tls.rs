@@ -8,7 +8,6 @@ use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
 use crate::faults::{SOON, send, try_send, until};
-use crate::redis_home::{create, order};
 use crate::store_contract::fixture::{Fixture, Raw, committed, deduction, guarded};
 use crate::support::ports::free_port;
 use crate::support::process::Process;
@@ -80,9 +79,10 @@ async fn redis_with_tls_is_verified() {
     let trusted = url("localhost");
     let variables = [("REDIS_URL", &*trusted), ("SSL_CERT_FILE", &*ca)];
     let trusting = Process::lab(&database.url, &variables).await;
-    create(&trusting, "a", 10).await;
+    trusting.set_level("a", 10).await;
     for strategy in ["redis-lua", "redis-watch", "redis-lock"] {
-        send(order(&trusting, strategy, "a")).await.ok();
+        let path = format!("/stock/deduct?sku=a&strategy={strategy}");
+        send(trusting.request(Method::POST, &path)).await.ok();
     }
     let log = trusting.stderr();
     assert!(!log.contains("does not answer"), "{log}");
@@ -94,7 +94,7 @@ async fn redis_with_tls_is_verified() {
             ("DATABASE_URL", &*database.url),
             ("REDIS_URL", &*url),
             ("SSL_CERT_FILE", &*authority),
-            ("STRATEGY_REDIS", "redis-lua"),
+            ("STRATEGY", "redis-lua"),
         ];
         let refusing = Process::start(&["serve"], &variables);
         let cause = "does not answer: redis: ping: invalid peer certificate: ";

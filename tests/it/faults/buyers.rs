@@ -35,8 +35,6 @@ const EXPIRED: Duration = Duration::from_secs(3);
 /// Which buyers send an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// All, and each buys one unit at a time.
-    All,
     /// All, for different quantities. The stock is at most [`SCARCE`], so some of them are refused. Half of
     /// them accept a 503 and do not repeat the request.
     AllScarce,
@@ -50,7 +48,7 @@ impl Keys {
     /// The units of a purchase with a key.
     fn units(self, number: u32) -> u32 {
         match self {
-            Self::All | Self::Half => 1,
+            Self::Half => 1,
             Self::HalfUnique => unique(number),
             Self::AllScarce if number % 16 == 15 => MAX_QUANTITY,
             Self::AllScarce => number % 7 + 1,
@@ -100,7 +98,6 @@ struct Market {
     /// How many requests of each buyer have ended.
     ended: Vec<AtomicUsize>,
     sold: AtomicUsize,
-    refused: AtomicUsize,
     stop: AtomicBool,
     on_cut: Mutex<OnCut>,
     numbers: AtomicU32,
@@ -156,7 +153,6 @@ impl Buyers {
             ended: orders.iter().map(|_| AtomicUsize::default()).collect(),
             orders,
             sold: AtomicUsize::default(),
-            refused: AtomicUsize::default(),
             stop: AtomicBool::default(),
             on_cut: Mutex::new(OnCut::Panic),
             numbers: AtomicU32::default(),
@@ -169,18 +165,9 @@ impl Buyers {
 
     /// Returns after `more` further sales.
     pub(crate) async fn sell(&self, more: usize) {
-        self.count_up("sales", &self.market.sold, more).await;
-    }
-
-    /// Returns after `more` further refusals.
-    pub(crate) async fn are_refused(&self, more: usize) {
-        self.count_up("refusals", &self.market.refused, more).await;
-    }
-
-    async fn count_up(&self, what: &str, counter: &AtomicUsize, more: usize) {
-        let goal = counter.load(Ordering::SeqCst) + more;
-        let what = format!("{more} more {what} of {}", self.market.sku);
-        let reached = || async { counter.load(Ordering::SeqCst) >= goal };
+        let goal = self.sales() + more;
+        let what = format!("{more} more sales of {}", self.market.sku);
+        let reached = || async { self.sales() >= goal };
         eventually(&what, PATIENCE, reached).await;
     }
 
@@ -387,7 +374,6 @@ impl Market {
                 assert!(answer.asks_for_retry(), "{answer:?}");
                 (self.check_refusal)(answer, started.elapsed());
             }
-            self.refused.fetch_add(1, Ordering::SeqCst);
         }
         sleep(Duration::from_millis(10)).await;
         answer

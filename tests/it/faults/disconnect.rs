@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
-use super::lock_servers::{assert_locks_released, strategies};
+use super::lock_servers::assert_locks_released;
 use super::session::{Session, lock_is_waited_for};
 use super::{Ledger, SOON, send_within, until};
 use crate::support::app::TestApp;
@@ -97,7 +97,7 @@ async fn disconnecting_client_leaves_nothing_open_or_half_done(
     #[values(Backend::Sqlite, Backend::Mysql, Backend::Postgres)] backend: Backend,
 ) {
     let mut scene = Scene::open(backend, &[]).await;
-    for strategy in strategies() {
+    for strategy in Strategy::ALL {
         let mut skus = Vec::new();
         let (mut answered, mut rounds) = (0, 0);
         loop {
@@ -139,7 +139,7 @@ async fn disconnect(scene: &Scene, strategy: Strategy, round: u32, skus: &mut Ve
     for number in 0..CLIENTS {
         let sku = match strategy.tier() {
             Tier::Unsafe => format!("{strategy}-{round}-{number}"),
-            Tier::Safe | Tier::Guarded | Tier::Volatile => strategy.to_string(),
+            Tier::Safe | Tier::Guarded => strategy.to_string(),
         };
         if !skus.contains(&sku) {
             scene.app.set_level(&sku, STOCK).await;
@@ -171,7 +171,7 @@ async fn sale_completes_although_its_client_disconnects(
     let limits = ["--wait-limit-ms=15000", "--request-deadline-ms=20000"];
     let mut scene = Scene::open(backend, &limits).await;
     scene.app.set_level("hot", STOCK).await;
-    for (number, strategy) in strategies().enumerate() {
+    for (number, strategy) in Strategy::ALL.into_iter().enumerate() {
         let locked = scene.session.try_lock_hot().await;
         assert!(locked, "{strategy}: the row is free");
         let mut client = scene.send_order(strategy, "hot", 0).await;

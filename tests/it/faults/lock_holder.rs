@@ -12,7 +12,7 @@ use stocklock::strategy::Dependency;
 use tokio::task::JoinHandle;
 
 use super::lock_servers::{LockPlace, strategy};
-use super::{Answer, Ledger, send, try_send};
+use super::{Answer, Ledger, try_send};
 use crate::support::process::Process;
 use crate::support::proxy::{Hold, Proxy};
 use crate::support::services::{Backend, TestDatabase, fresh_database};
@@ -62,10 +62,6 @@ impl Scene {
         other.set_level(&sku, stock).await;
         let ledger = Ledger::at(&database.url);
 
-        // A replica reads once which home a SKU has. That answer must not be the one that is held.
-        let too_many = holder.request(Method::POST, "/stock/deduct?strategy=no-lock");
-        let too_many = too_many.json(&json!({"sku": sku, "quantity": 10_000}));
-        assert_eq!(send(too_many).await.status, 409);
         let read = proxy.hold_answer(sku.as_bytes());
         let answer = tokio::spawn(try_send(order(&holder, service, &sku, switches)));
         read.held().await;

@@ -5,27 +5,18 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use stocklock::strategy::{Available, Dependency, Homes, Strategy};
+use stocklock::strategy::{Dependency, Strategy};
 use stocklock_testkit::eventually;
 use stocklock_testkit::servers::vote;
 use zookeeper_client::Client;
 
-use crate::redis_home::command;
 use crate::support::lock_services::LockServices;
+use crate::support::redis::command;
 use crate::support::rival::Raw;
 use crate::support::services::Backend;
 
 /// Far less than the default lease of ten seconds, and far more than a release takes.
 const AT_ONCE: Duration = Duration::from_secs(3);
-
-/// All strategies for stock in SQL.
-pub(super) fn strategies() -> impl Iterator<Item = Strategy> {
-    use Dependency::{Redis, RedisMasters, Zookeeper};
-    let available = Available::new([Redis, RedisMasters, Zookeeper]);
-    let strategies: Vec<_> = available.strategies().collect();
-    let in_sql = |strategy: &Strategy| strategy.card().homes != Homes::Redis;
-    strategies.into_iter().filter(in_sql)
-}
 
 /// The strategy that takes its locks there.
 pub(super) fn strategy(service: Dependency) -> Strategy {

@@ -69,8 +69,8 @@ impl Raw {
         };
         let statement = format!(
             "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta, available_after,
-                durability, caller, idempotency_key)
-             VALUES ({operation}, 0, 'raw', 'main', 'deducted', -1, 0, 'committed', 'anonymous', 'K')"
+                level_version, caller, idempotency_key)
+             VALUES ({operation}, 0, 'raw', 'main', 'deducted', -1, 0, 2, 'anonymous', 'K')"
         );
         let inserted = self.run(statement.leak()).await;
         inserted.expect("a movement can be inserted");
