@@ -52,7 +52,6 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    upstream: Arc<Mutex<String>>,
     modes: mpsc::Sender<(Mode, oneshot::Sender<()>)>,
     triggers: Arc<Triggers>,
     _acceptor: AbortOnDropHandle<()>,
@@ -75,11 +74,10 @@ impl Proxy {
     async fn listen(address: SocketAddr, upstream: String) -> Self {
         let listener = TcpListener::bind(address).await.expect("the port is free");
         let triggers = Arc::<Triggers>::default();
-        let upstream = Arc::new(Mutex::new(upstream));
         let (modes, new_modes) = mpsc::channel(1);
         let acceptor = Acceptor {
             address,
-            upstream: Arc::clone(&upstream),
+            upstream: upstream.into(),
             mode: watch::Sender::new(Mode::Pass),
             stranded: Vec::new(),
             triggers: Arc::clone(&triggers),
@@ -87,7 +85,6 @@ impl Proxy {
         };
         Self {
             address,
-            upstream,
             modes,
             triggers,
             _acceptor: AbortOnDropHandle::new(tokio::spawn(acceptor.run(listener, new_modes))),
@@ -126,13 +123,6 @@ impl Proxy {
         self.address
     }
 
-    /// Closes open connections. New ones lead to the server at `upstream` (`host:port`).
-    pub async fn lead_to(&self, upstream: impl Into<String>) {
-        *lock(&self.upstream) = upstream.into();
-        self.set(Mode::Refuse).await;
-        self.set(Mode::Pass).await;
-    }
-
     /// Changes the mode, and returns once it is in effect.
     pub async fn set(&self, mode: Mode) {
         let (done, is_done) = oneshot::channel();
@@ -153,13 +143,6 @@ impl Proxy {
     pub fn cut_after(&self, pattern: &[u8], times: u32) -> Arc<Trigger> {
         self.triggers
             .arm(Side::Client, pattern, Action::CutAfter, times)
-    }
-
-    /// Closes the next `times` connections on which a server sends `pattern`. The client does not
-    /// receive it.
-    pub fn cut_answer(&self, pattern: &[u8], times: u32) -> Arc<Trigger> {
-        self.triggers
-            .arm(Side::Server, pattern, Action::CutBefore, times)
     }
 
     /// Holds the next piece with `pattern` that a client sends. It arrives when the hold is dropped,
@@ -184,7 +167,7 @@ impl Proxy {
 /// The task that owns the listener and every connection.
 struct Acceptor {
     address: SocketAddr,
-    upstream: Arc<Mutex<String>>,
+    upstream: Arc<str>,
     /// The mode of the connections that are not stranded.
     mode: watch::Sender<Mode>,
     /// The modes of stranded connections, which never change.
@@ -226,7 +209,7 @@ impl Acceptor {
     }
 
     fn connect(&mut self, client: TcpStream) {
-        let upstream = lock(&self.upstream).clone();
+        let upstream = Arc::clone(&self.upstream);
         let mode = self.mode.subscribe();
         let triggers = Arc::clone(&self.triggers);
         self.connections.spawn(async move {

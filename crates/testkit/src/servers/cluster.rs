@@ -168,17 +168,6 @@ impl RedisCluster {
     /// # Panics
     /// If that takes longer than a minute.
     pub async fn fail_over(&self, master: usize, kill: bool) -> usize {
-        let replica = self.replace(master, kill).await;
-        self.settled().await;
-        replica
-    }
-
-    /// The same, but returns when the replica is the master. While a slot is half moved, the cluster may not
-    /// settle.
-    ///
-    /// # Panics
-    /// If that takes longer than a minute.
-    pub async fn replace(&self, master: usize, kill: bool) -> usize {
         let replica = Self::partner(master);
         let leads = async || self.masters().await.contains(&replica);
         if kill {
@@ -197,6 +186,7 @@ impl RedisCluster {
             })
             .await;
         }
+        self.settled().await;
         replica
     }
 

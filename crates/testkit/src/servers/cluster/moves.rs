@@ -1,5 +1,4 @@
-//! Slots that move from one master to another, as operators move them, while clients use them. A move can
-//! be left half done, and ended or rolled back later.
+//! Slots that move from one master to another, as operators move them, while clients use them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -102,67 +101,6 @@ impl RedisCluster {
         connection.set_response_timeout(within + ANSWERS_WITHIN);
         let answer: String = migrate.arg(keys).query_async(&mut connection).await?;
         Ok(answer == "OK")
-    }
-
-    /// Begins to move a slot to another master, moves only the keys that are `chosen`, and leaves it so. Returns
-    /// when the replicas of both have these keys.
-    ///
-    /// # Panics
-    /// If that fails, or no key or each key is chosen.
-    pub async fn half_move_slot(&self, slot: u16, to: usize, chosen: impl Fn(&str) -> bool) {
-        let from = self.master_of(slot).await;
-        let begun = async {
-            self.open_move(slot, from, to).await?;
-            let all = self.keys_in(slot, from, ALL).await?;
-            let (moved, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|key| chosen(key));
-            assert!(!moved.is_empty() && !kept.is_empty(), "{moved:?} {kept:?}");
-            self.migrate_keys(moved, from, to).await.map(drop)
-        };
-        let begun: Result<()> = begun.await;
-        begun.unwrap_or_else(|error| panic!("slot {slot}: {error:#}"));
-        let copied = async |node| {
-            let keys = self.keys_in(slot, node, ALL).await.ok();
-            keys.is_some() && keys == self.keys_in(slot, Self::partner(node), ALL).await.ok()
-        };
-        eventually("the replicas have the keys", PATIENCE, async || {
-            copied(from).await && copied(to).await
-        })
-        .await;
-    }
-
-    /// After a failover of one of the masters of a half moved slot, lets the new master know that the slot moves.
-    /// If the owner has failed, the other master knows no owner of the slot and serves no client before this.
-    ///
-    /// # Panics
-    /// If that takes longer than a minute.
-    pub async fn take_up_move(&self, slot: u16, to: usize) {
-        let from = self.master_of(slot).await;
-        let assign = format!("CLUSTER SETSLOT {slot} NODE {}", self.ids[from]);
-        // Refused until the node knows that the other one is a master.
-        let known = async || {
-            self.ask::<()>(to, &assign).await.is_ok()
-                && self.open_move(slot, from, to).await.is_ok()
-        };
-        eventually("both masters know that the slot moves", PATIENCE, known).await;
-        self.settled().await;
-    }
-
-    /// Moves the keys of a half moved slot back to its master.
-    ///
-    /// # Panics
-    /// If that fails.
-    pub async fn roll_back_move(&self, slot: u16, to: usize) {
-        let from = self.master_of(slot).await;
-        let stable = format!("CLUSTER SETSLOT {slot} STABLE");
-        let moved = async {
-            // A master that gives a slot away takes no keys of it.
-            let () = self.ask(from, &stable).await?;
-            self.migrate(slot, to, from).await?;
-            self.ask(to, &stable).await
-        };
-        let moved: Result<()> = moved.await;
-        moved.unwrap_or_else(|error| panic!("slot {slot}: {error:#}"));
-        self.all_know(slot, from).await;
     }
 
     /// The keys of a slot with their values, on all masters.
