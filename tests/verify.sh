@@ -20,7 +20,7 @@ export TEST_SEED=$SEED TEST_BINARY=$target/release/stocklock
 # figures are the lines `figure: …` that its tests print.
 checks='
 fairness | TEST_LOAD=full | --test-threads=1 audits_delay hot_skus_delay
-upgrades | TEST_MOVEMENTS=2000000 TEST_OLD_BINARY='$target/verify/old' | upgrade_under_load:: mixed_releases::
+upgrades | TEST_MOVEMENTS=2000000 TEST_OLD_BINARY='$target/verify/old' | upgrade_under_load::
 page | TEST_FIRST_PAINT_MS=100 | page::
 schemathesis | TEST_EXAMPLES=1000 | schemathesis::
 late-messages | | late_messages:: late_transactions:: attempt_that_waits
@@ -29,17 +29,13 @@ duplicates | | duplicates::
 creations | TEST_CREATIONS=1000 | creations::
 returns | TEST_PAIRS=10000 | reversals::concurrent::
 kills | TEST_KILLS=20 | kills::
-sentinel | TEST_FAILOVERS=20 | redis_home::sentinel::
-redis-cluster | TEST_FAILOVERS=5 | redis_home::cluster
-redis-load | TEST_LOAD_SECONDS=60 | --test-threads=1 redis_home::full_speed::many_skus
-redis-memory | TEST_LOAD_SECONDS=600 | redis_home::full_speed::memory
+counters | TEST_COUNTER_ROUNDS=20 | --test-threads=1 counters::faulty::
 ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size::
 lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 leftovers | TEST_NAMES=full | leftovers::
 package | TEST_PACKAGE=compiled | lock_crate::lock_crate_can_be_packaged
 interleavings | EXPLORE=full | interleavings::
 failures | TEST_TELLINGS=50 TEST_ANSWERS=all | failures::
-redis-rules | TEST_FAULT_SECONDS=400 | redis_home::rules::
 '
 
 # The program of the previous release, with the dependencies that are already built.
