@@ -84,7 +84,8 @@ async fn race_at_one_millisecond_is_exact(#[values(Mysql, Postgres)] backend: Ba
 }
 
 /// A single buyer does not wait for others, so that only the round trips remain. Each deduction
-/// takes one statement at least. A row lock takes two and a COMMIT; a lock service takes more.
+/// takes one statement at least. A row lock takes two and a COMMIT; a lock service takes more. A
+/// counter takes one exchange, or two with `WATCH`.
 #[rstest]
 #[tokio::test]
 async fn deduction_takes_a_round_trip_for_each_exchange(
@@ -104,6 +105,8 @@ async fn deduction_takes_a_round_trip_for_each_exchange(
         ("redis-lock", 3.0),
         ("redlock", 3.0),
         ("zookeeper-lock", 3.0),
+        ("redis-watch", 3.0),
+        ("redis-lua", 2.0),
     ];
     assert_takes(&report, 40.0, &round_trips);
 }
