@@ -197,7 +197,6 @@ mod tests {
             on_hand: left,
             drift: left - (3 - sold),
             oversold: (sold - 3).max(0),
-            ..Audit::default()
         };
         Run {
             strategy,

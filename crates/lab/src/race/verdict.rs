@@ -123,7 +123,7 @@ pub(super) fn findings(
         };
         let ids: Vec<_> = ids.iter().copied().map(short).collect();
         match &ids[..] {
-            _ if count == 0 => continue,
+            _ if count == 0 => {}
             [] => texts.push(format!("{count} {what}")),
             ids => texts.push(format!("{count} {what} ({})", ids.join(", "))),
         }

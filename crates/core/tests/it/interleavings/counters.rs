@@ -37,7 +37,6 @@ fn lost(scenario: &mut Scenario) {
 }
 
 fn late(scenario: &mut Scenario) {
-    scenario.counted = false;
     scenario.late_loads = 1;
 }
 

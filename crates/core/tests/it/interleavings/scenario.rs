@@ -45,9 +45,8 @@ pub(super) struct Scenario {
     pub(super) faults: Faults,
     /// Number of requests to the lock server that may fail.
     pub(super) outages: u32,
-    /// Whether the counters in Redis exist at first.
-    pub(super) counted: bool,
-    /// Counters that may vanish, and loads of counters that may be late.
+    /// Counters that may vanish, and loads of counters that may be late. Without late loads, the
+    /// counters exist at first.
     pub(super) lost_counters: u32,
     pub(super) late_loads: u32,
     /// Number of buyers whose process may die.
@@ -97,7 +96,6 @@ impl Scenario {
             processes: 1,
             faults: Faults::default(),
             outages: 0,
-            counted: true,
             lost_counters: 0,
             late_loads: 0,
             deaths: 0,
@@ -202,7 +200,7 @@ impl Scenario {
         let counter = ModelCounter::new(decisions, self.lost_counters, self.late_loads, outages);
         for name in skus {
             state.stock(&sku(name), self.stock);
-            if self.counted {
+            if self.late_loads == 0 {
                 counter.create(&sku(name), &Warehouse::default(), self.stock);
             }
         }
