@@ -29,7 +29,7 @@ duplicates | | duplicates::
 creations | TEST_CREATIONS=1000 | creations::
 returns | TEST_PAIRS=10000 | reversals::concurrent::
 kills | TEST_KILLS=20 | kills::
-counters | TEST_COUNTER_ROUNDS=20 | --test-threads=1 counters::faulty::
+counters | TEST_COUNTER_ROUNDS=20 | --test-threads=1 counters::
 ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size::
 lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 leftovers | TEST_NAMES=full | leftovers::
