@@ -93,8 +93,7 @@ fn schema(place: &str, field: &str) -> Value {
             let pattern = if place == "get /stock" {
                 format!(r"^(?!\.+/){name}/(?!\.+$){name}$")
             } else {
-                let uuid = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}";
-                format!(r"^v2(;(?!\.+:){name}:([0-9]{{1,18}}|{uuid}))+$")
+                format!(r"^v1(;(?!\.+:){name}:[0-9]{{1,18}})+$")
             };
             json!({"type": "string", "pattern": pattern})
         }

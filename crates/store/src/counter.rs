@@ -93,7 +93,7 @@ impl RedisCounters {
         let limit = options.wait_limit / 4;
         let address = Address::parse(&options.url).ok_or("not a URL of Redis")?;
         Ok(Self {
-            connections: Connections::new(address, options.pool_size),
+            connections: Connections::new(address, options.pool_size, limit / 2),
             store,
             ledger: OnceCell::new(),
             limit,

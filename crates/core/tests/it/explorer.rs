@@ -10,7 +10,7 @@ use stocklock_core::ports::{AttemptOutcome, Condition, DeductionStore, LedgerRea
 use stocklock_core::stock::Deduction;
 use stocklock_core::strategy::Strategy;
 
-use crate::interleavings::scenario::{SKU, deduction, sku};
+use crate::interleavings::requests::{SKU, deduction, sku};
 
 /// A counter that each task increments with a read and a write, which are two steps.
 fn counters(tasks: usize) -> World<Arc<AtomicUsize>, ()> {

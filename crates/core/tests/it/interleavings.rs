@@ -16,13 +16,15 @@ use stocklock_core::strategy::Strategy::{self, *};
 
 use answers::explorer;
 use level_changes::level_change;
-use scenario::{SKU, Scenario, Tally, deduction, sku};
+use requests::{SKU, deduction, sku};
+use scenario::{Scenario, Tally};
 
 mod answers;
 mod batches;
 mod counters;
 mod level_changes;
-pub(crate) mod scenario;
+pub(crate) mod requests;
+mod scenario;
 
 /// No schedule oversells, drifts, gives up or leaves an outcome unknown. With a fault, the COMMIT
 /// whose connection is lost takes effect or not, at any later step. (Three buyers under

@@ -6,9 +6,10 @@
 //! its parts itself.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use deadpool_redis::{Manager, Pool, PoolError};
+use deadpool_redis::{Manager, Pool, PoolError, Runtime, Timeouts};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster_async::ClusterConnection;
 use redis::{
@@ -28,6 +29,8 @@ type Opened = Arc<OnceCell<Link>>;
 pub(super) struct Connections {
     address: Address,
     pool_size: u32,
+    /// How long to wait for an exclusive connection that other calls use.
+    wait: Duration,
     opened: Mutex<Opened>,
 }
 
@@ -84,10 +87,11 @@ impl ConnectionLike for Shared {
 }
 
 impl Connections {
-    pub(super) fn new(address: Address, pool_size: u32) -> Self {
+    pub(super) fn new(address: Address, pool_size: u32, wait: Duration) -> Self {
         Self {
             address,
             pool_size,
+            wait,
             opened: Mutex::default(),
         }
     }
@@ -134,7 +138,11 @@ impl Connections {
         let pool = link.exclusive.as_ref().ok_or_else(|| {
             CounterError::Unavailable("a cluster has no exclusive connections".into())
         })?;
-        match pool.get().await {
+        let timeouts = Timeouts {
+            wait: Some(self.wait),
+            ..Timeouts::default()
+        };
+        match pool.timeout_get(&timeouts).await {
             Ok(connection) => Ok(Exclusive {
                 connections: self,
                 opened: Arc::clone(&opened),
@@ -174,8 +182,8 @@ impl Connections {
         let info = server.get_connection_info().clone();
         let manager = Manager::new_with_config(info, config)?;
         let pool = Pool::builder(manager).max_size(self.pool_size as usize);
-        let built = pool.build();
-        Ok(built.expect("a pool without timeouts needs no runtime"))
+        let built = pool.runtime(Runtime::Tokio1).build();
+        Ok(built.expect("a pool with a runtime"))
     }
 
     /// Forgets the connections if a new one may work.
@@ -194,7 +202,7 @@ impl Connections {
         unavailable(error)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Opened> {
+    fn lock(&self) -> MutexGuard<'_, Opened> {
         // No code panics while it holds this mutex.
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }

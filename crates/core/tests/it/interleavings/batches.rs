@@ -15,7 +15,7 @@ use stocklock_core::stock::{Deduction, OperationId};
 use stocklock_core::strategy::Strategy::GroupCommit;
 
 use super::answers::explorer;
-use super::scenario::{SKU, deduction, sku};
+use super::requests::{SKU, deduction, sku};
 
 /// What a buyer knows in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

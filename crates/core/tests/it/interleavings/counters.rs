@@ -8,7 +8,8 @@ use rstest::rstest;
 use stocklock_core::model::Faults;
 use stocklock_core::strategy::Strategy::{self, RedisGetSet, RedisLua, RedisWatch};
 
-use super::scenario::{SKU, Scenario, Tally};
+use super::requests::SKU;
+use super::scenario::{Scenario, Tally};
 
 /// One of the faults. With two buyers or two replicas there are millions of schedules in some cases.
 #[rstest]

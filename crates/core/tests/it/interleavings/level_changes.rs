@@ -8,7 +8,8 @@ use stocklock_core::stock::{LevelChange, OperationId, Precondition, Scope, Stock
 use tokio::time::Instant;
 
 use super::answers::{Answered, check_answers, explorer};
-use super::scenario::{SKU, adjustment, policy, sku};
+use super::requests::{SKU, adjustment, sku};
+use super::scenario::policy;
 
 /// Sets the level of [`SKU`] if the precondition holds.
 pub(super) fn level_change(on_hand: i64, precondition: Precondition) -> LevelChange {

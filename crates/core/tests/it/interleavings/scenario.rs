@@ -14,20 +14,14 @@ use stocklock_core::model::{
     mortal, yield_once,
 };
 use stocklock_core::ports::{ChangeOutcome, LevelStore, Lock, Locks, NoMetrics};
-use stocklock_core::stock::{
-    Adjustment, Caller, Deducted, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity,
-    Remark, Remarks, RequestHash, Sku, StockError, Warehouse,
-};
+use stocklock_core::stock::{Deducted, OperationId, StockError, Warehouse};
 use stocklock_core::strategy::{Available, LocalMutexes, Safeguards, Strategy, Tier};
-use tokio::time::Instant;
 
 use super::answers::{check_answers, explorer, is_full_size};
+use super::requests::{SKU, adjustment, deduction, sku};
 
 /// Longer than any run, so that no time limit is ever reached.
-const WAIT_LIMIT: Duration = Duration::from_hours(1);
-
-/// The SKU of the buyers, unless a test names others.
-pub(crate) const SKU: &str = "1001";
+pub(super) const WAIT_LIMIT: Duration = Duration::from_hours(1);
 
 /// The strategy, the stock, the buyers of one unit each, and the faults that may happen.
 #[derive(Debug)]
@@ -377,43 +371,5 @@ impl Sleep for TimelessSleep {
         if self.0 {
             yield_once().await;
         }
-    }
-}
-
-pub(crate) fn sku(name: &str) -> Sku {
-    Sku::parse(name).expect("a valid SKU")
-}
-
-/// A deduction of one unit.
-pub(crate) fn deduction(sku: &Sku, key: Option<&str>, strategy: Strategy) -> Deduction {
-    let warehouse = Warehouse::default();
-    let idempotency = key.map(|key| Idempotency {
-        caller: Caller::anonymous(),
-        key: IdempotencyKey::parse(key).expect("a valid key"),
-        hash: RequestHash::of_deduction(sku, &warehouse, Quantity::ONE, None),
-    });
-    Deduction {
-        operation: OperationId::mint(),
-        sku: sku.clone(),
-        warehouse,
-        quantity: Quantity::ONE,
-        idempotency,
-        remarks: Remarks::default(),
-        strategy: strategy.name(),
-        deadline: Instant::now() + WAIT_LIMIT,
-    }
-}
-
-/// Adds `delta` units of [`SKU`].
-pub(super) fn adjustment(delta: i64) -> Adjustment {
-    Adjustment {
-        operation: OperationId::mint(),
-        sku: sku(SKU),
-        warehouse: Warehouse::default(),
-        delta,
-        reason: Remark::parse("reason", "count").expect("a valid reason"),
-        reference: None,
-        idempotency: None,
-        deadline: Instant::now() + WAIT_LIMIT,
     }
 }

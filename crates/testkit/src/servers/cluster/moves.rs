@@ -1,10 +1,9 @@
 //! Slots that move from one master to another, as operators move them, while clients use them.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
-use redis::{RedisResult, cmd};
+use redis::cmd;
 use tokio::time::{Instant, sleep};
 
 use super::{ANSWERS_WITHIN, PATIENCE, POLL, RedisCluster, owner};
@@ -13,8 +12,6 @@ use crate::servers::redis::connect_to_redis;
 
 /// Upper bound on one MIGRATE, which blocks both nodes; in milliseconds.
 const MIGRATES_WITHIN: u32 = 20_000;
-/// More keys than a slot has.
-const ALL: usize = 10_000;
 
 impl RedisCluster {
     /// Moves a slot with its keys to another master.
@@ -69,20 +66,13 @@ impl RedisCluster {
     /// Moves all keys of a slot.
     async fn migrate(&self, slot: u16, from: usize, to: usize) -> Result<()> {
         loop {
-            let keys = self.keys_in(slot, from, 64).await?;
+            let some = format!("CLUSTER GETKEYSINSLOT {slot} 64");
+            let keys: Vec<String> = self.ask(from, &some).await?;
             if keys.is_empty() {
                 return Ok(());
             }
             self.migrate_keys(keys, from, to).await?;
         }
-    }
-
-    /// Keys of a slot that a node has, sorted.
-    async fn keys_in(&self, slot: u16, node: usize, count: usize) -> Result<Vec<String>> {
-        let keys = format!("CLUSTER GETKEYSINSLOT {slot} {count}");
-        let mut keys: Vec<String> = self.ask(node, &keys).await?;
-        keys.sort();
-        Ok(keys)
     }
 
     /// Moves these keys to another master. Returns false if the first one has none of them.
@@ -101,35 +91,5 @@ impl RedisCluster {
         connection.set_response_timeout(within + ANSWERS_WITHIN);
         let answer: String = migrate.arg(keys).query_async(&mut connection).await?;
         Ok(answer == "OK")
-    }
-
-    /// The keys of a slot with their values, on all masters.
-    ///
-    /// # Panics
-    /// If a master does not answer, or two have the same key.
-    pub async fn contents(&self, slot: u16) -> BTreeMap<String, Vec<u8>> {
-        let mut found = BTreeMap::new();
-        for node in self.masters().await {
-            let read = async {
-                let mut connection = connect_to_redis(self.nodes[node].url()).await?;
-                for key in self.keys_in(slot, node, ALL).await? {
-                    let () = cmd("ASKING").query_async(&mut connection).await?;
-                    let dump: RedisResult<_> =
-                        cmd("DUMP").arg(&key).query_async(&mut connection).await;
-                    let value: Option<Vec<u8>> = match dump {
-                        // It has expired, so it may be on the other master.
-                        Err(error) if error.code() == Some("ASK") => None,
-                        value => value?,
-                    };
-                    let Some(value) = value else { continue };
-                    let known = found.insert(key, value);
-                    assert!(known.is_none(), "slot {slot}: two masters have a key");
-                }
-                anyhow::Ok(())
-            };
-            let read = read.await;
-            read.unwrap_or_else(|error| panic!("node {node}: {error:#}"));
-        }
-        found
     }
 }

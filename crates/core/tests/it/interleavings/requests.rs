@@ -1,0 +1,51 @@
+//! The requests of the buyers, and a delivery.
+
+use stocklock_core::stock::{
+    Adjustment, Caller, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity, Remark,
+    Remarks, RequestHash, Sku, Warehouse,
+};
+use stocklock_core::strategy::Strategy;
+use tokio::time::Instant;
+
+use super::scenario::WAIT_LIMIT;
+
+/// The SKU of the buyers, unless a test names others.
+pub(crate) const SKU: &str = "1001";
+
+pub(crate) fn sku(name: &str) -> Sku {
+    Sku::parse(name).expect("a valid SKU")
+}
+
+/// A deduction of one unit.
+pub(crate) fn deduction(sku: &Sku, key: Option<&str>, strategy: Strategy) -> Deduction {
+    let warehouse = Warehouse::default();
+    let idempotency = key.map(|key| Idempotency {
+        caller: Caller::anonymous(),
+        key: IdempotencyKey::parse(key).expect("a valid key"),
+        hash: RequestHash::of_deduction(sku, &warehouse, Quantity::ONE, None),
+    });
+    Deduction {
+        operation: OperationId::mint(),
+        sku: sku.clone(),
+        warehouse,
+        quantity: Quantity::ONE,
+        idempotency,
+        remarks: Remarks::default(),
+        strategy: strategy.name(),
+        deadline: Instant::now() + WAIT_LIMIT,
+    }
+}
+
+/// Adds `delta` units of [`SKU`].
+pub(super) fn adjustment(delta: i64) -> Adjustment {
+    Adjustment {
+        operation: OperationId::mint(),
+        sku: sku(SKU),
+        warehouse: Warehouse::default(),
+        delta,
+        reason: Remark::parse("reason", "count").expect("a valid reason"),
+        reference: None,
+        idempotency: None,
+        deadline: Instant::now() + WAIT_LIMIT,
+    }
+}
