@@ -37,7 +37,7 @@ pub struct RedisOptions {
     pub url: secrecy::SecretString,
     /// How long a deduction may wait in all.
     pub wait_limit: Duration,
-    /// The maximum number of connections for [`CounterMethod::Watch`].
+    /// The maximum number of connections for `WATCH`.
     pub pool_size: u32,
 }
 

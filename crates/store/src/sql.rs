@@ -91,7 +91,7 @@ pub trait LedgerQueries: LevelStore {
     async fn close(&self);
 }
 
-/// All that a SQL store does. Any [`SqlStore`].
+/// All that a SQL database does for stock and ledger.
 #[async_trait]
 pub trait Store: DeductionStore + LedgerQueries + OperationQueries + Checkpoints {
     /// The identity of this ledger, created with its schema.
