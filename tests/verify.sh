@@ -7,7 +7,7 @@
 
 set -uo pipefail
 cd "$(dirname "$0")/.."
-: "${SEED:?is not set: make verify SEED=1}" "${OLD:=d34c06d}" "${CHECKS:=.}" "${CARGO:=cargo}"
+: "${SEED:?is not set: make verify SEED=1}" "${OLD:=d500a4a}" "${CHECKS:=.}" "${CARGO:=cargo}"
 target=${CARGO_TARGET_DIR:-$PWD/target}
 logs=$target/verify
 # All checks together must end within an hour.
