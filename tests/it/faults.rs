@@ -21,7 +21,6 @@ use crate::support::proxy::{Proxy, Trigger};
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
 pub(crate) mod buyers;
-mod cluster_locks;
 mod connections_cut;
 mod database_killed;
 mod database_unreachable;

@@ -1,5 +1,5 @@
-//! `GET /stock/{sku}?cached=true`: a level that is not cached costs each replica one read of the database,
-//! also if hundreds of requests miss it. An answer is not older than promised.
+//! Many requests that miss a level cost a replica one read of the database: `GET /stock/{sku}?cached=true`,
+//! whose answer is not older than promised, and deductions that find no counter in Redis.
 
 use reqwest::header::{IF_MATCH, IF_NONE_MATCH};
 use reqwest::{Method, RequestBuilder};
@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use crate::faults::until;
 use crate::store_contract::fixture::Raw;
 use crate::support::app::{TestApp, send};
-use crate::support::services::{Backend, fresh_database};
+use crate::support::services::{Backend, fresh_database, fresh_redis};
 
 const READERS: usize = 400;
 
@@ -23,10 +23,33 @@ const LONG: [&str; 6] = [
     "120000",
 ];
 
-/// The reads of levels that wait for a lock in the database.
-const WAITING_READS: &str = "SELECT count(*)::text FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event_type = 'Lock'
-        AND query LIKE '%FROM stock WHERE sku = $1 ORDER BY warehouse'";
+/// Lets reads of levels wait in the database until [`LockedStock::let_go_of`].
+struct LockedStock {
+    holder: Raw,
+    watch: Raw,
+}
+
+impl LockedStock {
+    async fn at(url: &str) -> Self {
+        let mut holder = Raw::connect(Backend::Postgres, url).await;
+        let lock = holder.run("BEGIN; LOCK TABLE stock IN ACCESS EXCLUSIVE MODE");
+        lock.await.expect("the table can be locked");
+        let watch = Raw::connect(Backend::Postgres, url).await;
+        Self { holder, watch }
+    }
+
+    /// Waits until so many reads wait, and ends the lock.
+    async fn let_go_of(mut self, reads: &str) {
+        let waiting = "SELECT count(*)::text FROM pg_stat_activity
+            WHERE datname = current_database() AND wait_event_type = 'Lock'
+                AND query LIKE '%FROM stock WHERE sku = $1 %'";
+        until("the database is read", async || {
+            self.watch.text(waiting).await.as_deref() == Some(reads)
+        })
+        .await;
+        self.holder.run("COMMIT").await.expect("it is committed");
+    }
+}
 
 fn cached(app: &TestApp, replica: usize, sku: &str) -> RequestBuilder {
     app.request(replica, Method::GET, &format!("/stock/{sku}?cached=true"))
@@ -77,10 +100,7 @@ async fn missed_level_costs_each_replica_one_read() {
     }
     assert_eq!((misses(&app).await, loads(&app).await), (2, 2));
 
-    // No read of the database ends before all requests have missed.
-    let mut locked = Raw::connect(Backend::Postgres, &database.url).await;
-    let lock = locked.run("BEGIN; LOCK TABLE stock IN ACCESS EXCLUSIVE MODE");
-    lock.await.expect("the table can be locked");
+    let locked = LockedStock::at(&database.url).await;
     let mut readers = JoinSet::new();
     for number in 0..READERS {
         readers.spawn(send(cached(&app, number, "hot")));
@@ -90,16 +110,35 @@ async fn missed_level_costs_each_replica_one_read() {
         counted(&app, "stock_cache_reads_total").await == reads
     })
     .await;
-    let mut watch = Raw::connect(Backend::Postgres, &database.url).await;
-    until("both replicas read the database", async || {
-        watch.text(WAITING_READS).await.as_deref() == Some("2")
-    })
-    .await;
-    locked.run("COMMIT").await.expect("it is committed");
+    locked.let_go_of("2").await;
     for answer in readers.join_all().await {
         assert_eq!(answer.ok()["warehouses"][0]["on_hand"], 10, "{answer:?}");
     }
     assert_eq!(loads(&app).await, 2 + 2);
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_counter_costs_a_replica_one_read() {
+    const BUYERS: u64 = 40;
+    let (database, redis) = (fresh_database(Backend::Postgres).await, fresh_redis().await);
+    let flags = [&LONG[..], &["--redis-url", &redis.url]].concat();
+    let app = TestApp::on(&database.url, 1, &flags).await;
+    app.set_level("hot", 100).await;
+    let locked = LockedStock::at(&database.url).await;
+    let mut buyers = JoinSet::new();
+    for _ in 0..BUYERS {
+        buyers.spawn(send(app.deduct(0, "redis-lua", &json!({"sku": "hot"}))));
+    }
+    until("all deductions wait", async || {
+        counted(&app, "counter_asks_total{answer=\"loaded\"}").await == BUYERS
+    })
+    .await;
+    locked.let_go_of("1").await;
+    for answer in buyers.join_all().await {
+        answer.ok();
+    }
+    assert_eq!(app.audit("hot").await["sold"], BUYERS);
     app.stop().await;
 }
 

@@ -79,6 +79,25 @@ async fn locks_work_while_the_redis_of_counters_is_full() {
     );
 }
 
+/// The locks follow their slot to the replica that replaces its master.
+#[tokio::test]
+async fn locks_can_be_in_a_cluster() {
+    let cluster = RedisCluster::start(&[]).await;
+    let url = cluster.url();
+    let variables = [("REDIS_URL", &*url), ("STRATEGY", "redis-lock")];
+    let lab = Process::serving(&["lab"], &variables).await;
+    deduct(&lab, "").await.ok();
+    let slot = cluster.slot_of("stocklock:lock{stock:1001:main}").await;
+    let new = cluster
+        .fail_over(cluster.master_of(slot).await, false)
+        .await;
+    let sells = async || deduct(&lab, "").await.status == 200;
+    eventually("a unit is sold", SOON, sells).await;
+    let token = "stocklock:lock{stock:1001:main}:token";
+    let found: i64 = command(cluster.nodes()[new].url(), &["EXISTS", token]).await;
+    assert_eq!(found, 1);
+}
+
 /// Another client holds the lock of the level that is sold.
 #[rstest]
 #[case(&[], 1)]

@@ -6,7 +6,6 @@ mod bad_input;
 mod commands;
 mod config;
 mod connections;
-mod counter_loads;
 mod counters;
 mod deduct_batch;
 mod deploy;

@@ -7,11 +7,6 @@ use super::{send, until};
 use crate::support::process::Process;
 use crate::support::services::{Backend, PrivateServer, fresh_database};
 
-async fn start(database: &str, redis: &PrivateServer, strategy: &str) -> Process {
-    let variables = [("REDIS_URL", redis.url()), ("STRATEGY", strategy)];
-    Process::lab(database, &variables).await
-}
-
 /// The status and the reason.
 async fn readiness(replica: &Process) -> (u16, String) {
     let answer = send(replica.request(Method::GET, "/readyz")).await;
@@ -25,8 +20,9 @@ async fn replica_that_needs_redis_is_not_ready_without_it(
 ) {
     let database = fresh_database(Backend::Sqlite).await;
     let redis = PrivateServer::redis(&[]).await;
-    let needs_redis = start(&database.url, &redis, strategy).await;
-    let other = start(&database.url, &redis, "single-sql").await;
+    let variables = |strategy| [("REDIS_URL", redis.url()), ("STRATEGY", strategy)];
+    let needs_redis = Process::lab(&database.url, &variables(strategy)).await;
+    let other = Process::lab(&database.url, &variables("single-sql")).await;
     redis.kill9();
     let refused = (503, "Redis refuses".to_owned());
     assert_eq!(readiness(&needs_redis).await, refused);
