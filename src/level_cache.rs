@@ -3,7 +3,8 @@
 //! If the cached level of a hot SKU expires, hundreds of requests miss it at once. One task loads the level
 //! from the database, and the requests wait for its result. Each replica caches for itself.
 //!
-//! - An answer is at most `max_age` old, and the time of one load. It counts from before the load.
+//! - An answer is at most `max_age` old, and the time of one load. It counts from before the load. One
+//!   load of a level is in progress at a time.
 //! - A change of the level by an operator ends its cached value before the change is answered. A sale
 //!   does not: a hot level changes so often that every read would miss. No sale is decided on a cached
 //!   level.
@@ -84,9 +85,9 @@ impl LevelCache {
     fn join_or_start(self: &Arc<Self>, sku: &Sku) -> watch::Receiver<Option<Loaded>> {
         let mut loads = self.loads();
         if let Some(load) = loads.get(sku)
-            && load.began.elapsed() < self.max_age
+            && let is_done = load.result.borrow().is_some()
+            && (!is_done || load.began.elapsed() < self.max_age)
         {
-            let is_done = load.result.borrow().is_some();
             self.metrics.read(if is_done {
                 CachedRead::Hit
             } else {

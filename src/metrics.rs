@@ -71,8 +71,8 @@ impl Default for Metrics {
             counter_asks: counters(
                 &mut registry,
                 "counter_asks",
-                "What the counters in Redis answered to deductions: admitted, refused, loaded first, or \
-                 unavailable",
+                "What the counters in Redis answered to deductions: admitted, refused, loaded first, no \
+                 connection free (busy), contended, or unavailable",
             ),
             writes_refused: counters(
                 &mut registry,

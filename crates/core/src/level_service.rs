@@ -1,6 +1,7 @@
 //! Changes of a level that are not sales, from the first attempt to the answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::time::Instant;
@@ -16,6 +17,9 @@ mod reversal;
 
 pub use reversal::Reversed;
 use reversal::reverse_once;
+
+/// How long the answer may wait until the counter in Redis is deleted.
+const DELETE_WAIT: Duration = Duration::from_millis(50);
 
 /// A level that was set.
 #[derive(Debug)]
@@ -154,8 +158,11 @@ impl LevelService {
             let changed = write.await;
             sold_out.forget(&level);
             cached.forget(&level.0);
-            if let Some(counters) = counters {
-                counters.forget(&level).await;
+            let may_be_changed = matches!(changed, Ok(_) | Err(StockError::OutcomeUnknown { .. }));
+            if let Some(counters) = counters.filter(|_| may_be_changed) {
+                let deleting = tokio::spawn(async move { counters.forget(&level).await });
+                // Best effort. It goes on if Redis takes longer.
+                let _ = tokio::time::timeout(DELETE_WAIT, deleting).await;
             }
             changed
         };

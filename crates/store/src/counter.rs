@@ -111,9 +111,8 @@ impl RedisCounters {
     /// # Errors
     /// Redis does not answer in time.
     pub async fn ping(&self) -> Result<(), CounterError> {
-        let ping = cmd("PING");
-        let _: String = self.bounded(self.connections.run(&ping)).await?;
-        Ok(())
+        let ping = pipe().cmd("PING").ignore().clone();
+        self.bounded(self.connections.query(&ping)).await
     }
 
     /// `stock:{<ledger id>/<sku>}/<warehouse>`: all counters of a SKU are on one node of a cluster.
@@ -127,10 +126,11 @@ impl RedisCounters {
         &self,
         call: impl Future<Output = Result<T, CounterError>> + Send,
     ) -> Result<T, CounterError> {
+        let used = self.connections.current();
         let answer = timeout(self.limit, call).await;
         answer.unwrap_or_else(|_elapsed| {
             // The server may be frozen, and another one may have replaced it.
-            self.connections.forget();
+            self.connections.forget(&used);
             Err(CounterError::Unavailable("no answer in time".into()))
         })
     }
@@ -163,7 +163,8 @@ impl RedisCounters {
             Ok(left) => left,
             Err(answer) => return Ok(answer),
         };
-        let _: Option<String> = self.connections.run(&set(key, left)).await?;
+        let write = pipe().add_command(set(key, left)).ignore().clone();
+        let () = self.connections.query(&write).await?;
         Ok(CounterAnswer::Admitted { left })
     }
 
@@ -271,7 +272,7 @@ impl CounterStore for RedisCounters {
     async fn delete(&self, sku: &Sku, warehouse: &Warehouse) {
         let deleted = self.bounded(async {
             let key = self.key(sku, warehouse).await?;
-            self.connections.run::<()>(cmd("DEL").arg(key)).await
+            self.connections.query::<()>(pipe().del(key).ignore()).await
         });
         if let Err(error) = deleted.await {
             debug!(%sku, ?error, "a counter that may be wrong stays until it expires");

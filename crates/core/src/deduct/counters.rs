@@ -89,17 +89,20 @@ impl Counters {
     ) -> Result<Asked, StockError> {
         let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
         let units = deduction.quantity.units();
-        let unavailable = |problem: String| {
+        let unavailable = |problem: &str, cause: String| {
             metrics.counter_asked("unavailable");
-            unavailable(deduction.strategy, problem)
+            unavailable(deduction.strategy, problem, cause)
         };
         let (mut retry, mut loads) = (policy.start(), 0);
         loop {
             let taken = self.store.take(sku, warehouse, units, method).await;
             let answer = match taken {
                 Ok(answer) => answer,
-                Err(CounterError::Busy) => return Err(BUSY),
-                Err(error) => return Err(unavailable(text(&error))),
+                Err(CounterError::Busy) => {
+                    metrics.counter_asked("busy");
+                    return Err(BUSY);
+                }
+                Err(error) => return Err(unavailable(FAILS, text(&error))),
             };
             match answer {
                 CounterAnswer::Admitted { left } => {
@@ -112,12 +115,14 @@ impl Counters {
                 }
                 CounterAnswer::Conflict => {
                     if !retry.again().await {
+                        metrics.counter_asked("contended");
                         let attempts = retry.attempts();
                         return Err(StockError::Contended { attempts });
                     }
                 }
                 CounterAnswer::Missing if loads == LOADS => {
-                    return Err(unavailable("it does not keep the counter".to_owned()));
+                    let problem = "loses the counter before it can be asked; try again";
+                    return Err(unavailable(problem, format!("missing after {LOADS} loads")));
                 }
                 CounterAnswer::Missing => {
                     loads += 1;
@@ -125,7 +130,7 @@ impl Counters {
                     match &*self.load(deduction, levels).await {
                         Loaded::Done => {}
                         Loaded::UnknownSku => return Ok(Asked::Refused(StockError::UnknownSku)),
-                        Loaded::NoCounter(error) => return Err(unavailable(error.clone())),
+                        Loaded::NoCounter(error) => return Err(unavailable(FAILS, error.clone())),
                         Loaded::NotRead(error) => return Err(lock(error).share().into()),
                     }
                 }
@@ -220,13 +225,16 @@ impl Drop for LoadGuard<'_> {
     }
 }
 
+/// What is wrong if a call fails.
+const FAILS: &str = "does not answer in time, or refuses; see the log";
+
 /// The refusal if the counter cannot be asked.
-fn unavailable(strategy: &'static str, problem: String) -> StockError {
+fn unavailable(strategy: &'static str, problem: &str, cause: String) -> StockError {
     let (title, variable) = (Dependency::Redis.title(), Dependency::Redis.variable());
     StockError::StrategyUnavailable {
         strategy,
-        reason: format!("{title}, which {variable} names, does not answer"),
-        source: Some(problem.into()),
+        reason: format!("{title}, which {variable} names, {problem}"),
+        source: Some(cause.into()),
     }
 }
 

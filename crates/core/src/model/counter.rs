@@ -60,7 +60,7 @@ impl ModelCounter {
         self.state().load(&(sku, warehouse), units);
     }
 
-    /// One command. It may fail, before or after it is executed, and the key may vanish before it.
+    /// One command. It may fail before it is executed, and the key may vanish before it.
     async fn step(&self, command: &'static str, level: &Level<'_>) -> Result<(), CounterError> {
         yield_once().await;
         self.decisions.note(command);
@@ -151,6 +151,9 @@ impl CounterStore for ModelCounter {
         }
         yield_once().await;
         self.decisions.note("the answer of the counter arrives");
+        if self.happens(|state| &mut state.outages) {
+            return Err(CounterError::Unavailable("the answer is lost".into()));
+        }
         Ok(CounterAnswer::Admitted { left })
     }
 

@@ -11,7 +11,8 @@ pub trait DeductionMetrics: Send + Sync + fmt::Debug {
     /// Counts a conditional write that changed no row. `reason` is `version` or `fence`.
     fn write_refused(&self, strategy: &'static str, reason: &'static str);
 
-    /// Counts what a counter in Redis answered: `admitted`, `refused`, `loaded` or `unavailable`.
+    /// Counts what a counter in Redis answered: `admitted`, `refused`, `loaded`, `busy`,
+    /// `contended` or `unavailable`.
     fn counter_asked(&self, answer: &'static str);
 }
 

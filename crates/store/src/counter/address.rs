@@ -1,6 +1,5 @@
 //! The address of the counters' Redis: one server, the master that Sentinel names, or a cluster.
 
-use redis::cluster::ClusterClient;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisResult, TlsMode};
 use secrecy::{ExposeSecret, SecretString};
@@ -40,23 +39,6 @@ impl Address {
         }
         Client::open(url).ok().map(Self::Server)
     }
-
-    /// The server, or the one that is the master now. `None` if it is a cluster.
-    pub(super) async fn server(&self) -> RedisResult<Option<Client>> {
-        match self {
-            Self::Server(client) => Ok(Some(client.clone())),
-            Self::Sentinel(sentinels) => sentinels.client()?.async_get_client().await.map(Some),
-            Self::Cluster(_) => Ok(None),
-        }
-    }
-
-    /// The client of the cluster. `None` if it is not one.
-    pub(super) fn cluster(&self) -> RedisResult<Option<ClusterClient>> {
-        match self {
-            Self::Cluster(nodes) => ClusterClient::new(nodes.clone()).map(Some),
-            Self::Server(_) | Self::Sentinel(_) => Ok(None),
-        }
-    }
 }
 
 impl Sentinels {
@@ -75,7 +57,7 @@ impl Sentinels {
         })
     }
 
-    fn client(&self) -> RedisResult<SentinelClient> {
+    pub(super) fn client(&self) -> RedisResult<SentinelClient> {
         let addresses = self.servers.iter().map(|server| server.addr().clone());
         let settings = self.servers[0].redis_settings();
         let mut builder =

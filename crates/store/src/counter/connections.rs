@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use deadpool_redis::{Manager, Pool, PoolError, Runtime, Timeouts};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError,
@@ -22,7 +23,7 @@ use super::address::Address;
 use stocklock_core::ports::CounterError;
 
 /// What [`Connections`] opens when it is needed.
-type Opened = Arc<OnceCell<Link>>;
+pub(super) type Opened = Arc<OnceCell<Link>>;
 
 /// All connections.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ pub(super) struct Connections {
 
 /// The connections to one server, or to a cluster.
 #[derive(Debug)]
-struct Link {
+pub(super) struct Link {
     shared: Shared,
     /// `None` on a cluster.
     exclusive: Option<Pool>,
@@ -100,17 +101,17 @@ impl Connections {
         matches!(self.address, Address::Cluster(_))
     }
 
-    /// Opens new connections for the calls that follow, except to a cluster.
-    pub(super) fn forget(&self) {
-        if !self.is_cluster() {
-            *self.lock() = Opened::default();
-        }
+    /// The connections of the calls that begin now.
+    pub(super) fn current(&self) -> Opened {
+        Arc::clone(&self.lock())
     }
 
-    pub(super) async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CounterError> {
-        let (opened, mut shared) = self.shared().await?;
-        let answer = command.query_async(&mut shared).await;
-        answer.map_err(|error| self.failed(&opened, error))
+    /// Opens others for the calls that follow, unless that has happened. Not to a cluster.
+    pub(super) fn forget(&self, used: &Opened) {
+        let mut opened = self.lock();
+        if !self.is_cluster() && Arc::ptr_eq(&opened, used) {
+            *opened = Opened::default();
+        }
     }
 
     pub(super) async fn query<T: FromRedisValue>(
@@ -155,7 +156,7 @@ impl Connections {
     }
 
     async fn shared(&self) -> Result<(Opened, Shared), CounterError> {
-        let opened = Arc::clone(&self.lock());
+        let opened = self.current();
         let link = opened.get_or_try_init(|| self.open()).await;
         let shared = link.map_err(unavailable)?.shared.clone();
         Ok((opened, shared))
@@ -164,14 +165,17 @@ impl Connections {
     async fn open(&self) -> RedisResult<Link> {
         // The caller bounds each call. The driver's default would end an answer after 500 ms.
         let unbounded = AsyncConnectionConfig::new().set_response_timeout(None);
-        if let Some(cluster) = self.address.cluster()? {
-            let shared = Shared::Cluster(cluster.get_async_connection().await?);
-            return Ok(Link {
-                shared,
-                exclusive: None,
-            });
-        }
-        let server = self.address.server().await?.expect("it is not a cluster");
+        let server = match &self.address {
+            Address::Server(client) => client.clone(),
+            Address::Sentinel(sentinels) => sentinels.client()?.async_get_client().await?,
+            Address::Cluster(nodes) => {
+                let cluster = ClusterClient::new(nodes.clone())?;
+                return Ok(Link {
+                    shared: Shared::Cluster(cluster.get_async_connection().await?),
+                    exclusive: None,
+                });
+            }
+        };
         let connecting = server.get_multiplexed_async_connection_with_config(&unbounded);
         let shared = Shared::Server(connecting.await?);
         let exclusive = Some(self.pool(&server, unbounded)?);
@@ -194,10 +198,7 @@ impl Connections {
             ErrorKind::Server(BusyLoading | MasterDown | ReadOnly)
         );
         if error.is_unrecoverable_error() || is_other_server {
-            let is_current = Arc::ptr_eq(&self.lock(), opened);
-            if is_current {
-                self.forget();
-            }
+            self.forget(opened);
         }
         unavailable(error)
     }

@@ -86,24 +86,6 @@ fn get_set_counter_loses_updates_and_oversells() {
     assert_eq!(failed, (0, 0, 0), "{tally:?}");
 }
 
-/// With enough stock nothing is oversold, but two movements leave the same level.
-#[test]
-fn get_set_counter_drifts_even_if_stock_is_enough() {
-    let tally = Scenario::new(RedisGetSet, 2, 2).explore_with(|store, _| {
-        let sold = store.deductions_now();
-        let [first, second] = &sold[..] else {
-            return Ok(());
-        };
-        let same = first.available_after == second.available_after;
-        let audit = store.audit_now(&first.sku);
-        ensure!(!same || audit.drift() > 0, "{sold:?}");
-        Ok(())
-    });
-    assert_eq!(tally.oversold, 0, "{tally:?}");
-    assert!(tally.drifted > 0, "{tally:?}");
-}
-
-/// A restock that goes on beside them sells in the end: a refusal is wrong only while a counter lives.
 #[rstest]
 fn restock_beside_a_counter_keeps_level_and_movements_equal(
     #[values(RedisLua, RedisWatch)] strategy: Strategy,
