@@ -17,6 +17,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use url::Url;
@@ -198,7 +199,13 @@ impl Acceptor {
                         listener = None;
                         self.connections.shutdown().await;
                     } else if listener.is_none() {
-                        let bound = TcpListener::bind(self.address).await;
+                        let mut bound = TcpListener::bind(self.address).await;
+                        // A process that is being started has the old listener until its `exec`.
+                        let limit = Instant::now() + Duration::from_secs(10);
+                        while bound.is_err() && Instant::now() < limit {
+                            sleep(Duration::from_millis(10)).await;
+                            bound = TcpListener::bind(self.address).await;
+                        }
                         listener = Some(bound.expect("no other program took the port"));
                     }
                     // Fails if the test was cancelled.
