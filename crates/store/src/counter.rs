@@ -100,7 +100,7 @@ impl RedisCounters {
         })
     }
 
-    /// Whether the counters are in a cluster, where no connection is exclusive.
+    /// Whether the counters are in a cluster, which has no exclusive connections.
     #[must_use]
     pub fn is_cluster(&self) -> bool {
         self.connections.is_cluster()
