@@ -2,19 +2,24 @@
 """Checks that the tests notice each change of the code that tests/mutations.json lists.
 
 Each mutation replaces one text of one file. In a copy of the sources in target/mutations, the named
-tests must pass without a mutation, and each must fail with its own. Arguments: only the mutations
-whose promise contains one of these words. Exits with 1 if a mutation was not noticed.
+tests must pass without a mutation, and each must fail with its own. Only the package that has the
+test is compiled. Arguments: only the mutations whose promise contains one of these words; `--some N`
+takes N of them by chance, with SEED. Exits with 1 if a mutation was not noticed.
 """
 
+import argparse
 import json
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-COPY = ROOT / "target" / "mutations"
+BUILD = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+COPY = BUILD / "mutations"
 TARGETS = {"lib": ["--lib"], "it": ["--test", "it"]}
 # Without it, a test that a mutation makes hang would end this run.
 LIMIT_S = 1200
@@ -35,12 +40,24 @@ def copy_sources():
             copy.chmod(source.stat().st_mode)
 
 
-def run(target, tests):
+def packages():
+    """The manifest of the package that has each test function."""
+    found = {}
+    for name in COPY.rglob("*.rs"):
+        inside = name.relative_to(COPY).parts
+        root = COPY.joinpath(*inside[:2]) if inside[0] == "crates" else COPY
+        for test in re.findall(r"\bfn (\w+)", name.read_text()):
+            found.setdefault(test, root / "Cargo.toml")
+    return found
+
+
+def run(manifest, target, tests):
     """How the tests end: "passed", "failed", "timed out", or "not run" if they cannot be compiled."""
-    command = ["cargo", "test", "--workspace", "--locked", "--no-fail-fast", *TARGETS[target]]
-    env = os.environ | {"CARGO_TARGET_DIR": str(ROOT / "target"), "CARGO_INCREMENTAL": "0"}
+    manifest = ["--manifest-path", str(manifest), "--locked"]
+    command = ["cargo", "test", *manifest, "--no-fail-fast", *TARGETS[target]]
+    env = os.environ | {"CARGO_TARGET_DIR": str(BUILD), "CARGO_INCREMENTAL": "1"}
     # Some tests run the examples, which `cargo test --test` does not compile.
-    examples = ["cargo", "build", "--workspace", "--locked", "--quiet", "--examples"]
+    examples = ["cargo", "build", *manifest, "--quiet", "--examples"]
     if target == "it" and subprocess.run(examples, cwd=COPY, env=env).returncode:
         return "not run"
     process = subprocess.Popen(
@@ -62,21 +79,31 @@ def run(target, tests):
 
 
 def main():
-    words = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--some", type=int, metavar="N")
+    options = parser.parse_args()
     mutations = json.loads((ROOT / "tests" / "mutations.json").read_text())
+    words = options.words
     chosen = [m for m in mutations if not words or any(word in m["promise"] for word in words)]
+    if options.some:
+        chosen = random.Random(os.environ["SEED"]).sample(chosen, min(options.some, len(chosen)))
     copy_sources()
-    for target in TARGETS:
-        tests = sorted({m["test"] for m in chosen if m["target"] == target})
-        if tests and (ended := run(target, tests)) != "passed":
-            sys.exit(f"without a mutation: {ended}: {', '.join(tests)}")
+    package = packages()
+    kinds = {}
+    for mutation in chosen:
+        kind = (package[mutation["test"]], mutation["target"])
+        kinds.setdefault(kind, set()).add(mutation["test"])
+    for kind, tests in kinds.items():
+        if (ended := run(*kind, sorted(tests))) != "passed":
+            sys.exit(f"without a mutation: {ended}: {', '.join(sorted(tests))}")
     missed = 0
     for mutation in chosen:
         file = COPY / mutation["file"]
         original = file.read_text()
         file.write_text(original.replace(mutation["find"], mutation["replace"]))
         try:
-            ended = run(mutation["target"], [mutation["test"]])
+            ended = run(package[mutation["test"]], mutation["target"], [mutation["test"]])
         finally:
             file.write_text(original)
         missed += ended != "failed"

@@ -7,7 +7,7 @@ use rstest::rstest;
 use stocklock_locks::clock::{BootClock, Clock};
 use stocklock_locks::metrics::LockHooks;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
-use stocklock_locks::{LockManager, LostReason, ReleaseOutcome};
+use stocklock_locks::{LockError, LockGuard, LockManager, LostReason, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::servers::ZooKeeperEnsemble;
 use tokio::sync::Notify;
@@ -16,24 +16,27 @@ use crate::rig::try_lock;
 
 const SESSION: Duration = Duration::from_secs(4);
 const LONG: Duration = Duration::from_mins(1);
+const RETRY: Duration = Duration::from_millis(50);
 
 fn backend(servers: &str) -> ZooKeeperBackend {
     let builder = ZooKeeperBackend::builder(servers).session_timeout(SESSION);
     builder.build().unwrap()
 }
 
-/// Waits until the next holder has the lock. Checks that the first one lost it before.
-async fn lost_before_grant(
-    guard: stocklock_locks::LockGuard,
-    next: impl Future<Output = Result<stocklock_locks::LockGuard, stocklock_locks::LockError>>,
-) {
+/// Waits until `next` has the lock of `guard`. Checks that the guard lost it before. While the servers
+/// elect a leader, the session of `next` may end, and no server admits another one.
+async fn lost_before_grant(guard: LockGuard, next: &LockManager) {
     let lost = async {
         let reason = guard.lost().await;
         (reason, BootClock.now())
     };
     let granted = async {
-        let next = next.await.unwrap();
-        (next, BootClock.now())
+        loop {
+            match next.lock("kept").wait(LONG).acquire().await {
+                Err(LockError::Unavailable(_)) => tokio::time::sleep(RETRY).await,
+                next => return (next.unwrap(), BootClock.now()),
+            }
+        }
     };
     let ((reason, lost), (next, granted)) = tokio::join!(lost, granted);
     assert_matches!(reason, LostReason::Expired | LostReason::SessionExpired);
@@ -52,9 +55,8 @@ async fn deposed_leader_keeps_no_lock_alive() {
     let others = format!("{},{}", ensemble.address(0), ensemble.address(1));
     let other = LockManager::new(backend(&others));
     let guard = holder.lock("kept").acquire().await.unwrap();
-    let next = other.lock("kept").wait(LONG).acquire();
     ensemble.cut_leader_off().await;
-    lost_before_grant(guard, next).await;
+    lost_before_grant(guard, &other).await;
     assert_eq!(ensemble.role(2).await.unwrap(), "leader");
 }
 
@@ -75,12 +77,11 @@ async fn lock_is_lost_in_time_with_its_server() {
     let holder = builder.build();
     let other = LockManager::new(backend(&ensemble.address(1)));
     let guard = holder.lock("kept").acquire().await.unwrap();
-    let next = other.lock("kept").wait(LONG).acquire();
     for _ in 0..2 {
         renewed.0.notified().await;
     }
     ensemble.stop(0).await;
-    lost_before_grant(guard, next).await;
+    lost_before_grant(guard, &other).await;
 }
 
 /// The leader dies or stops. The holder finds another server, and keeps its lock.
